@@ -1,0 +1,1 @@
+//! One folder per provider: hear and speak, nothing else.

@@ -1,0 +1,300 @@
+//! One workspace's hold on one Mail: the claiming machine.
+//!
+//! ```text
+//!            claim                complete
+//!    NEW ───────────▶ CLAIMED ───────────────▶ COMPLETED
+//!     ▲                  │
+//!     │  lease ends, or  │  failed for good, or the fourth failure
+//!     └─ retryable ──────┴───────────────────▶ DEADLETTER
+//! ```
+//!
+//! Two agents of one workspace exclude each other; two workspaces do not, for
+//! each has a claim of its own. Attempts are counted when the Mail is claimed, so
+//! a worker that dies counts too, and claiming again does not reset them.
+
+use std::time::Duration;
+
+use crate::lease::{Guard, Holder, Lease, Term};
+use crate::record::{Refused, WrongState};
+use crate::retry::{Jitter, Retry};
+use crate::time::Timestamp;
+
+/// Where a claim stands, without the details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ClaimState {
+    /// Nobody of this workspace has it.
+    New,
+    /// Somebody has it until his lease ends. If he dies, it is NEW again.
+    Claimed,
+    /// Dealt with, for this workspace.
+    Completed,
+    /// Given up, with a reason.
+    Deadletter,
+}
+
+/// A [`ClaimState`] with what belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// NEW.
+    New {
+        /// Not to be claimed before this.
+        due: Timestamp,
+    },
+    /// CLAIMED, by the holder of the lease.
+    Claimed(Lease),
+    /// COMPLETED.
+    Completed,
+    /// DEADLETTER.
+    Deadletter {
+        /// Why it was given up.
+        reason: String,
+    },
+}
+
+/// A claim's place in the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claiming {
+    /// The state, with what only it has.
+    pub state: Hold,
+    /// How often it was claimed.
+    pub attempts: u32,
+    /// Which claim is the current one.
+    pub epoch: u64,
+}
+
+impl Claiming {
+    /// A claim as it starts out.
+    pub fn start(now: Timestamp) -> Self {
+        Self { state: Hold::New { due: now }, attempts: 0, epoch: 0 }
+    }
+
+    /// NEW → CLAIMED, once it is due. A lease that has ended counts as given back.
+    ///
+    /// # Errors
+    ///
+    /// When it is held, done, dead, or not yet due.
+    pub fn claim(self, holder: Holder, now: Timestamp, term: Term) -> Result<Self, Refused> {
+        match &self.state {
+            Hold::New { due } if *due <= now => {}
+            Hold::Claimed(lease) if lease.ended(now) => {}
+            Hold::Claimed(lease) => {
+                return Err(Refused::LeaseLost(crate::lease::LeaseLost::Held(lease.clone())));
+            }
+            _ => return Err(self.wrong(ClaimState::Claimed).into()),
+        }
+        Ok(Self {
+            state: Hold::Claimed(Lease::start(holder, now, term)),
+            attempts: self.attempts.saturating_add(1),
+            epoch: self.epoch + 1,
+        })
+    }
+
+    /// Prolongs the lease.
+    ///
+    /// # Errors
+    ///
+    /// When the caller does not hold it.
+    pub fn renew(self, guard: &Guard, now: Timestamp, term: Term) -> Result<Self, Refused> {
+        let lease = self.held(guard, ClaimState::Claimed)?;
+        let lease = Lease::start(lease.holder.clone(), now, term);
+        Ok(Self { state: Hold::Claimed(lease), ..self })
+    }
+
+    /// CLAIMED → COMPLETED.
+    ///
+    /// # Errors
+    ///
+    /// When the caller does not hold it.
+    pub fn complete(self, guard: &Guard) -> Result<Self, Refused> {
+        self.held(guard, ClaimState::Completed)?;
+        Ok(Self { state: Hold::Completed, ..self })
+    }
+
+    /// CLAIMED → NEW, due after a wait, or → DEADLETTER.
+    ///
+    /// # Errors
+    ///
+    /// When the caller does not hold it.
+    pub fn fail(
+        self,
+        guard: &Guard,
+        reason: String,
+        retryable: bool,
+        now: Timestamp,
+        retry: &Retry,
+    ) -> Result<Self, Refused> {
+        self.held(guard, ClaimState::New)?;
+        let wait = retry.wait(self.attempts, Duration::ZERO, None, Jitter::NONE);
+        let state = match wait.filter(|_| retryable) {
+            Some(wait) => Hold::New { due: now + wait },
+            None => Hold::Deadletter { reason },
+        };
+        Ok(Self { state, ..self })
+    }
+
+    /// CLAIMED → NEW, or → DEADLETTER when there are no tries left, after the
+    /// lease has ended by `now`.
+    ///
+    /// # Errors
+    ///
+    /// When nobody holds it, or somebody still may.
+    pub fn expire(self, now: Timestamp, retry: &Retry) -> Result<Self, WrongState> {
+        let Hold::Claimed(lease) = &self.state else {
+            return Err(self.wrong(ClaimState::New));
+        };
+        if !lease.ended(now) {
+            return Err(self.wrong(ClaimState::New));
+        }
+        let state = match retry.wait(self.attempts, Duration::ZERO, None, Jitter::NONE) {
+            Some(_) => Hold::New { due: now },
+            None => Hold::Deadletter {
+                reason: format!(
+                    "{} let its claim run out, for the last time",
+                    lease.holder.as_str()
+                ),
+            },
+        };
+        Ok(Self { state, ..self })
+    }
+
+    fn held(&self, guard: &Guard, to: ClaimState) -> Result<&Lease, Refused> {
+        match &self.state {
+            Hold::Claimed(lease) => {
+                lease.check(self.epoch, guard)?;
+                Ok(lease)
+            }
+            _ => {
+                guard.check_free(self.epoch)?;
+                Err(self.wrong(to).into())
+            }
+        }
+    }
+
+    fn wrong(&self, to: ClaimState) -> WrongState {
+        WrongState { from: self.state.name().as_str(), to: to.as_str() }
+    }
+}
+
+impl Hold {
+    /// The state without the details.
+    pub const fn name(&self) -> ClaimState {
+        match self {
+            Self::New { .. } => ClaimState::New,
+            Self::Claimed(_) => ClaimState::Claimed,
+            Self::Completed => ClaimState::Completed,
+            Self::Deadletter { .. } => ClaimState::Deadletter,
+        }
+    }
+}
+
+impl ClaimState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::New, Self::Claimed, Self::Completed, Self::Deadletter];
+
+    /// The word the API, the CLI and the store use.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "NEW",
+            Self::Claimed => "CLAIMED",
+            Self::Completed => "COMPLETED",
+            Self::Deadletter => "DEADLETTER",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp::from_ms(secs * 1000)
+    }
+
+    fn by(name: &str) -> Guard {
+        Guard { epoch: None, holder: Holder::new(name).unwrap() }
+    }
+
+    fn claim(claiming: Claiming, name: &str, now: i64) -> Result<Claiming, Refused> {
+        claiming.claim(Holder::new(name).unwrap(), at(now), Term::DEFAULT)
+    }
+
+    fn standing(state: ClaimState) -> Claiming {
+        let lease = Lease::start(Holder::new("ann").unwrap(), at(0), Term::DEFAULT);
+        let state = match state {
+            ClaimState::New => Hold::New { due: at(0) },
+            ClaimState::Claimed => Hold::Claimed(lease),
+            ClaimState::Completed => Hold::Completed,
+            ClaimState::Deadletter => Hold::Deadletter { reason: "gave up".into() },
+        };
+        Claiming { state, attempts: 1, epoch: 1 }
+    }
+
+    /// Every step from every state. A new state or step does not pass unnoticed.
+    #[test]
+    fn every_step_from_every_state() {
+        let end = |claiming: Claiming| claiming.state.name().as_str();
+        let mut table = crate::documented::Table::new("claiming");
+        for state in ClaimState::ALL {
+            let from = state.as_str();
+            let now = || standing(state);
+            let last = || Claiming { attempts: 4, ..standing(state) };
+            let fail = |claiming: Claiming, retryable| {
+                claiming.fail(&by("ann"), "no".into(), retryable, at(1), &Retry::CLAIM)
+            };
+            table.row(from, "claim", claim(now(), "bob", 1).map(end));
+            table.row(from, "claim, lease ended", claim(now(), "bob", 301).map(end));
+            table.row(from, "renew", now().renew(&by("ann"), at(1), Term::DEFAULT).map(end));
+            table.row(from, "complete", now().complete(&by("ann")).map(end));
+            table.row(from, "fail, retryable", fail(now(), true).map(end));
+            table.row(from, "fail, 4th time", fail(last(), true).map(end));
+            table.row(from, "fail, for good", fail(now(), false).map(end));
+            table.row(from, "expire", now().expire(at(301), &Retry::CLAIM).map(end));
+            table.row(from, "expire, 4th time", last().expire(at(301), &Retry::CLAIM).map(end));
+        }
+        table.check();
+    }
+
+    #[test]
+    fn three_retries_wait_one_two_and_four_seconds_and_the_fourth_failure_is_dead() {
+        let mut claiming = Claiming::start(at(0));
+        let mut now = at(0);
+        let mut waits = Vec::new();
+        while let Hold::New { due } = claiming.state {
+            waits.push(due.since(now).as_secs());
+            now = due;
+            let claimed = claiming.claim(Holder::anonymous(), now, Term::DEFAULT).unwrap();
+            let early = claimed.clone().claim(Holder::anonymous(), now, Term::DEFAULT);
+            assert!(early.is_err(), "held");
+            let guard = Guard { epoch: Some(claimed.epoch), holder: Holder::anonymous() };
+            claiming = claimed.fail(&guard, "no".into(), true, now, &Retry::CLAIM).unwrap();
+        }
+        assert_eq!(waits, [0, 1, 2, 4]);
+        assert_eq!(claiming.state.name(), ClaimState::Deadletter);
+    }
+
+    #[test]
+    fn a_mail_that_kills_its_workers_ends_in_the_dead_letters() {
+        let mut claiming = Claiming::start(at(0));
+        for round in 1..=4 {
+            claiming = claim(claiming, "ann", round * 1000).unwrap();
+            claiming = claiming.expire(at(round * 1000 + 300), &Retry::CLAIM).unwrap();
+        }
+        assert_eq!(claiming.state.name(), ClaimState::Deadletter);
+    }
+
+    #[test]
+    fn nobody_completes_with_a_lost_lease() {
+        let first = claim(Claiming::start(at(0)), "ann", 0).unwrap();
+        let second = claim(first, "bob", 301).unwrap();
+        let late = Guard { epoch: Some(1), holder: Holder::new("ann").unwrap() };
+        assert!(matches!(second.clone().complete(&late), Err(Refused::LeaseLost(_))));
+        assert!(second.complete(&by("bob")).is_ok());
+    }
+
+    #[test]
+    fn not_before_its_time() {
+        let waiting = Claiming { state: Hold::New { due: at(4) }, attempts: 3, epoch: 3 };
+        assert!(claim(waiting.clone(), "ann", 3).is_err());
+        assert!(claim(waiting, "ann", 4).is_ok());
+    }
+}

@@ -1,0 +1,364 @@
+//! Who: decentralised identifiers, and the endpoints of outside networks.
+//!
+//! A DID is `did:method:rest`. Two forms of the method `msgtunnel` are ours:
+//!
+//! ```text
+//! did:msgtunnel:lark-main                  the tunnel itself; owns a TUNNEL_OUTBOX
+//! did:msgtunnel:ou_7.user.lark-main        a shadow DID: one endpoint behind it
+//!               ────  ──── ─────────
+//!               account    tunnel
+//! ```
+//!
+//! A shadow DID says exactly where an answer goes. The account is percent-encoded
+//! so that `.`, `:` and `/` in it do no harm, and in one way only, so that one
+//! endpoint has one name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest DID we take, in bytes.
+pub const MAX_DID: usize = 1024;
+
+const TUNNEL_METHOD: &str = "msgtunnel";
+
+/// A checked DID.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Did(String);
+
+/// The text is not a DID.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a DID: {text:?} ({why})")]
+pub struct BadDid {
+    text: String,
+    why: &'static str,
+}
+
+/// The short name of a tunnel: its key in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TunnelId(String);
+
+/// What kind of endpoint a shadow DID names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EndpointKind {
+    /// One person's account.
+    User,
+    /// A group chat.
+    Group,
+    /// A channel.
+    Channel,
+    /// A bare address, such as an e-mail address or a URL.
+    Addr,
+}
+
+/// Where on an outside network: what a shadow DID spells out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// The provider's own id of the account, unescaped.
+    pub account: String,
+    /// What kind of account it is.
+    pub kind: EndpointKind,
+    /// The tunnel that reaches it.
+    pub tunnel: TunnelId,
+}
+
+impl Did {
+    /// The DID as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The endpoint this names, when it is a shadow DID.
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        let rest = self.tunnel_rest()?;
+        let (account, rest) = rest.split_once('.')?;
+        let (kind, tunnel) = rest.split_once('.')?;
+        Some(Endpoint {
+            account: decode(account)?,
+            kind: kind.parse().ok()?,
+            tunnel: tunnel.parse().ok()?,
+        })
+    }
+
+    /// The tunnel this names, when it is a tunnel's own DID.
+    pub fn tunnel(&self) -> Option<TunnelId> {
+        self.tunnel_rest().filter(|rest| !rest.contains('.'))?.parse().ok()
+    }
+
+    fn tunnel_rest(&self) -> Option<&str> {
+        self.0.strip_prefix("did:")?.strip_prefix(TUNNEL_METHOD)?.strip_prefix(':')
+    }
+}
+
+impl Endpoint {
+    /// The shadow DID of this endpoint.
+    ///
+    /// # Errors
+    ///
+    /// When the account is empty or too long to be named.
+    pub fn did(&self) -> Result<Did, BadDid> {
+        let Self { account, kind, tunnel } = self;
+        format!("did:{TUNNEL_METHOD}:{}.{kind}.{tunnel}", encode(account)).parse()
+    }
+}
+
+impl TunnelId {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The tunnel's own DID.
+    pub fn did(&self) -> Did {
+        Did(format!("did:{TUNNEL_METHOD}:{}", self.0))
+    }
+}
+
+impl FromStr for Did {
+    type Err = BadDid;
+
+    fn from_str(text: &str) -> Result<Self, BadDid> {
+        let bad = |why| BadDid { text: text.chars().take(200).collect(), why };
+        if text.len() > MAX_DID {
+            return Err(bad("longer than 1,024 bytes"));
+        }
+        let Some((method, rest)) = text.strip_prefix("did:").and_then(|t| t.split_once(':')) else {
+            return Err(bad("want did:method:rest"));
+        };
+        if method.is_empty()
+            || !method.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        {
+            return Err(bad("the method takes lower-case letters and digits"));
+        }
+        if rest.is_empty() || rest.ends_with(':') {
+            return Err(bad("nothing after the method"));
+        }
+        if !well_escaped(rest) {
+            return Err(bad("want letters, digits, '.', '-', '_', ':' and %XX escapes"));
+        }
+        let did = Self(text.to_owned());
+        if method == TUNNEL_METHOD {
+            let canonical = match (did.tunnel(), did.endpoint()) {
+                (Some(tunnel), _) => tunnel.did().0,
+                (_, Some(Endpoint { account, kind, tunnel })) if !account.is_empty() => {
+                    format!("did:{TUNNEL_METHOD}:{}.{kind}.{tunnel}", encode(&account))
+                }
+                _ => return Err(bad("want {account}.{user|group|channel|addr}.{tunnel}")),
+            };
+            if canonical != text {
+                return Err(bad("the account is not escaped the one way we write it: all but \
+                                letters, digits, '-' and '_' as upper-case %XX"));
+            }
+        }
+        Ok(did)
+    }
+}
+
+impl FromStr for TunnelId {
+    type Err = BadDid;
+
+    fn from_str(text: &str) -> Result<Self, BadDid> {
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+        let starts =
+            text.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        if starts && text.len() <= 64 && text.bytes().all(plain) {
+            return Ok(Self(text.to_owned()));
+        }
+        let text = text.chars().take(200).collect();
+        Err(BadDid { text, why: "a tunnel's name takes 1 to 64 of a-z, 0-9, '-' and '_'" })
+    }
+}
+
+impl FromStr for EndpointKind {
+    type Err = BadDid;
+
+    fn from_str(text: &str) -> Result<Self, BadDid> {
+        Ok(match text {
+            "user" => Self::User,
+            "group" => Self::Group,
+            "channel" => Self::Channel,
+            "addr" => Self::Addr,
+            _ => {
+                let text = text.chars().take(200).collect();
+                return Err(BadDid { text, why: "want user, group, channel or addr" });
+            }
+        })
+    }
+}
+
+impl fmt::Display for EndpointKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::User => "user",
+            Self::Group => "group",
+            Self::Channel => "channel",
+            Self::Addr => "addr",
+        })
+    }
+}
+
+impl fmt::Display for Did {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for TunnelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for Did {
+    type Error = BadDid;
+
+    fn try_from(text: String) -> Result<Self, BadDid> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for TunnelId {
+    type Error = BadDid;
+
+    fn try_from(text: String) -> Result<Self, BadDid> {
+        text.parse()
+    }
+}
+
+impl From<Did> for String {
+    fn from(did: Did) -> Self {
+        did.0
+    }
+}
+
+impl From<TunnelId> for String {
+    fn from(id: TunnelId) -> Self {
+        id.0
+    }
+}
+
+fn well_escaped(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        at += match byte {
+            b'%' => match bytes.get(at + 1..at + 3) {
+                Some(hex) if hex.iter().all(u8::is_ascii_hexdigit) => 3,
+                _ => return false,
+            },
+            b'.' | b'-' | b'_' | b':' => 1,
+            _ if byte.is_ascii_alphanumeric() => 1,
+            _ => return false,
+        };
+    }
+    true
+}
+
+fn encode(account: &str) -> String {
+    let mut out = String::with_capacity(account.len());
+    for byte in account.bytes() {
+        if byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+fn decode(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        if byte == b'%' {
+            let hex = std::str::from_utf8(tail.get(..2)?).ok()?;
+            out.push(u8::from_str_radix(hex, 16).ok()?);
+            rest = tail.get(2..)?;
+        } else {
+            out.push(byte);
+            rest = tail;
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_and_is_not_a_did() {
+        for good in [
+            "did:web:a.example.com",
+            "did:monoco:me",
+            "did:bns:alice",
+            "did:x:a:b",
+            "did:msgtunnel:lark-main",
+            "did:msgtunnel:ou_123.user.lark-main",
+            "did:msgtunnel:a%40b%2Ecom.addr.work-mail",
+        ] {
+            assert_eq!(good.parse::<Did>().map(|d| d.to_string()).as_deref(), Ok(good));
+        }
+        let long = format!("did:web:{}", "a".repeat(MAX_DID));
+        for bad in [
+            "",
+            "did",
+            "did:web",
+            "did:web:",
+            "did::x",
+            "did:Web:x",
+            "web:did:x",
+            "did:web:a b",
+            "did:web:a/b",
+            "did:web:é",
+            "did:web:a%2",
+            "did:web:a%zz",
+            "did:web:a\n",
+            "did:web:a:",
+            "did:msgtunnel:a.b",
+            "did:msgtunnel:a.user.b.c",
+            "did:msgtunnel:.user.b",
+            "did:msgtunnel:a.robot.b",
+            "did:msgtunnel:a.user.B",
+            "did:msgtunnel:a%2d.user.b",
+            "did:msgtunnel:a%2Db.user.b",
+            "did:msgtunnel:%FF.user.b",
+            "did:msgtunnel:UPPER",
+            long.as_str(),
+        ] {
+            assert!(bad.parse::<Did>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_error_says_what_was_wanted() {
+        let error = "did:msgtunnel:a.b".parse::<Did>().unwrap_err().to_string();
+        assert!(error.contains("{account}.{user|group|channel|addr}.{tunnel}"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_account_survives_its_shadow_did(account in "\\PC{1,80}|[./:@% \u{0}-\u{1f}]{1,20}") {
+            for kind in [EndpointKind::User, EndpointKind::Group, EndpointKind::Channel, EndpointKind::Addr] {
+                let endpoint = Endpoint { account: account.clone(), kind, tunnel: "lark-main".parse().unwrap() };
+                let did = endpoint.did().unwrap();
+                prop_assert_eq!(did.endpoint(), Some(endpoint));
+                prop_assert_eq!(did.tunnel(), None);
+                prop_assert_eq!(did.to_string().parse::<Did>().unwrap(), did);
+            }
+        }
+
+        #[test]
+        fn whatever_parses_prints_as_it_was(text in "did:[a-z0-9]{1,12}:[ -~]{1,40}") {
+            if let Ok(did) = text.parse::<Did>() {
+                prop_assert_eq!(did.to_string(), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! beanstalkd, with a log that is synced for every job.
+//!
+//! Its log records a job and its deletion, but not its reservation: here a take
+//! and finish is one durable step, where the others make two.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::contender::{Contender, Result};
+use crate::drive::{Bounds, drive};
+use crate::payload::{self, Payload};
+use crate::resources::AtRest;
+use crate::server::{self, Server};
+
+pub const NAME: &str = "beanstalkd";
+
+/// Puts in flight while the queue is filled.
+const PIPELINE: u64 = 500;
+
+pub struct Beanstalkd {
+    below: PathBuf,
+    version: String,
+    /// The filled queue, and how many wait in it.
+    filled: Option<(Server, u64)>,
+}
+
+impl Beanstalkd {
+    pub fn new(below: &Path) -> Result<Self> {
+        let version = server::version(NAME, "-v")?;
+        Ok(Self { below: below.to_owned(), version, filled: None })
+    }
+}
+
+impl Contender for Beanstalkd {
+    fn version(&self) -> String {
+        self.version.clone()
+    }
+
+    fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
+        let server = Server::start(&self.below, durable)?;
+        let seen = drive(producers, bounds, |_| {
+            let (mut client, mut payload) = (Client::new(server.connect()?), Payload::new());
+            Ok(move || client.put(payload.next()).map(|()| 1))
+        })?;
+        Ok(Some(seen.rate))
+    }
+
+    fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
+        let (server, waiting) = match self.filled.take() {
+            Some(filled) => filled,
+            None => (Server::start(&self.below, durable)?, 0),
+        };
+        let server = fill(server, backlog.saturating_sub(waiting))?;
+        let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
+        let seen = drive(takers, bounds, |_| {
+            let mut client = Client::new(server.connect()?);
+            Ok(move || {
+                let id = client.reserve()?;
+                client.delete(id).map(|()| 1)
+            })
+        })?;
+        self.filled = Some((server, backlog - seen.messages));
+        Ok(Some(seen.rate))
+    }
+
+    fn release(&mut self) {
+        self.filled = None;
+    }
+
+    fn at_rest(&mut self, watch: Duration) -> Result<Option<AtRest>> {
+        let server = Server::start(&self.below, durable)?;
+        AtRest::watch(server.pid(), watch, Command::new(NAME).arg("-v")).map(Some)
+    }
+}
+
+fn durable(addr: SocketAddr, data: &Path) -> Command {
+    command(addr, data, "-f0")
+}
+
+fn unsynced(addr: SocketAddr, data: &Path) -> Command {
+    command(addr, data, "-F")
+}
+
+fn command(addr: SocketAddr, data: &Path, sync: &str) -> Command {
+    let mut command = Command::new(NAME);
+    command.args(["-l", &addr.ip().to_string(), "-p", &addr.port().to_string()]);
+    command.args(["-z", "65535", sync, "-b"]).arg(data);
+    command
+}
+
+/// Adds messages without a sync for each, then goes back to syncing.
+///
+/// Pipelining alone does not help: every put is synced before the next is read,
+/// and a million of them would take minutes.
+fn fill(server: Server, messages: u64) -> Result<Server> {
+    if messages == 0 {
+        return Ok(server);
+    }
+    let server = server.restart(unsynced)?;
+    let mut client = Client::new(server.connect()?);
+    let mut payload = Payload::new();
+    let mut left = messages;
+    while left > 0 {
+        let batch = left.min(PIPELINE);
+        client.put_many(batch, &mut payload)?;
+        left -= batch;
+    }
+    server.sync_files()?;
+    server.restart(durable)
+}
+
+/// One connection, its buffers kept.
+struct Client {
+    stream: BufReader<TcpStream>,
+    out: Vec<u8>,
+    line: String,
+    body: Vec<u8>,
+}
+
+impl Client {
+    fn new(stream: TcpStream) -> Self {
+        let stream = BufReader::new(stream);
+        Self { stream, out: Vec::new(), line: String::new(), body: Vec::new() }
+    }
+
+    fn put(&mut self, body: &[u8]) -> Result<()> {
+        self.add_put(body)?;
+        self.send()?;
+        self.answer("INSERTED ").map(drop)
+    }
+
+    fn put_many(&mut self, many: u64, payload: &mut Payload) -> Result<()> {
+        for _ in 0..many {
+            self.add_put(payload.next())?;
+        }
+        self.send()?;
+        (0..many).try_for_each(|_| self.answer("INSERTED ").map(drop))
+    }
+
+    fn reserve(&mut self) -> Result<u64> {
+        self.out.extend_from_slice(b"reserve\r\n");
+        self.send()?;
+        let answer = self.answer("RESERVED ")?;
+        let (id, bytes) = answer.split_once(' ').ok_or("RESERVED without a length")?;
+        let (id, bytes): (u64, usize) = (id.parse()?, bytes.parse()?);
+        self.body.resize(bytes + 2, 0);
+        self.stream.read_exact(&mut self.body)?;
+        if bytes == payload::SIZE { Ok(id) } else { Err(format!("a job of {bytes} B").into()) }
+    }
+
+    fn delete(&mut self, id: u64) -> Result<()> {
+        write!(self.out, "delete {id}\r\n")?;
+        self.send()?;
+        self.answer("DELETED").map(drop)
+    }
+
+    fn add_put(&mut self, body: &[u8]) -> Result<()> {
+        // An hour to run: no job may come back while it is measured.
+        write!(self.out, "put 0 0 3600 {}\r\n", body.len())?;
+        self.out.extend_from_slice(body);
+        self.out.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<()> {
+        self.stream.get_mut().write_all(&self.out)?;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// What follows the word we want, or an error that quotes the other one.
+    fn answer(&mut self, want: &str) -> Result<&str> {
+        self.line.clear();
+        self.stream.read_line(&mut self.line)?;
+        let line = self.line.trim_end();
+        line.strip_prefix(want).ok_or_else(|| format!("wanted {want}, got {line:?}").into())
+    }
+}

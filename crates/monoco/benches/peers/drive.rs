@@ -1,0 +1,127 @@
+//! How a rate is measured: threads that call, and a clock that watches them.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::contender::Result;
+
+/// How often the clock looks; fine enough for cells of a second and more.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Where a measurement ends, whichever comes first.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Time before the counting starts.
+    pub warm_up: Duration,
+    /// Time that is counted.
+    pub measure: Duration,
+    /// The most calls, warm-up included.
+    pub calls: u64,
+}
+
+/// What a measurement saw.
+pub struct Seen {
+    /// Messages per second, after the warm-up.
+    pub rate: f64,
+    /// All messages, those of the warm-up too.
+    pub messages: u64,
+}
+
+/// Runs `workers` threads and counts what they get done.
+///
+/// `start` runs in each thread, before the clock does, and makes the call that
+/// is repeated; the call answers how many messages it dealt with. The first
+/// error ends the measurement.
+pub fn drive<Call>(
+    workers: usize,
+    bounds: Bounds,
+    start: impl Fn(usize) -> Result<Call> + Sync,
+) -> Result<Seen>
+where
+    Call: FnMut() -> Result<u64>,
+{
+    let run = Run {
+        bounds,
+        ready: Barrier::new(workers + 1),
+        stop: AtomicBool::new(false),
+        calls: AtomicU64::new(0),
+        messages: AtomicU64::new(0),
+        busy: AtomicUsize::new(workers),
+    };
+    thread::scope(|scope| {
+        let (run, start) = (&run, &start);
+        let threads: Vec<_> =
+            (0..workers).map(|worker| scope.spawn(move || run.work(|| start(worker)))).collect();
+        let rate = run.watch();
+        for thread in threads {
+            thread.join().map_err(|_| "a worker panicked")??;
+        }
+        Ok(Seen { rate, messages: run.messages.load(Relaxed) })
+    })
+}
+
+/// The middle one, or nothing when nothing was measured.
+pub fn median(mut rates: Vec<f64>) -> Option<f64> {
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied()
+}
+
+/// What the threads of one measurement share.
+struct Run {
+    bounds: Bounds,
+    ready: Barrier,
+    stop: AtomicBool,
+    calls: AtomicU64,
+    messages: AtomicU64,
+    busy: AtomicUsize,
+}
+
+impl Run {
+    fn work<Call>(&self, start: impl FnOnce() -> Result<Call>) -> Result<()>
+    where
+        Call: FnMut() -> Result<u64>,
+    {
+        let call = start();
+        // Before the error is looked at, or the others would wait for ever.
+        self.ready.wait();
+        let done = call.and_then(|call| self.repeat(call));
+        if done.is_err() {
+            self.stop.store(true, Relaxed);
+        }
+        self.busy.fetch_sub(1, Relaxed);
+        done
+    }
+
+    fn repeat(&self, mut call: impl FnMut() -> Result<u64>) -> Result<()> {
+        // Counted before the call: nobody asks for a message that is not there.
+        while !self.stop.load(Relaxed) && self.calls.fetch_add(1, Relaxed) < self.bounds.calls {
+            self.messages.fetch_add(call()?, Relaxed);
+        }
+        Ok(())
+    }
+
+    fn watch(&self) -> f64 {
+        self.ready.wait();
+        let started = Instant::now();
+        // A small backlog must not be gone before the counting starts.
+        while started.elapsed() < self.bounds.warm_up
+            && self.calls.load(Relaxed) < self.bounds.calls / 10
+            && self.running()
+        {
+            thread::sleep(TICK);
+        }
+        let (counted_from, before) = (Instant::now(), self.messages.load(Relaxed));
+        while counted_from.elapsed() < self.bounds.measure && self.running() {
+            thread::sleep(TICK);
+        }
+        let (took, after) = (counted_from.elapsed(), self.messages.load(Relaxed));
+        self.stop.store(true, Relaxed);
+        (after - before) as f64 / took.as_secs_f64()
+    }
+
+    fn running(&self) -> bool {
+        !self.stop.load(Relaxed) && self.busy.load(Relaxed) > 0
+    }
+}

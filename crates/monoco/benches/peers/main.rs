@@ -1,0 +1,156 @@
+//! Measures durable queues side by side, in one run on one machine.
+//!
+//! Every contender acknowledges a message only once it would survive a power
+//! cut, so what is compared is how well each shares one disk among many
+//! clients. Run it with `./bench` from the root of the repository, which also
+//! installs the peers; progress goes to stderr, Markdown tables to stdout.
+//!
+//! # Reading order
+//!
+//! * [`contender`]: what every contender can be asked.
+//! * [`drive`]: how a rate is measured.
+//! * [`beanstalkd`], [`redis`], [`sqlite`]: the peers.
+//! * [`ours`]: the client our own contenders speak HTTP with.
+//! * [`server`], [`resp`], [`payload`], [`resources`], [`table`]: the furniture.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a benchmark program: the table is its output, and nobody logs for it"
+)]
+
+mod beanstalkd;
+mod contender;
+mod drive;
+mod flags;
+mod ours;
+mod payload;
+mod redis;
+mod resources;
+mod resp;
+mod server;
+mod sqlite;
+mod table;
+
+use std::process::ExitCode;
+use std::thread::available_parallelism;
+
+use contender::{Cell, Contender, Result};
+use flags::{Asked, Flags};
+use table::Table;
+
+/// Makes a contender that keeps its data below the given directory.
+type Make = fn(&std::path::Path) -> Result<Box<dyn Contender>>;
+
+/// Everyone who runs, in the order of the rows.
+const CONTENDERS: &[(&str, Make)] = &[
+    (beanstalkd::NAME, |dir| Ok(Box::new(beanstalkd::Beanstalkd::new(dir)?))),
+    (redis::NAME, |dir| Ok(Box::new(redis::Redis::new(dir)?))),
+    (sqlite::NAME, |dir| Ok(Box::new(sqlite::Sqlite::new(dir)))),
+];
+
+/// Whose figures the others are divided by.
+const YARDSTICKS: &[&str] = &[beanstalkd::NAME, redis::NAME];
+
+fn main() -> ExitCode {
+    let names: Vec<&str> = CONTENDERS.iter().map(|(name, _)| *name).collect();
+    let flags = match flags::parse(std::env::args().skip(1), &names) {
+        Ok(Asked::Run(flags)) => flags,
+        Ok(Asked::Help) => {
+            println!("{}", flags::usage(&names));
+            return ExitCode::SUCCESS;
+        }
+        // `cargo test --all-targets` runs benches too, without `--bench`.
+        Ok(Asked::Nothing) => return ExitCode::SUCCESS,
+        Err(words) => {
+            eprintln!("{words}\n\n{}", flags::usage(&names));
+            return ExitCode::from(2);
+        }
+    };
+    match run(&flags) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            eprintln!("benchmark stopped: {err}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &Flags) -> Result<()> {
+    std::fs::create_dir_all(&flags.dir)?;
+    let mut field = Vec::new();
+    for (name, make) in CONTENDERS.iter().filter(|(name, _)| flags.wants(name)) {
+        field.push((*name, make(&flags.dir).map_err(|err| format!("{name}: {err}"))?));
+    }
+
+    let cells = Cell::all(flags.deep_backlog);
+    let mut table = Table::new(&cells);
+    for cell in &cells {
+        for (name, rate) in measure(&mut field, cell, flags)? {
+            table.set(name, cell, rate);
+        }
+    }
+
+    let mut at_rest = Vec::new();
+    for (name, contender) in &mut field {
+        if let Some(rest) = contender.at_rest(flags.rest).map_err(|err| format!("{name}: {err}"))? {
+            at_rest.push((*name, rest));
+        }
+    }
+
+    println!("{}", conditions(flags, &field));
+    println!("{}", table.rates());
+    println!("{}", table.ratios(YARDSTICKS));
+    if !at_rest.is_empty() {
+        println!("{}", table::at_rest(&at_rest));
+    }
+    Ok(())
+}
+
+/// The median rate of every contender in one cell.
+///
+/// The contenders take turns, one repetition each, so that a disk that is slow
+/// for a minute is slow for all of them.
+fn measure<'a>(
+    field: &mut [(&'a str, Box<dyn Contender>)],
+    cell: &Cell,
+    flags: &Flags,
+) -> Result<Vec<(&'a str, Option<f64>)>> {
+    let mut seen: Vec<Vec<f64>> = field.iter().map(|_| Vec::new()).collect();
+    for round in 1..=flags.repeats {
+        for ((name, contender), rates) in field.iter_mut().zip(&mut seen) {
+            let rate = match *cell {
+                Cell::Enqueue { producers } => contender.enqueue(producers, flags.bounds),
+                Cell::TakeFinish { takers, backlog } => {
+                    contender.take_finish(takers, backlog, flags.bounds)
+                }
+            };
+            let rate = rate.map_err(|err| format!("{name}, {cell}: {err}"))?;
+            if let Some(rate) = rate {
+                eprintln!("{cell}, round {round}: {name} {}/s", table::thousands(rate));
+                rates.push(rate);
+            }
+        }
+    }
+    for (_, contender) in field.iter_mut() {
+        contender.release();
+    }
+    Ok(field.iter().zip(seen).map(|((name, _), rates)| (*name, drive::median(rates))).collect())
+}
+
+/// One line that says on what, and of what, the figures were taken.
+fn conditions(flags: &Flags, field: &[(&str, Box<dyn Contender>)]) -> String {
+    let versions: Vec<String> = field.iter().map(|(_, contender)| contender.version()).collect();
+    let cores = available_parallelism().map_or(1, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!(
+        "{} cores, Linux {}; {}; {} B messages; {} s per cell after {} s of warm-up, median of {}.\n",
+        cores,
+        kernel.trim(),
+        versions.join(", "),
+        payload::SIZE,
+        flags.bounds.measure.as_secs_f64(),
+        flags.bounds.warm_up.as_secs_f64(),
+        flags.repeats,
+    )
+}

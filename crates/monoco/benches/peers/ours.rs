@@ -1,0 +1,138 @@
+//! The client our own contenders speak HTTP with: one connection, kept alive,
+//! on a thread that waits, like the clients of the peers.
+//!
+//! It understands what our server answers and nothing more: no redirects, no
+//! encryption, no pipelining.
+
+#![expect(dead_code, reason = "the contenders that speak HTTP are not here yet")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::contender::Result;
+
+/// How long an answer may take before the measurement is given up.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// A connection that is reused for every request, as are its buffers.
+pub struct Conn {
+    stream: BufReader<TcpStream>,
+    /// The headers that are the same in every request.
+    headers: String,
+    out: Vec<u8>,
+    line: String,
+    body: Vec<u8>,
+}
+
+impl Conn {
+    /// Connects, and signs every request with the token.
+    pub fn open(addr: SocketAddr, token: &str) -> Result<Self> {
+        let stream = TcpStream::connect(addr)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_write_timeout(Some(ANSWER))?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+            headers: format!(
+                "Host: {addr}\r\n\
+                 Authorization: Bearer {token}\r\n\
+                 Content-Type: application/json\r\n"
+            ),
+            out: Vec::new(),
+            line: String::new(),
+            body: Vec::new(),
+        })
+    }
+
+    /// Posts a body and reads the whole answer: its status and its body.
+    pub fn post(&mut self, path: &str, body: &[u8]) -> Result<(u16, &[u8])> {
+        self.out.clear();
+        write!(
+            self.out,
+            "POST {path} HTTP/1.1\r\n{}Content-Length: {}\r\n\r\n",
+            self.headers,
+            body.len()
+        )?;
+        self.out.extend_from_slice(body);
+        // In one piece: a head that travels alone waits for its acknowledgement.
+        self.stream.get_mut().write_all(&self.out)?;
+
+        let status = self.read_status()?;
+        let framing = self.read_headers()?;
+        self.body.clear();
+        match framing {
+            // These have no body, whatever their headers say.
+            _ if status == 204 || status == 304 => {}
+            Some(Framing::Length(length)) => self.read_more(length)?,
+            Some(Framing::Chunked) => self.read_chunks()?,
+            None => return Err("an answer of unknown length".into()),
+        }
+        Ok((status, &self.body))
+    }
+
+    fn read_status(&mut self) -> Result<u16> {
+        // "HTTP/1.1 200 OK"
+        let line = self.read_line()?;
+        let status = line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
+        Ok(status.ok_or_else(|| format!("not an HTTP/1.1 answer: {line:?}"))?.parse()?)
+    }
+
+    fn read_headers(&mut self) -> Result<Option<Framing>> {
+        let mut framing = None;
+        loop {
+            let line = self.read_line()?;
+            if line.is_empty() {
+                return Ok(framing);
+            }
+            let (name, value) = line.split_once(':').ok_or("a header without a colon")?;
+            let value = value.trim();
+            if name.eq_ignore_ascii_case("content-length") {
+                framing = Some(Framing::Length(value.parse()?));
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                if !value.eq_ignore_ascii_case("chunked") {
+                    return Err(format!("cannot read {value}").into());
+                }
+                framing = Some(Framing::Chunked);
+            }
+        }
+    }
+
+    fn read_chunks(&mut self) -> Result<()> {
+        loop {
+            let line = self.read_line()?;
+            let size = line.split(';').next().unwrap_or_default().trim();
+            let size = usize::from_str_radix(size, 16)?;
+            if size == 0 {
+                break;
+            }
+            self.read_more(size)?;
+            if !self.read_line()?.is_empty() {
+                return Err("a chunk longer than it says".into());
+            }
+        }
+        // Trailers, of which there are usually none.
+        while !self.read_line()?.is_empty() {}
+        Ok(())
+    }
+
+    fn read_more(&mut self, length: usize) -> Result<()> {
+        let have = self.body.len();
+        self.body.resize(have + length, 0);
+        Ok(self.stream.read_exact(&mut self.body[have..])?)
+    }
+
+    fn read_line(&mut self) -> Result<&str> {
+        self.line.clear();
+        if self.stream.read_line(&mut self.line)? == 0 {
+            return Err("the server closed the connection".into());
+        }
+        Ok(self.line.trim_end_matches(['\r', '\n']))
+    }
+}
+
+/// How the length of a body is told.
+enum Framing {
+    Length(usize),
+    Chunked,
+}

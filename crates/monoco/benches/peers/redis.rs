@@ -1,0 +1,163 @@
+//! Redis Streams, with an append-only file that is synced before every answer.
+//!
+//! Redis answers many clients after one sync, which makes it the peer to reach.
+//! Finished entries stay in the stream (no `XDEL`), and the file is never
+//! rewritten while we measure; both are in its favour.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::contender::{Contender, Result};
+use crate::drive::{Bounds, drive};
+use crate::payload::{self, Payload};
+use crate::resources::AtRest;
+use crate::resp::{Answer, Connection};
+use crate::server::{self, Server};
+
+pub const NAME: &str = "redis";
+
+const PROGRAM: &str = "redis-server";
+
+/// Entries in flight while the stream is filled.
+const PIPELINE: u64 = 500;
+
+pub struct Redis {
+    below: PathBuf,
+    version: String,
+    /// The filled stream, and how many wait in it.
+    filled: Option<(Server, u64)>,
+}
+
+impl Redis {
+    pub fn new(below: &Path) -> Result<Self> {
+        // "Redis server v=7.0.15 sha=…"
+        let said = server::version(PROGRAM, "--version")?;
+        let number = said.split_whitespace().find_map(|word| word.strip_prefix("v="));
+        let version = format!("Redis {}", number.unwrap_or("of unknown version"));
+        Ok(Self { below: below.to_owned(), version, filled: None })
+    }
+}
+
+impl Contender for Redis {
+    fn version(&self) -> String {
+        self.version.clone()
+    }
+
+    fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
+        let server = Server::start(&self.below, durable)?;
+        let seen = drive(producers, bounds, |_| {
+            let (mut client, mut payload) = (Client::new(server.connect()?), Payload::new());
+            Ok(move || client.add(payload.next()).map(|()| 1))
+        })?;
+        Ok(Some(seen.rate))
+    }
+
+    fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
+        let (server, waiting) = match self.filled.take() {
+            Some(filled) => filled,
+            None => {
+                let server = Server::start(&self.below, durable)?;
+                Client::new(server.connect()?).make_group()?;
+                (server, 0)
+            }
+        };
+        fill(&server, backlog.saturating_sub(waiting))?;
+        let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
+        let seen = drive(takers, bounds, |worker| {
+            let mut client = Client::new(server.connect()?);
+            let consumer = format!("taker-{worker}");
+            Ok(move || {
+                let id = client.take(consumer.as_bytes())?;
+                client.finish(&id).map(|()| 1)
+            })
+        })?;
+        self.filled = Some((server, backlog - seen.messages));
+        Ok(Some(seen.rate))
+    }
+
+    fn release(&mut self) {
+        self.filled = None;
+    }
+
+    fn at_rest(&mut self, watch: Duration) -> Result<Option<AtRest>> {
+        let server = Server::start(&self.below, durable)?;
+        AtRest::watch(server.pid(), watch, Command::new(PROGRAM).arg("--version")).map(Some)
+    }
+}
+
+fn durable(addr: SocketAddr, data: &Path) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["--bind", &addr.ip().to_string(), "--port", &addr.port().to_string()]);
+    command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
+    command.args(["--auto-aof-rewrite-percentage", "0", "--daemonize", "no", "--dir"]).arg(data);
+    command
+}
+
+/// Adds entries without a sync for each, then goes back to syncing.
+fn fill(server: &Server, messages: u64) -> Result<()> {
+    let mut client = Client::new(server.connect()?);
+    client.set_sync("no")?;
+    let mut payload = Payload::new();
+    let mut left = messages;
+    while left > 0 {
+        let batch = left.min(PIPELINE);
+        client.add_many(batch, &mut payload)?;
+        left -= batch;
+    }
+    client.set_sync("always")?;
+    server.sync_files()
+}
+
+/// The commands of a queue, over one connection.
+struct Client(Connection);
+
+impl Client {
+    fn new(stream: TcpStream) -> Self {
+        Self(Connection::new(stream))
+    }
+
+    fn make_group(&mut self) -> Result<()> {
+        let words: [&[u8]; 6] = [b"XGROUP", b"CREATE", b"queue", b"takers", b"0", b"MKSTREAM"];
+        self.0.call(&words).map(drop)
+    }
+
+    fn set_sync(&mut self, when: &str) -> Result<()> {
+        self.0.call(&[b"CONFIG", b"SET", b"appendfsync", when.as_bytes()]).map(drop)
+    }
+
+    fn add(&mut self, body: &[u8]) -> Result<()> {
+        self.0.call(&[b"XADD", b"queue", b"*", b"body", body]).map(drop)
+    }
+
+    fn add_many(&mut self, many: u64, payload: &mut Payload) -> Result<()> {
+        for _ in 0..many {
+            self.0.add(&[b"XADD", b"queue", b"*", b"body", payload.next()])?;
+        }
+        self.0.send()?;
+        (0..many).try_for_each(|_| self.0.answer().map(drop))
+    }
+
+    /// The id of the next entry, whose body has arrived too.
+    fn take(&mut self, consumer: &[u8]) -> Result<Vec<u8>> {
+        let group: [&[u8]; 4] = [b"XREADGROUP", b"GROUP", b"takers", consumer];
+        let one: [&[u8]; 5] = [b"COUNT", b"1", b"STREAMS", b"queue", b">"];
+        let answer = self.0.call(&[&group[..], &one[..]].concat())?;
+        // The first stream, its entries, the first entry: an id and its fields.
+        let mut entry = answer.nth(0)?.nth(1)?.nth(0)?.list()?;
+        let fields = entry.pop().ok_or("an entry without fields")?;
+        let id = entry.pop().ok_or("an entry without an id")?;
+        match fields.nth(1)?.bytes()?.len() {
+            payload::SIZE => id.bytes(),
+            other => Err(format!("an entry of {other} B").into()),
+        }
+    }
+
+    fn finish(&mut self, id: &[u8]) -> Result<()> {
+        match self.0.call(&[b"XACK", b"queue", b"takers", id])? {
+            Answer::Number(1) => Ok(()),
+            other => Err(format!("XACK answered {other:?}").into()),
+        }
+    }
+}

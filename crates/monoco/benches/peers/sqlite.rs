@@ -1,0 +1,268 @@
+//! SQLite with one plain table and group commit: what our store is built on,
+//! without anything our store does.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Statement};
+use tempfile::TempDir;
+
+use crate::contender::{Contender, Result};
+use crate::drive::{Bounds, drive};
+use crate::payload::{self, Payload};
+
+pub const NAME: &str = "sqlite";
+
+/// The most jobs in one commit; more than there are ever callers.
+const BATCH: usize = 1024;
+
+/// How often the log is copied into the database.
+const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
+
+/// The log's length, in pages, from which writers wait for it to start over.
+const LONG_LOG: i64 = 4_096;
+
+const SETTINGS: &str = "
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = FULL;
+    PRAGMA wal_autocheckpoint = 0;
+    PRAGMA busy_timeout = 30000;
+";
+
+const SCHEMA: &str = "
+    CREATE TABLE messages (
+        id    INTEGER PRIMARY KEY,
+        state INTEGER NOT NULL,    -- 0 waiting, 1 taken, 2 finished
+        body  BLOB    NOT NULL
+    ) STRICT;
+    CREATE INDEX waiting ON messages (id) WHERE state = 0;
+";
+
+const PUT: &str = "INSERT INTO messages (state, body) VALUES (0, ?1)";
+
+const TAKE: &str = "
+    UPDATE messages
+       SET state = 1
+     WHERE id = (SELECT id FROM messages WHERE state = 0 ORDER BY id LIMIT 1)
+    RETURNING id, body
+";
+
+const FINISH: &str = "UPDATE messages SET state = 2 WHERE id = ?1 AND state = 1";
+
+// A batch of rows from a counter, each with its own body.
+const FILL: &str = "
+    WITH RECURSIVE counter (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counter WHERE n < ?1)
+    INSERT INTO messages (state, body) SELECT 0, randomblob(?2) FROM counter
+";
+
+pub struct Sqlite {
+    below: PathBuf,
+    /// The filled table, and how many wait in it.
+    filled: Option<(Database, u64)>,
+}
+
+impl Sqlite {
+    pub fn new(below: &Path) -> Self {
+        Self { below: below.to_owned(), filled: None }
+    }
+}
+
+impl Contender for Sqlite {
+    fn version(&self) -> String {
+        format!("SQLite {}", rusqlite::version())
+    }
+
+    fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
+        let database = Database::create(&self.below)?;
+        let seen = drive(producers, bounds, |_| {
+            let (mut client, mut payload) = (database.client()?, Payload::new());
+            Ok(move || client.ask(Ask::Put(payload.next().to_vec())).map(|_| 1))
+        })?;
+        Ok(Some(seen.rate))
+    }
+
+    fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
+        let (database, waiting) = match self.filled.take() {
+            Some(filled) => filled,
+            None => (Database::create(&self.below)?, 0),
+        };
+        database.fill(backlog.saturating_sub(waiting))?;
+        let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
+        let seen = drive(takers, bounds, |_| {
+            let mut client = database.client()?;
+            Ok(move || {
+                let id = client.ask(Ask::Take)?;
+                client.ask(Ask::Finish(id)).map(|_| 1)
+            })
+        })?;
+        self.filled = Some((database, backlog - seen.messages));
+        Ok(Some(seen.rate))
+    }
+
+    fn release(&mut self) {
+        self.filled = None;
+    }
+}
+
+/// What a caller wants done, and is told of once it is on the disk.
+enum Ask {
+    Put(Vec<u8>),
+    Take,
+    Finish(i64),
+}
+
+/// The row that was touched, or why none was.
+type Reply = std::result::Result<i64, String>;
+
+struct Job {
+    ask: Ask,
+    reply: SyncSender<Reply>,
+}
+
+/// An open database: a thread that writes and a thread that checkpoints.
+struct Database {
+    // In this order: the threads end when their senders are gone, and are
+    // waited for before the files go.
+    jobs: Option<Sender<Job>>,
+    tidy: Option<Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
+    data: TempDir,
+}
+
+impl Database {
+    fn create(below: &Path) -> Result<Self> {
+        let data = TempDir::new_in(below)?;
+        let writer = open(data.path())?;
+        writer.execute_batch(SCHEMA)?;
+        let checkpointer = open(data.path())?;
+        let (jobs, todo) = channel();
+        let (tidy, tidied) = channel();
+        let threads = vec![
+            thread::spawn(move || write(&writer, &todo)),
+            thread::spawn(move || checkpoint(&checkpointer, &tidied)),
+        ];
+        Ok(Self { jobs: Some(jobs), tidy: Some(tidy), threads, data })
+    }
+
+    fn client(&self) -> Result<Client> {
+        let jobs = self.jobs.clone().ok_or("the database is closed")?;
+        let (reply, replies) = sync_channel(1);
+        Ok(Client { jobs, reply, replies })
+    }
+
+    /// Adds messages in large transactions of their own.
+    fn fill(&self, messages: u64) -> Result<()> {
+        let filler = open(self.data.path())?;
+        let mut left = messages;
+        while left > 0 {
+            let batch = left.min(10_000);
+            filler.execute(FILL, (i64::try_from(batch)?, i64::try_from(payload::SIZE)?))?;
+            left -= batch;
+        }
+        // Not TRUNCATE: a log that has to grow again is slow to sync, and a
+        // small backlog would be gone before it has grown.
+        filler.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
+        Ok(())
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.jobs = None;
+        self.tidy = None;
+        for thread in self.threads.drain(..) {
+            // A writer that panicked has already failed its callers.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One caller's end.
+struct Client {
+    jobs: Sender<Job>,
+    reply: SyncSender<Reply>,
+    replies: Receiver<Reply>,
+}
+
+impl Client {
+    fn ask(&mut self, ask: Ask) -> Result<i64> {
+        self.jobs.send(Job { ask, reply: self.reply.clone() }).map_err(|_| "the writer is gone")?;
+        Ok(self.replies.recv_timeout(Duration::from_secs(30))??)
+    }
+}
+
+fn open(data: &Path) -> Result<Connection> {
+    let connection = Connection::open(data.join("queue.db"))?;
+    connection.execute_batch(SETTINGS)?;
+    Ok(connection)
+}
+
+/// Commits whatever is waiting, again and again, until nobody can ask.
+fn write(connection: &Connection, todo: &Receiver<Job>) {
+    let mut statements = Statements::prepare(connection).expect("the schema has been created");
+    let mut done = Vec::with_capacity(BATCH);
+    while let Ok(first) = todo.recv() {
+        let committed = connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
+            for job in std::iter::once(first).chain(todo.try_iter()).take(BATCH) {
+                let reply = statements.run(&job.ask).map_err(|err| err.to_string());
+                done.push((job.reply, reply));
+            }
+            connection.execute_batch("COMMIT")
+        });
+        for (caller, reply) in done.drain(..) {
+            // A caller that has gone has no use for the answer.
+            let _ = caller.send(match &committed {
+                Ok(()) => reply,
+                Err(err) => Err(format!("not committed: {err}")),
+            });
+        }
+    }
+}
+
+/// Keeps the log short from a connection of its own, off the writer's path.
+fn checkpoint(connection: &Connection, tidied: &Receiver<()>) {
+    while let Err(RecvTimeoutError::Timeout) = tidied.recv_timeout(CHECKPOINT_EVERY) {
+        let log = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1));
+        if log.is_ok_and(|pages: i64| pages > LONG_LOG) {
+            // Busy is no error here: the next round tries again.
+            let _ = connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()));
+        }
+    }
+}
+
+struct Statements<'c> {
+    put: Statement<'c>,
+    take: Statement<'c>,
+    finish: Statement<'c>,
+}
+
+impl<'c> Statements<'c> {
+    fn prepare(connection: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            put: connection.prepare(PUT)?,
+            take: connection.prepare(TAKE)?,
+            finish: connection.prepare(FINISH)?,
+        })
+    }
+
+    fn run(&mut self, ask: &Ask) -> Result<i64> {
+        match ask {
+            Ask::Put(body) => Ok(self.put.insert([body])?),
+            Ask::Take => {
+                let taken: Option<(i64, Vec<u8>)> =
+                    self.take.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+                match taken {
+                    Some((id, body)) if body.len() == payload::SIZE => Ok(id),
+                    Some((_, body)) => Err(format!("a body of {} B", body.len()).into()),
+                    None => Err("nothing is waiting".into()),
+                }
+            }
+            Ask::Finish(id) => match self.finish.execute([id])? {
+                1 => Ok(*id),
+                _ => Err(format!("message {id} was not taken").into()),
+            },
+        }
+    }
+}

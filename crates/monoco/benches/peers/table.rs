@@ -1,0 +1,121 @@
+//! The tables, in Markdown, ready for the documentation.
+
+use crate::contender::Cell;
+use crate::resources::AtRest;
+
+/// Rates by contender and cell.
+pub struct Table {
+    cells: Vec<Cell>,
+    rows: Vec<(String, Vec<Option<f64>>)>,
+}
+
+impl Table {
+    /// An empty table with these columns.
+    pub fn new(cells: &[Cell]) -> Self {
+        Self { cells: cells.to_vec(), rows: Vec::new() }
+    }
+
+    /// Enters a rate; the first one of a contender makes its row.
+    pub fn set(&mut self, name: &str, cell: &Cell, rate: Option<f64>) {
+        let Some(column) = self.cells.iter().position(|have| have == cell) else { return };
+        let row = match self.rows.iter().position(|(have, _)| have == name) {
+            Some(row) => row,
+            None => {
+                self.rows.push((name.to_owned(), vec![None; self.cells.len()]));
+                self.rows.len() - 1
+            }
+        };
+        self.rows[row].1[column] = rate;
+    }
+
+    /// Messages per second, and what is left of the rate in the deep backlog.
+    pub fn rates(&self) -> String {
+        let mut text = self.head("messages/s", "deep ÷ small backlog");
+        for (name, rates) in &self.rows {
+            let mut row: Vec<String> = rates.iter().map(|rate| or_dash(*rate, thousands)).collect();
+            row.push(or_dash(self.depth(rates), times));
+            text += &line(name, &row);
+        }
+        text
+    }
+
+    /// Every row divided by each yardstick that took part, if any did.
+    pub fn ratios(&self, yardsticks: &[&str]) -> String {
+        let mut text = String::new();
+        for yardstick in yardsticks {
+            let Some((_, by)) = self.rows.iter().find(|(name, _)| name == yardstick) else {
+                continue;
+            };
+            for (name, rates) in self.rows.iter().filter(|(name, _)| name != yardstick) {
+                let row: Vec<String> = rates
+                    .iter()
+                    .zip(by)
+                    .map(|(rate, by)| or_dash(rate.zip(*by).map(|(rate, by)| rate / by), times))
+                    .collect();
+                text += &line(&format!("{name} ÷ {yardstick}"), &row);
+            }
+        }
+        if text.is_empty() { text } else { self.head("ratio", "") + &text }
+    }
+
+    fn head(&self, corner: &str, last: &str) -> String {
+        let mut names: Vec<String> = self.cells.iter().map(Cell::to_string).collect();
+        if !last.is_empty() {
+            names.push(last.to_owned());
+        }
+        line(corner, &names) + "|---" + &"|--:".repeat(names.len()) + "|\n"
+    }
+
+    /// The rate with the deep backlog over the rate with the small one.
+    fn depth(&self, rates: &[Option<f64>]) -> Option<f64> {
+        let mut takes = self
+            .cells
+            .iter()
+            .zip(rates)
+            .filter(|(cell, _)| matches!(cell, Cell::TakeFinish { .. }))
+            .map(|(_, rate)| *rate);
+        let (small, deep) = (takes.next()??, takes.next()??);
+        Some(deep / small)
+    }
+}
+
+/// What idle servers cost.
+pub fn at_rest(rows: &[(&str, AtRest)]) -> String {
+    let mut text = String::from(
+        "| empty and idle | memory, MiB | CPU, ms per s | one command, ms |\n|---|--:|--:|--:|\n",
+    );
+    for (name, rest) in rows {
+        let figures = [
+            format!("{:.1}", rest.resident_bytes as f64 / f64::from(1 << 20)),
+            format!("{:.1}", rest.cpu_share * 1000.0),
+            format!("{:.1}", rest.command.as_secs_f64() * 1000.0),
+        ];
+        text += &line(name, &figures);
+    }
+    text
+}
+
+/// A whole number with commas.
+pub fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn times(ratio: f64) -> String {
+    format!("{ratio:.2}")
+}
+
+fn or_dash(figure: Option<f64>, show: fn(f64) -> String) -> String {
+    figure.map_or_else(|| "–".to_owned(), show)
+}
+
+fn line(first: &str, rest: &[String]) -> String {
+    format!("| {first} | {} |\n", rest.join(" | "))
+}

@@ -1,0 +1,2 @@
+//! The courier and its command line.
+fn main() {}
