@@ -84,10 +84,12 @@ pub struct Tunnel {
 pub struct Party {
     /// How well we know them; `None` when they are no contact.
     pub level: Option<Level>,
-    /// Whether they have an INBOX here.
+    /// Whether they read their mail here, by decision.
     pub here: bool,
     /// Whether this is a group, and then who gets what is said in it.
     pub subscribers: Option<Vec<Did>>,
+    /// Whether something was put into a box of theirs before.
+    pub has_box: bool,
     /// How to reach them elsewhere.
     pub bindings: Vec<Binding>,
 }
@@ -242,6 +244,8 @@ fn reach(target: &Did, book: &AddressBook) -> Result<Way, String> {
             mode: Mode::Binding,
             priority: binding.priority,
         })),
+        // Somebody who was never bound but gets mail here can only be meant here.
+        None if party.bindings.is_empty() && party.has_box => Ok(Way::Here),
         None if party.bindings.is_empty() => Err("it has no binding".to_owned()),
         None => Err("none of its bindings names a tunnel that is here".to_owned()),
     }

@@ -299,6 +299,12 @@ impl RecordId {
         Self { kind, msg: *msg, tag: *tag }
     }
 
+    /// The id that a row with this tag has, which is about `msg`.
+    pub fn from_tag(kind: RecordKind, msg: &ObjId, tag: i64) -> Self {
+        let Some(msg) = msg.hash().first_chunk() else { unreachable!("a SHA-256 has 32 bytes") };
+        Self { kind, msg: *msg, tag: tag.to_be_bytes() }
+    }
+
     /// Which table it belongs to.
     pub const fn kind(&self) -> RecordKind {
         self.kind

@@ -13,7 +13,7 @@ use crate::contender::{Contender, Result};
 use crate::drive::{Bounds, drive};
 use crate::payload::{self, Payload};
 use crate::resources::AtRest;
-use crate::server::{self, Server};
+use crate::server::{self, Launch, Server};
 
 pub const NAME: &str = "beanstalkd";
 
@@ -40,7 +40,7 @@ impl Contender for Beanstalkd {
     }
 
     fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
-        let server = Server::start(&self.below, durable)?;
+        let server = Server::start(&self.below, DURABLE)?;
         let seen = drive(producers, bounds, |_| {
             let (mut client, mut payload) = (Client::new(server.connect()?), Payload::new());
             Ok(move || client.put(payload.next()).map(|()| 1))
@@ -51,7 +51,7 @@ impl Contender for Beanstalkd {
     fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
         let (server, waiting) = match self.filled.take() {
             Some(filled) => filled,
-            None => (Server::start(&self.below, durable)?, 0),
+            None => (Server::start(&self.below, DURABLE)?, 0),
         };
         let server = fill(server, backlog.saturating_sub(waiting))?;
         let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
@@ -71,18 +71,15 @@ impl Contender for Beanstalkd {
     }
 
     fn at_rest(&mut self, watch: Duration) -> Result<Option<AtRest>> {
-        let server = Server::start(&self.below, durable)?;
+        let server = Server::start(&self.below, DURABLE)?;
         AtRest::watch(server.pid(), watch, Command::new(NAME).arg("-v")).map(Some)
     }
 }
 
-fn durable(addr: SocketAddr, data: &Path) -> Command {
-    command(addr, data, "-f0")
-}
+const DURABLE: Launch =
+    Launch { command: |addr, data| command(addr, data, "-f0"), ping: b"list-tube-used\r\n" };
 
-fn unsynced(addr: SocketAddr, data: &Path) -> Command {
-    command(addr, data, "-F")
-}
+const UNSYNCED: Launch = Launch { command: |addr, data| command(addr, data, "-F"), ..DURABLE };
 
 fn command(addr: SocketAddr, data: &Path, sync: &str) -> Command {
     let mut command = Command::new(NAME);
@@ -99,7 +96,7 @@ fn fill(server: Server, messages: u64) -> Result<Server> {
     if messages == 0 {
         return Ok(server);
     }
-    let server = server.restart(unsynced)?;
+    let server = server.restart(UNSYNCED)?;
     let mut client = Client::new(server.connect()?);
     let mut payload = Payload::new();
     let mut left = messages;
@@ -109,7 +106,7 @@ fn fill(server: Server, messages: u64) -> Result<Server> {
         left -= batch;
     }
     server.sync_files()?;
-    server.restart(durable)
+    server.restart(DURABLE)
 }
 
 /// One connection, its buffers kept.

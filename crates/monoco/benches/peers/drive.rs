@@ -58,7 +58,11 @@ where
         for thread in threads {
             thread.join().map_err(|_| "a worker panicked")??;
         }
-        Ok(Seen { rate, messages: run.messages.load(Relaxed) })
+        if rate > 0.0 {
+            Ok(Seen { rate, messages: run.messages.load(Relaxed) })
+        } else {
+            Err("nothing was done in the time that was counted".into())
+        }
     })
 }
 

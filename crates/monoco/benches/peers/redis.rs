@@ -14,7 +14,7 @@ use crate::drive::{Bounds, drive};
 use crate::payload::{self, Payload};
 use crate::resources::AtRest;
 use crate::resp::{Answer, Connection};
-use crate::server::{self, Server};
+use crate::server::{self, Launch, Server};
 
 pub const NAME: &str = "redis";
 
@@ -46,7 +46,7 @@ impl Contender for Redis {
     }
 
     fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
-        let server = Server::start(&self.below, durable)?;
+        let server = Server::start(&self.below, DURABLE)?;
         let seen = drive(producers, bounds, |_| {
             let (mut client, mut payload) = (Client::new(server.connect()?), Payload::new());
             Ok(move || client.add(payload.next()).map(|()| 1))
@@ -58,7 +58,7 @@ impl Contender for Redis {
         let (server, waiting) = match self.filled.take() {
             Some(filled) => filled,
             None => {
-                let server = Server::start(&self.below, durable)?;
+                let server = Server::start(&self.below, DURABLE)?;
                 Client::new(server.connect()?).make_group()?;
                 (server, 0)
             }
@@ -82,12 +82,14 @@ impl Contender for Redis {
     }
 
     fn at_rest(&mut self, watch: Duration) -> Result<Option<AtRest>> {
-        let server = Server::start(&self.below, durable)?;
+        let server = Server::start(&self.below, DURABLE)?;
         AtRest::watch(server.pid(), watch, Command::new(PROGRAM).arg("--version")).map(Some)
     }
 }
 
-fn durable(addr: SocketAddr, data: &Path) -> Command {
+const DURABLE: Launch = Launch { command, ping: b"PING\r\n" };
+
+fn command(addr: SocketAddr, data: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(["--bind", &addr.ip().to_string(), "--port", &addr.port().to_string()]);
     command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);

@@ -1,6 +1,7 @@
 //! A peer's process: started on a free port of its own, ended with its handle.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,6 +18,16 @@ const START: Duration = Duration::from_secs(120);
 /// How long an answer may take before the measurement is given up.
 const ANSWER: Duration = Duration::from_secs(30);
 
+/// How a server is started, and how it shows that it is there.
+#[derive(Clone, Copy)]
+pub struct Launch {
+    /// What to run, for an address and a data directory.
+    pub command: fn(SocketAddr, &Path) -> Command,
+    /// A request that any answer will do for. To listen is not enough:
+    /// beanstalkd listens first and reads its log afterwards.
+    pub ping: &'static [u8],
+}
+
 /// A running server and its data. Both are gone when this is.
 pub struct Server {
     child: Child,
@@ -25,24 +36,24 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts what `command` makes for an address and a data directory.
-    pub fn start(below: &Path, command: impl Fn(SocketAddr, &Path) -> Command) -> Result<Self> {
-        Self::start_on(TempDir::new_in(below)?, command)
+    /// Starts it on data of its own, and waits until it answers.
+    pub fn start(below: &Path, launch: Launch) -> Result<Self> {
+        Self::start_on(TempDir::new_in(below)?, launch)
     }
 
     /// Ends the process and starts another on the same data.
-    pub fn restart(mut self, command: impl Fn(SocketAddr, &Path) -> Command) -> Result<Self> {
+    pub fn restart(mut self, launch: Launch) -> Result<Self> {
         self.end();
         // The directory moves on; what is left behind is an empty one.
         let below = self.data.path().parent().ok_or("the data has no directory")?.to_owned();
         let data = std::mem::replace(&mut self.data, TempDir::new_in(below)?);
-        Self::start_on(data, command)
+        Self::start_on(data, launch)
     }
 
-    fn start_on(data: TempDir, command: impl Fn(SocketAddr, &Path) -> Command) -> Result<Self> {
+    fn start_on(data: TempDir, launch: Launch) -> Result<Self> {
         let addr = free_address()?;
         let log = data.path().join("server.log");
-        let mut command = command(addr, data.path());
+        let mut command = (launch.command)(addr, data.path());
         let child = command
             .stdin(Stdio::null())
             .stdout(File::create(&log)?)
@@ -51,6 +62,7 @@ impl Server {
             .map_err(|err| format!("cannot start {:?}: {err}", command.get_program()))?;
         let mut server = Self { child, addr, data };
         server.wait_until_it_listens(&log)?;
+        server.wait_until_it_answers(launch.ping)?;
         Ok(server)
     }
 
@@ -87,6 +99,17 @@ impl Server {
             thread::sleep(Duration::from_millis(10));
         }
         Ok(())
+    }
+
+    fn wait_until_it_answers(&self, ping: &[u8]) -> Result<()> {
+        let mut stream = self.connect()?;
+        stream.set_read_timeout(Some(START))?;
+        stream.write_all(ping)?;
+        match stream.read(&mut [0; 1024]) {
+            Ok(bytes) if bytes > 0 => Ok(()),
+            Ok(_) => Err("the server closed its first connection".into()),
+            Err(err) => Err(format!("the server listens but does not answer: {err}").into()),
+        }
     }
 
     fn end(&mut self) {

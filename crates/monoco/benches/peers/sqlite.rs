@@ -163,7 +163,10 @@ impl Database {
         }
         // Not TRUNCATE: a log that has to grow again is slow to sync, and a
         // small backlog would be gone before it has grown.
-        filler.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
+        let busy = |row: &rusqlite::Row<'_>| row.get::<_, bool>(0);
+        while filler.query_row("PRAGMA wal_checkpoint(RESTART)", [], busy)? {
+            thread::sleep(CHECKPOINT_EVERY);
+        }
         Ok(())
     }
 }

@@ -1,0 +1,223 @@
+//! What happens to a message that comes in or goes out, in one transaction each.
+
+use monoco_core::contact::plan_delivery;
+use monoco_core::did::Did;
+use monoco_core::event::EventKind;
+use monoco_core::object::{MsgObject, ObjId};
+use monoco_core::record::{BoxKind, RecordId};
+use monoco_core::route::{Placement, Routing, place_here, route};
+use monoco_core::time::Timestamp;
+use rusqlite::{OptionalExtension, params};
+use serde_json::json;
+
+use super::journal::{self, About};
+use super::open::fault;
+use super::records::Subject;
+use super::writer::Tx;
+use super::{deliveries, objects, people, records};
+use crate::{Dispatch, DispatchOutcome, Dispatched, Placed, Post, Posted, Sent, StoreError};
+
+/// Puts a message that came in into its boxes.
+pub(super) fn dispatch(
+    tx: &mut Tx<'_>,
+    dispatch: &Dispatch,
+    now: Timestamp,
+) -> Result<Dispatched, StoreError> {
+    let Dispatch { msg, tunnel, external_id } = dispatch;
+    let known = objects::find(tx.db, &msg.id())?;
+    if let Some(object) = known
+        && let records = records::placed(tx.db, object, &msg.id())?
+        && !records.is_empty()
+    {
+        return again(tx, object, msg.id(), records, now);
+    }
+    if let (Some(tunnel), Some(external_id)) = (tunnel, external_id)
+        && let Some(object) = journal::heard(tx.db, tunnel, external_id)?
+    {
+        let (first, _) = objects::body(tx.db, object)?;
+        let records = records::placed(tx.db, object, &first)?;
+        return again(tx, object, first, records, now);
+    }
+
+    let book = people::book(tx, msg, tunnel.as_ref())?;
+    let placements = match route(msg, tunnel.as_ref(), &book)? {
+        Routing::Deliver(placements) => placements,
+        // Neither is remembered: the object is not kept, so that it gets through
+        // once its author is welcome.
+        Routing::Blocked => {
+            refuse(tx, EventKind::Blocked, msg, now)?;
+            return Ok(Dispatched { msg_id: msg.id(), outcome: DispatchOutcome::Blocked });
+        }
+        Routing::Dropped => {
+            refuse(tx, EventKind::Dropped, msg, now)?;
+            return Ok(Dispatched { msg_id: msg.id(), outcome: DispatchOutcome::Dropped });
+        }
+    };
+
+    let object = keep(tx, known, msg)?;
+    let mut through = None;
+    if let Some(tunnel) = tunnel {
+        people::heard_from(tx, tunnel, now)?;
+        through = Some(people::row_of(tx, &tunnel.did())?);
+    }
+    if let (Some(through), Some(external_id)) = (through, external_id) {
+        let sql = "INSERT INTO heard (tunnel, external_id, object) VALUES (?1, ?2, ?3)";
+        let row = params![through, external_id, object];
+        tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    }
+    let subject = Subject { object, msg_id: &msg.id(), tunnel: through };
+    let mut records = Vec::with_capacity(placements.len());
+    for placement in &placements {
+        records.push(records::place(tx, &subject, placement, now)?);
+    }
+    let owners: Vec<_> = records.iter().map(|placed| &placed.owner).collect();
+    let mut detail = json!({"to": owners});
+    if let Some(tunnel) = tunnel {
+        detail["tunnel"] = json!(tunnel);
+        detail["external_id"] = json!(external_id);
+    }
+    let author = people::row_of(tx, msg.author())?;
+    let about = About { object: Some(object), record: None, owner: Some(author) };
+    journal::append(tx, EventKind::Dispatched, about, &detail, now)?;
+    let outcome = DispatchOutcome::Delivered { duplicate: false, records };
+    Ok(Dispatched { msg_id: msg.id(), outcome })
+}
+
+fn again(
+    tx: &mut Tx<'_>,
+    object: i64,
+    msg_id: ObjId,
+    records: Vec<Placed>,
+    now: Timestamp,
+) -> Result<Dispatched, StoreError> {
+    let about = About { object: Some(object), ..About::default() };
+    journal::append(tx, EventKind::Duplicate, about, &json!({"of": "dispatch"}), now)?;
+    let outcome = DispatchOutcome::Delivered { duplicate: true, records };
+    Ok(Dispatched { msg_id, outcome })
+}
+
+fn refuse(
+    tx: &mut Tx<'_>,
+    kind: EventKind,
+    msg: &MsgObject,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let author = people::row_of(tx, msg.author())?;
+    let about = About { owner: Some(author), ..About::default() };
+    journal::append(tx, kind, about, &json!({"msg_id": msg.id(), "to": msg.to}), now)
+}
+
+fn keep(tx: &Tx<'_>, known: Option<i64>, msg: &MsgObject) -> Result<i64, StoreError> {
+    if let Some(object) = known {
+        return Ok(object);
+    }
+    // A larger one is a file already, see `SqliteStore::keep_large`.
+    let body = Some(msg.canonical()).filter(|body| body.len() <= objects::INLINE);
+    objects::insert(tx, &msg.id(), body)
+}
+
+/// Puts a message on its way to every target, or to none.
+pub(super) fn post(tx: &mut Tx<'_>, post: &Post, now: Timestamp) -> Result<Posted, StoreError> {
+    let Post { msg, key, not_before } = post;
+    let known = objects::find(tx.db, &msg.id())?;
+    if let Some(key) = key
+        && let Some(object) = find_key(tx, key)?
+        && Some(object) != known
+    {
+        return Err(StoreError::KeyReused(objects::body(tx.db, object)?.0));
+    }
+    let outbox = RecordId::record(msg.author(), BoxKind::Outbox, &msg.id());
+    if let Some(object) = known
+        && records::by_id(tx.db, &outbox).is_ok()
+    {
+        let about = About { object: Some(object), ..About::default() };
+        journal::append(tx, EventKind::Duplicate, about, &json!({"of": "post_send"}), now)?;
+        let ways = ways_of(tx, object, msg)?;
+        return Ok(Posted::OnItsWay { msg_id: msg.id(), duplicate: true, ways });
+    }
+    if let Some(at) = msg.expires_at.filter(|_| msg.expired(now)) {
+        return Err(StoreError::Expired(at));
+    }
+
+    let book = people::book(tx, msg, None)?;
+    if book.blocks(msg.author()) {
+        refuse(tx, EventKind::Blocked, msg, now)?;
+        return Ok(Posted::BlockedAuthor { msg_id: msg.id() });
+    }
+    let plans = plan_delivery(msg, &book)?;
+
+    let object = keep(tx, known, msg)?;
+    if let Some(key) = key {
+        let sql = "INSERT INTO keys (key, object) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+        tx.db
+            .prepare_cached(sql)
+            .and_then(|mut s| s.execute(params![key, object]))
+            .map_err(fault)?;
+    }
+    let author = people::row_of(tx, msg.author())?;
+    let msg_id = msg.id();
+    let subject = Subject { object, msg_id: &msg_id, tunnel: None };
+    let peers: Vec<Did> =
+        plans.away.iter().map(|plan| &plan.target_did).chain(&plans.here).cloned().collect();
+    let first = peers.first().unwrap_or(&msg.from).clone();
+    let own = Placement {
+        owner: msg.author().clone(),
+        box_kind: BoxKind::Outbox,
+        session: first,
+        group: None,
+    };
+    records::place_outbox(tx, &subject, &own, &peers, now)?;
+
+    let mut ways = Vec::with_capacity(peers.len());
+    for plan in plans.away {
+        let due = not_before.unwrap_or(now).max(now);
+        let id = deliveries::insert(tx, object, &msg_id, author, &plan, due, now)?;
+        ways.push(Sent { target: plan.target_did.clone(), record_id: Some(id), plan: Some(plan) });
+    }
+    for target in plans.here {
+        let mut placements = Vec::new();
+        if !book.is_block(msg.author(), &target) {
+            place_here(&target, msg.author(), BoxKind::Inbox, &book, &mut placements);
+        }
+        let mut record_id = None;
+        for placement in &placements {
+            let placed = records::place(tx, &subject, placement, now)?;
+            record_id = record_id.or(Some(placed.record_id));
+        }
+        ways.push(Sent { target, record_id, plan: None });
+    }
+    let targets: Vec<_> = ways.iter().map(|way| &way.target).collect();
+    let about = About { object: Some(object), record: Some(outbox), owner: Some(author) };
+    journal::append(tx, EventKind::Posted, about, &json!({"to": targets}), now)?;
+    Ok(Posted::OnItsWay { msg_id, duplicate: false, ways })
+}
+
+fn find_key(tx: &Tx<'_>, key: &str) -> Result<Option<i64>, StoreError> {
+    let sql = "SELECT object FROM keys WHERE key = ?1";
+    tx.db
+        .prepare_cached(sql)
+        .and_then(|mut s| s.query_row([key], |row| row.get(0)).optional())
+        .map_err(fault)
+}
+
+/// The answer that the first caller got.
+fn ways_of(tx: &Tx<'_>, object: i64, msg: &MsgObject) -> Result<Vec<Sent>, StoreError> {
+    let away = deliveries::of_object(tx.db, object, monoco_core::object::MAX_TARGETS)?;
+    let mut ways: Vec<Sent> = away
+        .into_iter()
+        .map(|delivery| Sent {
+            target: delivery.plan.target_did.clone(),
+            record_id: Some(delivery.id),
+            plan: Some(delivery.plan),
+        })
+        .collect();
+    let here = records::placed(tx.db, object, &msg.id())?;
+    for target in &msg.to {
+        if ways.iter().any(|way| way.target == *target) {
+            continue;
+        }
+        let record_id = here.iter().find(|placed| placed.owner == *target).map(|p| p.record_id);
+        ways.push(Sent { target: target.clone(), record_id, plan: None });
+    }
+    Ok(ways)
+}

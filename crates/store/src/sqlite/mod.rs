@@ -1,0 +1,689 @@
+//! The embedded backend: SQLite in WAL mode, with every commit synced.
+//!
+//! ```text
+//!   callers ──▶ writer ──▶ one commit for all who wait       (writer.rs)
+//!   callers ──▶ a few read-only connections, beside it       (here)
+//!               checkpointer, beside it                      (checkpoint.rs)
+//! ```
+//!
+//! One file per family of tables: objects, records, deliveries, people, sessions,
+//! journal; `center` strings them together for what comes in and goes out.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use monoco_core::contact::{Binding, Contact, Tunnel};
+use monoco_core::delivery::{Delivery, Outcome, SendState};
+use monoco_core::did::{Did, TunnelId};
+use monoco_core::event::Event;
+use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::receipt::{Receipt, ReceiptStatus};
+use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
+use monoco_core::time::Timestamp;
+use rusqlite::{Connection, Row, ToSql};
+use tokio::sync::{Semaphore, broadcast, watch};
+
+use crate::blobs::{self, Blobs, Unkept};
+use crate::{
+    Again, Boxes, Dispatch, Dispatched, Figures, Group, Hint, Journal, Line, Page, People, Post,
+    Posted, Session, StoreError, StoreHealth, Swept, Taken, Trace, Window,
+};
+use checkpoint::Checkpointer;
+use open::fault;
+use records::Ended;
+use sessions::{SessionStub, Stub};
+use writer::{Board, Tally, Writer};
+
+mod center;
+mod checkpoint;
+mod deliveries;
+mod journal;
+mod objects;
+mod open;
+mod people;
+mod records;
+mod sessions;
+mod writer;
+
+/// Connections that read at the same time.
+const READERS: usize = 4;
+
+/// Hints a listener may fall behind before it has to look for itself.
+const HINTS: usize = 1024;
+
+/// Rows a single sweep or release moves, so that nobody waits long behind it.
+const RELEASED: usize = 10_000;
+
+/// The embedded store.
+#[derive(Debug)]
+pub struct SqliteStore {
+    // Dropped in this order: the checkpointer outlives the writer that wakes it,
+    // and whoever closes last tidies the log away.
+    writer: Writer,
+    _checkpointer: Checkpointer,
+    readers: Arc<Readers>,
+    blobs: Arc<Blobs>,
+    board: Arc<Board>,
+}
+
+#[derive(Debug)]
+struct Readers {
+    path: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+    places: Semaphore,
+}
+
+impl SqliteStore {
+    /// Opens the store in `dir`, making it when there is none.
+    ///
+    /// # Errors
+    ///
+    /// When the directory or the database can't be opened, or a newer program
+    /// wrote it.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        blobs::create_dir(dir).map_err(disk)?;
+        let path = dir.join("monoco.db");
+        let mut db = open::writer(&path)?;
+        let board = Arc::new(Board {
+            hints: broadcast::channel(HINTS).0,
+            event: watch::channel(journal::newest(&db)?).0,
+            tally: Mutex::new(count_all(&db)?),
+            health: Mutex::new(StoreHealth::Ok),
+        });
+        let checkpointer =
+            Checkpointer::start(open::writer(&path)?, Arc::clone(&board)).map_err(disk)?;
+        checkpointer.watch(&mut db)?;
+        Ok(Self {
+            writer: Writer::start(db, Arc::clone(&board)).map_err(disk)?,
+            _checkpointer: checkpointer,
+            readers: Arc::new(Readers {
+                path,
+                idle: Mutex::new(Vec::new()),
+                places: Semaphore::new(READERS),
+            }),
+            blobs: Arc::new(Blobs::open(dir.join("blobs")).map_err(disk)?),
+            board,
+        })
+    }
+
+    /// Runs `work` on a connection that only reads.
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let _place = self.readers.places.acquire().await.map_err(|_| closed())?;
+        let readers = Arc::clone(&self.readers);
+        tokio::task::spawn_blocking(move || readers.with(work)).await.map_err(|_| closed())?
+    }
+
+    /// Keeps a body that is too large for a row. Returns once it is on disk, so
+    /// that what refers to it may be written.
+    async fn keep_large(&self, id: ObjId, body: &[u8]) -> Result<(), StoreError> {
+        if let StoreHealth::Broken(why) = self.board.health() {
+            return Err(StoreError::Broken(why));
+        }
+        let (blobs, body) = (Arc::clone(&self.blobs), body.to_vec());
+        let kept = tokio::task::spawn_blocking(move || blobs.put(&id, &body)).await;
+        let kept = match kept {
+            Ok(result) => result.map_err(|unkept| match unkept {
+                Unkept::Write(error) => disk(error),
+                Unkept::Sync(error) => StoreError::Broken(error.to_string()),
+            }),
+            Err(_) => Err(closed()),
+        };
+        if let Err(error) = &kept {
+            self.board.note(Err(error));
+        }
+        kept
+    }
+
+    /// An object's text, checked against its name.
+    async fn text(&self, id: ObjId, body: Option<Vec<u8>>) -> Result<Vec<u8>, StoreError> {
+        let body = match body {
+            Some(body) => body,
+            None => self.blob(id).await?,
+        };
+        if ObjId::of(id.kind(), &body) == id {
+            return Ok(body);
+        }
+        Err(StoreError::Damaged { what: "object", detail: format!("{id} has another hash") })
+    }
+
+    async fn blob(&self, id: ObjId) -> Result<Vec<u8>, StoreError> {
+        let blobs = Arc::clone(&self.blobs);
+        let read = tokio::task::spawn_blocking(move || blobs.get(&id)).await;
+        match read {
+            Ok(Ok(Some(bytes))) => Ok(bytes),
+            Ok(Ok(None)) => Err(StoreError::Missing { what: "object", key: id.to_string() }),
+            Ok(Err(error)) => Err(disk(error)),
+            Err(_) => Err(closed()),
+        }
+    }
+
+    async fn utf8(&self, id: ObjId, body: Option<Vec<u8>>) -> Result<String, StoreError> {
+        let bytes = self.text(id, body).await?;
+        String::from_utf8(bytes).map_err(|_| StoreError::Damaged {
+            what: "object",
+            detail: format!("{id} is not text"),
+        })
+    }
+
+    async fn body_of(&self, object: i64) -> Result<String, StoreError> {
+        let (id, body) = self.read(move |db| objects::body(db, object)).await?;
+        self.utf8(id, body).await
+    }
+
+    async fn line(&self, (record, object, delivery): Stub) -> Result<Line, StoreError> {
+        Ok(Line { record, body: self.body_of(object).await?, delivery })
+    }
+}
+
+impl Readers {
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
+        let db = match idle {
+            Some(db) => db,
+            None => open::reader(&self.path)?,
+        };
+        let result = work(&db);
+        if let Ok(mut idle) = self.idle.lock() {
+            idle.push(db);
+        }
+        result
+    }
+}
+
+#[async_trait]
+impl Boxes for SqliteStore {
+    async fn dispatch(
+        &self,
+        batch: Vec<Dispatch>,
+        now: Timestamp,
+    ) -> Vec<Result<Dispatched, StoreError>> {
+        let count = batch.len();
+        for dispatch in &batch {
+            let (id, body) = (dispatch.msg.id(), dispatch.msg.canonical());
+            if body.len() > objects::INLINE
+                && let Err(error) = self.keep_large(id, body.as_bytes()).await
+            {
+                return vec![Err(error); count];
+            }
+        }
+        // All of them are waiting before the writer looks, so they share a commit.
+        let answers = batch
+            .into_iter()
+            .map(|dispatch| self.writer.run(move |tx| center::dispatch(tx, &dispatch, now)));
+        join_all(answers).await
+    }
+
+    async fn post(&self, post: Post, now: Timestamp) -> Result<Posted, StoreError> {
+        let body = post.msg.canonical();
+        if body.len() > objects::INLINE {
+            self.keep_large(post.msg.id(), body.as_bytes()).await?;
+        }
+        self.writer.run(move |tx| center::post(tx, &post, now)).await
+    }
+
+    async fn object(&self, id: ObjId) -> Result<Vec<u8>, StoreError> {
+        if id.kind() == ObjKind::Bytes {
+            return self.text(id, None).await;
+        }
+        let (_, body) = self.read(move |db| objects::body(db, objects::row_of(db, &id)?)).await?;
+        self.text(id, body).await
+    }
+
+    async fn keep_bytes(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError> {
+        let id = ObjId::of(ObjKind::Bytes, &bytes);
+        self.keep_large(id, &bytes).await?;
+        Ok(id)
+    }
+
+    async fn take_record(
+        &self,
+        owner: &Did,
+        box_kind: BoxKind,
+        holder: Holder,
+        term: Term,
+        now: Timestamp,
+    ) -> Result<Option<Taken<MsgRecord>>, StoreError> {
+        let owner = owner.clone();
+        let taken = self
+            .writer
+            .run(move |tx| {
+                let Some((record, object)) =
+                    records::take(tx, &owner, box_kind, &holder, term, now)?
+                else {
+                    return Ok(None);
+                };
+                Ok(Some((record, objects::body(tx.db, object)?)))
+            })
+            .await?;
+        match taken {
+            Some((entry, (id, body))) => {
+                Ok(Some(Taken { entry, body: self.utf8(id, body).await? }))
+            }
+            None => Ok(None),
+        }
+    }
+
+    async fn take_delivery(
+        &self,
+        tunnel: &Did,
+        holder: Holder,
+        term: Term,
+        now: Timestamp,
+    ) -> Result<Option<Taken<Delivery>>, StoreError> {
+        let tunnel = tunnel.clone();
+        let taken = self
+            .writer
+            .run(move |tx| {
+                let Some((delivery, object)) = deliveries::take(tx, &tunnel, &holder, term, now)?
+                else {
+                    return Ok(None);
+                };
+                Ok(Some((delivery, objects::body(tx.db, object)?)))
+            })
+            .await?;
+        match taken {
+            Some((entry, (id, body))) => {
+                Ok(Some(Taken { entry, body: self.utf8(id, body).await? }))
+            }
+            None => Ok(None),
+        }
+    }
+
+    async fn record(&self, id: RecordId) -> Result<MsgRecord, StoreError> {
+        self.read(move |db| records::by_id(db, &id)).await.map(|(record, _)| record)
+    }
+
+    async fn delivery(&self, id: RecordId) -> Result<Delivery, StoreError> {
+        self.read(move |db| deliveries::by_id(db, &id)).await.map(|(delivery, _)| delivery)
+    }
+
+    async fn mark_record(
+        &self,
+        id: RecordId,
+        to: ReadState,
+        guard: Guard,
+        revision: Option<i64>,
+        term: Term,
+        now: Timestamp,
+    ) -> Result<MsgRecord, StoreError> {
+        self.writer.run(move |tx| records::mark(tx, &id, to, &guard, revision, term, now)).await
+    }
+
+    async fn mark_delivery(
+        &self,
+        id: RecordId,
+        to: SendState,
+        guard: Guard,
+        revision: Option<i64>,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError> {
+        self.writer.run(move |tx| deliveries::mark(tx, &id, to, &guard, revision, now)).await
+    }
+
+    async fn settle(
+        &self,
+        id: RecordId,
+        outcome: Outcome,
+        guard: Guard,
+        again: Again,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError> {
+        self.writer.run(move |tx| deliveries::settle(tx, &id, &outcome, &guard, again, now)).await
+    }
+
+    async fn records(
+        &self,
+        owner: &Did,
+        box_kind: BoxKind,
+        states: &[ReadState],
+        window: Window,
+    ) -> Result<Page<MsgRecord>, StoreError> {
+        let owner = owner.clone();
+        let states = if states.is_empty() { ReadState::ALL.to_vec() } else { states.to_vec() };
+        self.read(move |db| records::list(db, &owner, box_kind, &states, &window)).await
+    }
+
+    async fn deliveries(
+        &self,
+        tunnel: &Did,
+        states: &[SendState],
+        window: Window,
+    ) -> Result<Page<Delivery>, StoreError> {
+        let tunnel = tunnel.clone();
+        let states = if states.is_empty() { SendState::ALL.to_vec() } else { states.to_vec() };
+        self.read(move |db| deliveries::list(db, &tunnel, &states, &window)).await
+    }
+
+    async fn sweep(&self, again: Again, limit: usize, now: Timestamp) -> Result<Swept, StoreError> {
+        // Looking costs nothing; a commit does.
+        if !self.read(move |db| any_ended(db, now)).await? {
+            return Ok(Swept::default());
+        }
+        self.writer
+            .run(move |tx| {
+                Ok(Swept {
+                    records: records::sweep(tx, Ended::ByTime, limit, now)?,
+                    deliveries: deliveries::sweep(tx, Ended::ByTime, again, limit, now)?,
+                })
+            })
+            .await
+    }
+
+    async fn release(
+        &self,
+        prefix: &str,
+        again: Again,
+        now: Timestamp,
+    ) -> Result<Swept, StoreError> {
+        let prefix = prefix.to_owned();
+        self.writer
+            .run(move |tx| {
+                let held = Ended::ByHolder(&prefix);
+                Ok(Swept {
+                    records: records::sweep(tx, held, RELEASED, now)?,
+                    deliveries: deliveries::sweep(tx, held, again, RELEASED, now)?,
+                })
+            })
+            .await
+    }
+
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.board.hints.subscribe()
+    }
+}
+
+#[async_trait]
+impl People for SqliteStore {
+    async fn put_contact(&self, contact: Contact, now: Timestamp) -> Result<Contact, StoreError> {
+        self.writer.run(move |tx| people::put_contact(tx, &contact, now)).await
+    }
+
+    async fn contact(&self, did: &Did) -> Result<Contact, StoreError> {
+        let did = did.clone();
+        self.read(move |db| people::contact(db, &did)).await
+    }
+
+    async fn contacts(&self, window: Window) -> Result<Page<Contact>, StoreError> {
+        self.read(move |db| people::contacts(db, &window)).await
+    }
+
+    async fn remove_contact(&self, did: &Did, now: Timestamp) -> Result<(), StoreError> {
+        let did = did.clone();
+        self.writer.run(move |tx| people::remove_contact(tx, &did, now)).await
+    }
+
+    async fn bind(
+        &self,
+        contact: &Did,
+        binding: Binding,
+        now: Timestamp,
+    ) -> Result<Contact, StoreError> {
+        let contact = contact.clone();
+        self.writer.run(move |tx| people::bind(tx, &contact, &binding, now)).await
+    }
+
+    async fn unbind(
+        &self,
+        contact: &Did,
+        tunnel: &TunnelId,
+        address: &str,
+        now: Timestamp,
+    ) -> Result<Contact, StoreError> {
+        let (contact, tunnel, address) = (contact.clone(), tunnel.clone(), address.to_owned());
+        self.writer.run(move |tx| people::unbind(tx, &contact, &tunnel, &address, now)).await
+    }
+
+    async fn set_block(
+        &self,
+        sender: &Did,
+        target: &Did,
+        blocked: bool,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let (sender, target) = (sender.clone(), target.clone());
+        self.writer.run(move |tx| people::set_block(tx, &sender, &target, blocked, now)).await
+    }
+
+    async fn put_group(
+        &self,
+        group: &Did,
+        name: Option<String>,
+        now: Timestamp,
+    ) -> Result<Group, StoreError> {
+        let group = group.clone();
+        self.writer.run(move |tx| people::put_group(tx, &group, name.as_deref(), now)).await
+    }
+
+    async fn group(&self, group: &Did) -> Result<Group, StoreError> {
+        let group = group.clone();
+        self.read(move |db| people::group(db, &group)).await
+    }
+
+    async fn groups(&self, window: Window) -> Result<Page<Group>, StoreError> {
+        self.read(move |db| people::groups(db, &window)).await
+    }
+
+    async fn set_subscriber(
+        &self,
+        group: &Did,
+        reader: &Did,
+        subscribed: bool,
+        now: Timestamp,
+    ) -> Result<Group, StoreError> {
+        let (group, reader) = (group.clone(), reader.clone());
+        self.writer
+            .run(move |tx| people::set_subscriber(tx, &group, &reader, subscribed, now))
+            .await
+    }
+
+    async fn put_tunnel(&self, tunnel: Tunnel, now: Timestamp) -> Result<Tunnel, StoreError> {
+        self.writer.run(move |tx| people::put_tunnel(tx, &tunnel, now)).await
+    }
+
+    async fn tunnels(&self) -> Result<Vec<Tunnel>, StoreError> {
+        self.read(people::tunnels).await
+    }
+
+    async fn is_known(&self, owner: &Did) -> Result<bool, StoreError> {
+        let owner = owner.clone();
+        self.read(move |db| people::is_known(db, &owner)).await
+    }
+}
+
+#[async_trait]
+impl Journal for SqliteStore {
+    async fn set_receipt(
+        &self,
+        group: &Did,
+        msg_id: ObjId,
+        reader: &Did,
+        status: ReceiptStatus,
+        now: Timestamp,
+    ) -> Result<Receipt, StoreError> {
+        let (group, reader) = (group.clone(), reader.clone());
+        self.writer
+            .run(move |tx| sessions::set_receipt(tx, &group, msg_id, &reader, status, now))
+            .await
+    }
+
+    async fn receipts(
+        &self,
+        group: &Did,
+        msg_id: ObjId,
+        reader: Option<&Did>,
+    ) -> Result<Vec<Receipt>, StoreError> {
+        let (group, reader) = (group.clone(), reader.cloned());
+        self.read(move |db| sessions::receipts(db, &group, msg_id, reader.as_ref())).await
+    }
+
+    async fn sessions(&self, owner: &Did, window: Window) -> Result<Page<Session>, StoreError> {
+        let owner = owner.clone();
+        let page = self.read(move |db| sessions::list(db, &owner, &window)).await?;
+        let mut entries = Vec::with_capacity(page.entries.len());
+        for SessionStub { peer, name, unread, last } in page.entries {
+            entries.push(Session { peer, name, unread, last: self.line(last).await? });
+        }
+        Ok(Page { entries, next: page.next })
+    }
+
+    async fn session(
+        &self,
+        owner: &Did,
+        peer: &Did,
+        window: Window,
+    ) -> Result<Page<Line>, StoreError> {
+        let (owner, peer) = (owner.clone(), peer.clone());
+        let page = self.read(move |db| sessions::lines(db, &owner, &peer, &window)).await?;
+        let mut entries = Vec::with_capacity(page.entries.len());
+        for stub in page.entries {
+            entries.push(self.line(stub).await?);
+        }
+        Ok(Page { entries, next: page.next })
+    }
+
+    async fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StoreError> {
+        self.read(move |db| journal::events(db, after, limit)).await
+    }
+
+    async fn trace(&self, msg_id: ObjId) -> Result<Trace, StoreError> {
+        let trace = self.read(move |db| journal::trace(db, msg_id)).await?;
+        let object = self.read(move |db| objects::row_of(db, &msg_id)).await?;
+        Ok(Trace { body: self.body_of(object).await?, ..trace })
+    }
+
+    async fn message_of(&self, id: RecordId) -> Result<ObjId, StoreError> {
+        match id.kind() {
+            RecordKind::Record => self.record(id).await.map(|record| record.msg_id),
+            RecordKind::Delivery => self.delivery(id).await.map(|delivery| delivery.msg_id),
+        }
+    }
+
+    async fn message_heard(&self, external_id: &str) -> Result<ObjId, StoreError> {
+        let external_id = external_id.to_owned();
+        self.read(move |db| journal::message_heard(db, &external_id)).await
+    }
+
+    fn newest_event(&self) -> watch::Receiver<i64> {
+        self.board.event.subscribe()
+    }
+
+    async fn figures(&self) -> Result<Figures, StoreError> {
+        let oldest_waiting = self.read(deliveries::oldest_waiting).await?;
+        let tally = self.board.tally.lock().map(|tally| tally.clone()).unwrap_or_default();
+        Ok(Figures { records: tally.records, deliveries: tally.deliveries, oldest_waiting })
+    }
+
+    fn health(&self) -> StoreHealth {
+        self.board.health()
+    }
+}
+
+/// Counts what is there, once; from then on the writer keeps the counts.
+fn count_all(db: &Connection) -> Result<Tally, StoreError> {
+    let mut tally = Tally::default();
+    let sql = "SELECT box, state, count(*) FROM records GROUP BY box, state";
+    let mut statement = db.prepare(sql).map_err(fault)?;
+    let mut rows = statement.query([]).map_err(fault)?;
+    while let Some(row) = rows.next().map_err(fault)? {
+        let (box_kind, state): (String, String) =
+            (row.get(0).map_err(fault)?, row.get(1).map_err(fault)?);
+        if let (Some(box_kind), Some(state)) = (BoxKind::parse(&box_kind), ReadState::parse(&state))
+        {
+            tally.record(box_kind, state, row.get(2).map_err(fault)?);
+        }
+    }
+    let sql = "SELECT state, count(*) FROM deliveries GROUP BY state";
+    let mut statement = db.prepare(sql).map_err(fault)?;
+    let mut rows = statement.query([]).map_err(fault)?;
+    while let Some(row) = rows.next().map_err(fault)? {
+        let state: String = row.get(0).map_err(fault)?;
+        if let Some(state) = SendState::parse(&state) {
+            tally.delivery(state, row.get(1).map_err(fault)?);
+        }
+    }
+    Ok(tally)
+}
+
+fn any_ended(db: &Connection, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "
+        SELECT EXISTS (SELECT 1 FROM records WHERE state = 'READING' AND lease_until <= ?1)
+            OR EXISTS (SELECT 1 FROM deliveries WHERE state = 'SENDING' AND lease_until <= ?1)
+    ";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    statement.query_row([now.ms()], |row| row.get(0)).map_err(fault)
+}
+
+/// The comparison and the order that walk a list in the window's direction.
+fn range(window: &Window) -> (&'static str, &'static str) {
+    if window.newest_first { ("<", "DESC") } else { (">", "ASC") }
+}
+
+fn start(window: &Window) -> i64 {
+    window.beyond.unwrap_or(if window.newest_first { i64::MAX } else { i64::MIN })
+}
+
+fn count(window: &Window) -> i64 {
+    limit(window.limit)
+}
+
+fn limit(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX - 1)
+}
+
+/// Puts entries in order and cuts them to a page. There is one more than fits
+/// when there is another page.
+fn cut<T>(mut entries: Vec<(i64, T)>, window: &Window) -> Page<T> {
+    entries.sort_by_key(|(seq, _)| if window.newest_first { seq.wrapping_neg() } else { *seq });
+    let more = entries.len() > window.limit;
+    entries.truncate(window.limit);
+    let next = entries.last().filter(|_| more).map(|(seq, _)| *seq);
+    Page { entries: entries.into_iter().map(|(_, entry)| entry).collect(), next }
+}
+
+fn seqs(db: &Connection, sql: &str, row: &[&dyn ToSql]) -> Result<Vec<i64>, StoreError> {
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    let rows = statement.query_map(row, |row| row.get(0)).map_err(fault)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(fault)
+}
+
+fn check_revision(what: &'static str, seen: Option<i64>, revision: i64) -> Result<(), StoreError> {
+    match seen {
+        Some(seen) if seen != revision => Err(StoreError::Conflict { what, revision }),
+        _ => Ok(()),
+    }
+}
+
+/// Epochs and counts are stored signed, for that is what SQLite has.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    let number: i64 = row.get(column)?;
+    u64::try_from(number).map_err(|_| damaged(column, "negative"))
+}
+
+fn damaged(column: usize, why: &'static str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, why.into())
+}
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".to_owned())
+}
+
+/// What an error of the file system means for us.
+fn disk(error: std::io::Error) -> StoreError {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StoreError::Full,
+        _ => StoreError::Unavailable(error.to_string()),
+    }
+}

@@ -1,0 +1,384 @@
+//! Records: one owner's view of one object in one box.
+
+use monoco_core::event::EventKind;
+use monoco_core::lease::{Guard, Holder, Lease, Term};
+use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::record::{BoxKind, MsgRecord, ReadState, Reading, RecordId, RecordKind, Standing};
+use monoco_core::route::Placement;
+use monoco_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::json;
+
+use super::journal;
+use super::open::fault;
+use super::people::{self, parsed};
+use super::writer::Tx;
+use super::{objects, sessions};
+use crate::{Hint, Page, Placed, StoreError, Window};
+
+/// Columns that [`read`] reads, in its order.
+pub(super) const COLUMNS: &str = "
+    r.seq, o.hash, r.tag, p.did, r.box, r.state, r.attempts, r.epoch, r.revision, r.holder,
+    r.lease_until, s.did, g.did, t.did, r.created_at, r.updated_at, r.object
+";
+
+/// Tables that [`COLUMNS`] come from.
+pub(super) const TABLES: &str = "
+    records r
+      JOIN objects o ON o.seq = r.object
+      JOIN parties p ON p.id = r.owner
+      JOIN parties s ON s.id = r.session
+      LEFT JOIN parties g ON g.id = r.grp
+      LEFT JOIN parties t ON t.id = r.tunnel
+";
+
+const INSERT: &str = "
+    INSERT INTO records (object, tag, owner, box, state, attempts, epoch, revision, session,
+                         grp, tunnel, created_at, updated_at)
+    VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, 0, ?6, ?7, ?8, ?9, ?9)
+        ON CONFLICT (object, tag) DO NOTHING
+    RETURNING seq
+";
+
+// One seek: the first entry of the owner's unread ones.
+const OLDEST_UNREAD: &str = "
+    SELECT seq
+      FROM records
+     WHERE owner = ?1 AND box = ?2 AND state = 'UNREAD'
+     ORDER BY seq
+     LIMIT 1
+";
+
+const SWAP: &str = "
+    UPDATE records
+       SET state = ?3, attempts = ?4, epoch = ?5, holder = ?6, lease_until = ?7,
+           updated_at = ?8, revision = revision + 1
+     WHERE seq = ?1 AND revision = ?2
+";
+
+const ENDED: &str = "
+    SELECT seq
+      FROM records
+     WHERE state = 'READING' AND lease_until <= ?1
+     ORDER BY lease_until
+     LIMIT ?2
+";
+
+const HELD_BY: &str = "
+    SELECT seq
+      FROM records
+     WHERE state = 'READING' AND substr(holder, 1, length(?1)) = ?1
+     LIMIT ?2
+";
+
+const HAS_BOX: &str = "UPDATE parties SET has_box = 1 WHERE id = ?1 AND has_box = 0";
+
+/// What a new record is about.
+pub(super) struct Subject<'a> {
+    pub(super) object: i64,
+    pub(super) msg_id: &'a ObjId,
+    pub(super) tunnel: Option<i64>,
+}
+
+/// Puts a message into one box, and into the owner's conversation.
+pub(super) fn place(
+    tx: &mut Tx<'_>,
+    what: &Subject<'_>,
+    placement: &Placement,
+    now: Timestamp,
+) -> Result<Placed, StoreError> {
+    let Placement { owner, box_kind, session, group } = placement;
+    let record_id = RecordId::record(owner, *box_kind, what.msg_id);
+    let owner_id = people::row_of(tx, owner)?;
+    let session_id = people::row_of(tx, session)?;
+    let group_id = group.as_ref().map(|group| people::row_of(tx, group)).transpose()?;
+    let state = Reading::start(*box_kind).state.name();
+    let seq: Option<i64> = tx
+        .db
+        .prepare_cached(INSERT)
+        .and_then(|mut statement| {
+            let row = params![
+                what.object,
+                record_id.tag(),
+                owner_id,
+                box_kind.as_str(),
+                state.as_str(),
+                session_id,
+                group_id,
+                what.tunnel,
+                now.ms(),
+            ];
+            statement.query_row(row, |row| row.get(0)).optional()
+        })
+        .map_err(fault)?;
+    if let Some(seq) = seq {
+        tx.db.prepare_cached(HAS_BOX).and_then(|mut s| s.execute([owner_id])).map_err(fault)?;
+        if matches!(box_kind, BoxKind::Inbox | BoxKind::RequestBox) {
+            sessions::add_line(tx, owner_id, session_id, seq)?;
+        }
+        tx.news.tally.record(*box_kind, state, 1);
+        tx.news.hints.insert(Hint { owner: owner.clone(), box_kind: *box_kind });
+    }
+    Ok(Placed { owner: owner.clone(), box_kind: *box_kind, record_id })
+}
+
+/// The record of a message in its author's OUTBOX, with one line in each
+/// conversation it belongs to. `false` when it is there already.
+pub(super) fn place_outbox(
+    tx: &mut Tx<'_>,
+    what: &Subject<'_>,
+    placement: &Placement,
+    peers: &[monoco_core::did::Did],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    place(tx, what, placement, now)?;
+    let seq = tx.db.last_insert_rowid();
+    let owner = people::row_of(tx, &placement.owner)?;
+    for peer in peers {
+        let peer = people::row_of(tx, peer)?;
+        sessions::add_line(tx, owner, peer, seq)?;
+    }
+    Ok(())
+}
+
+/// Where a message went that came in before.
+pub(super) fn placed(
+    db: &Connection,
+    object: i64,
+    msg_id: &ObjId,
+) -> Result<Vec<Placed>, StoreError> {
+    let sql = "
+        SELECT p.did, r.box, r.tag
+          FROM records r
+          JOIN parties p ON p.id = r.owner
+         WHERE r.object = ?1 AND r.box <> 'OUTBOX'
+         ORDER BY r.seq
+    ";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    let rows = statement
+        .query_map([object], |row| {
+            Ok(Placed {
+                owner: parsed(row, 0)?,
+                box_kind: box_kind(row, 1)?,
+                record_id: RecordId::from_tag(RecordKind::Record, msg_id, row.get(2)?),
+            })
+        })
+        .map_err(fault)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(fault)
+}
+
+/// A record and its row of the object.
+pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
+    let msg_id = ObjId::from_parts(ObjKind::Msg, row.get(1)?);
+    let state: String = row.get(5)?;
+    let lease = match (row.get::<_, Option<String>>(9)?, row.get::<_, Option<i64>>(10)?) {
+        (Some(holder), Some(until)) => Holder::new(holder)
+            .ok()
+            .map(|holder| Lease { holder, until: Timestamp::from_ms(until) }),
+        _ => None,
+    };
+    let state = match (ReadState::parse(&state), lease) {
+        (Some(ReadState::Unread), None) => Standing::Unread,
+        (Some(ReadState::Reading), Some(lease)) => Standing::Reading(lease),
+        (Some(ReadState::Readed), None) => Standing::Readed,
+        (Some(ReadState::Sent), None) => Standing::Sent,
+        (Some(ReadState::Archived), None) => Standing::Archived,
+        (Some(ReadState::Deleted), None) => Standing::Deleted,
+        _ => return Err(super::damaged(5, "state and lease do not belong together")),
+    };
+    let group: Option<String> = row.get(12)?;
+    Ok(MsgRecord {
+        id: RecordId::from_tag(RecordKind::Record, &msg_id, row.get(2)?),
+        seq: row.get(0)?,
+        owner: parsed(row, 3)?,
+        box_kind: box_kind(row, 4)?,
+        msg_id,
+        reading: Reading { state, attempts: row.get(6)?, epoch: super::unsigned(row, 7)? },
+        revision: row.get(8)?,
+        session: parsed(row, 11)?,
+        tags: group.map(|group| format!("group:{group}")).into_iter().collect(),
+        tunnel: row.get::<_, Option<String>>(13)?.and_then(|did| did.parse().ok()),
+        created_at: Timestamp::from_ms(row.get(14)?),
+        updated_at: Timestamp::from_ms(row.get(15)?),
+    })
+}
+
+fn box_kind(row: &Row<'_>, column: usize) -> rusqlite::Result<BoxKind> {
+    let text: String = row.get(column)?;
+    BoxKind::parse(&text).ok_or_else(|| super::damaged(column, "no such box"))
+}
+
+/// A record by its row, with the row of its object.
+pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<(MsgRecord, i64), StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE r.seq = ?1");
+    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
+    statement.query_row([seq], |row| Ok((read(row)?, row.get(16)?))).map_err(fault)
+}
+
+/// A record by its name, with the row of its object.
+pub(super) fn by_id(db: &Connection, id: &RecordId) -> Result<(MsgRecord, i64), StoreError> {
+    let missing = || StoreError::Missing { what: "record", key: id.to_string() };
+    let (object, _) = objects::by_prefix(db, id.msg_prefix())?.ok_or_else(missing)?;
+    let sql = "SELECT seq FROM records WHERE object = ?1 AND tag = ?2";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    let seq = statement.query_row(params![object, id.tag()], |row| row.get(0)).optional();
+    by_seq(db, seq.map_err(fault)?.ok_or_else(missing)?)
+}
+
+/// Takes the oldest unread record.
+pub(super) fn take(
+    tx: &mut Tx<'_>,
+    owner: &monoco_core::did::Did,
+    box_kind: BoxKind,
+    holder: &Holder,
+    term: Term,
+    now: Timestamp,
+) -> Result<Option<(MsgRecord, i64)>, StoreError> {
+    let Some(owner) = people::peek(tx, owner)? else { return Ok(None) };
+    let seq: Option<i64> = tx
+        .db
+        .prepare_cached(OLDEST_UNREAD)
+        .and_then(|mut s| {
+            s.query_row(params![owner, box_kind.as_str()], |row| row.get(0)).optional()
+        })
+        .map_err(fault)?;
+    let Some(seq) = seq else { return Ok(None) };
+    let (record, object) = by_seq(tx.db, seq)?;
+    let next = record.reading.clone().take(holder.clone(), now, term)?;
+    let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
+    let record = swap(tx, record, next, now)?;
+    journal::record(tx, EventKind::Taken, &record, object, owner, &detail, now)?;
+    Ok(Some((record, object)))
+}
+
+/// Moves a record on behalf of whoever shows `guard`.
+pub(super) fn mark(
+    tx: &mut Tx<'_>,
+    id: &RecordId,
+    to: ReadState,
+    guard: &Guard,
+    revision: Option<i64>,
+    term: Term,
+    now: Timestamp,
+) -> Result<MsgRecord, StoreError> {
+    let (record, object) = by_id(tx.db, id)?;
+    super::check_revision("record", revision, record.revision)?;
+    let from = record.reading.state.name();
+    let next = record.reading.clone().mark(to, guard, now, term)?;
+    if next == record.reading {
+        return Ok(record);
+    }
+    let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": guard.holder});
+    let record = swap(tx, record, next, now)?;
+    let owner = people::row_of(tx, &record.owner)?;
+    journal::record(tx, EventKind::Marked, &record, object, owner, &detail, now)?;
+    if to == ReadState::Unread {
+        tx.news.hints.insert(Hint { owner: record.owner.clone(), box_kind: record.box_kind });
+    }
+    Ok(record)
+}
+
+/// Makes records unread again whose leases ended, or whose holder is gone.
+pub(super) fn sweep(
+    tx: &mut Tx<'_>,
+    ended: Ended<'_>,
+    limit: usize,
+    now: Timestamp,
+) -> Result<usize, StoreError> {
+    let (rows, by) = match ended {
+        Ended::ByTime => (super::seqs(tx.db, ENDED, params![now.ms(), super::limit(limit)])?, now),
+        // An earlier boot can't come back: its leases end now, however long they
+        // were to run.
+        Ended::ByHolder(prefix) => {
+            let rows = super::seqs(tx.db, HELD_BY, params![prefix, super::limit(limit)])?;
+            (rows, Timestamp::from_ms(i64::MAX))
+        }
+    };
+    for seq in &rows {
+        let (record, object) = by_seq(tx.db, *seq)?;
+        let next = record.reading.clone().expire(by)?;
+        let detail = match &record.reading.state {
+            Standing::Reading(lease) => json!({"held_by": lease.holder, "until": lease.until}),
+            _ => json!({}),
+        };
+        let record = swap(tx, record, next, now)?;
+        let owner = people::row_of(tx, &record.owner)?;
+        journal::record(tx, EventKind::LeaseEnded, &record, object, owner, &detail, now)?;
+        tx.news.hints.insert(Hint { owner: record.owner, box_kind: record.box_kind });
+    }
+    Ok(rows.len())
+}
+
+/// Why a lease is over.
+#[derive(Clone, Copy)]
+pub(super) enum Ended<'a> {
+    /// It ran out.
+    ByTime,
+    /// Whoever holds it is gone: an earlier boot of the courier.
+    ByHolder(&'a str),
+}
+
+fn swap(
+    tx: &mut Tx<'_>,
+    record: MsgRecord,
+    next: Reading,
+    now: Timestamp,
+) -> Result<MsgRecord, StoreError> {
+    let lease = match &next.state {
+        Standing::Reading(lease) => Some(lease),
+        _ => None,
+    };
+    let row = params![
+        record.seq,
+        record.revision,
+        next.state.name().as_str(),
+        next.attempts,
+        super::signed(next.epoch),
+        lease.map(|lease| lease.holder.as_str()),
+        lease.map(|lease| lease.until.ms()),
+        now.ms(),
+    ];
+    let changed = tx.db.prepare_cached(SWAP).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    if changed != 1 {
+        return Err(StoreError::Conflict { what: "record", revision: record.revision });
+    }
+    tx.news.tally.record(record.box_kind, record.reading.state.name(), -1);
+    tx.news.tally.record(record.box_kind, next.state.name(), 1);
+    Ok(MsgRecord { reading: next, revision: record.revision + 1, updated_at: now, ..record })
+}
+
+/// Records of one box, of some states, in order.
+pub(super) fn list(
+    db: &Connection,
+    owner: &monoco_core::did::Did,
+    box_kind: BoxKind,
+    states: &[ReadState],
+    window: &Window,
+) -> Result<Page<MsgRecord>, StoreError> {
+    let Some(owner) = people::find(db, owner)? else { return Ok(super::cut(Vec::new(), window)) };
+    let (beyond, order) = super::range(window);
+    let sql = format!(
+        "SELECT {COLUMNS} FROM {TABLES}
+          WHERE r.owner = ?1 AND r.box = ?2 AND r.state = ?3 AND r.seq {beyond} ?4
+          ORDER BY r.seq {order}
+          LIMIT ?5"
+    );
+    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
+    // One short walk per state, merged: the index leads with the state, so that
+    // taking the next one is a single seek.
+    let mut entries = Vec::new();
+    for state in states {
+        let row = params![
+            owner,
+            box_kind.as_str(),
+            state.as_str(),
+            super::start(window),
+            super::count(window) + 1,
+        ];
+        for record in statement.query_map(row, read).map_err(fault)? {
+            let record = record.map_err(fault)?;
+            entries.push((record.seq, record));
+        }
+    }
+    Ok(super::cut(entries, window))
+}

@@ -1,0 +1,261 @@
+//! Conversations and group receipts.
+
+use monoco_core::delivery::SendState;
+use monoco_core::did::Did;
+use monoco_core::event::EventKind;
+use monoco_core::object::ObjId;
+use monoco_core::receipt::{Receipt, ReceiptStatus};
+use monoco_core::record::MsgRecord;
+use monoco_core::session::aggregate;
+use monoco_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, params};
+use serde_json::json;
+
+use super::journal::{self, About};
+use super::open::fault;
+use super::people::{self, parsed};
+use super::writer::Tx;
+use super::{objects, records};
+use crate::{Page, StoreError, Window};
+
+const UPSERT: &str = "
+    INSERT INTO sessions (owner, peer, last)
+    VALUES (?1, ?2, ?3)
+        ON CONFLICT (owner, peer) DO UPDATE SET last = excluded.last
+    RETURNING id
+";
+
+const ADD_LINE: &str = "INSERT INTO timeline (session, record) VALUES (?1, ?2)";
+
+/// Unread messages are counted up to this; who has more has stopped counting.
+const MOST_UNREAD: i64 = 1_000;
+
+/// One line of a conversation before its text is read: the record, the row of its
+/// object, and how far it got.
+pub(super) type Stub = (MsgRecord, i64, Option<SendState>);
+
+/// A conversation before the text of its last line is read.
+pub(super) struct SessionStub {
+    pub(super) peer: Did,
+    pub(super) name: Option<String>,
+    pub(super) unread: usize,
+    pub(super) last: Stub,
+}
+
+/// Adds a record to the conversation of `owner` with `peer`.
+pub(super) fn add_line(
+    tx: &mut Tx<'_>,
+    owner: i64,
+    peer: i64,
+    record: i64,
+) -> Result<(), StoreError> {
+    let session: i64 = tx
+        .db
+        .prepare_cached(UPSERT)
+        .and_then(|mut s| s.query_row([owner, peer, record], |row| row.get(0)))
+        .map_err(fault)?;
+    tx.db.prepare_cached(ADD_LINE).and_then(|mut s| s.execute([session, record])).map_err(fault)?;
+    Ok(())
+}
+
+/// An owner's conversations by their newest message.
+pub(super) fn list(
+    db: &Connection,
+    owner: &Did,
+    window: &Window,
+) -> Result<Page<SessionStub>, StoreError> {
+    let Some(owner) = people::find(db, owner)? else { return Ok(super::cut(Vec::new(), window)) };
+    let (beyond, order) = super::range(window);
+    let sql = format!(
+        "SELECT s.last, s.peer, p.did, p.names
+           FROM sessions s
+           JOIN parties p ON p.id = s.peer
+          WHERE s.owner = ?1 AND s.last {beyond} ?2
+          ORDER BY s.last {order}
+          LIMIT ?3"
+    );
+    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
+    let row = params![owner, super::start(window), super::count(window) + 1];
+    let rows = statement
+        .query_map(row, |row| {
+            let names: String = row.get(3)?;
+            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, parsed::<Did>(row, 2)?, names))
+        })
+        .map_err(fault)?;
+    let mut entries = Vec::new();
+    for row in rows {
+        let (last, peer_id, peer, names) = row.map_err(fault)?;
+        let names: Vec<String> = serde_json::from_str(&names).unwrap_or_default();
+        let session = SessionStub {
+            name: names.into_iter().next(),
+            unread: unread(db, owner, peer_id)?,
+            last: stub(db, last, &peer)?,
+            peer,
+        };
+        entries.push((last, session));
+    }
+    Ok(super::cut(entries, window))
+}
+
+fn unread(db: &Connection, owner: i64, peer: i64) -> Result<usize, StoreError> {
+    let sql = "
+        SELECT count(*)
+          FROM (SELECT 1
+                  FROM records
+                 WHERE owner = ?1 AND session = ?2 AND state = 'UNREAD'
+                 LIMIT ?3)
+    ";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    let row = params![owner, peer, MOST_UNREAD];
+    statement
+        .query_row(row, |row| super::unsigned(row, 0))
+        .map_err(fault)
+        .map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+/// The lines of one conversation.
+pub(super) fn lines(
+    db: &Connection,
+    owner: &Did,
+    peer: &Did,
+    window: &Window,
+) -> Result<Page<Stub>, StoreError> {
+    let missing = || StoreError::Missing { what: "session", key: peer.to_string() };
+    let owner_id = people::find(db, owner)?.ok_or_else(missing)?;
+    let peer_id = people::find(db, peer)?.ok_or_else(missing)?;
+    let session: i64 = db
+        .prepare_cached("SELECT id FROM sessions WHERE owner = ?1 AND peer = ?2")
+        .and_then(|mut s| s.query_row([owner_id, peer_id], |row| row.get(0)).optional())
+        .map_err(fault)?
+        .ok_or_else(missing)?;
+    let (beyond, order) = super::range(window);
+    let sql = format!(
+        "SELECT record
+           FROM timeline
+          WHERE session = ?1 AND record {beyond} ?2
+          ORDER BY record {order}
+          LIMIT ?3"
+    );
+    let row = params![session, super::start(window), super::count(window) + 1];
+    let mut entries = Vec::new();
+    for seq in super::seqs(db, &sql, row)? {
+        entries.push((seq, stub(db, seq, peer)?));
+    }
+    Ok(super::cut(entries, window))
+}
+
+fn stub(db: &Connection, seq: i64, peer: &Did) -> Result<Stub, StoreError> {
+    let (record, object) = records::by_seq(db, seq)?;
+    let delivery = delivery_to(db, object, peer)?;
+    Ok((record, object, delivery))
+}
+
+/// How far a message got on its way to `peer`.
+fn delivery_to(db: &Connection, object: i64, peer: &Did) -> Result<Option<SendState>, StoreError> {
+    let sql = "SELECT state FROM deliveries WHERE object = ?1 AND plan ->> 'target_did' = ?2";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    let rows = statement
+        .query_map(params![object, peer.as_str()], |row| row.get::<_, String>(0))
+        .map_err(fault)?;
+    let states: Vec<String> = rows.collect::<rusqlite::Result<_>>().map_err(fault)?;
+    Ok(aggregate(states.iter().filter_map(|state| SendState::parse(state))))
+}
+
+/// Files how far a reader of a group is with a message.
+pub(super) fn set_receipt(
+    tx: &mut Tx<'_>,
+    group: &Did,
+    msg_id: ObjId,
+    reader: &Did,
+    status: ReceiptStatus,
+    now: Timestamp,
+) -> Result<Receipt, StoreError> {
+    let object = objects::row_of(tx.db, &msg_id)?;
+    let (group_id, reader_id) = (people::row_of(tx, group)?, people::row_of(tx, reader)?);
+    if !said_in(tx.db, object, group_id)? {
+        let key = format!("{msg_id} in {group}");
+        return Err(StoreError::Missing { what: "message", key });
+    }
+    if let Some(before) = receipts(tx.db, group, msg_id, Some(reader))?.pop()
+        && before.status == status
+    {
+        return Ok(before);
+    }
+    let receipt = Receipt {
+        msg_id,
+        iss: reader.clone(),
+        reader: reader.clone(),
+        group_id: Some(group.clone()),
+        at_ms: now,
+        status,
+        reason: None,
+    };
+    let id = receipt.id();
+    let stored = match objects::find(tx.db, &id)? {
+        Some(seq) => seq,
+        None => objects::insert(tx, &id, Some(&receipt.canonical()))?,
+    };
+    let sql = "
+        INSERT INTO receipts (grp, object, reader, status, at, receipt)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+            ON CONFLICT (grp, object, reader) DO UPDATE
+           SET status = excluded.status, at = excluded.at, receipt = excluded.receipt
+    ";
+    tx.db
+        .prepare_cached(sql)
+        .and_then(|mut s| {
+            s.execute(params![group_id, object, reader_id, status.as_str(), now.ms(), stored])
+        })
+        .map_err(fault)?;
+    let about = About { object: Some(object), record: None, owner: Some(reader_id) };
+    let detail = json!({"group": group, "status": status.as_str(), "receipt": id});
+    journal::append(tx, EventKind::Receipt, about, &detail, now)?;
+    Ok(receipt)
+}
+
+fn said_in(db: &Connection, object: i64, group: i64) -> Result<bool, StoreError> {
+    let sql = "
+        SELECT EXISTS (SELECT 1
+                         FROM records
+                        WHERE object = ?1 AND owner = ?2 AND box = 'GROUP_INBOX')
+    ";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    statement.query_row([object, group], |row| row.get(0)).map_err(fault)
+}
+
+/// The receipts of one message in a group, of all readers or of one.
+pub(super) fn receipts(
+    db: &Connection,
+    group: &Did,
+    msg_id: ObjId,
+    reader: Option<&Did>,
+) -> Result<Vec<Receipt>, StoreError> {
+    let object = objects::row_of(db, &msg_id)?;
+    let Some(group_id) = people::find(db, group)? else { return Ok(Vec::new()) };
+    let sql = "
+        SELECT p.did, r.status, r.at
+          FROM receipts r
+          JOIN parties p ON p.id = r.reader
+         WHERE r.grp = ?1 AND r.object = ?2 AND (?3 IS NULL OR p.did = ?3)
+         ORDER BY r.reader
+         LIMIT 10000
+    ";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    let rows = statement
+        .query_map(params![group_id, object, reader.map(Did::as_str)], |row| {
+            let reader: Did = parsed(row, 0)?;
+            let status: String = row.get(1)?;
+            Ok(Receipt {
+                msg_id,
+                iss: reader.clone(),
+                reader,
+                group_id: Some(group.clone()),
+                at_ms: Timestamp::from_ms(row.get(2)?),
+                status: ReceiptStatus::parse(&status)
+                    .ok_or_else(|| super::damaged(1, "no such status"))?,
+                reason: None,
+            })
+        })
+        .map_err(fault)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(fault)
+}

@@ -1,0 +1,348 @@
+//! One writer, and one commit for everybody who is waiting.
+//!
+//! A sync to disk costs the same for one command as for five hundred. So all
+//! commands go through one thread, which takes whatever is waiting, runs it,
+//! commits once, and only then answers. When the commit fails, nobody is told
+//! that anything was done.
+//!
+//! One bad command must not harm its neighbours. Commands look before they write,
+//! so that one that is refused has as a rule written nothing, and stays in the
+//! batch at no cost. Should one have written before it was refused, the batch is
+//! rolled back and run again with a savepoint around each. That is why a command
+//! may be run twice, and why savepoints, which copy every page they touch, are
+//! not paid for by everybody.
+//!
+//! A failed sync is final. The kernel reports it once and may drop the pages, so
+//! a later sync that succeeds proves nothing about the earlier write. From then
+//! on every command is refused, until the courier is started anew and reads back
+//! what is really there.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use monoco_core::delivery::SendState;
+use monoco_core::record::{BoxKind, ReadState};
+use rusqlite::Connection;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use super::open::fault;
+use crate::{Hint, StoreError, StoreHealth};
+
+/// Most commands in one commit. Bounds how long the first one waits for the last.
+const BATCH: usize = 512;
+
+/// Commands that may wait. Beyond it callers wait before they are let in.
+const QUEUE: usize = 4096;
+
+/// Most DIDs whose row the writer remembers.
+const REMEMBERED: usize = 16_384;
+
+/// What a command works with.
+pub(super) struct Tx<'c> {
+    /// The connection, inside the transaction.
+    pub(super) db: &'c Connection,
+    /// Rows of DIDs already looked up.
+    pub(super) parties: &'c mut HashMap<String, i64>,
+    /// What is told to the others once it is committed.
+    pub(super) news: News,
+}
+
+/// What a commit changes for those who watch.
+#[derive(Default)]
+pub(super) struct News {
+    /// Boxes something was put into.
+    pub(super) hints: BTreeSet<Hint>,
+    /// The newest event.
+    pub(super) event: Option<i64>,
+    /// How the counts change.
+    pub(super) tally: Tally,
+}
+
+/// Counts of entries by state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) records: BTreeMap<(BoxKind, ReadState), i64>,
+    pub(super) deliveries: BTreeMap<SendState, i64>,
+}
+
+impl Tally {
+    pub(super) fn record(&mut self, box_kind: BoxKind, state: ReadState, by: i64) {
+        *self.records.entry((box_kind, state)).or_default() += by;
+    }
+
+    pub(super) fn delivery(&mut self, state: SendState, by: i64) {
+        *self.deliveries.entry(state).or_default() += by;
+    }
+
+    fn add(&mut self, other: Self) {
+        for (key, by) in other.records {
+            *self.records.entry(key).or_default() += by;
+        }
+        for (key, by) in other.deliveries {
+            *self.deliveries.entry(key).or_default() += by;
+        }
+    }
+}
+
+impl News {
+    fn add(&mut self, other: Self) {
+        self.hints.extend(other.hints);
+        self.event = self.event.max(other.event);
+        self.tally.add(other.tally);
+    }
+}
+
+/// What everybody can see of the writer.
+#[derive(Debug)]
+pub(super) struct Board {
+    pub(super) hints: broadcast::Sender<Hint>,
+    pub(super) event: watch::Sender<i64>,
+    pub(super) tally: Mutex<Tally>,
+    pub(super) health: Mutex<StoreHealth>,
+}
+
+impl Board {
+    pub(super) fn health(&self) -> StoreHealth {
+        self.health.lock().map_or_else(
+            |_| StoreHealth::Broken("the writer panicked".to_owned()),
+            |health| health.clone(),
+        )
+    }
+
+    /// Notes how the last write went. A broken store stays broken.
+    pub(super) fn note(&self, result: Result<(), &StoreError>) {
+        let Ok(mut health) = self.health.lock() else { return };
+        if matches!(*health, StoreHealth::Broken(_)) {
+            return;
+        }
+        *health = match result {
+            Ok(()) => StoreHealth::Ok,
+            Err(StoreError::Full) => StoreHealth::Full,
+            Err(StoreError::Broken(why)) => {
+                tracing::error!(why, "a sync failed; nothing is accepted any more");
+                StoreHealth::Broken(why.clone())
+            }
+            Err(other) => StoreHealth::Failing(other.to_string()),
+        };
+    }
+}
+
+/// The way to the writer thread.
+#[derive(Debug)]
+pub(super) struct Writer {
+    queue: Option<mpsc::Sender<Box<dyn Command>>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// Work for the writer, with somebody waiting for its answer.
+trait Command: Send {
+    /// Does the work. Returns whether it is to be kept.
+    fn run(&mut self, tx: &mut Tx<'_>) -> bool;
+    /// Answers, after the commit went as it went.
+    fn answer(self: Box<Self>, commit: &Result<(), StoreError>);
+}
+
+struct Errand<T, F> {
+    work: F,
+    result: Option<Result<T, StoreError>>,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, F> Command for Errand<T, F>
+where
+    T: Send,
+    F: Fn(&mut Tx<'_>) -> Result<T, StoreError> + Send,
+{
+    fn run(&mut self, tx: &mut Tx<'_>) -> bool {
+        let result = catch_unwind(AssertUnwindSafe(|| (self.work)(tx))).unwrap_or_else(|_| {
+            Err(StoreError::Unavailable("a store command panicked; see the log".to_owned()))
+        });
+        let keep = result.is_ok();
+        self.result = Some(result);
+        keep
+    }
+
+    fn answer(self: Box<Self>, commit: &Result<(), StoreError>) {
+        let answer = match (commit, self.result) {
+            (Ok(()), Some(result)) => result,
+            (Err(error), _) => Err(error.clone()),
+            (Ok(()), None) => Err(StoreError::Unavailable("the command was not run".to_owned())),
+        };
+        // Whoever asked may be gone; what was committed stays committed.
+        let _ = self.reply.send(answer);
+    }
+}
+
+impl Writer {
+    /// Starts the thread that owns `db`.
+    pub(super) fn start(db: Connection, board: Arc<Board>) -> std::io::Result<Self> {
+        let (queue, commands) = mpsc::channel(QUEUE);
+        let thread = thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || write(&db, commands, &board))?;
+        Ok(Self { queue: Some(queue), thread: Some(thread) })
+    }
+
+    /// Has `work` done in the next commit, and returns its result after it.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let gone = || StoreError::Unavailable("the store is closed".to_owned());
+        let (reply, answer) = oneshot::channel();
+        let errand = Errand { work, result: None, reply };
+        let queue = self.queue.as_ref().ok_or_else(gone)?;
+        queue.send(Box::new(errand)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Writer {
+    /// Lets the thread finish what is waiting, so that the database is closed in
+    /// good order.
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write(db: &Connection, mut commands: mpsc::Receiver<Box<dyn Command>>, board: &Board) {
+    let mut parties = HashMap::new();
+    while let Some(first) = commands.blocking_recv() {
+        if let StoreHealth::Broken(why) = board.health() {
+            first.answer(&Err(StoreError::Broken(why)));
+            continue;
+        }
+        let (batch, news, commit) = commit_batch(db, first, &mut commands, &mut parties);
+        if commit.is_err() {
+            parties.clear();
+        }
+        board.note(commit.as_ref().map(|_| ()));
+        // The counts are right before anybody hears that something changed.
+        if commit.is_ok()
+            && let Ok(mut tally) = board.tally.lock()
+        {
+            tally.add(news.tally);
+        }
+        for command in batch {
+            command.answer(&commit);
+        }
+        if commit.is_ok() {
+            if let Some(event) = news.event {
+                board.event.send_replace(event);
+            }
+            for hint in news.hints {
+                let _ = board.hints.send(hint);
+            }
+        }
+    }
+}
+
+type Batch = Vec<Box<dyn Command>>;
+
+/// Runs what is waiting and commits it once.
+fn commit_batch(
+    db: &Connection,
+    first: Box<dyn Command>,
+    commands: &mut mpsc::Receiver<Box<dyn Command>>,
+    parties: &mut HashMap<String, i64>,
+) -> (Batch, News, Result<(), StoreError>) {
+    let mut batch = vec![first];
+    let mut news = News::default();
+    let mut result = run_together(db, &mut batch, commands, parties, &mut news);
+    if let Ok(false) = result {
+        parties.clear();
+        news = News::default();
+        result = run_apart(db, &mut batch, parties, &mut news).map(|()| true);
+    }
+    let mut result = result.and_then(|_| execute(db, "COMMIT"));
+    if result.is_err() && !db.is_autocommit() {
+        // Some errors have already rolled back, this one has not.
+        if let Err(error) = execute(db, "ROLLBACK") {
+            result = Err(error);
+        }
+    }
+    (batch, news, result)
+}
+
+/// Runs the batch, and what arrives meanwhile, in one transaction. `false`: one
+/// was refused after it had written, and all of it is rolled back.
+fn run_together(
+    db: &Connection,
+    batch: &mut Batch,
+    commands: &mut mpsc::Receiver<Box<dyn Command>>,
+    parties: &mut HashMap<String, i64>,
+    news: &mut News,
+) -> Result<bool, StoreError> {
+    execute(db, "BEGIN IMMEDIATE")?;
+    let mut at = 0;
+    while let Some(command) = batch.get_mut(at) {
+        if parties.len() > REMEMBERED {
+            parties.clear();
+        }
+        let written = db.total_changes();
+        let mut tx = Tx { db, parties, news: News::default() };
+        if command.run(&mut tx) {
+            news.add(tx.news);
+        } else if db.is_autocommit() {
+            // SQLite gave the transaction up, as it does on a full disk.
+            return Err(StoreError::Full);
+        } else if db.total_changes() != written {
+            execute(db, "ROLLBACK")?;
+            return Ok(false);
+        }
+        at += 1;
+        if at == batch.len()
+            && at < BATCH
+            && let Ok(next) = commands.try_recv()
+        {
+            batch.push(next);
+        }
+    }
+    Ok(true)
+}
+
+/// Runs the batch so that nothing stays of a command that is refused.
+fn run_apart(
+    db: &Connection,
+    batch: &mut Batch,
+    parties: &mut HashMap<String, i64>,
+    news: &mut News,
+) -> Result<(), StoreError> {
+    execute(db, "BEGIN IMMEDIATE")?;
+    for command in batch {
+        let mut tx = Tx { db, parties, news: News::default() };
+        savepoint(&mut tx, |tx| command.run(tx))?;
+        news.add(tx.news);
+    }
+    Ok(())
+}
+
+/// Runs `work` in a savepoint, and undoes it unless it says that it is to stay.
+fn savepoint(tx: &mut Tx<'_>, work: impl FnOnce(&mut Tx<'_>) -> bool) -> Result<(), StoreError> {
+    execute(tx.db, "SAVEPOINT command")?;
+    let before = std::mem::take(&mut tx.news);
+    let keep = work(tx);
+    let news = std::mem::replace(&mut tx.news, before);
+    if keep {
+        tx.news.add(news);
+    } else {
+        // It may have remembered rows that are about to vanish.
+        tx.parties.clear();
+        if tx.db.is_autocommit() {
+            // SQLite gave the whole transaction up, as it does on a full disk.
+            return Err(StoreError::Full);
+        }
+        execute(tx.db, "ROLLBACK TO command")?;
+    }
+    execute(tx.db, "RELEASE command")
+}
+
+fn execute(db: &Connection, sql: &str) -> Result<(), StoreError> {
+    db.prepare_cached(sql).and_then(|mut statement| statement.raw_execute()).map_err(fault)?;
+    Ok(())
+}
