@@ -243,6 +243,17 @@ pub struct Session {
     pub last: Line,
 }
 
+/// One box, and what waits in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoxSummary {
+    /// Whose.
+    pub owner: Did,
+    /// Which.
+    pub box_kind: BoxKind,
+    /// Entries that may be taken now or later, counted up to a thousand.
+    pub waiting: usize,
+}
+
 /// A group and who gets what is said in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -426,6 +437,9 @@ pub trait Boxes: Send + Sync {
         states: &[SendState],
         window: Window,
     ) -> Result<Page<Delivery>, StoreError>;
+
+    /// The boxes of `window.limit` owners, in the order we came to know these.
+    async fn boxes(&self, window: Window) -> Result<Page<BoxSummary>, StoreError>;
 
     /// Moves on what leases ended on, at most `limit` of each kind.
     async fn sweep(&self, again: Again, limit: usize, now: Timestamp) -> Result<Swept, StoreError>;

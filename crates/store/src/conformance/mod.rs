@@ -1,1 +1,385 @@
-//! x
+//! The laws: what every backend promises, each checked against a fresh store.
+//!
+//! A law knows the traits and nothing else. A backend says where its stores live
+//! ([`Home`]) and gets one test for each law:
+//!
+//! ```ignore
+//! mod laws {
+//!     crate::conformance::every_law!(crate::sqlite::tests::home);
+//! }
+//! ```
+//!
+//! A law that is written and not listed in [`every_law`] is dead code, and the
+//! compiler says so.
+
+use async_trait::async_trait;
+use monoco_core::contact::{Binding, Contact, Level, Strangers, Tunnel};
+use monoco_core::delivery::Delivery;
+use monoco_core::did::{Did, EndpointKind, TunnelId};
+use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::object::{MsgObject, ObjId};
+use monoco_core::record::{BoxKind, MsgRecord};
+use monoco_core::retry::{Jitter, Retry};
+use monoco_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    Again, Dispatch, DispatchOutcome, Dispatched, Page, Post, Posted, Shared, Store, StoreError,
+    Taken, Window,
+};
+
+pub(crate) mod boxes;
+pub(crate) mod deliveries;
+pub(crate) mod dispatch;
+pub(crate) mod journal;
+pub(crate) mod people;
+
+/// A place where a store lives while its laws are checked.
+#[async_trait]
+pub(crate) trait Home: Send + Sync {
+    /// Opens the store that lives here: a fresh one the first time, afterwards
+    /// what was closed before.
+    async fn open(&self) -> Shared;
+}
+
+/// Makes one test for each law. `$home` is a function that returns a fresh
+/// [`Home`].
+macro_rules! every_law {
+    ($home:path) => {
+        crate::conformance::laws! { $home, dispatch:
+            a_message_waits_for_everybody_it_is_for,
+            dispatching_twice_is_dispatching_once,
+            twice_in_one_batch_is_once,
+            eight_at_once_deliver_it_once,
+            a_repeated_external_id_gets_the_first_answer,
+            external_ids_of_two_tunnels_are_two,
+            an_external_id_of_a_known_message_is_remembered,
+            a_blocked_author_gets_through_once_welcome,
+            a_dropped_stranger_gets_through_once_known,
+            a_stranger_waits_in_the_request_box,
+            whoever_blocked_the_author_gets_nothing,
+            an_endpoint_counts_as_its_contact,
+            a_refused_one_does_not_harm_its_neighbours,
+            a_batch_is_one_commit,
+            a_group_hears_it_once_and_each_subscriber_too,
+            a_tunnel_that_was_heard_from_can_be_answered_through,
+            one_message_can_go_out_and_come_in,
+        }
+        crate::conformance::laws! { $home, boxes:
+            each_target_has_its_own_way,
+            one_bad_target_leaves_nothing_behind,
+            posting_twice_is_posting_once,
+            an_idempotency_key_stands_for_one_message,
+            a_blocked_author_sends_nothing,
+            a_target_that_lives_here_gets_it_straight,
+            an_expired_message_is_not_sent,
+            eight_takers_get_each_record_once,
+            the_oldest_record_is_taken_first,
+            taking_follows_the_reading_machine,
+            an_ended_lease_makes_it_unread_again,
+            a_late_reader_is_refused,
+            a_mark_at_another_revision_is_a_conflict,
+            a_mark_to_where_it_stands_changes_nothing,
+            a_wrong_step_changes_nothing,
+            what_is_not_there_is_missing,
+            pages_walk_both_ways,
+            a_list_shows_the_states_it_is_asked_for,
+            a_large_body_is_kept_whole,
+            plain_bytes_are_kept_under_their_hash,
+            a_hint_says_where_to_look,
+            every_box_is_shown_with_what_waits_in_it,
+        }
+        crate::conformance::laws! { $home, deliveries:
+            eight_takers_get_each_delivery_once,
+            the_longest_due_is_taken_first,
+            nothing_is_taken_before_its_time,
+            taking_follows_the_sending_machine,
+            a_late_report_is_refused,
+            a_report_without_epoch_is_checked_by_name,
+            a_temporary_failure_is_tried_again,
+            a_refusal_is_final,
+            doubt_is_settled_by_the_tunnels_manner,
+            a_report_can_be_repeated,
+            the_sweeper_moves_on_what_nobody_reported,
+            a_sweep_keeps_to_its_limit,
+            a_release_ends_the_leases_of_one_boot,
+            a_person_holds_and_revives,
+            a_delivery_at_another_revision_is_a_conflict,
+            deliveries_are_listed_by_state_and_both_ways,
+        }
+        crate::conformance::laws! { $home, people:
+            a_contact_is_replaced_and_keeps_its_bindings,
+            a_forgotten_contact_leaves_its_boxes,
+            only_known_things_are_bound,
+            contacts_and_groups_come_in_pages,
+            a_group_keeps_its_name_and_its_readers,
+            a_tunnel_is_put_once_and_changed_after,
+            whoever_has_anything_here_is_known,
+        }
+        crate::conformance::laws! { $home, journal:
+            events_are_read_in_order_from_any_point,
+            the_newest_event_is_told_after_its_commit,
+            a_receipt_is_an_object_of_its_reader,
+            a_receipt_is_for_what_was_said_in_the_group,
+            a_conversation_shows_both_directions,
+            the_liveliest_conversation_comes_first,
+            a_trace_tells_the_whole_story,
+            external_ids_lead_to_their_message,
+            figures_equal_a_recount,
+            reopening_keeps_everything,
+        }
+    };
+}
+
+macro_rules! laws {
+    ($home:path, $family:ident: $($law:ident,)*) => {
+        mod $family {
+            $(
+                #[tokio::test]
+                async fn $law() {
+                    crate::conformance::$family::$law(&$home()).await;
+                }
+            )*
+        }
+    };
+}
+
+pub(crate) use {every_law, laws};
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp::from_ms(1_770_000_000_000 + secs * 1000)
+}
+
+/// `ann` is `did:web:ann`; what is a DID already stays one.
+fn did(name: &str) -> Did {
+    if name.starts_with("did:") {
+        return name.parse().unwrap();
+    }
+    format!("did:web:{name}").parse().unwrap()
+}
+
+fn tunnel_id(name: &str) -> TunnelId {
+    name.parse().unwrap()
+}
+
+/// The endpoint `account` behind a tunnel.
+fn endpoint(account: &str, tunnel: &str) -> String {
+    format!("did:msgtunnel:{account}.user.{tunnel}")
+}
+
+fn dids(names: &[&str]) -> Vec<Did> {
+    names.iter().map(|name| did(name)).collect()
+}
+
+fn object(mut fields: Value, from: &str, to: &[&str], text: &str) -> MsgObject {
+    fields["from"] = json!(did(from));
+    fields["to"] = json!(dids(to));
+    fields["content"] = json!({"content": text});
+    if fields.get("kind").is_none() {
+        fields["kind"] = json!("chat");
+    }
+    MsgObject::seal(fields).unwrap()
+}
+
+fn chat(from: &str, to: &[&str], text: &str) -> MsgObject {
+    object(json!({}), from, to, text)
+}
+
+/// Something `author` says in `group`.
+fn said_in(group: &str, author: &str, text: &str) -> MsgObject {
+    object(json!({"source": did(author), "kind": "group_msg"}), group, &[group], text)
+}
+
+fn plain(msg: MsgObject) -> Dispatch {
+    Dispatch { msg, tunnel: None, external_id: None }
+}
+
+fn heard(tunnel: &str, external_id: &str, msg: MsgObject) -> Dispatch {
+    let external_id = Some(external_id.to_owned());
+    Dispatch { msg, tunnel: Some(tunnel_id(tunnel)), external_id }
+}
+
+async fn try_dispatch(store: &dyn Store, one: Dispatch) -> Result<Dispatched, StoreError> {
+    let mut answers = store.dispatch(vec![one], at(0)).await;
+    assert_eq!(answers.len(), 1);
+    answers.remove(0)
+}
+
+/// Dispatches one message and says what became of it.
+async fn put_in(store: &dyn Store, one: Dispatch) -> String {
+    say(&try_dispatch(store, one).await.unwrap())
+}
+
+/// `ann/INBOX bob/INBOX`, with `again:` in front when it had come before.
+fn say(answer: &Dispatched) -> String {
+    let (duplicate, records) = match &answer.outcome {
+        DispatchOutcome::Delivered { duplicate, records } => (*duplicate, records),
+        DispatchOutcome::Blocked => return "blocked".to_owned(),
+        DispatchOutcome::Dropped => return "dropped".to_owned(),
+    };
+    let boxes: Vec<_> = records
+        .iter()
+        .map(|placed| format!("{}/{}", short(&placed.owner), placed.box_kind.as_str()))
+        .collect();
+    format!("{}{}", if duplicate { "again: " } else { "" }, boxes.join(" "))
+}
+
+fn short(did: &Did) -> &str {
+    did.as_str().trim_start_matches("did:web:")
+}
+
+fn post_of(msg: MsgObject) -> Post {
+    Post { msg, key: None, not_before: None }
+}
+
+/// Posts, and expects it to be on its way. Returns the names of its ways.
+async fn post(store: &dyn Store, msg: MsgObject) -> Vec<crate::Sent> {
+    match store.post(post_of(msg), at(0)).await.unwrap() {
+        Posted::OnItsWay { duplicate: false, ways, .. } => ways,
+        other => panic!("not on its way: {other:?}"),
+    }
+}
+
+fn name(text: &str) -> Holder {
+    Holder::new(text).unwrap()
+}
+
+/// What a caller shows who knows no epoch.
+fn by(holder: &str) -> Guard {
+    Guard { epoch: None, holder: name(holder) }
+}
+
+fn in_epoch(epoch: u64) -> Guard {
+    Guard { epoch: Some(epoch), holder: name("whoever") }
+}
+
+fn term(secs: i64) -> Term {
+    Term::from_secs(secs).unwrap()
+}
+
+const AGAIN: Again = Again { retry: Retry::DELIVERY, jitter: Jitter::NONE };
+
+/// Takes the next record of an INBOX at second `now`, for 60 s.
+async fn read_next(store: &dyn Store, owner: &str, now: i64) -> Option<Taken<MsgRecord>> {
+    let owner = did(owner);
+    store.take_record(&owner, BoxKind::Inbox, name("reader"), term(60), at(now)).await.unwrap()
+}
+
+/// Takes the next delivery of a tunnel at second `now`, for 60 s.
+async fn send_next(store: &dyn Store, tunnel: &str, now: i64) -> Option<Taken<Delivery>> {
+    let tunnel = tunnel_id(tunnel).did();
+    store.take_delivery(&tunnel, name("sender"), term(60), at(now)).await.unwrap()
+}
+
+const ALL: Window = Window { beyond: None, limit: 1_000, newest_first: false };
+
+/// All pages of a list, one after the other.
+async fn pages<T>(
+    limit: usize,
+    newest_first: bool,
+    page: impl AsyncFn(Window) -> Page<T>,
+) -> Vec<Vec<T>> {
+    let (mut pages, mut beyond) = (Vec::new(), None);
+    loop {
+        let Page { entries, next } = page(Window { beyond, limit, newest_first }).await;
+        pages.push(entries);
+        match next {
+            Some(next) => beyond = Some(next),
+            None => return pages,
+        }
+    }
+}
+
+/// What the messages of each page say: `012 345 6`.
+async fn spell(store: &dyn Store, pages: Vec<Vec<ObjId>>) -> String {
+    let mut words = Vec::new();
+    for page in pages {
+        let mut word = String::new();
+        for id in page {
+            word += &said(&store.object(id).await.unwrap());
+        }
+        words.push(word);
+    }
+    words.join(" ")
+}
+
+/// Every record of a box, oldest first: `hello UNREAD, bye READED`.
+async fn look(store: &dyn Store, owner: &str, box_kind: BoxKind) -> String {
+    let page = store.records(&did(owner), box_kind, &[], ALL).await.unwrap();
+    let mut lines = Vec::new();
+    for record in page.entries {
+        let text = text_of(store, &record).await;
+        lines.push(format!("{text} {}", record.reading.state.name().as_str()));
+    }
+    lines.join(", ")
+}
+
+async fn inbox(store: &dyn Store, owner: &str) -> String {
+    look(store, owner, BoxKind::Inbox).await
+}
+
+/// Every delivery of a tunnel, oldest first: `hello WAIT, bye DEAD`.
+async fn outgoing(store: &dyn Store, tunnel: &str) -> String {
+    let page = store.deliveries(&tunnel_id(tunnel).did(), &[], ALL).await.unwrap();
+    let mut lines = Vec::new();
+    for delivery in page.entries {
+        let body = store.object(delivery.msg_id).await.unwrap();
+        lines.push(format!("{} {}", said(&body), delivery.sending.state.name().as_str()));
+    }
+    lines.join(", ")
+}
+
+async fn text_of(store: &dyn Store, record: &MsgRecord) -> String {
+    said(&store.object(record.msg_id).await.unwrap())
+}
+
+/// What a message says, of its canonical text.
+fn said(body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap();
+    body["content"]["content"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The kinds of all events, in order.
+async fn events(store: &dyn Store) -> String {
+    let events = store.events(0, 1_000).await.unwrap();
+    events.iter().map(|event| event.kind.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+async fn tunnel(store: &dyn Store, id: &str, strangers: Strangers, idempotent: bool) {
+    let tunnel = Tunnel { id: tunnel_id(id), provider: "stub".into(), strangers, idempotent };
+    store.put_tunnel(tunnel, at(0)).await.unwrap();
+}
+
+/// A tunnel that accepts everybody and takes no idempotency key.
+async fn lark(store: &dyn Store) {
+    tunnel(store, "lark", Strangers::Accept, false).await;
+}
+
+/// A contact of some level, who lives elsewhere.
+async fn contact(store: &dyn Store, who: &str, level: Level) {
+    put_contact(store, who, level, false).await;
+}
+
+/// A contact who reads his mail here.
+async fn lives_here(store: &dyn Store, who: &str) {
+    put_contact(store, who, Level::Friend, true).await;
+}
+
+async fn put_contact(store: &dyn Store, who: &str, level: Level, here: bool) {
+    let (did, names) = (did(who), vec![who.to_owned()]);
+    let contact = Contact { did, names, level, here, bindings: Vec::new() };
+    store.put_contact(contact, at(0)).await.unwrap();
+}
+
+fn binding(tunnel: &str, address: &str, priority: i32) -> Binding {
+    let (tunnel, address) = (tunnel_id(tunnel), address.to_owned());
+    Binding { tunnel, kind: EndpointKind::User, address, priority }
+}
+
+/// A group with these subscribers.
+async fn group(store: &dyn Store, group: &str, readers: &[&str]) {
+    store.put_group(&did(group), Some(group.to_owned()), at(0)).await.unwrap();
+    for reader in readers {
+        store.set_subscriber(&did(group), &did(reader), true, at(0)).await.unwrap();
+    }
+}

@@ -24,19 +24,22 @@ pub(super) fn dispatch(
     now: Timestamp,
 ) -> Result<Dispatched, StoreError> {
     let Dispatch { msg, tunnel, external_id } = dispatch;
-    let known = objects::find(tx.db, &msg.id())?;
-    if let Some(object) = known
-        && let records = records::placed(tx.db, object, &msg.id())?
-        && !records.is_empty()
-    {
-        return again(tx, object, msg.id(), records, now);
-    }
+    // The provider's name for it comes before its content: what is repeated may
+    // have been edited meanwhile.
     if let (Some(tunnel), Some(external_id)) = (tunnel, external_id)
         && let Some(object) = journal::heard(tx.db, tunnel, external_id)?
     {
         let (first, _) = objects::body(tx.db, object)?;
         let records = records::placed(tx.db, object, &first)?;
         return again(tx, object, first, records, now);
+    }
+    let known = objects::find(tx.db, &msg.id())?;
+    if let Some(object) = known
+        && let records = records::placed(tx.db, object, &msg.id())?
+        && !records.is_empty()
+    {
+        remember(tx, dispatch, object, now)?;
+        return again(tx, object, msg.id(), records, now);
     }
 
     let book = people::book(tx, msg, tunnel.as_ref())?;
@@ -55,16 +58,7 @@ pub(super) fn dispatch(
     };
 
     let object = keep(tx, known, msg)?;
-    let mut through = None;
-    if let Some(tunnel) = tunnel {
-        people::heard_from(tx, tunnel, now)?;
-        through = Some(people::row_of(tx, &tunnel.did())?);
-    }
-    if let (Some(through), Some(external_id)) = (through, external_id) {
-        let sql = "INSERT INTO heard (tunnel, external_id, object) VALUES (?1, ?2, ?3)";
-        let row = params![through, external_id, object];
-        tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
-    }
+    let through = remember(tx, dispatch, object, now)?;
     let subject = Subject { object, msg_id: &msg.id(), tunnel: through };
     let mut records = Vec::with_capacity(placements.len());
     for placement in &placements {
@@ -81,6 +75,24 @@ pub(super) fn dispatch(
     journal::append(tx, EventKind::Dispatched, about, &detail, now)?;
     let outcome = DispatchOutcome::Delivered { duplicate: false, records };
     Ok(Dispatched { msg_id: msg.id(), outcome })
+}
+
+/// Remembers which message the external id became. Returns the row of the tunnel.
+fn remember(
+    tx: &mut Tx<'_>,
+    dispatch: &Dispatch,
+    object: i64,
+    now: Timestamp,
+) -> Result<Option<i64>, StoreError> {
+    let Some(tunnel) = &dispatch.tunnel else { return Ok(None) };
+    people::heard_from(tx, tunnel, now)?;
+    let through = people::row_of(tx, &tunnel.did())?;
+    if let Some(external_id) = &dispatch.external_id {
+        let sql = "INSERT INTO heard (tunnel, external_id, object) VALUES (?1, ?2, ?3)";
+        let row = params![through, external_id, object];
+        tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    }
+    Ok(Some(through))
 }
 
 fn again(
@@ -146,6 +158,10 @@ pub(super) fn post(tx: &mut Tx<'_>, post: &Post, now: Timestamp) -> Result<Poste
     }
     let plans = plan_delivery(msg, &book)?;
 
+    let before = match known {
+        Some(object) => records::placed(tx.db, object, &msg.id())?,
+        None => Vec::new(),
+    };
     let object = keep(tx, known, msg)?;
     if let Some(key) = key {
         let sql = "INSERT INTO keys (key, object) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
@@ -175,10 +191,14 @@ pub(super) fn post(tx: &mut Tx<'_>, post: &Post, now: Timestamp) -> Result<Poste
         ways.push(Sent { target: plan.target_did.clone(), record_id: Some(id), plan: Some(plan) });
     }
     for target in plans.here {
-        let mut placements = Vec::new();
-        if !book.is_block(msg.author(), &target) {
-            place_here(&target, msg.author(), BoxKind::Inbox, &book, &mut placements);
+        if book.is_block(msg.author(), &target) {
+            // It may have come in before the target blocked its author.
+            let record_id = record_of(&before, &target);
+            ways.push(Sent { target, record_id, plan: None });
+            continue;
         }
+        let mut placements = Vec::new();
+        place_here(&target, msg.author(), BoxKind::Inbox, &book, &mut placements);
         let mut record_id = None;
         for placement in &placements {
             let placed = records::place(tx, &subject, placement, now)?;
@@ -200,6 +220,11 @@ fn find_key(tx: &Tx<'_>, key: &str) -> Result<Option<i64>, StoreError> {
         .map_err(fault)
 }
 
+/// The record in a box of `target`, which lives here.
+fn record_of(here: &[Placed], target: &Did) -> Option<RecordId> {
+    here.iter().find(|placed| placed.owner == *target).map(|placed| placed.record_id)
+}
+
 /// The answer that the first caller got.
 fn ways_of(tx: &Tx<'_>, object: i64, msg: &MsgObject) -> Result<Vec<Sent>, StoreError> {
     let away = deliveries::of_object(tx.db, object, monoco_core::object::MAX_TARGETS)?;
@@ -216,7 +241,7 @@ fn ways_of(tx: &Tx<'_>, object: i64, msg: &MsgObject) -> Result<Vec<Sent>, Store
         if ways.iter().any(|way| way.target == *target) {
             continue;
         }
-        let record_id = here.iter().find(|placed| placed.owner == *target).map(|p| p.record_id);
+        let record_id = record_of(&here, target);
         ways.push(Sent { target: target.clone(), record_id, plan: None });
     }
     Ok(ways)

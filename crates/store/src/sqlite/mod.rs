@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use monoco_core::contact::{Binding, Contact, Tunnel};
 use monoco_core::delivery::{Delivery, Outcome, SendState};
 use monoco_core::did::{Did, TunnelId};
@@ -28,8 +27,8 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::blobs::{self, Blobs, Unkept};
 use crate::{
-    Again, Boxes, Dispatch, Dispatched, Figures, Group, Hint, Journal, Line, Page, People, Post,
-    Posted, Session, StoreError, StoreHealth, Swept, Taken, Trace, Window,
+    Again, BoxSummary, Boxes, Dispatch, Dispatched, Figures, Group, Hint, Journal, Line, Page,
+    People, Post, Posted, Session, StoreError, StoreHealth, Swept, Taken, Trace, Window,
 };
 use checkpoint::Checkpointer;
 use open::fault;
@@ -37,6 +36,7 @@ use records::Ended;
 use sessions::{SessionStub, Stub};
 use writer::{Board, Tally, Writer};
 
+mod boxes;
 mod center;
 mod checkpoint;
 mod deliveries;
@@ -46,6 +46,8 @@ mod open;
 mod people;
 mod records;
 mod sessions;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 /// Connections that read at the same time.
@@ -54,17 +56,18 @@ const READERS: usize = 4;
 /// Hints a listener may fall behind before it has to look for itself.
 const HINTS: usize = 1024;
 
-/// Rows a single sweep or release moves, so that nobody waits long behind it.
-const RELEASED: usize = 10_000;
+/// Rows of each kind that one commit of a release moves, so that nobody waits long
+/// behind it.
+const RELEASED: usize = 1_000;
 
 /// The embedded store.
 #[derive(Debug)]
 pub struct SqliteStore {
     // Dropped in this order: the checkpointer outlives the writer that wakes it,
-    // and whoever closes last tidies the log away.
+    // and whoever closes last tidies the log away, which a reader can't.
+    readers: Arc<Readers>,
     writer: Writer,
     _checkpointer: Checkpointer,
-    readers: Arc<Readers>,
     blobs: Arc<Blobs>,
     board: Arc<Board>,
 }
@@ -191,7 +194,12 @@ impl Readers {
             Some(db) => db,
             None => open::reader(&self.path)?,
         };
-        let result = work(&db);
+        // One snapshot for all of it: between two statements the writer may move a
+        // row from where we have not looked yet to where we have.
+        let tx = db.unchecked_transaction().map_err(fault)?;
+        let result = work(&tx);
+        // Nothing was written that could be lost with it.
+        drop(tx);
         if let Ok(mut idle) = self.idle.lock() {
             idle.push(db);
         }
@@ -215,11 +223,11 @@ impl Boxes for SqliteStore {
                 return vec![Err(error); count];
             }
         }
-        // All of them are waiting before the writer looks, so they share a commit.
-        let answers = batch
-            .into_iter()
-            .map(|dispatch| self.writer.run(move |tx| center::dispatch(tx, &dispatch, now)));
-        join_all(answers).await
+        let answers = self
+            .writer
+            .run(move |tx| tx.each(&batch, |tx, dispatch| center::dispatch(tx, dispatch, now)))
+            .await;
+        answers.unwrap_or_else(|error| vec![Err(error); count])
     }
 
     async fn post(&self, post: Post, now: Timestamp) -> Result<Posted, StoreError> {
@@ -234,7 +242,11 @@ impl Boxes for SqliteStore {
         if id.kind() == ObjKind::Bytes {
             return self.text(id, None).await;
         }
-        let (_, body) = self.read(move |db| objects::body(db, objects::row_of(db, &id)?)).await?;
+        let (stored, body) =
+            self.read(move |db| objects::body(db, objects::row_of(db, &id)?)).await?;
+        if stored != id {
+            return Err(StoreError::Missing { what: "object", key: id.to_string() });
+        }
         self.text(id, body).await
     }
 
@@ -363,6 +375,10 @@ impl Boxes for SqliteStore {
         self.read(move |db| deliveries::list(db, &tunnel, &states, &window)).await
     }
 
+    async fn boxes(&self, window: Window) -> Result<Page<BoxSummary>, StoreError> {
+        self.read(move |db| boxes::list(db, &window)).await
+    }
+
     async fn sweep(&self, again: Again, limit: usize, now: Timestamp) -> Result<Swept, StoreError> {
         // Looking costs nothing; a commit does.
         if !self.read(move |db| any_ended(db, now)).await? {
@@ -384,16 +400,25 @@ impl Boxes for SqliteStore {
         again: Again,
         now: Timestamp,
     ) -> Result<Swept, StoreError> {
-        let prefix = prefix.to_owned();
-        self.writer
-            .run(move |tx| {
-                let held = Ended::ByHolder(&prefix);
-                Ok(Swept {
-                    records: records::sweep(tx, held, RELEASED, now)?,
-                    deliveries: deliveries::sweep(tx, held, again, RELEASED, now)?,
+        let mut all = Swept::default();
+        loop {
+            let prefix = prefix.to_owned();
+            let some = self
+                .writer
+                .run(move |tx| {
+                    let held = Ended::ByHolder(&prefix);
+                    Ok(Swept {
+                        records: records::sweep(tx, held, RELEASED, now)?,
+                        deliveries: deliveries::sweep(tx, held, again, RELEASED, now)?,
+                    })
                 })
-            })
-            .await
+                .await?;
+            all.records += some.records;
+            all.deliveries += some.deliveries;
+            if some.records < RELEASED && some.deliveries < RELEASED {
+                return Ok(all);
+            }
+        }
     }
 
     fn hints(&self) -> broadcast::Receiver<Hint> {

@@ -47,6 +47,42 @@ pub(super) struct Tx<'c> {
     pub(super) parties: &'c mut HashMap<String, i64>,
     /// What is told to the others once it is committed.
     pub(super) news: News,
+    /// Whether what a command wrote before it is refused must be undone at once,
+    /// because the commands around it have to stay.
+    careful: bool,
+}
+
+impl Tx<'_> {
+    /// Does `work` for each of `items`. One that is refused leaves nothing behind
+    /// and does not harm the others.
+    ///
+    /// # Errors
+    ///
+    /// When one was refused after it had written, and this is not the careful run.
+    pub(super) fn each<I, T>(
+        &mut self,
+        items: &[I],
+        work: impl Fn(&mut Self, &I) -> Result<T, StoreError>,
+    ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
+        let mut answers = Vec::with_capacity(items.len());
+        for item in items {
+            if self.careful {
+                let mut answer = None;
+                savepoint(self, |tx| answer.insert(work(tx, item)).is_ok())?;
+                answers.extend(answer);
+                continue;
+            }
+            let written = self.db.total_changes();
+            let answer = work(self, item);
+            if let Err(error) = &answer
+                && (self.db.is_autocommit() || self.db.total_changes() != written)
+            {
+                return Err(error.clone());
+            }
+            answers.push(answer);
+        }
+        Ok(answers)
+    }
 }
 
 /// What a commit changes for those who watch.
@@ -285,7 +321,7 @@ fn run_together(
             parties.clear();
         }
         let written = db.total_changes();
-        let mut tx = Tx { db, parties, news: News::default() };
+        let mut tx = Tx { db, parties, news: News::default(), careful: false };
         if command.run(&mut tx) {
             news.add(tx.news);
         } else if db.is_autocommit() {
@@ -315,7 +351,7 @@ fn run_apart(
 ) -> Result<(), StoreError> {
     execute(db, "BEGIN IMMEDIATE")?;
     for command in batch {
-        let mut tx = Tx { db, parties, news: News::default() };
+        let mut tx = Tx { db, parties, news: News::default(), careful: true };
         savepoint(&mut tx, |tx| command.run(tx))?;
         news.add(tx.news);
     }
@@ -323,7 +359,10 @@ fn run_apart(
 }
 
 /// Runs `work` in a savepoint, and undoes it unless it says that it is to stay.
-fn savepoint(tx: &mut Tx<'_>, work: impl FnOnce(&mut Tx<'_>) -> bool) -> Result<(), StoreError> {
+fn savepoint<'c>(
+    tx: &mut Tx<'c>,
+    work: impl FnOnce(&mut Tx<'c>) -> bool,
+) -> Result<(), StoreError> {
     execute(tx.db, "SAVEPOINT command")?;
     let before = std::mem::take(&mut tx.news);
     let keep = work(tx);

@@ -1,0 +1,277 @@
+//! The laws on SQLite, and what only SQLite promises.
+
+use std::fs;
+use std::sync::mpsc;
+
+use futures_util::future::join_all;
+use monoco_core::object::{MsgObject, ObjKind};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::Shared;
+use crate::conformance::Home;
+
+#[async_trait]
+impl Home for TempDir {
+    async fn open(&self) -> Shared {
+        Arc::new(SqliteStore::open(self.path()).unwrap())
+    }
+}
+
+fn home() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+mod laws {
+    crate::conformance::every_law!(crate::sqlite::tests::home);
+}
+
+const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
+
+fn chat(text: &str) -> MsgObject {
+    let msg = json!({"from": "did:web:ann", "to": ["did:web:bob"], "kind": "chat",
+                     "content": {"content": text}});
+    MsgObject::seal(msg).unwrap()
+}
+
+async fn put_in(store: &SqliteStore, msg: MsgObject) -> Dispatched {
+    let one = Dispatch { msg, tunnel: None, external_id: None };
+    store.dispatch(vec![one], NOON).await.remove(0).unwrap()
+}
+
+async fn texts(store: &SqliteStore) -> usize {
+    let window = Window { beyond: None, limit: 1_000, newest_first: false };
+    let bob = "did:web:bob".parse().unwrap();
+    store.records(&bob, BoxKind::Inbox, &[], window).await.unwrap().entries.len()
+}
+
+/// Changes one byte after each occurrence of `text` in the files below `dir`.
+fn damage(dir: &Path, text: &str) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            damage(&path, text);
+            continue;
+        }
+        let mut bytes = fs::read(&path).unwrap();
+        let hits: Vec<_> = bytes
+            .windows(text.len())
+            .enumerate()
+            .filter(|(_, window)| *window == text.as_bytes())
+            .map(|(at, _)| at)
+            .collect();
+        for at in hits {
+            bytes[at] ^= 1;
+        }
+        fs::write(&path, bytes).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_object_is_not_handed_out() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let (small, large) = (chat("treasure"), chat(&"treasure ".repeat(10_000)));
+    let bytes = store.keep_bytes(b"treasure".to_vec()).await.unwrap();
+    put_in(&store, small.clone()).await;
+    put_in(&store, large.clone()).await;
+    drop(store);
+
+    damage(dir.path(), "treasure");
+    let store = SqliteStore::open(dir.path()).unwrap();
+    for id in [small.id(), large.id(), bytes] {
+        let body = store.object(id).await;
+        assert!(matches!(body, Err(StoreError::Damaged { .. })), "{body:?}");
+    }
+    assert!(matches!(store.trace(small.id()).await, Err(StoreError::Damaged { .. })));
+}
+
+#[tokio::test]
+async fn a_lost_file_is_said_to_be_missing() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let large = chat(&"treasure ".repeat(10_000));
+    put_in(&store, large.clone()).await;
+    fs::remove_dir_all(dir.path().join("blobs")).unwrap();
+    assert!(matches!(store.object(large.id()).await, Err(StoreError::Missing { .. })));
+}
+
+#[tokio::test]
+async fn a_closed_store_has_tidied_its_log_away() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    put_in(&store, chat("hello")).await;
+    assert_eq!(texts(&store).await, 1);
+    drop(store);
+    let mut names: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["blobs", "monoco.db"]);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_left_alone() {
+    let dir = home();
+    drop(SqliteStore::open(dir.path()).unwrap());
+    let db = Connection::open(dir.path().join("monoco.db")).unwrap();
+    db.pragma_update(None, "user_version", 1_000).unwrap();
+    drop(db);
+    let refused = SqliteStore::open(dir.path()).map(drop);
+    let Err(StoreError::Unavailable(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("schema 1000"), "{why}");
+}
+
+/// Runs `commands` in one commit: the writer is held up until all of them wait.
+async fn together<T: Send + 'static>(
+    store: &SqliteStore,
+    commands: Vec<impl Fn(&mut writer::Tx<'_>) -> Result<T, StoreError> + Send + 'static>,
+) -> Vec<Result<T, StoreError>> {
+    let (go, gate) = mpsc::channel::<()>();
+    let held = store.writer.run(move |_| {
+        // Once it is open it stays open, for a command may be run twice.
+        let _ = gate.recv();
+        Ok(())
+    });
+    let commands = join_all(commands.into_iter().map(|work| store.writer.run(work)));
+    // Polled in this order, so that everybody waits before the gate opens.
+    let ((), answers, ()) =
+        tokio::join!(async { held.await.unwrap() }, commands, async { drop(go) });
+    answers
+}
+
+fn note(tx: &writer::Tx<'_>, text: &str) {
+    tx.db.execute("INSERT INTO keys (key, object) VALUES (?1, 0)", [text]).unwrap();
+}
+
+fn notes(store: &SqliteStore) -> Vec<String> {
+    store
+        .readers
+        .with(|db| {
+            let mut statement = db.prepare("SELECT key FROM keys ORDER BY key").unwrap();
+            let rows = statement.query_map([], |row| row.get(0)).unwrap();
+            Ok(rows.collect::<Result<_, _>>().unwrap())
+        })
+        .unwrap()
+}
+
+#[tokio::test]
+async fn one_that_fails_after_writing_does_not_harm_its_neighbours() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let command = |text: &'static str| {
+        move |tx: &mut writer::Tx<'_>| {
+            note(tx, text);
+            people::row_of(tx, &format!("did:web:{text}").parse().unwrap())?;
+            if text == "bad" { Err(StoreError::Full) } else { Ok(text) }
+        }
+    };
+    let answers = together(&store, vec![command("first"), command("bad"), command("last")]).await;
+    assert!(
+        matches!(&answers[..], [Ok("first"), Err(StoreError::Full), Ok("last")]),
+        "{answers:?}"
+    );
+    assert_eq!(notes(&store), ["first", "last"]);
+    for (who, known) in [("first", true), ("bad", false), ("last", true)] {
+        let did: Did = format!("did:web:{who}").parse().unwrap();
+        let row = store.writer.run(move |tx| people::peek(tx, &did)).await.unwrap();
+        assert_eq!(row.is_some(), known, "{who}");
+    }
+}
+
+#[tokio::test]
+async fn one_of_a_batch_that_fails_after_writing_does_not_harm_the_others() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let batch = |texts: &'static [&'static str]| {
+        move |tx: &mut writer::Tx<'_>| {
+            tx.each(texts, |tx, text| {
+                note(tx, text);
+                if *text == "bad" { Err(StoreError::Full) } else { Ok(*text) }
+            })
+        }
+    };
+    let batches = vec![batch(&["neighbour"]), batch(&["first", "bad", "last"])];
+    let answers = together(&store, batches).await;
+    let [Ok(_), Ok(answers)] = &answers[..] else { panic!("{answers:?}") };
+    assert!(
+        matches!(&answers[..], [Ok("first"), Err(StoreError::Full), Ok("last")]),
+        "{answers:?}"
+    );
+    assert_eq!(notes(&store), ["first", "last", "neighbour"]);
+}
+
+#[tokio::test]
+async fn a_panic_costs_one_command_and_not_the_writer() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let command = |text: &'static str| {
+        move |tx: &mut writer::Tx<'_>| {
+            note(tx, text);
+            assert_ne!(text, "bad", "as it was to happen");
+            Ok(())
+        }
+    };
+    let answers = together(&store, vec![command("first"), command("bad"), command("last")]).await;
+    assert!(
+        matches!(&answers[..], [Ok(()), Err(StoreError::Unavailable(_)), Ok(())]),
+        "{answers:?}"
+    );
+    assert_eq!(notes(&store), ["first", "last"]);
+    put_in(&store, chat("life goes on")).await;
+    assert_eq!(texts(&store).await, 1);
+}
+
+/// A list is read state by state. A record that changes its state meanwhile must
+/// be neither missed nor shown twice.
+#[tokio::test]
+async fn a_list_is_one_snapshot() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    put_in(&store, chat("restless")).await;
+    let bob: Did = "did:web:bob".parse().unwrap();
+    let holder = Holder::anonymous();
+    let guard = || Guard { epoch: None, holder: Holder::anonymous() };
+    let toss = async {
+        for _ in 0..50 {
+            let (now, term) = (NOON, Term::DEFAULT);
+            let taken =
+                store.take_record(&bob, BoxKind::Inbox, holder.clone(), term, now).await.unwrap();
+            let id = taken.unwrap().entry.id;
+            store.mark_record(id, ReadState::Unread, guard(), None, term, now).await.unwrap();
+        }
+    };
+    let watch = async {
+        for _ in 0..100 {
+            assert_eq!(texts(&store).await, 1);
+        }
+    };
+    tokio::join!(toss, watch);
+}
+
+#[tokio::test]
+async fn what_is_waiting_when_the_store_closes_is_still_done() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let asked = store.writer.run(|tx| {
+        note(tx, "asked");
+        Ok(())
+    });
+    // Polled once, so that it waits in the queue, and then never again.
+    assert!(futures_util::FutureExt::now_or_never(asked).is_none());
+    drop(store);
+    assert_eq!(notes(&SqliteStore::open(dir.path()).unwrap()), ["asked"]);
+}
+
+#[tokio::test]
+async fn bytes_and_messages_do_not_share_a_name() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let msg = chat("hello");
+    put_in(&store, msg.clone()).await;
+    let as_bytes = ObjId::from_parts(ObjKind::Bytes, *msg.id().hash());
+    let as_receipt = ObjId::from_parts(ObjKind::Receipt, *msg.id().hash());
+    for id in [as_bytes, as_receipt] {
+        assert!(matches!(store.object(id).await, Err(StoreError::Missing { .. })), "{id}");
+    }
+}
