@@ -32,6 +32,7 @@ pub(crate) mod boxes;
 pub(crate) mod deliveries;
 pub(crate) mod dispatch;
 pub(crate) mod journal;
+pub(crate) mod model;
 pub(crate) mod people;
 
 /// A place where a store lives while its laws are checked.

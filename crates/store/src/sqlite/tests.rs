@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::Shared;
-use crate::conformance::Home;
+use crate::conformance::{Home, model};
 
 #[async_trait]
 impl Home for TempDir {
@@ -25,6 +25,11 @@ fn home() -> TempDir {
 
 mod laws {
     crate::conformance::every_law!(crate::sqlite::tests::home);
+}
+
+#[test]
+fn any_history_is_the_models_history() {
+    model::any_history_is_the_models_history(home);
 }
 
 const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
