@@ -1,2 +1,22 @@
-//! The courier and its command line.
-fn main() {}
+//! One post office for people and AI agents: the courier and its command line.
+//!
+//! # Reading order
+//!
+//! * [`serve`]: builds the courier. The only place that wires.
+//! * [`center`]: what the hub does with messages, for whoever asks.
+//! * [`courier`]: what runs in the background.
+//! * [`api`]: the HTTP door. One guard in front of all of it.
+//! * [`cli`]: the command line. The only place that prints.
+//! * [`home`], [`clock`]: the files around the store; the only caller of `now()`.
+
+mod api;
+mod center;
+mod cli;
+mod clock;
+mod courier;
+mod home;
+mod serve;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,0 +1,131 @@
+//! The log of events: a page, or a stream that goes on.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, Stream};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use utoipa::{IntoParams, ToSchema};
+
+use super::Api;
+use super::input::{self, Query};
+use super::problem::{Problem, ProblemView};
+use super::views::EventView;
+use crate::center::Center;
+
+/// Events read from the store at once.
+const CHUNK: usize = 200;
+
+/// How long a stream may go without looking when no hint comes.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// From where.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct EventQuery {
+    /// Only events after this number; a stream starts at the end when it is left out
+    after: Option<i64>,
+    /// Most events of a page, 1 to 1000
+    limit: Option<i64>,
+}
+
+/// A page of events.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Events {
+    events: Vec<EventView>,
+    /// Ask for events after this number next
+    last: i64,
+}
+
+/// Read what happened
+///
+/// A JSON page of events after number `after`, oldest first. With
+/// `Accept: text/event-stream` a stream that goes on; `Last-Event-ID` resumes it.
+#[utoipa::path(
+    get, path = "/api/v1/events", tag = "events",
+    params(
+        EventQuery,
+        ("Last-Event-ID" = Option<i64>, Header, description = "Where a stream broke off"),
+    ),
+    responses((status = 200, body = Events), (status = "4XX", body = ProblemView))
+)]
+pub async fn events(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    Query(query): Query<EventQuery>,
+) -> Result<Response, Problem> {
+    let wants_stream = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|accept| accept.contains("text/event-stream"));
+    let after = match headers.get("last-event-id") {
+        Some(value) => Some(number("Last-Event-ID", value.to_str().unwrap_or_default())?),
+        None => query.after,
+    };
+    if after.is_some_and(|after| after < 0) {
+        return Err(Problem::bad_parameter("after", "want a number from 0"));
+    }
+    if wants_stream {
+        let hints = api.center.store().newest_event();
+        let after = after.unwrap_or_else(|| *hints.borrow());
+        return Ok(stream(api.center, after, hints).into_response());
+    }
+    let after = after.unwrap_or(0);
+    let limit = input::count("limit", query.limit, 100, input::MAX_PAGE)?;
+    let events = api.center.store().events(after, limit).await?;
+    let last = events.last().map_or(after, |event| event.seq);
+    let events = events.into_iter().map(Into::into).collect();
+    Ok(axum::Json(Events { events, last }).into_response())
+}
+
+fn number(name: &str, text: &str) -> Result<i64, Problem> {
+    text.parse().map_err(|_| Problem::bad_parameter(name, "want a number from 0"))
+}
+
+fn stream(
+    center: Center,
+    after: i64,
+    hints: watch::Receiver<i64>,
+) -> Sse<impl Stream<Item = Result<sse::Event, Infallible>>> {
+    struct Reader {
+        center: Center,
+        after: i64,
+        hints: watch::Receiver<i64>,
+        read: std::vec::IntoIter<monoco_core::event::Event>,
+    }
+    let reader = Reader { center, after, hints, read: Vec::new().into_iter() };
+    let events = stream::unfold(reader, async |mut reader| {
+        loop {
+            if let Some(event) = reader.read.next() {
+                reader.after = event.seq;
+                let item = sse::Event::default()
+                    .id(event.seq.to_string())
+                    .event(event.kind.as_str())
+                    .json_data(EventView::from(event));
+                // An event is plain JSON; should one not be, the next is.
+                let Ok(item) = item else { continue };
+                return Some((Ok(item), reader));
+            }
+            // Seen before reading, so that a commit in between is not missed.
+            reader.hints.mark_unchanged();
+            match reader.center.store().events(reader.after, CHUNK).await {
+                Ok(events) if !events.is_empty() => reader.read = events.into_iter(),
+                Ok(_) => {
+                    let changed = tokio::time::timeout(LOOK, reader.hints.changed()).await;
+                    if let Ok(Err(_)) = changed {
+                        // The store is closed.
+                        return None;
+                    }
+                }
+                // The reader comes back with `Last-Event-ID` and misses nothing.
+                Err(_) => return None,
+            }
+        }
+    });
+    Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
+}

@@ -1,0 +1,221 @@
+//! How the courier is, for people and for Prometheus.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicI64;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use monoco_core::delivery::SendState;
+use monoco_core::did::TunnelId;
+use monoco_core::record::{BoxKind, ReadState};
+use monoco_store::{Figures, StoreHealth};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::Api;
+use super::problem::{Problem, ProblemView};
+
+/// A tunnel that the courier runs itself.
+#[derive(Clone, Debug)]
+pub struct Running {
+    pub id: TunnelId,
+    pub provider: &'static str,
+}
+
+/// How the courier is.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Health {
+    /// `ok`, `degraded` (it reads but can't write now) or `failed` (restart it)
+    status: &'static str,
+    version: &'static str,
+    adapters: BTreeMap<String, AdapterHealth>,
+    metrics: Counts,
+    storage: Storage,
+    /// Age of the oldest delivery that is not yet sent
+    oldest_waiting_delivery_ms: Option<i64>,
+}
+
+/// How a tunnel is.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdapterHealth {
+    /// `hearing`, `quiet`, `deaf` or `down`
+    status: &'static str,
+    mode: &'static str,
+}
+
+/// The plain figures.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Counts {
+    messages_received: i64,
+    messages_sent: i64,
+    messages_pending: i64,
+}
+
+/// Whether what comes in can be kept.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Storage {
+    /// `ok`, `full`, `failing` or `broken`
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+/// How the courier is
+///
+/// Needs no token. 503 when nothing is accepted until it is restarted.
+#[utoipa::path(
+    get, path = "/health", tag = "health", security(),
+    responses((status = 200, body = Health), (status = 503, body = Health))
+)]
+pub async fn health(State(api): State<Api>) -> Response {
+    let (storage, detail) = match api.center.store().health() {
+        StoreHealth::Ok => ("ok", None),
+        StoreHealth::Full => ("full", None),
+        StoreHealth::Failing(why) => ("failing", Some(why)),
+        StoreHealth::Broken(why) => ("broken", Some(why)),
+    };
+    let figures = api.center.store().figures().await;
+    let (status, code) = match (storage, &figures) {
+        ("broken", _) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
+        ("ok", Ok(_)) => ("ok", StatusCode::OK),
+        _ => ("degraded", StatusCode::OK),
+    };
+    let figures = figures.unwrap_or_default();
+    let age = figures.oldest_waiting.map(|at| api.center.now().ms().saturating_sub(at.ms()).max(0));
+    let adapters = api.adapters.iter().map(|adapter| {
+        let health = AdapterHealth { status: "quiet", mode: adapter.provider };
+        (adapter.id.to_string(), health)
+    });
+    let health = Health {
+        status,
+        version: env!("CARGO_PKG_VERSION"),
+        adapters: adapters.collect(),
+        metrics: Counts::from(&figures),
+        storage: Storage { status: storage, detail },
+        oldest_waiting_delivery_ms: age,
+    };
+    (code, axum::Json(health)).into_response()
+}
+
+impl From<&Figures> for Counts {
+    fn from(figures: &Figures) -> Self {
+        let records = |keep: fn(BoxKind, ReadState) -> bool| {
+            let kept = figures.records.iter().filter(|((kind, state), _)| keep(*kind, *state));
+            kept.map(|(_, count)| count).sum::<i64>()
+        };
+        let deliveries = |states: &[SendState]| {
+            states.iter().filter_map(|state| figures.deliveries.get(state)).sum::<i64>()
+        };
+        let waiting = [SendState::Wait, SendState::Failed, SendState::Sending, SendState::Held];
+        Self {
+            messages_received: records(|kind, _| kind != BoxKind::Outbox),
+            messages_sent: deliveries(&[SendState::Sent]),
+            messages_pending: records(|kind, state| {
+                kind == BoxKind::Inbox && matches!(state, ReadState::Unread | ReadState::Reading)
+            }) + deliveries(&waiting),
+        }
+    }
+}
+
+/// What the courier counts since it started.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Request, Counter>,
+    dispatches: Family<Outcome, Counter>,
+    posts: Family<Outcome, Counter>,
+    records: Family<Held, Gauge<i64, AtomicI64>>,
+    deliveries: Family<OnItsWay, Gauge<i64, AtomicI64>>,
+    writable: Gauge<i64, AtomicI64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    route: String,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Held {
+    r#box: &'static str,
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OnItsWay {
+    state: &'static str,
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("monoco");
+        let requests = Family::default();
+        let dispatches = Family::default();
+        let posts = Family::default();
+        let records = Family::default();
+        let deliveries = Family::default();
+        let writable = Gauge::default();
+        registry.register("http_requests", "Requests by route and status", requests.clone());
+        registry.register("dispatches", "Messages that came in, by outcome", dispatches.clone());
+        registry.register("posts", "Messages that were to go out, by outcome", posts.clone());
+        registry.register("records", "Records by box and state", records.clone());
+        registry.register("deliveries", "Deliveries by state", deliveries.clone());
+        registry.register("store_writable", "1 when the store takes writes", writable.clone());
+        Self { registry, requests, dispatches, posts, records, deliveries, writable }
+    }
+
+    /// Counts a request.
+    pub fn count(&self, route: &str, status: StatusCode) {
+        let request = Request { route: route.to_owned(), status: status.as_u16() };
+        self.requests.get_or_create(&request).inc();
+    }
+
+    /// Counts a message that came in.
+    pub fn dispatch(&self, outcome: &'static str) {
+        self.dispatches.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Counts a message that was to go out.
+    pub fn post(&self, outcome: &'static str) {
+        self.posts.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    fn take_in(&self, figures: &Figures, health: &StoreHealth) {
+        for ((kind, state), count) in &figures.records {
+            let held = Held { r#box: kind.as_str(), state: state.as_str() };
+            self.records.get_or_create(&held).set(*count);
+        }
+        for (state, count) in &figures.deliveries {
+            self.deliveries.get_or_create(&OnItsWay { state: state.as_str() }).set(*count);
+        }
+        self.writable.set(i64::from(*health == StoreHealth::Ok));
+    }
+}
+
+/// The figures in the format of Prometheus
+#[utoipa::path(
+    get, path = "/metrics", tag = "health",
+    responses((status = 200, body = String), (status = "4XX", body = ProblemView))
+)]
+pub async fn metrics(State(api): State<Api>) -> Result<Response, Problem> {
+    let store = api.center.store();
+    api.metrics.take_in(&store.figures().await?, &store.health());
+    let mut text = String::new();
+    // Writing into a string can't fail.
+    let _ = encode(&mut text, &api.metrics.registry);
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}

@@ -1,0 +1,394 @@
+//! Messages in and out, and the objects themselves.
+
+use axum::body::Bytes;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use monoco_core::did::TunnelId;
+use monoco_core::heard::check_external_id;
+use monoco_core::object::{MsgObject, ObjId, ObjKind};
+use monoco_core::time::Timestamp;
+use monoco_store::{Dispatch, DispatchOutcome, Dispatched, Posted, StoreError};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::input::{self, Json, Segments};
+use super::problem::{Problem, ProblemView};
+use super::views::PlanView;
+use super::{Api, health};
+
+/// Most messages of one batch.
+const MAX_LINES: usize = 1_000;
+
+/// Longest idempotency key, in bytes.
+const MAX_KEY: usize = 256;
+
+/// A message that came in.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DispatchBody {
+    /// The message: `from`, `to`, `kind`, `content`, …
+    #[schema(value_type = Object)]
+    msg: Value,
+    /// The id you think it has; refused when it has another
+    msg_id: Option<String>,
+    ingress: Option<Ingress>,
+}
+
+/// How it came in.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ingress {
+    /// The tunnel it came through
+    tunnel: Option<String>,
+    /// The provider's stable id of it, by which a repetition is recognised
+    external_id: Option<String>,
+}
+
+/// What became of a message that came in.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DispatchAnswer {
+    /// The line of a batch, from 1
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    /// Whether it is in the boxes of whom it is for
+    ok: bool,
+    /// Why not: `blocked` or `stranger`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    msg_id: String,
+    /// Whether it had come before; then nothing was done
+    duplicate: bool,
+    delivered: Vec<PlacedView>,
+}
+
+/// A record that was made.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PlacedView {
+    owner: String,
+    r#box: &'static str,
+    record_id: String,
+}
+
+/// Put a message that came in into its boxes
+///
+/// Repeating it does nothing and says so. With `Content-Type: application/x-ndjson`
+/// the body is a batch, one such object per line, and so is the answer: one line for
+/// each, in order, all in one commit. A line that is refused does not harm the others.
+#[utoipa::path(
+    post, path = "/api/v1/dispatch", tag = "center",
+    request_body(content(
+        (DispatchBody = "application/json"),
+        (String = "application/x-ndjson"),
+    )),
+    responses(
+        (status = 200, body = DispatchAnswer),
+        (status = "4XX", body = ProblemView),
+        (status = "5XX", body = ProblemView),
+    )
+)]
+pub async fn dispatch(State(api): State<Api>, request: Request) -> Result<Response, Problem> {
+    match input::content_type(request.headers()) {
+        Some("application/json") => {
+            let bytes = input::body(request, input::MAX_JSON).await?;
+            let mut answers = api.center.dispatch(vec![read_dispatch(&bytes)?]).await;
+            let answer = answers.pop().unwrap_or_else(|| Err(lost_answer()))?;
+            api.metrics.dispatched(&answer.outcome);
+            Ok(axum::Json(DispatchAnswer::new(answer, None)).into_response())
+        }
+        Some("application/x-ndjson") => {
+            let bytes = input::body(request, input::MAX_BATCH).await?;
+            dispatch_batch(&api, &bytes).await
+        }
+        _ => Err(Problem::wrong_type("application/json` or `application/x-ndjson")),
+    }
+}
+
+async fn dispatch_batch(api: &Api, bytes: &[u8]) -> Result<Response, Problem> {
+    let lines: Vec<_> = bytes
+        .split(|byte| *byte == b'\n')
+        .enumerate()
+        .filter(|(_, line)| !line.trim_ascii().is_empty())
+        .collect();
+    if lines.len() > MAX_LINES {
+        let why = format!("{} lines; {MAX_LINES} is the most", lines.len());
+        return Err(Problem::bad_field("body", why));
+    }
+    let read: Vec<_> = lines.iter().map(|(_, line)| read_dispatch(line)).collect();
+    let good: Vec<_> = read.iter().filter_map(|line| line.as_ref().ok().cloned()).collect();
+    let mut answers = api.center.dispatch(good).await.into_iter();
+    let mut text = Vec::new();
+    for ((at, _), read) in lines.into_iter().zip(read) {
+        let answer = match read {
+            Ok(_) => answers.next().unwrap_or_else(|| Err(lost_answer())).map_err(Problem::from),
+            Err(problem) => Err(problem),
+        };
+        let written = match answer {
+            Ok(answer) => {
+                api.metrics.dispatched(&answer.outcome);
+                serde_json::to_writer(&mut text, &DispatchAnswer::new(answer, Some(at + 1)))
+            }
+            Err(problem) => serde_json::to_writer(&mut text, &problem.line(at + 1)),
+        };
+        written.map_err(|error| Problem::wrong_shape(&error))?;
+        text.push(b'\n');
+    }
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], text).into_response())
+}
+
+fn lost_answer() -> StoreError {
+    StoreError::Unavailable("the store gave no answer".to_owned())
+}
+
+fn read_dispatch(bytes: &[u8]) -> Result<Dispatch, Problem> {
+    let body: DispatchBody = input::shape(monoco_core::json::parse(bytes)?)?;
+    let msg = seal(body.msg, body.msg_id.as_deref())?;
+    let Some(Ingress { tunnel, external_id }) = body.ingress else {
+        return Ok(Dispatch { msg, tunnel: None, external_id: None });
+    };
+    let parse = |name: String| name.parse::<TunnelId>();
+    let tunnel = tunnel.map(parse).transpose();
+    let tunnel = tunnel.map_err(|error| Problem::bad_field("ingress.tunnel", error))?;
+    if let Some(id) = &external_id {
+        check_external_id(id).map_err(|e| Problem::bad_field("ingress.external_id", e))?;
+        if tunnel.is_none() {
+            let why = "an external id needs the tunnel whose it is";
+            return Err(Problem::bad_field("ingress.tunnel", why));
+        }
+    }
+    Ok(Dispatch { msg, tunnel, external_id })
+}
+
+fn seal(msg: Value, shown: Option<&str>) -> Result<MsgObject, Problem> {
+    let msg = MsgObject::seal(msg)?;
+    let real = msg.id().to_string();
+    match shown {
+        Some(shown) if shown != real => Err(Problem::id_mismatch(shown, &real)),
+        _ => Ok(msg),
+    }
+}
+
+impl DispatchAnswer {
+    fn new(answer: Dispatched, line: Option<usize>) -> Self {
+        let msg_id = answer.msg_id.to_string();
+        let refused = |reason| Self {
+            line,
+            ok: false,
+            reason: Some(reason),
+            msg_id: msg_id.clone(),
+            duplicate: false,
+            delivered: Vec::new(),
+        };
+        match answer.outcome {
+            DispatchOutcome::Blocked => refused("blocked"),
+            DispatchOutcome::Dropped => refused("stranger"),
+            DispatchOutcome::Delivered { duplicate, records } => {
+                let delivered = records.into_iter().map(|placed| PlacedView {
+                    owner: placed.owner.into(),
+                    r#box: placed.box_kind.as_str(),
+                    record_id: placed.record_id.to_string(),
+                });
+                let delivered = delivered.collect();
+                Self { line, ok: true, reason: None, msg_id, duplicate, delivered }
+            }
+        }
+    }
+}
+
+/// A message that leaves its author's hands.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PostBody {
+    /// The message: `from`, `to`, `kind`, `content`, …
+    #[schema(value_type = Object)]
+    msg: Value,
+    /// The id you think it has; refused when it has another
+    msg_id: Option<String>,
+    /// Your own name for this send; the header `Idempotency-Key` says the same
+    idempotency_key: Option<String>,
+    /// Not to be sent before this: RFC 3339, or milliseconds since 1970
+    #[schema(value_type = Option<String>)]
+    schedule_at: Option<Value>,
+}
+
+/// What became of a message that left its author's hands.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PostAnswer {
+    /// Whether it is on its way to every target
+    ok: bool,
+    /// Why not: `blocked_author`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    msg_id: String,
+    /// Whether it was posted before; then nothing was done
+    duplicate: bool,
+    deliveries: Vec<SentView>,
+}
+
+/// How one target gets it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SentView {
+    target: String,
+    /// The tunnel; none for a target that lives here
+    tunnel: Option<String>,
+    /// The delivery, or the record in the target's box here; none when the target
+    /// has blocked the author
+    record_id: Option<String>,
+    plan: Option<PlanView>,
+}
+
+/// Put a message on its way to every target
+///
+/// All targets are resolved before anything is written; one that can't be reached
+/// fails the whole send, and is named. Repeating it does nothing and says so.
+#[utoipa::path(
+    post, path = "/api/v1/post_send", tag = "center",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Your own name for this send")),
+    request_body = PostBody,
+    responses(
+        (status = 200, body = PostAnswer),
+        (status = "4XX", body = ProblemView),
+        (status = "5XX", body = ProblemView),
+    )
+)]
+pub async fn post_send(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    Json(body): Json<PostBody>,
+) -> Result<axum::Json<PostAnswer>, Problem> {
+    let key = key(&headers, body.idempotency_key)?;
+    let not_before = body.schedule_at.as_ref().map(when).transpose()?;
+    let msg = seal(body.msg, body.msg_id.as_deref())?;
+    let answer = match api.center.post_send(msg, key, not_before).await? {
+        Posted::BlockedAuthor { msg_id } => PostAnswer {
+            ok: false,
+            reason: Some("blocked_author"),
+            msg_id: msg_id.to_string(),
+            duplicate: false,
+            deliveries: Vec::new(),
+        },
+        Posted::OnItsWay { msg_id, duplicate, ways } => PostAnswer {
+            ok: true,
+            reason: None,
+            msg_id: msg_id.to_string(),
+            duplicate,
+            deliveries: ways
+                .into_iter()
+                .map(|way| SentView {
+                    target: way.target.into(),
+                    tunnel: way.plan.as_ref().map(|plan| plan.tunnel_did.to_string()),
+                    record_id: way.record_id.map(|id| id.to_string()),
+                    plan: way.plan.map(Into::into),
+                })
+                .collect(),
+        },
+    };
+    api.metrics.posted(answer.ok, answer.duplicate);
+    Ok(axum::Json(answer))
+}
+
+fn key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, Problem> {
+    let header = match headers.get("idempotency-key") {
+        Some(value) => match value.to_str() {
+            Ok(text) => Some(text.to_owned()),
+            Err(_) => return Err(Problem::bad_parameter("Idempotency-Key", "want plain ASCII")),
+        },
+        None => None,
+    };
+    if let (Some(header), Some(field)) = (&header, &field)
+        && header != field
+    {
+        let why = "the header and the field say different things";
+        return Err(Problem::bad_field("idempotency_key", why));
+    }
+    let key = header.or(field);
+    if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_KEY) {
+        return Err(Problem::bad_field("idempotency_key", "want 1 to 256 bytes"));
+    }
+    Ok(key)
+}
+
+fn when(value: &Value) -> Result<Timestamp, Problem> {
+    let ms = match value {
+        Value::String(text) => text.parse::<jiff::Timestamp>().ok().map(|at| at.as_millisecond()),
+        Value::Number(number) => number.as_i64(),
+        _ => None,
+    };
+    // The year 9999 ends there; later is a slip of the pen.
+    match ms {
+        Some(ms @ 0..=253_402_300_799_999) => Ok(Timestamp::from_ms(ms)),
+        _ => Err(Problem::bad_field(
+            "schedule_at",
+            "want RFC 3339, such as 2026-02-06T20:45:00Z, or milliseconds since 1970",
+        )),
+    }
+}
+
+/// What plain bytes are called.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KeptBytes {
+    /// `sha256:` and the hash
+    id: String,
+    size: usize,
+}
+
+/// Keep plain bytes, such as an attachment
+///
+/// Name them in `content.refs` of a message by the id that comes back.
+#[utoipa::path(
+    post, path = "/api/v1/objects", tag = "center",
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 201, body = KeptBytes), (status = "4XX", body = ProblemView))
+)]
+pub async fn keep_bytes(
+    State(api): State<Api>,
+    request: Request,
+) -> Result<(StatusCode, axum::Json<KeptBytes>), Problem> {
+    if input::content_type(request.headers()) != Some("application/octet-stream") {
+        return Err(Problem::wrong_type("application/octet-stream"));
+    }
+    let bytes: Bytes = input::body(request, input::MAX_BYTES).await?;
+    let size = bytes.len();
+    let id = api.center.store().keep_bytes(bytes.into()).await?.to_string();
+    Ok((StatusCode::CREATED, axum::Json(KeptBytes { id, size })))
+}
+
+/// The object with this id
+///
+/// A message or a receipt as its canonical JSON; bytes as they are.
+#[utoipa::path(
+    get, path = "/api/v1/objects/{id}", tag = "center",
+    params(("id" = String, Path, description = "`cymsg:…`, `cymsgr:…` or `sha256:…`")),
+    responses((status = 200, body = Object), (status = "4XX", body = ProblemView))
+)]
+pub async fn object(State(api): State<Api>, path: Segments) -> Result<Response, Problem> {
+    let id: ObjId = path.parse("id")?;
+    let bytes = api.center.store().object(id).await?;
+    let (kind, disposition) = match id.kind() {
+        ObjKind::Msg | ObjKind::Receipt => ("application/json", "inline"),
+        // Bytes of a stranger are never shown by a browser.
+        ObjKind::Bytes => ("application/octet-stream", "attachment"),
+    };
+    let headers = [(header::CONTENT_TYPE, kind), (header::CONTENT_DISPOSITION, disposition)];
+    Ok((headers, bytes).into_response())
+}
+
+impl health::Metrics {
+    fn dispatched(&self, outcome: &DispatchOutcome) {
+        self.dispatch(match outcome {
+            DispatchOutcome::Delivered { duplicate: false, .. } => "delivered",
+            DispatchOutcome::Delivered { duplicate: true, .. } => "duplicate",
+            DispatchOutcome::Blocked => "blocked",
+            DispatchOutcome::Dropped => "dropped",
+        });
+    }
+
+    fn posted(&self, ok: bool, duplicate: bool) {
+        self.post(match (ok, duplicate) {
+            (true, false) => "posted",
+            (true, true) => "duplicate",
+            (false, _) => "blocked_author",
+        });
+    }
+}

@@ -1,0 +1,121 @@
+//! The HTTP door: all routes, and how they are served.
+//!
+//! Handlers translate; they contain no decisions. Everything passes one guard,
+//! and every refusal is made in one file.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderValue, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::center::Center;
+pub use guard::Door;
+pub use health::{Metrics, Running as Tunnel};
+use problem::Problem;
+
+mod boxes;
+mod events;
+mod guard;
+mod health;
+mod input;
+mod messages;
+mod people;
+mod problem;
+pub mod server;
+mod sessions;
+mod trace;
+mod views;
+
+/// What every handler works with.
+#[derive(Clone)]
+pub struct Api {
+    /// The hub.
+    pub center: Center,
+    /// What the courier counts.
+    pub metrics: Arc<Metrics>,
+    /// The tunnels this courier runs itself.
+    pub adapters: Arc<[Tunnel]>,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Monoco", description = "One post office for people and AI agents"),
+    modifiers(&Token),
+    security(("token" = []))
+)]
+struct Doc;
+
+struct Token;
+
+impl utoipa::Modify for Token {
+    fn modify(&self, doc: &mut utoipa::openapi::OpenApi) {
+        let components = doc.components.get_or_insert_default();
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        components.add_security_scheme("token", scheme);
+    }
+}
+
+/// All routes, behind the guard.
+pub fn router(api: Api, door: Door) -> Router {
+    let (router, doc) = OpenApiRouter::with_openapi(Doc::openapi())
+        .routes(routes!(messages::dispatch))
+        .routes(routes!(messages::post_send))
+        .routes(routes!(messages::keep_bytes))
+        .routes(routes!(messages::object))
+        .routes(routes!(boxes::boxes))
+        .routes(routes!(boxes::list))
+        .routes(routes!(boxes::peek))
+        .routes(routes!(boxes::next))
+        .routes(routes!(boxes::record))
+        .routes(routes!(boxes::update_state))
+        .routes(routes!(boxes::report))
+        .routes(routes!(people::contacts))
+        .routes(routes!(people::contact, people::put_contact, people::remove_contact))
+        .routes(routes!(people::bind, people::unbind))
+        .routes(routes!(people::block, people::unblock))
+        .routes(routes!(people::groups))
+        .routes(routes!(people::group, people::put_group))
+        .routes(routes!(people::subscribe, people::unsubscribe))
+        .routes(routes!(people::tunnels))
+        .routes(routes!(people::put_tunnel))
+        .routes(routes!(sessions::receipts, sessions::set_receipt))
+        .routes(routes!(sessions::sessions))
+        .routes(routes!(sessions::session))
+        .routes(routes!(events::events))
+        .routes(routes!(trace::trace))
+        .routes(routes!(health::health))
+        .routes(routes!(health::metrics))
+        .split_for_parts();
+    let doc = doc.to_pretty_json().unwrap_or_default();
+    let openapi = move || async move { ([(header::CONTENT_TYPE, "application/json")], doc) };
+    router
+        .route("/api/openapi.json", axum::routing::get(openapi))
+        .fallback(async || Problem::no_route())
+        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+        .layer(middleware::from_fn_with_state(api.clone(), observe))
+        .layer(middleware::from_fn_with_state(Arc::new(door), guard::check))
+        // Each handler limits its own body; see `input`.
+        .layer(DefaultBodyLimit::disable())
+        .with_state(api)
+}
+
+/// Counts a request, and sees that it is answered.
+async fn observe(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<axum::extract::MatchedPath>().cloned();
+    let answered = tokio::time::timeout(server::ANSWER, next.run(request)).await;
+    let mut response = answered.unwrap_or_else(|_| Problem::too_slow().into());
+    let route = route.as_ref().map_or("none", axum::extract::MatchedPath::as_str);
+    api.metrics.count(route, response.status());
+    // What is said here is for whoever asked, and for nobody's cache or frame.
+    let headers = response.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}

@@ -1,0 +1,323 @@
+//! What the hub does with messages, for whoever asks: HTTP, the command line,
+//! later MCP.
+//!
+//! The store decides nothing and the doors translate; what lies between is here:
+//! which time it is, how long a lease runs, what an id may mean.
+
+use std::sync::Arc;
+
+use monoco_core::delivery::{Delivery, Outcome, SendState};
+use monoco_core::did::Did;
+use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::object::{MsgObject, ObjId};
+use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
+use monoco_core::retry::{Failure, Retry};
+use monoco_core::time::Timestamp;
+use monoco_store::{
+    Again, Dispatch, Dispatched, Page, Post, Posted, Shared, StoreError, Taken, Trace, Window,
+};
+
+use crate::clock::{self, Clock};
+
+/// Expired deliveries that one `next` may clear away before it gives up.
+const CLEARED: usize = 100;
+
+/// The hub's verbs.
+#[derive(Clone)]
+pub struct Center {
+    store: Shared,
+    clock: Arc<Clock>,
+    retry: Retry,
+}
+
+/// A record or a delivery: whatever a box holds.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// Of a box that is read.
+    Record(MsgRecord),
+    /// Of a TUNNEL_OUTBOX.
+    Delivery(Delivery),
+}
+
+/// A state of either machine that a caller named.
+#[derive(Clone, Debug)]
+pub enum States {
+    /// Of records.
+    Read(Vec<ReadState>),
+    /// Of deliveries.
+    Send(Vec<SendState>),
+}
+
+/// The caller named a state that the box does not have.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{found:?} is no state of {of}; it has {}", .known.join(", "))]
+pub struct UnknownState {
+    /// What the caller said.
+    pub found: String,
+    /// The box, or what sort of record it is.
+    pub of: &'static str,
+    /// What there is.
+    pub known: Vec<&'static str>,
+}
+
+/// Why the center did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CenterError {
+    /// The store said no.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// No such state.
+    #[error(transparent)]
+    UnknownState(#[from] UnknownState),
+    /// Nothing can be taken in that state.
+    #[error("nothing is taken in state {0}; only {1} is")]
+    NotTakeable(&'static str, &'static str),
+    /// Nobody by that name has a box here.
+    #[error("{0} has no boxes here: it is no contact, group or tunnel and got no message yet")]
+    UnknownOwner(Did),
+    /// An OUTBOX is history.
+    #[error("an OUTBOX is history; nothing is taken from it")]
+    History,
+    /// The id is of nothing we know the form of.
+    #[error("there is nothing with the id {0}")]
+    UnknownId(String),
+}
+
+impl Center {
+    /// A center on `store`.
+    pub fn new(store: Shared, clock: Arc<Clock>, retry: Retry) -> Self {
+        Self { store, clock, retry }
+    }
+
+    /// The store behind it, for what needs no more than that.
+    pub fn store(&self) -> &Shared {
+        &self.store
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// How deliveries are tried again, this time.
+    pub fn again(&self) -> Again {
+        Again { retry: self.retry, jitter: clock::jitter() }
+    }
+
+    /// Puts messages that came in into their boxes, all in one commit.
+    pub async fn dispatch(&self, batch: Vec<Dispatch>) -> Vec<Result<Dispatched, StoreError>> {
+        self.store.dispatch(batch, self.now()).await
+    }
+
+    /// Puts a message on its way.
+    pub async fn post_send(
+        &self,
+        msg: MsgObject,
+        key: Option<String>,
+        not_before: Option<Timestamp>,
+    ) -> Result<Posted, StoreError> {
+        self.store.post(Post { msg, key, not_before }, self.now()).await
+    }
+
+    /// Takes the next entry of a box.
+    pub async fn next(
+        &self,
+        owner: &Did,
+        box_kind: BoxKind,
+        states: &[String],
+        holder: Holder,
+        term: Term,
+    ) -> Result<Option<Taken<Entry>>, CenterError> {
+        if box_kind == BoxKind::Outbox {
+            return Err(CenterError::History);
+        }
+        match States::parse(box_kind, states)? {
+            States::Read(states) => {
+                if let Some(state) = states.iter().find(|state| **state != ReadState::Unread) {
+                    return Err(CenterError::NotTakeable(state.as_str(), "UNREAD"));
+                }
+                let taken =
+                    self.store.take_record(owner, box_kind, holder, term, self.now()).await?;
+                if let Some(Taken { entry, body }) = taken {
+                    return Ok(Some(Taken { entry: Entry::Record(entry), body }));
+                }
+            }
+            States::Send(states) => {
+                let takeable = [SendState::Wait, SendState::Failed];
+                if let Some(state) = states.iter().find(|state| !takeable.contains(state)) {
+                    return Err(CenterError::NotTakeable(state.as_str(), "WAIT"));
+                }
+                if let Some(Taken { entry, body }) = self.next_delivery(owner, holder, term).await?
+                {
+                    return Ok(Some(Taken { entry: Entry::Delivery(entry), body }));
+                }
+            }
+        }
+        // Only now, so that whoever has mail does not pay for the question.
+        self.check_owner(owner).await?;
+        Ok(None)
+    }
+
+    /// Takes the next delivery of a tunnel whose message is still wanted.
+    pub async fn next_delivery(
+        &self,
+        tunnel: &Did,
+        holder: Holder,
+        term: Term,
+    ) -> Result<Option<Taken<Delivery>>, StoreError> {
+        for _ in 0..CLEARED {
+            let now = self.now();
+            let taken = self.store.take_delivery(tunnel, holder.clone(), term, now).await?;
+            let Some(taken) = taken else { return Ok(None) };
+            let Some(expired_at) = expired(&taken.body, now) else { return Ok(Some(taken)) };
+            let detail = format!("expired at {} ms, before it was sent", expired_at.ms());
+            let guard = Guard { epoch: Some(taken.entry.sending.epoch), holder: holder.clone() };
+            let outcome = Outcome::Failed(Failure::Permanent { detail });
+            self.report(taken.entry.id, outcome, guard).await?;
+        }
+        Ok(None)
+    }
+
+    /// What `next` would give, without taking it.
+    pub async fn peek(
+        &self,
+        owner: &Did,
+        box_kind: BoxKind,
+        count: usize,
+    ) -> Result<Page<Entry>, CenterError> {
+        let waiting: &[String] = match box_kind {
+            BoxKind::TunnelOutbox => &["WAIT".to_owned(), "FAILED".to_owned()],
+            BoxKind::Outbox => &["SENT".to_owned()],
+            _ => &["UNREAD".to_owned()],
+        };
+        let window = Window { beyond: None, limit: count, newest_first: false };
+        self.list(owner, box_kind, waiting, window).await
+    }
+
+    /// Entries of a box in the order they came.
+    pub async fn list(
+        &self,
+        owner: &Did,
+        box_kind: BoxKind,
+        states: &[String],
+        window: Window,
+    ) -> Result<Page<Entry>, CenterError> {
+        self.check_owner(owner).await?;
+        Ok(match States::parse(box_kind, states)? {
+            States::Read(states) => {
+                let page = self.store.records(owner, box_kind, &states, window).await?;
+                let entries = page.entries.into_iter().map(Entry::Record).collect();
+                Page { entries, next: page.next }
+            }
+            States::Send(states) => {
+                let page = self.store.deliveries(owner, &states, window).await?;
+                let entries = page.entries.into_iter().map(Entry::Delivery).collect();
+                Page { entries, next: page.next }
+            }
+        })
+    }
+
+    /// One record or delivery.
+    pub async fn entry(&self, id: RecordId) -> Result<Entry, StoreError> {
+        match id.kind() {
+            RecordKind::Record => self.store.record(id).await.map(Entry::Record),
+            RecordKind::Delivery => self.store.delivery(id).await.map(Entry::Delivery),
+        }
+    }
+
+    /// Moves a record or a delivery to another state.
+    pub async fn update_state(
+        &self,
+        id: RecordId,
+        state: &str,
+        guard: Guard,
+        revision: Option<i64>,
+        term: Term,
+    ) -> Result<Entry, CenterError> {
+        let now = self.now();
+        Ok(match id.kind() {
+            RecordKind::Record => {
+                let to = ReadState::parse(state).ok_or_else(|| UnknownState::read(state))?;
+                let record = self.store.mark_record(id, to, guard, revision, term, now).await?;
+                Entry::Record(record)
+            }
+            RecordKind::Delivery => {
+                let to = SendState::parse(state).ok_or_else(|| UnknownState::send(state))?;
+                Entry::Delivery(self.store.mark_delivery(id, to, guard, revision, now).await?)
+            }
+        })
+    }
+
+    /// Files what came of a try.
+    pub async fn report(
+        &self,
+        id: RecordId,
+        outcome: Outcome,
+        guard: Guard,
+    ) -> Result<Delivery, StoreError> {
+        self.store.settle(id, outcome, guard, self.again(), self.now()).await
+    }
+
+    /// Everything about the message that `id` leads to: an object, a record, a
+    /// delivery, or an id that a provider gave.
+    pub async fn trace(&self, id: &str) -> Result<Trace, CenterError> {
+        let msg_id = if let Ok(msg_id) = id.parse::<ObjId>() {
+            msg_id
+        } else if let Ok(record_id) = id.parse::<RecordId>() {
+            self.store.message_of(record_id).await?
+        } else {
+            match self.store.message_heard(id).await {
+                Err(StoreError::Missing { .. }) => {
+                    return Err(CenterError::UnknownId(id.to_owned()));
+                }
+                other => other?,
+            }
+        };
+        Ok(self.store.trace(msg_id).await?)
+    }
+
+    /// Refuses owners nobody has heard of: more likely a slip of the pen than an
+    /// empty box.
+    pub async fn check_owner(&self, owner: &Did) -> Result<(), CenterError> {
+        if self.store.is_known(owner).await? {
+            return Ok(());
+        }
+        Err(CenterError::UnknownOwner(owner.clone()))
+    }
+}
+
+/// When the message stopped being wanted, if it did by `now`.
+fn expired(body: &str, now: Timestamp) -> Option<Timestamp> {
+    #[derive(serde::Deserialize)]
+    struct Expiry {
+        expires_at_ms: Option<Timestamp>,
+    }
+    let expiry: Expiry = serde_json::from_str(body).ok()?;
+    expiry.expires_at_ms.filter(|at| *at <= now)
+}
+
+impl States {
+    fn parse(box_kind: BoxKind, names: &[String]) -> Result<Self, UnknownState> {
+        Ok(if box_kind == BoxKind::TunnelOutbox {
+            let parse =
+                |name: &String| SendState::parse(name).ok_or_else(|| UnknownState::send(name));
+            Self::Send(names.iter().map(parse).collect::<Result<_, _>>()?)
+        } else {
+            let parse =
+                |name: &String| ReadState::parse(name).ok_or_else(|| UnknownState::read(name));
+            Self::Read(names.iter().map(parse).collect::<Result<_, _>>()?)
+        })
+    }
+}
+
+impl UnknownState {
+    fn read(found: &str) -> Self {
+        let known = ReadState::ALL.map(ReadState::as_str).to_vec();
+        Self { found: found.chars().take(40).collect(), of: "a record", known }
+    }
+
+    fn send(found: &str) -> Self {
+        let known = SendState::ALL.map(SendState::as_str).to_vec();
+        Self { found: found.chars().take(40).collect(), of: "a delivery", known }
+    }
+}

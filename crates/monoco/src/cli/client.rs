@@ -1,0 +1,175 @@
+//! Talks to the courier: one request on one connection to loopback.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, Response, header};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::failure::{Exit, Failure};
+use crate::home::{Home, Running};
+
+/// A way to the courier of one home.
+#[derive(Debug)]
+pub struct Client {
+    running: Running,
+    token: String,
+}
+
+impl Client {
+    /// Finds the courier.
+    pub fn find(home: &Home) -> Result<Self, Failure> {
+        let running = home.running().ok_or_else(Failure::no_courier)?;
+        Ok(Self { running, token: home.token()? })
+    }
+
+    /// Where it is.
+    pub fn running(&self) -> &Running {
+        &self.running
+    }
+
+    pub async fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.ask(Method::GET, path, None).await
+    }
+
+    /// How the courier is; a courier that is not well says so with a 503.
+    pub async fn health(&self) -> Result<Value, Failure> {
+        let response = self.send(Method::GET, "/health", None, "application/json").await?;
+        let status = response.status();
+        let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
+        serde_json::from_slice(&bytes)
+            .map_err(|_| Failure::new(Exit::Courier, format!("the courier answered {status}")))
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.ask(Method::PUT, path, Some(body)).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.ask(Method::POST, path, Some(body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<Value, Failure> {
+        self.ask(Method::DELETE, path, None).await
+    }
+
+    /// Asks, and returns the JSON of a good answer; `null` when it has none.
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        let body = body.map(|body| (body.to_string(), "application/json"));
+        let response = self.send(method, path, body, "application/json").await?;
+        let status = response.status();
+        let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
+        if bytes.is_empty() && status.is_success() {
+            return Ok(Value::Null);
+        }
+        let answer: Value = serde_json::from_slice(&bytes)
+            .map_err(|_| Failure::new(Exit::Courier, format!("the courier answered {status}")))?;
+        if status.is_success() { Ok(answer) } else { Err(refusal(status.as_u16(), &answer)) }
+    }
+
+    /// Follows the events after `after`, line by line as the stream has them.
+    pub async fn follow(&self, after: Option<i64>) -> Result<Incoming, Failure> {
+        let path = match after {
+            Some(after) => format!("/api/v1/events?after={after}"),
+            None => "/api/v1/events".to_owned(),
+        };
+        let response = self.send(Method::GET, &path, None, "text/event-stream").await?;
+        if !response.status().is_success() {
+            let message = format!("the courier answered {}", response.status());
+            return Err(Failure::new(Exit::Courier, message));
+        }
+        Ok(response.into_body())
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(String, &'static str)>,
+        accept: &'static str,
+    ) -> Result<Response<Incoming>, Failure> {
+        let stream = TcpStream::connect(self.running.address).await.map_err(|error| {
+            Failure::new(Exit::NoCourier, format!("the courier does not answer: {error}"))
+        })?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, format!("localhost:{}", self.running.address.port()))
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.token))
+            .header(header::ACCEPT, accept);
+        let mut bytes = Bytes::new();
+        if let Some((text, kind)) = body {
+            request = request.header(header::CONTENT_TYPE, kind);
+            bytes = text.into();
+        }
+        let request = request
+            .body(Full::new(bytes))
+            .map_err(|error| Failure::usage(format!("this can't be asked for: {error}")))?;
+        #[expect(clippy::disallowed_methods, reason = "a command has no courier to wait for it")]
+        let _connection = tokio::spawn(connection);
+        sender.send_request(request).await.map_err(broken)
+    }
+}
+
+fn broken(error: hyper::Error) -> Failure {
+    Failure::new(Exit::Courier, format!("the connection to the courier broke: {error}"))
+}
+
+/// What the courier's refusal means for the exit code.
+fn refusal(status: u16, answer: &Value) -> Failure {
+    let text = |key: &str| answer.get(key).and_then(Value::as_str);
+    let message = text("message").unwrap_or("the courier refused").to_owned();
+    let exit = match (status, text("code")) {
+        (409, Some("lease_lost" | "conflict")) => Exit::Held,
+        (500.., _) | (401 | 403, _) => Exit::Courier,
+        _ => Exit::NotPossible,
+    };
+    let failure = Failure::new(exit, message);
+    match text("code") {
+        Some("unknown_owner") => failure.hint("`monoco center boxes` lists the boxes there are"),
+        Some("lease_lost") => failure.hint("take it again with `monoco center next`"),
+        Some("unresolvable") => failure.hint(
+            "add and bind the target with `monoco contact add` and `monoco contact bind`, \
+             or name an endpoint: did:msgtunnel:ACCOUNT.user.TUNNEL",
+        ),
+        Some("storage_broken") => {
+            failure.hint("check the disk, then stop the courier and start it again")
+        }
+        _ => failure,
+    }
+}
+
+/// One part of a path, escaped.
+pub fn segment(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// A query of the parameters that have a value.
+pub fn query(parameters: &[(&str, Option<String>)]) -> String {
+    let mut out = String::new();
+    for (name, value) in parameters {
+        if let Some(value) = value {
+            out.push(if out.is_empty() { '?' } else { '&' });
+            out.push_str(&format!("{name}={}", segment(value)));
+        }
+    }
+    out
+}

@@ -1,0 +1,104 @@
+//! `monoco events`: what happened, and what happens.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use serde_json::Value;
+
+use super::Context;
+use super::client::query;
+use super::failure::Failure;
+use super::output::{self, Format, note, print, shown};
+
+/// How long to wait before a stream that broke off is taken up again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// How often that is tried while nothing comes.
+const TRIES: u32 = 30;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Go on as things happen
+    #[arg(long)]
+    follow: bool,
+    /// Only events after this number
+    #[arg(long, allow_negative_numbers = true)]
+    after: Option<i64>,
+    /// Most events to show, without --follow
+    #[arg(long, conflicts_with = "follow", allow_negative_numbers = true)]
+    limit: Option<i64>,
+}
+
+const COLUMNS: [(&str, &str); 6] = [
+    ("seq", "seq"),
+    ("at", "at_ms"),
+    ("kind", "kind"),
+    ("msg", "msg_id"),
+    ("owner", "owner"),
+    ("detail", "detail"),
+];
+
+pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    let client = context.client()?;
+    if args.follow {
+        return follow(context, args.after).await;
+    }
+    let query = query(&[
+        ("after", args.after.map(|after| after.to_string())),
+        ("limit", args.limit.map(|limit| limit.to_string())),
+    ]);
+    let answer = client.get(&format!("/api/v1/events{query}")).await?;
+    output::list(context.format, &answer, "events", &COLUMNS)
+}
+
+/// Follows, and takes the stream up where it broke off.
+async fn follow(context: &Context, mut after: Option<i64>) -> Result<(), Failure> {
+    let mut tries = 0;
+    loop {
+        let broke_off = match context.client() {
+            Ok(client) => match client.follow(after).await {
+                Ok(mut stream) => {
+                    let mut text = String::new();
+                    while let Some(Ok(frame)) = stream.frame().await {
+                        let Some(data) = frame.data_ref() else { continue };
+                        text.push_str(&String::from_utf8_lossy(data));
+                        while let Some((line, rest)) = text.split_once('\n') {
+                            if let Some(event) = line.strip_prefix("data: ") {
+                                after = show(context.format, event)?.or(after);
+                                tries = 0;
+                            }
+                            text = rest.to_owned();
+                        }
+                    }
+                    None
+                }
+                Err(failure) => Some(failure),
+            },
+            Err(failure) => Some(failure),
+        };
+        tries += 1;
+        if tries > TRIES {
+            return Err(broke_off.unwrap_or_else(Failure::no_courier));
+        }
+        if tries == 1 {
+            note("the stream broke off; waiting for the courier");
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Shows one event, and returns its number.
+fn show(format: Format, event: &str) -> Result<Option<i64>, Failure> {
+    let Ok(event) = serde_json::from_str::<Value>(event) else {
+        note(&format!("unreadable event: {}", shown(event)));
+        return Ok(None);
+    };
+    match format {
+        Format::Json => print(&output::json_line(&event))?,
+        Format::Id => output::one(Format::Id, &event, "seq", &COLUMNS)?,
+        Format::Table | Format::Compact => {
+            output::one(Format::Compact, &event, "seq", &COLUMNS)?;
+        }
+    }
+    Ok(event.get("seq").and_then(Value::as_i64))
+}

@@ -1,0 +1,82 @@
+//! Why a command failed, and the exit code that says so.
+
+use std::process::ExitCode;
+
+use crate::home::HomeError;
+use crate::serve::StartError;
+
+/// What the exit codes of commands mean. They are a contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// There is no such thing, or it can't be done with it. For `courier start`:
+    /// it failed.
+    NotPossible = 1,
+    /// Somebody else holds it. For `courier start`: one is already running.
+    Held = 2,
+    /// No courier is running. For `courier start`: permission denied.
+    NoCourier = 3,
+    /// The courier failed. For `courier start`: the port is in use.
+    Courier = 4,
+    /// The command line was not understood.
+    Usage = 64,
+}
+
+/// A failed command: what is wrong, and what to do about it.
+#[derive(Debug)]
+pub struct Failure {
+    pub exit: Exit,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), hint: None }
+    }
+
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    pub fn no_courier() -> Self {
+        Self::new(Exit::NoCourier, "no courier is running")
+            .hint("start one with `monoco courier start --foreground`")
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+}
+
+impl From<HomeError> for Failure {
+    fn from(error: HomeError) -> Self {
+        Self::new(Exit::NotPossible, error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(Exit::NotPossible, error.to_string())
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        let message = error.to_string();
+        match error {
+            StartError::Home(HomeError::Taken(_)) => Self::new(Exit::Held, message)
+                .hint("`monoco courier status` shows it, `monoco courier stop` ends it"),
+            StartError::Home(home) if home.is_permission() => Self::new(Exit::NoCourier, message)
+                .hint("make the directory yours, or set MONOCO_HOME to one that is"),
+            StartError::PortInUse(_) => Self::new(Exit::Courier, message)
+                .hint("choose another with --port, or --port 0 for any that is free"),
+            _ => Self::new(Exit::NotPossible, message),
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}

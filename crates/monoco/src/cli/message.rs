@@ -1,0 +1,74 @@
+//! A message on the command line: from options, or as JSON.
+
+use std::io::Read;
+
+use serde_json::{Value, json};
+
+use super::failure::{Exit, Failure};
+
+#[derive(Debug, clap::Args)]
+pub struct MessageArgs {
+    /// The author; in a group, the group
+    #[arg(long, value_name = "DID", required_unless_present = "json")]
+    from: Option<String>,
+    /// The author of a group message
+    #[arg(long, value_name = "DID")]
+    source: Option<String>,
+    /// Whom it is for (can be repeated)
+    #[arg(long, value_name = "DID")]
+    to: Vec<String>,
+    /// What is said; - reads it from stdin
+    #[arg(long, required_unless_present = "json")]
+    text: Option<String>,
+    /// Title
+    #[arg(long)]
+    title: Option<String>,
+    /// chat, group_msg, deliver, notify, event or operation
+    #[arg(long, default_value = "chat")]
+    kind: String,
+    /// The message it answers
+    #[arg(long, value_name = "MSG_ID")]
+    reply_to: Option<String>,
+    /// What it belongs to
+    #[arg(long)]
+    topic: Option<String>,
+    /// Whole message as JSON, from a file or - for stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "source", "to", "text", "title", "reply_to", "topic"])]
+    json: Option<String>,
+}
+
+impl MessageArgs {
+    /// The message, which says what it says now and not a second time: without
+    /// a moment of its own, two equal texts would be one message.
+    pub fn read(self) -> Result<Value, Failure> {
+        if let Some(file) = &self.json {
+            let text = if file == "-" { stdin()? } else { std::fs::read_to_string(file)? };
+            return serde_json::from_str(&text).map_err(|error| {
+                Failure::new(Exit::NotPossible, format!("the message is not JSON: {error}"))
+            });
+        }
+        let text = match self.text.as_deref() {
+            Some("-") => stdin()?.trim_end_matches('\n').to_owned(),
+            text => text.unwrap_or_default().to_owned(),
+        };
+        let now = crate::clock::Clock::default().now();
+        let mut msg = json!({
+            "from": self.from,
+            "source": self.source,
+            "to": self.to,
+            "kind": self.kind,
+            "created_at_ms": now,
+            "content": {"format": "text/markdown", "title": self.title, "content": text},
+        });
+        if self.reply_to.is_some() || self.topic.is_some() {
+            msg["thread"] = json!({"reply_to": self.reply_to, "topic": self.topic});
+        }
+        Ok(msg)
+    }
+}
+
+fn stdin() -> Result<String, Failure> {
+    let mut text = String::new();
+    std::io::stdin().lock().read_to_string(&mut text)?;
+    Ok(text)
+}

@@ -1,0 +1,139 @@
+//! The command line. The only place that prints, and with `home` the only one
+//! that reads the environment.
+//!
+//! Data goes to stdout, everything else to stderr. Commands translate: they ask
+//! the courier and show its answer.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::home::Home;
+use client::Client;
+use failure::{Exit, Failure};
+use output::Format;
+
+mod center;
+mod client;
+mod contact;
+mod courier;
+mod events;
+mod failure;
+mod message;
+mod output;
+mod trace;
+
+/// One post office for people and AI agents
+///
+/// A courier runs in the background for each user; these commands talk to it.
+/// Start one with `monoco courier start --foreground`.
+#[derive(Debug, Parser)]
+#[command(name = "monoco", version, max_term_width = 100)]
+struct Cli {
+    /// Directory the courier lives in [default: ~/.monoco]
+    #[arg(long, global = true, env = "MONOCO_HOME", value_name = "DIR", hide_env_values = true)]
+    home: Option<PathBuf>,
+
+    /// Form of the output
+    #[arg(long, global = true, value_enum, default_value_t, hide_possible_values = true)]
+    format: Format,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the courier, and ask how it is
+    #[command(subcommand)]
+    Courier(courier::Command),
+    /// Messages and boxes
+    #[command(subcommand)]
+    Center(center::Command),
+    /// People, groups, and how to reach them
+    #[command(subcommand)]
+    Contact(contact::Command),
+    /// Show what happened
+    Events(events::Args),
+    /// Follow one message through everything that happened to it
+    Trace(trace::Args),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What every command works with.
+struct Context {
+    home: Home,
+    format: Format,
+}
+
+impl Context {
+    fn client(&self) -> Result<Client, Failure> {
+        Client::find(&self.home)
+    }
+}
+
+/// Parses, runs, and says how it went.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::fail(&failure);
+            failure.exit.into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let home = match cli.home {
+        Some(home) => home,
+        None => std::env::home_dir()
+            .filter(|home| !home.as_os_str().is_empty())
+            .ok_or_else(|| {
+                Failure::new(Exit::NotPossible, "there is no home directory")
+                    .hint("set MONOCO_HOME to a directory of your own")
+            })?
+            .join(".monoco"),
+    };
+    let home = std::path::absolute(home)?;
+    let context = Context { home: Home::new(home), format: cli.format };
+    match cli.command {
+        Command::Courier(command) => courier::run(&context, command),
+        Command::Center(command) => ask(center::run(&context, command)),
+        Command::Contact(command) => ask(contact::run(&context, command)),
+        Command::Events(args) => ask(events::run(&context, args)),
+        Command::Trace(args) => ask(trace::run(&context, args)),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "monoco", &mut script);
+            output::print(String::from_utf8_lossy(&script).trim_end())
+        }
+    }
+}
+
+/// Runs a command that talks to the courier. One thread is enough for that, and
+/// quicker to start.
+fn ask(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

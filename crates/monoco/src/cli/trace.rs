@@ -1,0 +1,56 @@
+//! `monoco trace`: one message through everything that happened to it.
+
+use super::Context;
+use super::client::segment;
+use super::failure::Failure;
+use super::output::{self, Format, print};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Any id: of the message, of a record or delivery, or one that a provider gave
+    id: String,
+}
+
+pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    let format = context.format;
+    let client = context.client()?;
+    let answer = client.get(&format!("/api/v1/trace/{}", segment(&args.id))).await?;
+    let records = [("record", "record_id"), ("owner", "owner"), ("box", "box"), ("state", "state")];
+    let deliveries = [
+        ("delivery", "record_id"),
+        ("target", "delivery.target"),
+        ("state", "state"),
+        ("attempts", "attempts"),
+        ("external id", "delivery.external_msg_id"),
+        ("failure", "delivery.failure.detail"),
+    ];
+    let events = [
+        ("seq", "seq"),
+        ("at", "at_ms"),
+        ("kind", "kind"),
+        ("owner", "owner"),
+        ("detail", "detail"),
+    ];
+    match format {
+        Format::Json | Format::Id => output::one(format, &answer, "msg_id", &[]),
+        Format::Compact => output::list(format, &answer, "events", &events),
+        Format::Table => {
+            let said = [
+                ("msg", "msg_id"),
+                ("from", "msg.from"),
+                ("source", "msg.source"),
+                ("to", "msg.to"),
+                ("title", "msg.content.title"),
+                ("text", "msg.content.content"),
+            ];
+            output::one(format, &answer, "msg_id", &said)?;
+            for (key, columns) in
+                [("records", &records[..]), ("deliveries", &deliveries), ("events", &events)]
+            {
+                print("")?;
+                output::list(format, &answer, key, columns)?;
+            }
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Takes what a tunnel is to deliver, tries it once, and files what came of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use monoco_adapters::{Adapter, Parcel};
+use monoco_core::delivery::{Outcome, SendState};
+use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::record::BoxKind;
+use monoco_core::retry::Failure;
+use monoco_store::{Hint, StoreError, Taken};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use crate::center::Center;
+
+/// How long a delivery that is due may go unnoticed when no hint comes.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long one try may take. Shorter than the lease, so that we report before
+/// anybody else may think that we are gone.
+const TRY: Duration = Duration::from_secs(45);
+
+/// The sender of one tunnel.
+pub struct Sender {
+    /// The hub.
+    pub center: Center,
+    /// The tunnel.
+    pub adapter: Arc<dyn Adapter>,
+    /// Who we are while we hold a delivery.
+    pub holder: Holder,
+}
+
+impl Sender {
+    /// Delivers until `stop`. A try that is under way is finished and filed.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut hints = self.center.store().hints();
+        while !stop.is_cancelled() {
+            match self.deliver_one().await {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(tunnel = %self.adapter.id(), %error, "sending put off");
+                }
+            }
+            let look = tokio::time::timeout(LOOK, self.hinted(&mut hints));
+            // Running out is as good a reason to look as a hint.
+            let _ = stop.run_until_cancelled(look).await;
+        }
+    }
+
+    /// Takes one delivery, tries it and files the outcome. Returns whether there
+    /// was one to take.
+    async fn deliver_one(&self) -> Result<bool, StoreError> {
+        let tunnel = self.adapter.id().did();
+        let lease = Term::from_secs(60).unwrap_or(Term::DEFAULT);
+        let taken = self.center.next_delivery(&tunnel, self.holder.clone(), lease).await?;
+        let Some(Taken { entry, body }) = taken else { return Ok(false) };
+
+        let plan = &entry.plan;
+        let parcel = Parcel { address: &plan.address, kind: plan.kind, body: &body, key: entry.id };
+        let tried = tokio::time::timeout(TRY, self.adapter.deliver(&parcel)).await;
+        let outcome = tried.unwrap_or_else(|_| {
+            let detail = format!("no answer within {} s", TRY.as_secs());
+            Outcome::Failed(Failure::Unknown { detail })
+        });
+
+        let guard = Guard { epoch: Some(entry.sending.epoch), holder: self.holder.clone() };
+        match self.center.report(entry.id, outcome, guard).await {
+            Ok(settled) => {
+                let state = settled.sending.state.name();
+                if matches!(state, SendState::Dead | SendState::Uncertain) {
+                    tracing::warn!(delivery = %entry.id, state = state.as_str(), "not delivered");
+                }
+                Ok(true)
+            }
+            // We took too long and somebody else has it now. Their word counts.
+            Err(StoreError::LeaseLost(_) | StoreError::WrongState(_)) => {
+                tracing::warn!(delivery = %entry.id, "report came after the lease ended");
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns when something may wait for this tunnel.
+    async fn hinted(&self, hints: &mut broadcast::Receiver<Hint>) {
+        let tunnel = self.adapter.id().did();
+        loop {
+            match hints.recv().await {
+                Ok(Hint { owner, box_kind }) => {
+                    if box_kind == BoxKind::TunnelOutbox && owner == tunnel {
+                        return;
+                    }
+                }
+                // We missed some; one of them may have been ours.
+                Err(broadcast::error::RecvError::Lagged(_)) => return,
+                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The courier's directory: `~/.monoco`, or wherever `MONOCO_HOME` says.
+//!
+//! ```text
+//! store/              the embedded database
+//! run/courier.lock    held by the courier while it runs; never removed
+//! run/courier.json    where it listens, for the command line
+//! run/courier.token   what every request must show
+//! ```
+//!
+//! Only the user can look inside. One courier at a time owns it: the one that
+//! holds the lock, whatever any other file says.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// A courier's directory.
+#[derive(Clone, Debug)]
+pub struct Home(PathBuf);
+
+/// What a running courier tells about itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Running {
+    /// Its process.
+    pub pid: i32,
+    /// Where it listens.
+    pub address: std::net::SocketAddr,
+    /// Its version.
+    pub version: String,
+    /// When it started, in milliseconds since 1970.
+    pub started_at_ms: i64,
+}
+
+/// Proof that no other courier runs in this home. Held while one does.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "holding the file is what it is for")] File);
+
+/// Why the home can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HomeError {
+    /// Another courier has it.
+    #[error("a courier is already running in {0}")]
+    Taken(PathBuf),
+    /// The token is there, but it protects nothing.
+    #[error("{0} is not a token; remove it, and the courier makes a new one")]
+    BadToken(PathBuf),
+    /// The file system says no.
+    #[error("{path}: {error}")]
+    Io {
+        /// What was tried.
+        path: PathBuf,
+        /// What it said.
+        error: io::Error,
+    },
+}
+
+impl Home {
+    /// The directory itself.
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where the store is.
+    pub fn store(&self) -> PathBuf {
+        self.0.join("store")
+    }
+
+    /// Where the token is.
+    pub fn token_path(&self) -> PathBuf {
+        self.0.join("run/courier.token")
+    }
+
+    fn running_path(&self) -> PathBuf {
+        self.0.join("run/courier.json")
+    }
+
+    /// Makes the directories that are missing, for the user alone.
+    ///
+    /// # Errors
+    ///
+    /// When one can't be made.
+    pub fn create(&self) -> Result<(), HomeError> {
+        for path in [self.0.clone(), self.0.join("run")] {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+            made.map_err(|error| HomeError::Io { path: path.clone(), error })?;
+            // It may have been there before us, open to others.
+            let private = fs::set_permissions(&path, fs::Permissions::from_mode(0o700));
+            private.map_err(|error| HomeError::Io { path, error })?;
+        }
+        // The store syncs its own directory; this is the way to it.
+        let synced = File::open(&self.0).and_then(|dir| dir.sync_all());
+        synced.map_err(|error| HomeError::Io { path: self.0.clone(), error })
+    }
+
+    /// Takes the home for one courier.
+    ///
+    /// # Errors
+    ///
+    /// [`HomeError::Taken`], when another one has it.
+    pub fn lock(&self) -> Result<Lock, HomeError> {
+        let path = self.0.join("run/courier.lock");
+        let io = |error| HomeError::Io { path: path.clone(), error };
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Lock(file)),
+            Err(TryLockError::WouldBlock) => Err(HomeError::Taken(self.0.clone())),
+            Err(TryLockError::Error(error)) => Err(io(error)),
+        }
+    }
+
+    /// The token, made when there is none.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be read or made, or is there and empty: an empty token would
+    /// let everybody in.
+    pub fn ensure_token(&self) -> Result<String, HomeError> {
+        let path = self.token_path();
+        let io = |error| HomeError::Io { path: path.clone(), error };
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(|error| io(io::Error::other(error.to_string())))?;
+        let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        // `create_new` does not follow a link that somebody planted.
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(mut file) => {
+                file.write_all(token.as_bytes()).and_then(|()| file.sync_all()).map_err(io)?;
+                Ok(token)
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let private = fs::Permissions::from_mode(0o600);
+                fs::set_permissions(&path, private).map_err(io)?;
+                self.token()
+            }
+            Err(error) => Err(io(error)),
+        }
+    }
+
+    /// The token that is there.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or it is not one of ours.
+    pub fn token(&self) -> Result<String, HomeError> {
+        let path = self.token_path();
+        let mut text = String::new();
+        let read = File::open(&path).and_then(|file| file.take(1024).read_to_string(&mut text));
+        read.map_err(|error| HomeError::Io { path: path.clone(), error })?;
+        let token = text.trim();
+        if token.len() != 64 || !token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(HomeError::BadToken(path));
+        }
+        Ok(token.to_owned())
+    }
+
+    /// Tells the command line where the courier is.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be written.
+    pub fn announce(&self, running: &Running) -> Result<(), HomeError> {
+        let path = self.running_path();
+        let io = |error| HomeError::Io { path: path.clone(), error };
+        let text = serde_json::to_string(running).map_err(|error| io(error.into()))?;
+        // Whole or not at all: the command line may be reading it.
+        let incoming = path.with_extension("tmp");
+        fs::write(&incoming, text).and_then(|()| fs::rename(&incoming, &path)).map_err(io)
+    }
+
+    /// Takes the announcement back.
+    pub fn withdraw(&self) {
+        // It is only a note; the lock says whether anybody is there.
+        let _ = fs::remove_file(self.running_path());
+    }
+
+    /// The courier that runs here, if one does.
+    pub fn running(&self) -> Option<Running> {
+        let free = match self.lock() {
+            Ok(_) => true,
+            Err(HomeError::Taken(_)) => false,
+            // No such directory, or not ours to look at.
+            Err(_) => true,
+        };
+        if free {
+            return None;
+        }
+        let text = fs::read_to_string(self.running_path()).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+}
+
+impl HomeError {
+    /// Whether the user is not allowed to.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::PermissionDenied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home() -> (tempfile::TempDir, Home) {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path().join("home"));
+        home.create().unwrap();
+        (dir, home)
+    }
+
+    #[test]
+    fn only_the_user_can_look_inside() {
+        let (_dir, home) = home();
+        home.ensure_token().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(home.path()), 0o700);
+        assert_eq!(mode(&home.token_path()), 0o600);
+    }
+
+    #[test]
+    fn a_token_stays_and_an_empty_one_is_refused() {
+        let (_dir, home) = home();
+        let token = home.ensure_token().unwrap();
+        assert_eq!(token.len(), 64);
+        assert_eq!(home.ensure_token().unwrap(), token);
+        for bad in ["", "\n", "short", &"z".repeat(64)] {
+            fs::write(home.token_path(), bad).unwrap();
+            assert!(matches!(home.ensure_token(), Err(HomeError::BadToken(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn one_courier_at_a_time_and_a_stale_note_is_no_obstacle() {
+        let (_dir, home) = home();
+        let note = r#"{"pid":1,"address":"127.0.0.1:1","version":"0","started_at_ms":0}"#;
+        fs::write(home.running_path(), note).unwrap();
+        assert!(home.running().is_none(), "nobody holds the lock");
+        let lock = home.lock().unwrap();
+        assert!(matches!(home.lock(), Err(HomeError::Taken(_))));
+        assert_eq!(home.running().map(|running| running.pid), Some(1));
+        drop(lock);
+        assert!(home.lock().is_ok());
+    }
+}
