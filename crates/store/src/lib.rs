@@ -237,7 +237,7 @@ pub struct Session {
     pub peer: Did,
     /// What we call them.
     pub name: Option<String>,
-    /// Unread messages, counted up to a thousand.
+    /// Unread messages.
     pub unread: usize,
     /// The newest message.
     pub last: Line,

@@ -1,7 +1,14 @@
 -- What a commit writes decides the speed of everything, and a commit writes
--- pages. So rows carry small integers instead of DIDs and hashes, every index but
--- one grows at its end, and the one on a random key (objects_by_hash) holds eight
--- bytes of it. Times are milliseconds since 1970 by our clock.
+-- pages. So rows carry small integers instead of DIDs and hashes, and indexes grow
+-- at their end; the three whose keys come in no order are written in bulk, by
+-- sqlite/bulk.rs. Times are milliseconds since 1970 by our clock.
+
+-- How far the indexes that are written in bulk have come.
+CREATE TABLE merged (
+    name      TEXT    NOT NULL PRIMARY KEY,
+    up_to     INTEGER NOT NULL              -- the last row that is surely in it
+) STRICT, WITHOUT ROWID;
+INSERT INTO merged (name, up_to) VALUES ('hashes', 0), ('heard', 0), ('timeline', 0);
 
 -- Everybody and everything that has a DID.
 CREATE TABLE parties (
@@ -51,19 +58,31 @@ CREATE TABLE subscribers (
 -- What was said, once, whoever refers to it. Never changed.
 CREATE TABLE objects (
     seq       INTEGER PRIMARY KEY,
-    hash8     INTEGER NOT NULL,             -- the first eight bytes of the hash
-    hash      BLOB    NOT NULL,             -- all 32
+    hash      BLOB    NOT NULL,             -- SHA-256 of the canonical text
     kind      TEXT    NOT NULL,             -- cymsg or cymsgr
     body      BLOB                          -- canonical text; NULL: a file named by the hash
 ) STRICT;
-CREATE INDEX objects_by_hash ON objects (hash8);
+
+-- Which object has which hash. Written in bulk.
+CREATE TABLE hashes (
+    hash8     INTEGER NOT NULL,             -- the first eight bytes of the hash
+    object    INTEGER NOT NULL,             -- objects.seq
+    PRIMARY KEY (hash8, object)
+) STRICT, WITHOUT ROWID;
 
 -- Which message an external id of a tunnel became.
 CREATE TABLE heard (
+    seq         INTEGER PRIMARY KEY,
     tunnel      INTEGER NOT NULL,           -- parties.id
     external_id TEXT    NOT NULL,
-    object      INTEGER NOT NULL,           -- objects.seq
-    PRIMARY KEY (tunnel, external_id)
+    object      INTEGER NOT NULL            -- objects.seq
+) STRICT;
+
+-- Which of these has which external id. Written in bulk.
+CREATE TABLE heard_by_id (
+    hash8     INTEGER NOT NULL,             -- eight bytes of the external id's hash
+    heard     INTEGER NOT NULL,             -- heard.seq
+    PRIMARY KEY (hash8, heard)
 ) STRICT, WITHOUT ROWID;
 
 -- Which message a caller's idempotency key stands for.
@@ -94,7 +113,6 @@ CREATE TABLE records (
 CREATE UNIQUE INDEX records_by_tag ON records (object, tag);
 CREATE INDEX records_by_state ON records (owner, box, state, seq);
 CREATE INDEX records_leased ON records (lease_until) WHERE state = 'READING';
-CREATE INDEX records_unread ON records (owner, session) WHERE state = 'UNREAD';
 
 -- One object on its way to one target through one tunnel.
 CREATE TABLE deliveries (
@@ -129,12 +147,13 @@ CREATE TABLE sessions (
     id        INTEGER PRIMARY KEY,
     owner     INTEGER NOT NULL,             -- parties.id
     peer      INTEGER NOT NULL,             -- parties.id
-    last      INTEGER NOT NULL              -- records.seq of its newest message
+    last      INTEGER NOT NULL,             -- records.seq of its newest message
+    unread    INTEGER NOT NULL              -- how many of them are UNREAD
 ) STRICT;
 CREATE UNIQUE INDEX sessions_by_peer ON sessions (owner, peer);
 CREATE INDEX sessions_by_last ON sessions (owner, last);
 
--- Their messages in both directions, in order.
+-- Their messages in both directions, in order. Written in bulk.
 CREATE TABLE timeline (
     session   INTEGER NOT NULL,             -- sessions.id
     record    INTEGER NOT NULL,             -- records.seq

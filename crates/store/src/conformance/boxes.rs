@@ -339,6 +339,17 @@ pub(crate) async fn pages_walk_both_ways(home: &dyn Home) {
     assert_eq!(walk(false, 7).await, "0123456", "a full page at the end has none after it");
     assert_eq!(walk(true, 1000).await, "6543210");
 
+    // Whatever a cursor says, it is only a place to start.
+    let (bob, ann) = (did("bob"), did("ann"));
+    for (beyond, newest_first, count) in
+        [(i64::MIN, false, 7), (i64::MIN, true, 0), (i64::MAX, false, 0), (i64::MAX, true, 7)]
+    {
+        let window = Window { beyond: Some(beyond), limit: 9, newest_first };
+        let records = store.records(&bob, BoxKind::Inbox, &[], window.clone()).await.unwrap();
+        let lines = store.session(&bob, &ann, window).await.unwrap();
+        assert_eq!((records.entries.len(), lines.entries.len()), (count, count));
+    }
+
     // What arrives while somebody pages comes at the end and moves nothing.
     let window = Window { beyond: None, limit: 3, newest_first: false };
     let first = store.records(&did("bob"), BoxKind::Inbox, &[], window).await.unwrap();

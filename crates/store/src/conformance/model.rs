@@ -138,9 +138,12 @@ async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> 
         prop_assert_eq!(answer, model.answer(call), "call {}: {:?}", number, call);
         prop_assert_eq!(contents(&*store).await, model.contents(), "call {}: {:?}", number, call);
         prop_assert_eq!(figures(&*store).await, model.figures(), "call {}: {:?}", number, call);
+        prop_assert_eq!(talks(&*store).await, model.talks(), "call {}: {:?}", number, call);
     }
     drop(store);
-    prop_assert_eq!(contents(&*home.open().await).await, model.contents(), "after closing");
+    let store = home.open().await;
+    prop_assert_eq!(contents(&*store).await, model.contents(), "after closing");
+    prop_assert_eq!(talks(&*store).await, model.talks(), "after closing");
     Ok(())
 }
 
@@ -253,6 +256,23 @@ async fn contents(store: &dyn Store) -> (Vec<String>, Vec<String>) {
         records.into_iter().map(|(_, line)| line).collect(),
         deliveries.into_iter().map(|(_, line)| line).collect(),
     )
+}
+
+/// Every conversation with its unread messages, and the lines of it.
+async fn talks(store: &dyn Store) -> BTreeMap<String, Vec<RecordId>> {
+    let mut talks = BTreeMap::new();
+    for owner in OWNERS {
+        let sessions = store.sessions(&did(owner), ALL).await.unwrap();
+        for session in sessions.entries {
+            let lines = pages(3, false, async |window| {
+                store.session(&did(owner), &session.peer, window).await.unwrap()
+            });
+            let lines: Vec<_> = lines.await.concat().iter().map(|line| line.record.id).collect();
+            assert_eq!(lines.last(), Some(&session.last.record.id));
+            talks.insert(format!("{owner} {} {}", session.peer, session.unread), lines);
+        }
+    }
+    talks
 }
 
 /// The whole store, as far as the calls above can see it.
@@ -536,6 +556,21 @@ impl Model {
         let record = |r: &Record| format!("{} {:?} {}", r.id, r.reading, r.revision);
         let way = |w: &Way| format!("{} {:?} {}", w.id, w.sending, w.revision);
         (self.records.iter().map(record).collect(), self.deliveries.iter().map(way).collect())
+    }
+
+    fn talks(&self) -> BTreeMap<String, Vec<RecordId>> {
+        let mut talks = BTreeMap::<_, (usize, Vec<_>)>::new();
+        for record in &self.records {
+            let (author, to) = LETTERS[record.letter % LETTERS.len()];
+            let peers = if record.box_kind == BoxKind::Outbox { to } else { &[author] };
+            for peer in peers {
+                let (unread, lines) = talks.entry((&record.owner, did(peer))).or_default();
+                *unread += usize::from(record.reading.state == Standing::Unread);
+                lines.push(record.id);
+            }
+        }
+        let named = |((owner, peer), (unread, lines))| (format!("{owner} {peer} {unread}"), lines);
+        talks.into_iter().map(named).collect()
     }
 
     fn figures(&self) -> Figures {

@@ -27,13 +27,15 @@ pub(super) fn dispatch(
     // The provider's name for it comes before its content: what is repeated may
     // have been edited meanwhile.
     if let (Some(tunnel), Some(external_id)) = (tunnel, external_id)
-        && let Some(object) = journal::heard(tx.db, tunnel, external_id)?
+        && let Some(tunnel) = people::peek(tx, &tunnel.did())?
+        && let recent = tx.indexes.heard.recent()
+        && let Some(object) = journal::heard(tx.db, recent, external_id, Some(tunnel))?
     {
         let (first, _) = objects::body(tx.db, object)?;
         let records = records::placed(tx.db, object, &first)?;
         return again(tx, object, first, records, now);
     }
-    let known = objects::find(tx.db, &msg.id())?;
+    let known = objects::find(tx.db, tx.indexes.hashes.recent(), &msg.id())?;
     if let Some(object) = known
         && let records = records::placed(tx.db, object, &msg.id())?
         && !records.is_empty()
@@ -88,9 +90,7 @@ fn remember(
     people::heard_from(tx, tunnel, now)?;
     let through = people::row_of(tx, &tunnel.did())?;
     if let Some(external_id) = &dispatch.external_id {
-        let sql = "INSERT INTO heard (tunnel, external_id, object) VALUES (?1, ?2, ?3)";
-        let row = params![through, external_id, object];
-        tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+        journal::hear(tx, through, external_id, object)?;
     }
     Ok(Some(through))
 }
@@ -119,7 +119,7 @@ fn refuse(
     journal::append(tx, kind, about, &json!({"msg_id": msg.id(), "to": msg.to}), now)
 }
 
-fn keep(tx: &Tx<'_>, known: Option<i64>, msg: &MsgObject) -> Result<i64, StoreError> {
+fn keep(tx: &mut Tx<'_>, known: Option<i64>, msg: &MsgObject) -> Result<i64, StoreError> {
     if let Some(object) = known {
         return Ok(object);
     }
@@ -131,7 +131,7 @@ fn keep(tx: &Tx<'_>, known: Option<i64>, msg: &MsgObject) -> Result<i64, StoreEr
 /// Puts a message on its way to every target, or to none.
 pub(super) fn post(tx: &mut Tx<'_>, post: &Post, now: Timestamp) -> Result<Posted, StoreError> {
     let Post { msg, key, not_before } = post;
-    let known = objects::find(tx.db, &msg.id())?;
+    let known = objects::find(tx.db, tx.indexes.hashes.recent(), &msg.id())?;
     if let Some(key) = key
         && let Some(object) = find_key(tx, key)?
         && Some(object) != known
@@ -140,7 +140,7 @@ pub(super) fn post(tx: &mut Tx<'_>, post: &Post, now: Timestamp) -> Result<Poste
     }
     let outbox = RecordId::record(msg.author(), BoxKind::Outbox, &msg.id());
     if let Some(object) = known
-        && records::by_id(tx.db, &outbox).is_ok()
+        && records::by_id(tx.db, tx.indexes.hashes.recent(), &outbox).is_ok()
     {
         let about = About { object: Some(object), ..About::default() };
         journal::append(tx, EventKind::Duplicate, about, &json!({"of": "post_send"}), now)?;

@@ -12,6 +12,7 @@ use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::{Value, json};
 
+use super::bulk::Recent;
 use super::journal::{self, About};
 use super::objects;
 use super::open::fault;
@@ -147,9 +148,13 @@ fn by_seq(db: &Connection, seq: i64) -> Result<(Delivery, i64), StoreError> {
 }
 
 /// A delivery by its name, with the row of its object.
-pub(super) fn by_id(db: &Connection, id: &RecordId) -> Result<(Delivery, i64), StoreError> {
+pub(super) fn by_id(
+    db: &Connection,
+    recent: &Recent,
+    id: &RecordId,
+) -> Result<(Delivery, i64), StoreError> {
     let missing = || StoreError::Missing { what: "delivery", key: id.to_string() };
-    let (object, _) = objects::by_prefix(db, id.msg_prefix())?.ok_or_else(missing)?;
+    let object = objects::by_prefix(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
     let sql = "SELECT seq FROM deliveries WHERE object = ?1 AND tag = ?2";
     let mut statement = db.prepare_cached(sql).map_err(fault)?;
     let seq = statement.query_row(params![object, id.tag()], |row| row.get(0)).optional();
@@ -200,7 +205,7 @@ pub(super) fn settle(
     again: Again,
     now: Timestamp,
 ) -> Result<Delivery, StoreError> {
-    let (delivery, object) = by_id(tx.db, id)?;
+    let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
     let manner = manner(tx.db, &delivery)?;
     let next = delivery.sending.clone().settle(
         outcome.clone(),
@@ -227,7 +232,7 @@ pub(super) fn mark(
     revision: Option<i64>,
     now: Timestamp,
 ) -> Result<Delivery, StoreError> {
-    let (delivery, object) = by_id(tx.db, id)?;
+    let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
     super::check_revision("delivery", revision, delivery.revision)?;
     let from = delivery.sending.state.name();
     let next = delivery.sending.clone().mark(to, guard, now)?;

@@ -1,6 +1,5 @@
 //! The log of events, and the story of one message.
 
-use monoco_core::did::TunnelId;
 use monoco_core::event::{Event, EventKind};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::record::{MsgRecord, RecordId};
@@ -8,14 +7,39 @@ use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
+use super::bulk::{Recent, Table};
 use super::open::fault;
 use super::writer::Tx;
-use super::{deliveries, objects, people, records};
+use super::{deliveries, objects, records};
 use crate::{StoreError, Trace};
+
+/// What was heard, by eight bytes of the external id's hash. Whoever follows an entry
+/// compares the id.
+pub(super) const HEARD: Table = Table {
+    name: "heard",
+    insert: "INSERT INTO heard_by_id (hash8, heard) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+    beyond: "SELECT seq, external_id FROM heard WHERE seq > ?1",
+    key: |row| row.get_ref(1)?.as_str().map(hash_of).map_err(Into::into),
+};
 
 const APPEND: &str = "
     INSERT INTO events (at, kind, object, record, owner, detail)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+";
+
+const HEARD_AT: &str = "
+    SELECT object
+      FROM heard
+     WHERE seq = ?1 AND external_id = ?2 AND (?3 IS NULL OR tunnel = ?3)
+";
+
+const HEARD_IN_TABLE: &str = "
+    SELECT h.object
+      FROM heard_by_id i
+      JOIN heard h ON h.seq = i.heard
+     WHERE i.hash8 = ?1 AND h.external_id = ?2 AND (?3 IS NULL OR h.tunnel = ?3)
+     ORDER BY i.heard
+     LIMIT 1
 ";
 
 const COLUMNS: &str = "
@@ -99,9 +123,13 @@ pub(super) fn newest(db: &Connection) -> Result<i64, StoreError> {
     db.query_row(sql, [], |row| row.get(0)).map_err(fault)
 }
 
-/// Everything about one message but its text.
-pub(super) fn trace(db: &Connection, msg_id: ObjId) -> Result<Trace, StoreError> {
-    let object = objects::row_of(db, &msg_id)?;
+/// Everything about one message but its text, and the row that has it.
+pub(super) fn trace(
+    db: &Connection,
+    recent: &Recent,
+    msg_id: ObjId,
+) -> Result<(Trace, i64), StoreError> {
+    let object = objects::row_of(db, recent, &msg_id)?;
     let most = super::limit(TRACED);
     let sql = format!(
         "SELECT {} FROM {} WHERE r.object = ?1 ORDER BY r.seq LIMIT ?2",
@@ -119,15 +147,31 @@ pub(super) fn trace(db: &Connection, msg_id: ObjId) -> Result<Trace, StoreError>
 
     let deliveries = deliveries::of_object(db, object, TRACED)?;
     let truncated = [records.len(), deliveries.len(), events.len()].contains(&TRACED);
-    Ok(Trace { msg_id, body: String::new(), records, deliveries, events, truncated })
+    let trace = Trace { msg_id, body: String::new(), records, deliveries, events, truncated };
+    Ok((trace, object))
+}
+
+/// Notes which message an external id of a tunnel became.
+pub(super) fn hear(
+    tx: &mut Tx<'_>,
+    tunnel: i64,
+    external_id: &str,
+    object: i64,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO heard (tunnel, external_id, object) VALUES (?1, ?2, ?3)";
+    let row = params![tunnel, external_id, object];
+    let seq = tx.db.prepare_cached(sql).and_then(|mut s| s.insert(row)).map_err(fault)?;
+    tx.indexes.heard.add(tx.db, hash_of(external_id), seq)
 }
 
 /// The message that an external id became: one we heard, or one we sent.
-pub(super) fn message_heard(db: &Connection, external_id: &str) -> Result<ObjId, StoreError> {
-    for tunnel in people::tunnels(db)? {
-        if let Some(object) = heard(db, &tunnel.id, external_id)? {
-            return objects::body(db, object).map(|(id, _)| id);
-        }
+pub(super) fn message_heard(
+    db: &Connection,
+    recent: &Recent,
+    external_id: &str,
+) -> Result<ObjId, StoreError> {
+    if let Some(object) = heard(db, recent, external_id, None)? {
+        return objects::body(db, object).map(|(id, _)| id);
     }
     let sql = "SELECT object FROM deliveries WHERE external_msg_id = ?1 ORDER BY seq LIMIT 1";
     let mut statement = db.prepare_cached(sql).map_err(fault)?;
@@ -140,15 +184,28 @@ pub(super) fn message_heard(db: &Connection, external_id: &str) -> Result<ObjId,
     }
 }
 
-/// The message that an external id of one tunnel became.
+/// The message that an external id of one tunnel, or of any, became.
 pub(super) fn heard(
     db: &Connection,
-    tunnel: &TunnelId,
+    recent: &Recent,
     external_id: &str,
+    tunnel: Option<i64>,
 ) -> Result<Option<i64>, StoreError> {
-    let Some(tunnel) = people::find(db, &tunnel.did())? else { return Ok(None) };
-    let sql = "SELECT object FROM heard WHERE tunnel = ?1 AND external_id = ?2";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let row = params![tunnel, external_id];
-    statement.query_row(row, |row| row.get(0)).optional().map_err(fault)
+    let ask = |sql: &str, key: i64| {
+        let row = params![key, external_id, tunnel];
+        db.prepare_cached(sql)
+            .and_then(|mut s| s.query_row(row, |row| row.get(0)).optional())
+            .map_err(fault)
+    };
+    let key = hash_of(external_id);
+    for seq in recent.rows(key) {
+        if let Some(object) = ask(HEARD_AT, seq)? {
+            return Ok(Some(object));
+        }
+    }
+    ask(HEARD_IN_TABLE, key)
+}
+
+fn hash_of(external_id: &str) -> i64 {
+    objects::hash8(ObjId::of(ObjKind::Bytes, external_id.as_bytes()).hash())
 }

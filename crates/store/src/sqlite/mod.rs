@@ -30,6 +30,7 @@ use crate::{
     Again, BoxSummary, Boxes, Dispatch, Dispatched, Figures, Group, Hint, Journal, Line, Page,
     People, Post, Posted, Session, StoreError, StoreHealth, Swept, Taken, Trace, Window,
 };
+use bulk::{Indexes, Recent};
 use checkpoint::Checkpointer;
 use open::fault;
 use records::Ended;
@@ -37,6 +38,7 @@ use sessions::{SessionStub, Stub};
 use writer::{Board, Tally, Writer};
 
 mod boxes;
+mod bulk;
 mod center;
 mod checkpoint;
 mod deliveries;
@@ -68,8 +70,17 @@ pub struct SqliteStore {
     readers: Arc<Readers>,
     writer: Writer,
     _checkpointer: Checkpointer,
+    recent: Shelf,
     blobs: Arc<Blobs>,
     board: Arc<Board>,
+}
+
+/// The newest entries of the indexes that are written in bulk.
+#[derive(Debug)]
+struct Shelf {
+    hashes: Arc<Recent>,
+    heard: Arc<Recent>,
+    timeline: Arc<Recent>,
 }
 
 #[derive(Debug)]
@@ -87,6 +98,11 @@ impl SqliteStore {
     /// When the directory or the database can't be opened, or a newer program
     /// wrote it.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with(dir, bulk::FULL)
+    }
+
+    /// Opens the store, with indexes that are merged when `full` entries wait.
+    fn open_with(dir: &Path, full: usize) -> Result<Self, StoreError> {
         blobs::create_dir(dir).map_err(disk)?;
         let path = dir.join("monoco.db");
         let mut db = open::writer(&path)?;
@@ -99,8 +115,14 @@ impl SqliteStore {
         let checkpointer =
             Checkpointer::start(open::writer(&path)?, Arc::clone(&board)).map_err(disk)?;
         checkpointer.watch(&mut db)?;
+        let indexes = Indexes::open(&db, full)?;
         Ok(Self {
-            writer: Writer::start(db, Arc::clone(&board)).map_err(disk)?,
+            recent: Shelf {
+                hashes: Arc::clone(indexes.hashes.recent()),
+                heard: Arc::clone(indexes.heard.recent()),
+                timeline: Arc::clone(indexes.timeline.recent()),
+            },
+            writer: Writer::start(db, indexes, Arc::clone(&board)).map_err(disk)?,
             _checkpointer: checkpointer,
             readers: Arc::new(Readers {
                 path,
@@ -120,6 +142,16 @@ impl SqliteStore {
         let _place = self.readers.places.acquire().await.map_err(|_| closed())?;
         let readers = Arc::clone(&self.readers);
         tokio::task::spawn_blocking(move || readers.with(work)).await.map_err(|_| closed())?
+    }
+
+    /// Runs `work`, which looks objects up by their hash, on a connection that only
+    /// reads.
+    async fn look_up<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection, &Recent) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let hashes = Arc::clone(&self.recent.hashes);
+        self.read(move |db| work(db, &hashes)).await
     }
 
     /// Keeps a body that is too large for a row. Returns once it is on disk, so
@@ -242,8 +274,9 @@ impl Boxes for SqliteStore {
         if id.kind() == ObjKind::Bytes {
             return self.text(id, None).await;
         }
-        let (stored, body) =
-            self.read(move |db| objects::body(db, objects::row_of(db, &id)?)).await?;
+        let (stored, body) = self
+            .look_up(move |db, recent| objects::body(db, objects::row_of(db, recent, &id)?))
+            .await?;
         if stored != id {
             return Err(StoreError::Missing { what: "object", key: id.to_string() });
         }
@@ -311,11 +344,15 @@ impl Boxes for SqliteStore {
     }
 
     async fn record(&self, id: RecordId) -> Result<MsgRecord, StoreError> {
-        self.read(move |db| records::by_id(db, &id)).await.map(|(record, _)| record)
+        self.look_up(move |db, recent| records::by_id(db, recent, &id))
+            .await
+            .map(|(record, _)| record)
     }
 
     async fn delivery(&self, id: RecordId) -> Result<Delivery, StoreError> {
-        self.read(move |db| deliveries::by_id(db, &id)).await.map(|(delivery, _)| delivery)
+        self.look_up(move |db, recent| deliveries::by_id(db, recent, &id))
+            .await
+            .map(|(delivery, _)| delivery)
     }
 
     async fn mark_record(
@@ -547,7 +584,10 @@ impl Journal for SqliteStore {
         reader: Option<&Did>,
     ) -> Result<Vec<Receipt>, StoreError> {
         let (group, reader) = (group.clone(), reader.cloned());
-        self.read(move |db| sessions::receipts(db, &group, msg_id, reader.as_ref())).await
+        self.look_up(move |db, recent| {
+            sessions::receipts(db, recent, &group, msg_id, reader.as_ref())
+        })
+        .await
     }
 
     async fn sessions(&self, owner: &Did, window: Window) -> Result<Page<Session>, StoreError> {
@@ -567,7 +607,12 @@ impl Journal for SqliteStore {
         window: Window,
     ) -> Result<Page<Line>, StoreError> {
         let (owner, peer) = (owner.clone(), peer.clone());
-        let page = self.read(move |db| sessions::lines(db, &owner, &peer, &window)).await?;
+        let whom = peer.clone();
+        let session = self.read(move |db| sessions::session(db, &owner, &whom)).await?;
+        // In a snapshot of its own, for the newest lines have to be looked at first.
+        let timeline = Arc::clone(&self.recent.timeline);
+        let page =
+            self.read(move |db| sessions::lines(db, &timeline, session, &peer, &window)).await?;
         let mut entries = Vec::with_capacity(page.entries.len());
         for stub in page.entries {
             entries.push(self.line(stub).await?);
@@ -580,8 +625,8 @@ impl Journal for SqliteStore {
     }
 
     async fn trace(&self, msg_id: ObjId) -> Result<Trace, StoreError> {
-        let trace = self.read(move |db| journal::trace(db, msg_id)).await?;
-        let object = self.read(move |db| objects::row_of(db, &msg_id)).await?;
+        let (trace, object) =
+            self.look_up(move |db, recent| journal::trace(db, recent, msg_id)).await?;
         Ok(Trace { body: self.body_of(object).await?, ..trace })
     }
 
@@ -594,7 +639,8 @@ impl Journal for SqliteStore {
 
     async fn message_heard(&self, external_id: &str) -> Result<ObjId, StoreError> {
         let external_id = external_id.to_owned();
-        self.read(move |db| journal::message_heard(db, &external_id)).await
+        let heard = Arc::clone(&self.recent.heard);
+        self.read(move |db| journal::message_heard(db, &heard, &external_id)).await
     }
 
     fn newest_event(&self) -> watch::Receiver<i64> {

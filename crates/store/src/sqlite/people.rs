@@ -103,7 +103,7 @@ pub(super) fn find(db: &Connection, did: &Did) -> Result<Option<i64>, StoreError
 
 /// The row of a DID, made when there is none.
 pub(super) fn row_of(tx: &mut Tx<'_>, did: &Did) -> Result<i64, StoreError> {
-    if let Some(&id) = tx.parties.get(did.as_str()) {
+    if let Some(&id) = tx.known.parties.get(did.as_str()) {
         return Ok(id);
     }
     let id = match find(tx.db, did)? {
@@ -113,18 +113,18 @@ pub(super) fn row_of(tx: &mut Tx<'_>, did: &Did) -> Result<i64, StoreError> {
             statement.insert([did.as_str()]).map_err(fault)?
         }
     };
-    tx.parties.insert(did.as_str().to_owned(), id);
+    tx.known.parties.insert(did.as_str().to_owned(), id);
     Ok(id)
 }
 
 /// The row of a DID that we have heard of, without making one.
 pub(super) fn peek(tx: &mut Tx<'_>, did: &Did) -> Result<Option<i64>, StoreError> {
-    if let Some(&id) = tx.parties.get(did.as_str()) {
+    if let Some(&id) = tx.known.parties.get(did.as_str()) {
         return Ok(Some(id));
     }
     let id = find(tx.db, did)?;
     if let Some(id) = id {
-        tx.parties.insert(did.as_str().to_owned(), id);
+        tx.known.parties.insert(did.as_str().to_owned(), id);
     }
     Ok(id)
 }

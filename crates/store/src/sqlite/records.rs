@@ -9,6 +9,7 @@ use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::json;
 
+use super::bulk::Recent;
 use super::journal;
 use super::open::fault;
 use super::people::{self, parsed};
@@ -37,7 +38,6 @@ const INSERT: &str = "
                          grp, tunnel, created_at, updated_at)
     VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, 0, ?6, ?7, ?8, ?9, ?9)
         ON CONFLICT (object, tag) DO NOTHING
-    RETURNING seq
 ";
 
 // One seek: the first entry of the owner's unread ones.
@@ -93,28 +93,28 @@ pub(super) fn place(
     let session_id = people::row_of(tx, session)?;
     let group_id = group.as_ref().map(|group| people::row_of(tx, group)).transpose()?;
     let state = Reading::start(*box_kind).state.name();
-    let seq: Option<i64> = tx
-        .db
-        .prepare_cached(INSERT)
-        .and_then(|mut statement| {
-            let row = params![
-                what.object,
-                record_id.tag(),
-                owner_id,
-                box_kind.as_str(),
-                state.as_str(),
-                session_id,
-                group_id,
-                what.tunnel,
-                now.ms(),
-            ];
-            statement.query_row(row, |row| row.get(0)).optional()
-        })
-        .map_err(fault)?;
-    if let Some(seq) = seq {
-        tx.db.prepare_cached(HAS_BOX).and_then(|mut s| s.execute([owner_id])).map_err(fault)?;
-        if matches!(box_kind, BoxKind::Inbox | BoxKind::RequestBox) {
-            sessions::add_line(tx, owner_id, session_id, seq)?;
+    let row = params![
+        what.object,
+        record_id.tag(),
+        owner_id,
+        box_kind.as_str(),
+        state.as_str(),
+        session_id,
+        group_id,
+        what.tunnel,
+        now.ms(),
+    ];
+    // Not RETURNING: that makes SQLite build a table for the answer, and keep a
+    // journal of the statement, which costs more than the statement does.
+    let added = tx.db.prepare_cached(INSERT).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    if added == 1 {
+        let seq = tx.db.last_insert_rowid();
+        if tx.known.boxes.insert(owner_id) {
+            tx.db.prepare_cached(HAS_BOX).and_then(|mut s| s.execute([owner_id])).map_err(fault)?;
+        }
+        if in_conversation(*box_kind) {
+            let session = sessions::add_line(tx, owner_id, session_id, seq, true)?;
+            tx.indexes.timeline.add(tx.db, session, seq)?;
         }
         tx.news.tally.record(*box_kind, state, 1);
         tx.news.hints.insert(Hint { owner: owner.clone(), box_kind: *box_kind });
@@ -135,10 +135,20 @@ pub(super) fn place_outbox(
     let seq = tx.db.last_insert_rowid();
     let owner = people::row_of(tx, &placement.owner)?;
     for peer in peers {
-        let peer = people::row_of(tx, peer)?;
-        sessions::add_line(tx, owner, peer, seq)?;
+        let peer_id = people::row_of(tx, peer)?;
+        let session = sessions::add_line(tx, owner, peer_id, seq, false)?;
+        if *peer == placement.session {
+            tx.indexes.timeline.add(tx.db, session, seq)?;
+        } else {
+            tx.indexes.timeline.add_now(tx.db, session, seq)?;
+        }
     }
     Ok(())
+}
+
+/// Whether what is put into a box is a line of its owner's conversation.
+fn in_conversation(box_kind: BoxKind) -> bool {
+    matches!(box_kind, BoxKind::Inbox | BoxKind::RequestBox)
 }
 
 /// Where a message went that came in before.
@@ -216,9 +226,13 @@ pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<(MsgRecord, i64), Stor
 }
 
 /// A record by its name, with the row of its object.
-pub(super) fn by_id(db: &Connection, id: &RecordId) -> Result<(MsgRecord, i64), StoreError> {
+pub(super) fn by_id(
+    db: &Connection,
+    recent: &Recent,
+    id: &RecordId,
+) -> Result<(MsgRecord, i64), StoreError> {
     let missing = || StoreError::Missing { what: "record", key: id.to_string() };
-    let (object, _) = objects::by_prefix(db, id.msg_prefix())?.ok_or_else(missing)?;
+    let object = objects::by_prefix(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
     let sql = "SELECT seq FROM records WHERE object = ?1 AND tag = ?2";
     let mut statement = db.prepare_cached(sql).map_err(fault)?;
     let seq = statement.query_row(params![object, id.tag()], |row| row.get(0)).optional();
@@ -261,7 +275,7 @@ pub(super) fn mark(
     term: Term,
     now: Timestamp,
 ) -> Result<MsgRecord, StoreError> {
-    let (record, object) = by_id(tx.db, id)?;
+    let (record, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
     super::check_revision("record", revision, record.revision)?;
     let from = record.reading.state.name();
     let next = record.reading.clone().mark(to, guard, now, term)?;
@@ -342,8 +356,13 @@ fn swap(
     if changed != 1 {
         return Err(StoreError::Conflict { what: "record", revision: record.revision });
     }
-    tx.news.tally.record(record.box_kind, record.reading.state.name(), -1);
-    tx.news.tally.record(record.box_kind, next.state.name(), 1);
+    let (from, to) = (record.reading.state.name(), next.state.name());
+    tx.news.tally.record(record.box_kind, from, -1);
+    tx.news.tally.record(record.box_kind, to, 1);
+    let unread = i64::from(to == ReadState::Unread) - i64::from(from == ReadState::Unread);
+    if unread != 0 && in_conversation(record.box_kind) {
+        sessions::count(tx, &record.owner, &record.session, unread)?;
+    }
     Ok(MsgRecord { reading: next, revision: record.revision + 1, updated_at: now, ..record })
 }
 

@@ -11,6 +11,7 @@ use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::json;
 
+use super::bulk::{Recent, Table};
 use super::journal::{self, About};
 use super::open::fault;
 use super::people::{self, parsed};
@@ -18,17 +19,38 @@ use super::writer::Tx;
 use super::{objects, records};
 use crate::{Page, StoreError, Window};
 
-const UPSERT: &str = "
-    INSERT INTO sessions (owner, peer, last)
-    VALUES (?1, ?2, ?3)
-        ON CONFLICT (owner, peer) DO UPDATE SET last = excluded.last
-    RETURNING id
+/// The lines of each conversation. Those of a message that was sent to several are
+/// entered at once but for the first, which alone can be told from the record.
+pub(super) const TIMELINE: Table = Table {
+    name: "timeline",
+    insert: "INSERT INTO timeline (session, record) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+    beyond: "
+        SELECT r.seq, s.id
+          FROM records r
+          JOIN sessions s ON s.owner = r.owner AND s.peer = r.session
+         WHERE r.seq > ?1 AND r.box IN ('INBOX', 'REQUEST_BOX', 'OUTBOX')
+    ",
+    key: |row| row.get(1),
+};
+
+const SESSION: &str = "SELECT id FROM sessions WHERE owner = ?1 AND peer = ?2";
+
+const INSERT: &str = "
+    INSERT INTO sessions (owner, peer, last, unread)
+    VALUES (?1, ?2, ?3, ?4)
 ";
 
-const ADD_LINE: &str = "INSERT INTO timeline (session, record) VALUES (?1, ?2)";
+const TOUCH: &str = "
+    UPDATE sessions
+       SET last = ?2, unread = unread + ?3
+     WHERE id = ?1
+";
 
-/// Unread messages are counted up to this; who has more has stopped counting.
-const MOST_UNREAD: i64 = 1_000;
+const COUNT: &str = "
+    UPDATE sessions
+       SET unread = unread + ?2
+     WHERE id = ?1
+";
 
 /// One line of a conversation before its text is read: the record, the row of its
 /// object, and how far it got.
@@ -42,20 +64,48 @@ pub(super) struct SessionStub {
     pub(super) last: Stub,
 }
 
-/// Adds a record to the conversation of `owner` with `peer`.
+/// Adds a record to the conversation of `owner` with `peer`. Returns the conversation.
 pub(super) fn add_line(
     tx: &mut Tx<'_>,
     owner: i64,
     peer: i64,
     record: i64,
-) -> Result<(), StoreError> {
-    let session: i64 = tx
-        .db
-        .prepare_cached(UPSERT)
-        .and_then(|mut s| s.query_row([owner, peer, record], |row| row.get(0)))
-        .map_err(fault)?;
-    tx.db.prepare_cached(ADD_LINE).and_then(|mut s| s.execute([session, record])).map_err(fault)?;
+    unread: bool,
+) -> Result<i64, StoreError> {
+    if let Some(session) = find(tx, owner, peer)? {
+        let row = params![session, record, unread];
+        tx.db.prepare_cached(TOUCH).and_then(|mut s| s.execute(row)).map_err(fault)?;
+        return Ok(session);
+    }
+    let row = params![owner, peer, record, unread];
+    let session = tx.db.prepare_cached(INSERT).and_then(|mut s| s.insert(row)).map_err(fault)?;
+    tx.known.sessions.insert((owner, peer), session);
+    Ok(session)
+}
+
+/// Counts unread messages of a conversation up or down.
+pub(super) fn count(tx: &mut Tx<'_>, owner: &Did, peer: &Did, by: i64) -> Result<(), StoreError> {
+    let (owner, peer) = (people::row_of(tx, owner)?, people::row_of(tx, peer)?);
+    if let Some(session) = find(tx, owner, peer)? {
+        let row = params![session, by];
+        tx.db.prepare_cached(COUNT).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    }
     Ok(())
+}
+
+fn find(tx: &mut Tx<'_>, owner: i64, peer: i64) -> Result<Option<i64>, StoreError> {
+    if let Some(&session) = tx.known.sessions.get(&(owner, peer)) {
+        return Ok(Some(session));
+    }
+    let session = tx
+        .db
+        .prepare_cached(SESSION)
+        .and_then(|mut s| s.query_row([owner, peer], |row| row.get(0)).optional())
+        .map_err(fault)?;
+    if let Some(session) = session {
+        tx.known.sessions.insert((owner, peer), session);
+    }
+    Ok(session)
 }
 
 /// An owner's conversations by their newest message.
@@ -67,7 +117,7 @@ pub(super) fn list(
     let Some(owner) = people::find(db, owner)? else { return Ok(super::cut(Vec::new(), window)) };
     let (beyond, order) = super::range(window);
     let sql = format!(
-        "SELECT s.last, s.peer, p.did, p.names
+        "SELECT s.last, s.unread, p.did, p.names
            FROM sessions s
            JOIN parties p ON p.id = s.peer
           WHERE s.owner = ?1 AND s.last {beyond} ?2
@@ -79,16 +129,16 @@ pub(super) fn list(
     let rows = statement
         .query_map(row, |row| {
             let names: String = row.get(3)?;
-            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, parsed::<Did>(row, 2)?, names))
+            Ok((row.get::<_, i64>(0)?, super::unsigned(row, 1)?, parsed::<Did>(row, 2)?, names))
         })
         .map_err(fault)?;
     let mut entries = Vec::new();
     for row in rows {
-        let (last, peer_id, peer, names) = row.map_err(fault)?;
+        let (last, unread, peer, names) = row.map_err(fault)?;
         let names: Vec<String> = serde_json::from_str(&names).unwrap_or_default();
         let session = SessionStub {
             name: names.into_iter().next(),
-            unread: unread(db, owner, peer_id)?,
+            unread: usize::try_from(unread).unwrap_or(usize::MAX),
             last: stub(db, last, &peer)?,
             peer,
         };
@@ -97,37 +147,27 @@ pub(super) fn list(
     Ok(super::cut(entries, window))
 }
 
-fn unread(db: &Connection, owner: i64, peer: i64) -> Result<usize, StoreError> {
-    let sql = "
-        SELECT count(*)
-          FROM (SELECT 1
-                  FROM records
-                 WHERE owner = ?1 AND session = ?2 AND state = 'UNREAD'
-                 LIMIT ?3)
-    ";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let row = params![owner, peer, MOST_UNREAD];
-    statement
-        .query_row(row, |row| super::unsigned(row, 0))
-        .map_err(fault)
-        .map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+/// The conversation of `owner` with `peer`.
+pub(super) fn session(db: &Connection, owner: &Did, peer: &Did) -> Result<i64, StoreError> {
+    let missing = || StoreError::Missing { what: "session", key: peer.to_string() };
+    let owner = people::find(db, owner)?.ok_or_else(missing)?;
+    let peer = people::find(db, peer)?.ok_or_else(missing)?;
+    db.prepare_cached(SESSION)
+        .and_then(|mut s| s.query_row([owner, peer], |row| row.get(0)).optional())
+        .map_err(fault)?
+        .ok_or_else(missing)
 }
 
 /// The lines of one conversation.
 pub(super) fn lines(
     db: &Connection,
-    owner: &Did,
+    recent: &Recent,
+    session: i64,
     peer: &Did,
     window: &Window,
 ) -> Result<Page<Stub>, StoreError> {
-    let missing = || StoreError::Missing { what: "session", key: peer.to_string() };
-    let owner_id = people::find(db, owner)?.ok_or_else(missing)?;
-    let peer_id = people::find(db, peer)?.ok_or_else(missing)?;
-    let session: i64 = db
-        .prepare_cached("SELECT id FROM sessions WHERE owner = ?1 AND peer = ?2")
-        .and_then(|mut s| s.query_row([owner_id, peer_id], |row| row.get(0)).optional())
-        .map_err(fault)?
-        .ok_or_else(missing)?;
+    let one_more = Window { limit: window.limit.saturating_add(1), ..window.clone() };
+    let mut records = recent.page(session, &one_more);
     let (beyond, order) = super::range(window);
     let sql = format!(
         "SELECT record
@@ -136,9 +176,17 @@ pub(super) fn lines(
           ORDER BY record {order}
           LIMIT ?3"
     );
-    let row = params![session, super::start(window), super::count(window) + 1];
-    let mut entries = Vec::new();
-    for seq in super::seqs(db, &sql, row)? {
+    let row = params![session, super::start(window), super::count(&one_more)];
+    records.extend(super::seqs(db, &sql, row)?);
+    records.sort_unstable();
+    // While it is merged, an entry is in both places.
+    records.dedup();
+    if window.newest_first {
+        records.reverse();
+    }
+    records.truncate(one_more.limit);
+    let mut entries = Vec::with_capacity(records.len());
+    for seq in records {
         entries.push((seq, stub(db, seq, peer)?));
     }
     Ok(super::cut(entries, window))
@@ -170,13 +218,14 @@ pub(super) fn set_receipt(
     status: ReceiptStatus,
     now: Timestamp,
 ) -> Result<Receipt, StoreError> {
-    let object = objects::row_of(tx.db, &msg_id)?;
+    let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
     let (group_id, reader_id) = (people::row_of(tx, group)?, people::row_of(tx, reader)?);
     if !said_in(tx.db, object, group_id)? {
         let key = format!("{msg_id} in {group}");
         return Err(StoreError::Missing { what: "message", key });
     }
-    if let Some(before) = receipts(tx.db, group, msg_id, Some(reader))?.pop()
+    if let Some(before) =
+        receipts(tx.db, tx.indexes.hashes.recent(), group, msg_id, Some(reader))?.pop()
         && before.status == status
     {
         return Ok(before);
@@ -191,7 +240,7 @@ pub(super) fn set_receipt(
         reason: None,
     };
     let id = receipt.id();
-    let stored = match objects::find(tx.db, &id)? {
+    let stored = match objects::find(tx.db, tx.indexes.hashes.recent(), &id)? {
         Some(seq) => seq,
         None => objects::insert(tx, &id, Some(&receipt.canonical()))?,
     };
@@ -226,11 +275,12 @@ fn said_in(db: &Connection, object: i64, group: i64) -> Result<bool, StoreError>
 /// The receipts of one message in a group, of all readers or of one.
 pub(super) fn receipts(
     db: &Connection,
+    recent: &Recent,
     group: &Did,
     msg_id: ObjId,
     reader: Option<&Did>,
 ) -> Result<Vec<Receipt>, StoreError> {
-    let object = objects::row_of(db, &msg_id)?;
+    let object = objects::row_of(db, recent, &msg_id)?;
     let Some(group_id) = people::find(db, group)? else { return Ok(Vec::new()) };
     let sql = "
         SELECT p.did, r.status, r.at

@@ -9,8 +9,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::Shared;
 use crate::conformance::{Home, model};
+use crate::{DispatchOutcome, Shared};
 
 #[async_trait]
 impl Home for TempDir {
@@ -27,9 +27,19 @@ mod laws {
     crate::conformance::every_law!(crate::sqlite::tests::home);
 }
 
+/// A home whose indexes are merged all the time.
+struct Restless(TempDir);
+
+#[async_trait]
+impl Home for Restless {
+    async fn open(&self) -> Shared {
+        Arc::new(SqliteStore::open_with(self.0.path(), 3).unwrap())
+    }
+}
+
 #[test]
 fn any_history_is_the_models_history() {
-    model::any_history_is_the_models_history(home);
+    model::any_history_is_the_models_history(|| Restless(home()));
 }
 
 const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
@@ -278,5 +288,41 @@ async fn bytes_and_messages_do_not_share_a_name() {
     let as_receipt = ObjId::from_parts(ObjKind::Receipt, *msg.id().hash());
     for id in [as_bytes, as_receipt] {
         assert!(matches!(store.object(id).await, Err(StoreError::Missing { .. })), "{id}");
+    }
+}
+
+/// What is on disk at any moment is a store that knows what was acknowledged, once.
+#[tokio::test]
+async fn a_crash_in_the_middle_of_a_merge_forgets_nothing() {
+    let (dir, rounds) = (home(), 12);
+    let store = SqliteStore::open_with(dir.path(), 50).unwrap();
+    let batch = |round: usize| -> Vec<Dispatch> {
+        let one = |n| Dispatch {
+            msg: chat(&format!("{round} {n}")),
+            tunnel: Some("lark".parse().unwrap()),
+            external_id: Some(format!("om_{round}_{n}")),
+        };
+        (0..20).map(one).collect()
+    };
+    for round in 0..rounds {
+        assert!(store.dispatch(batch(round), NOON).await.iter().all(Result::is_ok));
+        let copy = home();
+        for file in ["monoco.db", "monoco.db-wal"] {
+            fs::copy(dir.path().join(file), copy.path().join(file)).unwrap();
+        }
+        let found = SqliteStore::open_with(copy.path(), 50).unwrap();
+        for earlier in 0..=round {
+            for answer in found.dispatch(batch(earlier), NOON).await {
+                let DispatchOutcome::Delivered { duplicate, .. } = answer.unwrap().outcome else {
+                    panic!("not delivered")
+                };
+                assert!(duplicate, "batch {earlier} after {round}");
+            }
+        }
+        assert_eq!(texts(&found).await, (round + 1) * 20);
+        let (bob, ann) = ("did:web:bob".parse().unwrap(), "did:web:ann".parse().unwrap());
+        let window = Window { beyond: None, limit: 1_000, newest_first: true };
+        let lines = found.session(&bob, &ann, window).await.unwrap();
+        assert_eq!(lines.entries.len(), (round + 1) * 20);
     }
 }

@@ -17,7 +17,7 @@
 //! on every command is refused, until the courier is started anew and reads back
 //! what is really there.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -27,6 +27,7 @@ use monoco_core::record::{BoxKind, ReadState};
 use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use super::bulk::Indexes;
 use super::open::fault;
 use crate::{Hint, StoreError, StoreHealth};
 
@@ -36,15 +37,17 @@ const BATCH: usize = 512;
 /// Commands that may wait. Beyond it callers wait before they are let in.
 const QUEUE: usize = 4096;
 
-/// Most DIDs whose row the writer remembers.
+/// Most rows of one kind that the writer remembers.
 const REMEMBERED: usize = 16_384;
 
 /// What a command works with.
 pub(super) struct Tx<'c> {
     /// The connection, inside the transaction.
     pub(super) db: &'c Connection,
-    /// Rows of DIDs already looked up.
-    pub(super) parties: &'c mut HashMap<String, i64>,
+    /// What was looked up before.
+    pub(super) known: &'c mut Known,
+    /// The indexes that are written in bulk.
+    pub(super) indexes: &'c mut Indexes,
     /// What is told to the others once it is committed.
     pub(super) news: News,
     /// Whether what a command wrote before it is refused must be undone at once,
@@ -82,6 +85,31 @@ impl Tx<'_> {
             answers.push(answer);
         }
         Ok(answers)
+    }
+}
+
+/// What the writer need not look up again. Forgotten when it may be wrong.
+#[derive(Default)]
+pub(super) struct Known {
+    /// Rows of DIDs.
+    pub(super) parties: HashMap<String, i64>,
+    /// Rows of conversations, by owner and peer.
+    pub(super) sessions: HashMap<(i64, i64), i64>,
+    /// Parties that are noted to have a box.
+    pub(super) boxes: HashSet<i64>,
+}
+
+impl Known {
+    fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Keeps the memory small, whoever writes to us.
+    fn limit(&mut self) {
+        let most = self.parties.len().max(self.sessions.len()).max(self.boxes.len());
+        if most > REMEMBERED {
+            self.forget();
+        }
     }
 }
 
@@ -213,11 +241,15 @@ where
 
 impl Writer {
     /// Starts the thread that owns `db`.
-    pub(super) fn start(db: Connection, board: Arc<Board>) -> std::io::Result<Self> {
+    pub(super) fn start(
+        db: Connection,
+        indexes: Indexes,
+        board: Arc<Board>,
+    ) -> std::io::Result<Self> {
         let (queue, commands) = mpsc::channel(QUEUE);
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || write(&db, commands, &board))?;
+            .spawn(move || Desk { db, known: Known::default(), indexes }.write(commands, &board))?;
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
 
@@ -246,116 +278,131 @@ impl Drop for Writer {
     }
 }
 
-fn write(db: &Connection, mut commands: mpsc::Receiver<Box<dyn Command>>, board: &Board) {
-    let mut parties = HashMap::new();
-    while let Some(first) = commands.blocking_recv() {
-        if let StoreHealth::Broken(why) = board.health() {
-            first.answer(&Err(StoreError::Broken(why)));
-            continue;
-        }
-        let (batch, news, commit) = commit_batch(db, first, &mut commands, &mut parties);
-        if commit.is_err() {
-            parties.clear();
-        }
-        board.note(commit.as_ref().map(|_| ()));
-        // The counts are right before anybody hears that something changed.
-        if commit.is_ok()
-            && let Ok(mut tally) = board.tally.lock()
-        {
-            tally.add(news.tally);
-        }
-        for command in batch {
-            command.answer(&commit);
-        }
-        if commit.is_ok() {
+type Batch = Vec<Box<dyn Command>>;
+
+/// What the writer thread works with.
+struct Desk {
+    db: Connection,
+    known: Known,
+    indexes: Indexes,
+}
+
+impl Desk {
+    fn write(mut self, mut commands: mpsc::Receiver<Box<dyn Command>>, board: &Board) {
+        while let Some(first) = commands.blocking_recv() {
+            if let StoreHealth::Broken(why) = board.health() {
+                first.answer(&Err(StoreError::Broken(why)));
+                continue;
+            }
+            let (batch, news, commit) = self.commit_batch(first, &mut commands);
+            board.note(commit.as_ref().map(|_| ()));
+            // The counts are right before anybody hears that something changed.
+            if commit.is_ok()
+                && let Ok(mut tally) = board.tally.lock()
+            {
+                tally.add(news.tally);
+            }
+            for command in batch {
+                command.answer(&commit);
+            }
+            if commit.is_err() {
+                self.forget();
+                continue;
+            }
             if let Some(event) = news.event {
                 board.event.send_replace(event);
             }
             for hint in news.hints {
                 let _ = board.hints.send(hint);
             }
+            self.indexes.committed();
         }
     }
-}
 
-type Batch = Vec<Box<dyn Command>>;
-
-/// Runs what is waiting and commits it once.
-fn commit_batch(
-    db: &Connection,
-    first: Box<dyn Command>,
-    commands: &mut mpsc::Receiver<Box<dyn Command>>,
-    parties: &mut HashMap<String, i64>,
-) -> (Batch, News, Result<(), StoreError>) {
-    let mut batch = vec![first];
-    let mut news = News::default();
-    let mut result = run_together(db, &mut batch, commands, parties, &mut news);
-    if let Ok(false) = result {
-        parties.clear();
-        news = News::default();
-        result = run_apart(db, &mut batch, parties, &mut news).map(|()| true);
-    }
-    let mut result = result.and_then(|_| execute(db, "COMMIT"));
-    if result.is_err() && !db.is_autocommit() {
-        // Some errors have already rolled back, this one has not.
-        if let Err(error) = execute(db, "ROLLBACK") {
-            result = Err(error);
+    /// Runs what is waiting and commits it once.
+    fn commit_batch(
+        &mut self,
+        first: Box<dyn Command>,
+        commands: &mut mpsc::Receiver<Box<dyn Command>>,
+    ) -> (Batch, News, Result<(), StoreError>) {
+        let mut batch = vec![first];
+        let mut news = News::default();
+        let written = self.db.total_changes();
+        let mut result = self.run_together(&mut batch, commands, &mut news);
+        if let Ok(false) = result {
+            self.forget();
+            news = News::default();
+            result = self.run_apart(&mut batch, &mut news).map(|()| true);
         }
-    }
-    (batch, news, result)
-}
-
-/// Runs the batch, and what arrives meanwhile, in one transaction. `false`: one
-/// was refused after it had written, and all of it is rolled back.
-fn run_together(
-    db: &Connection,
-    batch: &mut Batch,
-    commands: &mut mpsc::Receiver<Box<dyn Command>>,
-    parties: &mut HashMap<String, i64>,
-    news: &mut News,
-) -> Result<bool, StoreError> {
-    execute(db, "BEGIN IMMEDIATE")?;
-    let mut at = 0;
-    while let Some(command) = batch.get_mut(at) {
-        if parties.len() > REMEMBERED {
-            parties.clear();
+        // Only a commit that writes anyway: one that does not costs no sync.
+        if result.is_ok() && self.db.total_changes() != written {
+            result = self.indexes.merge(&self.db, batch.len()).map(|()| true);
         }
-        let written = db.total_changes();
-        let mut tx = Tx { db, parties, news: News::default(), careful: false };
-        if command.run(&mut tx) {
+        let mut result = result.and_then(|_| execute(&self.db, "COMMIT"));
+        if result.is_err() && !self.db.is_autocommit() {
+            // Some errors have already rolled back, this one has not.
+            if let Err(error) = execute(&self.db, "ROLLBACK") {
+                result = Err(error);
+            }
+        }
+        (batch, news, result)
+    }
+
+    /// Forgets what was rolled back.
+    fn forget(&mut self) {
+        self.known.forget();
+        self.indexes.rolled_back();
+    }
+
+    /// Runs the batch, and what arrives meanwhile, in one transaction. `false`: one
+    /// was refused after it had written, and all of it is rolled back.
+    fn run_together(
+        &mut self,
+        batch: &mut Batch,
+        commands: &mut mpsc::Receiver<Box<dyn Command>>,
+        news: &mut News,
+    ) -> Result<bool, StoreError> {
+        execute(&self.db, "BEGIN IMMEDIATE")?;
+        let mut at = 0;
+        while let Some(command) = batch.get_mut(at) {
+            self.known.limit();
+            let written = self.db.total_changes();
+            let mut tx = self.tx(false);
+            if command.run(&mut tx) {
+                news.add(tx.news);
+            } else if self.db.is_autocommit() {
+                // SQLite gave the transaction up, as it does on a full disk.
+                return Err(StoreError::Full);
+            } else if self.db.total_changes() != written {
+                execute(&self.db, "ROLLBACK")?;
+                return Ok(false);
+            }
+            at += 1;
+            if at == batch.len()
+                && at < BATCH
+                && let Ok(next) = commands.try_recv()
+            {
+                batch.push(next);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Runs the batch so that nothing stays of a command that is refused.
+    fn run_apart(&mut self, batch: &mut Batch, news: &mut News) -> Result<(), StoreError> {
+        execute(&self.db, "BEGIN IMMEDIATE")?;
+        for command in batch {
+            let mut tx = self.tx(true);
+            savepoint(&mut tx, |tx| command.run(tx))?;
             news.add(tx.news);
-        } else if db.is_autocommit() {
-            // SQLite gave the transaction up, as it does on a full disk.
-            return Err(StoreError::Full);
-        } else if db.total_changes() != written {
-            execute(db, "ROLLBACK")?;
-            return Ok(false);
         }
-        at += 1;
-        if at == batch.len()
-            && at < BATCH
-            && let Ok(next) = commands.try_recv()
-        {
-            batch.push(next);
-        }
+        Ok(())
     }
-    Ok(true)
-}
 
-/// Runs the batch so that nothing stays of a command that is refused.
-fn run_apart(
-    db: &Connection,
-    batch: &mut Batch,
-    parties: &mut HashMap<String, i64>,
-    news: &mut News,
-) -> Result<(), StoreError> {
-    execute(db, "BEGIN IMMEDIATE")?;
-    for command in batch {
-        let mut tx = Tx { db, parties, news: News::default(), careful: true };
-        savepoint(&mut tx, |tx| command.run(tx))?;
-        news.add(tx.news);
+    fn tx(&mut self, careful: bool) -> Tx<'_> {
+        let Self { db, known, indexes } = self;
+        Tx { db, known, indexes, news: News::default(), careful }
     }
-    Ok(())
 }
 
 /// Runs `work` in a savepoint, and undoes it unless it says that it is to stay.
@@ -365,13 +412,15 @@ fn savepoint<'c>(
 ) -> Result<(), StoreError> {
     execute(tx.db, "SAVEPOINT command")?;
     let before = std::mem::take(&mut tx.news);
+    let mark = tx.indexes.mark();
     let keep = work(tx);
     let news = std::mem::replace(&mut tx.news, before);
     if keep {
         tx.news.add(news);
     } else {
         // It may have remembered rows that are about to vanish.
-        tx.parties.clear();
+        tx.known.forget();
+        tx.indexes.undo(mark);
         if tx.db.is_autocommit() {
             // SQLite gave the whole transaction up, as it does on a full disk.
             return Err(StoreError::Full);
