@@ -46,6 +46,9 @@ pub fn list(
             for row in rows {
                 table.add_row(columns.iter().map(|(name, path)| cell(name, at(row, path))));
             }
+            for column in table.column_iter_mut() {
+                column.set_padding((0, 1));
+            }
             print(&table.trim_fmt())?;
         }
         Format::Compact => {

@@ -1,0 +1,273 @@
+//! The command line: what it prints, where, and with which exit code.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::common::{Courier, ME, PATIENCE, binary, chat, cli};
+
+/// Everything a terminal might obey, in one text.
+const HOSTILE: &str =
+    "\u{1b}[31mred\u{7}\u{9b}2J\u{202e}txt\u{2066}\u{2028}\u{200f}\r\nnext\u{0}\u{7f}\u{feff}";
+
+/// Line feeds and tabs are our own: those of strangers are shown as escapes.
+fn harmless(text: &str) -> bool {
+    text.chars().all(|c| {
+        matches!(c, '\n' | '\t')
+            || !(c.is_control()
+                || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}')
+                || ('\u{202a}'..='\u{202e}').contains(&c)
+                || ('\u{2066}'..='\u{2069}').contains(&c))
+    })
+}
+
+#[test]
+fn hostile_text_is_harmless_in_every_command_and_format() {
+    let courier = Courier::start();
+    let mut msg = chat("did:web:eve", ME, HOSTILE);
+    msg["content"]["title"] = json!(HOSTILE);
+    msg["thread"] = json!({"topic": HOSTILE});
+    let answer = courier.post(
+        "/api/v1/dispatch",
+        &json!({"msg": msg, "ingress":
+        {"tunnel": "net", "external_id": HOSTILE}}),
+    );
+    let answer = answer.ok();
+    let msg_id = answer["msg_id"].as_str().unwrap().to_owned();
+    let record = answer["delivered"][0]["record_id"].as_str().unwrap().to_owned();
+    courier
+        .post(
+            "/api/v1/post_send",
+            &json!({"msg":
+        chat(ME, "did:msgtunnel:refuse.user.stub", HOSTILE)}),
+        )
+        .ok();
+    courier.post(&format!("/api/v1/boxes/{ME}/INBOX/next"), &json!({})).ok();
+    courier.post(&format!("/api/v1/records/{record}/state"), &json!({"state": "UNREAD"})).ok();
+
+    for args in [
+        vec!["courier", "status"],
+        vec!["center", "boxes"],
+        vec!["center", "list"],
+        vec!["center", "list", "did:msgtunnel:stub", "TUNNEL_OUTBOX"],
+        vec!["center", "peek"],
+        vec!["center", "next"],
+        vec!["center", "show", &record],
+        vec!["center", "object", &msg_id],
+        vec!["center", "sessions"],
+        vec!["center", "sessions", ME, "--with", "did:web:eve"],
+        vec!["center", "tunnels"],
+        vec!["contact", "list"],
+        vec!["events"],
+        vec!["trace", &record],
+        vec!["trace", HOSTILE.trim_matches('\0')],
+        vec!["center", "show", HOSTILE.trim_matches('\0')],
+    ] {
+        for format in ["table", "json", "compact", "id"] {
+            // An argument can't hold a NUL; what is left is hostile enough.
+            let args: Vec<String> = args.iter().map(|arg| arg.replace('\0', "")).collect();
+            let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+            args.extend(["--format", format]);
+            let ran = courier.cli(&args);
+            assert!(harmless(&ran.stdout), "{args:?} printed {:?}", ran.stdout);
+            assert!(harmless(&ran.stderr), "{args:?} said {:?}", ran.stderr);
+            if args[1] == "next" {
+                let state = json!({"state": "UNREAD"});
+                courier.post(&format!("/api/v1/records/{record}/state"), &state).ok();
+            }
+        }
+    }
+    // It is still all there, for programs.
+    let shown = courier.cli(&["center", "object", &msg_id]).ok();
+    let object: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(object["content"]["content"], HOSTILE);
+}
+
+#[test]
+fn exit_codes_are_a_contract() {
+    let courier = Courier::start();
+    let record = courier.deliver(ME, "hi");
+    // 1: there is no such thing, or it can't be done.
+    let gone = format!("rec_{}", "0".repeat(48));
+    let said = courier.cli(&["center", "show", &gone]).failed(1);
+    assert!(said.contains("there is no record"), "{said}");
+    let said = courier.cli(&["center", "state", &record, "READED"]).failed(1);
+    assert!(said.contains("UNREAD can't become READED"), "{said}");
+    let said = courier.cli(&["center", "list", "did:web:nobody"]).failed(1);
+    assert!(said.contains("hint:"), "{said}");
+    // 2: somebody else holds it.
+    courier.cli(&["center", "next", "--holder", "ann"]).ok();
+    let said = courier.cli(&["center", "state", &record, "READED", "--holder", "bob"]).failed(2);
+    assert!(said.contains("held by ann"), "{said}");
+    // 64: not understood.
+    for args in [&["center"][..], &["centre", "list"], &["center", "show"], &["--colour"]] {
+        courier.cli(args).failed(64);
+    }
+    for args in [&["--help"][..], &["--version"], &["center", "--help"], &["center", "send", "-h"]]
+    {
+        courier.cli(args).ok();
+    }
+    // 3: no courier.
+    let empty = tempfile::tempdir().unwrap();
+    let said = cli(empty.path(), &["center", "list"], "").failed(3);
+    assert!(said.contains("monoco courier start --foreground"), "{said}");
+    let said = cli(empty.path(), &["courier", "stop"], "").failed(3);
+    assert!(said.contains("no courier is running"), "{said}");
+    assert!(!empty.path().join("store").exists(), "asking made something");
+}
+
+#[test]
+fn starting_says_what_is_in_the_way() {
+    let courier = Courier::start();
+    let start = |home: &std::path::Path, port: &str| {
+        cli(home, &["courier", "start", "--foreground", "--port", port], "")
+    };
+    let said = start(courier.home(), "0").failed(2);
+    assert!(said.contains("already running") && said.contains("hint:"), "{said}");
+    let other = tempfile::tempdir().unwrap();
+    let port = courier.address.port().to_string();
+    let said = start(&other.path().join("home"), &port).failed(4);
+    assert!(said.contains("in use") && said.contains("--port"), "{said}");
+    // A store that a newer program wrote is left alone.
+    let newer = other.path().join("newer");
+    drop(Courier::start_in(&newer));
+    let db = rusqlite::Connection::open(newer.join("store/monoco.db")).unwrap();
+    db.pragma_update(None, "user_version", 999).unwrap();
+    drop(db);
+    let said = start(&newer, "0").failed(1);
+    assert!(said.contains("newer program"), "{said}");
+    // So is one that is none.
+    std::fs::write(newer.join("store/monoco.db"), "this is no database, it is a poem").unwrap();
+    let _ = std::fs::remove_file(newer.join("store/monoco.db-wal"));
+    let said = start(&newer, "0").failed(1);
+    assert!(said.contains("damaged"), "{said}");
+    // An empty token would let everybody in.
+    let bare = other.path().join("bare");
+    drop(Courier::start_in(&bare));
+    std::fs::write(bare.join("run/courier.token"), "").unwrap();
+    let said = start(&bare, "0").failed(1);
+    assert!(said.contains("is not a token"), "{said}");
+}
+
+#[test]
+fn stop_waits_until_it_is_gone_and_what_was_said_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut courier = Courier::start_in(dir.path());
+    courier.deliver(ME, "remember me");
+    let ran = courier.cli(&["courier", "stop"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, "stopped\n"));
+    assert!(courier.wait().success());
+    courier.cli(&["courier", "status"]).failed(3);
+    let again = Courier::start_in(dir.path());
+    assert!(again.cli(&["center", "list", "--format", "compact"]).ok().contains("UNREAD"));
+}
+
+#[test]
+fn formats_are_for_people_programs_and_pipes() {
+    let courier = Courier::start();
+    let record = courier.deliver(ME, "hi");
+    assert_eq!(courier.cli(&["center", "list", "--format", "id"]).ok(), format!("{record}\n"));
+    let json: Value =
+        serde_json::from_str(&courier.cli(&["center", "list", "--format", "json"]).ok()).unwrap();
+    assert_eq!(json["records"][0]["record_id"], record.as_str());
+    let compact = courier.cli(&["center", "list", "--format", "compact"]).ok();
+    assert_eq!(compact.lines().next().unwrap().split('\t').next(), Some(record.as_str()));
+    let table = courier.cli(&["center", "list"]).ok();
+    assert!(table.contains("RECORD") && table.contains(&record), "{table}");
+    assert!(!table.contains('\u{1b}'), "colour without a terminal");
+    // Text from stdin, and a reader that has seen enough.
+    let sent = cli(
+        courier.home(),
+        &["center", "send", "--from", ME, "--to", ME, "--text", "-", "--format", "id"],
+        "from a pipe\n",
+    );
+    let object = courier.cli(&["center", "object", sent.ok().trim()]).ok();
+    assert!(object.contains("\"from a pipe\""), "{object}");
+}
+
+#[test]
+fn contacts_and_groups_from_the_command_line() {
+    let courier = Courier::start();
+    let ann = "did:web:ann";
+    courier.cli(&["contact", "add", ann, "--name", "Ann"]).ok();
+    let said = courier.cli(&["contact", "bind", ann, "nowhere", "u1"]).failed(1);
+    assert!(said.contains("there is no tunnel nowhere"), "{said}");
+    courier.cli(&["contact", "bind", ann, "stub", "low", "--priority", "-1"]).ok();
+    courier.cli(&["contact", "bind", ann, "stub", "high", "--priority", "5"]).ok();
+    let sent = courier
+        .cli(&["center", "send", "--from", ME, "--to", ann, "--text", "hi", "--format", "json"]);
+    let sent: Value = serde_json::from_str(&sent.ok()).unwrap();
+    assert_eq!(sent["deliveries"][0]["plan"]["address"], "high");
+    assert_eq!(sent["deliveries"][0]["plan"]["mode"], "binding");
+    courier.cli(&["contact", "unbind", ann, "stub", "high"]).ok();
+    assert!(courier.cli(&["contact", "show", ann]).ok().contains("low"));
+    courier.cli(&["contact", "block", ann]).ok();
+    let shown = courier.cli(&["contact", "show", ann, "--format", "json"]).ok();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&shown["level"], &shown["names"][0]), (&json!("block"), &json!("Ann")));
+    let said = courier
+        .cli(&["center", "dispatch", "--from", ann, "--to", ME, "--text", "hello?"])
+        .failed(1);
+    assert!(said.contains("blocked"), "{said}");
+    courier.cli(&["contact", "unblock", ann]).ok();
+    courier.cli(&["center", "dispatch", "--from", ann, "--to", ME, "--text", "hello?"]).ok();
+    courier.cli(&["contact", "group", "add", "did:web:team", "--name", "Team"]).ok();
+    courier.cli(&["contact", "group", "subscribe", "did:web:team", ME]).ok();
+    assert!(courier.cli(&["contact", "group", "list"]).ok().contains(ME));
+    courier.cli(&["contact", "group", "unsubscribe", "did:web:team", ME]).ok();
+    courier.cli(&["contact", "remove", ann]).ok();
+    courier.cli(&["contact", "show", ann]).failed(1);
+}
+
+#[test]
+fn follow_goes_on_after_the_courier_comes_back() {
+    let courier = Courier::start();
+    let mut follow = Command::new(binary())
+        .args(["events", "--follow", "--after", "0", "--format", "json"])
+        .env_clear()
+        .env("MONOCO_HOME", courier.home())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(follow.stdout.take().unwrap()));
+    let (seen, heard) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            let event: Value = serde_json::from_str(&line).unwrap();
+            if seen.send((event["seq"].clone(), event["kind"].clone())).is_err() {
+                break;
+            }
+        }
+    });
+    let wait = |kind: &str| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (seq, found) = heard.recv_timeout(deadline - Instant::now()).unwrap();
+            if found == kind {
+                return seq.as_i64().unwrap();
+            }
+        }
+    };
+    courier.deliver(ME, "one");
+    let first = wait("dispatched");
+    let courier = courier.restart();
+    courier.deliver(ME, "two");
+    assert!(wait("dispatched") > first);
+    follow.kill().unwrap();
+    follow.wait().unwrap();
+    reader.join().unwrap();
+}
+
+#[test]
+fn completions_are_for_real_shells() {
+    let empty = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = cli(empty.path(), &["completions", shell], "").ok();
+        assert!(script.contains("courier"), "{shell}");
+    }
+    let script = cli(empty.path(), &["completions", "bash"], "").ok();
+    let checked = Command::new("bash").args(["-n", "-c", &script]).status().unwrap();
+    assert!(checked.success());
+}
