@@ -10,8 +10,8 @@
 //! * [`contender`]: what every contender can be asked.
 //! * [`drive`]: how a rate is measured.
 //! * [`beanstalkd`], [`redis`], [`sqlite`]: the peers.
-//! * [`ours`]: the client our own contenders speak HTTP with.
-//! * [`server`], [`resp`], [`payload`], [`resources`], [`table`]: the furniture.
+//! * [`store`], [`courier`]: ourselves, through the store and over HTTP.
+//! * [`http`], [`server`], [`resp`], [`payload`], [`resources`], [`table`]: the furniture.
 
 #![allow(
     clippy::print_stdout,
@@ -21,15 +21,17 @@
 
 mod beanstalkd;
 mod contender;
+mod courier;
 mod drive;
 mod flags;
-mod ours;
+mod http;
 mod payload;
 mod redis;
 mod resources;
 mod resp;
 mod server;
 mod sqlite;
+mod store;
 mod table;
 
 use std::process::ExitCode;
@@ -47,6 +49,9 @@ const CONTENDERS: &[(&str, Make)] = &[
     (beanstalkd::NAME, |dir| Ok(Box::new(beanstalkd::Beanstalkd::new(dir)?))),
     (redis::NAME, |dir| Ok(Box::new(redis::Redis::new(dir)?))),
     (sqlite::NAME, |dir| Ok(Box::new(sqlite::Sqlite::new(dir)))),
+    (store::NAME, |dir| Ok(Box::new(store::Ours::new(dir)?))),
+    (courier::NAME, |dir| Ok(Box::new(courier::Courier::new(dir, 1)))),
+    (courier::BATCHES, |dir| Ok(Box::new(courier::Courier::new(dir, 100)))),
 ];
 
 /// Whose figures the others are divided by.
@@ -98,11 +103,20 @@ fn run(flags: &Flags) -> Result<()> {
         }
     }
 
+    let starts = if flags.wants(courier::NAME) {
+        Some(courier::starts(&flags.dir, flags.deep_backlog, flags.repeats)?)
+    } else {
+        None
+    };
+
     println!("{}", conditions(flags, &field));
     println!("{}", table.rates());
     println!("{}", table.ratios(YARDSTICKS));
     if !at_rest.is_empty() {
         println!("{}", table::at_rest(&at_rest));
+    }
+    if let Some(starts) = starts {
+        println!("{starts}");
     }
     Ok(())
 }

@@ -4,8 +4,6 @@
 //! It understands what our server answers and nothing more: no redirects, no
 //! encryption, no pipelining.
 
-#![expect(dead_code, reason = "the contenders that speak HTTP are not here yet")]
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -27,7 +25,7 @@ pub struct Conn {
 
 impl Conn {
     /// Connects, and signs every request with the token.
-    pub fn open(addr: SocketAddr, token: &str) -> Result<Self> {
+    pub fn open(addr: SocketAddr, token: &str, content_type: &str) -> Result<Self> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER))?;
@@ -37,7 +35,7 @@ impl Conn {
             headers: format!(
                 "Host: {addr}\r\n\
                  Authorization: Bearer {token}\r\n\
-                 Content-Type: application/json\r\n"
+                 Content-Type: {content_type}\r\n"
             ),
             out: Vec::new(),
             line: String::new(),

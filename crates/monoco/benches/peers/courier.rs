@@ -1,0 +1,256 @@
+//! Ourselves over HTTP: the built courier, asked as any program would.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::contender::{Contender, Result};
+use crate::drive::{Bounds, drive, median};
+use crate::http::Conn;
+use crate::payload::Payload;
+use crate::resources::{self, AtRest};
+
+pub const NAME: &str = "monoco, HTTP";
+pub const BATCHES: &str = "monoco, HTTP ×100";
+
+/// Messages that the filling puts into one request.
+const FILL: u64 = 1_000;
+
+/// How long the courier may take to start.
+const START: Duration = Duration::from_secs(60);
+
+pub struct Courier {
+    below: PathBuf,
+    /// Messages in one request.
+    batch: usize,
+    /// The filled courier, and how many wait in it.
+    filled: Option<(Running, u64)>,
+}
+
+impl Courier {
+    pub fn new(below: &Path, batch: usize) -> Self {
+        Self { below: below.to_owned(), batch, filled: None }
+    }
+}
+
+impl Contender for Courier {
+    fn version(&self) -> String {
+        format!("its courier, {} per request", self.batch)
+    }
+
+    fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
+        let courier = Running::start(TempDir::new_in(&self.below)?)?;
+        let (courier, batch) = (&courier, self.batch);
+        let seen = drive(producers, bounds, |producer| {
+            let (mut payload, mut body) = (Payload::new(), Vec::new());
+            let kind = if batch == 1 { "application/json" } else { "application/x-ndjson" };
+            let mut conn = Conn::open(courier.addr, &courier.token, kind)?;
+            Ok(move || {
+                write_batch(&mut body, &mut payload, producer, batch as u64);
+                let (status, answer) = conn.post("/api/v1/dispatch", &body)?;
+                let kept = count(answer, br#""duplicate":false"#);
+                if status != 200 || kept != batch {
+                    return Err(refused(status, answer));
+                }
+                Ok(batch as u64)
+            })
+        })?;
+        Ok(Some(seen.rate))
+    }
+
+    fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
+        if self.batch > 1 {
+            return Ok(None);
+        }
+        let (courier, waiting) = match self.filled.take() {
+            Some(filled) => filled,
+            None => (Running::start(TempDir::new_in(&self.below)?)?, 0),
+        };
+        courier.fill(backlog.saturating_sub(waiting))?;
+        let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
+        let seen = drive(takers, bounds, |_| {
+            let mut conn = Conn::open(courier.addr, &courier.token, "application/json")?;
+            Ok(move || {
+                let (status, answer) =
+                    conn.post("/api/v1/boxes/did:monoco:me/INBOX/next", b"{}")?;
+                if status != 200 {
+                    return Err(refused(status, answer));
+                }
+                let record = between(answer, r#""record_id":""#, "\"").ok_or("no record")?;
+                let epoch = between(answer, r#""epoch":"#, ",").ok_or("no epoch")?;
+                let path = format!("/api/v1/records/{record}/state");
+                let body = format!(r#"{{"state":"READED","epoch":{epoch}}}"#);
+                let (status, answer) = conn.post(&path, body.as_bytes())?;
+                if status != 200 {
+                    return Err(refused(status, answer));
+                }
+                Ok(1)
+            })
+        })?;
+        self.filled = Some((courier, backlog - seen.messages));
+        Ok(Some(seen.rate))
+    }
+
+    fn release(&mut self) {
+        self.filled = None;
+    }
+
+    fn at_rest(&mut self, watch: Duration) -> Result<Option<AtRest>> {
+        if self.batch > 1 {
+            return Ok(None);
+        }
+        let courier = Running::start(TempDir::new_in(&self.below)?)?;
+        let mut command = Command::new(program());
+        command.args(["center", "list"]).env("MONOCO_HOME", courier.data.path());
+        AtRest::watch(courier.child.id(), watch, &mut command).map(Some)
+    }
+}
+
+/// How long the courier takes until it answers, in words: on an empty store, and
+/// on one with so many records.
+pub fn starts(below: &Path, records: u64, repeats: usize) -> Result<String> {
+    let mut times = Vec::new();
+    for _ in 0..repeats {
+        let started = Instant::now();
+        let courier = Running::start(TempDir::new_in(below)?)?;
+        times.push(started.elapsed().as_secs_f64() * 1000.0);
+        drop(courier);
+    }
+    let empty = median(times).unwrap_or_default();
+
+    eprintln!("filling a store with {records} records");
+    let courier = Running::start(TempDir::new_in(below)?)?;
+    courier.fill(records)?;
+    let mut data = courier.stop()?;
+    let mut times = Vec::new();
+    let mut resident = 0;
+    for _ in 0..repeats {
+        let started = Instant::now();
+        let courier = Running::start(data)?;
+        times.push(started.elapsed().as_secs_f64() * 1000.0);
+        resident = resources::resident_bytes(courier.child.id())?;
+        data = courier.stop()?;
+    }
+    let full = median(times).unwrap_or_default();
+    Ok(format!(
+        "From the start of the process to its first answer: {empty:.0} ms on an empty store, \
+         {full:.0} ms on one with {records} records ({} MiB resident).\n",
+        resident / (1024 * 1024)
+    ))
+}
+
+fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_monoco")
+}
+
+/// A running courier and its home. Both are gone when this is.
+struct Running {
+    child: Child,
+    addr: SocketAddr,
+    token: String,
+    data: TempDir,
+}
+
+impl Running {
+    fn start(data: TempDir) -> Result<Self> {
+        let note = data.path().join("run/courier.json");
+        // A note of an earlier one would be believed.
+        let _ = std::fs::remove_file(&note);
+        let child = Command::new(program())
+            .args(["courier", "start", "--foreground", "--port", "0"])
+            .env("MONOCO_HOME", data.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut running = Self { child, addr, token: String::new(), data };
+        let started = Instant::now();
+        let note = loop {
+            if let Ok(note) = std::fs::read_to_string(&note) {
+                break note;
+            }
+            if let Some(status) = running.child.try_wait()? {
+                return Err(format!("the courier ended at once ({status})").into());
+            }
+            if started.elapsed() > START {
+                return Err(format!("the courier is not ready after {START:?}").into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let address = between(note.as_bytes(), r#""address":""#, "\"").ok_or("no address")?;
+        running.addr = address.parse()?;
+        running.token = std::fs::read_to_string(running.data.path().join("run/courier.token"))?;
+        let mut conn = Conn::open(running.addr, &running.token, "application/json")?;
+        let next = "/api/v1/boxes/did:monoco:me/INBOX/next";
+        let (status, answer) = conn.post(next, br#"{"states":["NONE"]}"#)?;
+        // It knows no such state, and says so: it is there.
+        if status == 422 { Ok(running) } else { Err(refused(status, answer)) }
+    }
+
+    /// Ends it in good order, and keeps its home.
+    fn stop(mut self) -> Result<TempDir> {
+        let mut command = Command::new(program());
+        command.args(["courier", "stop"]).env("MONOCO_HOME", self.data.path());
+        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+        self.child.wait()?;
+        if !status.success() {
+            return Err(format!("the courier did not stop: {status}").into());
+        }
+        let below = self.data.path().parent().ok_or("the home has no directory")?.to_owned();
+        Ok(std::mem::replace(&mut self.data, TempDir::new_in(below)?))
+    }
+
+    fn fill(&self, messages: u64) -> Result<()> {
+        let (mut payload, mut body) = (Payload::new(), Vec::new());
+        let mut conn = Conn::open(self.addr, &self.token, "application/x-ndjson")?;
+        let mut left = messages;
+        while left > 0 {
+            let count = left.min(FILL);
+            write_batch(&mut body, &mut payload, 0, count);
+            let (status, answer) = conn.post("/api/v1/dispatch", &body)?;
+            if status != 200 {
+                return Err(refused(status, answer));
+            }
+            left -= count;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself; either way there is none to wait for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn write_batch(body: &mut Vec<u8>, payload: &mut Payload, producer: usize, count: u64) {
+    body.clear();
+    for _ in 0..count {
+        body.extend_from_slice(br#"{"msg":{"from":"did:web:producer-"#);
+        body.extend_from_slice(producer.to_string().as_bytes());
+        body.extend_from_slice(br#"","to":["did:monoco:me"],"kind":"chat","content":{"content":""#);
+        body.extend_from_slice(payload.next());
+        body.extend_from_slice(b"\"}}}\n");
+    }
+}
+
+fn count(text: &[u8], part: &[u8]) -> usize {
+    text.windows(part.len()).filter(|window| *window == part).count()
+}
+
+/// What stands between two marks.
+fn between<'a>(text: &'a [u8], start: &str, end: &str) -> Option<&'a str> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.split_once(start)?.1.split_once(end).map(|(found, _)| found)
+}
+
+fn refused(status: u16, answer: &[u8]) -> crate::contender::Error {
+    let said: String = String::from_utf8_lossy(answer).chars().take(300).collect();
+    format!("the courier answered {status}: {said}").into()
+}
