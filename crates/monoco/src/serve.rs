@@ -112,8 +112,12 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
     let running = adapters
         .iter()
         .map(|adapter| api::Tunnel { id: adapter.id().clone(), provider: adapter.provider() });
-    let api =
-        api::Api { center, metrics: Arc::new(api::Metrics::new()), adapters: running.collect() };
+    let api = api::Api {
+        center,
+        metrics: Arc::new(api::Metrics::new()),
+        adapters: running.collect(),
+        stop: stop.clone(),
+    };
     let router = api::router(api, door);
     tasks.spawn(api::server::serve(listener, router, tasks.clone(), stop.clone()));
 
@@ -130,11 +134,16 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    tracing::info!("stopping");
+    tracing::info!("stopping; a second signal does not wait");
     stop.cancel();
     tasks.close();
-    if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
-        tracing::warn!("not everything finished in time; what was acknowledged is safe");
+    let finished = tokio::select! {
+        finished = tokio::time::timeout(GRACE, tasks.wait()) => finished.is_ok(),
+        _ = terminate.recv() => false,
+        _ = interrupt.recv() => false,
+    };
+    if !finished {
+        tracing::warn!("not everything is finished; what was acknowledged is safe");
     }
     home.withdraw();
     Ok(())

@@ -16,7 +16,6 @@ use super::Api;
 use super::input::{self, Query};
 use super::problem::{Problem, ProblemView};
 use super::views::EventView;
-use crate::center::Center;
 
 /// Events read from the store at once.
 const CHUNK: usize = 200;
@@ -73,7 +72,7 @@ pub async fn events(
     if wants_stream {
         let hints = api.center.store().newest_event();
         let after = after.unwrap_or_else(|| *hints.borrow());
-        return Ok(stream(api.center, after, hints).into_response());
+        return Ok(stream(api, after, hints).into_response());
     }
     let after = after.unwrap_or(0);
     let limit = input::count("limit", query.limit, 100, input::MAX_PAGE)?;
@@ -88,17 +87,17 @@ fn number(name: &str, text: &str) -> Result<i64, Problem> {
 }
 
 fn stream(
-    center: Center,
+    api: Api,
     after: i64,
     hints: watch::Receiver<i64>,
 ) -> Sse<impl Stream<Item = Result<sse::Event, Infallible>>> {
     struct Reader {
-        center: Center,
+        api: Api,
         after: i64,
         hints: watch::Receiver<i64>,
         read: std::vec::IntoIter<monoco_core::event::Event>,
     }
-    let reader = Reader { center, after, hints, read: Vec::new().into_iter() };
+    let reader = Reader { api, after, hints, read: Vec::new().into_iter() };
     let events = stream::unfold(reader, async |mut reader| {
         loop {
             if let Some(event) = reader.read.next() {
@@ -113,12 +112,13 @@ fn stream(
             }
             // Seen before reading, so that a commit in between is not missed.
             reader.hints.mark_unchanged();
-            match reader.center.store().events(reader.after, CHUNK).await {
+            match reader.api.center.store().events(reader.after, CHUNK).await {
                 Ok(events) if !events.is_empty() => reader.read = events.into_iter(),
                 Ok(_) => {
-                    let changed = tokio::time::timeout(LOOK, reader.hints.changed()).await;
-                    if let Ok(Err(_)) = changed {
-                        // The store is closed.
+                    let changed = tokio::time::timeout(LOOK, reader.hints.changed());
+                    let changed = reader.api.stop.run_until_cancelled(changed).await;
+                    if let None | Some(Ok(Err(_))) = changed {
+                        // The courier stops, or the store is closed.
                         return None;
                     }
                 }

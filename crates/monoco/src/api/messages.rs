@@ -115,14 +115,23 @@ async fn dispatch_batch(api: &Api, bytes: &[u8]) -> Result<Response, Problem> {
         let why = format!("{} lines; {MAX_LINES} is the most", lines.len());
         return Err(Problem::bad_field("body", why));
     }
-    let read: Vec<_> = lines.iter().map(|(_, line)| read_dispatch(line)).collect();
-    let good: Vec<_> = read.iter().filter_map(|line| line.as_ref().ok().cloned()).collect();
+    let mut good = Vec::with_capacity(lines.len());
+    let mut refused = Vec::with_capacity(lines.len());
+    for (_, line) in &lines {
+        match read_dispatch(line) {
+            Ok(dispatch) => {
+                good.push(dispatch);
+                refused.push(None);
+            }
+            Err(problem) => refused.push(Some(problem)),
+        }
+    }
     let mut answers = api.center.dispatch(good).await.into_iter();
     let mut text = Vec::new();
-    for ((at, _), read) in lines.into_iter().zip(read) {
-        let answer = match read {
-            Ok(_) => answers.next().unwrap_or_else(|| Err(lost_answer())).map_err(Problem::from),
-            Err(problem) => Err(problem),
+    for ((at, _), refused) in lines.into_iter().zip(refused) {
+        let answer = match refused {
+            None => answers.next().unwrap_or_else(|| Err(lost_answer())).map_err(Problem::from),
+            Some(problem) => Err(problem),
         };
         let written = match answer {
             Ok(answer) => {

@@ -10,6 +10,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
@@ -42,6 +43,8 @@ pub struct Api {
     pub metrics: Arc<Metrics>,
     /// The tunnels this courier runs itself.
     pub adapters: Arc<[Tunnel]>,
+    /// Ends what would go on for ever.
+    pub stop: CancellationToken,
 }
 
 #[derive(OpenApi)]

@@ -164,6 +164,30 @@ fn stop_waits_until_it_is_gone_and_what_was_said_stays() {
 }
 
 #[test]
+fn stop_does_not_wait_for_those_who_only_listen() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut courier = Courier::start_in(dir.path());
+    let mut follow = Command::new(binary())
+        .args(["events", "--follow", "--after", "0"])
+        .env_clear()
+        .env("MONOCO_HOME", courier.home())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It has its first event, so it is listening.
+    let mut first = [0; 1];
+    std::io::Read::read_exact(follow.stdout.as_mut().unwrap(), &mut first).unwrap();
+    let started = Instant::now();
+    courier.cli(&["courier", "stop"]).ok();
+    assert!(courier.wait().success());
+    // What is under way has thirty seconds; a listener is not under way.
+    assert!(started.elapsed() < PATIENCE / 2, "{:?}", started.elapsed());
+    follow.kill().unwrap();
+    follow.wait().unwrap();
+}
+
+#[test]
 fn formats_are_for_people_programs_and_pipes() {
     let courier = Courier::start();
     let record = courier.deliver(ME, "hi");
