@@ -3,6 +3,14 @@
 -- at their end; the three whose keys come in no order are written in bulk, by
 -- sqlite/bulk.rs. Times are milliseconds since 1970 by our clock.
 
+-- How many entries there are. Deliveries are those of the TUNNEL_OUTBOX.
+CREATE TABLE counts (
+    box       TEXT    NOT NULL,
+    state     TEXT    NOT NULL,
+    entries   INTEGER NOT NULL,
+    PRIMARY KEY (box, state)
+) STRICT, WITHOUT ROWID;
+
 -- How far the indexes that are written in bulk have come.
 CREATE TABLE merged (
     name      TEXT    NOT NULL PRIMARY KEY,

@@ -31,16 +31,16 @@ use super::{journal, objects, sessions};
 use crate::{StoreError, Window};
 
 /// Entries that make a merge worthwhile. With a million objects it puts eight of them
-/// on each page it changes. An index has at most twice as many in memory, which is
-/// below two megabytes.
+/// on each page it changes, and all of them take a megabyte.
 pub(super) const FULL: usize = 32_768;
 
-/// Entries that a commit merges at least, so that a quiet store gets done too.
-const SLICE: usize = 64;
+/// Entries that a commit merges for each one it adds. Above one, so that a merge is
+/// over long before the next is due, and the memory stays small.
+const PER_ADDED: usize = 4;
 
-/// Entries that a commit merges for each of its commands. Above one, so that a merge
-/// is over long before the next is due.
-const SLICE_PER_COMMAND: usize = 4;
+/// Entries that a commit merges at least, if it adds any: fewer would not fill a page.
+/// A commit that adds none has no reason to wait for a merge.
+const SLICE: usize = 32;
 
 /// What tells one index from another.
 #[derive(Debug)]
@@ -184,11 +184,14 @@ impl Bulk {
         }
     }
 
-    fn merge(&mut self, db: &Connection, commands: usize) -> Result<(), StoreError> {
+    fn merge(&mut self, db: &Connection) -> Result<(), StoreError> {
+        if self.uncommitted.is_empty() {
+            return Ok(());
+        }
         let entries = self.recent.read();
         let from = self.merged.map_or(Unbounded, Excluded);
         let mut rest = entries.frozen.range((from, Unbounded)).copied();
-        let count = SLICE.max(SLICE_PER_COMMAND.saturating_mul(commands));
+        let count = SLICE.max(PER_ADDED.saturating_mul(self.uncommitted.len()));
         let mut last = None;
         for (key, row) in rest.by_ref().take(count) {
             self.add_now(db, key, row)?;
@@ -273,9 +276,9 @@ impl Indexes {
         }
     }
 
-    /// Merges a slice of each, before a commit of so many commands.
-    pub(super) fn merge(&mut self, db: &Connection, commands: usize) -> Result<(), StoreError> {
-        self.each().into_iter().try_for_each(|index| index.merge(db, commands))
+    /// Merges a slice of each that was added to, before the commit.
+    pub(super) fn merge(&mut self, db: &Connection) -> Result<(), StoreError> {
+        self.each().into_iter().try_for_each(|index| index.merge(db))
     }
 
     /// The transaction is on disk: what it merged may leave the memory, and what has
@@ -330,8 +333,8 @@ mod tests {
             seq
         }
 
-        fn commit(&mut self, commands: usize) {
-            self.hashes.merge(&self.db, commands).unwrap();
+        fn commit(&mut self) {
+            self.hashes.merge(&self.db).unwrap();
             self.db.execute_batch("COMMIT").unwrap();
             self.hashes.committed();
         }
@@ -345,7 +348,7 @@ mod tests {
         fn commit_one(&mut self, hash: [u8; 32]) -> i64 {
             self.begin();
             let seq = self.add(hash);
-            self.commit(0);
+            self.commit();
             seq
         }
 
@@ -408,35 +411,42 @@ mod tests {
         for n in 1..=200 {
             bench.add(scattered(n));
         }
-        bench.commit(0);
-        for commit in 1..=4 {
+        bench.commit();
+        for commit in 1..=7 {
             assert_eq!(bench.up_to(), 0, "not complete before commit {commit}");
             assert_eq!(bench.find(scattered(77)), Some(77));
             bench.commit_one(scattered(1000 + commit));
-            assert_eq!(bench.in_table(), (commit * 64).min(200));
+            assert_eq!(bench.in_table(), (commit * 32).min(200));
         }
         assert_eq!(bench.up_to(), 200);
         assert!(bench.hashes.recent.read().frozen.is_empty());
-        assert_eq!(bench.hashes.recent.read().fresh.len(), 4);
+        assert_eq!(bench.hashes.recent.read().fresh.len(), 7);
         for n in 1..=200 {
             assert_eq!(bench.find(scattered(n)), Some(n));
         }
         bench.crash();
-        assert_eq!(bench.hashes.recent.read().fresh.len(), 4, "only what the table has not");
-        assert_eq!(bench.find(scattered(1004)), Some(204));
+        assert_eq!(bench.hashes.recent.read().fresh.len(), 7, "only what the table has not");
+        assert_eq!(bench.find(scattered(1007)), Some(207));
     }
 
+    /// However much is added at once, and however long nothing is.
     #[test]
-    fn a_large_commit_merges_a_large_slice() {
+    fn a_merge_keeps_up_with_what_is_added() {
         let mut bench = Bench::new();
-        bench.begin();
-        for n in 1..=1000 {
-            bench.add(scattered(n));
+        bench.hashes.full = 100;
+        for commit in 0..50 {
+            bench.begin();
+            for n in 0..60 {
+                bench.add(scattered(commit * 60 + n));
+            }
+            bench.commit();
+            let entries = bench.hashes.recent.read();
+            assert!(entries.fresh.len() + entries.frozen.len() <= 240, "{commit}");
         }
-        bench.commit(0);
+        let merged = bench.in_table();
         bench.begin();
-        bench.commit(100);
-        assert_eq!(bench.in_table(), 400);
+        bench.commit();
+        assert_eq!(bench.in_table(), merged, "who adds nothing merges nothing");
     }
 
     #[test]
@@ -461,14 +471,15 @@ mod tests {
             bench.commit_one(scattered(n));
         }
         bench.begin();
-        bench.hashes.merge(&bench.db, 1).unwrap();
+        bench.add(scattered(5));
+        bench.hashes.merge(&bench.db).unwrap();
         bench.rollback();
         assert_eq!((bench.in_table(), bench.up_to()), (0, 0));
         assert_eq!(bench.find(scattered(2)), Some(2));
-        bench.begin();
-        bench.commit(1);
+        bench.commit_one(scattered(5));
         assert_eq!((bench.in_table(), bench.up_to()), (4, 4));
         assert_eq!(bench.find(scattered(2)), Some(2));
+        assert_eq!(bench.find(scattered(5)), Some(5));
     }
 
     /// An entry can only be wrong if something else is. It must not hide anything.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! One file per family of tables: objects, records, deliveries, people, sessions,
-//! journal; `center` strings them together for what comes in and goes out.
+//! journal; `center` strings them together for what comes in and goes out, and `bulk`
+//! keeps the indexes whose keys come in no order.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -35,7 +36,7 @@ use checkpoint::Checkpointer;
 use open::fault;
 use records::Ended;
 use sessions::{SessionStub, Stub};
-use writer::{Board, Tally, Writer};
+use writer::{Board, Writer};
 
 mod boxes;
 mod bulk;
@@ -48,6 +49,7 @@ mod open;
 mod people;
 mod records;
 mod sessions;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -109,7 +111,6 @@ impl SqliteStore {
         let board = Arc::new(Board {
             hints: broadcast::channel(HINTS).0,
             event: watch::channel(journal::newest(&db)?).0,
-            tally: Mutex::new(count_all(&db)?),
             health: Mutex::new(StoreHealth::Ok),
         });
         let checkpointer =
@@ -648,40 +649,16 @@ impl Journal for SqliteStore {
     }
 
     async fn figures(&self) -> Result<Figures, StoreError> {
-        let oldest_waiting = self.read(deliveries::oldest_waiting).await?;
-        let tally = self.board.tally.lock().map(|tally| tally.clone()).unwrap_or_default();
-        Ok(Figures { records: tally.records, deliveries: tally.deliveries, oldest_waiting })
+        self.read(|db| {
+            let oldest_waiting = deliveries::oldest_waiting(db)?;
+            Ok(Figures { oldest_waiting, ..tally::figures(db)? })
+        })
+        .await
     }
 
     fn health(&self) -> StoreHealth {
         self.board.health()
     }
-}
-
-/// Counts what is there, once; from then on the writer keeps the counts.
-fn count_all(db: &Connection) -> Result<Tally, StoreError> {
-    let mut tally = Tally::default();
-    let sql = "SELECT box, state, count(*) FROM records GROUP BY box, state";
-    let mut statement = db.prepare(sql).map_err(fault)?;
-    let mut rows = statement.query([]).map_err(fault)?;
-    while let Some(row) = rows.next().map_err(fault)? {
-        let (box_kind, state): (String, String) =
-            (row.get(0).map_err(fault)?, row.get(1).map_err(fault)?);
-        if let (Some(box_kind), Some(state)) = (BoxKind::parse(&box_kind), ReadState::parse(&state))
-        {
-            tally.record(box_kind, state, row.get(2).map_err(fault)?);
-        }
-    }
-    let sql = "SELECT state, count(*) FROM deliveries GROUP BY state";
-    let mut statement = db.prepare(sql).map_err(fault)?;
-    let mut rows = statement.query([]).map_err(fault)?;
-    while let Some(row) = rows.next().map_err(fault)? {
-        let state: String = row.get(0).map_err(fault)?;
-        if let Some(state) = SendState::parse(&state) {
-            tally.delivery(state, row.get(1).map_err(fault)?);
-        }
-    }
-    Ok(tally)
 }
 
 fn any_ended(db: &Connection, now: Timestamp) -> Result<bool, StoreError> {

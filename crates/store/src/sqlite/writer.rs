@@ -17,18 +17,17 @@
 //! on every command is refused, until the courier is started anew and reads back
 //! what is really there.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use monoco_core::delivery::SendState;
-use monoco_core::record::{BoxKind, ReadState};
 use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::bulk::Indexes;
 use super::open::fault;
+use super::tally::Tally;
 use crate::{Hint, StoreError, StoreHealth};
 
 /// Most commands in one commit. Bounds how long the first one waits for the last.
@@ -124,32 +123,6 @@ pub(super) struct News {
     pub(super) tally: Tally,
 }
 
-/// Counts of entries by state.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) records: BTreeMap<(BoxKind, ReadState), i64>,
-    pub(super) deliveries: BTreeMap<SendState, i64>,
-}
-
-impl Tally {
-    pub(super) fn record(&mut self, box_kind: BoxKind, state: ReadState, by: i64) {
-        *self.records.entry((box_kind, state)).or_default() += by;
-    }
-
-    pub(super) fn delivery(&mut self, state: SendState, by: i64) {
-        *self.deliveries.entry(state).or_default() += by;
-    }
-
-    fn add(&mut self, other: Self) {
-        for (key, by) in other.records {
-            *self.records.entry(key).or_default() += by;
-        }
-        for (key, by) in other.deliveries {
-            *self.deliveries.entry(key).or_default() += by;
-        }
-    }
-}
-
 impl News {
     fn add(&mut self, other: Self) {
         self.hints.extend(other.hints);
@@ -163,7 +136,6 @@ impl News {
 pub(super) struct Board {
     pub(super) hints: broadcast::Sender<Hint>,
     pub(super) event: watch::Sender<i64>,
-    pub(super) tally: Mutex<Tally>,
     pub(super) health: Mutex<StoreHealth>,
 }
 
@@ -296,12 +268,6 @@ impl Desk {
             }
             let (batch, news, commit) = self.commit_batch(first, &mut commands);
             board.note(commit.as_ref().map(|_| ()));
-            // The counts are right before anybody hears that something changed.
-            if commit.is_ok()
-                && let Ok(mut tally) = board.tally.lock()
-            {
-                tally.add(news.tally);
-            }
             for command in batch {
                 command.answer(&commit);
             }
@@ -327,18 +293,20 @@ impl Desk {
     ) -> (Batch, News, Result<(), StoreError>) {
         let mut batch = vec![first];
         let mut news = News::default();
-        let written = self.db.total_changes();
-        let mut result = self.run_together(&mut batch, commands, &mut news);
-        if let Ok(false) = result {
-            self.forget();
-            news = News::default();
-            result = self.run_apart(&mut batch, &mut news).map(|()| true);
-        }
-        // Only a commit that writes anyway: one that does not costs no sync.
-        if result.is_ok() && self.db.total_changes() != written {
-            result = self.indexes.merge(&self.db, batch.len()).map(|()| true);
-        }
-        let mut result = result.and_then(|_| execute(&self.db, "COMMIT"));
+        let result = match self.run_together(&mut batch, commands, &mut news) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.forget();
+                news = News::default();
+                self.run_apart(&mut batch, &mut news)
+            }
+            Err(error) => Err(error),
+        };
+        // Neither writes anything when the batch has not: such a commit costs no sync.
+        let mut result = result
+            .and_then(|()| news.tally.save(&self.db))
+            .and_then(|()| self.indexes.merge(&self.db))
+            .and_then(|()| execute(&self.db, "COMMIT"));
         if result.is_err() && !self.db.is_autocommit() {
             // Some errors have already rolled back, this one has not.
             if let Err(error) = execute(&self.db, "ROLLBACK") {
