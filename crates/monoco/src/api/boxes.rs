@@ -36,18 +36,29 @@ pub struct BoxesView {
     next_cursor: Option<String>,
 }
 
+/// Which boxes to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct BoxesQuery {
+    /// Where the last page ended: its `next_cursor`
+    cursor: Option<String>,
+    /// Most owners whose boxes to return, 1 to 1000
+    limit: Option<i64>,
+}
+
 /// List the boxes there are
 ///
-/// In the order we came to know their owners; `limit` counts owners.
+/// In the order we came to know their owners.
 #[utoipa::path(
-    get, path = "/api/v1/boxes", tag = "boxes", params(Paging),
+    get, path = "/api/v1/boxes", tag = "boxes", params(BoxesQuery),
     responses((status = 200, body = BoxesView), (status = "4XX", body = ProblemView))
 )]
 pub async fn boxes(
     State(api): State<Api>,
-    Query(paging): Query<Paging>,
+    Query(BoxesQuery { cursor, limit }): Query<BoxesQuery>,
 ) -> Result<axum::Json<BoxesView>, Problem> {
-    let window = paging.window("boxes")?;
+    let order = Some("oldest".to_owned());
+    let window = Paging { cursor, limit, order }.window("boxes")?;
     let page = api.center.store().boxes(window.clone()).await?;
     let next_cursor = input::next_cursor("boxes", &window, page.next);
     let boxes = page.entries.into_iter().map(|summary| BoxView {

@@ -196,7 +196,7 @@ pub struct SessionView {
     pub id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Counted up to 1000
+    /// How many of its messages are UNREAD
     pub unread: usize,
     pub last: LineView,
 }

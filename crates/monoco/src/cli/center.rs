@@ -11,7 +11,14 @@ use super::output::{self, Format, note, print, shown_lines};
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List the boxes there are, and what waits in them
-    Boxes(PageArgs),
+    Boxes {
+        /// Most owners whose boxes to show
+        #[arg(long, allow_negative_numbers = true)]
+        limit: Option<i64>,
+        /// Where the last page ended
+        #[arg(long)]
+        cursor: Option<String>,
+    },
     /// Put a message on its way to every target
     ///
     /// All targets are resolved before anything is written; one that can't be reached
@@ -230,8 +237,10 @@ pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
     let format = context.format;
     let client = context.client()?;
     match command {
-        Command::Boxes(page) => {
-            let answer = client.get(&format!("/api/v1/boxes{}", page.query(&[]))).await?;
+        Command::Boxes { limit, cursor } => {
+            let limit = limit.map(|limit| limit.to_string());
+            let query = query(&[("limit", limit), ("cursor", cursor)]);
+            let answer = client.get(&format!("/api/v1/boxes{query}")).await?;
             let columns = [("owner", "owner"), ("box", "box"), ("waiting", "waiting")];
             output::list(format, &answer, "boxes", &columns)
         }

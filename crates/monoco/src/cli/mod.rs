@@ -35,7 +35,7 @@ struct Cli {
     #[arg(long, global = true, env = "MONOCO_HOME", value_name = "DIR", hide_env_values = true)]
     home: Option<PathBuf>,
 
-    /// Form of the output
+    /// Form of the output: table, json, compact or id
     #[arg(long, global = true, value_enum, default_value_t, hide_possible_values = true)]
     format: Format,
 

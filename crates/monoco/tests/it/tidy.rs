@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{Courier, cli};
 
@@ -190,6 +190,13 @@ fn docs_api_md_is_what_the_courier_describes() {
             }
         }
     }
+    text.push_str("\n## Shapes\n");
+    for name in doc["components"]["schemas"].as_object().unwrap().keys() {
+        let reference = json!({"$ref": format!("#/components/schemas/{name}")});
+        if !text.contains(&format!(", `{name}`:")) {
+            fields(&doc, "Shape", &reference, &mut text);
+        }
+    }
     check("docs/api.md", &text);
 }
 
@@ -199,6 +206,9 @@ fn fields(doc: &Value, title: &str, schema: &Value, text: &mut String) {
         return;
     };
     let schema = &doc["components"]["schemas"][name];
+    if schema["properties"].is_null() {
+        return;
+    }
     text.push_str(&format!("\n{title}, `{name}`:\n\n"));
     let required = schema["required"].as_array().cloned().unwrap_or_default();
     for (field, about) in schema["properties"].as_object().into_iter().flatten() {
