@@ -1,13 +1,19 @@
 //! Moves the log into the database, beside the writer.
 //!
 //! `PASSIVE` copies what it can without making anybody wait. While commits keep
-//! coming there is always something left over, so that the log would grow for
-//! ever; once it is large, `RESTART` holds the writer up for the little that
-//! `PASSIVE` has left. The log's file is not cut: writing over it again is
-//! cheaper than letting it grow anew.
+//! coming there is always something left over, and the log, which starts over only
+//! once all of it is moved, would grow for ever. So when it is large, the little that
+//! the last pass has left is moved by the writer itself, between two commits.
+//!
+//! SQLite's own way for this, `RESTART`, takes the writer's lock away from it, with
+//! both of them sleeping longer and longer until they get it: every few seconds
+//! everybody waited for a quarter of a second and more.
+//!
+//! The log's file is not cut: writing over it again is cheaper than letting it grow
+//! anew.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -20,36 +26,54 @@ use crate::StoreError;
 /// Pages in the log that make a checkpoint worth its sync.
 const WORTHWHILE: i64 = 1_000;
 
-/// Pages in the log that make holding the writer up worthwhile.
+/// Pages in the log that make it worthwhile to start it over.
 const LARGE: i64 = 4_000;
+
+/// Pages that the writer may be left with: a millisecond's work.
+const LITTLE: i64 = 200;
+
+/// Passes over what the last one left, at most. Each is shorter than the one before,
+/// unless the disk does not keep up.
+const PASSES: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Checkpointer {
     wake: Option<SyncSender<()>>,
     thread: Option<thread::JoinHandle<()>>,
-    /// Pages of the log that the last checkpoint has moved.
-    moved: Arc<AtomicI64>,
+    log: Arc<Log>,
+}
+
+/// What the writer and the checkpointer know of the log.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    /// Pages it had after the last commit.
+    pages: AtomicI64,
+    /// How many of them are in the database.
+    moved: AtomicI64,
+    /// Whether the writer is to move the rest.
+    finish: AtomicBool,
 }
 
 impl Checkpointer {
     pub(super) fn start(db: Connection, board: Arc<Board>) -> std::io::Result<Self> {
         let (wake, woken) = sync_channel(1);
-        let moved = Arc::new(AtomicI64::new(0));
-        let progress = Arc::clone(&moved);
+        let log = Arc::new(Log::default());
+        let shared = Arc::clone(&log);
         let thread = thread::Builder::new()
             .name("store-checkpoint".to_owned())
-            .spawn(move || run(&db, &woken, &progress, &board))?;
-        Ok(Self { wake: Some(wake), thread: Some(thread), moved })
+            .spawn(move || run(&db, &woken, &shared, &board))?;
+        Ok(Self { wake: Some(wake), thread: Some(thread), log })
     }
 
-    /// Has `writer` tell it how long the log is after each commit.
-    pub(super) fn watch(&self, writer: &mut Connection) -> Result<(), StoreError> {
-        let (wake, moved) = (self.wake.clone(), Arc::clone(&self.moved));
+    /// Has `writer` tell it how long the log is after each commit. Returns what the
+    /// writer is to look at between two commits.
+    pub(super) fn watch(&self, writer: &mut Connection) -> Result<Arc<Log>, StoreError> {
+        let (wake, log) = (self.wake.clone(), Arc::clone(&self.log));
         let hook = move |_: &mut rusqlite::hooks::Wal, pages: i32| {
-            let pages = i64::from(pages);
-            // The log started over.
-            moved.fetch_min(pages, Ordering::Relaxed);
-            if pages - moved.load(Ordering::Relaxed) >= WORTHWHILE
+            log.pages.store(i64::from(pages), Ordering::Relaxed);
+            // Fewer than were moved: the log started over.
+            log.moved.fetch_min(i64::from(pages), Ordering::Relaxed);
+            if log.left() >= WORTHWHILE
                 && let Some(wake) = &wake
             {
                 // A full channel means that it is at it already.
@@ -57,7 +81,8 @@ impl Checkpointer {
             }
             Ok(())
         };
-        writer.wal_hook(Some(hook)).map_err(fault)
+        writer.wal_hook(Some(hook)).map_err(fault)?;
+        Ok(Arc::clone(&self.log))
     }
 }
 
@@ -70,27 +95,57 @@ impl Drop for Checkpointer {
     }
 }
 
-fn run(db: &Connection, woken: &Receiver<()>, progress: &AtomicI64, board: &Board) {
-    while woken.recv().is_ok() {
-        let result = checkpoint(db, "PRAGMA wal_checkpoint(PASSIVE)").and_then(|(log, moved)| {
-            progress.store(moved, Ordering::Relaxed);
-            if log < LARGE {
-                return Ok(());
-            }
-            checkpoint(db, "PRAGMA wal_checkpoint(RESTART)").map(|_| ())
-        });
-        match result {
-            Ok(()) => {}
-            // The pages it was to save are still in the log, but the log is about
-            // to be written over.
-            Err(error @ StoreError::Broken(_)) => board.note(Err(&error)),
-            // A full disk or a busy reader: the log keeps everything meanwhile.
-            Err(error) => tracing::warn!(%error, "checkpoint put off"),
+impl Log {
+    /// Moves the rest of the log, when that is the writer's turn to do.
+    pub(super) fn finish(&self, db: &Connection, board: &Board) {
+        if self.finish.swap(false, Ordering::Relaxed) {
+            note(self.pass(db), board);
         }
+    }
+
+    /// Moves what can be moved.
+    fn pass(&self, db: &Connection) -> Result<(), StoreError> {
+        let moved: i64 =
+            db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(2)).map_err(fault)?;
+        // It is -1 when the other one is at it.
+        if moved >= 0 {
+            self.moved.store(moved, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn left(&self) -> i64 {
+        self.pages.load(Ordering::Relaxed) - self.moved.load(Ordering::Relaxed)
     }
 }
 
-/// Returns how many pages the log has, and how many of them were moved.
-fn checkpoint(db: &Connection, sql: &str) -> Result<(i64, i64), StoreError> {
-    db.query_row(sql, [], |row| Ok((row.get(1)?, row.get(2)?))).map_err(fault)
+fn run(db: &Connection, woken: &Receiver<()>, log: &Log, board: &Board) {
+    while woken.recv().is_ok() {
+        note(move_most(db, log), board);
+    }
+}
+
+fn move_most(db: &Connection, log: &Log) -> Result<(), StoreError> {
+    for _ in 0..PASSES {
+        log.pass(db)?;
+        if log.pages.load(Ordering::Relaxed) < LARGE {
+            return Ok(());
+        }
+        if log.left() <= LITTLE {
+            break;
+        }
+    }
+    log.finish.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+fn note(result: Result<(), StoreError>, board: &Board) {
+    match result {
+        Ok(()) => {}
+        // The pages it was to save are still in the log, but the log is about to be
+        // written over.
+        Err(error @ StoreError::Broken(_)) => board.note(Err(&error)),
+        // A full disk or a busy reader: the log keeps everything meanwhile.
+        Err(error) => tracing::warn!(%error, "checkpoint put off"),
+    }
 }

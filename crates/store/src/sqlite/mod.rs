@@ -115,7 +115,7 @@ impl SqliteStore {
         });
         let checkpointer =
             Checkpointer::start(open::writer(&path)?, Arc::clone(&board)).map_err(disk)?;
-        checkpointer.watch(&mut db)?;
+        let log = checkpointer.watch(&mut db)?;
         let indexes = Indexes::open(&db, full)?;
         Ok(Self {
             recent: Shelf {
@@ -123,7 +123,7 @@ impl SqliteStore {
                 heard: Arc::clone(indexes.heard.recent()),
                 timeline: Arc::clone(indexes.timeline.recent()),
             },
-            writer: Writer::start(db, indexes, Arc::clone(&board)).map_err(disk)?,
+            writer: Writer::start(db, indexes, log, Arc::clone(&board)).map_err(disk)?,
             _checkpointer: checkpointer,
             readers: Arc::new(Readers {
                 path,

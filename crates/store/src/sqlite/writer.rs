@@ -26,6 +26,7 @@ use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::bulk::Indexes;
+use super::checkpoint::Log;
 use super::open::fault;
 use super::tally::Tally;
 use crate::{Hint, StoreError, StoreHealth};
@@ -216,12 +217,13 @@ impl Writer {
     pub(super) fn start(
         db: Connection,
         indexes: Indexes,
+        log: Arc<Log>,
         board: Arc<Board>,
     ) -> std::io::Result<Self> {
         let (queue, commands) = mpsc::channel(QUEUE);
-        let thread = thread::Builder::new()
-            .name("store-writer".to_owned())
-            .spawn(move || Desk { db, known: Known::default(), indexes }.write(commands, &board))?;
+        let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
+            Desk { db, known: Known::default(), indexes, log }.write(commands, &board);
+        })?;
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
 
@@ -257,6 +259,7 @@ struct Desk {
     db: Connection,
     known: Known,
     indexes: Indexes,
+    log: Arc<Log>,
 }
 
 impl Desk {
@@ -282,6 +285,7 @@ impl Desk {
                 let _ = board.hints.send(hint);
             }
             self.indexes.committed();
+            self.log.finish(&self.db, board);
         }
     }
 
@@ -368,7 +372,7 @@ impl Desk {
     }
 
     fn tx(&mut self, careful: bool) -> Tx<'_> {
-        let Self { db, known, indexes } = self;
+        let Self { db, known, indexes, .. } = self;
         Tx { db, known, indexes, news: News::default(), careful }
     }
 }
