@@ -43,6 +43,8 @@ pub enum EventKind {
     Receipt,
     /// A contact, group or tunnel changed.
     Changed,
+    /// What is stored no longer reads as what was written; it was put aside.
+    Damaged,
 }
 
 /// One entry of the log.
@@ -66,7 +68,7 @@ pub struct Event {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Dispatched,
         Self::Posted,
         Self::Duplicate,
@@ -82,6 +84,7 @@ impl EventKind {
         Self::Dead,
         Self::Receipt,
         Self::Changed,
+        Self::Damaged,
     ];
 
     /// The word the API, the CLI and the store use.
@@ -102,6 +105,7 @@ impl EventKind {
             Self::Dead => "dead",
             Self::Receipt => "receipt",
             Self::Changed => "changed",
+            Self::Damaged => "damaged",
         }
     }
 

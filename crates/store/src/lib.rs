@@ -224,8 +224,8 @@ pub struct Page<T> {
 pub struct Line {
     /// The owner's record of it.
     pub record: MsgRecord,
-    /// What was said.
-    pub body: String,
+    /// What was said; `None` when it is damaged.
+    pub body: Option<String>,
     /// How far it got, when it went out through tunnels.
     pub delivery: Option<SendState>,
 }
@@ -270,8 +270,8 @@ pub struct Group {
 pub struct Trace {
     /// The message.
     pub msg_id: ObjId,
-    /// Its text.
-    pub body: String,
+    /// Its text; `None` when it is damaged.
+    pub body: Option<String>,
     /// Every owner's view of it.
     pub records: Vec<MsgRecord>,
     /// Every way it was sent.
@@ -362,7 +362,8 @@ pub trait Boxes: Send + Sync {
 
     /// Takes the record that has been unread the longest.
     ///
-    /// No two callers are given the same one before its lease ends.
+    /// No two callers are given the same one before its lease ends. One whose object
+    /// is damaged is put aside, with an event, and does not hold up the others.
     async fn take_record(
         &self,
         owner: &Did,
@@ -374,7 +375,8 @@ pub trait Boxes: Send + Sync {
 
     /// Takes the delivery that has been due the longest.
     ///
-    /// No two callers are given the same one before its lease ends.
+    /// No two callers are given the same one before its lease ends. One whose object
+    /// is damaged is dead, with that reason, and does not hold up the others.
     async fn take_delivery(
         &self,
         tunnel: &Did,
@@ -382,6 +384,9 @@ pub trait Boxes: Send + Sync {
         term: Term,
         now: Timestamp,
     ) -> Result<Option<Taken<Delivery>>, StoreError>;
+
+    /// When the next delivery of a tunnel is due, if one waits.
+    async fn next_due(&self, tunnel: &Did) -> Result<Option<Timestamp>, StoreError>;
 
     /// One record.
     async fn record(&self, id: RecordId) -> Result<MsgRecord, StoreError>;

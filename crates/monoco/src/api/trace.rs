@@ -15,8 +15,9 @@ use crate::center::Entry;
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceView {
     msg_id: String,
-    #[schema(value_type = Object)]
-    msg: Box<RawValue>,
+    /// What was said; none when it is damaged
+    #[schema(value_type = Option<Object>)]
+    msg: Option<Box<RawValue>>,
     /// Every owner's view of it
     records: Vec<RecordView>,
     /// Every way it was sent
@@ -42,7 +43,7 @@ pub async fn trace(
     let deliveries = trace.deliveries.into_iter().map(Entry::Delivery).map(Into::into);
     Ok(axum::Json(TraceView {
         msg_id: trace.msg_id.to_string(),
-        msg: raw(trace.body)?,
+        msg: trace.body.map(raw).transpose()?,
         records: trace.records.into_iter().map(Into::into).collect(),
         deliveries: deliveries.collect(),
         events: trace.events.into_iter().map(Into::into).collect(),

@@ -181,8 +181,9 @@ pub struct LineView {
     /// `in` or `out`
     pub direction: &'static str,
     pub record: RecordView,
-    #[schema(value_type = Object)]
-    pub msg: Box<RawValue>,
+    /// What was said; none when it is damaged
+    #[schema(value_type = Option<Object>)]
+    pub msg: Option<Box<RawValue>>,
     /// How far it got on its way out: the worst state of its deliveries
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_state: Option<&'static str>,
@@ -361,7 +362,7 @@ impl TryFrom<Line> for LineView {
         let out = line.record.box_kind == BoxKind::Outbox;
         Ok(Self {
             direction: if out { "out" } else { "in" },
-            msg: raw(line.body)?,
+            msg: line.body.map(raw).transpose()?,
             record: line.record.into(),
             delivery_state: line.delivery.map(|state| state.as_str()),
         })

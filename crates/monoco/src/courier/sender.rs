@@ -15,7 +15,10 @@ use tokio_util::sync::CancellationToken;
 use crate::center::Center;
 
 /// How long a delivery that is due may go unnoticed when no hint comes.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_secs(30);
+
+/// How soon to look again after the store said no.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// How long one try may take. Shorter than the lease, so that we report before
 /// anybody else may think that we are gone.
@@ -36,16 +39,30 @@ impl Sender {
     pub async fn run(self, stop: CancellationToken) {
         let mut hints = self.center.store().hints();
         while !stop.is_cancelled() {
-            match self.deliver_one().await {
+            let wait = match self.deliver_one().await {
                 Ok(true) => continue,
-                Ok(false) => {}
+                Ok(false) => self.until_due().await,
                 Err(error) => {
                     tracing::warn!(tunnel = %self.adapter.id(), %error, "sending put off");
+                    PAUSE
                 }
-            }
-            let look = tokio::time::timeout(LOOK, self.hinted(&mut hints));
+            };
+            let look = tokio::time::timeout(wait, self.hinted(&mut hints));
             // Running out is as good a reason to look as a hint.
             let _ = stop.run_until_cancelled(look).await;
+        }
+    }
+
+    /// How long until the next one is due.
+    async fn until_due(&self) -> Duration {
+        match self.center.store().next_due(&self.adapter.id().did()).await {
+            Ok(Some(due)) => {
+                let wait = due.since(self.center.now());
+                // Not at once: whoever else takes it may be at it.
+                wait.clamp(Duration::from_millis(10), LOOK)
+            }
+            Ok(None) => LOOK,
+            Err(_) => PAUSE,
         }
     }
 

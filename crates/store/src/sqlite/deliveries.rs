@@ -383,6 +383,21 @@ pub(super) fn list(
     Ok(super::cut(entries, window))
 }
 
+/// When the next delivery of a tunnel is due.
+pub(super) fn next_due(db: &Connection, tunnel: &Did) -> Result<Option<Timestamp>, StoreError> {
+    let Some(tunnel) = people::find(db, tunnel)? else { return Ok(None) };
+    let sql = "
+        SELECT due_at
+          FROM deliveries
+         WHERE tunnel = ?1 AND state IN ('WAIT', 'FAILED')
+         ORDER BY due_at
+         LIMIT 1
+    ";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    let due = statement.query_row([tunnel], |row| row.get(0)).optional().map_err(fault)?;
+    Ok(due.map(Timestamp::from_ms))
+}
+
 /// When the oldest delivery was posted that is not yet sent: one seek for each
 /// tunnel and state.
 pub(super) fn oldest_waiting(db: &Connection) -> Result<Option<Timestamp>, StoreError> {

@@ -147,7 +147,7 @@ pub(super) fn trace(
 
     let deliveries = deliveries::of_object(db, object, TRACED)?;
     let truncated = [records.len(), deliveries.len(), events.len()].contains(&TRACED);
-    let trace = Trace { msg_id, body: String::new(), records, deliveries, events, truncated };
+    let trace = Trace { msg_id, body: None, records, deliveries, events, truncated };
     Ok((trace, object))
 }
 

@@ -22,6 +22,7 @@ use monoco_core::lease::{Guard, Holder, Term};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::receipt::{Receipt, ReceiptStatus};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
+use monoco_core::retry::{Failure, Jitter, Retry};
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, Row, ToSql};
 use tokio::sync::{Semaphore, broadcast, watch};
@@ -199,17 +200,33 @@ impl SqliteStore {
         }
     }
 
+    /// The text of an object that there is a row of.
     async fn utf8(&self, id: ObjId, body: Option<Vec<u8>>) -> Result<String, StoreError> {
-        let bytes = self.text(id, body).await?;
+        let bytes = match self.text(id, body).await {
+            Err(StoreError::Missing { .. }) => {
+                let detail = format!("the file of {id} is gone");
+                return Err(StoreError::Damaged { what: "object", detail });
+            }
+            text => text?,
+        };
         String::from_utf8(bytes).map_err(|_| StoreError::Damaged {
             what: "object",
             detail: format!("{id} is not text"),
         })
     }
 
-    async fn body_of(&self, object: i64) -> Result<String, StoreError> {
+    /// The text of an object, or `None` when it is damaged: what lies around it can
+    /// still be shown.
+    async fn body_of(&self, object: i64) -> Result<Option<String>, StoreError> {
         let (id, body) = self.read(move |db| objects::body(db, object)).await?;
-        self.utf8(id, body).await
+        match self.utf8(id, body).await {
+            Ok(text) => Ok(Some(text)),
+            Err(error @ StoreError::Damaged { .. }) => {
+                tracing::error!(%error, "damaged");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn line(&self, (record, object, delivery): Stub) -> Result<Line, StoreError> {
@@ -298,23 +315,27 @@ impl Boxes for SqliteStore {
         term: Term,
         now: Timestamp,
     ) -> Result<Option<Taken<MsgRecord>>, StoreError> {
-        let owner = owner.clone();
-        let taken = self
-            .writer
-            .run(move |tx| {
-                let Some((record, object)) =
-                    records::take(tx, &owner, box_kind, &holder, term, now)?
-                else {
-                    return Ok(None);
-                };
-                Ok(Some((record, objects::body(tx.db, object)?)))
-            })
-            .await?;
-        match taken {
-            Some((entry, (id, body))) => {
-                Ok(Some(Taken { entry, body: self.utf8(id, body).await? }))
+        loop {
+            let (owner, taker) = (owner.clone(), holder.clone());
+            let taken = self
+                .writer
+                .run(move |tx| {
+                    let taken = records::take(tx, &owner, box_kind, &taker, term, now)?;
+                    with_body(tx, taken)
+                })
+                .await?;
+            let Some((entry, (id, body))) = taken else { return Ok(None) };
+            match self.utf8(id, body).await {
+                Ok(body) => return Ok(Some(Taken { entry, body })),
+                Err(StoreError::Damaged { detail, .. }) => {
+                    let guard = Guard { epoch: Some(entry.reading.epoch), holder: holder.clone() };
+                    let put_aside = self
+                        .writer
+                        .run(move |tx| records::put_aside(tx, &entry.id, &guard, &detail, now));
+                    put_aside.await?;
+                }
+                Err(error) => return Err(error),
             }
-            None => Ok(None),
         }
     }
 
@@ -325,23 +346,32 @@ impl Boxes for SqliteStore {
         term: Term,
         now: Timestamp,
     ) -> Result<Option<Taken<Delivery>>, StoreError> {
-        let tunnel = tunnel.clone();
-        let taken = self
-            .writer
-            .run(move |tx| {
-                let Some((delivery, object)) = deliveries::take(tx, &tunnel, &holder, term, now)?
-                else {
-                    return Ok(None);
-                };
-                Ok(Some((delivery, objects::body(tx.db, object)?)))
-            })
-            .await?;
-        match taken {
-            Some((entry, (id, body))) => {
-                Ok(Some(Taken { entry, body: self.utf8(id, body).await? }))
+        loop {
+            let (tunnel, taker) = (tunnel.clone(), holder.clone());
+            let taken = self
+                .writer
+                .run(move |tx| {
+                    let taken = deliveries::take(tx, &tunnel, &taker, term, now)?;
+                    with_body(tx, taken)
+                })
+                .await?;
+            let Some((entry, (id, body))) = taken else { return Ok(None) };
+            match self.utf8(id, body).await {
+                Ok(body) => return Ok(Some(Taken { entry, body })),
+                Err(StoreError::Damaged { detail, .. }) => {
+                    let guard = Guard { epoch: Some(entry.sending.epoch), holder: holder.clone() };
+                    let again = Again { retry: Retry::DELIVERY, jitter: Jitter::NONE };
+                    let outcome = Outcome::Failed(Failure::Permanent { detail });
+                    self.settle(entry.id, outcome, guard, again, now).await?;
+                }
+                Err(error) => return Err(error),
             }
-            None => Ok(None),
         }
+    }
+
+    async fn next_due(&self, tunnel: &Did) -> Result<Option<Timestamp>, StoreError> {
+        let tunnel = tunnel.clone();
+        self.read(move |db| deliveries::next_due(db, &tunnel)).await
     }
 
     async fn record(&self, id: RecordId) -> Result<MsgRecord, StoreError> {
@@ -660,6 +690,19 @@ impl Journal for SqliteStore {
         self.board.health()
     }
 }
+
+/// What was taken, and its object.
+fn with_body<T>(
+    tx: &writer::Tx<'_>,
+    taken: Option<(T, i64)>,
+) -> Result<Option<Found<T>>, StoreError> {
+    let Some((entry, object)) = taken else { return Ok(None) };
+    Ok(Some((entry, objects::body(tx.db, object)?)))
+}
+
+/// An entry with the name and body of its object; the body is `None` when it is a
+/// file.
+type Found<T> = (T, (ObjId, Option<Vec<u8>>));
 
 fn any_ended(db: &Connection, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "

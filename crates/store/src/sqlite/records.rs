@@ -292,6 +292,22 @@ pub(super) fn mark(
     Ok(record)
 }
 
+/// Puts away a record whose object is damaged, so that it is not handed out again and
+/// again.
+pub(super) fn put_aside(
+    tx: &mut Tx<'_>,
+    id: &RecordId,
+    guard: &Guard,
+    why: &str,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let record = mark(tx, id, ReadState::Archived, guard, None, Term::DEFAULT, now)?;
+    let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &record.msg_id)?;
+    let owner = people::row_of(tx, &record.owner)?;
+    let detail = json!({"why": why});
+    journal::record(tx, EventKind::Damaged, &record, object, owner, &detail, now)
+}
+
 /// Makes records unread again whose leases ended, or whose holder is gone.
 pub(super) fn sweep(
     tx: &mut Tx<'_>,

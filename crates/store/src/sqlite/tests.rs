@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::mpsc;
 
 use futures_util::future::join_all;
+use monoco_core::event::EventKind;
 use monoco_core::object::{MsgObject, ObjKind};
 use serde_json::json;
 use tempfile::TempDir;
@@ -99,7 +100,31 @@ async fn a_damaged_object_is_not_handed_out() {
         let body = store.object(id).await;
         assert!(matches!(body, Err(StoreError::Damaged { .. })), "{body:?}");
     }
-    assert!(matches!(store.trace(small.id()).await, Err(StoreError::Damaged { .. })));
+    assert_eq!(store.trace(small.id()).await.unwrap().body, None, "the rest is still shown");
+}
+
+#[tokio::test]
+async fn a_damaged_object_does_not_hold_up_the_others() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    for text in ["treasure", &"treasure ".repeat(10_000), "still fine"] {
+        put_in(&store, chat(text)).await;
+    }
+    drop(store);
+    damage(dir.path(), "treasure");
+
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let (bob, holder) = ("did:web:bob".parse().unwrap(), Holder::anonymous());
+    let take = || {
+        let holder = holder.clone();
+        store.take_record(&bob, BoxKind::Inbox, holder, Term::DEFAULT, Timestamp::from_ms(1))
+    };
+    let taken = take().await.unwrap().unwrap();
+    assert!(taken.body.contains("still fine"), "{}", taken.body);
+    assert_eq!(take().await.unwrap(), None, "what is damaged is put aside");
+    let events = store.events(0, 100).await.unwrap();
+    let damaged = events.iter().filter(|event| event.kind == EventKind::Damaged).count();
+    assert_eq!(damaged, 2);
 }
 
 #[tokio::test]
