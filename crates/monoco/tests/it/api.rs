@@ -36,6 +36,9 @@ fn pairs(headers: &[(&str, &str)]) -> Vec<(String, String)> {
     headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
+/// What is wrong with a request, the status it gets, and its headers.
+type Bad<'a> = (&'a str, u16, &'a [(&'a str, &'a str)]);
+
 #[test]
 fn nobody_comes_in_who_should_not_and_nothing_happens() {
     let courier = Courier::start();
@@ -56,7 +59,7 @@ fn nobody_comes_in_who_should_not_and_nothing_happens() {
             headers.push(json);
             raw(courier.address, &method, path, &pairs(&headers), body.as_bytes()).unwrap()
         };
-        let bad: [(&str, u16, &[(&str, &str)]); 9] = [
+        let bad: [Bad<'_>; 9] = [
             ("no token", 401, &[("Host", &host)]),
             ("wrong token", 401, &[("Host", &host), ("Authorization", "Bearer 00")]),
             ("empty token", 401, &[("Host", &host), ("Authorization", "Bearer ")]),
@@ -218,7 +221,7 @@ fn bad_input_gets_a_plain_answer_and_writes_nothing() {
         ("/api/v1/contacts/did:web:x".to_owned(), 404, "not_found"),
         ("/api/v1/nothing".to_owned(), 404, "no_route"),
         ("/api/v1/dispatch".to_owned(), 405, "method_not_allowed"),
-        (format!("/api/v1/boxes/%ff/INBOX"), 400, "bad_parameter"),
+        ("/api/v1/boxes/%ff/INBOX".to_owned(), 400, "bad_parameter"),
     ];
     for (path, status, code) in gets {
         assert_eq!(courier.get(&path).refused(status), code, "{path}");
