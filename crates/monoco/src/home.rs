@@ -127,22 +127,39 @@ impl Home {
     pub fn ensure_token(&self) -> Result<String, HomeError> {
         let path = self.token_path();
         let io = |error| HomeError::Io { path: path.clone(), error };
-        let mut secret = [0; 32];
-        getrandom::fill(&mut secret).map_err(|error| io(io::Error::other(error.to_string())))?;
-        let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-        // `create_new` does not follow a link that somebody planted.
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(mut file) => {
-                file.write_all(token.as_bytes()).and_then(|()| file.sync_all()).map_err(io)?;
-                Ok(token)
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+        match fs::symlink_metadata(&path) {
+            Ok(_) => {
                 let private = fs::Permissions::from_mode(0o600);
                 fs::set_permissions(&path, private).map_err(io)?;
                 self.token()
             }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let mut secret = [0; 32];
+                let random = getrandom::fill(&mut secret);
+                random.map_err(|error| io(io::Error::other(error.to_string())))?;
+                let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+                self.keep_token(&path, &token).map_err(io)?;
+                Ok(token)
+            }
             Err(error) => Err(io(error)),
         }
+    }
+
+    /// Whole or not at all: an empty token would keep every later courier from starting.
+    fn keep_token(&self, path: &Path, token: &str) -> io::Result<()> {
+        let incoming = path.with_extension("token.tmp");
+        // A courier that died right here has left one behind.
+        match fs::remove_file(&incoming) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // `create_new` does not follow a link that somebody planted.
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&incoming)?;
+        file.write_all(token.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&incoming, path)?;
+        File::open(self.0.join("run"))?.sync_all()
     }
 
     /// The token that is there.

@@ -87,6 +87,8 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
     let address = listener.local_addr()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // Caught, a file at its size limit is an error like any other, and not our end.
+    let _file_limit = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
 
     let clock = Arc::new(Clock::default());
     let path = home.store();

@@ -29,12 +29,13 @@ pub(crate) enum Unkept {
 
 impl Blobs {
     /// Opens the directory, and sweeps out what a crash left half-written.
-    pub(crate) fn open(root: PathBuf) -> io::Result<Self> {
+    pub(crate) fn open(root: PathBuf) -> Result<Self, Unkept> {
         create_dir(&root)?;
         let incoming = root.join("tmp");
         create_dir(&incoming)?;
-        for entry in fs::read_dir(&incoming)? {
-            fs::remove_file(entry?.path())?;
+        for entry in fs::read_dir(&incoming).map_err(Unkept::Write)? {
+            let left_over = entry.and_then(|entry| fs::remove_file(entry.path()));
+            left_over.map_err(Unkept::Write)?;
         }
         Ok(Self { root, writes: AtomicU64::new(0) })
     }
@@ -49,7 +50,7 @@ impl Blobs {
             file.sync_all().map_err(Unkept::Sync)?;
             return sync_dir(dir).map_err(Unkept::Sync);
         }
-        create_dir(dir).map_err(Unkept::Write)?;
+        create_dir(dir)?;
         let number = self.writes.fetch_add(1, Ordering::Relaxed);
         let incoming = self.root.join("tmp").join(format!("{number}"));
         let written = write(&incoming, bytes)
@@ -87,16 +88,16 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Unkept> {
 }
 
 /// Creates a directory that survives a power cut.
-pub(crate) fn create_dir(path: &Path) -> io::Result<()> {
+pub(crate) fn create_dir(path: &Path) -> Result<(), Unkept> {
     match fs::create_dir(path) {
-        Ok(()) => path.parent().map_or(Ok(()), sync_dir),
+        Ok(()) => path.parent().map_or(Ok(()), sync_dir).map_err(Unkept::Sync),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let parent = path.parent().ok_or(error)?;
+            let parent = path.parent().ok_or(Unkept::Write(error))?;
             create_dir(parent)?;
             create_dir(path)
         }
-        Err(error) => Err(error),
+        Err(error) => Err(Unkept::Write(error)),
     }
 }
 

@@ -106,7 +106,7 @@ impl SqliteStore {
 
     /// Opens the store, with indexes that are merged when `full` entries wait.
     fn open_with(dir: &Path, full: usize) -> Result<Self, StoreError> {
-        blobs::create_dir(dir).map_err(disk)?;
+        blobs::create_dir(dir).map_err(unkept)?;
         let path = dir.join("monoco.db");
         let mut db = open::writer(&path)?;
         let board = Arc::new(Board {
@@ -131,7 +131,7 @@ impl SqliteStore {
                 idle: Mutex::new(Vec::new()),
                 places: Semaphore::new(READERS),
             }),
-            blobs: Arc::new(Blobs::open(dir.join("blobs")).map_err(disk)?),
+            blobs: Arc::new(Blobs::open(dir.join("blobs")).map_err(unkept)?),
             board,
         })
     }
@@ -165,10 +165,7 @@ impl SqliteStore {
         let (blobs, body) = (Arc::clone(&self.blobs), body.to_vec());
         let kept = tokio::task::spawn_blocking(move || blobs.put(&id, &body)).await;
         let kept = match kept {
-            Ok(result) => result.map_err(|unkept| match unkept {
-                Unkept::Write(error) => disk(error),
-                Unkept::Sync(error) => StoreError::Broken(error.to_string()),
-            }),
+            Ok(result) => result.map_err(unkept),
             Err(_) => Err(closed()),
         };
         if let Err(error) = &kept {
@@ -769,6 +766,14 @@ fn damaged(column: usize, why: &'static str) -> rusqlite::Error {
 
 fn closed() -> StoreError {
     StoreError::Unavailable("the store is closed".to_owned())
+}
+
+/// What it means for us that bytes were not kept.
+fn unkept(why: Unkept) -> StoreError {
+    match why {
+        Unkept::Write(error) => disk(error),
+        Unkept::Sync(error) => StoreError::Broken(error.to_string()),
+    }
 }
 
 /// What an error of the file system means for us.
