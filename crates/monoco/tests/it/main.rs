@@ -1,10 +1,14 @@
-//! The built binary, used as a user would: one file per door.
+//! The built binary, used as a user would: one file per door, and what it must stand.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 #![allow(missing_docs, reason = "tests are sentences")]
 
+mod acks;
 mod api;
 mod cli;
 mod common;
+mod crash;
+mod faults;
+mod takers;
 mod tidy;
 mod tour;
