@@ -163,18 +163,19 @@ fn stop_waits_until_it_is_gone_and_what_was_said_stays() {
     assert!(again.cli(&["center", "list", "--format", "compact"]).ok().contains("UNREAD"));
 }
 
+/// `monoco events --follow`, from the beginning.
+fn follow(courier: &Courier) -> std::process::Child {
+    let mut command = Command::new(binary());
+    command.args(["events", "--follow", "--after", "0", "--format", "json"]);
+    command.env_clear().env("MONOCO_HOME", courier.home());
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
 #[test]
 fn stop_does_not_wait_for_those_who_only_listen() {
     let dir = tempfile::tempdir().unwrap();
     let mut courier = Courier::start_in(dir.path());
-    let mut follow = Command::new(binary())
-        .args(["events", "--follow", "--after", "0"])
-        .env_clear()
-        .env("MONOCO_HOME", courier.home())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut follow = follow(&courier);
     // It has its first event, so it is listening.
     let mut first = [0; 1];
     std::io::Read::read_exact(follow.stdout.as_mut().unwrap(), &mut first).unwrap();
@@ -247,14 +248,7 @@ fn contacts_and_groups_from_the_command_line() {
 #[test]
 fn follow_goes_on_after_the_courier_comes_back() {
     let courier = Courier::start();
-    let mut follow = Command::new(binary())
-        .args(["events", "--follow", "--after", "0", "--format", "json"])
-        .env_clear()
-        .env("MONOCO_HOME", courier.home())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut follow = follow(&courier);
     let lines = std::io::BufRead::lines(std::io::BufReader::new(follow.stdout.take().unwrap()));
     let (seen, heard) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::open::fault;
 use super::people::parsed;
+use super::rows;
 use crate::{BoxSummary, Page, StoreError, Window};
 
 /// What waits is counted up to this; who has more has stopped counting.
@@ -43,7 +44,7 @@ pub(super) fn list(db: &Connection, window: &Window) -> Result<Page<BoxSummary>,
     let mut statement = db.prepare_cached(OWNERS).map_err(fault)?;
     let after = window.beyond.unwrap_or(0);
     let owners = statement
-        .query_map(params![after, super::count(window) + 1], |row| {
+        .query_map(params![after, rows::count(window) + 1], |row| {
             Ok((row.get::<_, i64>(0)?, parsed::<Did>(row, 1)?))
         })
         .map_err(fault)?;
@@ -75,7 +76,7 @@ fn waiting(
             return Ok(None);
         }
         let mut statement = db.prepare_cached(WAITING).map_err(fault)?;
-        statement.query_row(params![id, MOST_WAITING], |row| super::unsigned(row, 0))
+        statement.query_row(params![id, MOST_WAITING], |row| rows::unsigned(row, 0))
     } else {
         let mut statement = db.prepare_cached(ANY_RECORD).map_err(fault)?;
         let any = statement.query_row(params![id, box_kind.as_str()], |_| Ok(())).optional();
@@ -84,7 +85,7 @@ fn waiting(
         }
         let mut statement = db.prepare_cached(UNREAD).map_err(fault)?;
         let row = params![id, box_kind.as_str(), MOST_WAITING];
-        statement.query_row(row, |row| super::unsigned(row, 0))
+        statement.query_row(row, |row| rows::unsigned(row, 0))
     };
     Ok(Some(usize::try_from(count.map_err(fault)?).unwrap_or(usize::MAX)))
 }

@@ -18,6 +18,7 @@ use super::objects;
 use super::open::fault;
 use super::people::{self, parsed};
 use super::records::Ended;
+use super::rows;
 use super::writer::Tx;
 use crate::{Again, Hint, Page, StoreError, Window};
 
@@ -121,18 +122,18 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
         (Some(SendState::Held), None, None, None) => Progress::Held,
         (Some(SendState::Archived), None, None, None) => Progress::Archived,
         (Some(SendState::Deleted), None, None, None) => Progress::Deleted,
-        _ => return Err(super::damaged(5, "the state and its details do not belong together")),
+        _ => return Err(rows::damaged(5, "the state and its details do not belong together")),
     };
     Ok(Delivery {
         id: RecordId::from_tag(RecordKind::Delivery, &msg_id, row.get(2)?),
         seq: row.get(0)?,
         msg_id,
-        plan: serde_json::from_str(&plan).map_err(|_| super::damaged(3, "unreadable plan"))?,
+        plan: serde_json::from_str(&plan).map_err(|_| rows::damaged(3, "unreadable plan"))?,
         author: parsed(row, 4)?,
         sending: Sending {
             state,
             attempts: row.get(7)?,
-            epoch: super::unsigned(row, 8)?,
+            epoch: rows::unsigned(row, 8)?,
             first_try: row.get::<_, Option<i64>>(12)?.map(Timestamp::from_ms),
         },
         revision: row.get(9)?,
@@ -169,7 +170,7 @@ pub(super) fn of_object(
 ) -> Result<Vec<Delivery>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.object = ?1 ORDER BY d.seq LIMIT ?2");
     let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    let rows = statement.query_map(params![object, super::limit(limit)], read).map_err(fault)?;
+    let rows = statement.query_map(params![object, rows::limit(limit)], read).map_err(fault)?;
     rows.collect::<rusqlite::Result<_>>().map_err(fault)
 }
 
@@ -233,7 +234,7 @@ pub(super) fn mark(
     now: Timestamp,
 ) -> Result<Delivery, StoreError> {
     let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
-    super::check_revision("delivery", revision, delivery.revision)?;
+    rows::check_revision("delivery", revision, delivery.revision)?;
     let from = delivery.sending.state.name();
     let next = delivery.sending.clone().mark(to, guard, now)?;
     if next == delivery.sending {
@@ -257,10 +258,8 @@ pub(super) fn sweep(
     now: Timestamp,
 ) -> Result<usize, StoreError> {
     let rows = match ended {
-        Ended::ByTime => super::seqs(tx.db, ENDED, params![now.ms(), super::limit(limit)])?,
-        Ended::ByHolder(prefix) => {
-            super::seqs(tx.db, HELD_BY, params![prefix, super::limit(limit)])?
-        }
+        Ended::ByTime => rows::seqs(tx.db, ENDED, params![now.ms(), rows::limit(limit)])?,
+        Ended::ByHolder(prefix) => rows::seqs(tx.db, HELD_BY, params![prefix, rows::limit(limit)])?,
     };
     for seq in &rows {
         let (mut delivery, object) = by_seq(tx.db, *seq)?;
@@ -303,7 +302,7 @@ fn swap(
         next.state.name().as_str(),
         due,
         next.attempts,
-        super::signed(next.epoch),
+        rows::signed(next.epoch),
         lease.map(|lease| lease.holder.as_str()),
         lease.map(|lease| lease.until.ms()),
         next.first_try.map(Timestamp::ms),
@@ -363,8 +362,8 @@ pub(super) fn list(
     states: &[SendState],
     window: &Window,
 ) -> Result<Page<Delivery>, StoreError> {
-    let Some(tunnel) = people::find(db, tunnel)? else { return Ok(super::cut(Vec::new(), window)) };
-    let (beyond, order) = super::range(window);
+    let Some(tunnel) = people::find(db, tunnel)? else { return Ok(rows::cut(Vec::new(), window)) };
+    let (beyond, order) = rows::range(window);
     let sql = format!(
         "SELECT {COLUMNS} FROM {TABLES}
           WHERE d.tunnel = ?1 AND d.state = ?2 AND d.seq {beyond} ?3
@@ -374,13 +373,13 @@ pub(super) fn list(
     let mut statement = db.prepare_cached(&sql).map_err(fault)?;
     let mut entries = Vec::new();
     for state in states {
-        let row = params![tunnel, state.as_str(), super::start(window), super::count(window) + 1];
+        let row = params![tunnel, state.as_str(), rows::start(window), rows::count(window) + 1];
         for delivery in statement.query_map(row, read).map_err(fault)? {
             let delivery = delivery.map_err(fault)?;
             entries.push((delivery.seq, delivery));
         }
     }
-    Ok(super::cut(entries, window))
+    Ok(rows::cut(entries, window))
 }
 
 /// When the next delivery of a tunnel is due.

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::bulk::{Recent, Table};
 use super::open::fault;
+use super::rows;
 use super::writer::Tx;
 use super::{deliveries, objects, records};
 use crate::{StoreError, Trace};
@@ -100,12 +101,11 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Event> {
     Ok(Event {
         seq: row.get(0)?,
         at: Timestamp::from_ms(row.get(1)?),
-        kind: EventKind::parse(&kind).ok_or_else(|| super::damaged(2, "no such kind of event"))?,
+        kind: EventKind::parse(&kind).ok_or_else(|| rows::damaged(2, "no such kind of event"))?,
         msg_id: hash.map(|hash| ObjId::from_parts(ObjKind::Msg, hash)),
         record_id: row.get::<_, Option<String>>(4)?.and_then(|id| id.parse().ok()),
         owner: row.get::<_, Option<String>>(5)?.and_then(|did| did.parse().ok()),
-        detail: serde_json::from_str(&detail)
-            .map_err(|_| super::damaged(6, "unreadable detail"))?,
+        detail: serde_json::from_str(&detail).map_err(|_| rows::damaged(6, "unreadable detail"))?,
     })
 }
 
@@ -113,7 +113,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Event> {
 pub(super) fn events(db: &Connection, after: i64, limit: usize) -> Result<Vec<Event>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE e.seq > ?1 ORDER BY e.seq LIMIT ?2");
     let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    let rows = statement.query_map(params![after, super::limit(limit)], read).map_err(fault)?;
+    let rows = statement.query_map(params![after, rows::limit(limit)], read).map_err(fault)?;
     rows.collect::<rusqlite::Result<_>>().map_err(fault)
 }
 
@@ -130,7 +130,7 @@ pub(super) fn trace(
     msg_id: ObjId,
 ) -> Result<(Trace, i64), StoreError> {
     let object = objects::row_of(db, recent, &msg_id)?;
-    let most = super::limit(TRACED);
+    let most = rows::limit(TRACED);
     let sql = format!(
         "SELECT {} FROM {} WHERE r.object = ?1 ORDER BY r.seq LIMIT ?2",
         records::COLUMNS,

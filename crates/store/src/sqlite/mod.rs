@@ -24,7 +24,7 @@ use monoco_core::receipt::{Receipt, ReceiptStatus};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
 use monoco_core::retry::{Failure, Jitter, Retry};
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, Row, ToSql};
+use rusqlite::Connection;
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::blobs::{self, Blobs, Unkept};
@@ -49,6 +49,7 @@ mod objects;
 mod open;
 mod people;
 mod records;
+mod rows;
 mod sessions;
 mod tally;
 #[cfg(test)]
@@ -708,60 +709,6 @@ fn any_ended(db: &Connection, now: Timestamp) -> Result<bool, StoreError> {
     ";
     let mut statement = db.prepare_cached(sql).map_err(fault)?;
     statement.query_row([now.ms()], |row| row.get(0)).map_err(fault)
-}
-
-/// The comparison and the order that walk a list in the window's direction.
-fn range(window: &Window) -> (&'static str, &'static str) {
-    if window.newest_first { ("<", "DESC") } else { (">", "ASC") }
-}
-
-fn start(window: &Window) -> i64 {
-    window.beyond.unwrap_or(if window.newest_first { i64::MAX } else { i64::MIN })
-}
-
-fn count(window: &Window) -> i64 {
-    limit(window.limit)
-}
-
-fn limit(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX - 1)
-}
-
-/// Puts entries in order and cuts them to a page. There is one more than fits
-/// when there is another page.
-fn cut<T>(mut entries: Vec<(i64, T)>, window: &Window) -> Page<T> {
-    entries.sort_by_key(|(seq, _)| if window.newest_first { seq.wrapping_neg() } else { *seq });
-    let more = entries.len() > window.limit;
-    entries.truncate(window.limit);
-    let next = entries.last().filter(|_| more).map(|(seq, _)| *seq);
-    Page { entries: entries.into_iter().map(|(_, entry)| entry).collect(), next }
-}
-
-fn seqs(db: &Connection, sql: &str, row: &[&dyn ToSql]) -> Result<Vec<i64>, StoreError> {
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let rows = statement.query_map(row, |row| row.get(0)).map_err(fault)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(fault)
-}
-
-fn check_revision(what: &'static str, seen: Option<i64>, revision: i64) -> Result<(), StoreError> {
-    match seen {
-        Some(seen) if seen != revision => Err(StoreError::Conflict { what, revision }),
-        _ => Ok(()),
-    }
-}
-
-/// Epochs and counts are stored signed, for that is what SQLite has.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
-    let number: i64 = row.get(column)?;
-    u64::try_from(number).map_err(|_| damaged(column, "negative"))
-}
-
-fn damaged(column: usize, why: &'static str) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, why.into())
 }
 
 fn closed() -> StoreError {

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::journal::{self, About};
 use super::open::fault;
+use super::rows;
 use super::writer::Tx;
 use crate::{Group, Page, StoreError, Window};
 
@@ -325,18 +326,18 @@ fn page<T>(
     window: &Window,
     read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
 ) -> Result<Page<T>, StoreError> {
-    let (beyond, order) = super::range(window);
+    let (beyond, order) = rows::range(window);
     let sql = format!(
         "SELECT {columns} FROM parties WHERE ({condition}) AND id {beyond} ?1 ORDER BY id {order} LIMIT ?2"
     );
     let mut statement = db.prepare_cached(&sql).map_err(fault)?;
     let mut rows =
-        statement.query(params![super::start(window), super::count(window) + 1]).map_err(fault)?;
+        statement.query(params![rows::start(window), rows::count(window) + 1]).map_err(fault)?;
     let mut entries = Vec::new();
     while let Some(row) = rows.next().map_err(fault)? {
         entries.push((row.get(0).map_err(fault)?, read(row)?));
     }
-    Ok(super::cut(entries, window))
+    Ok(rows::cut(entries, window))
 }
 
 pub(super) fn remove_contact(tx: &mut Tx<'_>, did: &Did, now: Timestamp) -> Result<(), StoreError> {

@@ -13,6 +13,7 @@ use super::bulk::Recent;
 use super::journal;
 use super::open::fault;
 use super::people::{self, parsed};
+use super::rows;
 use super::writer::Tx;
 use super::{objects, sessions};
 use crate::{Hint, Page, Placed, StoreError, Window};
@@ -194,7 +195,7 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
         (Some(ReadState::Sent), None) => Standing::Sent,
         (Some(ReadState::Archived), None) => Standing::Archived,
         (Some(ReadState::Deleted), None) => Standing::Deleted,
-        _ => return Err(super::damaged(5, "state and lease do not belong together")),
+        _ => return Err(rows::damaged(5, "state and lease do not belong together")),
     };
     let group: Option<String> = row.get(12)?;
     Ok(MsgRecord {
@@ -203,7 +204,7 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
         owner: parsed(row, 3)?,
         box_kind: box_kind(row, 4)?,
         msg_id,
-        reading: Reading { state, attempts: row.get(6)?, epoch: super::unsigned(row, 7)? },
+        reading: Reading { state, attempts: row.get(6)?, epoch: rows::unsigned(row, 7)? },
         revision: row.get(8)?,
         session: parsed(row, 11)?,
         tags: group.map(|group| format!("group:{group}")).into_iter().collect(),
@@ -215,7 +216,7 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
 
 fn box_kind(row: &Row<'_>, column: usize) -> rusqlite::Result<BoxKind> {
     let text: String = row.get(column)?;
-    BoxKind::parse(&text).ok_or_else(|| super::damaged(column, "no such box"))
+    BoxKind::parse(&text).ok_or_else(|| rows::damaged(column, "no such box"))
 }
 
 /// A record by its row, with the row of its object.
@@ -276,7 +277,7 @@ pub(super) fn mark(
     now: Timestamp,
 ) -> Result<MsgRecord, StoreError> {
     let (record, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
-    super::check_revision("record", revision, record.revision)?;
+    rows::check_revision("record", revision, record.revision)?;
     let from = record.reading.state.name();
     let next = record.reading.clone().mark(to, guard, now, term)?;
     if next == record.reading {
@@ -316,11 +317,11 @@ pub(super) fn sweep(
     now: Timestamp,
 ) -> Result<usize, StoreError> {
     let (rows, by) = match ended {
-        Ended::ByTime => (super::seqs(tx.db, ENDED, params![now.ms(), super::limit(limit)])?, now),
+        Ended::ByTime => (rows::seqs(tx.db, ENDED, params![now.ms(), rows::limit(limit)])?, now),
         // An earlier boot can't come back: its leases end now, however long they
         // were to run.
         Ended::ByHolder(prefix) => {
-            let rows = super::seqs(tx.db, HELD_BY, params![prefix, super::limit(limit)])?;
+            let rows = rows::seqs(tx.db, HELD_BY, params![prefix, rows::limit(limit)])?;
             (rows, Timestamp::from_ms(i64::MAX))
         }
     };
@@ -363,7 +364,7 @@ fn swap(
         record.revision,
         next.state.name().as_str(),
         next.attempts,
-        super::signed(next.epoch),
+        rows::signed(next.epoch),
         lease.map(|lease| lease.holder.as_str()),
         lease.map(|lease| lease.until.ms()),
         now.ms(),
@@ -390,8 +391,8 @@ pub(super) fn list(
     states: &[ReadState],
     window: &Window,
 ) -> Result<Page<MsgRecord>, StoreError> {
-    let Some(owner) = people::find(db, owner)? else { return Ok(super::cut(Vec::new(), window)) };
-    let (beyond, order) = super::range(window);
+    let Some(owner) = people::find(db, owner)? else { return Ok(rows::cut(Vec::new(), window)) };
+    let (beyond, order) = rows::range(window);
     let sql = format!(
         "SELECT {COLUMNS} FROM {TABLES}
           WHERE r.owner = ?1 AND r.box = ?2 AND r.state = ?3 AND r.seq {beyond} ?4
@@ -407,13 +408,13 @@ pub(super) fn list(
             owner,
             box_kind.as_str(),
             state.as_str(),
-            super::start(window),
-            super::count(window) + 1,
+            rows::start(window),
+            rows::count(window) + 1,
         ];
         for record in statement.query_map(row, read).map_err(fault)? {
             let record = record.map_err(fault)?;
             entries.push((record.seq, record));
         }
     }
-    Ok(super::cut(entries, window))
+    Ok(rows::cut(entries, window))
 }

@@ -15,6 +15,7 @@ use super::bulk::{Recent, Table};
 use super::journal::{self, About};
 use super::open::fault;
 use super::people::{self, parsed};
+use super::rows;
 use super::writer::Tx;
 use super::{objects, records};
 use crate::{Page, StoreError, Window};
@@ -114,8 +115,8 @@ pub(super) fn list(
     owner: &Did,
     window: &Window,
 ) -> Result<Page<SessionStub>, StoreError> {
-    let Some(owner) = people::find(db, owner)? else { return Ok(super::cut(Vec::new(), window)) };
-    let (beyond, order) = super::range(window);
+    let Some(owner) = people::find(db, owner)? else { return Ok(rows::cut(Vec::new(), window)) };
+    let (beyond, order) = rows::range(window);
     let sql = format!(
         "SELECT s.last, s.unread, p.did, p.names
            FROM sessions s
@@ -125,11 +126,11 @@ pub(super) fn list(
           LIMIT ?3"
     );
     let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    let row = params![owner, super::start(window), super::count(window) + 1];
+    let row = params![owner, rows::start(window), rows::count(window) + 1];
     let rows = statement
         .query_map(row, |row| {
             let names: String = row.get(3)?;
-            Ok((row.get::<_, i64>(0)?, super::unsigned(row, 1)?, parsed::<Did>(row, 2)?, names))
+            Ok((row.get::<_, i64>(0)?, rows::unsigned(row, 1)?, parsed::<Did>(row, 2)?, names))
         })
         .map_err(fault)?;
     let mut entries = Vec::new();
@@ -144,7 +145,7 @@ pub(super) fn list(
         };
         entries.push((last, session));
     }
-    Ok(super::cut(entries, window))
+    Ok(rows::cut(entries, window))
 }
 
 /// The conversation of `owner` with `peer`.
@@ -168,7 +169,7 @@ pub(super) fn lines(
 ) -> Result<Page<Stub>, StoreError> {
     let one_more = Window { limit: window.limit.saturating_add(1), ..window.clone() };
     let mut records = recent.page(session, &one_more);
-    let (beyond, order) = super::range(window);
+    let (beyond, order) = rows::range(window);
     let sql = format!(
         "SELECT record
            FROM timeline
@@ -176,8 +177,8 @@ pub(super) fn lines(
           ORDER BY record {order}
           LIMIT ?3"
     );
-    let row = params![session, super::start(window), super::count(&one_more)];
-    records.extend(super::seqs(db, &sql, row)?);
+    let row = params![session, rows::start(window), rows::count(&one_more)];
+    records.extend(rows::seqs(db, &sql, row)?);
     records.sort_unstable();
     // While it is merged, an entry is in both places.
     records.dedup();
@@ -189,7 +190,7 @@ pub(super) fn lines(
     for seq in records {
         entries.push((seq, stub(db, seq, peer)?));
     }
-    Ok(super::cut(entries, window))
+    Ok(rows::cut(entries, window))
 }
 
 fn stub(db: &Connection, seq: i64, peer: &Did) -> Result<Stub, StoreError> {
@@ -302,7 +303,7 @@ pub(super) fn receipts(
                 group_id: Some(group.clone()),
                 at_ms: Timestamp::from_ms(row.get(2)?),
                 status: ReceiptStatus::parse(&status)
-                    .ok_or_else(|| super::damaged(1, "no such status"))?,
+                    .ok_or_else(|| rows::damaged(1, "no such status"))?,
                 reason: None,
             })
         })
