@@ -269,8 +269,12 @@ impl Desk {
                 first.answer(&Err(StoreError::Broken(why)));
                 continue;
             }
+            let written = self.db.total_changes();
             let (batch, news, commit) = self.commit_batch(first, &mut commands);
-            board.note(commit.as_ref().map(|_| ()));
+            // One that wrote nothing says nothing about the disk.
+            if commit.is_err() || self.db.total_changes() != written {
+                board.note(commit.as_ref().map(|_| ()));
+            }
             for command in batch {
                 command.answer(&commit);
             }
