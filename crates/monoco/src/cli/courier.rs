@@ -4,6 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::Context;
 use super::client::Client;
@@ -60,25 +64,28 @@ pub fn run(context: &Context, command: Command) -> Result<(), Failure> {
 }
 
 fn start(context: &Context, port: u16, debug: bool) -> Result<(), Failure> {
-    use tracing_subscriber::EnvFilter;
-
-    let level = if debug { "debug" } else { "info" };
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(format!("warn,monoco={level},monoco_store={level}")))
-        .with_writer(anstream::stderr)
-        .init();
+    log(if debug { LevelFilter::DEBUG } else { LevelFilter::INFO });
     let options = Options { home: context.home.clone(), port };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let token = context.home.token_path();
+    // Whoever runs it from a fresh build has no `monoco` to type.
+    let program = std::env::args().next().unwrap_or_else(|| "monoco".to_owned());
     runtime.block_on(serve::run(options, |running| {
         note(&format!("monoco {} listens on http://{}", running.version, running.address));
         note(&format!("token in {}", token.display()));
         note(&format!(
-            "try: monoco center send --from {} --to did:msgtunnel:ann.user.stub --text hello",
+            "try: {program} center send --from {} --to did:msgtunnel:ann.user.stub --text hello",
             serve::owner()
         ));
     }))?;
     Ok(())
+}
+
+/// Logs to stderr: ours from `level` on, and of others only what is wrong.
+fn log(level: LevelFilter) {
+    let targets = Targets::new().with_default(LevelFilter::WARN).with_target("monoco", level);
+    let lines = tracing_subscriber::fmt::layer().with_writer(anstream::stderr);
+    tracing_subscriber::registry().with(lines).with(targets).init();
 }
 
 fn stop(context: &Context) -> Result<(), Failure> {
