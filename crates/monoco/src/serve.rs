@@ -21,12 +21,8 @@ use crate::api;
 use crate::center::Center;
 use crate::clock::Clock;
 use crate::courier::sender::Sender;
-use crate::courier::sweep;
+use crate::courier::{HOLDER, sweep};
 use crate::home::{Home, HomeError, Running};
-
-/// What the courier's loops are called while they hold something. The rest of the
-/// name is the boot, so that what an earlier one held can be told apart.
-const HOLDER: &str = "courier:";
 
 /// How many deliveries of one tunnel are tried at the same time.
 const LANES: usize = 4;

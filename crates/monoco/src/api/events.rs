@@ -29,6 +29,8 @@ const LOOK: Duration = Duration::from_secs(5);
 pub struct EventQuery {
     /// Only events after this number; a stream starts at the end when it is left out
     after: Option<i64>,
+    /// Start so many events before the end, 1 to 1000
+    tail: Option<i64>,
     /// Most events of a page, 1 to 1000
     limit: Option<i64>,
 }
@@ -62,17 +64,24 @@ pub async fn events(
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
         .is_some_and(|accept| accept.contains("text/event-stream"));
-    let after = match headers.get("last-event-id") {
-        Some(value) => Some(number("Last-Event-ID", value.to_str().unwrap_or_default())?),
-        None => query.after,
+    let hints = api.center.store().newest_event();
+    let newest = *hints.borrow();
+    let after = match (headers.get("last-event-id"), query.after, query.tail) {
+        (Some(value), _, _) => Some(number("Last-Event-ID", value.to_str().unwrap_or_default())?),
+        (None, after, None) => after,
+        (None, None, tail) => {
+            let tail = input::count("tail", tail, 1, input::MAX_PAGE)?;
+            Some(newest.saturating_sub(i64::try_from(tail).unwrap_or(0)).max(0))
+        }
+        (None, Some(_), Some(_)) => {
+            return Err(Problem::bad_parameter("tail", "want `after` or `tail`, not both"));
+        }
     };
     if after.is_some_and(|after| after < 0) {
         return Err(Problem::bad_parameter("after", "want a number from 0"));
     }
     if wants_stream {
-        let hints = api.center.store().newest_event();
-        let after = after.unwrap_or_else(|| *hints.borrow());
-        return Ok(stream(api, after, hints).into_response());
+        return Ok(stream(api, after.unwrap_or(newest), hints).into_response());
     }
     let after = after.unwrap_or(0);
     let limit = input::count("limit", query.limit, 100, input::MAX_PAGE)?;

@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use super::problem::Problem;
 use super::server;
+use crate::courier::HOLDER;
 
 /// Largest JSON body. An object has half of it, and escapes take room.
 pub const MAX_JSON: usize = 2 << 20;
@@ -187,7 +188,11 @@ pub fn term(field: &str, secs: Option<i64>) -> Result<Term, Problem> {
 /// Who the caller is.
 pub fn holder(name: Option<String>) -> Result<Holder, Problem> {
     let holder = name.map_or_else(|| Ok(Holder::anonymous()), Holder::new);
-    holder.map_err(|error| Problem::bad_field("holder", error))
+    let holder = holder.map_err(|error| Problem::bad_field("holder", error))?;
+    if holder.as_str().starts_with(HOLDER) {
+        return Err(Problem::bad_field("holder", "that is what the courier calls itself"));
+    }
+    Ok(holder)
 }
 
 /// What the caller shows to prove that he holds something.

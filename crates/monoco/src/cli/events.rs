@@ -21,12 +21,12 @@ pub struct Args {
     /// Go on as things happen
     #[arg(long)]
     follow: bool,
-    /// Only events after this number
+    /// Only events after this number; without it, the newest ones are shown
     #[arg(long, allow_negative_numbers = true)]
     after: Option<i64>,
     /// Most events to show, without --follow
-    #[arg(long, conflicts_with = "follow", allow_negative_numbers = true)]
-    limit: Option<i64>,
+    #[arg(long, conflicts_with = "follow", default_value_t = 100, allow_negative_numbers = true)]
+    limit: i64,
 }
 
 const COLUMNS: [(&str, &str); 6] = [
@@ -43,9 +43,11 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     if args.follow {
         return follow(context, args.after).await;
     }
+    let limit = args.limit.to_string();
     let query = query(&[
         ("after", args.after.map(|after| after.to_string())),
-        ("limit", args.limit.map(|limit| limit.to_string())),
+        ("tail", args.after.is_none().then(|| limit.clone())),
+        ("limit", Some(limit)),
     ]);
     let answer = client.get(&format!("/api/v1/events{query}")).await?;
     output::list(context.format, &answer, "events", &COLUMNS)

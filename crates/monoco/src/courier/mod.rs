@@ -2,5 +2,10 @@
 //!
 //! Hints say "look again" and may be lost, so every loop also looks by itself.
 
+/// What the courier's loops are called while they hold something. The rest of the
+/// name is the boot, so that what an earlier one held can be told apart; nobody else
+/// may call himself so.
+pub const HOLDER: &str = "courier:";
+
 pub mod sender;
 pub mod sweep;

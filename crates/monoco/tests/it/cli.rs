@@ -201,6 +201,11 @@ fn formats_are_for_people_programs_and_pipes() {
     let table = courier.cli(&["center", "list"]).ok();
     assert!(table.contains("RECORD") && table.contains(&record), "{table}");
     assert!(!table.contains('\u{1b}'), "colour without a terminal");
+    // Events: the newest ones, or all after one.
+    let tail = courier.cli(&["events", "--limit", "1", "--format", "compact"]).ok();
+    assert!(tail.contains("dispatched") && tail.lines().count() == 1, "{tail}");
+    let first = courier.cli(&["events", "--after", "0", "--limit", "1", "--format", "id"]).ok();
+    assert_eq!(first, "1\n");
     // Text from stdin, and a reader that has seen enough.
     let sent = cli(
         courier.home(),

@@ -75,6 +75,23 @@ pub(crate) async fn eight_takers_get_each_delivery_once(home: &dyn Home) {
     assert_eq!(taken, (0..60).collect::<Vec<_>>());
 }
 
+pub(crate) async fn it_is_known_when_the_next_one_is_due(home: &dyn Home) {
+    let store = &*home.open().await;
+    lark(store).await;
+    let lark_did = "lark".parse::<TunnelId>().unwrap().did();
+    let due = async || store.next_due(&lark_did).await.unwrap();
+    assert_eq!(due().await, None);
+    send_at(store, "lark", "later", 0, Some(90)).await;
+    assert_eq!(due().await, Some(at(90)));
+    send(store, "lark", "now", 5).await;
+    assert_eq!(due().await, Some(at(5)));
+    // What is being tried is not due, and what failed is due again.
+    let taken = send_next(store, "lark", 6).await.unwrap().entry;
+    assert_eq!(due().await, Some(at(90)));
+    report(store, &taken, busy(None), 6).await.unwrap();
+    assert_eq!(due().await, Some(at(7)));
+}
+
 pub(crate) async fn the_longest_due_is_taken_first(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;

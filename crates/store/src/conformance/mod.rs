@@ -92,6 +92,7 @@ macro_rules! every_law {
         }
         crate::conformance::laws! { $home, deliveries:
             eight_takers_get_each_delivery_once,
+            it_is_known_when_the_next_one_is_due,
             the_longest_due_is_taken_first,
             nothing_is_taken_before_its_time,
             taking_follows_the_sending_machine,
