@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::acks::{Dice, LARGE, Ledger, Tracer, long, say, times};
-use crate::common::{Courier, binary, cli};
+use crate::common::{Courier, PATIENCE, binary, cli};
 
 fn signal(courier: &Courier, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(courier.pid()).unwrap()).unwrap();
@@ -275,16 +275,22 @@ fn killed_while_the_log_is_moved_into_the_database() {
     let writes = writes.map(|n| (("pwrite64", Some("store/monoco.db")), n));
     for (call, n) in writes.into_iter().chain([(("fsync", Some("store/monoco.db")), 1)]) {
         let ledger = Ledger::default();
-        let courier = Courier::start();
+        let mut courier = Courier::start();
         let args = killing(courier.home(), call, n);
         let args: Vec<_> = args.iter().map(String::as_str).collect();
         let tracer = Tracer::attach(&courier, &args);
-        let mut sizes = 0..200;
-        let dies = sizes.any(|number| {
-            ledger.dispatch(&courier, &long(&format!("no. {number}"), 30_000)).is_err()
-        });
+        for number in 0..200 {
+            if ledger.dispatch(&courier, &long(&format!("no. {number}"), 30_000)).is_err() {
+                break;
+            }
+        }
+        // Another thread moves it, in its own time.
+        let deadline = Instant::now() + PATIENCE;
+        while courier.is_alive() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         drop(tracer);
-        assert!(dies, "the log was not moved, or not by {call:?} {n}");
+        assert!(!courier.is_alive(), "the log was not moved, or not by {call:?} {n}");
         let courier = courier.restart();
         ledger.check(&courier);
         ledger.resend(&courier);

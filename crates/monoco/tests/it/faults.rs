@@ -162,7 +162,11 @@ fn a_power_cut_under_load_loses_nothing_that_was_acknowledged() {
             let mut courier = Courier::start_in(&disk.home());
             let told = ledger.told();
             load(&courier, &ledger, &names, || {
-                std::thread::sleep(Duration::from_millis(20 + dice.below(200)));
+                let deadline = Instant::now() + PATIENCE;
+                while ledger.told() == told && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                std::thread::sleep(Duration::from_millis(dice.below(200)));
                 disk.cut(&courier);
             });
             assert!(ledger.told() > told, "the cut came before the load");
