@@ -5,12 +5,16 @@
 //! is safe on disk. It tries once to deliver what it is given, and says what came
 //! of it. Only the queue tries again, and only the queue remembers.
 
+use std::fmt;
+
 use async_trait::async_trait;
+use http::HeaderMap;
 use monoco_core::delivery::Outcome;
 use monoco_core::did::{EndpointKind, TunnelId};
-use monoco_core::heard::Heard;
+use monoco_core::heard::{Attachment, Heard};
 use monoco_core::record::RecordId;
 use monoco_core::retry::Failure;
+use monoco_core::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 pub mod stub;
@@ -27,6 +31,16 @@ pub trait Adapter: Send + Sync {
     /// Whether the provider recognises a second copy by the parcel's key. Then,
     /// and only then, a delivery that may have arrived is tried again.
     fn takes_keys(&self) -> bool;
+
+    /// Reads a request that the provider pushed to us: verified, or refused.
+    ///
+    /// # Errors
+    ///
+    /// [`PushRefused`]. Adapters whose providers push nothing refuse everything.
+    fn pushed(&self, push: &Push<'_>) -> Result<Vec<Heard>, PushRefused> {
+        let _ = push;
+        Err(PushRefused::NotTaken)
+    }
 
     /// Listens until `stop`, handing over what it hears.
     ///
@@ -52,6 +66,56 @@ pub trait Ear: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotKept;
 
+/// A request that a provider pushed to us.
+#[derive(Clone, Copy, Debug)]
+pub struct Push<'a> {
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// Its body, as it came: signatures are over bytes.
+    pub body: &'a [u8],
+    /// What time it is.
+    pub now: Timestamp,
+}
+
+/// Why a pushed request was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushRefused {
+    /// This tunnel takes none.
+    #[error("this tunnel takes no webhooks")]
+    NotTaken,
+    /// It is not signed by whoever has the secret.
+    #[error("not verified: {0}")]
+    Unverified(&'static str),
+    /// It was signed too long ago, or in the future.
+    #[error("not verified: its timestamp is more than {0} s off")]
+    Stale(u64),
+    /// It is authentic and can't be read.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+/// Something nobody else may know. It is not shown, logged or compared in plain.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Takes it.
+    pub fn new(secret: impl Into<String>) -> Self {
+        Self(secret.into())
+    }
+
+    /// The secret itself.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
 /// One message for one address.
 #[derive(Clone, Copy, Debug)]
 pub struct Parcel<'a> {
@@ -61,6 +125,10 @@ pub struct Parcel<'a> {
     pub kind: EndpointKind,
     /// The message's canonical JSON.
     pub body: &'a str,
+    /// What goes with it.
+    pub attachments: &'a [Attachment],
     /// The same for every try of the same delivery.
     pub key: RecordId,
+    /// What time it is.
+    pub now: Timestamp,
 }

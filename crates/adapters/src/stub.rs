@@ -126,13 +126,16 @@ impl Adapter for Stub {
 mod tests {
     use monoco_core::did::{Did, EndpointKind};
     use monoco_core::object::{ObjId, ObjKind};
+    use monoco_core::time::Timestamp;
 
     use super::*;
 
     async fn send(stub: &Stub, address: &str, number: u8) -> Outcome {
         let did: Did = "did:msgtunnel:stub".parse().unwrap();
         let key = RecordId::delivery(&did, &did, &ObjId::of(ObjKind::Msg, &[number]));
-        stub.deliver(&Parcel { address, kind: EndpointKind::User, body: "{}", key }).await
+        let now = Timestamp::from_ms(0);
+        let kind = EndpointKind::User;
+        stub.deliver(&Parcel { address, kind, body: "{}", attachments: &[], key, now }).await
     }
 
     #[tokio::test]

@@ -5,7 +5,8 @@
 //!    NEW ───────────▶ CLAIMED ───────────────▶ COMPLETED
 //!     ▲                  │
 //!     │  lease ends, or  │  failed for good, or the fourth failure
-//!     └─ retryable ──────┴───────────────────▶ DEADLETTER
+//!     ├─ retryable ──────┴───────────────────▶ DEADLETTER
+//!     └─ by hand ──────────────────────────────────┘
 //! ```
 //!
 //! Two agents of one workspace exclude each other; two workspaces do not, for
@@ -14,10 +15,55 @@
 
 use std::time::Duration;
 
-use crate::lease::{Guard, Holder, Lease, Term};
+use serde::{Deserialize, Serialize};
+
+use crate::lease::{Guard, Holder, Lease, LeaseLost, Term};
+use crate::mail::MailId;
 use crate::record::{Refused, WrongState};
 use crate::retry::{Jitter, Retry};
 use crate::time::Timestamp;
+
+/// The name of a workspace, under which its agents claim Mails.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Workspace(String);
+
+/// The text can't name a workspace.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("workspace: {0}")]
+pub struct BadWorkspace(&'static str);
+
+/// One workspace's hold on one Mail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The Mail.
+    pub mail: MailId,
+    /// Whose.
+    pub workspace: Workspace,
+    /// Where it stands.
+    pub claiming: Claiming,
+    /// Counts every change.
+    pub revision: i64,
+    /// Why it last failed.
+    pub reason: Option<String>,
+    /// When it was last changed.
+    pub updated_at: Timestamp,
+}
+
+/// Where a Mail's file belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// Somebody may still want it.
+    Inbound,
+    /// Dealt with; kept for a while.
+    Archive,
+    /// Given up by a workspace; a person decides.
+    Deadletter,
+    /// Of a stranger whom nobody has let in: no file, and nobody may claim it.
+    Held,
+    /// Kept long enough: no file any more.
+    Gone,
+}
 
 /// Where a claim stands, without the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,10 +122,9 @@ impl Claiming {
     pub fn claim(self, holder: Holder, now: Timestamp, term: Term) -> Result<Self, Refused> {
         match &self.state {
             Hold::New { due } if *due <= now => {}
+            Hold::New { due } => return Err(Refused::NotDue(*due)),
             Hold::Claimed(lease) if lease.ended(now) => {}
-            Hold::Claimed(lease) => {
-                return Err(Refused::LeaseLost(crate::lease::LeaseLost::Held(lease.clone())));
-            }
+            Hold::Claimed(lease) => return Err(LeaseLost::Held(lease.clone()).into()),
             _ => return Err(self.wrong(ClaimState::Claimed).into()),
         }
         Ok(Self {
@@ -157,6 +202,29 @@ impl Claiming {
         Ok(Self { state, ..self })
     }
 
+    /// DEADLETTER → NEW, by hand, with all its tries.
+    ///
+    /// # Errors
+    ///
+    /// From any other state.
+    pub fn revive(self, now: Timestamp) -> Result<Self, WrongState> {
+        match self.state {
+            Hold::Deadletter { .. } => {
+                Ok(Self { state: Hold::New { due: now }, attempts: 0, epoch: self.epoch })
+            }
+            _ => Err(self.wrong(ClaimState::New)),
+        }
+    }
+
+    /// Whether somebody is at it, or is to be again.
+    pub const fn is_open(&self) -> bool {
+        match self.state {
+            Hold::New { .. } => self.attempts > 0,
+            Hold::Claimed(_) => true,
+            Hold::Completed | Hold::Deadletter { .. } => false,
+        }
+    }
+
     fn held(&self, guard: &Guard, to: ClaimState) -> Result<&Lease, Refused> {
         match &self.state {
             Hold::Claimed(lease) => {
@@ -172,6 +240,97 @@ impl Claiming {
 
     fn wrong(&self, to: ClaimState) -> WrongState {
         WrongState { from: self.state.name().as_str(), to: to.as_str() }
+    }
+}
+
+/// Where a Mail's file belongs once one of its claims has ended; `None` while
+/// another one is open.
+pub fn resting_place<'a>(claims: impl IntoIterator<Item = &'a Claiming>) -> Option<Place> {
+    let mut place = Place::Archive;
+    for claim in claims {
+        match claim.state {
+            _ if claim.is_open() => return None,
+            Hold::Deadletter { .. } => place = Place::Deadletter,
+            _ => {}
+        }
+    }
+    Some(place)
+}
+
+impl Workspace {
+    /// The one of callers that name none.
+    pub fn shared() -> Self {
+        Self("shared".to_owned())
+    }
+
+    /// Checks and takes a name.
+    ///
+    /// # Errors
+    ///
+    /// When it is empty, longer than 256 bytes, or has control characters.
+    pub fn new(name: impl Into<String>) -> Result<Self, BadWorkspace> {
+        let name = name.into();
+        if name.trim().is_empty() {
+            return Err(BadWorkspace("empty"));
+        }
+        if name.len() > 256 {
+            return Err(BadWorkspace("longer than 256 bytes"));
+        }
+        if name.chars().any(char::is_control) {
+            return Err(BadWorkspace("has control characters"));
+        }
+        Ok(Self(name))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Workspace {
+    type Error = BadWorkspace;
+
+    fn try_from(name: String) -> Result<Self, BadWorkspace> {
+        Self::new(name)
+    }
+}
+
+impl From<Workspace> for String {
+    fn from(workspace: Workspace) -> Self {
+        workspace.0
+    }
+}
+
+impl Place {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Inbound, Self::Archive, Self::Deadletter, Self::Held, Self::Gone];
+
+    /// The word the API, the CLI and the store use.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Inbound => "inbound",
+            Self::Archive => "archive",
+            Self::Deadletter => "deadletter",
+            Self::Held => "held",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// Reads that word.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|place| place.as_str() == text)
+    }
+
+    /// The directory of the mailbox that has its files; `None` where there are none.
+    pub const fn dir(self) -> Option<&'static str> {
+        match self {
+            Self::Inbound => Some("inbound"),
+            Self::Archive => Some("archive"),
+            Self::Deadletter => Some(".deadletter"),
+            Self::Held | Self::Gone => None,
+        }
     }
 }
 
@@ -199,6 +358,11 @@ impl ClaimState {
             Self::Completed => "COMPLETED",
             Self::Deadletter => "DEADLETTER",
         }
+    }
+
+    /// Reads that word.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
 }
 
@@ -250,6 +414,7 @@ mod tests {
             table.row(from, "fail, for good", fail(now(), false).map(end));
             table.row(from, "expire", now().expire(at(301), &Retry::CLAIM).map(end));
             table.row(from, "expire, 4th time", last().expire(at(301), &Retry::CLAIM).map(end));
+            table.row(from, "revive", now().revive(at(1)).map(end));
         }
         table.check();
     }
@@ -294,7 +459,23 @@ mod tests {
     #[test]
     fn not_before_its_time() {
         let waiting = Claiming { state: Hold::New { due: at(4) }, attempts: 3, epoch: 3 };
-        assert!(claim(waiting.clone(), "ann", 3).is_err());
+        assert_eq!(claim(waiting.clone(), "ann", 3), Err(Refused::NotDue(at(4))));
         assert!(claim(waiting, "ann", 4).is_ok());
+    }
+
+    #[test]
+    fn a_file_rests_when_nobody_is_at_it_any_more() {
+        let place = |states: &[ClaimState]| {
+            let claims: Vec<_> = states.iter().map(|state| standing(*state)).collect();
+            resting_place(&claims).map(Place::as_str)
+        };
+        use ClaimState::{Claimed, Completed, Deadletter, New};
+        assert_eq!(place(&[Completed]), Some("archive"));
+        assert_eq!(place(&[Completed, Claimed]), None);
+        assert_eq!(place(&[Completed, New]), None, "it is to be tried again");
+        assert_eq!(place(&[Completed, Deadletter]), Some("deadletter"));
+        assert_eq!(place(&[Deadletter, Claimed]), None);
+        let untouched = Claiming::start(at(0));
+        assert_eq!(resting_place([&untouched, &standing(Completed)]), Some(Place::Archive));
     }
 }

@@ -13,6 +13,18 @@ use crate::time::Timestamp;
 /// What sort of thing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventKind {
+    /// A provider told us something, and it was kept.
+    Heard,
+    /// What was heard of one session became a Mail.
+    Merged,
+    /// A workspace's agent took a Mail.
+    Claimed,
+    /// It holds it for longer.
+    Renewed,
+    /// A workspace is done with a Mail.
+    Completed,
+    /// A Mail's file moved.
+    Moved,
     /// A message came in and was put into boxes.
     Dispatched,
     /// A message left its author's hands.
@@ -68,7 +80,13 @@ pub struct Event {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 22] = [
+        Self::Heard,
+        Self::Merged,
+        Self::Claimed,
+        Self::Renewed,
+        Self::Completed,
+        Self::Moved,
         Self::Dispatched,
         Self::Posted,
         Self::Duplicate,
@@ -90,6 +108,12 @@ impl EventKind {
     /// The word the API, the CLI and the store use.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Heard => "heard",
+            Self::Merged => "merged",
+            Self::Claimed => "claimed",
+            Self::Renewed => "renewed",
+            Self::Completed => "completed",
+            Self::Moved => "moved",
             Self::Dispatched => "dispatched",
             Self::Posted => "posted",
             Self::Duplicate => "duplicate",

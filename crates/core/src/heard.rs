@@ -1,42 +1,243 @@
 //! What a provider told us, before anyone has judged it.
+//!
+//! Adapters turn what their provider sends into this one shape, and nothing
+//! behind them knows another. Limits are checked here, once: whatever was kept can
+//! be merged, stored, written to a file and answered.
 
-use crate::did::TunnelId;
+use serde::{Deserialize, Serialize};
+
+use crate::did::{BadDid, Did, Endpoint, EndpointKind, TunnelId};
+use crate::object::ObjId;
 use crate::time::Timestamp;
+
+/// Longest external id we keep, in bytes.
+pub const MAX_EXTERNAL_ID: usize = 512;
+
+/// Longest id of a session or a person, in bytes. Each byte may take three in a DID.
+pub const MAX_ACCOUNT: usize = 256;
+
+/// Longest name, title, thread key and the like, in bytes.
+pub const MAX_NAME: usize = 1024;
+
+/// Most entries of each list in one message.
+pub const MAX_LIST: usize = 100;
+
+/// Largest single message, in bytes of its JSON. A Mail has room for it.
+pub const MAX_SAID: usize = (1 << 20) + (64 << 10);
 
 /// One thing heard through a tunnel.
 ///
-/// `external_id` is the provider's own and stable: hearing the same thing twice
-/// gives the same pair of tunnel and external id, and that is how we know.
+/// `said.id` is the provider's own and stable: hearing the same thing twice gives
+/// the same pair of tunnel and id, and that is how we know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
     /// The tunnel it came through.
     pub tunnel: TunnelId,
-    /// The provider's stable id of it.
-    pub external_id: String,
-    /// When the provider says it was said.
-    pub said_at: Option<Timestamp>,
-    /// What was heard, as the provider put it, unjudged.
-    pub payload: String,
+    /// What was said.
+    pub said: Said,
+    /// What came with it. Kept before it is, and then named in `said.artifacts`.
+    pub attachments: Vec<Attachment>,
 }
 
-/// Longest external id we keep, in bytes.
-pub const MAX_EXTERNAL_ID: usize = 512;
+/// Bytes that came with a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// What its sender calls it. Never a path.
+    pub name: String,
+    /// Its MIME type, as its sender says.
+    pub mime_type: String,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// One message, as its author said it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    /// The provider's stable id of it.
+    pub id: String,
+    /// When the provider says it was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+    /// Where.
+    pub session: Session,
+    /// By whom.
+    pub from: Person,
+    /// To whom, where the provider has such a thing beside the session.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<Person>,
+    /// Who else was to know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cc: Vec<Person>,
+    /// Its subject, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What was said, as Markdown or plain text.
+    pub text: String,
+    /// Who or what is mentioned in it, as the provider says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mentions: Vec<String>,
+    /// The provider's id of the message it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<String>,
+    /// Whose words they were before they were forwarded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forwarded_from: Option<String>,
+    /// What the sender files it under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    /// What came with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<Artifact>,
+}
+
+/// A place where people talk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// The provider's id of it.
+    pub id: String,
+    /// What sort of place it is.
+    #[serde(rename = "type")]
+    pub kind: SessionKind,
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The thread in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_key: Option<String>,
+}
+
+/// What sort of place a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionKind {
+    /// Between the author and the owner.
+    Direct,
+    /// A group chat.
+    Group,
+    /// A thread of its own.
+    Thread,
+}
+
+/// Somebody on an outside network.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Person {
+    /// The provider's id of them.
+    pub id: String,
+    /// What they call themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// What came with a message, once it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// What its sender calls it. Never a path.
+    pub name: String,
+    /// Its MIME type, as its sender says.
+    pub mime_type: String,
+    /// How many bytes it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// The bytes, by their hash; `None` when only a link came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<ObjId>,
+    /// Where its sender says it is. Nobody follows it by himself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// What was heard can't be kept as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {why}")]
+pub struct BadHeard {
+    /// What is wrong.
+    pub field: &'static str,
+    /// Why.
+    pub why: String,
+}
+
+impl Said {
+    /// Checks that it can be told apart from others, stored and answered.
+    ///
+    /// # Errors
+    ///
+    /// The first field that is wrong.
+    pub fn check(&self) -> Result<(), BadHeard> {
+        check_external_id(&self.id).map_err(|error| bad("id", error.0))?;
+        within("session.id", &self.session.id, 1, MAX_ACCOUNT)?;
+        within("from.id", &self.from.id, 1, MAX_ACCOUNT)?;
+        let short = [
+            ("session.name", &self.session.name),
+            ("session.thread_key", &self.session.thread_key),
+            ("from.name", &self.from.name),
+            ("title", &self.title),
+            ("reply_to", &self.reply_to),
+            ("forwarded_from", &self.forwarded_from),
+            ("correlation_id", &self.correlation_id),
+        ];
+        for (field, text) in short {
+            within(field, text.as_deref().unwrap_or_default(), 0, MAX_NAME)?;
+        }
+        let lists = [
+            ("to", self.to.len()),
+            ("cc", self.cc.len()),
+            ("mentions", self.mentions.len()),
+            ("attachments", self.artifacts.len()),
+        ];
+        for (field, length) in lists {
+            if length > MAX_LIST {
+                return Err(bad(field, format!("{length} entries; {MAX_LIST} is the most")));
+            }
+        }
+        let size = serde_json::to_vec(self).map_or(usize::MAX, |json| json.len());
+        if size > MAX_SAID {
+            return Err(bad("text", format!("the message has {size} bytes; {MAX_SAID} is the most")));
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// What is merged together: the same place, the same thread.
+    pub fn key(&self) -> String {
+        format!("{}:{}", self.id, self.thread_key.as_deref().unwrap_or_default())
+    }
+
+    /// Where an answer to what `from` said here goes: exactly where it came from.
+    ///
+    /// # Errors
+    ///
+    /// When the ids do not fit into a DID. They do after [`Said::check`].
+    pub fn answer_to(&self, from: &Person, tunnel: &TunnelId) -> Result<Did, BadDid> {
+        let (account, kind) = match self.kind {
+            SessionKind::Direct => (&from.id, EndpointKind::User),
+            SessionKind::Group | SessionKind::Thread => (&self.id, EndpointKind::Group),
+        };
+        Endpoint { account: account.clone(), kind, tunnel: tunnel.clone() }.did()
+    }
+}
+
+impl Person {
+    /// Their shadow DID behind `tunnel`.
+    ///
+    /// # Errors
+    ///
+    /// When the id does not fit into a DID. It does after [`Said::check`].
+    pub fn did(&self, tunnel: &TunnelId) -> Result<Did, BadDid> {
+        let (account, tunnel) = (self.id.clone(), tunnel.clone());
+        Endpoint { account, kind: EndpointKind::User, tunnel }.did()
+    }
+
+    /// What to call them.
+    pub fn shown(&self) -> &str {
+        self.name.as_deref().filter(|name| !name.trim().is_empty()).unwrap_or(&self.id)
+    }
+}
 
 /// The thing heard can't be told apart from others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("external id: {0}")]
 pub struct BadExternalId(&'static str);
-
-impl Heard {
-    /// Checks that it has a usable external id.
-    ///
-    /// # Errors
-    ///
-    /// When the id is empty or too long to be a key.
-    pub fn check(self) -> Result<Self, BadExternalId> {
-        check_external_id(&self.external_id).map(|()| self)
-    }
-}
 
 /// Whether `id` can be the key by which a repeated message is recognised.
 ///
@@ -53,21 +254,79 @@ pub fn check_external_id(id: &str) -> Result<(), BadExternalId> {
     Ok(())
 }
 
+fn within(field: &'static str, text: &str, least: usize, most: usize) -> Result<(), BadHeard> {
+    if text.len() < least {
+        return Err(bad(field, "empty"));
+    }
+    if text.len() > most {
+        return Err(bad(field, format!("{} bytes; {most} is the most", text.len())));
+    }
+    Ok(())
+}
+
+fn bad(field: &'static str, why: impl Into<String>) -> BadHeard {
+    BadHeard { field, why: why.into() }
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
+    pub(crate) fn said(id: &str, from: &str, text: &str) -> Said {
+        Said {
+            id: id.to_owned(),
+            at: None,
+            session: Session {
+                id: "room-7".to_owned(),
+                kind: SessionKind::Group,
+                name: Some("Ops".to_owned()),
+                thread_key: None,
+            },
+            from: Person { id: from.to_owned(), name: None },
+            to: Vec::new(),
+            cc: Vec::new(),
+            title: None,
+            text: text.to_owned(),
+            mentions: Vec::new(),
+            reply_to: None,
+            forwarded_from: None,
+            correlation_id: None,
+            artifacts: Vec::new(),
+        }
+    }
+
     #[test]
-    fn an_external_id_must_be_usable_as_a_key() {
-        let heard = |id: &str| Heard {
-            tunnel: "lark-main".parse().unwrap(),
-            external_id: id.to_owned(),
-            said_at: None,
-            payload: String::new(),
+    fn what_can_not_be_kept_is_said_by_name() {
+        let field = |change: fn(&mut Said)| {
+            let mut said = said("evt-1", "u1", "hi");
+            change(&mut said);
+            said.check().map_err(|error| error.field)
         };
-        assert!(heard("om_1").check().is_ok());
-        assert!(heard("").check().is_err());
-        assert!(heard(&"x".repeat(MAX_EXTERNAL_ID)).check().is_ok());
-        assert!(heard(&"x".repeat(MAX_EXTERNAL_ID + 1)).check().is_err());
+        assert_eq!(field(|_| ()), Ok(()));
+        assert_eq!(field(|s| s.id = String::new()), Err("id"));
+        assert_eq!(field(|s| s.id = "x".repeat(MAX_EXTERNAL_ID + 1)), Err("id"));
+        assert_eq!(field(|s| s.session.id = String::new()), Err("session.id"));
+        assert_eq!(field(|s| s.from.id = "é".repeat(129)), Err("from.id"));
+        assert_eq!(field(|s| s.title = Some("x".repeat(MAX_NAME + 1))), Err("title"));
+        assert_eq!(field(|s| s.mentions = vec![String::new(); MAX_LIST + 1]), Err("mentions"));
+        assert_eq!(field(|s| s.text = "x".repeat(1 << 20)), Ok(()));
+        assert_eq!(field(|s| s.text = "\0".repeat(1 << 20)), Err("text"));
+    }
+
+    #[test]
+    fn the_longest_ids_fit_into_a_did() {
+        let tunnel: TunnelId = "t".repeat(64).parse().unwrap();
+        let long = Person { id: "\u{1f600}".repeat(MAX_ACCOUNT / 4), name: None };
+        assert!(long.did(&tunnel).is_ok());
+    }
+
+    #[test]
+    fn an_answer_goes_exactly_where_the_question_came_from() {
+        let tunnel: TunnelId = "lark-main".parse().unwrap();
+        let mut said = said("1", "u.1", "hi");
+        let to = |said: &Said| said.session.answer_to(&said.from, &tunnel).unwrap().to_string();
+        assert_eq!(to(&said), "did:msgtunnel:room-7.group.lark-main");
+        said.session.kind = SessionKind::Direct;
+        assert_eq!(to(&said), "did:msgtunnel:u%2E1.user.lark-main");
     }
 }

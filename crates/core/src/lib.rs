@@ -11,6 +11,8 @@
 //! * [`object`]: what was said. Immutable, and named by its own content.
 //! * [`receipt`]: that somebody read it; an object of its own.
 //! * [`heard`]: what a provider told us, before anyone has judged it.
+//! * [`merge`]: when a burst of messages becomes one Mail, and what it then says.
+//! * [`mail`]: the Mail, and its file: Markdown with a front matter.
 //! * [`lease`], [`retry`]: holding something for a while; trying again.
 //! * [`record`]: one owner's view of one object. The reading machine.
 //! * [`delivery`]: one object on its way to one target. The sending machine.
@@ -19,6 +21,7 @@
 //! * [`route`]: into which boxes a message goes that came in.
 //! * [`session`]: conversations, as one owner sees them.
 //! * [`event`]: what happened, for anyone who wants to know.
+//! * [`life`]: how long the hub has lived, for what is thrown away by age.
 //! * [`cursor`], [`json`], [`time`]: where a page ends; what JSON we take; when.
 
 pub mod claim;
@@ -32,6 +35,9 @@ pub mod event;
 pub mod heard;
 pub mod json;
 pub mod lease;
+pub mod life;
+pub mod mail;
+pub mod merge;
 pub mod object;
 pub mod receipt;
 pub mod record;

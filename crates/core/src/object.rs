@@ -98,10 +98,12 @@ pub enum BadObject {
         why: String,
     },
     /// The whole is too large.
-    #[error("the object has {size} bytes; {MAX_OBJECT} is the most we take")]
+    #[error("the object has {size} bytes; {most} is the most we take")]
     TooLarge {
         /// Bytes of the canonical form.
         size: usize,
+        /// Bytes we take.
+        most: usize,
     },
 }
 
@@ -148,6 +150,16 @@ impl MsgObject {
     ///
     /// The first field that is wrong, by name.
     pub fn seal(value: Value) -> Result<Self, BadObject> {
+        Self::seal_up_to(value, MAX_OBJECT)
+    }
+
+    /// The same for an object that may be larger, because we made it ourselves of
+    /// parts that we took.
+    ///
+    /// # Errors
+    ///
+    /// The first field that is wrong, by name.
+    pub fn seal_up_to(value: Value, most: usize) -> Result<Self, BadObject> {
         let Value::Object(mut fields) = value else {
             return Err(bad("msg", "want an object"));
         };
@@ -188,8 +200,8 @@ impl MsgObject {
         check_content(&fields)?;
 
         let canonical = json::canonical(&Value::Object(fields));
-        if canonical.len() > MAX_OBJECT {
-            return Err(BadObject::TooLarge { size: canonical.len() });
+        if canonical.len() > most {
+            return Err(BadObject::TooLarge { size: canonical.len(), most });
         }
         let id = ObjId::of(ObjKind::Msg, canonical.as_bytes());
         Ok(Self { id, canonical, from, source, to, kind, reply_to, correlation_id, expires_at })

@@ -108,6 +108,9 @@ pub enum Refused {
     /// Somebody else holds it.
     #[error(transparent)]
     LeaseLost(#[from] LeaseLost),
+    /// It failed, and waits for its next try.
+    #[error("not before {}", .0.rfc3339())]
+    NotDue(Timestamp),
 }
 
 impl Reading {
