@@ -23,14 +23,16 @@ use crate::object::{BadObject, MsgObject};
 use crate::time::Timestamp;
 
 /// Most messages in one Mail.
-pub const MAX_MESSAGES: usize = 500;
+pub const MAX_MESSAGES: u32 = 500;
 
 /// Most bytes of one Mail's messages, as JSON. Any single message fits.
-pub const MAX_BYTES: usize = MAX_SAID + (128 << 10);
+pub const MAX_BYTES: u32 = 1_344 << 10;
+
+const _: () = assert!(MAX_SAID < MAX_BYTES as usize);
 
 /// Largest object a Mail may be, in bytes: every text is in it twice, merged and
 /// single, and the merged one may need more escapes.
-pub const MAX_MAIL: usize = 4 * MAX_BYTES;
+pub const MAX_MAIL: usize = 4 * MAX_BYTES as usize;
 
 /// How long to wait for another message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +51,9 @@ pub struct Window {
     /// When the last one was.
     pub last: Timestamp,
     /// How many there are.
-    pub messages: usize,
+    pub messages: u32,
     /// How many bytes they have, as JSON.
-    pub bytes: usize,
+    pub bytes: u32,
 }
 
 /// A message that was kept.
@@ -89,15 +91,15 @@ impl Debounce {
 
 impl Window {
     /// A window that a message opens.
-    pub const fn open(now: Timestamp, bytes: usize) -> Self {
+    pub const fn open(now: Timestamp, bytes: u32) -> Self {
         Self { first: now, last: now, messages: 1, bytes }
     }
 
     /// The window with another message; `None` when it is closed or full, and the
     /// message opens the next one.
-    pub fn join(self, debounce: &Debounce, now: Timestamp, bytes: usize) -> Option<Self> {
+    pub fn join(self, debounce: &Debounce, now: Timestamp, bytes: u32) -> Option<Self> {
         let closed = self.closes_at(debounce) <= now;
-        let full = self.messages >= MAX_MESSAGES || self.bytes + bytes > MAX_BYTES;
+        let full = self.messages >= MAX_MESSAGES || self.bytes.saturating_add(bytes) > MAX_BYTES;
         if closed || full {
             return None;
         }
@@ -134,19 +136,14 @@ impl Burst {
         let Some(first) = self.messages.first().map(|kept| kept.said.from.clone()) else {
             return Err(bad("there are none".to_owned()));
         };
-        let answer_to = session
-            .answer_to(&first, &self.tunnel)
-            .map_err(|error| bad(error.to_string()))?;
+        let answer_to =
+            session.answer_to(&first, &self.tunnel).map_err(|error| bad(error.to_string()))?;
         let author = first.did(&self.tunnel).map_err(|error| bad(error.to_string()))?;
         let title = self.messages.iter().find_map(|kept| kept.said.title.clone());
-        let correlation_id =
-            self.messages.iter().find_map(|kept| kept.said.correlation_id.clone());
+        let correlation_id = self.messages.iter().find_map(|kept| kept.said.correlation_id.clone());
         let participants = participants(&self.messages);
-        let mut messages: Vec<_> = self
-            .messages
-            .into_iter()
-            .map(|kept| Message::new(kept.said, kept.heard_at))
-            .collect();
+        let mut messages: Vec<_> =
+            self.messages.into_iter().map(|kept| Message::new(kept.said, kept.heard_at)).collect();
         // The provider's order, where it has one for all of them; else ours. Within
         // one window they can't lie far apart.
         if messages.iter().all(|message| message.at.is_some()) {

@@ -6,6 +6,8 @@
 //! a transaction open.
 //!
 //! * [`Boxes`]: messages come in, wait in boxes, are taken, and go out.
+//! * [`Mails`]: what was heard becomes Mails, and workspaces claim them.
+//! * [`Drafts`]: what is to be sent from files.
 //! * [`People`]: contacts, groups and tunnels.
 //! * [`Journal`]: what happened, who read what, conversations, figures.
 //!
@@ -16,11 +18,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use monoco_core::claim::Claim;
 use monoco_core::contact::{Binding, Contact, Plan, Tunnel, Unresolvable};
 use monoco_core::delivery::{Delivery, Outcome, SendState};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::Event;
 use monoco_core::lease::{Guard, Holder, LeaseLost, Term};
+use monoco_core::mail::Entry;
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::receipt::{Receipt, ReceiptStatus};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, Refused, WrongState};
@@ -32,7 +36,13 @@ use tokio::sync::{broadcast, watch};
 mod blobs;
 #[cfg(test)]
 mod conformance;
+mod mails;
 pub mod sqlite;
+
+pub use mails::{
+    ClaimStep, DraftFate, DraftPost, Drafts, Filed, Filing, Keep, Keeping, Labels, MailQuery,
+    MailRow, Mails, Merging,
+};
 
 /// Why the store did not do what was asked.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -59,6 +69,9 @@ pub enum StoreError {
     /// The caller does not hold what he thinks he holds.
     #[error(transparent)]
     LeaseLost(#[from] LeaseLost),
+    /// It failed before, and waits for its next try.
+    #[error("it failed and is not to be claimed before {}", .0.rfc3339())]
+    NotDue(Timestamp),
     /// Targets that can't be reached; nothing was written.
     #[error(transparent)]
     Unresolvable(#[from] Unresolvable),
@@ -96,6 +109,7 @@ impl From<Refused> for StoreError {
         match refused {
             Refused::WrongState(wrong) => wrong.into(),
             Refused::LeaseLost(lost) => lost.into(),
+            Refused::NotDue(at) => Self::NotDue(at),
         }
     }
 }
@@ -276,6 +290,10 @@ pub struct Trace {
     pub records: Vec<MsgRecord>,
     /// Every way it was sent.
     pub deliveries: Vec<Delivery>,
+    /// The Mail it is, if it is one.
+    pub mail: Option<Entry>,
+    /// Every workspace's hold on that.
+    pub claims: Vec<Claim>,
     /// What happened to it, in order.
     pub events: Vec<Event>,
     /// Whether there are more of these than are shown.
@@ -291,6 +309,10 @@ pub struct Figures {
     pub deliveries: BTreeMap<SendState, i64>,
     /// When the oldest delivery that is not yet sent was posted.
     pub oldest_waiting: Option<Timestamp>,
+    /// Messages kept and not yet part of a Mail.
+    pub kept: i64,
+    /// When the oldest Mail came that nobody has claimed.
+    pub oldest_unclaimed: Option<Timestamp>,
 }
 
 /// Whether the store can be written to.
@@ -592,9 +614,9 @@ pub trait Journal: Send + Sync {
 }
 
 /// All of it.
-pub trait Store: Boxes + People + Journal {}
+pub trait Store: Boxes + Mails + Drafts + People + Journal {}
 
-impl<T: Boxes + People + Journal> Store for T {}
+impl<T: Boxes + Mails + Drafts + People + Journal> Store for T {}
 
 /// The handle everything else holds.
 pub type Shared = Arc<dyn Store>;

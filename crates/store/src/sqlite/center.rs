@@ -4,7 +4,7 @@ use monoco_core::contact::plan_delivery;
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::object::{MsgObject, ObjId};
-use monoco_core::record::{BoxKind, RecordId};
+use monoco_core::record::{BoxKind, RecordId, WrongState};
 use monoco_core::route::{Placement, Routing, place_here, route};
 use monoco_core::time::Timestamp;
 use rusqlite::{OptionalExtension, params};
@@ -31,6 +31,9 @@ pub(super) fn dispatch(
         && let recent = tx.indexes.heard.recent()
         && let Some(object) = journal::heard(tx.db, recent, external_id, Some(tunnel))?
     {
+        if object == 0 {
+            return Err(WrongState { from: "KEPT", to: "DISPATCHED" }.into());
+        }
         let (first, _) = objects::body(tx.db, object)?;
         let records = records::placed(tx.db, object, &first)?;
         return again(tx, object, first, records, now);

@@ -11,7 +11,7 @@ use super::bulk::{Recent, Table};
 use super::open::fault;
 use super::rows;
 use super::writer::Tx;
-use super::{deliveries, objects, records};
+use super::{claims, deliveries, mails, objects, records};
 use crate::{StoreError, Trace};
 
 /// What was heard, by eight bytes of the external id's hash. Whoever follows an entry
@@ -147,21 +147,28 @@ pub(super) fn trace(
 
     let deliveries = deliveries::of_object(db, object, TRACED)?;
     let truncated = [records.len(), deliveries.len(), events.len()].contains(&TRACED);
-    let trace = Trace { msg_id, body: None, records, deliveries, events, truncated };
+    let mail = mails::of_object(db, object)?;
+    let claims = match &mail {
+        Some(mail) => claims::of_mail(db, mail)?,
+        None => Vec::new(),
+    };
+    let mail = mail.map(|mail| mail.entry);
+    let trace = Trace { msg_id, body: None, records, deliveries, mail, claims, events, truncated };
     Ok((trace, object))
 }
 
-/// Notes which message an external id of a tunnel became.
+/// Notes which message an external id of a tunnel became; 0: none yet. Returns the row.
 pub(super) fn hear(
     tx: &mut Tx<'_>,
     tunnel: i64,
     external_id: &str,
     object: i64,
-) -> Result<(), StoreError> {
+) -> Result<i64, StoreError> {
     let sql = "INSERT INTO heard (tunnel, external_id, object) VALUES (?1, ?2, ?3)";
     let row = params![tunnel, external_id, object];
     let seq = tx.db.prepare_cached(sql).and_then(|mut s| s.insert(row)).map_err(fault)?;
-    tx.indexes.heard.add(tx.db, hash_of(external_id), seq)
+    tx.indexes.heard.add(tx.db, hash_of(external_id), seq)?;
+    Ok(seq)
 }
 
 /// The message that an external id became: one we heard, or one we sent.
@@ -170,8 +177,14 @@ pub(super) fn message_heard(
     recent: &Recent,
     external_id: &str,
 ) -> Result<ObjId, StoreError> {
-    if let Some(object) = heard(db, recent, external_id, None)? {
-        return objects::body(db, object).map(|(id, _)| id);
+    match heard(db, recent, external_id, None)? {
+        // Kept, and not yet merged.
+        Some(0) => {
+            let what = "Mail yet of the message";
+            return Err(StoreError::Missing { what, key: external_id.to_owned() });
+        }
+        Some(object) => return objects::body(db, object).map(|(id, _)| id),
+        None => {}
     }
     let sql = "SELECT object FROM deliveries WHERE external_msg_id = ?1 ORDER BY seq LIMIT 1";
     let mut statement = db.prepare_cached(sql).map_err(fault)?;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! One file per family of tables: objects, records, deliveries, people, sessions,
-//! journal; `center` strings them together for what comes in and goes out, and `bulk`
+//! journal, heard, mails, claims, drafts; `center` strings them together for what comes in and goes out, and `bulk`
 //! keeps the indexes whose keys come in no order.
 
 use std::path::{Path, PathBuf};
@@ -43,8 +43,12 @@ mod boxes;
 mod bulk;
 mod center;
 mod checkpoint;
+mod claims;
 mod deliveries;
+mod drafts;
+mod heard;
 mod journal;
+mod mails;
 mod objects;
 mod open;
 mod people;
@@ -113,6 +117,7 @@ impl SqliteStore {
         let board = Arc::new(Board {
             hints: broadcast::channel(HINTS).0,
             event: watch::channel(journal::newest(&db)?).0,
+            filing: watch::channel(mails::newest(&db)?).0,
             health: Mutex::new(StoreHealth::Ok),
         });
         let checkpointer =
@@ -678,8 +683,12 @@ impl Journal for SqliteStore {
 
     async fn figures(&self) -> Result<Figures, StoreError> {
         self.read(|db| {
-            let oldest_waiting = deliveries::oldest_waiting(db)?;
-            Ok(Figures { oldest_waiting, ..tally::figures(db)? })
+            Ok(Figures {
+                oldest_waiting: deliveries::oldest_waiting(db)?,
+                kept: heard::waiting(db)?,
+                oldest_unclaimed: mails::oldest_unclaimed(db)?,
+                ..tally::figures(db)?
+            })
         })
         .await
     }

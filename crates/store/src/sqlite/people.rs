@@ -13,8 +13,8 @@ use serde_json::json;
 
 use super::journal::{self, About};
 use super::open::fault;
-use super::rows;
 use super::writer::Tx;
+use super::{mails, rows};
 use crate::{Group, Page, StoreError, Window};
 
 const PARTY_ID: &str = "SELECT id FROM parties WHERE did = ?1";
@@ -151,14 +151,22 @@ pub(super) fn book(
     msg: &MsgObject,
     through: Option<&TunnelId>,
 ) -> Result<AddressBook, StoreError> {
+    let others: Vec<&Did> = msg.to.iter().chain([&msg.from]).collect();
+    book_of(tx, msg.author(), &others, through)
+}
+
+/// What is known of an author and of everybody else he names.
+pub(super) fn book_of(
+    tx: &mut Tx<'_>,
+    author: &Did,
+    others: &[&Did],
+    through: Option<&TunnelId>,
+) -> Result<AddressBook, StoreError> {
     let mut book = AddressBook::default();
     if let Some(through) = through {
         add_tunnel(tx.db, through, &mut book)?;
     }
-    let author = msg.author();
-    let mut names: Vec<&Did> = vec![author];
-    names.extend(msg.to.iter().chain([&msg.from]));
-    for did in names {
+    for did in [author].into_iter().chain(others.iter().copied()) {
         if book.parties.contains_key(did) {
             continue;
         }
@@ -306,7 +314,22 @@ pub(super) fn put_contact(
     drop(statement);
     let detail = json!({"contact": contact.did, "level": contact.level, "here": contact.here});
     changed(tx, id, detail, now)?;
-    self::contact(tx.db, &contact.did)
+    welcome(tx, &contact.did, now)
+}
+
+/// Shows the Mails that were held for a contact who is no stranger any more.
+fn welcome(tx: &mut Tx<'_>, did: &Did, now: Timestamp) -> Result<Contact, StoreError> {
+    let contact = contact(tx.db, did)?;
+    if matches!(contact.level, Level::Temporary | Level::Friend) {
+        mails::let_in(tx, did, now)?;
+        for Binding { tunnel, kind, address, .. } in &contact.bindings {
+            let (account, kind, tunnel) = (address.clone(), *kind, tunnel.clone());
+            if let Ok(endpoint) = (Endpoint { account, kind, tunnel }).did() {
+                mails::let_in(tx, &endpoint, now)?;
+            }
+        }
+    }
+    Ok(contact)
 }
 
 pub(super) fn contacts(db: &Connection, window: &Window) -> Result<Page<Contact>, StoreError> {
@@ -367,7 +390,7 @@ pub(super) fn bind(
         })
         .map_err(fault)?;
     changed(tx, id, json!({"contact": did, "bound": binding}), now)?;
-    contact(tx.db, did)
+    welcome(tx, did, now)
 }
 
 pub(super) fn unbind(

@@ -120,6 +120,8 @@ pub(super) struct News {
     pub(super) hints: BTreeSet<Hint>,
     /// The newest event.
     pub(super) event: Option<i64>,
+    /// The newest change of a file's place.
+    pub(super) filing: Option<i64>,
     /// How the counts change.
     pub(super) tally: Tally,
 }
@@ -128,6 +130,7 @@ impl News {
     fn add(&mut self, other: Self) {
         self.hints.extend(other.hints);
         self.event = self.event.max(other.event);
+        self.filing = self.filing.max(other.filing);
         self.tally.add(other.tally);
     }
 }
@@ -137,6 +140,7 @@ impl News {
 pub(super) struct Board {
     pub(super) hints: broadcast::Sender<Hint>,
     pub(super) event: watch::Sender<i64>,
+    pub(super) filing: watch::Sender<i64>,
     pub(super) health: Mutex<StoreHealth>,
 }
 
@@ -284,6 +288,9 @@ impl Desk {
             }
             if let Some(event) = news.event {
                 board.event.send_replace(event);
+            }
+            if let Some(filing) = news.filing {
+                board.filing.send_replace(filing);
             }
             for hint in news.hints {
                 let _ = board.hints.send(hint);

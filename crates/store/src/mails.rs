@@ -1,0 +1,285 @@
+//! What was heard, Mails, claims and drafts: what the store is asked about them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use monoco_core::claim::{Claim, ClaimState, Place, Workspace};
+use monoco_core::delivery::Delivery;
+use monoco_core::did::{Did, TunnelId};
+use monoco_core::heard::Said;
+use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::life::{Life, Step};
+use monoco_core::mail::{Entry, MailId};
+use monoco_core::merge::Debounce;
+use monoco_core::object::ObjId;
+use monoco_core::retry::Retry;
+use monoco_core::time::Timestamp;
+use tokio::sync::watch;
+
+use crate::{Page, Post, Posted, StoreError, Window};
+
+/// One message that was heard, for [`Mails::keep`].
+#[derive(Clone, Debug)]
+pub struct Keep {
+    /// The tunnel it came through.
+    pub tunnel: TunnelId,
+    /// Its provider.
+    pub provider: String,
+    /// What was said, checked.
+    pub said: Said,
+    /// How long to wait for more of it.
+    pub debounce: Debounce,
+}
+
+/// What became of a message that was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// It is on disk.
+    Kept,
+    /// It was before.
+    Duplicate,
+    /// Its author is blocked. It is remembered as heard, and its text is not kept.
+    Blocked,
+    /// Its author is a stranger, and the tunnel drops strangers.
+    Dropped,
+}
+
+/// What a Mail is merged with, beyond what was said.
+#[derive(Clone, Debug)]
+pub struct Merging {
+    /// Whom direct messages are for.
+    pub owner: Did,
+    /// The labels of tunnels and chats.
+    pub labels: BTreeMap<TunnelId, Labels>,
+    /// Whether to close windows that could still wait: the courier stops.
+    pub all: bool,
+}
+
+/// What the Mails of one tunnel are labelled with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels {
+    /// All of them, unless their chat has a label of its own.
+    pub binding: Option<String>,
+    /// Those of single chats, by session id.
+    pub bindings: BTreeMap<String, String>,
+}
+
+impl Labels {
+    /// The label of a session's Mails.
+    pub fn of(&self, session: &str) -> Option<&str> {
+        self.bindings.get(session).or(self.binding.as_ref()).map(String::as_str)
+    }
+}
+
+/// A Mail as the store has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MailRow {
+    /// What filters and lists look at.
+    pub entry: Entry,
+    /// Where its file belongs.
+    pub place: Place,
+    /// The claim of the workspace that was asked for, if it has one.
+    pub claim: Option<Claim>,
+}
+
+/// Which Mails.
+#[derive(Clone, Debug)]
+pub struct MailQuery {
+    /// Whose claims count.
+    pub workspace: Workspace,
+    /// Only those whose claim stands so.
+    pub status: Option<ClaimState>,
+    /// Only those of this provider.
+    pub provider: Option<String>,
+    /// Only those that became Mails at this time or later.
+    pub since: Option<Timestamp>,
+    /// Only those in whose title, names or text's start this occurs.
+    pub text: Option<String>,
+}
+
+/// Where one Mail's file belongs, since change number `change`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filing {
+    /// The number of the change. Later ones are larger, and a Mail has only its last.
+    pub change: i64,
+    /// The Mail.
+    pub entry: Entry,
+    /// Where it belongs.
+    pub place: Place,
+    /// Why it was given up, by workspace, when it was.
+    pub reasons: Vec<(Workspace, String)>,
+}
+
+/// How far the files are surely on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filed {
+    /// Every change up to this number.
+    pub change: i64,
+    /// How many bytes of the index.
+    pub index_bytes: u64,
+    /// The last Mail in those.
+    pub index_seq: i64,
+    /// Which index: rebuilding it starts another.
+    pub generation: i64,
+}
+
+/// What was heard becomes Mails, and workspaces claim them.
+#[async_trait]
+pub trait Mails: Send + Sync {
+    /// Keeps messages that were heard, each once, all in one commit.
+    async fn keep(&self, batch: Vec<Keep>, now: Timestamp) -> Vec<Result<Keeping, StoreError>>;
+
+    /// Merges at most `limit` windows that are over into Mails, each in the
+    /// transaction that takes its messages away. Returns how many there were.
+    async fn merge(
+        &self,
+        merging: Arc<Merging>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
+
+    /// When the next window is over, if one is open.
+    async fn next_merge(&self) -> Result<Option<Timestamp>, StoreError>;
+
+    /// Claims a Mail for a workspace.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Missing`], [`StoreError::LeaseLost`] when another agent of the
+    /// workspace has it, [`StoreError::NotDue`], or [`StoreError::WrongState`] when
+    /// the workspace is done with it.
+    async fn claim(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        holder: Holder,
+        term: Term,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError>;
+
+    /// Takes a step with a claim that is held.
+    async fn settle_claim(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        guard: Guard,
+        step: ClaimStep,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError>;
+
+    /// Moves on at most `limit` claims whose leases ended. Returns how many there were.
+    async fn sweep_claims(
+        &self,
+        retry: Retry,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
+
+    /// Puts a dead claim back, by hand.
+    async fn revive_claim(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError>;
+
+    /// Claims that are open, the oldest first.
+    async fn open_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError>;
+
+    /// One Mail, with the claim of `workspace`.
+    async fn mail(&self, id: &MailId, workspace: &Workspace) -> Result<MailRow, StoreError>;
+
+    /// All claims on one Mail.
+    async fn claims(&self, id: &MailId) -> Result<Vec<Claim>, StoreError>;
+
+    /// Mails by number. With a `status` other than NEW, those of its claims.
+    async fn mails(&self, query: MailQuery, window: Window) -> Result<Page<MailRow>, StoreError>;
+
+    /// Mails that became visible after the one with number `after`, in order: the lines
+    /// of the index. A Mail that was held gets its number when it is let in, so that
+    /// none appears behind one that was seen.
+    async fn visible(&self, after: i64, limit: usize) -> Result<Vec<Filing>, StoreError>;
+
+    /// Where files belong, for changes after number `after`, in order. A Mail that
+    /// changed again has only its last change.
+    async fn filings(&self, after: i64, limit: usize) -> Result<Vec<Filing>, StoreError>;
+
+    /// How far the files surely are on disk.
+    async fn filed(&self) -> Result<Filed, StoreError>;
+
+    /// Notes how far they are now.
+    async fn set_filed(&self, filed: Filed) -> Result<(), StoreError>;
+
+    /// The number of the newest change of a place; changes after each commit that has
+    /// one.
+    fn newest_filing(&self) -> watch::Receiver<i64>;
+
+    /// Lets the hub live on to `now`, and returns how long it has lived.
+    async fn live(&self, now: Timestamp) -> Result<(Life, Step), StoreError>;
+
+    /// Lets the files of at most `limit` Mails go that were archived on this day of
+    /// the hub's life or before. Returns how many there were.
+    async fn retire(&self, day: i64, limit: usize, now: Timestamp) -> Result<usize, StoreError>;
+
+    /// Forgets at most `limit` events of this day of the hub's life or before.
+    async fn forget_events(&self, day: i64, limit: usize) -> Result<usize, StoreError>;
+}
+
+/// A step with a claim that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimStep {
+    /// Hold it for longer.
+    Renew(Term),
+    /// It is dealt with.
+    Complete,
+    /// It is not.
+    Fail {
+        /// Why.
+        reason: String,
+        /// Whether another try may help.
+        retryable: bool,
+        /// When to try again, and how often.
+        retry: Retry,
+    },
+}
+
+/// A draft that was read from a file.
+#[derive(Clone, Debug)]
+pub struct DraftPost {
+    /// Its name in the outbound directory, unique for ever.
+    pub uid: String,
+    /// The provider in whose directory it is.
+    pub provider: String,
+    /// What is to be sent.
+    pub post: Post,
+}
+
+/// What became of a draft.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftFate {
+    /// Its name.
+    pub uid: String,
+    /// The provider in whose directory it is.
+    pub provider: String,
+    /// The message it became.
+    pub msg_id: ObjId,
+    /// Its deliveries; none of them moves by itself any more.
+    pub deliveries: Vec<Delivery>,
+}
+
+/// What is to be sent from files.
+#[async_trait]
+pub trait Drafts: Send + Sync {
+    /// Posts a draft, and remembers that somebody waits to hear what became of it.
+    async fn post_draft(&self, draft: DraftPost, now: Timestamp) -> Result<Posted, StoreError>;
+
+    /// Drafts whose deliveries have all ended, and that are not closed.
+    async fn settled_drafts(&self, limit: usize) -> Result<Vec<DraftFate>, StoreError>;
+
+    /// Whether a draft was posted.
+    async fn knows_draft(&self, uid: &str) -> Result<bool, StoreError>;
+
+    /// Nobody waits for a draft any more.
+    async fn close_draft(&self, uid: &str) -> Result<(), StoreError>;
+}

@@ -1,0 +1,514 @@
+//! Mails, and where their files belong.
+//!
+//! A Mail's `seq` numbers it in the order in which Mails became visible, and never
+//! changes once it is; its `change` is the number of its last change of place. Files
+//! follow both: the index the first, the directories the second.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use monoco_core::claim::{Claim, ClaimState, Place, Workspace};
+use monoco_core::did::Did;
+use monoco_core::event::EventKind;
+use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::life::{Life, Step};
+use monoco_core::mail::{Entry, Mail, MailId};
+use monoco_core::retry::Retry;
+use monoco_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::heard::{self, Closed};
+use super::journal::{self, About};
+use super::open::fault;
+use super::writer::Tx;
+use super::{SqliteStore, claims, people, rows};
+use crate::{
+    ClaimStep, Filed, Filing, Keep, Keeping, MailQuery, MailRow, Mails, Merging, Page, StoreError,
+    Window,
+};
+
+/// How long a window that could not be merged waits before it is tried again.
+const PUT_OFF: Duration = Duration::from_secs(60);
+
+/// Most rows that a search looks at for one page.
+const SEARCHED: usize = 10_000;
+
+/// Most Mails of one stranger that are let in with him.
+const LET_IN: usize = 10_000;
+
+const INSERT: &str = "
+    INSERT INTO mails (seq, uid, provider, object, author, place, change, touched,
+                       received_at, entry)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9)
+";
+
+const COLUMNS: &str = "m.seq, m.entry, m.place, m.change, m.object";
+
+/// A Mail, by rows.
+pub(super) struct Found {
+    pub(super) seq: i64,
+    pub(super) entry: Entry,
+    pub(super) place: Place,
+    pub(super) change: i64,
+    pub(super) object: i64,
+}
+
+/// A Mail that is to be.
+pub(super) struct NewMail<'a> {
+    pub(super) mail: &'a Mail,
+    pub(super) object: i64,
+    pub(super) author: i64,
+    pub(super) held: bool,
+}
+
+/// Adds a Mail.
+pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>, now: Timestamp) -> Result<(), StoreError> {
+    let id = &new.mail.header.id;
+    let seq = next(tx.db, "SELECT coalesce(max(seq), 0) + 1 FROM mails")?;
+    let change = next_change(tx)?;
+    let entry = new.mail.entry(seq, &new.mail.render());
+    let place = if new.held { Place::Held } else { Place::Inbound };
+    let row = params![
+        seq,
+        id.uid(),
+        id.provider(),
+        new.object,
+        new.author,
+        place.as_str(),
+        change,
+        now.ms(),
+        json!(entry).to_string(),
+    ];
+    tx.db.prepare_cached(INSERT).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    Ok(())
+}
+
+/// Moves a Mail's file to where it belongs now.
+pub(super) fn move_to(
+    tx: &mut Tx<'_>,
+    mail: &Found,
+    place: Place,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    if mail.place == place {
+        return Ok(());
+    }
+    let change = next_change(tx)?;
+    let day = mark(tx.db, "lived_ms")?.unwrap_or(0) / 86_400_000;
+    let sql = "UPDATE mails SET place = ?2, change = ?3, rested_on = ?4 WHERE seq = ?1";
+    let row = params![mail.seq, place.as_str(), change, day];
+    tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    let about = About { object: Some(mail.object), ..About::default() };
+    let detail = json!({"mail": mail.entry.id, "from": mail.place.as_str(), "to": place.as_str()});
+    journal::append(tx, EventKind::Moved, about, &detail, now)
+}
+
+/// Makes the held Mails of an author visible: somebody has let him in.
+pub(super) fn let_in(tx: &mut Tx<'_>, author: &Did, now: Timestamp) -> Result<(), StoreError> {
+    let Some(author) = people::peek(tx, author)? else { return Ok(()) };
+    let sql = "SELECT seq FROM mails WHERE author = ?1 AND place = 'held' ORDER BY seq LIMIT ?2";
+    for seq in rows::seqs(tx.db, sql, params![author, rows::limit(LET_IN)])? {
+        let mail = by_seq(tx.db, seq)?;
+        let visible = next(tx.db, "SELECT max(seq) + 1 FROM mails")?;
+        let entry = Entry { seq: visible, ..mail.entry.clone() };
+        let sql = "UPDATE mails SET seq = ?2, entry = ?3 WHERE seq = ?1";
+        let row = params![seq, visible, json!(entry).to_string()];
+        tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+        move_to(tx, &Found { seq: visible, entry, ..mail }, Place::Inbound, now)?;
+    }
+    Ok(())
+}
+
+fn next(db: &Connection, sql: &str) -> Result<i64, StoreError> {
+    db.prepare_cached(sql).and_then(|mut s| s.query_row([], |row| row.get(0))).map_err(fault)
+}
+
+fn next_change(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+    let change = next(tx.db, "SELECT coalesce(max(change), 0) + 1 FROM mails")?;
+    tx.news.filing = Some(change);
+    Ok(change)
+}
+
+/// The number of the newest change of a place, 0 when there is none.
+pub(super) fn newest(db: &Connection) -> Result<i64, StoreError> {
+    next(db, "SELECT coalesce(max(change), 0) FROM mails")
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<Found> {
+    let entry: String = row.get(1)?;
+    let place: String = row.get(2)?;
+    Ok(Found {
+        seq: row.get(0)?,
+        entry: serde_json::from_str(&entry).map_err(|_| rows::damaged(1, "unreadable entry"))?,
+        place: Place::parse(&place).ok_or_else(|| rows::damaged(2, "no such place"))?,
+        change: row.get(3)?,
+        object: row.get(4)?,
+    })
+}
+
+pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<Found, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM mails m WHERE m.seq = ?1");
+    db.prepare_cached(&sql).and_then(|mut s| s.query_row([seq], read)).map_err(fault)
+}
+
+/// A Mail by its name.
+pub(super) fn by_id(db: &Connection, id: &MailId) -> Result<Found, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM mails m WHERE m.uid = ?1 AND m.provider = ?2");
+    let found = db
+        .prepare_cached(&sql)
+        .and_then(|mut s| s.query_row([id.uid(), id.provider()], read).optional())
+        .map_err(fault)?;
+    found.ok_or_else(|| StoreError::Missing { what: "Mail", key: id.to_string() })
+}
+
+/// The Mail that an object is, if it is one.
+pub(super) fn of_object(db: &Connection, object: i64) -> Result<Option<Found>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM mails m WHERE m.object = ?1 LIMIT 1");
+    db.prepare_cached(&sql).and_then(|mut s| s.query_row([object], read).optional()).map_err(fault)
+}
+
+fn mails(db: &Connection, sql: &str, row: &[&dyn ToSql]) -> Result<Vec<Found>, StoreError> {
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    let rows = statement.query_map(row, read).map_err(fault)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(fault)
+}
+
+fn filing(db: &Connection, mail: Found) -> Result<Filing, StoreError> {
+    let reasons =
+        if mail.place == Place::Deadletter { claims::reasons(db, mail.seq)? } else { Vec::new() };
+    Ok(Filing { change: mail.change, entry: mail.entry, place: mail.place, reasons })
+}
+
+fn filings(
+    db: &Connection,
+    which: &str,
+    after: i64,
+    limit: usize,
+) -> Result<Vec<Filing>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM mails m WHERE {which} LIMIT ?2");
+    let found = mails(db, &sql, params![after, rows::limit(limit)])?;
+    found.into_iter().map(|mail| filing(db, mail)).collect()
+}
+
+/// Mails by number, newest or oldest first.
+fn list(db: &Connection, query: &MailQuery, window: &Window) -> Result<Page<MailRow>, StoreError> {
+    let (beyond, order) = rows::range(window);
+    // Claims that are not NEW have rows of their own, and an index.
+    let by_claim = query.status.filter(|status| *status != ClaimState::New);
+    let sql = match (by_claim, &query.provider) {
+        (Some(_), _) => format!(
+            "SELECT {COLUMNS} FROM claims c JOIN mails m ON m.seq = c.mail
+              WHERE c.workspace = ?3 AND c.state = ?4 AND c.mail {beyond} ?1
+              ORDER BY c.mail {order} LIMIT ?2"
+        ),
+        (None, Some(_)) => format!(
+            "SELECT {COLUMNS} FROM mails m
+              WHERE m.provider = ?5 AND m.seq {beyond} ?1 ORDER BY m.seq {order} LIMIT ?2"
+        ),
+        (None, None) => format!(
+            "SELECT {COLUMNS} FROM mails m WHERE m.seq {beyond} ?1 ORDER BY m.seq {order} LIMIT ?2"
+        ),
+    };
+    let workspace = query.workspace.as_str();
+    let state = by_claim.map(ClaimState::as_str);
+    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
+    let start = rows::start(window);
+    let looked = rows::limit(SEARCHED);
+    let values: [&dyn ToSql; 5] = [&start, &looked, &workspace, &state, &query.provider];
+    let used = statement.parameter_count();
+    let mut rows = statement.query(&values[..used]).map_err(fault)?;
+
+    let wanted = query.text.as_ref().map(|text| text.to_lowercase());
+    let mut entries = Vec::new();
+    let (mut seen, mut last) = (0, None);
+    while let Some(row) = rows.next().map_err(fault)? {
+        let mail = read(row).map_err(fault)?;
+        if query.since.is_some_and(|since| mail.entry.received_at < since) {
+            if window.newest_first {
+                return Ok(Page { entries, next: None });
+            }
+            continue;
+        }
+        if entries.len() == window.limit {
+            return Ok(Page { entries, next: last });
+        }
+        seen += 1;
+        last = Some(mail.seq);
+        let claim = claims::find(db, &mail, &query.workspace)?;
+        let state = claim.as_ref().map_or(ClaimState::New, |claim| claim.claiming.state.name());
+        let listed = !matches!(mail.place, Place::Held)
+            && query.status.is_none_or(|status| status == state)
+            && query.provider.as_ref().is_none_or(|provider| provider == mail.entry.id.provider())
+            && wanted.as_ref().is_none_or(|wanted| mentions(&mail.entry, wanted));
+        if listed {
+            entries.push(MailRow { entry: mail.entry, place: mail.place, claim });
+        }
+    }
+    // As many as one page looks at; there may be more behind them.
+    Ok(Page { entries, next: last.filter(|_| seen >= SEARCHED) })
+}
+
+/// Whether a text in lower case occurs in what a list shows.
+fn mentions(entry: &Entry, wanted: &str) -> bool {
+    let people = entry.participants.from.iter();
+    let shown =
+        [Some(entry.preview.as_str()), entry.title.as_deref(), entry.session.name.as_deref()];
+    shown
+        .into_iter()
+        .flatten()
+        .chain(people.map(|person| person.shown()))
+        .any(|text| text.to_lowercase().contains(wanted))
+}
+
+/// A single number.
+pub(super) fn mark(db: &Connection, name: &str) -> Result<Option<i64>, StoreError> {
+    let sql = "SELECT value FROM marks WHERE name = ?1";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    statement.query_row([name], |row| row.get(0)).optional().map_err(fault)
+}
+
+fn set_mark(db: &Connection, name: &str, value: i64) -> Result<(), StoreError> {
+    let sql = "
+        INSERT INTO marks (name, value) VALUES (?1, ?2)
+            ON CONFLICT (name) DO UPDATE SET value = excluded.value
+    ";
+    db.prepare_cached(sql).and_then(|mut s| s.execute(params![name, value])).map_err(fault)?;
+    Ok(())
+}
+
+/// When the oldest Mail came that nobody has claimed.
+pub(super) fn oldest_unclaimed(db: &Connection) -> Result<Option<Timestamp>, StoreError> {
+    let sql = "
+        SELECT received_at FROM mails WHERE touched = 0 AND place = 'inbound' ORDER BY seq LIMIT 1
+    ";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    let at = statement.query_row([], |row| row.get(0)).optional().map_err(fault)?;
+    Ok(at.map(Timestamp::from_ms))
+}
+
+/// Lets the hub live on.
+fn live(tx: &mut Tx<'_>, now: Timestamp) -> Result<(Life, Step), StoreError> {
+    let noted = match (mark(tx.db, "lived_at")?, mark(tx.db, "lived_ms")?) {
+        (Some(at), Some(lived_ms)) => Life { noted_at: Timestamp::from_ms(at), lived_ms },
+        _ => Life::start(now),
+    };
+    let (life, step) = noted.go_on(now);
+    set_mark(tx.db, "lived_at", life.noted_at.ms())?;
+    set_mark(tx.db, "lived_ms", life.lived_ms)?;
+    let sql = "
+        INSERT INTO days (day, event) VALUES (?1, ?2)
+            ON CONFLICT (day) DO UPDATE SET event = excluded.event
+    ";
+    let row = params![life.day(), journal::newest(tx.db)?];
+    tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    Ok((life, step))
+}
+
+fn retire(tx: &mut Tx<'_>, day: i64, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
+    let sql = "
+        SELECT seq FROM mails WHERE place = 'archive' AND rested_on <= ?1 ORDER BY rested_on LIMIT ?2
+    ";
+    let seqs = rows::seqs(tx.db, sql, params![day, rows::limit(limit)])?;
+    let mut retired = 0;
+    for seq in &seqs {
+        // Somebody who claimed it late still reads it.
+        if claims::any_open(tx.db, *seq)? {
+            continue;
+        }
+        let mail = by_seq(tx.db, *seq)?;
+        move_to(tx, &mail, Place::Gone, now)?;
+        retired += 1;
+    }
+    Ok(retired)
+}
+
+fn forget_events(tx: &mut Tx<'_>, day: i64, limit: usize) -> Result<usize, StoreError> {
+    // The newest stays, so that no number is given twice.
+    let sql = "
+        DELETE FROM events WHERE seq IN (
+            SELECT seq FROM events
+             WHERE seq <= (SELECT coalesce(max(event), 0) FROM days WHERE day <= ?1)
+               AND seq < (SELECT max(seq) FROM events)
+             ORDER BY seq LIMIT ?2)
+    ";
+    let row = params![day, rows::limit(limit)];
+    tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)
+}
+
+#[async_trait]
+impl Mails for SqliteStore {
+    async fn keep(&self, batch: Vec<Keep>, now: Timestamp) -> Vec<Result<Keeping, StoreError>> {
+        let count = batch.len();
+        let answers =
+            self.writer.run(move |tx| tx.each(&batch, |tx, keep| heard::keep(tx, keep, now))).await;
+        answers.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn merge(
+        &self,
+        merging: Arc<Merging>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let over = if merging.all { Timestamp::from_ms(i64::MAX) } else { now };
+        let mut windows = self.read(move |db| heard::due(db, over, limit)).await?;
+        let found = windows.len();
+        let mut files = HashSet::new();
+        // Twice at most: what was too large for a row is a file the second time.
+        while !windows.is_empty() {
+            let (these, merging, kept) = (windows.clone(), Arc::clone(&merging), files.clone());
+            let closed = self
+                .writer
+                .run(move |tx| {
+                    tx.each(&these, |tx, window| heard::close(tx, *window, &merging, &kept, now))
+                })
+                .await?;
+            let mut large = Vec::new();
+            for (window, closed) in windows.into_iter().zip(closed) {
+                match closed {
+                    Ok(Closed::Merged) => {}
+                    Ok(Closed::Large(object)) => {
+                        self.keep_large(object.id(), object.canonical().as_bytes()).await?;
+                        files.insert(object.id());
+                        large.push(window);
+                    }
+                    Err(error) => {
+                        tracing::error!(window, %error, "a burst can't be merged");
+                        self.writer
+                            .run(move |tx| heard::put_off(tx, window, now + PUT_OFF))
+                            .await?;
+                    }
+                }
+            }
+            windows = large;
+        }
+        Ok(found)
+    }
+
+    async fn next_merge(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.read(heard::next_due).await
+    }
+
+    async fn claim(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        holder: Holder,
+        term: Term,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError> {
+        let (id, workspace) = (id.clone(), workspace.clone());
+        self.writer.run(move |tx| claims::claim(tx, &id, &workspace, &holder, term, now)).await
+    }
+
+    async fn settle_claim(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        guard: Guard,
+        step: ClaimStep,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError> {
+        let (id, workspace) = (id.clone(), workspace.clone());
+        self.writer.run(move |tx| claims::settle(tx, &id, &workspace, &guard, &step, now)).await
+    }
+
+    async fn sweep_claims(
+        &self,
+        retry: Retry,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        // Looking costs nothing; a commit does.
+        if !self.read(move |db| claims::any_ended(db, now)).await? {
+            return Ok(0);
+        }
+        self.writer.run(move |tx| claims::sweep(tx, &retry, limit, now)).await
+    }
+
+    async fn revive_claim(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError> {
+        let (id, workspace) = (id.clone(), workspace.clone());
+        self.writer.run(move |tx| claims::revive(tx, &id, &workspace, now)).await
+    }
+
+    async fn open_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError> {
+        self.read(move |db| claims::open(db, limit)).await
+    }
+
+    async fn mail(&self, id: &MailId, workspace: &Workspace) -> Result<MailRow, StoreError> {
+        let (id, workspace) = (id.clone(), workspace.clone());
+        self.read(move |db| {
+            let mail = by_id(db, &id)?;
+            let claim = claims::find(db, &mail, &workspace)?;
+            Ok(MailRow { entry: mail.entry, place: mail.place, claim })
+        })
+        .await
+    }
+
+    async fn claims(&self, id: &MailId) -> Result<Vec<Claim>, StoreError> {
+        let id = id.clone();
+        self.read(move |db| claims::of_mail(db, &by_id(db, &id)?)).await
+    }
+
+    async fn mails(&self, query: MailQuery, window: Window) -> Result<Page<MailRow>, StoreError> {
+        self.read(move |db| list(db, &query, &window)).await
+    }
+
+    async fn visible(&self, after: i64, limit: usize) -> Result<Vec<Filing>, StoreError> {
+        let which = "m.seq > ?1 AND m.place <> 'held' ORDER BY m.seq";
+        self.read(move |db| filings(db, which, after, limit)).await
+    }
+
+    async fn filings(&self, after: i64, limit: usize) -> Result<Vec<Filing>, StoreError> {
+        self.read(move |db| filings(db, "m.change > ?1 ORDER BY m.change", after, limit)).await
+    }
+
+    async fn filed(&self) -> Result<Filed, StoreError> {
+        self.read(|db| {
+            let number = |name| Ok::<_, StoreError>(mark(db, name)?.unwrap_or(0));
+            Ok(Filed {
+                change: number("filed_change")?,
+                index_bytes: u64::try_from(number("filed_index_bytes")?).unwrap_or(0),
+                index_seq: number("filed_index_seq")?,
+                generation: number("filed_generation")?,
+            })
+        })
+        .await
+    }
+
+    async fn set_filed(&self, filed: Filed) -> Result<(), StoreError> {
+        self.writer
+            .run(move |tx| {
+                set_mark(tx.db, "filed_change", filed.change)?;
+                set_mark(tx.db, "filed_index_bytes", rows::signed(filed.index_bytes))?;
+                set_mark(tx.db, "filed_index_seq", filed.index_seq)?;
+                set_mark(tx.db, "filed_generation", filed.generation)
+            })
+            .await
+    }
+
+    fn newest_filing(&self) -> watch::Receiver<i64> {
+        self.board.filing.subscribe()
+    }
+
+    async fn live(&self, now: Timestamp) -> Result<(Life, Step), StoreError> {
+        self.writer.run(move |tx| live(tx, now)).await
+    }
+
+    async fn retire(&self, day: i64, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
+        self.writer.run(move |tx| retire(tx, day, limit, now)).await
+    }
+
+    async fn forget_events(&self, day: i64, limit: usize) -> Result<usize, StoreError> {
+        self.writer.run(move |tx| forget_events(tx, day, limit)).await
+    }
+}
