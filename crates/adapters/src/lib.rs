@@ -17,7 +17,12 @@ use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+pub mod egress;
 pub mod stub;
+pub mod webhook;
+
+#[cfg(test)]
+mod scripted;
 
 /// One connection to one provider.
 #[async_trait]
@@ -59,12 +64,23 @@ pub trait Adapter: Send + Sync {
 pub trait Ear: Send + Sync {
     /// Returns once `heard` is safe on disk, and not before. Only then may the
     /// adapter acknowledge it to the provider.
-    async fn hear(&self, heard: Heard) -> Result<(), NotKept>;
+    /// Says whether it was new.
+    async fn hear(&self, heard: Heard) -> Result<bool, NotKept>;
 }
 
 /// What was heard was not kept; the provider must not be told that it was.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotKept;
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotKept {
+    /// There is no room on the disk now.
+    #[error("there is no room to keep it")]
+    Full,
+    /// It can't be kept now.
+    #[error("it can't be kept now: {0}")]
+    Unavailable(String),
+    /// It can't be kept as it is, ever.
+    #[error("{0}")]
+    Unusable(String),
+}
 
 /// A request that a provider pushed to us.
 #[derive(Clone, Copy, Debug)]

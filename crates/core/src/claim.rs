@@ -114,16 +114,25 @@ impl Claiming {
         Self { state: Hold::New { due: now }, attempts: 0, epoch: 0 }
     }
 
-    /// NEW → CLAIMED, once it is due. A lease that has ended counts as given back.
+    /// NEW → CLAIMED, once it is due. A lease that has ended is taken back first, and
+    /// may have been the last.
     ///
     /// # Errors
     ///
     /// When it is held, done, dead, or not yet due.
-    pub fn claim(self, holder: Holder, now: Timestamp, term: Term) -> Result<Self, Refused> {
+    pub fn claim(
+        self,
+        holder: Holder,
+        now: Timestamp,
+        term: Term,
+        retry: &Retry,
+    ) -> Result<Self, Refused> {
         match &self.state {
             Hold::New { due } if *due <= now => {}
             Hold::New { due } => return Err(Refused::NotDue(*due)),
-            Hold::Claimed(lease) if lease.ended(now) => {}
+            Hold::Claimed(lease) if lease.ended(now) => {
+                return self.expire(now, retry)?.claim(holder, now, term, retry);
+            }
             Hold::Claimed(lease) => return Err(LeaseLost::Held(lease.clone()).into()),
             _ => return Err(self.wrong(ClaimState::Claimed).into()),
         }
@@ -379,7 +388,7 @@ mod tests {
     }
 
     fn claim(claiming: Claiming, name: &str, now: i64) -> Result<Claiming, Refused> {
-        claiming.claim(Holder::new(name).unwrap(), at(now), Term::DEFAULT)
+        claiming.claim(Holder::new(name).unwrap(), at(now), Term::DEFAULT, &Retry::CLAIM)
     }
 
     fn standing(state: ClaimState) -> Claiming {
@@ -407,6 +416,7 @@ mod tests {
             };
             table.row(from, "claim", claim(now(), "bob", 1).map(end));
             table.row(from, "claim, lease ended", claim(now(), "bob", 301).map(end));
+            table.row(from, "claim, last lease ended", claim(last(), "bob", 301).map(end));
             table.row(from, "renew", now().renew(&by("ann"), at(1), Term::DEFAULT).map(end));
             table.row(from, "complete", now().complete(&by("ann")).map(end));
             table.row(from, "fail, retryable", fail(now(), true).map(end));
@@ -427,8 +437,8 @@ mod tests {
         while let Hold::New { due } = claiming.state {
             waits.push(due.since(now).as_secs());
             now = due;
-            let claimed = claiming.claim(Holder::anonymous(), now, Term::DEFAULT).unwrap();
-            let early = claimed.clone().claim(Holder::anonymous(), now, Term::DEFAULT);
+            let claimed = claiming.claim(Holder::anonymous(), now, Term::DEFAULT, &Retry::CLAIM).unwrap();
+            let early = claimed.clone().claim(Holder::anonymous(), now, Term::DEFAULT, &Retry::CLAIM);
             assert!(early.is_err(), "held");
             let guard = Guard { epoch: Some(claimed.epoch), holder: Holder::anonymous() };
             claiming = claimed.fail(&guard, "no".into(), true, now, &Retry::CLAIM).unwrap();

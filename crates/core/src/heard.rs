@@ -191,7 +191,10 @@ impl Said {
         }
         let size = serde_json::to_vec(self).map_or(usize::MAX, |json| json.len());
         if size > MAX_SAID {
-            return Err(bad("text", format!("the message has {size} bytes; {MAX_SAID} is the most")));
+            return Err(bad(
+                "text",
+                format!("the message has {size} bytes; {MAX_SAID} is the most"),
+            ));
         }
         Ok(())
     }

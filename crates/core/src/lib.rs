@@ -13,14 +13,17 @@
 //! * [`heard`]: what a provider told us, before anyone has judged it.
 //! * [`merge`]: when a burst of messages becomes one Mail, and what it then says.
 //! * [`mail`]: the Mail, and its file: Markdown with a front matter.
+//! * [`draft`]: what somebody wants to send, as a file.
 //! * [`lease`], [`retry`]: holding something for a while; trying again.
 //! * [`record`]: one owner's view of one object. The reading machine.
 //! * [`delivery`]: one object on its way to one target. The sending machine.
 //! * [`claim`]: one workspace's hold on one Mail. The claiming machine.
+//! * [`rule`]: which Mails a workspace pulls, and why.
 //! * [`contact`]: whom we know, and how to reach them: [`contact::plan_delivery`].
 //! * [`route`]: into which boxes a message goes that came in.
 //! * [`session`]: conversations, as one owner sees them.
 //! * [`event`]: what happened, for anyone who wants to know.
+//! * [`pulse`]: how a tunnel is.
 //! * [`life`]: how long the hub has lived, for what is thrown away by age.
 //! * [`cursor`], [`json`], [`time`]: where a page ends; what JSON we take; when.
 
@@ -31,6 +34,7 @@ pub mod delivery;
 pub mod did;
 #[cfg(test)]
 mod documented;
+pub mod draft;
 pub mod event;
 pub mod heard;
 pub mod json;
@@ -39,9 +43,11 @@ pub mod life;
 pub mod mail;
 pub mod merge;
 pub mod object;
+pub mod pulse;
 pub mod receipt;
 pub mod record;
 pub mod retry;
 pub mod route;
+pub mod rule;
 pub mod session;
 pub mod time;

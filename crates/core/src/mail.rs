@@ -333,8 +333,8 @@ impl Mail {
             mail: Header,
             messages: Vec<Message>,
         }
-        let object: Object = serde_json::from_str(canonical)
-            .map_err(|error| BadMail::NotMail(error.to_string()))?;
+        let object: Object =
+            serde_json::from_str(canonical).map_err(|error| BadMail::NotMail(error.to_string()))?;
         let Content { content: text, machine: Machine { data } } = object.content;
         Ok(Self { header: data.mail, msg_id, messages: data.messages, text })
     }
@@ -393,8 +393,7 @@ impl Mail {
         let (front, body) = split(file).ok_or(BadMail::NoFrontMatter)?;
         let front: FrontMatter = from_yaml(front)?;
         let length = front.content.bytes;
-        let (text, rest) =
-            body.split_at_checked(length).ok_or(BadMail::Body("it is shorter"))?;
+        let (text, rest) = body.split_at_checked(length).ok_or(BadMail::Body("it is shorter"))?;
         if rest != "\n" {
             return Err(BadMail::Body("it is longer"));
         }
@@ -635,8 +634,7 @@ impl FromStr for MailId {
         let named = !provider.is_empty()
             && provider.len() <= 32
             && provider.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        let hashed =
-            uid.len() == 24 && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let hashed = uid.len() == 24 && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         if !(named && hashed) {
             return Err(bad());
         }

@@ -2,8 +2,13 @@
 //!
 //! ```text
 //! store/              the embedded database
+//! mailbox/            the Mails as files, unless the config says elsewhere
+//! dropzone/           attachments, by content hash
+//! courier/config.yaml how it is to run; everything has a default
+//! log/courier.log     what it said
 //! run/courier.lock    held by the courier while it runs; never removed
 //! run/courier.json    where it listens, for the command line
+//! run/courier.pid     its process, for everybody else
 //! run/courier.token   what every request must show
 //! ```
 //!
@@ -12,10 +17,16 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
+
+/// How long somebody who only looks whether the lock is held may be in our way.
+const LOOKERS: Duration = Duration::from_millis(500);
 
 /// A courier's directory.
 #[derive(Clone, Debug)]
@@ -27,11 +38,20 @@ pub struct Running {
     /// Its process.
     pub pid: i32,
     /// Where it listens.
-    pub address: std::net::SocketAddr,
+    pub address: SocketAddr,
+    /// Where it listens for webhooks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook_address: Option<SocketAddr>,
     /// Its version.
     pub version: String,
     /// When it started, in milliseconds since 1970.
     pub started_at_ms: i64,
+    /// Its config, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<PathBuf>,
+    /// Its log, when it does not go to a terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<PathBuf>,
 }
 
 /// Proof that no other courier runs in this home. Held while one does.
@@ -78,8 +98,36 @@ impl Home {
         self.0.join("run/courier.token")
     }
 
+    /// Where the Mails are as files, when the config does not say otherwise.
+    pub fn mailbox(&self) -> PathBuf {
+        self.0.join("mailbox")
+    }
+
+    /// Where attachments are, by content hash.
+    pub fn dropzone(&self) -> PathBuf {
+        self.0.join("dropzone")
+    }
+
+    /// Where the config is, when no other is named.
+    pub fn config(&self) -> PathBuf {
+        self.0.join("courier/config.yaml")
+    }
+
+    /// Where a courier in the background logs to.
+    pub fn log(&self) -> PathBuf {
+        self.0.join("log/courier.log")
+    }
+
     fn running_path(&self) -> PathBuf {
         self.0.join("run/courier.json")
+    }
+
+    fn pid_path(&self) -> PathBuf {
+        self.0.join("run/courier.pid")
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.0.join("run/courier.lock")
     }
 
     /// Makes the directories that are missing, for the user alone.
@@ -88,7 +136,8 @@ impl Home {
     ///
     /// When one can't be made.
     pub fn create(&self) -> Result<(), HomeError> {
-        for path in [self.0.clone(), self.0.join("run")] {
+        let rooms = ["run", "courier", "log", "dropzone"].map(|room| self.0.join(room));
+        for path in [self.0.clone()].into_iter().chain(rooms) {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
             made.map_err(|error| HomeError::Io { path: path.clone(), error })?;
             // It may have been there before us, open to others.
@@ -100,22 +149,51 @@ impl Home {
         synced.map_err(|error| HomeError::Io { path: self.0.clone(), error })
     }
 
-    /// Takes the home for one courier.
+    /// Takes the home for one courier, and clears away what one that died has left.
     ///
     /// # Errors
     ///
     /// [`HomeError::Taken`], when another one has it.
     pub fn lock(&self) -> Result<Lock, HomeError> {
-        let path = self.0.join("run/courier.lock");
+        let path = self.lock_path();
         let io = |error| HomeError::Io { path: path.clone(), error };
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&path).map_err(io)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Lock(file)),
-            Err(TryLockError::WouldBlock) => Err(HomeError::Taken(self.0.clone())),
-            Err(TryLockError::Error(error)) => Err(io(error)),
+        let deadline = Instant::now() + LOOKERS;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                // Whoever asks whether a courier runs holds it for a moment, too.
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(TryLockError::WouldBlock) => return Err(HomeError::Taken(self.0.clone())),
+                Err(TryLockError::Error(error)) => return Err(io(error)),
+            }
         }
+        // A note that names a dead process must not be taken for ours.
+        self.withdraw();
+        let pid = format!("{}\n", std::process::id());
+        // It is only a note; without it we are a little harder to find.
+        let _ = whole(&self.pid_path(), &pid);
+        Ok(Lock(file))
+    }
+
+    /// Whether a courier holds this home.
+    pub fn is_taken(&self) -> bool {
+        // Looking makes nothing. No such file, or not ours to look at: no courier.
+        let Ok(file) = File::open(self.lock_path()) else { return false };
+        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    }
+
+    /// The process that holds this home, if one does, ready or not.
+    pub fn holder(&self) -> Option<Pid> {
+        if !self.is_taken() {
+            return None;
+        }
+        let text = fs::read_to_string(self.pid_path()).ok()?;
+        text.trim().parse().ok().and_then(Pid::from_raw)
     }
 
     /// The token, made when there is none.
@@ -188,31 +266,31 @@ impl Home {
         let path = self.running_path();
         let io = |error| HomeError::Io { path: path.clone(), error };
         let text = serde_json::to_string(running).map_err(|error| io(error.into()))?;
-        // Whole or not at all: the command line may be reading it.
-        let incoming = path.with_extension("tmp");
-        fs::write(&incoming, text).and_then(|()| fs::rename(&incoming, &path)).map_err(io)
+        whole(&path, &text).map_err(io)
     }
 
     /// Takes the announcement back.
     pub fn withdraw(&self) {
-        // It is only a note; the lock says whether anybody is there.
+        // These are only notes; the lock says whether anybody is there.
         let _ = fs::remove_file(self.running_path());
+        let _ = fs::remove_file(self.pid_path());
     }
 
-    /// The courier that runs here, if one does.
+    /// The courier that runs here and is ready, if one does.
     pub fn running(&self) -> Option<Running> {
-        let free = match self.lock() {
-            Ok(_) => true,
-            Err(HomeError::Taken(_)) => false,
-            // No such directory, or not ours to look at.
-            Err(_) => true,
-        };
-        if free {
+        if !self.is_taken() {
             return None;
         }
         let text = fs::read_to_string(self.running_path()).ok()?;
         serde_json::from_str(&text).ok()
     }
+}
+
+/// Writes a small file whole or not at all: somebody may be reading it.
+fn whole(path: &Path, text: &str) -> io::Result<()> {
+    let incoming = path.with_extension("tmp");
+    fs::write(&incoming, text)?;
+    fs::rename(&incoming, path)
 }
 
 impl HomeError {
@@ -259,11 +337,38 @@ mod tests {
         let (_dir, home) = home();
         let note = r#"{"pid":1,"address":"127.0.0.1:1","version":"0","started_at_ms":0}"#;
         fs::write(home.running_path(), note).unwrap();
-        assert!(home.running().is_none(), "nobody holds the lock");
+        fs::write(home.pid_path(), "1\n").unwrap();
+        assert!(home.running().is_none() && home.holder().is_none(), "nobody holds the lock");
         let lock = home.lock().unwrap();
         assert!(matches!(home.lock(), Err(HomeError::Taken(_))));
+        assert!(home.running().is_none(), "that note was of somebody else");
+        let me = i32::try_from(std::process::id()).ok().and_then(Pid::from_raw);
+        assert_eq!(home.holder(), me);
+        // A courier of an older version knows fewer fields.
+        fs::write(home.running_path(), note).unwrap();
         assert_eq!(home.running().map(|running| running.pid), Some(1));
         drop(lock);
-        assert!(home.lock().is_ok());
+        assert!(!home.is_taken() && home.lock().is_ok());
+    }
+
+    #[test]
+    fn those_who_only_look_keep_nobody_from_starting() {
+        let (_dir, home) = home();
+        drop(home.lock().unwrap());
+        let over = std::sync::atomic::AtomicBool::new(false);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(relaxed) {
+                        home.is_taken();
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            let taken: Vec<_> = (0..200).map(|_| home.lock().map(drop)).collect();
+            over.store(true, relaxed);
+            assert!(taken.iter().all(Result::is_ok), "{taken:?}");
+        });
     }
 }

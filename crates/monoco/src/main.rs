@@ -7,12 +7,14 @@
 //! * [`courier`]: what runs in the background.
 //! * [`api`]: the HTTP door. One guard in front of all of it.
 //! * [`cli`]: the command line. The only place that prints.
+//! * [`config`]: the config file, checked.
 //! * [`home`], [`clock`]: the files around the store; the only caller of `now()`.
 
 mod api;
 mod center;
 mod cli;
 mod clock;
+mod config;
 mod courier;
 mod home;
 mod serve;

@@ -1,26 +1,35 @@
 //! Builds the courier. The only place that wires.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use monoco_adapters::Adapter;
+use monoco_adapters::egress::Egress;
 use monoco_adapters::stub::Stub;
-use monoco_core::contact::{Contact, Level, Strangers, Tunnel};
+use monoco_adapters::webhook::Webhook;
+use monoco_adapters::{Adapter, Ear};
+use monoco_core::contact::{Contact, Level};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::lease::Holder;
+use monoco_core::life::LONGEST_STEP;
 use monoco_core::retry::Retry;
+use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{Shared, StoreError};
+use monoco_store::{Labels, Shared, StoreError};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api;
 use crate::center::Center;
-use crate::clock::Clock;
+use crate::clock::{Clock, wall_now};
+use crate::config::{AdapterConfig, Config, ConfigError, Source, TunnelConfig};
+use crate::courier::keep::Keeper;
+use crate::courier::merge::Merger;
 use crate::courier::sender::Sender;
+use crate::courier::tunnels::{Idle, Tunnel, Tunnels};
 use crate::courier::{HOLDER, sweep};
 use crate::home::{Home, HomeError, Running};
 
@@ -35,8 +44,8 @@ const GRACE: Duration = Duration::from_secs(30);
 pub struct Options {
     /// Where it lives.
     pub home: Home,
-    /// The port on loopback; 0 for any.
-    pub port: u16,
+    /// Where its config is, and what the command line says beyond it.
+    pub config: Source,
 }
 
 /// Why the courier did not start.
@@ -45,6 +54,9 @@ pub enum StartError {
     /// Its home can't be used.
     #[error(transparent)]
     Home(#[from] HomeError),
+    /// Its config can't.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// Its store can't be opened.
     #[error("the store in {path} can't be opened: {error}")]
     Store {
@@ -75,70 +87,83 @@ pub enum StartError {
 ///
 /// [`StartError`], when it does not get that far.
 pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), StartError> {
-    let Options { home, port } = options;
+    let Options { home, config: source } = options;
     home.create()?;
+    let config = Arc::new(source.load()?);
     let _lock = home.lock()?;
     let token = home.ensure_token()?;
-    let listener = listen(port).await?;
-    let address = listener.local_addr()?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    // Caught, a file at its size limit is an error like any other, and not our end.
-    let _file_limit = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
+    let listener = listen(config.host, config.port).await?;
+    let webhook_listener = listen(config.host, config.webhook_port).await?;
+    let (address, webhook_address) = (listener.local_addr()?, webhook_listener.local_addr()?);
+    let mut signals = Signals::catch()?;
 
-    let clock = Arc::new(Clock::default());
     let path = home.store();
     let broken = |error| StartError::Store { path: path.clone(), error };
     let store: Shared = Arc::new(SqliteStore::open(&path).map_err(broken)?);
+    let clock = Arc::new(start_clock(&store).await.map_err(broken)?);
     let center = Center::new(store, Arc::clone(&clock), Retry::DELIVERY);
-    let adapters = adapters();
-    prepare(&center, &adapters).await.map_err(broken)?;
+    prepare(&center, &config.owner).await.map_err(broken)?;
 
-    let stop = CancellationToken::new();
-    let tasks = TaskTracker::new();
-    let holder = Holder::new(format!("{HOLDER}{}", clock.now().ms()));
-    let holder = holder.unwrap_or_else(|_| Holder::anonymous());
-    for adapter in &adapters {
-        for _ in 0..LANES {
-            let (center, adapter) = (center.clone(), Arc::clone(adapter));
-            let sender = Sender { center, adapter, holder: holder.clone() };
-            tasks.spawn(sender.run(stop.clone()));
-        }
-    }
-    tasks.spawn(sweep::run(center.clone(), stop.clone()));
-    let door = api::Door::new(address, token);
-    let running = adapters
-        .iter()
-        .map(|adapter| api::Tunnel { id: adapter.id().clone(), provider: adapter.provider() });
+    // Those who hear stop first, so that what they heard can be finished by the rest.
+    let (doors, loops) = (Staff::default(), Staff::default());
+    let (now, settings) = watch::channel(Arc::clone(&config));
+    let office = Office {
+        center: center.clone(),
+        egress: Egress::new().map_err(|error| error.to_string()),
+        tunnels: Arc::new(Tunnels::default()),
+        holder: Holder::new(format!("{HOLDER}{}", clock.now().ms()))
+            .unwrap_or_else(|_| Holder::anonymous()),
+        doors: doors.clone(),
+        loops: loops.clone(),
+    };
+    office.run_tunnels(None, &config).await.map_err(broken)?;
+    let tunnels = Arc::clone(&office.tunnels);
+    let merger = Arc::new(Merger {
+        center: center.clone(),
+        owner: config.owner.clone(),
+        tunnels: Arc::clone(&tunnels),
+    });
+    loops.spawn(Arc::clone(&merger).run(loops.stop.clone()));
+    loops.spawn(sweep::run(center.clone(), settings.clone(), loops.stop.clone()));
+
+    let webhooks = api::webhooks::router(center.clone(), Arc::clone(&tunnels));
     let api = api::Api {
         center,
         metrics: Arc::new(api::Metrics::new()),
-        adapters: running.collect(),
-        stop: stop.clone(),
+        tunnels,
+        config: settings,
+        stop: doors.stop.clone(),
     };
-    let router = api::router(api, door);
-    tasks.spawn(api::server::serve(listener, router, tasks.clone(), stop.clone()));
+    let router = api::router(api, api::Door::new(address, token));
+    for (listener, router) in [(listener, router), (webhook_listener, webhooks)] {
+        let (tasks, stop) = (doors.tasks.clone(), doors.stop.clone());
+        doors.spawn(api::server::serve(listener, router, tasks, stop));
+    }
 
     let running = Running {
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         address,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at_ms: clock.now().ms(),
+        webhook_address: Some(webhook_address),
+        config: Some(source.path.clone()),
+        log: None,
     };
     home.announce(&running)?;
     ready(&running);
 
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    while signals.next().await == Told::Reload {
+        office.reload(&source, &now).await;
     }
     tracing::info!("stopping; a second signal does not wait");
-    stop.cancel();
-    tasks.close();
+    let finish = async {
+        doors.finish().await;
+        merger.close_all().await;
+        loops.finish().await;
+    };
     let finished = tokio::select! {
-        finished = tokio::time::timeout(GRACE, tasks.wait()) => finished.is_ok(),
-        _ = terminate.recv() => false,
-        _ = interrupt.recv() => false,
+        finished = tokio::time::timeout(GRACE, finish) => finished.is_ok(),
+        () = signals.stop() => false,
     };
     if !finished {
         tracing::warn!("not everything is finished; what was acknowledged is safe");
@@ -147,47 +172,242 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
     Ok(())
 }
 
-async fn listen(port: u16) -> Result<TcpListener, StartError> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+async fn listen(host: IpAddr, port: u16) -> Result<TcpListener, StartError> {
+    let address = SocketAddr::from((host, port));
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => StartError::PortInUse(port),
         _ => StartError::Listen { port, error },
     })
 }
 
-/// The tunnels this courier runs itself.
-fn adapters() -> Vec<Arc<dyn Adapter>> {
-    let id = |name: &str| name.parse::<TunnelId>().expect("the name of a built-in tunnel");
-    vec![Arc::new(Stub::new(id("stub")))]
-}
-
-/// Whose INBOX direct messages reach.
-pub fn owner() -> Did {
-    "did:monoco:me".parse().expect("the default owner is a DID")
+/// Starts the clock where the store left off. One that was far in the future then was
+/// wrong, and what it started is not waited for.
+async fn start_clock(store: &Shared) -> Result<Clock, StoreError> {
+    let noted = store.last_noted().await?;
+    let wall = wall_now();
+    let ahead = noted.map_or(Duration::ZERO, |noted| noted.since(wall));
+    if ahead <= LONGEST_STEP {
+        return Ok(Clock::start(noted));
+    }
+    tracing::warn!(
+        hours = ahead.as_secs() / 3600,
+        "the clock was ahead when the courier last ran; its leases and waits end now"
+    );
+    let clock = Clock::start(None);
+    store.distrust_future(clock.now()).await?;
+    Ok(clock)
 }
 
 /// Brings the store to where the loops can start.
-async fn prepare(center: &Center, adapters: &[Arc<dyn Adapter>]) -> Result<(), StoreError> {
+async fn prepare(center: &Center, owner: &Did) -> Result<(), StoreError> {
     let store = center.store();
     let now = center.now();
-    if !store.is_known(&owner()).await? {
-        let (did, names) = (owner(), vec!["me".to_owned()]);
+    if !store.is_known(owner).await? {
+        let (did, names) = (owner.clone(), vec!["me".to_owned()]);
         let contact =
             Contact { did, names, level: Level::Friend, here: true, bindings: Vec::new() };
         store.put_contact(contact, now).await?;
     }
-    for adapter in adapters {
-        let tunnel = Tunnel {
-            id: adapter.id().clone(),
-            provider: adapter.provider().to_owned(),
-            strangers: Strangers::Accept,
-            idempotent: adapter.takes_keys(),
-        };
-        store.put_tunnel(tunnel, now).await?;
-    }
     let released = store.release(HOLDER, center.again(), now).await?;
-    if released.deliveries > 0 {
-        tracing::warn!(released.deliveries, "an earlier courier died while it was sending");
+    if released.records + released.deliveries > 0 {
+        tracing::info!(released.records, released.deliveries, "leases of an earlier run ended");
     }
     Ok(())
+}
+
+/// Tasks that are stopped together.
+#[derive(Clone, Default)]
+struct Staff {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Staff {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    /// Tells them to stop, and waits until they have.
+    async fn finish(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// What tunnels are run with.
+struct Office {
+    center: Center,
+    /// The way out, or why there is none.
+    egress: Result<Egress, String>,
+    tunnels: Arc<Tunnels>,
+    holder: Holder,
+    doors: Staff,
+    loops: Staff,
+}
+
+impl Office {
+    /// Reads the config again, and says what changed. One that is wrong changes nothing.
+    async fn reload(&self, source: &Source, now: &watch::Sender<Arc<Config>>) {
+        let old = Arc::clone(&now.borrow());
+        let new = match source.load() {
+            Ok(new) => new,
+            Err(error) => return tracing::error!(%error, "config not reloaded"),
+        };
+        let changes = old.changes(&new);
+        let new = Arc::new(old.reloaded(new));
+        if let Err(error) = self.run_tunnels(Some(&old), &new).await {
+            return tracing::error!(%error, "config not reloaded");
+        }
+        now.send_replace(new);
+        for change in &changes {
+            tracing::info!(%change, "config reloaded");
+        }
+        if changes.is_empty() {
+            tracing::info!("config reloaded, nothing changed");
+        }
+    }
+
+    /// Starts, stops and leaves tunnels alone, so that those of `new` run.
+    async fn run_tunnels(&self, old: Option<&Config>, new: &Config) -> Result<(), StoreError> {
+        let before = self.tunnels.all();
+        let (mut running, mut idle) = (Vec::new(), Vec::new());
+        for (id, config) in &new.tunnels {
+            let not_run = |why: &str| Idle {
+                id: id.clone(),
+                provider: config.provider.clone(),
+                why: why.to_owned(),
+            };
+            if !config.enabled {
+                idle.push(not_run("turned off in the config"));
+                continue;
+            }
+            let known = before.iter().find(|tunnel| tunnel.adapter.id() == id);
+            let same = old.and_then(|old| old.tunnels.get(id)).map(|old| old.changes(config));
+            if let (Some(tunnel), Some(changes)) = (known, same)
+                && changes.is_empty()
+            {
+                running.push(Arc::clone(tunnel));
+                continue;
+            }
+            match self.adapter(id, config) {
+                Ok(adapter) => running.push(self.start(adapter, config).await?),
+                Err(why) => {
+                    tracing::error!(tunnel = %id, why, "tunnel does not start");
+                    idle.push(not_run(&why));
+                }
+            }
+        }
+        // What runs on is the same one; whatever else there was ends.
+        for tunnel in before.iter() {
+            if !running.iter().any(|runs| Arc::ptr_eq(runs, tunnel)) {
+                tunnel.stop.cancel();
+            }
+        }
+        self.tunnels.set(running, idle);
+        Ok(())
+    }
+
+    fn adapter(&self, id: &TunnelId, config: &TunnelConfig) -> Result<Arc<dyn Adapter>, String> {
+        match &config.adapter {
+            AdapterConfig::Stub => Ok(Arc::new(Stub::new(id.clone()))),
+            AdapterConfig::Webhook(settings) => {
+                let webhook = Webhook::new(id.clone(), settings.clone(), self.egress.clone()?);
+                webhook.map(|it| Arc::new(it) as _).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// Makes a tunnel known, and starts whoever listens and delivers for it.
+    async fn start(
+        &self,
+        adapter: Arc<dyn Adapter>,
+        config: &TunnelConfig,
+    ) -> Result<Arc<Tunnel>, StoreError> {
+        let known = monoco_core::contact::Tunnel {
+            id: adapter.id().clone(),
+            provider: adapter.provider().to_owned(),
+            strangers: config.strangers,
+            idempotent: adapter.takes_keys(),
+        };
+        self.center.store().put_tunnel(known, self.center.now()).await?;
+        let labels = Labels { binding: config.binding.clone(), bindings: config.bindings.clone() };
+        let stop = self.loops.stop.child_token();
+        let tunnel = Arc::new(Tunnel::new(adapter, config.debounce, labels, stop));
+        for _ in 0..LANES {
+            let sender = Sender {
+                center: self.center.clone(),
+                tunnel: Arc::clone(&tunnel),
+                holder: self.holder.clone(),
+            };
+            self.loops.spawn(sender.run(tunnel.stop.clone()));
+        }
+        self.doors.spawn(listen_to(
+            self.center.clone(),
+            Arc::clone(&tunnel),
+            self.doors.stop.clone(),
+        ));
+        Ok(tunnel)
+    }
+}
+
+/// Has a tunnel listen until it or the courier is stopped, or listening is pointless.
+async fn listen_to(center: Center, tunnel: Arc<Tunnel>, stop: CancellationToken) {
+    let own = tunnel.stop.child_token();
+    let keeper = Keeper { center: &center, tunnel: &tunnel };
+    let ear: &dyn Ear = &keeper;
+    let listened = tokio::select! {
+        listened = tunnel.adapter.listen(ear, own.clone()) => listened,
+        () = stop.cancelled() => Ok(()),
+    };
+    let now: Timestamp = center.now();
+    tunnel.note(|pulse| {
+        pulse.listening = false;
+        if let Err(why) = &listened {
+            pulse.missed(why.detail(), now);
+        }
+    });
+    if let Err(why) = listened {
+        tracing::error!(tunnel = %tunnel.adapter.id(), why = why.detail(), "tunnel is down");
+    }
+}
+
+/// What somebody tells the process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+    // Caught, a file at its size limit is an error like any other, and not our end.
+    _file_limit: Signal,
+}
+
+#[derive(PartialEq, Eq)]
+enum Told {
+    Stop,
+    Reload,
+}
+
+impl Signals {
+    fn catch() -> std::io::Result<Self> {
+        let file_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+            _file_limit: signal(file_limit)?,
+        })
+    }
+
+    async fn next(&mut self) -> Told {
+        tokio::select! {
+            _ = self.terminate.recv() => Told::Stop,
+            _ = self.interrupt.recv() => Told::Stop,
+            _ = self.hang_up.recv() => Told::Reload,
+        }
+    }
+
+    /// Returns when somebody wants it stopped.
+    async fn stop(&mut self) {
+        while self.next().await == Told::Reload {}
+    }
 }

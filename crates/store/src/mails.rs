@@ -155,6 +155,7 @@ pub trait Mails: Send + Sync {
         workspace: &Workspace,
         holder: Holder,
         term: Term,
+        retry: Retry,
         now: Timestamp,
     ) -> Result<Claim, StoreError>;
 
@@ -214,6 +215,13 @@ pub trait Mails: Send + Sync {
     /// The number of the newest change of a place; changes after each commit that has
     /// one.
     fn newest_filing(&self) -> watch::Receiver<i64>;
+
+    /// The latest time that was ever noted, if any was.
+    async fn last_noted(&self) -> Result<Option<Timestamp>, StoreError>;
+
+    /// Ends leases and waits that reach further than any could that was started by
+    /// `now`: they were started by a clock that was wrong. Returns how many there were.
+    async fn distrust_future(&self, now: Timestamp) -> Result<usize, StoreError>;
 
     /// Lets the hub live on to `now`, and returns how long it has lived.
     async fn live(&self, now: Timestamp) -> Result<(Life, Step), StoreError>;

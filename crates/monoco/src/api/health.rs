@@ -7,8 +7,9 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use monoco_core::delivery::SendState;
-use monoco_core::did::TunnelId;
+use monoco_core::pulse::Hearing;
 use monoco_core::record::{BoxKind, ReadState};
+use monoco_core::time::Timestamp;
 use monoco_store::{Figures, StoreHealth};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -21,13 +22,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::problem::{Problem, ProblemView};
-
-/// A tunnel that the courier runs itself.
-#[derive(Clone, Debug)]
-pub struct Running {
-    pub id: TunnelId,
-    pub provider: &'static str,
-}
+use crate::courier::tunnels::Tunnels;
 
 /// How the courier is.
 #[derive(Debug, Serialize, ToSchema)]
@@ -38,16 +33,57 @@ pub struct Health {
     adapters: BTreeMap<String, AdapterHealth>,
     metrics: Counts,
     storage: Storage,
+    mailbox: MailboxHealth,
     /// Age of the oldest delivery that is not yet sent
     oldest_waiting_delivery_ms: Option<i64>,
+    /// Age of the oldest Mail that nobody has claimed
+    oldest_unclaimed_mail_ms: Option<i64>,
+    /// How far the machine's clock is from the courier's, which does not jump
+    clock_drift_ms: i64,
 }
 
 /// How a tunnel is.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdapterHealth {
-    /// `hearing`, `quiet`, `deaf` or `down`
+    /// `hearing`: something came lately; `quiet`: nothing did; `deaf`: what comes can't
+    /// be understood or kept; `down`: it does not listen
     status: &'static str,
+    /// How it hears: `push` (webhooks) or `memory`
     mode: &'static str,
+    provider: String,
+    /// When something authentic last came, a repetition too
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_frame_at: Option<String>,
+    /// When a message was last kept
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_message_at: Option<String>,
+    /// When a message was last delivered
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_sent_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+    /// Messages kept since the courier started
+    heard: u64,
+    /// Messages delivered since the courier started
+    sent: u64,
+}
+
+/// How the files are.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct MailboxHealth {
+    /// Messages kept that wait to become part of a Mail
+    waiting_messages: i64,
+    /// Changes that are not yet to be seen in the files
+    behind: i64,
+    /// Files in the mailbox that are not ours
+    foreign_files: usize,
+    /// Some of them
+    foreign: Vec<String>,
+    /// What the file system last said, while it says no
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 /// The plain figures.
@@ -88,20 +124,83 @@ pub async fn health(State(api): State<Api>) -> Response {
         _ => ("degraded", StatusCode::OK),
     };
     let figures = figures.unwrap_or_default();
-    let age = figures.oldest_waiting.map(|at| api.center.now().ms().saturating_sub(at.ms()).max(0));
-    let adapters = api.adapters.iter().map(|adapter| {
-        let health = AdapterHealth { status: "quiet", mode: adapter.provider };
-        (adapter.id.to_string(), health)
-    });
+    let now = api.center.now();
+    let age = |at: Timestamp| now.ms().saturating_sub(at.ms()).max(0);
     let health = Health {
         status,
         version: env!("CARGO_PKG_VERSION"),
-        adapters: adapters.collect(),
+        adapters: adapters(&api.tunnels, now),
         metrics: Counts::from(&figures),
         storage: Storage { status: storage, detail },
-        oldest_waiting_delivery_ms: age,
+        mailbox: mailbox(&api, &figures),
+        oldest_waiting_delivery_ms: figures.oldest_waiting.map(age),
+        oldest_unclaimed_mail_ms: figures.oldest_unclaimed.map(age),
+        clock_drift_ms: api.center.drift(),
     };
     (code, axum::Json(health)).into_response()
+}
+
+fn adapters(tunnels: &Tunnels, now: Timestamp) -> BTreeMap<String, AdapterHealth> {
+    let all = tunnels.all();
+    let running = all.iter().map(|tunnel| {
+        let pulse = tunnel.pulse();
+        let at = |time: Option<Timestamp>| time.map(Timestamp::rfc3339);
+        let (last_error_at, last_error) = pulse.last_error.clone().unzip();
+        let health = AdapterHealth {
+            status: pulse.hearing(now).as_str(),
+            mode: mode(tunnel.adapter.provider()),
+            provider: tunnel.adapter.provider().to_owned(),
+            last_frame_at: at(pulse.last_frame),
+            last_message_at: at(pulse.last_message),
+            last_sent_at: at(pulse.last_sent),
+            last_error_at: at(last_error_at),
+            last_error,
+            heard: pulse.heard,
+            sent: pulse.sent,
+        };
+        (tunnel.adapter.id().to_string(), health)
+    });
+    let idle = tunnels.idle();
+    let down = idle.iter().map(|tunnel| {
+        let health = AdapterHealth {
+            status: Hearing::Down.as_str(),
+            mode: mode(&tunnel.provider),
+            provider: tunnel.provider.clone(),
+            last_frame_at: None,
+            last_message_at: None,
+            last_sent_at: None,
+            last_error_at: None,
+            last_error: Some(tunnel.why.clone()),
+            heard: 0,
+            sent: 0,
+        };
+        (tunnel.id.to_string(), health)
+    });
+    running.chain(down).collect()
+}
+
+fn mode(provider: &str) -> &'static str {
+    if provider == "webhook" { "push" } else { "memory" }
+}
+
+#[derive(Default)]
+struct Report {
+    behind: i64,
+    foreign_files: usize,
+    foreign: Vec<String>,
+    error: Option<String>,
+}
+
+fn mailbox(api: &Api, figures: &Figures) -> MailboxHealth {
+    let _ = api;
+    let report = Report::default();
+    MailboxHealth {
+        waiting_messages: figures.kept,
+        behind: report.behind,
+        foreign_files: report.foreign_files,
+        foreign: report.foreign,
+        error: report.error,
+    }
 }
 
 impl From<&Figures> for Counts {
@@ -115,7 +214,7 @@ impl From<&Figures> for Counts {
         };
         let waiting = [SendState::Wait, SendState::Failed, SendState::Sending, SendState::Held];
         Self {
-            messages_received: records(|kind, _| kind != BoxKind::Outbox),
+            messages_received: records(|kind, _| kind != BoxKind::Outbox) + figures.kept,
             messages_sent: deliveries(&[SendState::Sent]),
             messages_pending: records(|kind, state| {
                 kind == BoxKind::Inbox && matches!(state, ReadState::Unread | ReadState::Reading)

@@ -10,6 +10,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -17,8 +18,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::center::Center;
+use crate::config::{Claims, Config};
+use crate::courier::tunnels::Tunnels;
 pub use guard::Door;
-pub use health::{Metrics, Running as Tunnel};
+pub use health::Metrics;
 use problem::Problem;
 
 mod boxes;
@@ -26,6 +29,7 @@ mod events;
 mod guard;
 mod health;
 mod input;
+mod mails;
 mod messages;
 mod people;
 mod problem;
@@ -33,6 +37,7 @@ pub mod server;
 mod sessions;
 mod trace;
 mod views;
+pub mod webhooks;
 
 /// What every handler works with.
 #[derive(Clone)]
@@ -42,9 +47,18 @@ pub struct Api {
     /// What the courier counts.
     pub metrics: Arc<Metrics>,
     /// The tunnels this courier runs itself.
-    pub adapters: Arc<[Tunnel]>,
+    pub tunnels: Arc<Tunnels>,
+    /// How it is to run, as of now.
+    pub config: watch::Receiver<Arc<Config>>,
     /// Ends what would go on for ever.
     pub stop: CancellationToken,
+}
+
+impl Api {
+    /// How claims are held and tried again.
+    fn claims(&self) -> Claims {
+        self.config.borrow().claims
+    }
 }
 
 #[derive(OpenApi)]
@@ -72,6 +86,15 @@ pub fn router(api: Api, door: Door) -> Router {
         .routes(routes!(messages::post_send))
         .routes(routes!(messages::keep_bytes))
         .routes(routes!(messages::object))
+        .routes(routes!(mails::list))
+        .routes(routes!(mails::status))
+        .routes(routes!(mails::mail))
+        .routes(routes!(mails::trace))
+        .routes(routes!(mails::claim))
+        .routes(routes!(mails::renew))
+        .routes(routes!(mails::complete))
+        .routes(routes!(mails::fail))
+        .routes(routes!(mails::revive))
         .routes(routes!(boxes::boxes))
         .routes(routes!(boxes::list))
         .routes(routes!(boxes::peek))

@@ -371,7 +371,7 @@ pub async fn put_tunnel(
     Json(body): Json<TunnelBody>,
 ) -> Result<axum::Json<TunnelView>, Problem> {
     let id: TunnelId = path.parse("id")?;
-    if api.adapters.iter().any(|adapter| adapter.id == id) {
+    if api.tunnels.get(id.as_str()).is_some() {
         let why = "the courier runs this tunnel itself; its rules are not yours to change";
         return Err(Problem::bad_parameter("id", why));
     }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use monoco_core::json::BadJson;
-use monoco_core::lease::LeaseLost;
+use monoco_core::lease::{Lease, LeaseLost};
 use monoco_core::object::BadObject;
 use monoco_store::StoreError;
 use serde::Serialize;
@@ -71,6 +71,38 @@ impl Problem {
     pub fn no_route() -> Self {
         let message = "there is no such route; /api/openapi.json lists them all";
         Self::new(StatusCode::NOT_FOUND, "no_route", message)
+    }
+
+    pub fn no_webhook() -> Self {
+        let message = "there is no such webhook here";
+        Self::new(StatusCode::NOT_FOUND, "no_webhook", message)
+    }
+
+    pub fn unverified(why: String) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unverified", why)
+    }
+
+    pub fn unreadable(why: String) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable", why)
+    }
+
+    pub fn busy() -> Self {
+        let message = "too much comes in at the same time; send it again";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
+    }
+
+    /// Somebody else of the workspace has the Mail.
+    pub fn claimed(lease: &Lease) -> Self {
+        let (holder, until) = (lease.holder.as_str(), lease.until.rfc3339());
+        let message = format!("claimed by {holder} until {until}");
+        Self::new(StatusCode::CONFLICT, "claimed", message)
+            .with("claimed_by", holder)
+            .with("expires_at", until)
+    }
+
+    /// The workspace is done with the Mail.
+    pub fn ended(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, code, message)
     }
 
     pub fn method_not_allowed() -> Self {
@@ -185,6 +217,9 @@ impl From<StoreError> for Problem {
                         .with("until_ms", lease.until.ms()),
                 }
             }
+            StoreError::NotDue(at) => {
+                say(StatusCode::CONFLICT, "not_due").with("next_retry_at", at.rfc3339())
+            }
             StoreError::Unresolvable(targets) => {
                 say(StatusCode::UNPROCESSABLE_ENTITY, "unresolvable")
                     .with("targets", json!(targets.0))
@@ -237,7 +272,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let Self { status, code, message, more } = self;
         let mut response = (status, Json(ProblemView { code, message, more })).into_response();
-        if status == StatusCode::UNAUTHORIZED {
+        if code == "no_token" || code == "wrong_token" {
             let bearer = axum::http::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(axum::http::header::WWW_AUTHENTICATE, bearer);
         }

@@ -6,9 +6,11 @@
 
 use std::sync::Arc;
 
+use monoco_core::claim::Workspace;
 use monoco_core::delivery::{Delivery, Outcome, SendState};
 use monoco_core::did::Did;
 use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::mail::MailId;
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
 use monoco_core::retry::{Failure, Retry};
@@ -97,6 +99,16 @@ impl Center {
     /// What time it is.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// What the machine's clock says, for what others have signed.
+    pub fn wall(&self) -> Timestamp {
+        self.clock.wall()
+    }
+
+    /// How far the machine's clock is from ours, in milliseconds.
+    pub fn drift(&self) -> i64 {
+        self.clock.drift()
     }
 
     /// How deliveries are tried again, this time.
@@ -263,6 +275,8 @@ impl Center {
     pub async fn trace(&self, id: &str) -> Result<Trace, CenterError> {
         let msg_id = if let Ok(msg_id) = id.parse::<ObjId>() {
             msg_id
+        } else if let Ok(mail) = id.parse::<MailId>() {
+            self.store.mail(&mail, &Workspace::shared()).await?.entry.msg_id
         } else if let Ok(record_id) = id.parse::<RecordId>() {
             self.store.message_of(record_id).await?
         } else {

@@ -65,7 +65,13 @@ pub fn run(context: &Context, command: Command) -> Result<(), Failure> {
 
 fn start(context: &Context, port: u16, debug: bool) -> Result<(), Failure> {
     log(if debug { LevelFilter::DEBUG } else { LevelFilter::INFO });
-    let options = Options { home: context.home.clone(), port };
+    let options = Options {
+        home: context.home.clone(),
+        config: crate::config::Source {
+            port: Some(port),
+            ..crate::config::Source::of(&context.home)
+        },
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let token = context.home.token_path();
     // Whoever runs it from a fresh build has no `monoco` to type.
@@ -75,7 +81,7 @@ fn start(context: &Context, port: u16, debug: bool) -> Result<(), Failure> {
         note(&format!("token in {}", token.display()));
         note(&format!(
             "try: {program} center send --from {} --to did:msgtunnel:ann.user.stub --text hello",
-            serve::owner()
+            crate::config::default_owner()
         ));
     }))?;
     Ok(())

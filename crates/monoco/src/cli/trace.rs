@@ -7,7 +7,7 @@ use super::output::{self, Format, print};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Any id: of the message, of a record or delivery, or one that a provider gave
+    /// Any id: of the message, of a Mail, of a record or delivery, or one that a provider gave
     id: String,
 }
 
@@ -31,12 +31,21 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         ("owner", "owner"),
         ("detail", "detail"),
     ];
+    let heard = [("heard", "id"), ("from", "from.id"), ("said", "at"), ("heard at", "heard_at")];
+    let claims = [
+        ("claim of", "workspace"),
+        ("status", "status"),
+        ("agent", "agent_id"),
+        ("attempts", "attempts"),
+        ("reason", "reason"),
+    ];
     match format {
         Format::Json | Format::Id => output::one(format, &answer, "msg_id", &[]),
         Format::Compact => output::list(format, &answer, "events", &events),
         Format::Table => {
             let said = [
                 ("msg", "msg_id"),
+                ("mail", "mail.id"),
                 ("from", "msg.from"),
                 ("source", "msg.source"),
                 ("to", "msg.to"),
@@ -44,9 +53,16 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
                 ("text", "msg.content.content"),
             ];
             output::one(format, &answer, "msg_id", &said)?;
-            for (key, columns) in
-                [("records", &records[..]), ("deliveries", &deliveries), ("events", &events)]
-            {
+            for (key, columns) in [
+                ("heard", &heard[..]),
+                ("records", &records),
+                ("claims", &claims),
+                ("deliveries", &deliveries),
+                ("events", &events),
+            ] {
+                if answer[key].as_array().is_none_or(Vec::is_empty) {
+                    continue;
+                }
                 print("")?;
                 output::list(format, &answer, key, columns)?;
             }

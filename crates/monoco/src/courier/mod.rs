@@ -7,5 +7,9 @@
 /// may call himself so.
 pub const HOLDER: &str = "courier:";
 
+pub mod keep;
+pub mod locks;
+pub mod merge;
 pub mod sender;
 pub mod sweep;
+pub mod tunnels;

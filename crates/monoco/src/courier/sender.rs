@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use monoco_adapters::{Adapter, Parcel};
+use monoco_adapters::Parcel;
 use monoco_core::delivery::{Outcome, SendState};
+use monoco_core::heard::Attachment;
 use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::object::ObjId;
 use monoco_core::record::BoxKind;
 use monoco_core::retry::Failure;
 use monoco_store::{Hint, StoreError, Taken};
+use serde_json::Value;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use super::tunnels::Tunnel;
 use crate::center::Center;
 
 /// How long a delivery that is due may go unnoticed when no hint comes.
@@ -24,12 +28,18 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// anybody else may think that we are gone.
 const TRY: Duration = Duration::from_secs(45);
 
+/// Most bytes that go with one message.
+const MAX_ATTACHED: usize = 32 << 20;
+
+/// The type of what has none.
+const BYTES: &str = "application/octet-stream";
+
 /// The sender of one tunnel.
 pub struct Sender {
     /// The hub.
     pub center: Center,
     /// The tunnel.
-    pub adapter: Arc<dyn Adapter>,
+    pub tunnel: Arc<Tunnel>,
     /// Who we are while we hold a delivery.
     pub holder: Holder,
 }
@@ -43,7 +53,7 @@ impl Sender {
                 Ok(true) => continue,
                 Ok(false) => self.until_due().await,
                 Err(error) => {
-                    tracing::warn!(tunnel = %self.adapter.id(), %error, "sending put off");
+                    tracing::warn!(tunnel = %self.tunnel.adapter.id(), %error, "sending put off");
                     PAUSE
                 }
             };
@@ -55,7 +65,7 @@ impl Sender {
 
     /// How long until the next one is due.
     async fn until_due(&self) -> Duration {
-        match self.center.store().next_due(&self.adapter.id().did()).await {
+        match self.center.store().next_due(&self.tunnel.adapter.id().did()).await {
             Ok(Some(due)) => {
                 let wait = due.since(self.center.now());
                 // Not at once: whoever else takes it may be at it.
@@ -69,17 +79,34 @@ impl Sender {
     /// Takes one delivery, tries it and files the outcome. Returns whether there
     /// was one to take.
     async fn deliver_one(&self) -> Result<bool, StoreError> {
-        let tunnel = self.adapter.id().did();
+        let tunnel = self.tunnel.adapter.id().did();
         let lease = Term::from_secs(60).unwrap_or(Term::DEFAULT);
         let taken = self.center.next_delivery(&tunnel, self.holder.clone(), lease).await?;
         let Some(Taken { entry, body }) = taken else { return Ok(false) };
 
         let plan = &entry.plan;
-        let parcel = Parcel { address: &plan.address, kind: plan.kind, body: &body, key: entry.id };
-        let tried = tokio::time::timeout(TRY, self.adapter.deliver(&parcel)).await;
-        let outcome = tried.unwrap_or_else(|_| {
-            let detail = format!("no answer within {} s", TRY.as_secs());
-            Outcome::Failed(Failure::Unknown { detail })
+        let outcome = match self.attachments(&body).await? {
+            Ok(attachments) => {
+                let parcel = Parcel {
+                    address: &plan.address,
+                    kind: plan.kind,
+                    body: &body,
+                    attachments: &attachments,
+                    key: entry.id,
+                    now: self.center.wall(),
+                };
+                let tried = tokio::time::timeout(TRY, self.tunnel.adapter.deliver(&parcel)).await;
+                tried.unwrap_or_else(|_| {
+                    let detail = format!("no answer within {} s", TRY.as_secs());
+                    Outcome::Failed(Failure::Unknown { detail })
+                })
+            }
+            Err(detail) => Outcome::Failed(Failure::Permanent { detail }),
+        };
+        let now = self.center.now();
+        self.tunnel.note(|pulse| match &outcome {
+            Outcome::Accepted { .. } => pulse.sent(now),
+            Outcome::Failed(why) => pulse.not_sent(why.detail(), now),
         });
 
         let guard = Guard { epoch: Some(entry.sending.epoch), holder: self.holder.clone() };
@@ -100,9 +127,30 @@ impl Sender {
         }
     }
 
+    /// The bytes of what goes with a message, or why they can't be had.
+    async fn attachments(&self, body: &str) -> Result<Result<Vec<Attachment>, String>, StoreError> {
+        let mut attachments = Vec::new();
+        let mut room = MAX_ATTACHED;
+        for (hash, name, mime_type) in attached(body) {
+            let bytes = match self.center.store().object(hash).await {
+                Ok(bytes) => bytes,
+                Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => {
+                    return Ok(Err(format!("the attachment {hash} is not there any more")));
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(left) = room.checked_sub(bytes.len()) else {
+                return Ok(Err(format!("the attachments are over {MAX_ATTACHED} bytes")));
+            };
+            room = left;
+            attachments.push(Attachment { name, mime_type, bytes });
+        }
+        Ok(Ok(attachments))
+    }
+
     /// Returns when something may wait for this tunnel.
     async fn hinted(&self, hints: &mut broadcast::Receiver<Hint>) {
-        let tunnel = self.adapter.id().did();
+        let tunnel = self.tunnel.adapter.id().did();
         loop {
             match hints.recv().await {
                 Ok(Hint { owner, box_kind }) => {
@@ -116,4 +164,20 @@ impl Sender {
             }
         }
     }
+}
+
+/// What goes with a message: the hash, the name and the type of each.
+fn attached(body: &str) -> Vec<(ObjId, String, String)> {
+    let Ok(msg) = serde_json::from_str::<Value>(body) else { return Vec::new() };
+    let refs = msg.pointer("/content/refs").and_then(Value::as_array);
+    let attachments = refs.into_iter().flatten().filter(|entry| entry["role"] == "attachment");
+    attachments
+        .filter_map(|entry| {
+            let target = &entry["target"];
+            let text = |key: &str| target[key].as_str().map(str::to_owned);
+            let mime_type = text("mime_type").unwrap_or_else(|| BYTES.to_owned());
+            let name = text("name").or_else(|| entry["label"].as_str().map(str::to_owned));
+            Some((text("hash")?.parse().ok()?, name.unwrap_or_default(), mime_type))
+        })
+        .collect()
 }

@@ -1,10 +1,13 @@
 //! Moves on what leases ended on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::center::Center;
+use crate::config::Config;
 
 /// How long an ended lease may go unnoticed.
 const EVERY: Duration = Duration::from_secs(1);
@@ -13,8 +16,24 @@ const EVERY: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 500;
 
 /// Sweeps until `stop`.
-pub async fn run(center: Center, stop: CancellationToken) {
+pub async fn run(center: Center, config: watch::Receiver<Arc<Config>>, stop: CancellationToken) {
     while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
+        let retry = config.borrow().claims.retry;
+        loop {
+            match center.store().sweep_claims(retry, AT_ONCE, center.now()).await {
+                Ok(0) => break,
+                Ok(claims) => {
+                    tracing::info!(claims, "claims ran out");
+                    if claims < AT_ONCE || stop.is_cancelled() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "sweep of claims put off");
+                    break;
+                }
+            }
+        }
         loop {
             match center.store().sweep(center.again(), AT_ONCE, center.now()).await {
                 Ok(swept) => {

@@ -38,6 +38,16 @@ impl Courier {
         courier
     }
 
+    /// A courier in a home of its own, with a config.
+    pub fn start_configured(config: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        crate::hooks::configure(&home, config);
+        let mut courier = Self::start_in(&home);
+        courier.dir = Some(dir);
+        courier
+    }
+
     /// A courier in a home that may have been used before.
     pub fn start_in(home: &Path) -> Self {
         Self::start_with(home, |command| command)

@@ -73,6 +73,8 @@ pub(super) fn dispatch(
     let mut detail = json!({"to": owners});
     if let Some(tunnel) = tunnel {
         detail["tunnel"] = json!(tunnel);
+    }
+    if let Some(external_id) = external_id {
         detail["external_id"] = json!(external_id);
     }
     let author = people::row_of(tx, msg.author())?;

@@ -42,6 +42,7 @@ pub(super) fn claim(
     workspace: &Workspace,
     holder: &Holder,
     term: Term,
+    retry: &Retry,
     now: Timestamp,
 ) -> Result<Claim, StoreError> {
     let mail = mails::by_id(tx.db, id)?;
@@ -58,7 +59,7 @@ pub(super) fn claim(
         reason: None,
         updated_at: now,
     });
-    let next = claim.claiming.clone().claim(holder.clone(), now, term)?;
+    let next = claim.claiming.clone().claim(holder.clone(), now, term, retry)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
     let claim = put(tx, &mail, claim, next, now)?;
     let sql = "UPDATE mails SET touched = 1 WHERE seq = ?1 AND touched = 0";

@@ -308,6 +308,30 @@ fn live(tx: &mut Tx<'_>, now: Timestamp) -> Result<(Life, Step), StoreError> {
     Ok((life, step))
 }
 
+/// No lease runs longer than a day, and nobody waits longer than two hours for his
+/// next try. What is scheduled for later waits in WAIT, and stays.
+fn distrust_future(tx: &mut Tx<'_>, now: Timestamp) -> Result<usize, StoreError> {
+    const LEASE: i64 = 86_400_000;
+    const WAIT: i64 = 7_200_000;
+    let now = now.ms();
+    let mut changed = 0;
+    for (sql, latest) in [
+        ("UPDATE claims SET lease_until = ?1 WHERE state = 'CLAIMED' AND lease_until > ?2", LEASE),
+        ("UPDATE claims SET due_at = ?1 WHERE state = 'NEW' AND due_at > ?2", WAIT),
+        ("UPDATE records SET lease_until = ?1 WHERE state = 'READING' AND lease_until > ?2", LEASE),
+        (
+            "UPDATE deliveries SET lease_until = ?1 WHERE state = 'SENDING' AND lease_until > ?2",
+            LEASE,
+        ),
+        ("UPDATE deliveries SET due_at = ?1 WHERE state = 'FAILED' AND due_at > ?2", WAIT),
+        ("UPDATE windows SET closes_at = ?1 WHERE closes_at > ?2", WAIT),
+    ] {
+        let row = params![now, now.saturating_add(latest)];
+        changed += tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    }
+    Ok(changed)
+}
+
 fn retire(tx: &mut Tx<'_>, day: i64, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
     let sql = "
         SELECT seq FROM mails WHERE place = 'archive' AND rested_on <= ?1 ORDER BY rested_on LIMIT ?2
@@ -399,10 +423,13 @@ impl Mails for SqliteStore {
         workspace: &Workspace,
         holder: Holder,
         term: Term,
+        retry: Retry,
         now: Timestamp,
     ) -> Result<Claim, StoreError> {
         let (id, workspace) = (id.clone(), workspace.clone());
-        self.writer.run(move |tx| claims::claim(tx, &id, &workspace, &holder, term, now)).await
+        self.writer
+            .run(move |tx| claims::claim(tx, &id, &workspace, &holder, term, &retry, now))
+            .await
     }
 
     async fn settle_claim(
@@ -498,6 +525,22 @@ impl Mails for SqliteStore {
 
     fn newest_filing(&self) -> watch::Receiver<i64> {
         self.board.filing.subscribe()
+    }
+
+    async fn last_noted(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.read(|db| {
+            let sql = "SELECT at FROM events ORDER BY seq DESC LIMIT 1";
+            let event: Option<i64> = db
+                .prepare_cached(sql)
+                .and_then(|mut s| s.query_row([], |row| row.get(0)).optional())
+                .map_err(fault)?;
+            Ok(event.max(mark(db, "lived_at")?).map(Timestamp::from_ms))
+        })
+        .await
+    }
+
+    async fn distrust_future(&self, now: Timestamp) -> Result<usize, StoreError> {
+        self.writer.run(move |tx| distrust_future(tx, now)).await
     }
 
     async fn live(&self, now: Timestamp) -> Result<(Life, Step), StoreError> {

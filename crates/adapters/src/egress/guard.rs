@@ -1,0 +1,357 @@
+//! Where the HTTP client may go: nowhere inside the house, unless a tunnel allows it.
+//!
+//! Addresses come from configuration, and names are resolved by servers that nobody
+//! here controls. So an address is checked when it is read, and once more where the
+//! connection is made, whatever name led there.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+/// An address that is never asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadTarget {
+    /// It is not an address of the web.
+    #[error("not a URL ({0}); want one like https://example.com/hook")]
+    NotAUrl(String),
+    /// It is another scheme than HTTP.
+    #[error("want https://, not {0}://")]
+    Scheme(String),
+    /// It has a name and a password in it.
+    #[error("leave out what stands before the @: names and passwords in a URL end up in logs")]
+    Credentials,
+    /// It would be sent in the clear.
+    #[error(
+        "want https://; http:// is for hosts of your own network, and then set allow_private: true"
+    )]
+    InTheClear,
+    /// It leads into the house.
+    #[error(
+        "{0} is an address of this machine or a private network; \
+         if that is meant, set allow_private: true"
+    )]
+    Private(String),
+    /// It leads out of the house, in the clear.
+    #[error("{0} is an address of the public network; want https:// for it")]
+    Public(String),
+}
+
+/// Where a request goes, checked as far as it can be without asking for names.
+#[derive(Clone)]
+pub struct Target {
+    pub(super) url: Url,
+    pub(super) reach: Reach,
+}
+
+/// Which addresses may be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Those of the public network.
+    Public,
+    /// All.
+    Anywhere,
+    /// Those that are not of the public network: what is sent is not encrypted.
+    Inside,
+}
+
+impl Target {
+    /// Reads where to send.
+    ///
+    /// # Errors
+    ///
+    /// [`BadTarget`] when nothing may ever be sent there.
+    pub fn parse(text: &str, allow_private: bool) -> Result<Self, BadTarget> {
+        let url = Url::parse(text).map_err(|error| BadTarget::NotAUrl(error.to_string()))?;
+        let reach = match (url.scheme(), allow_private) {
+            ("https", false) => Reach::Public,
+            ("https", true) => Reach::Anywhere,
+            ("http", true) => Reach::Inside,
+            ("http", false) => return Err(BadTarget::InTheClear),
+            (other, _) => return Err(BadTarget::Scheme(other.to_owned())),
+        };
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(BadTarget::Credentials);
+        }
+        // An address in place of a name is not resolved, so it is checked here. All
+        // its spellings, such as 0x7f.1, have become the plain one by now.
+        let host = url.host_str().unwrap_or_default();
+        if let Ok(ip) = host.trim_start_matches('[').trim_end_matches(']').parse() {
+            reach.check(host, ip)?;
+        }
+        Ok(Self { url, reach })
+    }
+
+    /// It without what may be secret: path and query often are.
+    pub fn shown(&self) -> String {
+        self.url.origin().ascii_serialization()
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({}/…)", self.shown())
+    }
+}
+
+impl Reach {
+    fn check(self, host: &str, ip: IpAddr) -> Result<(), BadTarget> {
+        match self {
+            Self::Public if !is_public(ip) => Err(BadTarget::Private(host.to_owned())),
+            Self::Inside if is_public(ip) => Err(BadTarget::Public(host.to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// The addresses of `host` that may be connected to.
+    fn choose(self, host: &str, found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, BadTarget> {
+        let refused = found.iter().find_map(|addr| self.check(host, addr.ip()).err());
+        let chosen: Vec<_> =
+            found.into_iter().filter(|addr| self.check(host, addr.ip()).is_ok()).collect();
+        match refused {
+            Some(refused) if chosen.is_empty() => Err(refused),
+            _ => Ok(chosen),
+        }
+    }
+}
+
+impl Resolve for Reach {
+    /// What is checked here is what is connected to: a name that points elsewhere
+    /// the next time is checked again then.
+    fn resolve(&self, name: Name) -> Resolving {
+        let reach = *self;
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let chosen = reach.choose(name.as_str(), found)?;
+            Ok(Box::new(chosen.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// Whether anybody on the public network can be reached at `ip`, and nobody else.
+///
+/// What the registries of special addresses list is not public, and neither is an
+/// IPv6 address in which such an IPv4 address is wrapped up.
+pub fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => is_public_v6(ip),
+    }
+}
+
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    !matches!(
+        (a, b, c),
+        (0 | 10 | 127, ..)
+            | (100, 64..=127, _)
+            | (169, 254, _)
+            | (172, 16..=31, _)
+            | (192, 0, 0 | 2)
+            | (192, 88, 99)
+            | (192, 168, _)
+            | (198, 18 | 19, _)
+            | (198, 51, 100)
+            | (203, 0, 113)
+            // Multicast, reserved, broadcast.
+            | (224.., ..)
+    )
+}
+
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let [a, b, c, d, e, f, g, h] = ip.segments();
+    let wrapped = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        is_public_v4(Ipv4Addr::new(a, b, c, d))
+    };
+    match (a, b, c, d, e, f) {
+        // IPv4-mapped, NAT64, 6to4.
+        (0, 0, 0, 0, 0, 0xffff) | (0x64, 0xff9b, 0, 0, 0, 0) => wrapped(g, h),
+        (0x2002, ..) => wrapped(b, c),
+        // Protocol assignments such as Teredo, and documentation.
+        (0x2001, 0..=0x1ff | 0xdb8, ..) | (0x3fff, 0..=0xfff, ..) => false,
+        // Global unicast; everything else is local, multicast or not in use.
+        (0x2000..=0x3fff, ..) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_everybody_can_reach_is_public() {
+        let public = [
+            "1.1.1.1",
+            "8.8.8.8",
+            "9.255.255.255",
+            "11.0.0.0",
+            "100.63.255.255",
+            "100.128.0.0",
+            "126.255.255.255",
+            "128.0.0.1",
+            "169.253.255.255",
+            "169.255.0.0",
+            "172.15.255.255",
+            "172.32.0.0",
+            "192.0.1.1",
+            "192.0.3.0",
+            "192.167.255.255",
+            "192.169.0.0",
+            "198.17.255.255",
+            "198.20.0.0",
+            "223.255.255.255",
+            "2000::1",
+            "2001:200::1",
+            "2606:4700:4700::1111",
+            "2a00:1450:4001:80b::200e",
+            "3fff:1000::1",
+            "::ffff:8.8.8.8",
+            "64:ff9b::808:808",
+            "2002:808:808::1",
+        ];
+        let others = [
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.0.0.1",
+            "10.255.255.255",
+            "100.64.0.1",
+            "100.127.255.255",
+            "127.0.0.1",
+            "127.255.255.254",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.1",
+            "192.0.0.170",
+            "192.0.2.1",
+            "192.88.99.1",
+            "192.168.0.1",
+            "192.168.255.255",
+            "198.18.0.1",
+            "198.19.255.255",
+            "198.51.100.7",
+            "203.0.113.9",
+            "224.0.0.1",
+            "239.255.255.255",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::127.0.0.1",
+            "::8.8.8.8",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::ffff:169.254.169.254",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::808:808",
+            "100::1",
+            "2001::1",
+            "2001:2::1",
+            "2001:10::1",
+            "2001:1ff::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "2002:a00:1::1",
+            "2002:a9fe:a9fe::",
+            "3fff::1",
+            "3fff:fff::1",
+            "4000::1",
+            "5f00::1",
+            "fc00::1",
+            "fd12:3456:789a::1",
+            "fe80::1",
+            "febf::1",
+            "fec0::1",
+            "ff02::1",
+            "ff0e::1",
+        ];
+        for ip in public {
+            assert!(is_public(ip.parse().unwrap()), "{ip} is public");
+        }
+        for ip in others {
+            assert!(!is_public(ip.parse().unwrap()), "{ip} is not public");
+        }
+    }
+
+    #[test]
+    fn an_address_is_refused_before_anybody_is_asked() {
+        let said = |url: &str, allow_private| {
+            Target::parse(url, allow_private).map_or_else(|e| e.to_string(), |_| "fine".to_owned())
+        };
+        for (url, alone, allowed) in [
+            ("https://example.com/hook", "fine", "fine"),
+            ("https://8.8.8.8/", "fine", "fine"),
+            ("https://127.0.0.1/", "allow_private: true", "fine"),
+            ("https://127.1/", "allow_private: true", "fine"),
+            ("https://0x7f.1/", "allow_private: true", "fine"),
+            ("https://0177.0.0.1/", "allow_private: true", "fine"),
+            ("https://2130706433/", "allow_private: true", "fine"),
+            ("https://127.0.0.1./", "allow_private: true", "fine"),
+            ("https://%31%32%37.0.0.1/", "allow_private: true", "fine"),
+            ("https://①②⑦.0.0.1/", "allow_private: true", "fine"),
+            ("https://0/", "allow_private: true", "fine"),
+            ("https://169.254.169.254/latest", "allow_private: true", "fine"),
+            ("https://[::1]/", "allow_private: true", "fine"),
+            ("https://[::ffff:7f00:1]/", "allow_private: true", "fine"),
+            ("https://[::ffff:127.0.0.1]/", "allow_private: true", "fine"),
+            ("https://[fd00::1]/", "allow_private: true", "fine"),
+            ("http://127.0.0.1:9000/", "allow_private: true", "fine"),
+            ("http://192.168.1.5/", "allow_private: true", "fine"),
+            ("http://ci.internal/", "allow_private: true", "fine"),
+            ("http://8.8.8.8/", "allow_private: true", "want https:// for it"),
+            ("http://[2606:4700::1]/", "allow_private: true", "want https:// for it"),
+            ("file:///etc/passwd", "not file://", "not file://"),
+            ("gopher://127.0.0.1/", "not gopher://", "not gopher://"),
+            ("ftp://example.com/", "not ftp://", "not ftp://"),
+            ("https://ann:pw@example.com/", "before the @", "before the @"),
+            ("https://ann@example.com/", "before the @", "before the @"),
+            ("https://:pw@example.com/", "before the @", "before the @"),
+            ("example.com/hook", "not a URL", "not a URL"),
+            ("https://", "not a URL", "not a URL"),
+            ("https://256.256.256.256/", "not a URL", "not a URL"),
+            ("", "not a URL", "not a URL"),
+        ] {
+            for (allow_private, want) in [(false, alone), (true, allowed)] {
+                let said = said(url, allow_private);
+                assert!(said.contains(want), "{url}, allow_private: {allow_private}: {said}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_shown_holds_no_path_and_no_query() {
+        let target = Target::parse("https://Example.com:8443/s3cret?token=s3cret#x", false);
+        let target = target.unwrap();
+        assert_eq!(target.shown(), "https://example.com:8443");
+        assert_eq!(format!("{target:?}"), "Target(https://example.com:8443/…)");
+    }
+
+    #[test]
+    fn a_name_that_points_inside_is_refused_however_it_answers() {
+        let chosen = |reach: Reach, ips: &[&str]| {
+            let found = ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 0)).collect();
+            let chosen = reach.choose("rebind.example", found);
+            chosen.map(|found| found.iter().map(|addr| addr.ip().to_string()).collect::<Vec<_>>())
+        };
+        let private = Err(BadTarget::Private("rebind.example".to_owned()));
+        let public = Err(BadTarget::Public("rebind.example".to_owned()));
+        for (reach, found, want) in [
+            (Reach::Public, &["1.1.1.1", "8.8.8.8"][..], Ok(vec!["1.1.1.1", "8.8.8.8"])),
+            (Reach::Public, &["127.0.0.1"], private.clone()),
+            (Reach::Public, &["10.0.0.1", "::1"], private),
+            // Those that are left are the ones that are connected to.
+            (Reach::Public, &["127.0.0.1", "1.1.1.1", "::ffff:10.0.0.1"], Ok(vec!["1.1.1.1"])),
+            (Reach::Public, &[], Ok(vec![])),
+            (Reach::Anywhere, &["127.0.0.1", "1.1.1.1"], Ok(vec!["127.0.0.1", "1.1.1.1"])),
+            (Reach::Inside, &["127.0.0.1", "1.1.1.1"], Ok(vec!["127.0.0.1"])),
+            (Reach::Inside, &["1.1.1.1"], public),
+        ] {
+            let want = want.map(|ips| ips.into_iter().map(str::to_owned).collect());
+            assert_eq!(chosen(reach, found), want, "{reach:?} {found:?}");
+        }
+    }
+}

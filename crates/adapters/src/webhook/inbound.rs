@@ -1,0 +1,345 @@
+//! How a JSON body becomes something heard: pointers first, then good defaults.
+//!
+//! The default body, of which every key may be missing or `null`:
+//!
+//! ```json
+//! {"id": "evt-1", "session": {"id": "room-7", "type": "group", "name": "Ops", "thread_key": null},
+//!  "from": {"id": "u1", "name": "Ann"}, "title": null, "text": "the build is red",
+//!  "timestamp": "2026-02-06T20:45:00Z", "mentions": [], "reply_to": null,
+//!  "forwarded_from": null, "correlation_id": null,
+//!  "attachments": [{"name": "log.txt", "mime_type": "text/plain", "base64": "…"}]}
+//! ```
+//!
+//! Nothing is lost because we did not know its shape: without a text the whole JSON
+//! is the text. But a field of the wrong type is refused by name, since a guess at
+//! it would file the message in the wrong place.
+
+use std::sync::LazyLock;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_PAD_INDIFFERENT;
+use http::HeaderMap;
+use monoco_core::did::TunnelId;
+use monoco_core::heard::{
+    Artifact, Attachment, Heard, MAX_LIST, MAX_NAME, Person, Said, Session, SessionKind,
+};
+use monoco_core::json;
+use monoco_core::time::Timestamp;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::Map;
+use crate::{Push, PushRefused};
+
+/// Most bytes of the JSON that become the text when there is none. A longer one also
+/// comes whole, as an attachment.
+const MAX_BLOCK: usize = 64 << 10;
+
+/// Longest link we keep, in bytes.
+const MAX_URL: usize = 8 << 10;
+
+/// The last millisecond of the year 9999: what RFC 3339 can still write.
+const END_OF_TIME: i64 = 253_402_300_799_999;
+
+/// Numbers from here on are milliseconds, not seconds: as seconds, it is the year 5138.
+const MILLISECONDS: i64 = 100_000_000_000;
+
+/// Where the default body has what.
+static DEFAULT: LazyLock<Map> = LazyLock::new(|| {
+    let at = |pointer: &str| Some(pointer.to_owned());
+    Map {
+        id: at("/id"),
+        session_id: at("/session/id"),
+        session_type: at("/session/type"),
+        session_name: at("/session/name"),
+        thread_key: at("/session/thread_key"),
+        from_id: at("/from/id"),
+        from_name: at("/from/name"),
+        title: at("/title"),
+        text: at("/text"),
+        timestamp: at("/timestamp"),
+        mentions: at("/mentions"),
+        reply_to: at("/reply_to"),
+        forwarded_from: at("/forwarded_from"),
+        correlation_id: at("/correlation_id"),
+        attachments: at("/attachments"),
+    }
+});
+
+/// What a body says, as far as it does.
+#[derive(Debug, Default)]
+pub(super) struct Fields {
+    pub(super) id: Option<String>,
+    pub(super) session_id: Option<String>,
+    pub(super) session_kind: Option<SessionKind>,
+    pub(super) session_name: Option<String>,
+    pub(super) thread_key: Option<String>,
+    pub(super) from_id: Option<String>,
+    pub(super) from_name: Option<String>,
+    pub(super) title: Option<String>,
+    pub(super) text: Option<String>,
+    /// What stands before the JSON, when that is the text.
+    pub(super) heading: Option<String>,
+    pub(super) at: Option<Timestamp>,
+    mentions: Vec<String>,
+    reply_to: Option<String>,
+    forwarded_from: Option<String>,
+    correlation_id: Option<String>,
+    artifacts: Vec<Artifact>,
+    attachments: Vec<Attachment>,
+}
+
+/// Reads a request that is known to be authentic.
+///
+/// Its id is what `map.id` points at, else `/id`, else the header `webhook-id` or
+/// `X-GitHub-Delivery`, else the hash of the body: then two bodies that are the same
+/// to the byte count as one message.
+///
+/// # Errors
+///
+/// [`PushRefused::Unreadable`], with the field that is wrong.
+pub fn read(tunnel: &TunnelId, map: &Map, push: &Push<'_>) -> Result<Heard, PushRefused> {
+    let value = parse(push.body)?;
+    let mut fields = fields(&value, &[map, &DEFAULT])?;
+    // A session or an author may be given by the id alone.
+    let short = |key| value.get(key).and_then(scalar);
+    fields.session_id = fields.session_id.or_else(|| short("session"));
+    fields.from_id = fields.from_id.or_else(|| short("from"));
+    heard(tunnel, push, &value, fields)
+}
+
+/// Reads the JSON, strictly.
+pub(super) fn parse(body: &[u8]) -> Result<Value, PushRefused> {
+    json::parse(body).map_err(|error| unreadable(format!("the body: {error}")))
+}
+
+/// Takes each field from where the first of `maps` that finds one points.
+pub(super) fn fields(value: &Value, maps: &[&Map]) -> Result<Fields, PushRefused> {
+    let find = |pick: fn(&Map) -> &Option<String>| {
+        let mut pointers = maps.iter().filter_map(|map| pick(map).as_deref());
+        pointers.find_map(|p| value.pointer(p).filter(|value| !value.is_null()).map(|v| (p, v)))
+    };
+    let text = |pick| match find(pick) {
+        None => Ok(None),
+        Some((pointer, value)) => match scalar(value) {
+            Some(text) => Ok(Some(text)),
+            None => Err(wrong(pointer, "want a text or a number")),
+        },
+    };
+    // An empty name is no name. An empty id is a mistake, and is refused later.
+    let name = |pick| text(pick).map(|text| text.filter(|text| !text.is_empty()));
+    let (artifacts, attachments) = match find(|map| &map.attachments) {
+        Some((pointer, list)) => attachments(pointer, list)?,
+        None => Default::default(),
+    };
+    Ok(Fields {
+        id: text(|map| &map.id)?,
+        session_id: text(|map| &map.session_id)?,
+        session_kind: find(|map| &map.session_type).map(|(p, v)| session_kind(p, v)).transpose()?,
+        session_name: name(|map| &map.session_name)?,
+        thread_key: name(|map| &map.thread_key)?,
+        from_id: text(|map| &map.from_id)?,
+        from_name: name(|map| &map.from_name)?,
+        title: name(|map| &map.title)?,
+        // Whatever is not a text comes as JSON, with everything around it.
+        text: find(|map| &map.text).and_then(|(_, value)| scalar(value)),
+        heading: None,
+        at: find(|map| &map.timestamp).map(|(p, v)| timestamp(p, v)).transpose()?,
+        mentions: match find(|map| &map.mentions) {
+            Some((pointer, list)) => mentions(pointer, list)?,
+            None => Vec::new(),
+        },
+        reply_to: name(|map| &map.reply_to)?,
+        forwarded_from: name(|map| &map.forwarded_from)?,
+        correlation_id: name(|map| &map.correlation_id)?,
+        artifacts,
+        attachments,
+    })
+}
+
+/// Puts together what was heard.
+pub(super) fn heard(
+    tunnel: &TunnelId,
+    push: &Push<'_>,
+    value: &Value,
+    fields: Fields,
+) -> Result<Heard, PushRefused> {
+    let mut attachments = fields.attachments;
+    let text = match fields.text {
+        Some(text) => text,
+        None => {
+            let (block, whole) = block(value);
+            if !whole {
+                attachments.push(Attachment {
+                    name: "payload.json".to_owned(),
+                    mime_type: "application/json".to_owned(),
+                    bytes: push.body.to_vec(),
+                });
+            }
+            fields.heading.map(|heading| heading + "\n\n").unwrap_or_default() + &block
+        }
+    };
+    let kind = match fields.session_id {
+        Some(_) => SessionKind::Group,
+        None => SessionKind::Direct,
+    };
+    let said = Said {
+        id: fields.id.or_else(|| header_id(push.headers)).unwrap_or_else(|| body_id(push.body)),
+        at: fields.at,
+        session: Session {
+            id: fields.session_id.unwrap_or_else(|| tunnel.as_str().to_owned()),
+            kind: fields.session_kind.unwrap_or(kind),
+            name: fields.session_name,
+            thread_key: fields.thread_key,
+        },
+        from: Person {
+            id: fields.from_id.unwrap_or_else(|| "unknown".to_owned()),
+            name: fields.from_name,
+        },
+        to: Vec::new(),
+        cc: Vec::new(),
+        title: fields.title,
+        text,
+        mentions: fields.mentions,
+        reply_to: fields.reply_to,
+        forwarded_from: fields.forwarded_from,
+        correlation_id: fields.correlation_id,
+        artifacts: fields.artifacts,
+    };
+    let count = said.artifacts.len() + attachments.len();
+    if count > MAX_LIST {
+        return Err(wrong("attachments", format!("{count} entries; {MAX_LIST} is the most")));
+    }
+    said.check().map_err(|error| unreadable(error.to_string()))?;
+    Ok(Heard { tunnel: tunnel.clone(), said, attachments })
+}
+
+/// `value` as a fenced block of JSON, and whether all of it is there.
+///
+/// No line of it can end the fence early: text in JSON stands on one line, in quotes.
+pub(super) fn block(value: &Value) -> (String, bool) {
+    let pretty = format!("{value:#}");
+    let end = pretty.floor_char_boundary(MAX_BLOCK);
+    let whole = end == pretty.len();
+    let rest = if whole { "" } else { "\n… (cut; all of it is in payload.json)" };
+    (format!("```json\n{}{rest}\n```", &pretty[..end]), whole)
+}
+
+/// The text of a text or a number.
+pub(super) fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn header_id(headers: &HeaderMap) -> Option<String> {
+    ["webhook-id", "x-github-delivery"].iter().find_map(|name| header(headers, name))
+}
+
+/// What a header says, where it says something.
+pub(super) fn header(headers: &HeaderMap, name: &str) -> Option<String> {
+    let text = headers.get(name)?.to_str().ok()?;
+    Some(text.to_owned()).filter(|text| !text.is_empty())
+}
+
+fn body_id(body: &[u8]) -> String {
+    let hash = Sha256::digest(body);
+    hash.iter().fold("sha256-".to_owned(), |id, byte| id + &format!("{byte:02x}"))
+}
+
+/// Our own words for it, and those of shadow DIDs, which we write into what we send.
+fn session_kind(pointer: &str, value: &Value) -> Result<SessionKind, PushRefused> {
+    match value.as_str() {
+        Some("direct" | "user" | "addr") => Ok(SessionKind::Direct),
+        Some("group" | "channel") => Ok(SessionKind::Group),
+        Some("thread") => Ok(SessionKind::Thread),
+        _ => Err(wrong(pointer, "want direct, group or thread")),
+    }
+}
+
+fn timestamp(pointer: &str, value: &Value) -> Result<Timestamp, PushRefused> {
+    let from_number = |number: i64| {
+        if number < MILLISECONDS { number.saturating_mul(1000) } else { number }
+    };
+    let ms = match value {
+        Value::String(text) => match text.parse::<i64>() {
+            Ok(number) => Some(from_number(number)),
+            Err(_) => Timestamp::from_rfc3339(text).ok().map(Timestamp::ms),
+        },
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(number), _) => Some(from_number(number)),
+            #[expect(clippy::cast_possible_truncation, reason = "the range is checked below")]
+            (None, Some(secs)) => Some((secs * 1000.0) as i64),
+            (None, None) => None,
+        },
+        _ => None,
+    };
+    let ms = ms.filter(|ms| (0..=END_OF_TIME).contains(ms));
+    let want = "want RFC 3339, or seconds or milliseconds since 1970";
+    ms.map(Timestamp::from_ms).ok_or_else(|| wrong(pointer, want))
+}
+
+fn mentions(pointer: &str, list: &Value) -> Result<Vec<String>, PushRefused> {
+    let list = list.as_array().ok_or_else(|| wrong(pointer, "want a list"))?;
+    let mention = |(at, entry): (usize, &Value)| {
+        let named = || entry.get("id").or_else(|| entry.get("name")).and_then(scalar);
+        let want = "want a text, or {id} or {name}";
+        scalar(entry).or_else(named).ok_or_else(|| wrong(&format!("{pointer}/{at}"), want))
+    };
+    list.iter().enumerate().map(mention).collect()
+}
+
+/// What came with it: links, and bytes. Links are kept and never followed.
+fn attachments(
+    pointer: &str,
+    list: &Value,
+) -> Result<(Vec<Artifact>, Vec<Attachment>), PushRefused> {
+    let list = list.as_array().ok_or_else(|| wrong(pointer, "want a list"))?;
+    if list.len() > MAX_LIST {
+        let why = format!("{} entries; {MAX_LIST} is the most", list.len());
+        return Err(wrong(pointer, why));
+    }
+    let (mut artifacts, mut attachments) = (Vec::new(), Vec::new());
+    for (at, entry) in list.iter().enumerate() {
+        let here = format!("{pointer}/{at}");
+        let text = |key: &str, most: usize| match entry.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) if text.len() <= most => Ok(Some(text.as_str())),
+            Some(Value::String(_)) => {
+                Err(wrong(&format!("{here}/{key}"), format!("{most} bytes is the most")))
+            }
+            Some(_) => Err(wrong(&format!("{here}/{key}"), "want a text")),
+        };
+        let name = text("name", MAX_NAME)?.filter(|name| !name.is_empty());
+        let name = name.map_or_else(|| format!("attachment-{}", at + 1), str::to_owned);
+        let mime_type = text("mime_type", MAX_NAME)?.unwrap_or("application/octet-stream");
+        let mime_type = mime_type.to_owned();
+        match (text("base64", usize::MAX)?, text("url", MAX_URL)?) {
+            (Some(base64), _) => {
+                let bytes = STANDARD_PAD_INDIFFERENT
+                    .decode(base64)
+                    .map_err(|error| wrong(&format!("{here}/base64"), error.to_string()))?;
+                attachments.push(Attachment { name, mime_type, bytes });
+            }
+            (None, Some(url)) => {
+                let url = Some(url.to_owned());
+                artifacts.push(Artifact { name, mime_type, size: None, hash: None, url });
+            }
+            (None, None) => return Err(wrong(&here, "want {name, mime_type, base64 or url}")),
+        }
+    }
+    Ok((artifacts, attachments))
+}
+
+fn wrong(pointer: &str, why: impl Into<String>) -> PushRefused {
+    unreadable(format!("{pointer}: {}", why.into()))
+}
+
+pub(super) fn unreadable(why: String) -> PushRefused {
+    PushRefused::Unreadable(why)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! Bodies as they come, good and bad, and what is heard in them.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+const DEFAULT_BODY: &str = include_str!("../../../testdata/webhook/default.json");
+const ALERT: &str = include_str!("../../../testdata/webhook/alert.json");
+
+fn hear(map: &Map, headers: &[(&'static str, &str)], body: &[u8]) -> Result<Heard, String> {
+    let headers: HeaderMap =
+        headers.iter().map(|(k, v)| (k.parse().unwrap(), v.parse().unwrap())).collect();
+    let push = Push { headers: &headers, body, now: Timestamp::from_ms(0) };
+    read(&"ci".parse().unwrap(), map, &push).map_err(|refused| match refused {
+        PushRefused::Unreadable(why) => why,
+        other => panic!("{other:?}"),
+    })
+}
+
+fn said(body: &Value) -> Said {
+    hear(&Map::default(), &[], body.to_string().as_bytes()).unwrap().said
+}
+
+#[test]
+fn the_default_body() {
+    let heard = hear(&Map::default(), &[], DEFAULT_BODY.as_bytes()).unwrap();
+    let want = Said {
+        id: "evt-1".to_owned(),
+        at: Some(Timestamp::from_rfc3339("2026-02-06T20:45:00Z").unwrap()),
+        session: Session {
+            id: "room-7".to_owned(),
+            kind: SessionKind::Group,
+            name: Some("Ops".to_owned()),
+            thread_key: Some("build-9".to_owned()),
+        },
+        from: Person { id: "u1".to_owned(), name: Some("Ann".to_owned()) },
+        to: Vec::new(),
+        cc: Vec::new(),
+        title: Some("Build 9".to_owned()),
+        text: "@monoco::alpha the build is red".to_owned(),
+        mentions: ["@monoco::alpha", "u2", "Cleo"].map(str::to_owned).to_vec(),
+        reply_to: Some("evt-0".to_owned()),
+        forwarded_from: Some("Dan".to_owned()),
+        correlation_id: Some("case-42".to_owned()),
+        artifacts: vec![Artifact {
+            name: "../../etc/passwd".to_owned(),
+            mime_type: "text/plain".to_owned(),
+            size: None,
+            hash: None,
+            url: Some("https://files.example.com/9".to_owned()),
+        }],
+    };
+    assert_eq!(heard.said, want);
+    let log = Attachment {
+        name: "log.txt".to_owned(),
+        mime_type: "text/plain".to_owned(),
+        bytes: b"red\n".to_vec(),
+    };
+    assert_eq!(heard.attachments, [log]);
+}
+
+#[test]
+fn pointers_find_what_stands_elsewhere() {
+    let at = |pointer: &str| Some(pointer.to_owned());
+    let map = Map {
+        id: at("/event_id"),
+        session_id: at("/channel/key"),
+        session_type: at("/channel/sort"),
+        session_name: at("/channel/label"),
+        thread_key: at("/alert/case"),
+        from_id: at("/actor/login"),
+        from_name: at("/actor/display"),
+        title: at("/alert/headline"),
+        text: at("/alert/message"),
+        timestamp: at("/created"),
+        mentions: at("/a~1b/~0"),
+        reply_to: at("/alert/parent"),
+        correlation_id: at("/alert/case"),
+        ..Map::default()
+    };
+    let said = hear(&map, &[("webhook-id", "other")], ALERT.as_bytes()).unwrap().said;
+    assert_eq!(said.id, "90125");
+    assert_eq!(said.session.key(), "C-9:INC-7");
+    assert_eq!(said.session.kind, SessionKind::Thread);
+    assert_eq!(said.session.name.as_deref(), Some("Alerts"));
+    assert_eq!((said.from.id.as_str(), said.from.shown()), ("grafana", "Grafana"));
+    assert_eq!(said.title.as_deref(), Some("Disk almost full"));
+    assert_eq!(said.text, "db-1 has 3% left");
+    assert_eq!(said.at.unwrap().rfc3339(), "2026-02-06T20:45:00.000Z");
+    assert_eq!(said.mentions, ["oncall"]);
+    assert_eq!(said.reply_to.as_deref(), Some("90124"));
+    assert_eq!(said.correlation_id.as_deref(), Some("INC-7"));
+
+    // A pointer at nothing leaves the default.
+    let nowhere = Map { text: at("/nowhere"), id: at("/nowhere"), ..Map::default() };
+    let said = hear(&nowhere, &[], br#"{"id": "1", "text": "hi"}"#).unwrap().said;
+    assert_eq!((said.id.as_str(), said.text.as_str()), ("1", "hi"));
+}
+
+#[test]
+fn nobody_needs_to_say_more_than_a_text() {
+    let bare = said(&json!({"text": ""}));
+    assert_eq!((bare.text.as_str(), bare.at), ("", None));
+    assert_eq!((bare.session.id.as_str(), bare.session.kind), ("ci", SessionKind::Direct));
+    assert_eq!(bare.from, Person { id: "unknown".to_owned(), name: None });
+    let nulls = json!({"id": null, "session": null, "from": null, "title": "", "text": "hi",
+        "timestamp": null, "mentions": null, "reply_to": null, "attachments": null});
+    assert_eq!(said(&nulls).title, None);
+
+    let kind = |session: Value| said(&json!({"text": "", "session": session})).session.kind;
+    assert_eq!(kind(json!({"id": "r"})), SessionKind::Group);
+    assert_eq!(kind(json!("r")), SessionKind::Group);
+    assert_eq!(kind(json!({"name": "r"})), SessionKind::Direct);
+    assert_eq!(kind(json!({"id": "r", "type": "direct"})), SessionKind::Direct);
+    assert_eq!(kind(json!({"id": "r", "type": "thread"})), SessionKind::Thread);
+    assert_eq!(kind(json!({"id": "r", "type": "user"})), SessionKind::Direct);
+    assert_eq!(kind(json!({"id": "r", "type": "channel"})), SessionKind::Group);
+    assert_eq!(said(&json!({"text": "", "from": "ann@example.com"})).from.id, "ann@example.com");
+    assert_eq!(said(&json!({"text": "", "from": {"name": "Ann"}})).from.shown(), "Ann");
+}
+
+#[test]
+fn an_id_is_found_wherever_there_is_one() {
+    let id = |headers: &[(&'static str, &str)], body: &str| {
+        hear(&Map::default(), headers, body.as_bytes()).unwrap().said.id
+    };
+    let (standard, github) = (("webhook-id", "msg_1"), ("x-github-delivery", "guid-1"));
+    assert_eq!(id(&[standard, github], r#"{"id": "evt-1"}"#), "evt-1");
+    assert_eq!(id(&[standard, github], r#"{"id": 7}"#), "7");
+    assert_eq!(id(&[standard, github], "{}"), "msg_1");
+    assert_eq!(id(&[github], "{}"), "guid-1");
+    // Without any, the same bytes are the same message, and others are not.
+    let hash = "sha256-44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+    assert_eq!(id(&[], "{}"), hash);
+    assert_ne!(id(&[], "{ }"), hash);
+}
+
+#[test]
+fn times_are_read_in_every_usual_form() {
+    let at = |time: Value| said(&json!({"text": "", "timestamp": time})).at.unwrap().ms();
+    assert_eq!(at(json!("2026-02-06T20:45:00Z")), 1_770_410_700_000);
+    assert_eq!(at(json!("2026-02-06T21:45:00.250+01:00")), 1_770_410_700_250);
+    assert_eq!(at(json!(1_770_410_700)), 1_770_410_700_000);
+    assert_eq!(at(json!(1_770_410_700_250_i64)), 1_770_410_700_250);
+    assert_eq!(at(json!(1_770_410_700.25)), 1_770_410_700_250);
+    assert_eq!(at(json!("1770410700")), 1_770_410_700_000);
+    assert_eq!(at(json!(0)), 0);
+}
+
+#[test]
+fn what_has_no_text_is_shown_as_it_came() {
+    let body = json!({"event": "paid", "text": {"de": "bezahlt"}, "note": "```\n---\n# no"});
+    let text = said(&body).text;
+    let inside = text.strip_prefix("```json\n").unwrap().strip_suffix("\n```").unwrap();
+    assert_eq!(serde_json::from_str::<Value>(inside).unwrap(), body);
+    assert!(inside.lines().all(|line| !line.trim_start().starts_with("```")), "{text}");
+    assert_eq!(said(&json!([1])).text, "```json\n[\n  1\n]\n```");
+
+    // What does not fit comes whole beside it.
+    let body = json!({"rows": vec!["é"; 30_000]}).to_string();
+    let heard = hear(&Map::default(), &[], body.as_bytes()).unwrap();
+    assert!(heard.said.text.len() < MAX_BLOCK + 200, "{}", heard.said.text.len());
+    assert!(heard.said.text.ends_with("(cut; all of it is in payload.json)\n```"));
+    assert_eq!(heard.attachments[0].name, "payload.json");
+    assert_eq!(heard.attachments[0].bytes, body.as_bytes());
+}
+
+#[test]
+fn a_body_that_can_not_be_read_is_refused_with_the_reason() {
+    let deep = "[".repeat(10_000) + &"]".repeat(10_000);
+    let deep_text = format!(r#"{{"text": {deep}}}"#);
+    let many = json!({"text": "", "attachments": vec![json!({"url": "u"}); 101]}).to_string();
+    let mentions = json!({"text": "", "mentions": vec!["x"; 101]}).to_string();
+    let long = |key: &str, length| json!({"text": "", key: "x".repeat(length)}).to_string();
+    let file = |entry: &str| format!(r#"{{"text": "", "attachments": [{{"url": "u"}}, {entry}]}}"#);
+    let long_name = json!({"name": "x".repeat(MAX_NAME + 1), "url": "u"}).to_string();
+    for (body, want) in [
+        ("", "breaks off"),
+        (r#"{"text": "hi""#, "breaks off"),
+        ("text=hi", "the body: not JSON we take"),
+        (r#"{"id": 1, "id": 2}"#, "duplicate key"),
+        (r#"{"text": "\ud800"}"#, "the body: not JSON we take"),
+        ("{\"text\": \"a\u{0}b\"}", "control character"),
+        (r#"{"id": 9007199254740993}"#, "send it as a string"),
+        (deep.as_str(), "recursion limit"),
+        (deep_text.as_str(), "recursion limit"),
+        (r#"{"id": {"a": 1}}"#, "/id: want a text or a number"),
+        (r#"{"id": true}"#, "/id: want a text or a number"),
+        (r#"{"id": ""}"#, "id: empty; a repeated"),
+        (&long("id", 513), "id: longer than 512"),
+        (r#"{"session": {"id": ["r"]}}"#, "/session/id: want a text or a number"),
+        (r#"{"session": {"id": ""}}"#, "session.id: empty"),
+        (r#"{"session": {"id": "r", "type": "club"}}"#, "/session/type: want direct, group"),
+        (r#"{"session": {"id": "r", "type": 1}}"#, "/session/type: want direct, group"),
+        (r#"{"from": {"id": false}}"#, "/from/id: want a text or a number"),
+        (&long("from", 257), "from.id: 257 bytes; 256 is the most"),
+        (&long("title", MAX_NAME + 1), "title: 1025 bytes"),
+        (&long("text", 2 << 20), "text: the message has"),
+        (r#"{"timestamp": "yesterday"}"#, "/timestamp: want RFC 3339"),
+        (r#"{"timestamp": -1}"#, "/timestamp: want RFC 3339"),
+        (r#"{"timestamp": 1e300}"#, "/timestamp: want RFC 3339"),
+        (r#"{"timestamp": 9007199254740991}"#, "/timestamp: want RFC 3339"),
+        (r#"{"timestamp": []}"#, "/timestamp: want RFC 3339"),
+        (r#"{"mentions": "ann"}"#, "/mentions: want a list"),
+        (r#"{"mentions": ["a", {}]}"#, "/mentions/1: want a text, or {id} or {name}"),
+        (&mentions, "mentions: 101 entries"),
+        (r#"{"attachments": {}}"#, "/attachments: want a list"),
+        (&many, "/attachments: 101 entries"),
+        (&file("{}"), "/attachments/1: want {name, mime_type, base64 or url}"),
+        (&file("7"), "/attachments/1: want {name, mime_type, base64 or url}"),
+        (&file(r#"{"base64": "a?=="}"#), "/attachments/1/base64: Invalid"),
+        (&file(r#"{"base64": 7}"#), "/attachments/1/base64: want a text"),
+        (&file(r#"{"url": "u", "name": {}}"#), "/attachments/1/name: want a text"),
+        (&file(&long_name), "/attachments/1/name: 1024 bytes is the most"),
+    ] {
+        let why = hear(&Map::default(), &[], body.as_bytes()).unwrap_err();
+        let start: String = body.chars().take(80).collect();
+        assert!(why.contains(want), "{start}: {why}");
+    }
+    assert!(hear(&Map::default(), &[], b"\xff\xfe").unwrap_err().contains("not JSON"));
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (-json::MAX_SAFE_INTEGER..=json::MAX_SAFE_INTEGER).prop_map(Value::from),
+        (-1e15..1e15f64).prop_map(Value::from),
+        any::<String>().prop_map(Value::from),
+        "[a-zA-Z0-9+/=]{0,20}|[0-9TZ:.+-]{0,25}".prop_map(Value::from),
+    ];
+    // The keys that mean something, and others.
+    let key = "id|name|session|type|thread_key|from|title|text|timestamp|mentions|reply_to\
+               |attachments|base64|url|mime_type|repository|issue|commits|[a-z~/]{0,3}";
+    leaf.prop_recursive(4, 48, 8, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map(key, inner, 0..8)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_heard_can_be_kept(value in any_json(), pointer in "(/[a-z~01]{0,9}){0,3}") {
+        let at = Some(pointer);
+        let map = Map { text: at.clone(), from_id: at.clone(), mentions: at, ..Map::default() };
+        for map in [Map::default(), map] {
+            if let Ok(heard) = hear(&map, &[], value.to_string().as_bytes()) {
+                prop_assert_eq!(heard.said.check(), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = hear(&Map::default(), &[], &bytes);
+    }
+}

@@ -1,0 +1,334 @@
+//! How a message becomes a JSON body, and what the receiver's answer means.
+//!
+//! The body, of which absent keys have nothing to say:
+//!
+//! | key | what it is |
+//! | --- | --- |
+//! | `id` | the delivery's id, the same for every try; also in `webhook-id` and `Idempotency-Key` |
+//! | `type` | `message` |
+//! | `session` | `{id, type, thread_key?}`: the address, whether it is a `user`, `group`, `channel` or `addr`, and the thread |
+//! | `to` | the address |
+//! | `text` | what is said |
+//! | `title` | its subject |
+//! | `format` | the MIME type of the text |
+//! | `reply_to` | the receiver's own id of the message that this answers |
+//! | `correlation_id` | what the sender files it under |
+//! | `from` | the author's DID |
+//! | `timestamp` | when it was written, RFC 3339 |
+//! | `attachments` | `[{name, mime_type, base64}]` |
+//!
+//! It is what [`super::inbound`] reads by default, so two couriers can talk.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use monoco_core::delivery::Outcome;
+use monoco_core::did::EndpointKind;
+use monoco_core::retry::Failure;
+use monoco_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::inbound::scalar;
+use super::wire::Signer;
+use crate::Parcel;
+use crate::egress::Reply;
+
+/// Most characters of an answer that a failure repeats.
+const MAX_EXCERPT: usize = 200;
+
+/// Longest id of the receiver's that we keep, in bytes.
+const MAX_EXTERNAL_ID: usize = 512;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The JSON that is posted.
+///
+/// # Errors
+///
+/// [`Failure::Permanent`] when the parcel is not a message.
+pub fn body(parcel: &Parcel<'_>) -> Result<Vec<u8>, Failure> {
+    let message: Message = serde_json::from_str(parcel.body)
+        .map_err(|error| permanent(format!("not a message: {error}")))?;
+    let Message { from, source, created_at_ms, in_reply_to, thread, content } = message;
+    let attachments = parcel.attachments.iter().map(|attachment| Attached {
+        name: &attachment.name,
+        mime_type: &attachment.mime_type,
+        base64: STANDARD.encode(&attachment.bytes),
+    });
+    let posted = Posted {
+        id: parcel.key.to_string(),
+        kind: "message",
+        session: Place { id: parcel.address, kind: parcel.kind, thread_key: thread.topic },
+        to: parcel.address,
+        text: content.content,
+        title: content.title,
+        format: content.format,
+        reply_to: in_reply_to.as_ref().and_then(scalar),
+        correlation_id: thread.correlation_id,
+        from: source.unwrap_or(from),
+        timestamp: created_at_ms.map_or(parcel.now, Timestamp::from_ms).rfc3339(),
+        attachments: attachments.collect(),
+    };
+    serde_json::to_vec(&posted).map_err(|error| permanent(format!("not a message: {error}")))
+}
+
+/// The headers that go with `body`: signed anew for each try, with the same id.
+pub fn headers(signer: &Signer, parcel: &Parcel<'_>, body: &[u8]) -> HeaderMap {
+    let key = parcel.key.to_string();
+    let mut headers = signer.sign(&key, parcel.now, body);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Ok(key) = HeaderValue::try_from(key) {
+        headers.insert(IDEMPOTENCY_KEY, key);
+    }
+    headers
+}
+
+/// What the receiver's answer means.
+pub fn outcome(reply: &Reply, peer: &str, now: Timestamp) -> Outcome {
+    if reply.status.is_success() {
+        return Outcome::Accepted { external_msg_id: external_id(&reply.body) };
+    }
+    Outcome::Failed(failure(reply, peer, now))
+}
+
+/// Why an answer other than 2xx is a failure, and whether another try may help.
+pub fn failure(reply: &Reply, peer: &str, now: Timestamp) -> Failure {
+    let status = reply.status;
+    let mut detail = format!("{peer} answered {status}");
+    if status.is_redirection() {
+        detail.push_str("; redirects are never followed: put the final address into send_to");
+        return Failure::Permanent { detail };
+    }
+    let excerpt = excerpt(&reply.body);
+    if !excerpt.is_empty() {
+        detail = format!("{detail}: {excerpt}");
+    }
+    let busy = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+    if status.is_server_error() || busy.contains(&status) {
+        return Failure::Temporary { detail, retry_after_ms: retry_after(&reply.headers, now) };
+    }
+    Failure::Permanent { detail }
+}
+
+/// How long the receiver wants to be left alone, in milliseconds: it says so in
+/// seconds, or as a date.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<u64> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        // Absurd waits are cut by the queue.
+        return Some(text.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(1000));
+    }
+    let until = http_date(text)?;
+    u64::try_from(until.since(now).as_millis()).ok()
+}
+
+/// Reads `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn http_date(text: &str) -> Option<Timestamp> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let words: Vec<_> = text.split(' ').collect();
+    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
+    let month = MONTHS.iter().position(|name| *name == month)? + 1;
+    Timestamp::from_rfc3339(&format!("{year}-{month:02}-{day}T{time}Z")).ok()
+}
+
+/// The receiver's own id of the message, where its answer has one.
+fn external_id(body: &[u8]) -> Option<String> {
+    let value: Value = serde_json::from_slice(body).ok()?;
+    let id = ["id", "message_id"].iter().find_map(|key| value.get(key).and_then(scalar));
+    id.filter(|id| !id.is_empty() && id.len() <= MAX_EXTERNAL_ID)
+}
+
+/// The beginning of an answer, in one line.
+fn excerpt(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(4 * MAX_EXCERPT)]);
+    let words: Vec<_> = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|w| !w.is_empty())
+        .collect();
+    words.join(" ").chars().take(MAX_EXCERPT).collect()
+}
+
+fn permanent(detail: String) -> Failure {
+    Failure::Permanent { detail }
+}
+
+#[derive(Deserialize)]
+struct Message {
+    from: String,
+    source: Option<String>,
+    created_at_ms: Option<i64>,
+    in_reply_to: Option<Value>,
+    #[serde(default)]
+    thread: Thread,
+    content: Content,
+}
+
+#[derive(Default, Deserialize)]
+struct Thread {
+    topic: Option<String>,
+    correlation_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Content {
+    #[serde(default)]
+    content: String,
+    title: Option<String>,
+    format: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Posted<'a> {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    session: Place<'a>,
+    to: &'a str,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reply_to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correlation_id: Option<String>,
+    from: String,
+    timestamp: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    attachments: Vec<Attached<'a>>,
+}
+
+#[derive(Serialize)]
+struct Place<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: EndpointKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread_key: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Attached<'a> {
+    name: &'a str,
+    mime_type: &'a str,
+    base64: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(status: u16, headers: &[(&'static str, &str)], body: &str) -> Reply {
+        Reply {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: headers
+                .iter()
+                .map(|(k, v)| (k.parse().unwrap(), v.parse().unwrap()))
+                .collect(),
+            body: body.as_bytes().to_vec(),
+        }
+    }
+
+    #[test]
+    fn every_status_has_its_temperature() {
+        for (status, want) in [
+            (200, "accepted"),
+            (201, "accepted"),
+            (202, "accepted"),
+            (204, "accepted"),
+            (301, "permanent"),
+            (302, "permanent"),
+            (304, "permanent"),
+            (307, "permanent"),
+            (400, "permanent"),
+            (401, "permanent"),
+            (403, "permanent"),
+            (404, "permanent"),
+            (408, "temporary"),
+            (409, "permanent"),
+            (410, "permanent"),
+            (413, "permanent"),
+            (422, "permanent"),
+            (425, "temporary"),
+            (429, "temporary"),
+            (500, "temporary"),
+            (502, "temporary"),
+            (503, "temporary"),
+            (504, "temporary"),
+            (599, "temporary"),
+        ] {
+            let outcome = outcome(&reply(status, &[], ""), "https://x", Timestamp::from_ms(0));
+            let found = match &outcome {
+                Outcome::Accepted { .. } => "accepted",
+                Outcome::Failed(Failure::Permanent { .. }) => "permanent",
+                Outcome::Failed(Failure::Temporary { .. }) => "temporary",
+                Outcome::Failed(Failure::Unknown { .. }) => "unknown",
+            };
+            assert_eq!(found, want, "{status}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_may_say_when_to_come_again() {
+        let now = Timestamp::from_rfc3339("1994-11-06T08:49:00Z").unwrap();
+        for (header, want) in [
+            ("0", Some(0)),
+            ("120", Some(120_000)),
+            (" 7 ", Some(7_000)),
+            ("99999999999999999999999", Some(u64::MAX)),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(37_000)),
+            ("Sun, 06 Nov 1994 08:48:00 GMT", Some(0)),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", Some(252_618_189_059_000)),
+            ("", None),
+            ("-5", None),
+            ("1.5", None),
+            ("soon", None),
+            ("Sun, 31 Feb 1994 08:49:37 GMT", None),
+            ("Sun, 06 Nov 1994 08:49:37 CET", None),
+        ] {
+            let reply = reply(503, &[("retry-after", header)], "");
+            let Failure::Temporary { retry_after_ms, .. } = failure(&reply, "https://x", now)
+            else {
+                panic!("{header}")
+            };
+            assert_eq!(retry_after_ms, want, "{header}");
+        }
+    }
+
+    #[test]
+    fn the_peers_words_are_kept_short_and_in_one_line() {
+        let now = Timestamp::from_ms(0);
+        let words = |status, body: &str| {
+            failure(&reply(status, &[], body), "https://x", now).detail().to_owned()
+        };
+        assert_eq!(words(404, ""), "https://x answered 404 Not Found");
+        let said = words(400, "no\r\n\tsuch \u{1b}[31mroom\u{7}");
+        assert_eq!(said, "https://x answered 400 Bad Request: no such [31mroom");
+        assert_eq!(words(500, &"é".repeat(10_000)).matches('é').count(), MAX_EXCERPT);
+        let moved =
+            failure(&reply(302, &[("location", "https://y/secret")], "go"), "https://x", now);
+        assert!(moved.detail().contains("never followed"), "{moved:?}");
+        assert!(!moved.detail().contains("secret"), "{moved:?}");
+    }
+
+    #[test]
+    fn the_receivers_own_id_is_kept() {
+        for (body, want) in [
+            (r#"{"id": "m-1"}"#, Some("m-1")),
+            (r#"{"message_id": "m-2", "ok": true}"#, Some("m-2")),
+            (r#"{"id": 7}"#, Some("7")),
+            (r#"{"id": ""}"#, None),
+            (r#"{"id": {}}"#, None),
+            (r#"{"id": "m-1""#, None),
+            ("ok", None),
+            ("", None),
+        ] {
+            assert_eq!(external_id(body.as_bytes()).as_deref(), want, "{body}");
+        }
+        assert_eq!(external_id(format!(r#"{{"id": "{}"}}"#, "x".repeat(513)).as_bytes()), None);
+    }
+}

@@ -1,0 +1,310 @@
+//! The webhook tunnel as a whole: what it hears, and what it sends to a server on loopback.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName};
+use monoco_core::did::{Did, EndpointKind};
+use monoco_core::heard::{Attachment, SessionKind};
+use monoco_core::object::{MsgObject, ObjId, ObjKind};
+use monoco_core::record::RecordId;
+use monoco_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::egress::Limits;
+use crate::scripted::{Act, Scripted, answer};
+
+const SECRET: &str = "whsec_Y2FuYXJ5LWNhbmFyeS1jYW5hcnk=";
+
+fn settings(verify: Verify, send_to: Option<String>) -> Settings {
+    Settings {
+        verify,
+        secret: Secret::new(SECRET),
+        send_to,
+        map: Map::default(),
+        idempotent: None,
+        allow_private: true,
+    }
+}
+
+fn tunnel(settings: Settings, total: Duration) -> Webhook {
+    let egress = Egress::with_limits(Limits { total, ..Limits::default() }).unwrap();
+    Webhook::new("ci".parse().unwrap(), settings, egress).unwrap()
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_rfc3339("2026-02-06T20:45:00Z").unwrap()
+}
+
+fn key() -> RecordId {
+    let did: Did = "did:msgtunnel:ci".parse().unwrap();
+    RecordId::delivery(&did, &did, &ObjId::of(ObjKind::Msg, b"1"))
+}
+
+fn message() -> Value {
+    json!({
+        "from": "did:monoco:me", "to": ["did:msgtunnel:room-7.group.ci"], "kind": "chat",
+        "created_at_ms": 1_770_410_000_000_i64, "in_reply_to": "evt-1",
+        "thread": {"topic": "build-9", "correlation_id": "case-42"},
+        "content": {"title": "Build", "format": "text/markdown", "content": "it is **green** again"},
+    })
+}
+
+async fn send(webhook: &Webhook, message: Value) -> Outcome {
+    let message = MsgObject::seal(message).unwrap();
+    let attachments = [Attachment {
+        name: "log.txt".to_owned(),
+        mime_type: "text/plain".to_owned(),
+        bytes: b"green\n".to_vec(),
+    }];
+    let (address, kind) = ("room-7", EndpointKind::Group);
+    let body = message.canonical();
+    let parcel = Parcel { address, kind, body, attachments: &attachments, key: key(), now: now() };
+    webhook.deliver(&parcel).await
+}
+
+/// What a tunnel to `server` makes of it.
+async fn try_once(server: &Scripted, total: Duration) -> Outcome {
+    let settings = settings(Verify::Standard, Some(server.url("http")));
+    let outcome = send(&tunnel(settings, total), message()).await;
+    // Nothing that is reported holds the secret or the query.
+    assert!(!format!("{outcome:?}").to_lowercase().contains("canary"), "{outcome:?}");
+    outcome
+}
+
+fn failed(outcome: Outcome) -> Failure {
+    match outcome {
+        Outcome::Failed(failure) => failure,
+        Outcome::Accepted { .. } => panic!("{outcome:?}"),
+    }
+}
+
+/// The headers and the body of a request.
+fn split(request: &str) -> (HeaderMap, &str) {
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    let mut headers = HeaderMap::new();
+    for (name, value) in head.lines().skip(1).filter_map(|line| line.split_once(": ")) {
+        headers.append(HeaderName::try_from(name).unwrap(), value.parse().unwrap());
+    }
+    (headers, body)
+}
+
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(1500);
+
+#[tokio::test]
+async fn a_message_is_posted_signed_and_under_its_key() {
+    let server = Scripted::answering("201 Created", "", r#"{"id": "m-1"}"#);
+    let outcome = try_once(&server, LONG).await;
+    assert_eq!(outcome, Outcome::Accepted { external_msg_id: Some("m-1".to_owned()) });
+
+    let request = server.request();
+    let (headers, body) = split(&request);
+    assert!(request.starts_with("POST /hook?token="), "{request}");
+    assert_eq!(headers["webhook-id"], key().to_string());
+    assert_eq!(headers["idempotency-key"], key().to_string());
+    assert_eq!(headers["webhook-timestamp"], "1770410700");
+    assert_eq!(headers["content-type"], "application/json");
+    assert_eq!(headers["user-agent"], concat!("monoco/", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        serde_json::from_str::<Value>(body).unwrap(),
+        json!({
+            "id": key().to_string(), "type": "message",
+            "session": {"id": "room-7", "type": "group", "thread_key": "build-9"},
+            "to": "room-7", "text": "it is **green** again", "title": "Build",
+            "format": "text/markdown", "reply_to": "evt-1", "correlation_id": "case-42",
+            "from": "did:monoco:me", "timestamp": "2026-02-06T20:33:20.000Z",
+            "attachments": [{"name": "log.txt", "mime_type": "text/plain", "base64": "Z3JlZW4K"}],
+        })
+    );
+}
+
+#[tokio::test]
+async fn what_one_courier_sends_another_hears() {
+    let hmac = HmacHeader {
+        header: "X-Signature".to_owned(),
+        encoding: Encoding::Base64,
+        prefix: "v0=".to_owned(),
+        timestamp_header: Some("X-Time".to_owned()),
+    };
+    for verify in [Verify::Standard, Verify::Hmac(hmac)] {
+        let server = Scripted::answering("204 No Content", "", "");
+        let webhook = tunnel(settings(verify, Some(server.url("http"))), LONG);
+        let outcome = send(&webhook, message()).await;
+        assert_eq!(outcome, Outcome::Accepted { external_msg_id: None });
+
+        let request = server.request();
+        let (headers, body) = split(&request);
+        let push = Push { headers: &headers, body: body.as_bytes(), now: now() };
+        let heard = webhook.pushed(&push).unwrap().remove(0);
+        assert_eq!(heard.said.id, key().to_string());
+        assert_eq!(heard.said.session.key(), "room-7:build-9");
+        assert_eq!(heard.said.session.kind, SessionKind::Group);
+        assert_eq!(heard.said.from.id, "did:monoco:me");
+        assert_eq!(heard.said.text, "it is **green** again");
+        assert_eq!(heard.said.reply_to.as_deref(), Some("evt-1"));
+        assert_eq!(heard.attachments[0].bytes, b"green\n");
+
+        let altered = body.replace("green", "red");
+        let push = Push { headers: &headers, body: altered.as_bytes(), now: now() };
+        assert!(matches!(webhook.pushed(&push), Err(PushRefused::Unverified(_))));
+    }
+}
+
+#[tokio::test]
+async fn a_second_try_is_signed_anew_under_the_same_id() {
+    let ok = Act::Answer(answer("200 OK", "", ""));
+    let server = Scripted::new([ok.clone(), ok]);
+    let webhook = tunnel(settings(Verify::Standard, Some(server.url("http"))), LONG);
+    let message = MsgObject::seal(message()).unwrap();
+    let mut seen = Vec::new();
+    for later in [0, 60] {
+        let parcel = Parcel {
+            address: "room-7",
+            kind: EndpointKind::Group,
+            body: message.canonical(),
+            attachments: &[],
+            key: key(),
+            now: now() + Duration::from_secs(later),
+        };
+        webhook.deliver(&parcel).await;
+        let request = server.request();
+        let (headers, body) = split(&request);
+        seen.push((
+            headers["webhook-id"].clone(),
+            headers["webhook-signature"].clone(),
+            body.len(),
+        ));
+    }
+    assert_eq!((&seen[0].0, seen[0].2), (&seen[1].0, seen[1].2));
+    assert_ne!(seen[0].1, seen[1].1);
+}
+
+#[tokio::test]
+async fn a_busy_receiver_says_when_to_come_again() {
+    for (status, header, want) in [
+        ("429 Too Many Requests", "Retry-After: 7\r\n", Some(7_000)),
+        ("503 Busy", "Retry-After: Fri, 06 Feb 2026 20:45:30 GMT\r\n", Some(30_000)),
+        ("500 Internal Server Error", "", None),
+    ] {
+        let failure =
+            failed(try_once(&Scripted::answering(status, header, "slow down"), LONG).await);
+        let Failure::Temporary { detail, retry_after_ms } = failure else { panic!("{failure:?}") };
+        assert_eq!(retry_after_ms, want, "{status}");
+        assert!(detail.contains(&status[..3]) && detail.ends_with(": slow down"), "{detail}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_for_good_and_redirects_are_refusals() {
+    let refused =
+        failed(try_once(&Scripted::answering("400 Bad Request", "", "no text"), LONG).await);
+    let Failure::Permanent { detail } = refused else { panic!("{refused:?}") };
+    assert!(detail.starts_with("http://127.0.0.1:"), "{detail}");
+    assert!(detail.ends_with(" answered 400 Bad Request: no text"), "{detail}");
+
+    let elsewhere = Scripted::answering("200 OK", "", "");
+    let location = format!("Location: {}\r\n", elsewhere.url("http"));
+    let moved = failed(try_once(&Scripted::answering("302 Found", &location, ""), LONG).await);
+    assert!(matches!(moved, Failure::Permanent { .. }), "{moved:?}");
+    assert!(moved.detail().contains("never followed"), "{moved:?}");
+    assert!(!elsewhere.heard_more());
+}
+
+#[tokio::test]
+async fn nobody_knows_what_became_of_a_message_that_is_not_answered() {
+    let ok = answer("200 OK", "", "");
+    for (act, total) in [(Act::HangUp, LONG), (Act::Silence, SHORT), (Act::Drip(ok), SHORT)] {
+        let server = Scripted::new([act.clone()]);
+        let failure = failed(try_once(&server, total).await);
+        assert!(matches!(failure, Failure::Unknown { .. }), "{act:?}: {failure:?}");
+        assert!(failure.detail().contains("after the message went out"), "{act:?}: {failure:?}");
+        // It had it all the same, and it had it once.
+        assert!(server.request().contains("it is **green** again"), "{act:?}");
+        assert!(!server.heard_more(), "{act:?}");
+    }
+}
+
+/// The status is the answer; what follows it may be lost.
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_an_answer() {
+    let cut = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"id\": \"m-".to_owned();
+    for (act, total) in [(Act::Answer(cut.clone()), LONG), (Act::Stall(cut), SHORT)] {
+        let outcome = try_once(&Scripted::new([act]), total).await;
+        assert_eq!(outcome, Outcome::Accepted { external_msg_id: None });
+    }
+}
+
+#[tokio::test]
+async fn what_can_not_be_sent_is_not_tried() {
+    let deaf = tunnel(settings(Verify::Github, None), LONG);
+    let failure = failed(send(&deaf, message()).await);
+    assert_eq!(failure, Failure::Permanent { detail: "this tunnel has no send_to".to_owned() });
+
+    let server = Scripted::answering("200 OK", "", "");
+    let guarded = Settings {
+        allow_private: false,
+        ..settings(Verify::Standard, Some(format!("https://localhost:{}/", server.port())))
+    };
+    let failure = failed(send(&tunnel(guarded, LONG), message()).await);
+    assert!(matches!(failure, Failure::Permanent { .. }), "{failure:?}");
+    assert!(failure.detail().contains("allow_private: true"), "{failure:?}");
+    assert!(!server.heard_more());
+}
+
+#[test]
+fn who_takes_keys_is_said_or_assumed() {
+    let hmac = serde_json::from_value::<Verify>(json!({"hmac": {"header": "X-Sig"}})).unwrap();
+    for (verify, idempotent, want) in [
+        (Verify::Standard, None, true),
+        (Verify::Standard, Some(false), false),
+        (Verify::Github, None, false),
+        (Verify::Github, Some(true), true),
+        (hmac, None, false),
+    ] {
+        let settings = Settings { idempotent, ..settings(verify, None) };
+        assert_eq!(tunnel(settings, LONG).takes_keys(), want);
+    }
+}
+
+#[test]
+fn settings_that_can_not_work_are_refused_with_what_to_do() {
+    let refused = |change: fn(&mut Settings)| {
+        let mut settings = settings(Verify::Standard, None);
+        settings.allow_private = false;
+        change(&mut settings);
+        let egress = Egress::new().unwrap();
+        Webhook::new("ci".parse().unwrap(), settings, egress).unwrap_err().to_string()
+    };
+    for (error, want) in [
+        (refused(|s| s.secret = Secret::new("")), "a tunnel without a secret does not start"),
+        (refused(|s| s.secret = Secret::new("canary!")), "openssl rand -base64 32"),
+        (refused(|s| s.map.text = Some("text".to_owned())), "map.text: \"text\""),
+        (refused(|s| s.map.id = Some("/a~2".to_owned())), "map.id: \"/a~2\""),
+        (refused(|s| s.map.title = Some(String::new())), "map.title: \"\""),
+        (refused(|s| s.send_to = Some("ci".to_owned())), "send_to: not a URL"),
+        (refused(|s| s.send_to = Some("http://ci/".to_owned())), "send_to: want https://"),
+        (refused(|s| s.send_to = Some("https://10.0.0.1/".to_owned())), "allow_private: true"),
+        (refused(|s| s.send_to = Some("https://a:b@ci/".to_owned())), "before the @"),
+    ] {
+        assert!(error.contains(want), "{error}");
+        assert!(!error.contains("canary"), "{error}");
+    }
+    let webhook = tunnel(settings(Verify::Github, None), LONG);
+    let shown = format!("{webhook:?}");
+    assert!(!shown.contains("canary") && !shown.contains(SECRET), "{shown}");
+}
+
+#[test]
+fn the_configuration_is_read_strictly() {
+    let verify = |value: Value| serde_json::from_value::<Verify>(value);
+    assert_eq!(verify(json!("standard")).unwrap(), Verify::Standard);
+    assert_eq!(verify(json!("github")).unwrap(), Verify::Github);
+    let own = json!({"hmac": {"header": "X-Sig", "encoding": "base64", "prefix": "v0=",
+        "timestamp_header": "X-Time"}});
+    assert!(matches!(verify(own).unwrap(), Verify::Hmac(HmacHeader { .. })));
+    assert!(verify(json!("none")).is_err());
+    assert!(verify(json!({"hmac": {"header": "X-Sig", "algo": "md5"}})).is_err());
+    let error = serde_json::from_value::<Map>(json!({"txt": "/text"})).unwrap_err().to_string();
+    assert!(error.contains("txt"), "{error}");
+}

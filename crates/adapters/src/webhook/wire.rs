@@ -1,0 +1,502 @@
+//! The signatures of webhooks: made and checked over the bytes, in constant time.
+//!
+//! | scheme | headers | what is signed |
+//! | --- | --- | --- |
+//! | Standard Webhooks | `webhook-id`, `webhook-timestamp`, `webhook-signature: v1,{base64}` | `{id}.{timestamp}.{body}` |
+//! | GitHub | `X-Hub-Signature-256: sha256={hex}` | `{body}` |
+//! | configured | a header of the sender's choice | `{body}`, or `{timestamp}.{body}` |
+//!
+//! A signature that has a time is good for 300 s. One that has none is good for
+//! ever, and only the message's id tells a replay from a new message.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_PAD_INDIFFERENT};
+use hmac::{Hmac, KeyInit, Mac};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use monoco_core::time::Timestamp;
+use sha2::Sha256;
+use subtle::{Choice, ConstantTimeEq};
+
+use super::{BadSettings, Encoding, HmacHeader, Verify};
+use crate::{Push, PushRefused, Secret};
+
+/// How far a signature's time may be off, in seconds.
+pub const TOLERANCE_S: u64 = 300;
+
+/// Shortest key of Standard Webhooks that we take, in bytes.
+const MIN_KEY: usize = 16;
+
+/// Most signatures of one request that are looked at.
+const MAX_SIGNATURES: usize = 16;
+
+const ID: HeaderName = HeaderName::from_static("webhook-id");
+const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+const HUB_SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256");
+
+type HmacSha256 = Hmac<Sha256>;
+
+/// Signs what goes out, and checks what comes in.
+#[derive(Clone, Debug)]
+pub struct Signer {
+    scheme: Scheme,
+    /// Signs, and is taken.
+    first: HmacSha256,
+    /// Are only taken.
+    others: Vec<HmacSha256>,
+}
+
+#[derive(Clone, Debug)]
+enum Scheme {
+    Standard,
+    Plain { header: HeaderName, encoding: Encoding, prefix: String, timestamp: Option<HeaderName> },
+}
+
+impl Signer {
+    /// Reads the secret as the scheme writes it.
+    ///
+    /// # Errors
+    ///
+    /// [`BadSettings`] when there is none, or it is not one. It is never repeated.
+    pub fn new(verify: &Verify, secret: &Secret) -> Result<Self, BadSettings> {
+        let secret = secret.expose();
+        if secret.trim().is_empty() {
+            return Err(BadSettings::NoSecret);
+        }
+        let plain = |scheme| Self { scheme, first: key(secret.as_bytes()), others: Vec::new() };
+        match verify {
+            Verify::Standard => {
+                let mut keys = secret.split_whitespace().map(standard_key);
+                let first = keys.next().ok_or(BadSettings::NoSecret)??;
+                let others = keys.collect::<Result<_, _>>()?;
+                Ok(Self { scheme: Scheme::Standard, first, others })
+            }
+            Verify::Github => Ok(plain(github())),
+            Verify::Hmac(header) => Ok(plain(configured(header)?)),
+        }
+    }
+
+    /// Checks that a request is signed with the secret, and lately.
+    ///
+    /// # Errors
+    ///
+    /// [`PushRefused::Unverified`], or [`PushRefused::Stale`] for what was signed
+    /// properly at another time.
+    pub fn verify(&self, push: &Push<'_>) -> Result<(), PushRefused> {
+        let Push { headers, body, now } = *push;
+        let unverified = PushRefused::Unverified;
+        let (signed_at, genuine) = match &self.scheme {
+            Scheme::Standard => {
+                let id = one(headers, &ID)
+                    .ok_or(unverified("want exactly one webhook-id header, not empty"))?;
+                let time = one(headers, &TIMESTAMP)
+                    .ok_or(unverified("want exactly one webhook-timestamp header, not empty"))?;
+                let listed = one(headers, &SIGNATURE)
+                    .ok_or(unverified("want exactly one webhook-signature header, not empty"))?;
+                // Other versions stand beside ours, and are for others.
+                let given: Vec<_> = listed
+                    .split(' ')
+                    .filter_map(|entry| entry.strip_prefix("v1,"))
+                    .filter_map(|text| STANDARD_PAD_INDIFFERENT.decode(text).ok())
+                    .take(MAX_SIGNATURES)
+                    .collect();
+                let signed = [id.as_bytes(), b".", time.as_bytes(), b".", body];
+                (Some(time), self.matches(&signed, &given))
+            }
+            Scheme::Plain { header, encoding, prefix, timestamp } => {
+                let time = timestamp.as_ref().map(|header| {
+                    one(headers, header)
+                        .ok_or(unverified("want exactly one timestamp header, not empty"))
+                });
+                let time = time.transpose()?;
+                let given = one(headers, header)
+                    .ok_or(unverified("want exactly one signature header, not empty"))?;
+                let given = given
+                    .strip_prefix(prefix.as_str())
+                    .and_then(|text| encoding.decode(text))
+                    .ok_or(unverified("the signature header is not written as it should be"))?;
+                let genuine = match time {
+                    Some(time) => self.matches(&[time.as_bytes(), b".", body], &[given]),
+                    None => self.matches(&[body], &[given]),
+                };
+                (time, genuine)
+            }
+        };
+        if !genuine {
+            return Err(unverified("the signature does not match the secret and the body"));
+        }
+        signed_at.map_or(Ok(()), |time| check_time(time, now))
+    }
+
+    /// The headers that sign `body`, for a receiver who checks as we do.
+    pub fn sign(&self, id: &str, now: Timestamp, body: &[u8]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        let mut put = |name: &HeaderName, text: String| {
+            // Our ids, numbers, checked prefixes and encodings are printable ASCII.
+            if let Ok(value) = HeaderValue::try_from(text) {
+                headers.insert(name, value);
+            }
+        };
+        let time = now.ms().div_euclid(1000).to_string();
+        match &self.scheme {
+            Scheme::Standard => {
+                let tag = tag(&self.first, &[id.as_bytes(), b".", time.as_bytes(), b".", body]);
+                put(&SIGNATURE, format!("v1,{}", STANDARD.encode(tag)));
+                put(&ID, id.to_owned());
+                put(&TIMESTAMP, time);
+            }
+            Scheme::Plain { header, encoding, prefix, timestamp } => {
+                let tag = match timestamp {
+                    Some(_) => tag(&self.first, &[time.as_bytes(), b".", body]),
+                    None => tag(&self.first, &[body]),
+                };
+                put(header, format!("{prefix}{}", encoding.encode(&tag)));
+                if let Some(header) = timestamp {
+                    put(header, time);
+                }
+            }
+        }
+        headers
+    }
+
+    /// Whether one of the signatures was made with one of the keys. It takes the
+    /// same time whichever it is, and however much of it is right.
+    fn matches(&self, parts: &[&[u8]], given: &[Vec<u8>]) -> bool {
+        let mut found = Choice::from(0);
+        for key in std::iter::once(&self.first).chain(&self.others) {
+            let expected = tag(key, parts);
+            for given in given {
+                found |= expected.ct_eq(given.as_slice());
+            }
+        }
+        found.into()
+    }
+}
+
+fn tag(key: &HmacSha256, parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = key.clone();
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+fn key(bytes: &[u8]) -> HmacSha256 {
+    HmacSha256::new_from_slice(bytes).expect("an HMAC takes a key of any length")
+}
+
+fn standard_key(secret: &str) -> Result<HmacSha256, BadSettings> {
+    let text = secret.strip_prefix("whsec_").unwrap_or(secret);
+    match STANDARD_PAD_INDIFFERENT.decode(text) {
+        Ok(bytes) if bytes.len() >= MIN_KEY => Ok(key(&bytes)),
+        _ => Err(BadSettings::BadSecret),
+    }
+}
+
+fn github() -> Scheme {
+    let (encoding, prefix) = (Encoding::Hex, "sha256=".to_owned());
+    Scheme::Plain { header: HUB_SIGNATURE, encoding, prefix, timestamp: None }
+}
+
+fn configured(settings: &HmacHeader) -> Result<Scheme, BadSettings> {
+    let HmacHeader { header, encoding, prefix, timestamp_header } = settings;
+    let named = |field, name: &String| {
+        HeaderName::try_from(name)
+            .map_err(|_| BadSettings::HeaderName { field, name: name.clone() })
+    };
+    let header = named("header", header)?;
+    let timestamp =
+        timestamp_header.as_ref().map(|name| named("timestamp_header", name)).transpose()?;
+    if timestamp.as_ref() == Some(&header) {
+        return Err(BadSettings::SameHeader);
+    }
+    // A header's value loses the spaces around it on the way.
+    if !prefix.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')
+        || prefix.starts_with(' ')
+    {
+        return Err(BadSettings::Prefix);
+    }
+    Ok(Scheme::Plain { header, encoding: *encoding, prefix: prefix.clone(), timestamp })
+}
+
+/// The value of a header that is there once and says something. Of two, nobody
+/// knows which one the next reader believes.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut all = headers.get_all(name).iter();
+    match (all.next(), all.next()) {
+        (Some(value), None) => value.to_str().ok().filter(|text| !text.is_empty()),
+        _ => None,
+    }
+}
+
+fn check_time(text: &str, now: Timestamp) -> Result<(), PushRefused> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let ms = text.parse::<i64>().ok().filter(|_| digits).and_then(|secs| secs.checked_mul(1000));
+    let ms = ms.ok_or(PushRefused::Unverified("the timestamp is not in seconds since 1970"))?;
+    if ms.abs_diff(now.ms()) > TOLERANCE_S * 1000 {
+        return Err(PushRefused::Stale(TOLERANCE_S));
+    }
+    Ok(())
+}
+
+impl Encoding {
+    fn encode(self, bytes: &[u8]) -> String {
+        match self {
+            Self::Hex => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+            Self::Base64 => STANDARD.encode(bytes),
+        }
+    }
+
+    fn decode(self, text: &str) -> Option<Vec<u8>> {
+        match self {
+            Self::Hex => {
+                let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                let byte =
+                    |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? << 4 | digit(*low)?).ok();
+                pairs.iter().map(byte).collect()
+            }
+            Self::Base64 => STANDARD_PAD_INDIFFERENT.decode(text).ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const OTHER: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
+    const BODY: &[u8] = br#"{"test": 2432232314}"#;
+    const NOW: i64 = 1_614_265_330;
+
+    fn signer(verify: &Verify, secret: &str) -> Signer {
+        Signer::new(verify, &Secret::new(secret)).unwrap()
+    }
+
+    fn configured_as(header: &str, encoding: Encoding, prefix: &str, time: Option<&str>) -> Verify {
+        Verify::Hmac(HmacHeader {
+            header: header.to_owned(),
+            encoding,
+            prefix: prefix.to_owned(),
+            timestamp_header: time.map(str::to_owned),
+        })
+    }
+
+    /// `sent` has one header in each line.
+    fn verify(signer: &Signer, sent: &str, body: &[u8], now: i64) -> String {
+        let mut headers = HeaderMap::new();
+        for (name, value) in sent.lines().filter_map(|line| line.trim().split_once(':')) {
+            let name = HeaderName::try_from(name).unwrap();
+            headers.append(name, HeaderValue::from_str(value.trim()).unwrap());
+        }
+        let now = Timestamp::from_ms(now * 1000);
+        match signer.verify(&Push { headers: &headers, body, now }) {
+            Ok(()) => "taken".to_owned(),
+            Err(refused) => refused.to_string(),
+        }
+    }
+
+    #[test]
+    fn the_published_vector_of_standard_webhooks() {
+        let signer = signer(&Verify::Standard, SECRET);
+        let id = "msg_p5jXN8AQM9LWM0D4loKWxJek";
+        let signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+        let headers = signer.sign(id, Timestamp::from_ms(NOW * 1000 + 999), BODY);
+        assert_eq!(headers["webhook-signature"], signature);
+        assert_eq!(headers["webhook-id"], id);
+        assert_eq!(headers["webhook-timestamp"], "1614265330");
+        let sent = format!(
+            "Webhook-Id: {id}\nWebhook-Timestamp: 1614265330\nWebhook-Signature: {signature}"
+        );
+        assert_eq!(verify(&signer, &sent, BODY, NOW), "taken");
+    }
+
+    #[test]
+    fn the_published_vector_of_github() {
+        let signer = signer(&Verify::Github, "It's a Secret to Everybody");
+        let signature = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+        let headers = signer.sign("dlv_1", Timestamp::from_ms(0), b"Hello, World!");
+        assert_eq!(headers["x-hub-signature-256"], signature);
+        assert_eq!(headers.len(), 1);
+        let sent = format!("X-Hub-Signature-256: {signature}");
+        assert_eq!(verify(&signer, &sent, b"Hello, World!", NOW), "taken");
+    }
+
+    #[test]
+    fn what_is_not_signed_as_standard_webhooks_is_refused() {
+        let signer = signer(&Verify::Standard, SECRET);
+        let good = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+        let id = "webhook-id: msg_p5jXN8AQM9LWM0D4loKWxJek";
+        let time = "webhook-timestamp: 1614265330";
+        let sig = |text: &str| format!("{id}\n{time}\nwebhook-signature: {text}");
+        let mismatch = "does not match";
+        for (sent, want) in [
+            (sig(good), "taken"),
+            (sig(&format!("v1,AAAA {good}")), "taken"),
+            (sig(&format!("{good} v2,x v1a,y")), "taken"),
+            (sig(good.trim_end_matches('=')), "taken"),
+            (sig(""), "exactly one webhook-signature"),
+            (sig("v1,"), mismatch),
+            (sig("v1"), mismatch),
+            (sig(&good[3..]), mismatch),
+            (sig(&good.replace("v1,", "v2,")), mismatch),
+            (sig(&good.replace("v1,", "v1a,")), mismatch),
+            (sig(&good[..20]), mismatch),
+            (sig(&good.replace("g0hM", "g0hN")), mismatch),
+            (sig("v1,!!!"), mismatch),
+            (sig(&format!("{good},{good}")), mismatch),
+            (format!("{}\nwebhook-signature: {good}", sig(good)), "exactly one webhook-signature"),
+            (format!("{id}\n{}", sig(good)), "exactly one webhook-id"),
+            (format!("{time}\n{}", sig(good)), "exactly one webhook-timestamp"),
+            (format!("{time}\nwebhook-signature: {good}"), "exactly one webhook-id"),
+            (format!("{id}\nwebhook-signature: {good}"), "exactly one webhook-timestamp"),
+            (format!("{id}\n{time}"), "exactly one webhook-signature"),
+            (String::new(), "exactly one webhook-id"),
+            (sig(good).replace("msg_p5", "msg_p6"), mismatch),
+            (sig(good).replace("1614265330", "1614265331"), mismatch),
+            (sig(good).replace("1614265330", "tomorrow"), mismatch),
+        ] {
+            let said = verify(&signer, &sent, BODY, NOW);
+            assert!(said.contains(want), "{sent}: {said}");
+        }
+        assert!(verify(&signer, &sig(good), b"{\"test\": 2432232315}", NOW).contains(mismatch));
+    }
+
+    #[test]
+    fn a_signature_is_good_for_five_minutes_both_ways() {
+        let standard = signer(&Verify::Standard, SECRET);
+        let with_time = configured_as("x-sig", Encoding::Hex, "", Some("x-time"));
+        let own = signer(&with_time, "s3cret");
+        for signer in [standard, own] {
+            let headers = signer.sign("m1", Timestamp::from_ms(NOW * 1000), BODY);
+            for (off, want) in [
+                (0, Ok(())),
+                (300_000, Ok(())),
+                (-300_000, Ok(())),
+                (300_001, Err(PushRefused::Stale(300))),
+                (-300_001, Err(PushRefused::Stale(300))),
+                (86_400_000, Err(PushRefused::Stale(300))),
+            ] {
+                let now = Timestamp::from_ms(NOW * 1000 + off);
+                let push = Push { headers: &headers, body: BODY, now };
+                assert_eq!(signer.verify(&push), want, "{off} ms off");
+            }
+        }
+    }
+
+    /// The time is part of what is signed, so only who has the secret can send these.
+    #[test]
+    fn a_signed_time_that_is_none_is_refused() {
+        let with_time = configured_as("x-sig", Encoding::Hex, "", Some("x-time"));
+        let signer = signer(&with_time, "s3cret");
+        for time in ["x", "1614265330.5", "+1614265330", "-5", "9223372036854775807", " "] {
+            let tag = tag(&signer.first, &[time.trim().as_bytes(), b".", BODY]);
+            let sent = format!("x-sig: {}\nx-time: {time}", Encoding::Hex.encode(&tag));
+            let said = verify(&signer, &sent, BODY, NOW);
+            let want = if time == " " { "exactly one timestamp" } else { "in seconds since 1970" };
+            assert!(said.contains(want), "{time}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_signed_as_configured_is_refused() {
+        let github = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+        let base64 = "dXEH6g6yUJ/CESIczphLijdXC211hsIsRvQ3nIsEPhc=";
+        let hex = configured_as("X-Sig", Encoding::Hex, "", None);
+        let prefixed = configured_as("X-Sig", Encoding::Base64, "hmac ", None);
+        for (scheme, sent, want) in [
+            (&hex, format!("x-sig: {github}"), "taken"),
+            (&hex, format!("x-sig: {}", github.to_uppercase()), "taken"),
+            (&hex, format!("x-sig: sha256={github}"), "not written as it should be"),
+            (&hex, format!("x-sig: {}", &github[..63]), "not written as it should be"),
+            (&hex, format!("x-sig: {}", &github[..62]), "does not match"),
+            (&hex, format!("x-sig: {github}00"), "does not match"),
+            (&hex, format!("x-sig: {}", github.replace('7', "g")), "not written as it should be"),
+            (&hex, format!("x-sig: {}", github.replace("757", "758")), "does not match"),
+            (&hex, "x-sig: ".to_owned(), "exactly one signature header"),
+            (&hex, format!("x-sig: {github}\nx-sig: {github}"), "exactly one signature header"),
+            (&hex, format!("x-other: {github}"), "exactly one signature header"),
+            (&prefixed, format!("x-sig: hmac {base64}"), "taken"),
+            (&prefixed, format!("x-sig: {base64}"), "not written as it should be"),
+            (&prefixed, "x-sig: hmac %%%".to_owned(), "not written as it should be"),
+            (&Verify::Github, format!("x-hub-signature-256: sha256={github}"), "taken"),
+            (&Verify::Github, format!("x-hub-signature-256: {github}"), "not written as"),
+            (&Verify::Github, format!("x-hub-signature: sha256={github}"), "exactly one signature"),
+            (
+                &Verify::Github,
+                "x-hub-signature: sha1=01dc10d0c83e72ed246219cdd91669667fe2ca59".to_owned(),
+                "exactly one signature header",
+            ),
+        ] {
+            let signer = signer(scheme, "It's a Secret to Everybody");
+            let said = verify(&signer, &sent, b"Hello, World!", NOW);
+            assert!(said.contains(want), "{sent}: {said}");
+        }
+    }
+
+    #[test]
+    fn each_takes_its_own_and_no_other_tunnels() {
+        let schemes = [
+            (Verify::Standard, SECRET, OTHER),
+            (Verify::Github, "ours", "theirs"),
+            (configured_as("x-sig", Encoding::Base64, "v0=", Some("x-time")), "ours", "theirs"),
+            (configured_as("x-sig", Encoding::Hex, "", None), "ours", "theirs"),
+        ];
+        let now = Timestamp::from_ms(NOW * 1000);
+        for (scheme, ours, theirs) in schemes {
+            let headers = signer(&scheme, ours).sign("m1", now, BODY);
+            let push = Push { headers: &headers, body: BODY, now };
+            assert_eq!(signer(&scheme, ours).verify(&push), Ok(()), "{scheme:?}");
+            let refused = signer(&scheme, theirs).verify(&push);
+            assert!(matches!(refused, Err(PushRefused::Unverified(_))), "{scheme:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_can_be_changed_without_losing_anything() {
+        let both = signer(&Verify::Standard, &format!("{OTHER} {SECRET}"));
+        let now = Timestamp::from_ms(NOW * 1000);
+        for secret in [SECRET, OTHER] {
+            let headers = signer(&Verify::Standard, secret).sign("m1", now, BODY);
+            assert_eq!(both.verify(&Push { headers: &headers, body: BODY, now }), Ok(()));
+        }
+        let first = signer(&Verify::Standard, OTHER).sign("m1", now, BODY);
+        assert_eq!(both.sign("m1", now, BODY), first);
+    }
+
+    #[test]
+    fn what_can_not_be_a_secret_or_a_header_does_not_start() {
+        let short = "whsec_AAECAwQFBgcICQoLDA0O";
+        let custom = |header, prefix, time| configured_as(header, Encoding::Hex, prefix, time);
+        for (verify, secret, want) in [
+            (Verify::Standard, "", "without a secret does not start"),
+            (Verify::Standard, "  ", "without a secret does not start"),
+            (Verify::Github, "", "without a secret does not start"),
+            (custom("x-sig", "", None), "\n", "without a secret does not start"),
+            (Verify::Standard, "whsec_", "openssl rand -base64 32"),
+            (Verify::Standard, "hunter2 is not base64!", "openssl rand -base64 32"),
+            (Verify::Standard, short, "openssl rand -base64 32"),
+            (Verify::Standard, &format!("{SECRET} {short}"), "openssl rand -base64 32"),
+            (custom("x sig", "", None), "s", "verify.hmac.header: \"x sig\""),
+            (custom("", "", None), "s", "verify.hmac.header: \"\""),
+            (custom("x-sig", "", Some("é")), "s", "verify.hmac.timestamp_header: \"é\""),
+            (custom("x-sig", "", Some("X-Sig")), "s", "must not be the same"),
+            (custom("x-sig", "a\nb", None), "s", "verify.hmac.prefix"),
+            (custom("x-sig", " a", None), "s", "verify.hmac.prefix"),
+        ] {
+            let error = Signer::new(&verify, &Secret::new(secret)).unwrap_err().to_string();
+            assert!(error.contains(want), "{verify:?}: {error}");
+            assert!(!error.contains("hunter2") && !error.contains("AAECAw"), "{error}");
+        }
+        for good in [SECRET, &SECRET[6..], "AAECAwQFBgcICQoLDA0ODw==", "AAECAwQFBgcICQoLDA0ODw"] {
+            assert!(Signer::new(&Verify::Standard, &Secret::new(good)).is_ok(), "{good}");
+        }
+    }
+
+    #[test]
+    fn a_signer_shows_nothing_of_its_keys() {
+        let shown = format!("{:?}", signer(&Verify::Github, "canary"));
+        assert!(!shown.contains("canary") && !shown.contains("99, 97, 110"), "{shown}");
+    }
+}

@@ -1,0 +1,412 @@
+//! Mails: looking, claiming, and saying what became of it.
+
+use axum::extract::State;
+use monoco_core::claim::{ClaimState, Workspace};
+use monoco_core::lease::LeaseLost;
+use monoco_core::mail::MailId;
+use monoco_core::time::Timestamp;
+use monoco_store::{ClaimStep, MailQuery, MailRow, StoreError};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
+
+use super::Api;
+use super::input::{self, Json, Paging, Query, Segments};
+use super::problem::{Problem, ProblemView};
+use super::trace::{TraceView, story};
+use crate::courier::locks::ClaimView;
+
+/// Most ids in one question about claims.
+const MAX_IDS: usize = 1_000;
+
+/// Longest reason, in bytes. Longer ones are cut.
+const MAX_REASON: usize = 4_096;
+
+/// A Mail, and how the workspace that asks stands to it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Mail)]
+pub struct MailView {
+    /// `id`, `msg_id`, `tunnel`, `session`, `participants`, `received_at`, `title`,
+    /// `binding`, `trust`, `messages`, `preview`, `file`, `sha256`
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    entry: Value,
+    /// Where its file is: `inbound`, `archive`, `deadletter` or `gone`
+    place: &'static str,
+    /// NEW, CLAIMED, COMPLETED or DEADLETTER, for this workspace
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claim: Option<ClaimView>,
+}
+
+/// A page of Mails.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Mails)]
+pub struct MailsView {
+    messages: Vec<MailView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// One Mail with its text.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = WholeMail)]
+pub struct WholeMailView {
+    #[serde(flatten)]
+    mail: MailView,
+    /// Every workspace's claim on it
+    claims: Vec<ClaimView>,
+    /// The MsgObject; none when it is damaged
+    #[schema(value_type = Option<Object>)]
+    msg: Option<Value>,
+}
+
+/// Claims of one workspace.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Claims)]
+pub struct ClaimsView {
+    claims: Vec<ClaimView>,
+}
+
+/// Which Mails.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct MailsQuery {
+    /// Whose claims count; without it the shared ones
+    workspace: Option<String>,
+    /// Only those with this status: NEW, CLAIMED, COMPLETED or DEADLETTER
+    status: Option<String>,
+    /// Only those of this provider
+    provider: Option<String>,
+    /// Only those that became Mails then or later, RFC 3339
+    since: Option<String>,
+    /// Only those in whose title, names or text's start this occurs. A page looks at
+    /// 10000 Mails; when it ends there, `next_cursor` says where to go on.
+    q: Option<String>,
+    /// Where the last page ended: its `next_cursor`
+    cursor: Option<String>,
+    /// Most Mails to return, 1 to 1000
+    limit: Option<i64>,
+    /// `newest` first (the default) or `oldest` first
+    order: Option<String>,
+}
+
+/// Whose claim.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct WorkspaceQuery {
+    /// Whose claim to show; without it the shared one
+    workspace: Option<String>,
+}
+
+/// Which claims.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StatusBody {
+    /// Whose claims; without it the shared ones
+    workspace: Option<String>,
+    /// Of which Mails, 1000 at most
+    ids: Vec<String>,
+}
+
+/// Who wants a Mail, and for how long.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimBody {
+    /// Who: agents of one workspace exclude each other
+    agent_id: String,
+    /// For how many seconds, 1 to 86400; without it as configured, 300
+    timeout: Option<i64>,
+    /// For which workspace; without it the shared one
+    workspace: Option<String>,
+}
+
+/// Who wants to keep a Mail for longer.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenewBody {
+    agent_id: String,
+    workspace: Option<String>,
+    /// The epoch the claim came with; without it the agent is checked by name
+    epoch: Option<i64>,
+    timeout: Option<i64>,
+}
+
+/// Who is done with a Mail.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CompleteBody {
+    agent_id: String,
+    workspace: Option<String>,
+    /// The epoch the claim came with; without it the agent is checked by name
+    epoch: Option<i64>,
+}
+
+/// Who could not deal with a Mail, and why.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FailBody {
+    agent_id: String,
+    /// For whoever looks at it next
+    reason: Option<String>,
+    /// Whether another try may help; true unless said otherwise
+    retryable: Option<bool>,
+    workspace: Option<String>,
+    /// The epoch the claim came with; without it the agent is checked by name
+    epoch: Option<i64>,
+}
+
+/// List Mails
+#[utoipa::path(
+    get, path = "/api/v1/messages", tag = "mails", params(MailsQuery),
+    responses((status = 200, body = MailsView), (status = "4XX", body = ProblemView))
+)]
+pub async fn list(
+    State(api): State<Api>,
+    Query(asked): Query<MailsQuery>,
+) -> Result<axum::Json<MailsView>, Problem> {
+    let MailsQuery { workspace, status, provider, since, q, cursor, limit, order } = asked;
+    let window = Paging { cursor, limit, order }.window("mails")?;
+    let status = status.map(|word| {
+        ClaimState::parse(&word.to_uppercase()).ok_or_else(|| {
+            let known = ClaimState::ALL.map(ClaimState::as_str).join(", ");
+            Problem::bad_parameter("status", format!("want one of {known}"))
+        })
+    });
+    let since = since.map(|text| Timestamp::from_rfc3339(&text));
+    let query = MailQuery {
+        workspace: named(workspace).map_err(|error| Problem::bad_parameter("workspace", error))?,
+        status: status.transpose()?,
+        provider,
+        since: since.transpose().map_err(|error| Problem::bad_parameter("since", error))?,
+        text: q,
+    };
+    let page = api.center.store().mails(query, window.clone()).await?;
+    let next_cursor = input::next_cursor("mails", &window, page.next);
+    let messages = page.entries.into_iter().map(MailView::from).collect();
+    Ok(axum::Json(MailsView { messages, next_cursor }))
+}
+
+/// Show one Mail
+#[utoipa::path(
+    get, path = "/api/v1/messages/{id}", tag = "mails", params(WorkspaceQuery),
+    params(("id" = String, Path, description = "The id of the Mail")),
+    responses((status = 200, body = WholeMailView), (status = "4XX", body = ProblemView))
+)]
+pub async fn mail(
+    State(api): State<Api>,
+    path: Segments,
+    Query(WorkspaceQuery { workspace }): Query<WorkspaceQuery>,
+) -> Result<axum::Json<WholeMailView>, Problem> {
+    let id = mail_id(&path)?;
+    let workspace = named(workspace).map_err(|error| Problem::bad_parameter("workspace", error))?;
+    let store = api.center.store();
+    let row = store.mail(&id, &workspace).await?;
+    let claims = store.claims(&id).await?;
+    let msg = match store.object(row.entry.msg_id).await {
+        Ok(bytes) => serde_json::from_slice(&bytes).ok(),
+        Err(StoreError::Damaged { .. } | StoreError::Missing { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let claims = claims.iter().map(ClaimView::from).collect();
+    Ok(axum::Json(WholeMailView { mail: row.into(), claims, msg }))
+}
+
+/// Follow one Mail through everything that happened to it
+#[utoipa::path(
+    get, path = "/api/v1/messages/{id}/trace", tag = "mails",
+    params(("id" = String, Path, description = "The id of the Mail")),
+    responses((status = 200, body = TraceView), (status = "4XX", body = ProblemView))
+)]
+pub async fn trace(
+    State(api): State<Api>,
+    path: Segments,
+) -> Result<axum::Json<TraceView>, Problem> {
+    story(&api, &mail_id(&path)?.to_string()).await
+}
+
+/// Show a workspace's claims on some Mails
+///
+/// Mails that it never claimed are NEW, and not listed.
+#[utoipa::path(
+    post, path = "/api/v1/messages/status", tag = "mails", request_body = StatusBody,
+    responses((status = 200, body = ClaimsView), (status = "4XX", body = ProblemView))
+)]
+pub async fn status(
+    State(api): State<Api>,
+    Json(StatusBody { workspace, ids }): Json<StatusBody>,
+) -> Result<axum::Json<ClaimsView>, Problem> {
+    let workspace = named(workspace).map_err(|error| Problem::bad_field("workspace", error))?;
+    if ids.len() > MAX_IDS {
+        return Err(Problem::bad_field("ids", format!("{MAX_IDS} is the most")));
+    }
+    let mut claims = Vec::new();
+    for id in ids {
+        let id: MailId = id.parse().map_err(|error| Problem::bad_field("ids", error))?;
+        match api.center.store().mail(&id, &workspace).await {
+            Ok(row) => claims.extend(row.claim.as_ref().map(ClaimView::from)),
+            Err(StoreError::Missing { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(axum::Json(ClaimsView { claims }))
+}
+
+/// Claim a Mail
+///
+/// It is the agent's until the time is over; two agents of one workspace exclude each
+/// other, two workspaces do not. 409 `claimed` says who has it, 409 `not_due` when it
+/// may be claimed after a failure.
+#[utoipa::path(
+    post, path = "/api/v1/messages/{id}/claim", tag = "mails", request_body = ClaimBody,
+    params(("id" = String, Path, description = "The id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+)]
+pub async fn claim(
+    State(api): State<Api>,
+    path: Segments,
+    Json(ClaimBody { agent_id, timeout, workspace }): Json<ClaimBody>,
+) -> Result<axum::Json<ClaimView>, Problem> {
+    let id = mail_id(&path)?;
+    let workspace = named(workspace).map_err(|error| Problem::bad_field("workspace", error))?;
+    let holder = agent(agent_id)?;
+    let term = match timeout {
+        Some(_) => input::term("timeout", timeout)?,
+        None => api.claims().term,
+    };
+    let (retry, now) = (api.claims().retry, api.center.now());
+    let claimed = api.center.store().claim(&id, &workspace, holder, term, retry, now).await;
+    Ok(axum::Json(ClaimView::from(&claimed.map_err(refused)?)))
+}
+
+/// Keep a claim for longer
+#[utoipa::path(
+    post, path = "/api/v1/messages/{id}/renew", tag = "mails", request_body = RenewBody,
+    params(("id" = String, Path, description = "The id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+)]
+pub async fn renew(
+    State(api): State<Api>,
+    path: Segments,
+    Json(RenewBody { agent_id, workspace, epoch, timeout }): Json<RenewBody>,
+) -> Result<axum::Json<ClaimView>, Problem> {
+    let term = match timeout {
+        Some(_) => input::term("timeout", timeout)?,
+        None => api.claims().term,
+    };
+    settle(&api, &path, agent_id, workspace, epoch, ClaimStep::Renew(term)).await
+}
+
+/// Say that a Mail is dealt with
+///
+/// Its file moves to the archive when no other workspace is at it.
+#[utoipa::path(
+    post, path = "/api/v1/messages/{id}/complete", tag = "mails", request_body = CompleteBody,
+    params(("id" = String, Path, description = "The id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+)]
+pub async fn complete(
+    State(api): State<Api>,
+    path: Segments,
+    Json(CompleteBody { agent_id, workspace, epoch }): Json<CompleteBody>,
+) -> Result<axum::Json<ClaimView>, Problem> {
+    settle(&api, &path, agent_id, workspace, epoch, ClaimStep::Complete).await
+}
+
+/// Say that a Mail could not be dealt with
+///
+/// It may be claimed again after 1 s, 2 s and 4 s; the fourth failure, or one that no
+/// other try can help, makes it a dead letter.
+#[utoipa::path(
+    post, path = "/api/v1/messages/{id}/fail", tag = "mails", request_body = FailBody,
+    params(("id" = String, Path, description = "The id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+)]
+pub async fn fail(
+    State(api): State<Api>,
+    path: Segments,
+    Json(FailBody { agent_id, reason, retryable, workspace, epoch }): Json<FailBody>,
+) -> Result<axum::Json<ClaimView>, Problem> {
+    let mut reason = reason.unwrap_or_else(|| "no reason given".to_owned());
+    reason.truncate(reason.floor_char_boundary(MAX_REASON));
+    let retry = api.claims().retry;
+    let step = ClaimStep::Fail { reason, retryable: retryable.unwrap_or(true), retry };
+    settle(&api, &path, agent_id, workspace, epoch, step).await
+}
+
+/// Put a dead letter back, with all its tries
+#[utoipa::path(
+    post, path = "/api/v1/messages/{id}/revive", tag = "mails", params(WorkspaceQuery),
+    params(("id" = String, Path, description = "The id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+)]
+pub async fn revive(
+    State(api): State<Api>,
+    path: Segments,
+    Query(WorkspaceQuery { workspace }): Query<WorkspaceQuery>,
+) -> Result<axum::Json<ClaimView>, Problem> {
+    let id = mail_id(&path)?;
+    let workspace = named(workspace).map_err(|error| Problem::bad_parameter("workspace", error))?;
+    let revived = api.center.store().revive_claim(&id, &workspace, api.center.now()).await;
+    Ok(axum::Json(ClaimView::from(&revived.map_err(refused)?)))
+}
+
+async fn settle(
+    api: &Api,
+    path: &Segments,
+    agent_id: String,
+    workspace: Option<String>,
+    epoch: Option<i64>,
+    step: ClaimStep,
+) -> Result<axum::Json<ClaimView>, Problem> {
+    let id = mail_id(path)?;
+    let workspace = named(workspace).map_err(|error| Problem::bad_field("workspace", error))?;
+    agent(agent_id.clone())?;
+    let guard = input::guard(epoch, Some(agent_id))?;
+    let now = api.center.now();
+    let settled = api.center.store().settle_claim(&id, &workspace, guard, step, now).await;
+    Ok(axum::Json(ClaimView::from(&settled.map_err(refused)?)))
+}
+
+/// The Mail that the path names. What can't be an id is no Mail either.
+fn mail_id(path: &Segments) -> Result<MailId, Problem> {
+    path.text("id").parse().map_err(|_| {
+        StoreError::Missing { what: "Mail", key: path.text("id").chars().take(80).collect() }.into()
+    })
+}
+
+fn named(workspace: Option<String>) -> Result<Workspace, monoco_core::claim::BadWorkspace> {
+    workspace.map_or_else(|| Ok(Workspace::shared()), Workspace::new)
+}
+
+fn agent(name: String) -> Result<monoco_core::lease::Holder, Problem> {
+    monoco_core::lease::Holder::new(name).map_err(|error| Problem::bad_field("agent_id", error))
+}
+
+/// Claims are refused in words of their own.
+fn refused(error: StoreError) -> Problem {
+    match &error {
+        StoreError::LeaseLost(LeaseLost::Held(lease)) => Problem::claimed(lease),
+        StoreError::WrongState(wrong) => match wrong.from {
+            "COMPLETED" => Problem::ended("completed", "this workspace is done with it"),
+            "DEADLETTER" => Problem::ended("dead", "this workspace gave it up; revive it first"),
+            "NEW" => {
+                Problem::ended("not_claimed", "nobody of this workspace has claimed it")
+            }
+            _ => error.into(),
+        },
+        _ => error.into(),
+    }
+}
+
+impl From<MailRow> for MailView {
+    fn from(row: MailRow) -> Self {
+        let state = row.claim.as_ref().map_or(ClaimState::New, |it| it.claiming.state.name());
+        Self {
+            entry: json!(row.entry),
+            place: row.place.as_str(),
+            status: state.as_str(),
+            claim: row.claim.as_ref().map(ClaimView::from),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What a reload changes, in words, and which of it must wait for a restart.
+
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use super::{AdapterConfig, Config, TunnelConfig};
+
+/// One thing that a new config says differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What, without secrets.
+    pub what: String,
+    /// Whether it counts at once; else it needs a restart.
+    pub live: bool,
+}
+
+impl Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = if self.live { "" } else { " (after a restart)" };
+        write!(f, "{}{end}", self.what)
+    }
+}
+
+impl Config {
+    /// What `new` says differently.
+    pub fn changes(&self, new: &Self) -> Vec<Change> {
+        let mut changes = Changes::default();
+        changes.waits("owner", &self.owner, &new.owner);
+        changes.waits("host", &self.host, &new.host);
+        changes.waits("port", &self.port, &new.port);
+        changes.waits("webhook_port", &self.webhook_port, &new.webhook_port);
+        let root = |config: &Self| match &config.mailbox_root {
+            Some(root) => root.display().to_string(),
+            None => "the default".to_owned(),
+        };
+        changes.waits("mailbox_root", &root(self), &root(new));
+        if self.store != new.store {
+            changes.0.push(Change { what: "store".to_owned(), live: false });
+        }
+        changes.live("log_level", &self.log_level, &new.log_level);
+        changes.debounce("", self.debounce, new.debounce);
+        let (old_claims, new_claims) = (&self.claims, &new.claims);
+        let secs = |config: &Self| config.claims.term.length().as_secs();
+        changes.live("claims timeout_s", &secs(self), &secs(new));
+        let retries = |config: &Self| config.claims.retry.tries.map_or(0, |tries| tries - 1);
+        changes.live("claims max_retries", &retries(self), &retries(new));
+        let (old_retry, new_retry) = (old_claims.retry, new_claims.retry);
+        changes.ms("claims backoff_ms", old_retry.first, new_retry.first);
+        changes.ms("claims max_backoff_ms", old_retry.longest, new_retry.longest);
+        let (old, kept) = (self.retention, new.retention);
+        changes.live("retention archive_days", &old.archive_days, &kept.archive_days);
+        changes.live("retention trash_days", &old.trash_days, &kept.trash_days);
+        changes.live("retention events_days", &old.events_days, &kept.events_days);
+        changes.tunnels(self, new);
+        changes.0
+    }
+
+    /// This config with all of `new` that counts at once.
+    #[must_use]
+    pub fn reloaded(&self, new: Self) -> Self {
+        Self {
+            owner: self.owner.clone(),
+            host: self.host,
+            port: self.port,
+            webhook_port: self.webhook_port,
+            mailbox_root: self.mailbox_root.clone(),
+            store: self.store,
+            ..new
+        }
+    }
+}
+
+impl TunnelConfig {
+    /// The settings that `new` has differently, by name. None: it may run on as it is.
+    pub fn changes(&self, new: &Self) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        let mut note = |name, differs: bool| {
+            if differs {
+                names.push(name);
+            }
+        };
+        note("provider", self.provider != new.provider);
+        note("enabled", self.enabled != new.enabled);
+        note("strangers", self.strangers != new.strangers);
+        note("debounce", self.debounce != new.debounce);
+        note("binding", self.binding != new.binding);
+        note("bindings", self.bindings != new.bindings);
+        if let (AdapterConfig::Webhook(old), AdapterConfig::Webhook(new)) =
+            (&self.adapter, &new.adapter)
+        {
+            note("verify", old.verify != new.verify);
+            note("secret", old.secret != new.secret);
+            note("send_to", old.send_to != new.send_to);
+            note("map", old.map != new.map);
+            note("idempotent", old.idempotent != new.idempotent);
+            note("allow_private", old.allow_private != new.allow_private);
+        }
+        names
+    }
+}
+
+#[derive(Default)]
+struct Changes(Vec<Change>);
+
+impl Changes {
+    fn note(&mut self, name: &str, old: &impl Display, new: &impl Display, live: bool) {
+        let (old, new) = (old.to_string(), new.to_string());
+        if old != new {
+            self.0.push(Change { what: format!("{name}: {old} becomes {new}"), live });
+        }
+    }
+
+    fn live(&mut self, name: &str, old: &impl Display, new: &impl Display) {
+        self.note(name, old, new, true);
+    }
+
+    fn waits(&mut self, name: &str, old: &impl Display, new: &impl Display) {
+        self.note(name, old, new, false);
+    }
+
+    fn ms(&mut self, name: &str, old: Duration, new: Duration) {
+        self.live(name, &old.as_millis(), &new.as_millis());
+    }
+
+    fn debounce(
+        &mut self,
+        of: &str,
+        old: monoco_core::merge::Debounce,
+        new: monoco_core::merge::Debounce,
+    ) {
+        self.ms(&format!("{of}debounce window_ms"), old.window, new.window);
+        self.ms(&format!("{of}debounce max_wait_ms"), old.max_wait, new.max_wait);
+    }
+
+    fn tunnels(&mut self, old: &Config, new: &Config) {
+        let mut say = |what: String| self.0.push(Change { what, live: true });
+        for (id, tunnel) in old.running() {
+            match new.tunnels.get(id) {
+                Some(next) if next.enabled => {
+                    let names = tunnel.changes(next);
+                    if !names.is_empty() {
+                        say(format!("tunnel {id}: changed {}", names.join(", ")));
+                    }
+                }
+                Some(_) => say(format!("tunnel {id}: turned off")),
+                None => say(format!("tunnel {id}: removed")),
+            }
+        }
+        for (id, _) in new.running() {
+            match old.tunnels.get(id) {
+                Some(before) if before.enabled => {}
+                Some(_) => say(format!("tunnel {id}: turned on")),
+                None => say(format!("tunnel {id}: added")),
+            }
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! What the config takes, what it refuses, and what it never shows.
+
+use super::*;
+
+/// A secret of Standard Webhooks.
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+/// The environment of all these tests.
+fn env(name: &str) -> Option<String> {
+    match name {
+        "HOME" => Some("/home/ann".to_owned()),
+        "CI_SECRET" => Some(SECRET.to_owned()),
+        "GITHUB_SECRET" => Some("hush-hush".to_owned()),
+        "PORT" => Some("9000".to_owned()),
+        "EMPTY" => Some(String::new()),
+        _ => None,
+    }
+}
+
+#[track_caller]
+fn good(text: &str) -> Config {
+    Config::parse(text, &env).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+#[track_caller]
+fn bad(text: &str) -> String {
+    match Config::parse(text, &env) {
+        Ok(config) => panic!("taken:\n{text}\n{config:#?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// A config with one webhook tunnel that has these keys.
+fn hook(keys: &str) -> String {
+    format!("courier: {{adapters: {{ci: {{provider: webhook, {keys}}}}}}}")
+}
+
+#[test]
+fn an_empty_file_is_a_valid_one() {
+    for text in [
+        "",
+        "\n\n",
+        "# nothing yet\n",
+        "---\n",
+        "courier:\n",
+        "courier: {}\n",
+        "courier:\n  service:\n  storage:\n  debounce:\n  claims:\n  retention:\n  adapters:\n",
+        "courier: {adapters: {stub: }}",
+        "\u{feff}courier: {}\n",
+    ] {
+        let config = good(text);
+        assert_eq!(config.owner, default_owner());
+        assert_eq!((config.host.to_string().as_str(), config.port), ("127.0.0.1", 8644));
+        assert_eq!((config.webhook_port, config.log_level), (8645, Level::INFO));
+        assert_eq!(config.debounce, Debounce::DEFAULT);
+        assert_eq!(config.claims, Claims { term: Term::DEFAULT, retry: Retry::CLAIM });
+        let Retention { archive_days, trash_days, events_days } = config.retention;
+        assert_eq!((archive_days, trash_days, events_days), (30, 30, 90));
+        let home = Home::new("/home/ann/.monoco".into());
+        assert_eq!(config.mailbox(&home), Path::new("/home/ann/.monoco/mailbox"));
+        let names: Vec<_> =
+            config.running().map(|(id, tunnel)| (id.as_str(), &tunnel.provider)).collect();
+        assert_eq!(names, [("stub", &"stub".to_owned())]);
+    }
+}
+
+#[test]
+fn the_example_of_the_design_is_taken() {
+    let config = good(
+        "# ~/.monoco/courier/config.yaml
+courier:
+  owner: did:monoco:me           # whose INBOX direct messages reach
+  service:   { host: localhost, port: 8644, webhook_port: 8645, log_level: info }
+  storage:   { mailbox_root: ~/.monoco/mailbox, store: sqlite }      # or postgres://…
+  debounce:  { window_ms: 5000, max_wait_ms: 30000 }
+  claims:    { timeout_s: 300, max_retries: 3, backoff_ms: 1000, max_backoff_ms: 30000 }
+  retention: { archive_days: 30, trash_days: 30, events_days: 90 }
+  adapters:                      # one entry, one tunnel; its key is the tunnel's id
+    github:    { provider: webhook, verify: github, secret: '${GITHUB_SECRET}', binding: alpha }
+    ci:        { provider: webhook, verify: standard, secret: '${CI_SECRET}', send_to: https://ci.example.com/hook,
+                 debounce: { window_ms: 1000 }, strangers: accept }
+",
+    );
+    assert_eq!(config.mailbox_root.as_deref(), Some(Path::new("/home/ann/.monoco/mailbox")));
+    let tunnel = |name: &str| &config.tunnels[&name.parse::<TunnelId>().unwrap()];
+    let github = tunnel("github");
+    assert_eq!(github.label("any"), Some("alpha"));
+    let AdapterConfig::Webhook(settings) = &github.adapter else { panic!("{github:?}") };
+    assert_eq!(settings.verify, webhook::Verify::Github);
+    assert_eq!(settings.secret.expose(), "hush-hush");
+    let ci = tunnel("ci");
+    assert_eq!(ci.debounce.window, Duration::from_secs(1));
+    assert_eq!(ci.debounce.max_wait, Duration::from_secs(30), "the rest is the courier's");
+    let AdapterConfig::Webhook(settings) = &ci.adapter else { panic!("{ci:?}") };
+    assert_eq!(settings.secret.expose(), SECRET);
+    assert_eq!(settings.send_to.as_deref(), Some("https://ci.example.com/hook"));
+}
+
+#[test]
+fn what_is_not_built_yet_says_so() {
+    for (tunnel, provider) in [
+        ("dingtalk:  { enabled: true, app_key: k, app_secret: s }", "dingtalk"),
+        ("lark-main: { provider: lark, mode: stream, bindings: { oc_42: alpha } }", "lark"),
+        ("slack: { token: x }", "slack"),
+        ("telegram:", "telegram"),
+        ("work-mail: { provider: email, imap: { host: imap.example.com, port: 993 } }", "email"),
+    ] {
+        let said = bad(&format!("courier: {{adapters: {{{tunnel}}}}}"));
+        let wanted = format!("the provider {provider} is not in this version");
+        assert!(said.contains(&wanted), "{tunnel}: {said}");
+    }
+    let said = bad("courier: {storage: {store: 'postgres://me:hunter2@db/monoco'}}");
+    assert!(said.contains("not in this version") && !said.contains("hunter2"), "{said}");
+    let said = bad("courier: {pipeline: {queue: store}}");
+    assert_eq!(said, "courier.pipeline: not in this version");
+}
+
+#[test]
+fn a_misspelt_key_is_named_with_the_nearest_known_one() {
+    for (text, wanted) in [
+        ("currier: {}", "line 1, column 1: unknown key `currier`, did you mean `courier`?"),
+        (
+            "courier:\n  debounse: {}",
+            "line 2, column 3: unknown key `debounse`, did you mean `debounce`?",
+        ),
+        (
+            "courier:\n  service:\n    prot: 1",
+            "line 3, column 5: unknown key `prot`, did you mean `port`?",
+        ),
+        ("courier: {storage: {mailboxroot: /x}}", "did you mean `mailbox_root`?"),
+        ("courier: {debounce: {windowms: 1}}", "did you mean `window_ms`?"),
+        ("courier: {claims: {timeout: 1}}", "did you mean `timeout_s`?"),
+        ("courier: {retention: {archive_day: 1}}", "did you mean `archive_days`?"),
+        ("courier: {adapters: {stub: {enable: true}}}", "did you mean `enabled`?"),
+        ("courier: {zzzzzzzzzzzzz: 1}", "unknown key `zzzzzzzzzzzzz`, known are owner, service"),
+        (&hook("secrets: x"), "did you mean `secret`?"),
+        (&hook("secret: x, debounce: {window: 1}"), "did you mean `window_ms`?"),
+        (&hook("secret: x, map: {txt: /a}"), "did you mean `text`?"),
+        (&hook("secret: x, verify: {haeder: X-Sig}"), "did you mean `header`?"),
+        ("courier: {\"\\u001b[31m\": 1}", "unknown key `\\u{1b}[31m`"),
+    ] {
+        let said = bad(text);
+        assert!(said.contains(wanted), "{text}\nsaid   {said}\nwanted {wanted}");
+        assert!(said.starts_with("line "), "{said}");
+    }
+}
+
+#[test]
+fn bad_values_are_refused_with_what_is_wanted() {
+    for (text, wanted) in [
+        ("courier: {owner: ann}", "courier.owner: "),
+        ("courier: {service: {host: 0.0.0.0}}", "courier.service.host: only localhost"),
+        ("courier: {service: {host: example.com}}", "put a proxy with TLS in front"),
+        (
+            "courier: {service: {port: 65536}}",
+            "courier.service.port: want a number from 0 to 65535, found \"65536\"",
+        ),
+        ("courier: {service: {port: -1}}", "found \"-1\""),
+        ("courier: {service: {port: 80.5}}", "found \"80.5\""),
+        ("courier: {service: {port: [1]}}", "line 1, column 26: want"),
+        (
+            "courier: {service: {port: 8645}}",
+            "courier.service.webhook_port: must not be that of the API",
+        ),
+        (
+            "courier: {service: {log_level: inof}}",
+            "want error, warn, info, debug or trace; found \"inof\", did you mean info?",
+        ),
+        (
+            "courier: {storage: {mailbox_root: mail}}",
+            "want an absolute path or one of ~/; found \"mail\"",
+        ),
+        ("courier: {storage: {mailbox_root: ~bob/mail}}", "want an absolute path"),
+        ("courier: {storage: {store: mysql}}", "courier.storage.store: unknown; want sqlite"),
+        (
+            "courier: {debounce: {window_ms: 600001}}",
+            "courier.debounce.window_ms: want a number from 0 to 600000",
+        ),
+        (
+            "courier: {debounce: {window_ms: 31000}}",
+            "courier.debounce.max_wait_ms: 30000 is less than window_ms, 31000",
+        ),
+        (
+            "courier: {claims: {timeout_s: 0}}",
+            "courier.claims.timeout_s: want a number from 1 to 86400",
+        ),
+        ("courier: {claims: {max_retries: many}}", "found \"many\""),
+        (
+            "courier: {claims: {backoff_ms: 5000, max_backoff_ms: 10}}",
+            "10 is less than backoff_ms, 5000",
+        ),
+        ("courier: {retention: {archive_days: 0}}", "want a number from 1 to 36500"),
+        ("courier: {adapters: {CI: {provider: webhook}}}", "courier.adapters.CI: "),
+        ("courier: {adapters: {ci: {}}}", "courier.adapters.ci: `provider` is missing"),
+        (
+            "courier: {adapters: {ci: {provider: webhok}}}",
+            "unknown provider \"webhok\", did you mean webhook?",
+        ),
+        ("courier: {adapters: {slack: {provider: webhook}}}", "its name says slack"),
+        (
+            "courier: {adapters: {stub: {secret: x}}}",
+            "courier.adapters.stub.secret: a tunnel of the provider stub takes no such key",
+        ),
+        (
+            "courier: {adapters: {stub: {enabled: yes}}}",
+            "courier.adapters.stub.enabled: want true or false; found \"yes\"",
+        ),
+        ("courier: {adapters: {stub: {strangers: droop}}}", "did you mean drop?"),
+        (
+            "courier: {adapters: {stub: {binding: ''}}}",
+            "courier.adapters.stub.binding: want a label",
+        ),
+        (
+            "courier: {adapters: {stub: {bindings: {c1: \"a\\nb\"}}}}",
+            "courier.adapters.stub.bindings.c1: want a label",
+        ),
+        (
+            &hook("verify: github"),
+            "courier.adapters.ci.secret: missing or empty: a tunnel without a secret does not start",
+        ),
+        (&hook("verify: github, secret: ''"), "a tunnel without a secret does not start"),
+        (&hook("verify: github, secret: '${EMPTY}'"), "a tunnel without a secret does not start"),
+        (&hook("verify: github, secret: a, secret_file: /b"), "there is a `secret` as well"),
+        (
+            &hook("verify: github, secret_file: /nowhere/at/all"),
+            "courier.adapters.ci.secret_file: can't read /nowhere/at/all",
+        ),
+        (&hook("verify: githib, secret: a"), "did you mean github?"),
+        (&hook("verify: {encoding: hex}, secret: a"), "`header` is missing"),
+        (&hook("verify: {header: X-Sig, encoding: hax}, secret: a"), "did you mean hex?"),
+        (
+            &hook("verify: github, secret: a, send_to: 'file:///etc/passwd'"),
+            "courier.adapters.ci.send_to: ",
+        ),
+        (&hook("verify: github, secret: a, allow_private: maybe"), "want true or false"),
+        (
+            &hook("verify: github, secret: '${NOT_SET}'"),
+            "courier.adapters.ci.secret: the variable NOT_SET is not set",
+        ),
+        (
+            "courier: {service: {port: '${NOT_SET}'}}",
+            "courier.service.port: the variable NOT_SET is not set",
+        ),
+        ("courier: {service: {port: 1, port: 2}}", "the key `port` is there twice"),
+        ("courier: {}\n---\ncourier: {}\n", "second document"),
+        ("courier: &a {owner: *a}", "anchors and aliases are not taken"),
+        ("courier: [", "not YAML"),
+        ("courier: 1", "want keys and values here"),
+        ("- a", "want keys and values here"),
+    ] {
+        let said = bad(text);
+        assert!(said.contains(wanted), "{text}\nsaid   {said}\nwanted {wanted}");
+    }
+    let deep = format!("courier: {}{}", "{a: ".repeat(100), "}".repeat(100));
+    assert!(bad(&deep).contains("too deep"), "{}", bad(&deep));
+}
+
+#[test]
+fn values_of_every_kind_may_come_from_variables() {
+    let config = good("courier: {service: {port: '${PORT}', webhook_port: \"${WEB:-9001}\"}}");
+    assert_eq!((config.port, config.webhook_port), (9000, 9001));
+    let config = good("courier:\n  service:\n    port: ${PORT}\n");
+    assert_eq!(config.port, 9000);
+    let config = good(
+        "courier: {storage: {mailbox_root: '${HOME}/m'}, adapters: {stub: {binding: '$${x}'}}}",
+    );
+    assert_eq!(config.mailbox_root.as_deref(), Some(Path::new("/home/ann/m")));
+    let stub = &config.tunnels[&"stub".parse::<TunnelId>().unwrap()];
+    assert_eq!(stub.binding.as_deref(), Some("${x}"));
+}
+
+#[test]
+fn a_tunnel_that_is_off_may_be_half_done() {
+    let config = good(&hook("enabled: false"));
+    assert_eq!(config.tunnels.len(), 2);
+    let running: Vec<_> = config.running().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(running, ["stub"]);
+    let config = good("courier: {adapters: {stub: {enabled: false}}}");
+    assert_eq!(config.running().count(), 0);
+}
+
+#[test]
+fn the_secret_may_be_in_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("secret");
+    std::fs::write(&path, format!("{SECRET}\r\n")).unwrap();
+    let config = good(&hook(&format!("secret_file: {}", path.display())));
+    let ci = &config.tunnels[&"ci".parse::<TunnelId>().unwrap()];
+    let AdapterConfig::Webhook(settings) = &ci.adapter else { panic!("{ci:?}") };
+    assert_eq!(settings.secret.expose(), SECRET);
+    std::fs::write(&path, "\n").unwrap();
+    assert!(bad(&hook(&format!("secret_file: {}", path.display()))).contains("empty"));
+}
+
+#[test]
+fn no_error_and_no_debug_output_shows_a_secret() {
+    let config = good(&hook("secret: '${CI_SECRET}'"));
+    assert!(!format!("{config:?}").contains("MfKQ9r8"), "{config:?}");
+    // Whatever is wrong around it, and wherever it got to by mistake.
+    const LOUD: &str = "hunter2-hunter2";
+    for text in [
+        hook(&format!("secret: {LOUD}, verify: standard")),
+        hook(&format!("secret: {LOUD}, verify: githib")),
+        hook(&format!("secret: [{LOUD}]")),
+        hook(&format!("secret: {{{LOUD}: 1}}")),
+        hook(&format!("secret: {LOUD}, secret: {LOUD}")),
+        hook(&format!("secret: {LOUD}, send_to: 'ftp://x'")),
+        hook(&format!("secret: &{LOUD} a")),
+        hook(&format!("secret: *{LOUD}")),
+        hook(&format!("secret: !{LOUD} a")),
+        hook(&format!("map: {LOUD}")),
+        hook(&format!("debounce: {LOUD}")),
+        hook(&format!("secret: \"{LOUD}")),
+        hook(&format!("secret: '{LOUD}")),
+        hook(&format!("secret: {LOUD}, verify: {{header: X, prefix: [1]}}")),
+        format!("courier: {{adapters: {{ci: {LOUD}}}}}"),
+        format!("courier: {{adapters: [{LOUD}]}}"),
+        format!("courier: {{adapters: {LOUD}}}"),
+        format!(
+            "courier:\n  adapters:\n    ci:\n      provider: webhook\n      secret: {LOUD}: x\n"
+        ),
+        format!("courier:\n  adapters:\n    ci:\n      secret: {LOUD}\n     verify: x\n"),
+        format!("courier:\n\tadapters: {LOUD}\n"),
+        format!("courier: {{storage: {{store: {LOUD}}}}}"),
+    ] {
+        let said = bad(&text);
+        assert!(!said.contains("hunter2"), "{text}\n{said}");
+    }
+}
+
+#[test]
+fn a_missing_file_is_an_empty_one_unless_it_was_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yaml");
+    assert_eq!(Config::load(&path, false, &env).unwrap().port, 8644);
+    assert!(matches!(Config::load(&path, true, &env), Err(ConfigError::Read { .. })));
+    std::fs::write(&path, "courier: {service: {port: x}}").unwrap();
+    let said = Config::load(&path, false, &env).unwrap_err().to_string();
+    assert!(said.starts_with(&format!("{}: courier.service.port: ", path.display())), "{said}");
+    std::fs::write(&path, b"courier: \xff").unwrap();
+    assert!(Config::load(&path, false, &env).unwrap_err().to_string().contains("not UTF-8"));
+    std::fs::write(&path, "#".repeat(1 << 20)).unwrap();
+    assert!(Config::load(&path, false, &env).is_ok());
+    std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();
+    assert!(
+        Config::load(&path, false, &env).unwrap_err().to_string().contains("larger than 1 MiB")
+    );
+    assert!(Config::load(dir.path(), false, &env).is_err(), "a directory");
+}
+
+#[test]
+fn the_command_line_counts_more_than_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yaml");
+    std::fs::write(&path, "courier: {service: {port: 1000, webhook_port: 1001}}").unwrap();
+    let ports = |port, webhook_port| {
+        let source =
+            Source { path: path.clone(), explicit: true, port, webhook_port, debug: false };
+        let config = source.load().unwrap();
+        (config.port, config.webhook_port)
+    };
+    assert_eq!(ports(None, None), (1000, 1001));
+    assert_eq!(ports(Some(7), None), (7, 1001));
+    assert_eq!(ports(None, Some(8)), (1000, 8));
+    assert_eq!(ports(Some(0), None), (0, 0), "any port means any port for both");
+    let source = Source { path, explicit: true, port: None, webhook_port: None, debug: true };
+    assert_eq!(source.load().unwrap().log_level, Level::DEBUG);
+}
+
+#[test]
+fn commands_find_the_mailbox_whatever_else_the_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = Home::new(dir.path().to_owned());
+    assert_eq!(mailbox(&home).unwrap(), dir.path().join("mailbox"));
+    std::fs::create_dir(dir.path().join("courier")).unwrap();
+    let text = "courier: {storage: {mailbox_root: /m}, adapters: {ci: {secret: '${NOT_SET}'}}}";
+    std::fs::write(home.config(), text).unwrap();
+    assert_eq!(mailbox(&home).unwrap(), Path::new("/m"));
+}
+
+#[test]
+fn a_reload_says_what_changes_and_what_must_wait() {
+    let old = good(&hook("secret: '${CI_SECRET}'"));
+    let same: Vec<Change> = old.changes(&good(&hook("secret: '${CI_SECRET}'")));
+    assert_eq!(same, []);
+    let new = good(
+        "courier:
+  owner: did:web:ann
+  service: { port: 1, webhook_port: 2, host: '::1', log_level: debug }
+  storage: { mailbox_root: /m }
+  debounce: { window_ms: 1000 }
+  claims: { timeout_s: 60, max_retries: 5, backoff_ms: 10, max_backoff_ms: 20 }
+  retention: { archive_days: 1, trash_days: 2, events_days: 3 }
+  adapters:
+    stub: { enabled: false }
+    ci: { provider: webhook, verify: github, secret: other, binding: alpha }
+    two: { provider: webhook, secret: '${CI_SECRET}' }
+",
+    );
+    let said: Vec<String> = old.changes(&new).iter().map(Change::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "owner: did:monoco:me becomes did:web:ann (after a restart)",
+            "host: 127.0.0.1 becomes ::1 (after a restart)",
+            "port: 8644 becomes 1 (after a restart)",
+            "webhook_port: 8645 becomes 2 (after a restart)",
+            "mailbox_root: the default becomes /m (after a restart)",
+            "log_level: INFO becomes DEBUG",
+            "debounce window_ms: 5000 becomes 1000",
+            "claims timeout_s: 300 becomes 60",
+            "claims max_retries: 3 becomes 5",
+            "claims backoff_ms: 1000 becomes 10",
+            "claims max_backoff_ms: 30000 becomes 20",
+            "retention archive_days: 30 becomes 1",
+            "retention trash_days: 30 becomes 2",
+            "retention events_days: 90 becomes 3",
+            "tunnel ci: changed debounce, binding, verify, secret",
+            "tunnel stub: turned off",
+            "tunnel two: added",
+        ]
+    );
+    // What counts at once is taken over, and what remains is what must wait.
+    let reloaded = old.reloaded(new.clone());
+    assert!(reloaded.changes(&new).iter().all(|change| !change.live));
+    assert_eq!(reloaded.changes(&new).len(), 5);
+    let back: Vec<String> = new.changes(&old).iter().map(Change::to_string).collect();
+    assert!(back.contains(&"tunnel two: removed".to_owned()), "{back:?}");
+    assert!(back.contains(&"tunnel stub: turned on".to_owned()), "{back:?}");
+}

@@ -1,0 +1,215 @@
+//! One value of the config: its variables expanded, its form checked.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use monoco_core::rule::nearest;
+
+use super::BadConfig;
+
+/// Where variables come from.
+pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Reads values. `at` is always the key with those above it, for errors; they show
+/// what stands in the file, never what a variable holds.
+pub struct Reader<'a> {
+    variables: Variables<'a>,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(variables: Variables<'a>) -> Self {
+        Self { variables }
+    }
+
+    /// Expands `${VAR}` and `${VAR:-default}`; `$${` is `${` itself.
+    pub fn text(&self, at: &str, raw: &str) -> Result<String, BadConfig> {
+        let mut out = String::new();
+        let mut rest = raw;
+        while let Some(found) = rest.find("${") {
+            let (before, reference) = rest.split_at(found);
+            if let Some(before) = before.strip_suffix('$') {
+                out.push_str(before);
+                out.push_str("${");
+                rest = &reference[2..];
+                continue;
+            }
+            out.push_str(before);
+            let Some((inside, after)) = reference[2..].split_once('}') else {
+                return Err(BadConfig::at(at, "a `${` without its `}`; write `$${` for the signs"));
+            };
+            let (name, default) = match inside.split_once(":-") {
+                Some((name, default)) => (name, Some(default)),
+                None => (inside, None),
+            };
+            if !is_name(name) {
+                let why = "`${…}` takes the name of a variable, of letters, digits and `_`; \
+                           write `$${` for the signs";
+                return Err(BadConfig::at(at, why));
+            }
+            let value =
+                (self.variables)(name).filter(|value| default.is_none() || !value.is_empty());
+            match value.as_deref().or(default) {
+                Some(value) => out.push_str(value),
+                None => return Err(BadConfig::at(at, format!("the variable {name} is not set"))),
+            }
+            rest = after;
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+
+    /// A whole number in `range`, or the default when there is none.
+    pub fn number_or<T>(
+        &self,
+        at: &str,
+        raw: Option<&str>,
+        range: RangeInclusive<T>,
+        default: T,
+    ) -> Result<T, BadConfig>
+    where
+        T: FromStr + PartialOrd + Display,
+    {
+        let Some(raw) = raw else { return Ok(default) };
+        match self.text(at, raw)?.parse::<T>() {
+            Ok(number) if range.contains(&number) => Ok(number),
+            _ => {
+                let (from, to) = (range.start(), range.end());
+                let found = shown(raw);
+                Err(BadConfig::at(at, format!("want a number from {from} to {to}, found {found}")))
+            }
+        }
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&self, at: &str, raw: Option<&str>) -> Result<Option<bool>, BadConfig> {
+        self.one_of(at, raw, &[("true", true), ("false", false)])
+    }
+
+    /// One of a few words.
+    pub fn one_of<T: Copy>(
+        &self,
+        at: &str,
+        raw: Option<&str>,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, BadConfig> {
+        let Some(raw) = raw else { return Ok(None) };
+        let text = self.text(at, raw)?;
+        if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+            return Ok(Some(*value));
+        }
+        let names: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        let meant = nearest(raw, &names).map(|word| format!(", did you mean {word}?"));
+        let (found, meant) = (shown(raw), meant.unwrap_or_default());
+        Err(BadConfig::at(at, format!("want {}; found {found}{meant}", listed(&names))))
+    }
+
+    /// Whatever has a form of its own.
+    pub fn parsed<T>(&self, at: &str, raw: &str) -> Result<T, BadConfig>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let text = self.text(at, raw)?;
+        let plain = text == raw;
+        text.parse().map_err(|error: T::Err| {
+            // What it says of its text may be what a variable holds.
+            let why =
+                if plain { error.to_string() } else { format!("not what it should be: {raw}") };
+            BadConfig::at(at, why)
+        })
+    }
+
+    /// An absolute path; `~` is the user's home directory.
+    pub fn path(&self, at: &str, raw: &str) -> Result<PathBuf, BadConfig> {
+        let text = self.text(at, raw)?;
+        let path = match text.strip_prefix('~') {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+                let Some(home) = (self.variables)("HOME").filter(|home| !home.is_empty()) else {
+                    return Err(BadConfig::at(at, "`~` stands for HOME, which is not set"));
+                };
+                Path::new(&home).join(rest.trim_start_matches('/'))
+            }
+            _ => PathBuf::from(text),
+        };
+        if !path.is_absolute() || path.to_str().is_some_and(|path| path.contains('\0')) {
+            let found = shown(raw);
+            return Err(BadConfig::at(
+                at,
+                format!("want an absolute path or one of ~/; found {found}"),
+            ));
+        }
+        Ok(path)
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    starts && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// `a, b or c`.
+pub fn listed(words: &[&str]) -> String {
+    match words {
+        [] => "nothing".to_owned(),
+        [only] => (*only).to_owned(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+/// What stands in the file, short and harmless.
+pub fn shown(raw: &str) -> String {
+    let start: String = raw.chars().take(40).collect();
+    let end = if start.len() < raw.len() { "…" } else { "" };
+    format!("{:?}", start + end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expand(raw: &str) -> Result<String, String> {
+        let variables = |name: &str| match name {
+            "A" => Some("${B}".to_owned()),
+            "B" => Some("x: [y".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        };
+        Reader::new(&variables).text("key", raw).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn variables_are_expanded_once_and_escapes_are_not() {
+        for (raw, text) in [
+            ("plain $A $$ $", "plain $A $$ $"),
+            ("${B}", "x: [y"),
+            ("<${A}${B}>", "<${B}x: [y>"),
+            ("$${A}", "${A}"),
+            ("$$${A}", "$${A}"),
+            ("${EMPTY}", ""),
+            ("${EMPTY:-d}", "d"),
+            ("${NONE:-}", ""),
+            ("${NONE:-a b}c", "a bc"),
+            ("${B:-d}", "x: [y"),
+        ] {
+            assert_eq!(expand(raw).as_deref(), Ok(text), "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_expanded_is_said_without_values() {
+        for (raw, why) in [
+            ("${NONE}", "key: the variable NONE is not set"),
+            ("${A} ${NONE}", "key: the variable NONE is not set"),
+            ("${A", "without its `}`"),
+            ("${}", "takes the name"),
+            ("${1A}", "takes the name"),
+            ("${A B}", "takes the name"),
+            ("${A?x}", "takes the name"),
+        ] {
+            let said = expand(raw).unwrap_err();
+            assert!(said.contains(why) && !said.contains("[y"), "{raw}: {said}");
+        }
+    }
+}

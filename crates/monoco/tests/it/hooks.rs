@@ -1,0 +1,129 @@
+//! A provider that pushes webhooks, signed as Standard Webhooks says.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use crate::common::{Answer, Courier, raw};
+
+/// The secret of every tunnel in these tests.
+pub const SECRET: &str = "whsec_dGhlIHNlY3JldCBvZiB0aGUgdGVzdHM=";
+
+/// A config with one webhook tunnel, `ci`, that merges what comes within `window_ms`.
+pub fn config(window_ms: u64) -> String {
+    format!(
+        "courier:\n  debounce: {{ window_ms: {window_ms}, max_wait_ms: 120000 }}\n  adapters:\n    \
+         ci: {{ provider: webhook, verify: standard, secret: '{SECRET}' }}\n"
+    )
+}
+
+/// Writes the config of a home.
+pub fn configure(home: &Path, config: &str) {
+    std::fs::create_dir_all(home.join("courier")).unwrap();
+    std::fs::write(home.join("courier/config.yaml"), config).unwrap();
+}
+
+/// A courier in a home of its own, with this config.
+pub fn courier(config: &str) -> Courier {
+    Courier::start_configured(config)
+}
+
+/// A message in the default shape.
+pub fn body(id: &str, session: &str, from: &str, text: &str) -> Value {
+    json!({
+        "id": id, "session": {"id": session, "type": "group", "name": "Ops"},
+        "from": {"id": from, "name": from}, "text": text,
+    })
+}
+
+/// The headers that sign a body now.
+pub fn signed(secret: &str, body: &[u8]) -> Vec<(String, String)> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    signed_at(secret, body, now)
+}
+
+/// The headers that sign a body at a time.
+pub fn signed_at(secret: &str, body: &[u8], secs: u64) -> Vec<(String, String)> {
+    static SENT: AtomicU64 = AtomicU64::new(0);
+    let id = format!("msg_{}_{}", std::process::id(), SENT.fetch_add(1, Ordering::Relaxed));
+    let key = BASE64_STANDARD.decode(secret.trim_start_matches("whsec_")).unwrap();
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
+    mac.update(format!("{id}.{secs}.").as_bytes());
+    mac.update(body);
+    let signature = BASE64_STANDARD.encode(mac.finalize().into_bytes());
+    [
+        ("Content-Type", "application/json".to_owned()),
+        ("Host", "hooks.test".to_owned()),
+        ("webhook-id", id),
+        ("webhook-timestamp", secs.to_string()),
+        ("webhook-signature", format!("v1,{signature}")),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .to_vec()
+}
+
+impl Courier {
+    /// Where its webhooks are.
+    pub fn webhooks(&self) -> SocketAddr {
+        let text = std::fs::read_to_string(self.home().join("run/courier.json")).unwrap();
+        let running: Value = serde_json::from_str(&text).unwrap();
+        running["webhook_address"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Pushes a body to the tunnel `ci`, signed.
+    pub fn push(&self, body: &Value) -> Answer {
+        self.try_push(body).unwrap()
+    }
+
+    /// Fails when the courier is gone before it has answered.
+    pub fn try_push(&self, body: &Value) -> std::io::Result<Answer> {
+        let body = body.to_string();
+        let headers = signed(SECRET, body.as_bytes());
+        raw(self.webhooks(), "POST", "/webhooks/ci", &headers, body.as_bytes())
+    }
+
+    /// Says something through the webhook, and sees that it is kept.
+    #[track_caller]
+    pub fn hears(&self, id: &str, session: &str, from: &str, text: &str) {
+        assert_eq!(self.push(&body(id, session, from, text)).ok()["ok"], true);
+    }
+
+    /// Waits until there are so many Mails, and returns them, oldest first.
+    #[track_caller]
+    pub fn mails(&self, count: usize) -> Vec<Value> {
+        let path = "/api/v1/messages?order=oldest&limit=1000";
+        let full = |answer: &Value| answer["messages"].as_array().is_some_and(|m| m.len() >= count);
+        let answer = self.until(path, full);
+        let mails = answer["messages"].as_array().unwrap().clone();
+        assert_eq!(mails.len(), count, "{mails:#?}");
+        mails
+    }
+
+    /// One message that became one Mail; its id.
+    #[track_caller]
+    pub fn mail(&self, id: &str) -> String {
+        self.hears(id, id, "ann", &format!("about {id}"));
+        let path = "/api/v1/messages?limit=1000";
+        let named = |answer: &Value| find(answer, id).is_some();
+        let answer = self.until(path, named);
+        find(&answer, id).unwrap()
+    }
+
+    /// Asks something of a Mail.
+    pub fn ask(&self, mail: &str, verb: &str, body: Value) -> Answer {
+        self.post(&format!("/api/v1/messages/{mail}/{verb}"), &body)
+    }
+}
+
+fn find(answer: &Value, session: &str) -> Option<String> {
+    let mails = answer["messages"].as_array()?;
+    let mail = mails.iter().find(|mail| mail["session"]["id"] == session)?;
+    mail["id"].as_str().map(str::to_owned)
+}

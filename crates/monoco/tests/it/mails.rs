@@ -1,0 +1,221 @@
+//! Claims over HTTP: what the predecessor got wrong, and what it never had.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::common::{Courier, PATIENCE};
+use crate::hooks::{config, courier};
+
+fn one_mail() -> (Courier, String) {
+    let courier = courier(&config(50));
+    let mail = courier.mail("room-1");
+    (courier, mail)
+}
+
+fn by(agent: &str) -> Value {
+    json!({"agent_id": agent})
+}
+
+/// P2: the second claimer got an internal error.
+#[test]
+fn a_second_agent_is_told_who_has_it() {
+    let (courier, mail) = one_mail();
+    let claim = courier.ask(&mail, "claim", json!({"agent_id": "ann", "timeout": 60})).ok();
+    assert_eq!(claim["status"], "CLAIMED");
+    assert_eq!((&claim["epoch"], &claim["agent_id"]), (&json!(1), &json!("ann")));
+    let refused = courier.ask(&mail, "claim", by("bob"));
+    assert_eq!(refused.refused(409), "claimed");
+    assert_eq!(refused.json()["claimed_by"], "ann");
+    assert_eq!(refused.json()["expires_at"], claim["expires_at"]);
+    // Also not by herself: two shells of one person are two.
+    assert_eq!(courier.ask(&mail, "claim", by("ann")).refused(409), "claimed");
+    // Another workspace is not concerned.
+    let other = courier.ask(&mail, "claim", json!({"agent_id": "bob", "workspace": "beta"}));
+    assert_eq!(other.ok()["workspace"], "beta");
+    for verb in ["complete", "fail", "renew"] {
+        assert_eq!(courier.ask(&mail, verb, by("bob")).refused(409), "claimed", "{verb}");
+    }
+    assert_eq!(courier.ask(&mail, "complete", by("ann")).ok()["status"], "COMPLETED");
+}
+
+/// P1: leases never ended.
+#[test]
+fn a_lease_ends_and_the_late_holder_is_refused() {
+    let (courier, mail) = one_mail();
+    let first = courier.ask(&mail, "claim", json!({"agent_id": "ann", "timeout": 1})).ok();
+    let deadline = Instant::now() + PATIENCE;
+    let second = loop {
+        let answer = courier.ask(&mail, "claim", json!({"agent_id": "bob", "timeout": 60}));
+        if answer.status == 200 {
+            break answer.json();
+        }
+        assert_eq!(answer.refused(409), "claimed");
+        assert!(Instant::now() < deadline, "the lease never ended");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(second["attempts"], 2);
+    let late = json!({"agent_id": "ann", "epoch": first["epoch"]});
+    for verb in ["complete", "fail", "renew"] {
+        assert_eq!(courier.ask(&mail, verb, late.clone()).refused(409), "lease_lost", "{verb}");
+    }
+    let done = json!({"agent_id": "bob", "epoch": second["epoch"]});
+    courier.ask(&mail, "complete", done.clone()).ok();
+    // An answer that was lost can be asked for again.
+    assert_eq!(courier.ask(&mail, "complete", done).ok()["status"], "COMPLETED");
+}
+
+/// P3: each claim reset the count, so nothing ever died.
+#[test]
+fn the_fourth_failure_is_a_dead_letter_and_each_wait_is_told() {
+    let (courier, mail) = one_mail();
+    let mut waits = Vec::new();
+    for attempt in 1..=4 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = courier.ask(&mail, "claim", by("ann"));
+            if answer.status == 200 {
+                assert_eq!(answer.json()["attempts"], attempt);
+                break;
+            }
+            assert_eq!(answer.refused(409), "not_due");
+            assert!(answer.json()["next_retry_at"].is_string());
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let failed =
+            courier.ask(&mail, "fail", json!({"agent_id": "ann", "reason": "no luck"})).ok();
+        waits.push(failed["status"].as_str().unwrap().to_owned());
+        assert_eq!(failed["retry_count"], attempt - 1);
+    }
+    assert_eq!(waits, ["NEW", "NEW", "NEW", "DEADLETTER"]);
+    assert_eq!(courier.ask(&mail, "claim", by("ann")).refused(409), "dead");
+    let shown = courier.get(&format!("/api/v1/messages/{mail}")).ok();
+    assert_eq!(shown["place"], "deadletter");
+    assert_eq!(shown["claims"][0]["reason"], "no luck");
+    // Other workspaces are not concerned, and a person may put it back.
+    let other = json!({"agent_id": "bob", "workspace": "beta"});
+    courier.ask(&mail, "claim", other.clone()).ok();
+    courier.ask(&mail, "complete", other).ok();
+    assert_eq!(courier.get(&format!("/api/v1/messages/{mail}")).ok()["place"], "deadletter");
+    let revived = courier.post(&format!("/api/v1/messages/{mail}/revive"), &json!({})).ok();
+    assert_eq!(revived["status"], "NEW");
+    assert_eq!(courier.ask(&mail, "claim", by("ann")).ok()["attempts"], 1);
+}
+
+/// P4, P5.
+#[test]
+fn what_is_done_or_unknown_can_not_be_claimed() {
+    let (courier, mail) = one_mail();
+    courier.ask(&mail, "claim", by("ann")).ok();
+    courier.ask(&mail, "complete", by("ann")).ok();
+    assert_eq!(courier.ask(&mail, "claim", by("ann")).refused(409), "completed");
+    for unknown in [
+        "webhook_000000000000000000000000",
+        "webhook_1",
+        "1",
+        "*",
+        "..%2F..%2Fetc%2Fpasswd",
+        &mail[..mail.len() - 1],
+        &mail.to_uppercase(),
+    ] {
+        for verb in ["claim", "complete", "fail", "renew"] {
+            let answer = courier.ask(unknown, verb, by("ann"));
+            assert_eq!(answer.refused(404), "not_found", "{verb} {unknown}");
+        }
+    }
+    let fresh = courier.mail("room-2");
+    for verb in ["complete", "fail", "renew"] {
+        assert_eq!(courier.ask(&fresh, verb, by("ann")).refused(409), "not_claimed", "{verb}");
+    }
+}
+
+/// P7: completing id 1 archived message 12.
+#[test]
+fn only_the_mail_that_is_named_moves() {
+    let courier = courier(&config(50));
+    let mails: Vec<_> = ["1", "12", "121", "21"].map(|id| courier.mail(id)).into();
+    courier.ask(&mails[0], "claim", by("ann")).ok();
+    courier.ask(&mails[0], "complete", by("ann")).ok();
+    for (at, mail) in mails.iter().enumerate() {
+        let place = courier.get(&format!("/api/v1/messages/{mail}")).ok()["place"].clone();
+        assert_eq!(place, if at == 0 { "archive" } else { "inbound" });
+    }
+}
+
+/// B25.
+#[test]
+fn absurd_claims_are_refused() {
+    let (courier, mail) = one_mail();
+    let long = "x".repeat(1 << 20);
+    for (body, code) in [
+        (json!({}), "wrong_shape"),
+        (json!({"agent_id": ""}), "bad_field"),
+        (json!({"agent_id": long}), "bad_field"),
+        (json!({"agent_id": "a\u{1b}b"}), "bad_field"),
+        (json!({"agent_id": "ann", "timeout": 0}), "bad_field"),
+        (json!({"agent_id": "ann", "timeout": -5}), "bad_field"),
+        (json!({"agent_id": "ann", "timeout": 1_000_000_000_000_i64}), "bad_field"),
+        (json!({"agent_id": "ann", "workspace": ""}), "bad_field"),
+        (json!({"agent_id": "ann", "workspace": "a\nb"}), "bad_field"),
+        (json!({"agent_id": "ann", "tiemout": 5}), "wrong_shape"),
+    ] {
+        assert_eq!(courier.ask(&mail, "claim", body.clone()).refused(422), code, "{body}");
+    }
+    let shown = courier.get(&format!("/api/v1/messages/{mail}")).ok();
+    assert_eq!(shown["claims"], json!([]));
+}
+
+#[test]
+fn a_mail_is_found_by_every_filter_that_fits_it() {
+    let courier = courier(&config(50));
+    let (new, held, done) = (courier.mail("new"), courier.mail("held"), courier.mail("done"));
+    courier.ask(&held, "claim", by("ann")).ok();
+    courier.ask(&done, "claim", by("ann")).ok();
+    courier.ask(&done, "complete", by("ann")).ok();
+    let ids = |query: &str| {
+        let answer = courier.get(&format!("/api/v1/messages?order=oldest&{query}")).ok();
+        let mails = answer["messages"].as_array().unwrap().clone();
+        mails.iter().map(|mail| mail["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = [new.clone(), held.clone(), done.clone()];
+    assert_eq!(ids(""), all);
+    assert_eq!(ids("status=new"), [new.clone()]);
+    assert_eq!(ids("status=CLAIMED"), [held]);
+    assert_eq!(ids("status=completed"), [done]);
+    assert_eq!(ids("status=deadletter"), [""; 0]);
+    assert_eq!(ids("workspace=beta&status=new"), all, "another workspace sees them all");
+    assert_eq!(ids("provider=webhook"), all);
+    assert_eq!(ids("provider=lark"), [""; 0]);
+    assert_eq!(ids("q=ABOUT%20new"), [new]);
+    assert_eq!(ids("since=2020-01-01T00:00:00Z"), all);
+    assert_eq!(ids("since=2120-01-01T00:00:00Z"), [""; 0]);
+    for bad in ["status=odd", "since=yesterday", "limit=0", "cursor=x", "order=up", "odd=1"] {
+        let answer = courier.get(&format!("/api/v1/messages?{bad}"));
+        assert_eq!(answer.status, 400, "{bad}: {}", answer.text());
+    }
+}
+
+/// B22: whoever dies each time on one Mail is counted too.
+#[test]
+fn a_mail_whose_workers_die_ends_in_the_dead_letters() {
+    let config = format!("{}  claims: {{ max_retries: 1 }}\n", config(50));
+    let courier = courier(&config);
+    let mail = courier.mail("room-1");
+    let deadline = Instant::now() + PATIENCE;
+    let mut claims = 0;
+    loop {
+        assert!(Instant::now() < deadline, "it never died");
+        let answer = courier.ask(&mail, "claim", json!({"agent_id": "ann", "timeout": 1}));
+        match answer.status {
+            200 => claims += 1,
+            _ if answer.refused(409) == "dead" => break,
+            _ => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+    assert_eq!(claims, 2);
+    let path = format!("/api/v1/messages/{mail}");
+    let shown = courier.until(&path, |mail| mail["claims"][0]["status"] == "DEADLETTER");
+    let reason = shown["claims"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("ann let its claim run out"), "{reason}");
+}

@@ -1,0 +1,301 @@
+//! The webhook door: who is believed, what is kept, and what is answered.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use crate::common::{Courier, PATIENCE, raw};
+use crate::hooks::{SECRET, body, config, courier, signed, signed_at};
+
+#[test]
+fn a_burst_becomes_one_mail_that_keeps_every_message() {
+    let courier = courier(&config(300));
+    for n in 1..=5 {
+        let mut said =
+            body(&format!("evt-{n}"), "room-7", ["ann", "bob"][n % 2], &format!("line {n}"));
+        said["timestamp"] = json!(format!("2026-02-06T20:45:0{n}Z"));
+        said["reply_to"] = json!(format!("evt-{}", n - 1));
+        said["mentions"] = json!([format!("@user-{n}")]);
+        assert_eq!(courier.push(&said).ok()["kept"], 1);
+    }
+    let mails = courier.mails(1);
+    assert_eq!(mails[0]["messages"], 5);
+    assert_eq!(mails[0]["trust"], "untrusted");
+    let id = mails[0]["id"].as_str().unwrap();
+    let whole = courier.get(&format!("/api/v1/messages/{id}")).ok();
+    let data = &whole["msg"]["content"]["machine"]["data"];
+    for n in 1..=5 {
+        let message = &data["messages"][n - 1];
+        assert_eq!(message["id"], format!("evt-{n}"));
+        assert_eq!(message["at"], format!("2026-02-06T20:45:0{n}.000Z"));
+        assert_eq!(message["from"]["id"], ["ann", "bob"][n % 2]);
+        assert_eq!(message["reply_to"], format!("evt-{}", n - 1));
+        assert_eq!(message["mentions"], json!([format!("@user-{n}")]));
+        assert_eq!(message["text"], format!("line {n}"));
+    }
+    // Any message's own id leads to the Mail.
+    let trace = courier.get("/api/v1/trace/evt-3").ok();
+    assert_eq!(trace["mail"]["id"], id);
+    assert_eq!(trace["heard"].as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn sessions_threads_and_pauses_are_not_merged() {
+    let courier = courier(&config(200));
+    courier.hears("a1", "room-a", "ann", "one");
+    courier.hears("b1", "room-b", "ann", "two");
+    let mut threaded = body("a2", "room-a", "ann", "three");
+    threaded["session"]["thread_key"] = json!("t-1");
+    assert_eq!(courier.push(&threaded).ok()["kept"], 1);
+    courier.mails(3);
+    courier.hears("a3", "room-a", "ann", "much later");
+    courier.mails(4);
+}
+
+/// P8: the predecessor's window was 5 ms instead of 5 s, so almost nothing was merged.
+#[test]
+fn the_window_is_as_long_as_it_says() {
+    let courier = courier(&config(1500));
+    courier.hears("1", "room", "ann", "one");
+    let first = Instant::now();
+    courier.until("/health", |health| health["mailbox"]["waiting_messages"] == 1);
+    while first.elapsed() < Duration::from_millis(700) {
+        let mails = courier.get("/api/v1/messages").ok();
+        assert_eq!(mails["messages"], json!([]), "after {:?}", first.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    courier.hears("2", "room", "bob", "two");
+    assert_eq!(courier.mails(1)[0]["messages"], 2);
+    assert!(first.elapsed() >= Duration::from_millis(2100), "{:?}", first.elapsed());
+}
+
+#[test]
+fn a_talker_can_not_hold_the_floor_forever() {
+    let config = format!(
+        "courier:\n  adapters:\n    ci: {{ provider: webhook, secret: '{SECRET}', verify: standard, \
+         debounce: {{ window_ms: 400, max_wait_ms: 900 }} }}\n"
+    );
+    let courier = courier(&config);
+    let deadline = Instant::now() + PATIENCE;
+    let mut said = 0;
+    // Talks without a pause until there is a Mail, which there is only by the longest wait.
+    while courier.get("/api/v1/messages").ok()["messages"] == json!([]) {
+        assert!(Instant::now() < deadline, "it was held for ever");
+        said += 1;
+        courier.hears(&format!("evt-{said}"), "room", "ann", "and another thing");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(said > 5, "{said}");
+}
+
+/// P9, and B31: once, however often, in whatever order, and across restarts.
+#[test]
+fn a_webhook_replayed_ten_times_across_restarts_gives_one_mail() {
+    let mut courier = courier(&config(100));
+    let said = body("evt-1", "room", "ann", "only once");
+    for round in 0..10 {
+        let answer = courier.push(&said).ok();
+        assert_eq!(answer["kept"], i32::from(round == 0), "{round}");
+        assert_eq!(answer["duplicate"], round != 0, "{round}");
+        if round % 3 == 1 {
+            courier = courier.restart();
+        }
+        if round == 5 {
+            courier.mails(1);
+        }
+    }
+    let mails = courier.mails(1);
+    assert_eq!(mails[0]["messages"], 1);
+    let again = courier.restart();
+    assert_eq!(again.mails(1)[0]["id"], mails[0]["id"]);
+}
+
+#[test]
+fn what_is_kept_and_not_merged_survives_a_kill_and_is_merged_after_it() {
+    let mut courier = courier(&config(60_000));
+    courier.hears("evt-1", "room", "ann", "before the kill");
+    courier.kill();
+    crate::hooks::configure(courier.home(), &config(100));
+    // Its window keeps its own end; the next message joins or follows it.
+    let mut courier = courier.restart();
+    courier.until("/health", |health| health["mailbox"]["waiting_messages"] == 1);
+    // A graceful stop closes windows, and loses none.
+    assert!(courier.cli(&["courier", "stop"]).code == 0);
+    courier.wait();
+    let courier = courier.restart();
+    assert_eq!(courier.mails(1)[0]["preview"], "before the kill");
+}
+
+/// P10, T7, T8.
+#[test]
+fn who_is_not_verified_is_not_heard() {
+    let courier = courier(&config(100));
+    let said = body("evt-1", "room", "eve", "let me in").to_string();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let good = signed(SECRET, said.as_bytes());
+    let without =
+        |name: &str| good.iter().filter(|(key, _)| key != name).cloned().collect::<Vec<_>>();
+    let with = |name: &str, value: &str| {
+        let mut headers = without(name);
+        headers.push((name.to_owned(), value.to_owned()));
+        headers
+    };
+    let other = "whsec_b3RoZXIgc2VjcmV0IG9mIHRoZSB0ZXN0cw==";
+    let wrong = [
+        ("no signature", without("webhook-signature")),
+        ("no timestamp", without("webhook-timestamp")),
+        ("no id", without("webhook-id")),
+        ("an empty signature", with("webhook-signature", "")),
+        ("no version", with("webhook-signature", "v1,")),
+        ("another version", with("webhook-signature", "v0,AAAA")),
+        ("another id", with("webhook-id", "msg_other")),
+        ("another time", with("webhook-timestamp", &(now - 1).to_string())),
+        ("another secret", signed(other, said.as_bytes())),
+        ("another body", signed(SECRET, b"{}")),
+        ("301 s ago", signed_at(SECRET, said.as_bytes(), now - 301)),
+        ("301 s ahead", signed_at(SECRET, said.as_bytes(), now + 310)),
+    ];
+    let before = courier.get("/api/v1/events?limit=1000").ok();
+    for (what, headers) in wrong {
+        let answer = raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, said.as_bytes());
+        assert_eq!(answer.unwrap().refused(401), "unverified", "{what}");
+    }
+    assert_eq!(courier.get("/api/v1/events?limit=1000").ok(), before, "nothing was kept");
+    let health = courier.get("/health").ok();
+    assert_eq!(health["adapters"]["ci"]["status"], "deaf");
+    courier.hears("evt-2", "room", "ann", "hello");
+    assert_eq!(courier.get("/health").ok()["adapters"]["ci"]["status"], "hearing");
+}
+
+#[test]
+fn what_can_not_be_read_gets_a_plain_answer_and_is_not_kept() {
+    let courier = courier(&config(100));
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    let long = format!(r#"{{"id": "x", "text": "{}"}}"#, "y".repeat(2 << 20));
+    for (what, said) in [
+        ("nothing", ""),
+        ("no JSON", "hello"),
+        ("breaks off", r#"{"id": "evt-1", "text""#),
+        ("two keys", r#"{"id": "1", "id": "2"}"#),
+        ("a lone surrogate", r#"{"id": "\ud800"}"#),
+        ("deep", &deep),
+        ("a wrong type", r#"{"id": {"a": 1}, "text": "x"}"#),
+        ("too long", &long),
+        ("bad base64", r#"{"id": "a", "text": "", "attachments": [{"name": "x", "base64": "*"}]}"#),
+    ] {
+        let headers = signed(SECRET, said.as_bytes());
+        let answer = raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, said.as_bytes());
+        assert_eq!(answer.unwrap().refused(422), "unreadable", "{what}");
+    }
+    let huge = vec![b' '; 9 << 20];
+    let headers = signed(SECRET, &huge);
+    let answer = raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, &huge).unwrap();
+    assert_eq!(answer.refused(413), "too_large");
+    assert_eq!(courier.get("/health").ok()["mailbox"]["waiting_messages"], 0);
+}
+
+/// T6, P12: the door that gets exposed has nothing else behind it.
+#[test]
+fn nothing_else_is_behind_the_webhook_door() {
+    let courier = courier(&config(100));
+    let token = ("Authorization".to_owned(), format!("Bearer {}", courier.token));
+    let host = ("Host".to_owned(), format!("localhost:{}", courier.webhooks().port()));
+    let json = ("Content-Type".to_owned(), "application/json".to_owned());
+    for (method, path) in [
+        ("GET", "/health"),
+        ("GET", "/api/v1/messages"),
+        ("GET", "/api/openapi.json"),
+        ("POST", "/api/v1/dispatch"),
+        ("POST", "/webhooks/stub"),
+        ("POST", "/webhooks/none"),
+        ("POST", "/webhooks/"),
+        ("POST", "/webhooks/ci/../../api/v1/dispatch"),
+        ("POST", "/registry/register"),
+    ] {
+        let headers = [host.clone(), token.clone(), json.clone()];
+        let answer = raw(courier.webhooks(), method, path, &headers, b"{}").unwrap();
+        assert_eq!(answer.status, 404, "{method} {path}: {}", answer.text());
+    }
+    let answer = raw(courier.webhooks(), "GET", "/webhooks/ci", &[host], b"").unwrap();
+    assert_eq!(answer.status, 405);
+}
+
+/// P13: one slow client does not stop the others.
+#[test]
+fn somebody_slow_does_not_hold_up_the_others() {
+    let courier = courier(&config(100));
+    let slow: Vec<_> = (0..50)
+        .map(|_| {
+            let mut stream = TcpStream::connect(courier.webhooks()).unwrap();
+            stream.write_all(b"POST /webhooks/ci HTTP/1.1\r\nHost: x\r\n").unwrap();
+            stream
+        })
+        .collect();
+    for n in 0..20 {
+        courier.hears(&format!("evt-{n}"), "room", "ann", "quick");
+    }
+    for mut stream in slow {
+        stream.set_nonblocking(true).unwrap();
+        let waiting = stream.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(waiting.kind(), std::io::ErrorKind::WouldBlock, "it is still let wait");
+    }
+}
+
+#[test]
+fn a_tunnel_without_a_secret_does_not_start() {
+    for secret in ["", "secret: ''", "secret: '${NOT_SET}'", "secret: whsec_c2hvcnQ="] {
+        let dir = tempfile::tempdir().unwrap();
+        let entry = format!("ci: {{ provider: webhook, verify: standard, {secret} }}");
+        crate::hooks::configure(dir.path(), &format!("courier:\n  adapters:\n    {entry}\n"));
+        let mut command = std::process::Command::new(crate::common::binary());
+        command.args(["courier", "start", "--foreground", "--port", "0"]);
+        match Courier::try_spawn(dir.path(), &mut command) {
+            Err(said) => assert!(said.contains("secret") || said.contains("NOT_SET"), "{said}"),
+            Ok(courier) => {
+                let health = courier.get("/health").ok();
+                assert_eq!(health["adapters"]["ci"]["status"], "down", "{secret}");
+                let said = health["adapters"]["ci"]["last_error"].as_str().unwrap();
+                assert!(said.contains("secret"), "{said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn attachments_come_back_by_their_hash() {
+    let courier = courier(&config(100));
+    let mut said = body("evt-1", "room", "ann", "see the log");
+    said["attachments"] =
+        json!([{"name": "../../log.txt", "mime_type": "text/plain", "base64": "aGVsbG8="}]);
+    assert_eq!(courier.push(&said).ok()["kept"], 1);
+    let mail = &courier.mails(1)[0];
+    let id = mail["id"].as_str().unwrap();
+    let whole = courier.get(&format!("/api/v1/messages/{id}")).ok();
+    let artifact = &whole["msg"]["content"]["machine"]["data"]["mail"]["artifacts"][0];
+    assert_eq!(artifact["name"], "../../log.txt");
+    assert_eq!(artifact["size"], 5);
+    let hash = artifact["hash"].as_str().unwrap();
+    assert_eq!(courier.get(&format!("/api/v1/objects/{hash}")).text(), "hello");
+}
+
+#[test]
+fn strangers_meet_the_tunnels_rule() {
+    let config = |rule: &str| {
+        format!(
+            "courier:\n  debounce: {{ window_ms: 50 }}\n  adapters:\n    \
+             ci: {{ provider: webhook, verify: standard, secret: '{SECRET}', strangers: {rule} }}\n"
+        )
+    };
+    let shut = courier(&config("drop"));
+    assert_eq!(shut.push(&body("1", "room", "eve", "hi")).ok()["kept"], 0);
+    let wary = courier(&config("hold"));
+    assert_eq!(wary.push(&body("1", "room", "eve", "hi")).ok()["kept"], 1);
+    wary.until("/api/v1/events?limit=1000", |events| events.to_string().contains("merged"));
+    assert_eq!(wary.mails(0).len(), 0, "held Mails are nobody's");
+    // Whoever is let in brings what he had said.
+    let eve = "did:msgtunnel:eve.user.ci";
+    wary.put(&format!("/api/v1/contacts/{eve}"), &json!({"level": "friend"})).ok();
+    assert_eq!(wary.mails(1)[0]["preview"], "hi");
+}
