@@ -1,8 +1,12 @@
-//! A provider that pushes webhooks, signed as Standard Webhooks says.
+//! A provider that pushes webhooks, signed as Standard Webhooks says, and somebody who
+//! takes them.
 
-use std::net::SocketAddr;
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
@@ -11,7 +15,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::common::{Answer, Courier, raw};
+use crate::common::{Answer, Courier, PATIENCE, raw};
 
 /// The secret of every tunnel in these tests.
 pub const SECRET: &str = "whsec_dGhlIHNlY3JldCBvZiB0aGUgdGVzdHM=";
@@ -126,4 +130,82 @@ fn find(answer: &Value, session: &str) -> Option<String> {
     let mails = answer["messages"].as_array()?;
     let mail = mails.iter().find(|mail| mail["session"]["id"] == session)?;
     mail["id"].as_str().map(str::to_owned)
+}
+
+/// A request that a receiver got.
+#[derive(Clone, Debug)]
+pub struct Got {
+    /// By lower-case name.
+    pub headers: Value,
+    pub body: String,
+}
+
+/// Somebody on loopback who takes webhooks, and answers as he was told.
+pub struct Receiver {
+    address: SocketAddr,
+    got: mpsc::Receiver<Got>,
+    answers: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Receiver {
+    /// One that answers 200 to everything.
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (send, got) = mpsc::channel();
+        let answers = Arc::new(Mutex::new(VecDeque::<String>::new()));
+        let planned = Arc::clone(&answers);
+        // Ends when the test does: then nobody takes what it got.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                let Some(request) = receive(&mut stream) else { continue };
+                let answer = planned.lock().unwrap().pop_front();
+                let answer = answer.unwrap_or_else(|| "200 OK\r\nContent-Length: 0".to_owned());
+                let _ = write!(stream, "HTTP/1.1 {answer}\r\nConnection: close\r\n\r\n");
+                if send.send(request).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { address, got, answers }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Answers the next request with this status line, and headers.
+    pub fn will(&self, answer: &str) {
+        self.answers.lock().unwrap().push_back(format!("{answer}\r\nContent-Length: 0"));
+    }
+
+    /// The next request, once it is here.
+    #[track_caller]
+    pub fn next(&self) -> Got {
+        self.got.recv_timeout(PATIENCE).expect("a request")
+    }
+
+    /// Whether nothing came that nobody has looked at.
+    pub fn is_quiet(&self) -> bool {
+        self.got.try_recv().is_err()
+    }
+}
+
+fn receive(stream: &mut TcpStream) -> Option<Got> {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut headers = serde_json::Map::new();
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    loop {
+        line.clear();
+        reader.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        headers.insert(name.to_lowercase(), json!(value.trim()));
+    }
+    let length = headers.get("content-length")?.as_str()?.parse().ok()?;
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some(Got { headers: Value::Object(headers), body: String::from_utf8(body).ok()? })
 }

@@ -10,6 +10,7 @@ mod common;
 mod crash;
 mod faults;
 mod hooks;
+mod judges;
 mod mails;
 mod takers;
 mod tidy;
