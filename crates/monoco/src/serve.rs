@@ -146,7 +146,7 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at_ms: clock.now().ms(),
         webhook_address: Some(webhook_address),
-        config: Some(source.path.clone()),
+        config: Some(source.clone()),
         log: None,
     };
     home.announce(&running)?;

@@ -267,8 +267,13 @@ impl Map {
         ]
     }
 
-    /// A pointer starts with a slash, and a tilde in it is followed by 0 or 1.
-    fn check(&self) -> Result<(), BadSettings> {
+    /// Checks that each is a JSON pointer: it starts with a slash, and a tilde in it
+    /// is followed by 0 or 1.
+    ///
+    /// # Errors
+    ///
+    /// [`BadSettings::Pointer`] with the first that is not.
+    pub fn check(&self) -> Result<(), BadSettings> {
         for (field, pointer) in self.pointers() {
             let Some(pointer) = pointer else { continue };
             let escapes = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));

@@ -6,6 +6,7 @@
 mod acks;
 mod api;
 mod cli;
+mod clock;
 mod common;
 mod crash;
 mod faults;

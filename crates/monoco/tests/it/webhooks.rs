@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use crate::common::{Courier, PATIENCE, raw};
-use crate::hooks::{SECRET, body, config, courier, signed, signed_at};
+use crate::hooks::{Receiver, SECRET, body, config, courier, signed, signed_at};
 
 #[test]
 fn a_burst_becomes_one_mail_that_keeps_every_message() {
@@ -298,4 +298,84 @@ fn strangers_meet_the_tunnels_rule() {
     let eve = "did:msgtunnel:eve.user.ci";
     wary.put(&format!("/api/v1/contacts/{eve}"), &json!({"level": "friend"})).ok();
     assert_eq!(wary.mails(1)[0]["preview"], "hi");
+}
+
+/// A tunnel that answers to a receiver on loopback.
+fn answering(url: &str, more: &str) -> String {
+    format!(
+        "courier:\n  debounce: {{ window_ms: 50 }}\n  adapters:\n    ci: {{ provider: webhook, \
+         verify: standard, secret: '{SECRET}', send_to: '{url}'{more} }}\n"
+    )
+}
+
+fn send(courier: &Courier, to: &str) -> String {
+    let msg = json!({
+        "from": "did:monoco:me", "to": [format!("did:msgtunnel:{to}.group.ci")], "kind": "chat",
+        "content": {"content": format!("to {to}")},
+    });
+    let answer = courier.post("/api/v1/post_send", &json!({"msg": msg})).ok();
+    answer["deliveries"][0]["record_id"].as_str().unwrap().to_owned()
+}
+
+/// Waits until a delivery has ended as it should.
+fn ends(courier: &Courier, delivery: &str, state: &str) -> serde_json::Value {
+    let path = format!("/api/v1/records/{delivery}");
+    courier.until(&path, |record| record["state"] == state)
+}
+
+#[test]
+fn a_busy_receiver_is_asked_again_with_the_same_key() {
+    let receiver = Receiver::start();
+    let courier = courier(&answering(&receiver.url("/hook"), ", allow_private: true"));
+    receiver.will("429 Too Many Requests\r\nRetry-After: 2");
+    receiver.will("503 Service Unavailable");
+    let asked = Instant::now();
+    let delivery = send(&courier, "room-7");
+    let tries = [receiver.next(), receiver.next(), receiver.next()];
+    assert!(asked.elapsed() >= Duration::from_secs(2), "Retry-After counts");
+    for name in ["idempotency-key", "webhook-id"] {
+        let keys: Vec<_> = tries.iter().map(|got| &got.headers[name]).collect();
+        assert!(keys.iter().all(|key| *key == keys[0]), "{name}: {keys:?}");
+    }
+    assert!(tries[0].headers["webhook-signature"].as_str().unwrap().starts_with("v1,"));
+    assert_eq!(ends(&courier, &delivery, "SENT")["attempts"], 3);
+}
+
+#[test]
+fn a_refusal_is_not_argued_with_and_a_redirect_is_not_followed() {
+    let receiver = Receiver::start();
+    let courier = courier(&answering(&receiver.url("/hook"), ", allow_private: true"));
+    for answer in ["400 Bad Request", "410 Gone", "302 Found\r\nLocation: http://127.0.0.1:1/"] {
+        receiver.will(answer);
+        let delivery = send(&courier, &answer[..3]);
+        let dead = ends(&courier, &delivery, "DEAD");
+        receiver.next();
+        assert_eq!(dead["attempts"], 1);
+        let why = dead["delivery"]["failure"]["detail"].as_str().unwrap();
+        assert!(why.contains(&answer[..3]), "{why}");
+        assert!(receiver.is_quiet(), "asked once");
+    }
+}
+
+/// T9: nothing goes to addresses of this machine or its network that was not meant to.
+#[test]
+fn nothing_is_sent_into_the_own_network_by_accident() {
+    let receiver = Receiver::start();
+    let port = receiver.url("").rsplit(':').next().unwrap().to_owned();
+    for host in ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1", "2130706433"] {
+        for scheme in ["http", "https"] {
+            let courier = courier(&answering(&format!("{scheme}://{host}:{port}/hook"), ""));
+            let health = courier.get("/health").ok();
+            let adapter = &health["adapters"]["ci"];
+            if adapter["status"] == "down" {
+                let why = adapter["last_error"].as_str().unwrap();
+                assert!(why.contains("allow_private") || why.contains("https"), "{host}: {why}");
+                continue;
+            }
+            let dead = ends(&courier, &send(&courier, "room"), "DEAD");
+            let why = dead["delivery"]["failure"]["detail"].as_str().unwrap();
+            assert!(why.contains("allow_private"), "{host}: {why}");
+        }
+    }
+    assert!(receiver.is_quiet());
 }
