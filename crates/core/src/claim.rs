@@ -225,10 +225,11 @@ impl Claiming {
         }
     }
 
-    /// Whether somebody is at it, or is to be again.
+    /// Whether somebody is at it, or is to be again. One that was put back by hand has
+    /// no attempts, but it was claimed before.
     pub const fn is_open(&self) -> bool {
         match self.state {
-            Hold::New { .. } => self.attempts > 0,
+            Hold::New { .. } => self.epoch > 0,
             Hold::Claimed(_) => true,
             Hold::Completed | Hold::Deadletter { .. } => false,
         }

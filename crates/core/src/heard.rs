@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::did::{BadDid, Did, Endpoint, EndpointKind, TunnelId};
+use crate::json::MAX_SAFE_INTEGER;
 use crate::object::ObjId;
 use crate::time::Timestamp;
 
@@ -22,8 +23,14 @@ pub const MAX_NAME: usize = 1024;
 /// Most entries of each list in one message.
 pub const MAX_LIST: usize = 100;
 
+/// Longest link, in bytes: signed ones are long.
+pub const MAX_URL: usize = 8 << 10;
+
 /// Largest single message, in bytes of its JSON. A Mail has room for it.
 pub const MAX_SAID: usize = (1 << 20) + (64 << 10);
+
+/// The first and the last millisecond that RFC 3339 can write: years 1 to 9999.
+const TIMES: std::ops::RangeInclusive<i64> = -62_135_596_800_000..=253_402_300_799_999;
 
 /// One thing heard through a tunnel.
 ///
@@ -189,6 +196,20 @@ impl Said {
                 return Err(bad(field, format!("{length} entries; {MAX_LIST} is the most")));
             }
         }
+        for person in self.to.iter().chain(&self.cc) {
+            within("to and cc", &person.id, 0, MAX_NAME)?;
+            within("to and cc", person.name.as_deref().unwrap_or_default(), 0, MAX_NAME)?;
+        }
+        for mention in &self.mentions {
+            within("mentions", mention, 0, MAX_NAME)?;
+        }
+        for artifact in &self.artifacts {
+            artifact.check()?;
+        }
+        // What is kept is written in this form, and has to be read again.
+        if self.at.is_some_and(|at| !TIMES.contains(&at.ms())) {
+            return Err(bad("at", "not a time of the years 1 to 9999"));
+        }
         let size = serde_json::to_vec(self).map_or(usize::MAX, |json| json.len());
         if size > MAX_SAID {
             return Err(bad(
@@ -200,10 +221,33 @@ impl Said {
     }
 }
 
+impl Said {
+    /// What is merged together: the same place, the same thread. What is answered to
+    /// its author alone, or held on his account, is not merged with what others say.
+    pub fn burst_key(&self, held: bool) -> String {
+        let alone = held || self.session.kind == SessionKind::Direct;
+        let author = if alone { escape(&self.from.id) } else { String::new() };
+        format!("{author}:{}", self.session.key())
+    }
+}
+
+impl Artifact {
+    fn check(&self) -> Result<(), BadHeard> {
+        within("attachments", &self.name, 0, MAX_NAME)?;
+        within("attachments", &self.mime_type, 0, MAX_NAME)?;
+        within("attachments", self.url.as_deref().unwrap_or_default(), 0, MAX_URL)?;
+        let exact = |size: u64| i64::try_from(size).is_ok_and(|size| size <= MAX_SAFE_INTEGER);
+        if !self.size.is_none_or(exact) {
+            return Err(bad("attachments", "a size beyond 2^53-1"));
+        }
+        Ok(())
+    }
+}
+
 impl Session {
-    /// What is merged together: the same place, the same thread.
+    /// The place and the thread. No two share a key, whatever their names have in them.
     pub fn key(&self) -> String {
-        format!("{}:{}", self.id, self.thread_key.as_deref().unwrap_or_default())
+        format!("{}:{}", escape(&self.id), self.thread_key.as_deref().unwrap_or_default())
     }
 
     /// Where an answer to what `from` said here goes: exactly where it came from.
@@ -257,6 +301,11 @@ pub fn check_external_id(id: &str) -> Result<(), BadExternalId> {
     Ok(())
 }
 
+/// Text without a colon, and no two texts the same.
+fn escape(text: &str) -> String {
+    text.replace('%', "%25").replace(':', "%3A")
+}
+
 fn within(field: &'static str, text: &str, least: usize, most: usize) -> Result<(), BadHeard> {
     if text.len() < least {
         return Err(bad(field, "empty"));
@@ -273,7 +322,155 @@ fn bad(field: &'static str, why: impl Into<String>) -> BadHeard {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// What has broken front matters, terminals and readers of YAML.
+    const NASTY: &[&str] = &[
+        "---",
+        "\n---\n",
+        "...",
+        "\n...\n",
+        "\r",
+        "\r\n",
+        "\n",
+        "\t",
+        "\0",
+        "\u{1b}[31m",
+        "\u{7}",
+        "\u{7f}",
+        "\u{80}",
+        "\u{85}",
+        "\u{9b}",
+        "\u{a0}",
+        "\u{ad}",
+        "\u{61c}",
+        "\u{200b}",
+        "\u{200f}",
+        "\u{2028}",
+        "\u{2029}",
+        "\u{202e}",
+        "\u{2066}",
+        "\u{feff}",
+        "\u{fffd}",
+        "\u{fffe}",
+        "\u{ffff}",
+        "\u{e000}",
+        "\u{1fffe}",
+        "\u{e0001}",
+        "\u{10ffff}",
+        "😀",
+        "👩\u{200d}💻",
+        "e\u{301}",
+        "\"",
+        "'",
+        "\\",
+        "\\u0000",
+        "\\ud800",
+        "!!python/object",
+        "&a *a",
+        "? :",
+        ": ",
+        " #x",
+        "# x",
+        "- a",
+        "yes",
+        "~",
+        "null",
+        "0x1f",
+        "1e3",
+        ".inf",
+        "2026-02-06",
+        "12:30:45",
+        "<<",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        "%TAG",
+        "@",
+        "`",
+        "|",
+        ">",
+        "${HOME}",
+        "%25",
+        "seal: \"",
+        "@monoco::alpha",
+        "*",
+        "**",
+        " ",
+        "",
+    ];
+
+    /// Text of somebody who means no good.
+    pub(crate) fn hostile() -> impl Strategy<Value = String> {
+        let part = prop_oneof![
+            3 => prop::sample::select(NASTY).prop_map(str::to_owned),
+            1 => any::<char>().prop_map(String::from),
+            1 => "[a-zA-Z]{1,6}",
+        ];
+        prop::collection::vec(part, 0..7).prop_map(|parts| parts.concat())
+    }
+
+    fn maybe() -> impl Strategy<Value = Option<String>> {
+        prop::option::of(hostile())
+    }
+
+    fn person() -> impl Strategy<Value = Person> {
+        (hostile(), maybe()).prop_map(|(id, name)| Person { id: format!("u{id}"), name })
+    }
+
+    fn artifact() -> impl Strategy<Value = Artifact> {
+        let size = prop::option::of(0..=9_007_199_254_740_991_u64);
+        let hash = prop::option::of(any::<[u8; 32]>());
+        (hostile(), hostile(), size, hash, maybe()).prop_map(
+            |(name, mime_type, size, hash, url)| {
+                let hash = hash.map(|hash| ObjId::from_parts(crate::object::ObjKind::Bytes, hash));
+                Artifact { name, mime_type, size, hash, url }
+            },
+        )
+    }
+
+    pub(crate) fn any_session() -> impl Strategy<Value = Session> {
+        use SessionKind::{Direct, Group, Thread};
+        let kind = prop::sample::select(vec![Direct, Group, Thread]);
+        (hostile(), kind, maybe(), maybe()).prop_map(|(id, kind, name, thread_key)| Session {
+            id: format!("r{id}"),
+            kind,
+            name,
+            thread_key,
+        })
+    }
+
+    /// Anything that may be said, with every field filled now and then.
+    pub(crate) fn any_said() -> impl Strategy<Value = Said> {
+        let people = || prop::collection::vec(person(), 0..3);
+        let whole =
+            (hostile(), prop::option::of(TIMES), any_session(), person(), people(), people());
+        let words = (maybe(), hostile(), prop::collection::vec(hostile(), 0..3));
+        let links = (maybe(), maybe(), maybe(), prop::collection::vec(artifact(), 0..3));
+        (whole, words, links).prop_map(|((id, at, session, from, to, cc), words, links)| {
+            let (title, text, mentions) = words;
+            let (reply_to, forwarded_from, correlation_id, artifacts) = links;
+            Said {
+                id: format!("m{id}"),
+                at: at.map(Timestamp::from_ms),
+                session,
+                from,
+                to,
+                cc,
+                title,
+                text,
+                mentions,
+                reply_to,
+                forwarded_from,
+                correlation_id,
+                artifacts,
+            }
+        })
+    }
 
     pub(crate) fn said(id: &str, from: &str, text: &str) -> Said {
         Said {
@@ -312,6 +509,31 @@ pub(crate) mod tests {
         assert_eq!(field(|s| s.from.id = "é".repeat(129)), Err("from.id"));
         assert_eq!(field(|s| s.title = Some("x".repeat(MAX_NAME + 1))), Err("title"));
         assert_eq!(field(|s| s.mentions = vec![String::new(); MAX_LIST + 1]), Err("mentions"));
+        assert_eq!(field(|s| s.mentions = vec!["x".repeat(MAX_NAME + 1)]), Err("mentions"));
+        let person = || Person { id: "x".repeat(MAX_NAME + 1), name: None };
+        assert_eq!(field(|s| s.to = vec![person()]), Err("to and cc"));
+        assert_eq!(
+            field(|s| s.cc = vec![Person { name: Some(person().id), ..s.from.clone() }]),
+            Err("to and cc")
+        );
+        for ms in [i64::MIN, TIMES.start() - 1, TIMES.end() + 1, i64::MAX] {
+            let mut said = said("evt-1", "u1", "hi");
+            said.at = Some(Timestamp::from_ms(ms));
+            assert_eq!(said.check().unwrap_err().field, "at", "{ms}");
+        }
+        let file = |change: fn(&mut Artifact)| {
+            let (name, mime_type) = ("log".to_owned(), "text/plain".to_owned());
+            let mut artifact = Artifact { name, mime_type, size: None, hash: None, url: None };
+            change(&mut artifact);
+            let said = Said { artifacts: vec![artifact], ..said("evt-1", "u1", "hi") };
+            said.check().map_err(|error| error.field)
+        };
+        assert_eq!(file(|_| ()), Ok(()));
+        assert_eq!(file(|a| a.size = Some((1 << 53) - 1)), Ok(()));
+        assert_eq!(file(|a| a.size = Some(1 << 53)), Err("attachments"), "JSON would round it");
+        assert_eq!(file(|a| a.name = "x".repeat(MAX_NAME + 1)), Err("attachments"));
+        assert_eq!(file(|a| a.mime_type = "x".repeat(MAX_NAME + 1)), Err("attachments"));
+        assert_eq!(file(|a| a.url = Some("x".repeat(MAX_URL + 1))), Err("attachments"));
         assert_eq!(field(|s| s.text = "x".repeat(1 << 20)), Ok(()));
         assert_eq!(field(|s| s.text = "\0".repeat(1 << 20)), Err("text"));
     }
@@ -331,5 +553,52 @@ pub(crate) mod tests {
         assert_eq!(to(&said), "did:msgtunnel:room-7.group.lark-main");
         said.session.kind = SessionKind::Direct;
         assert_eq!(to(&said), "did:msgtunnel:u%2E1.user.lark-main");
+    }
+
+    #[test]
+    fn two_sessions_never_share_a_key() {
+        let key = |id: &str, thread: Option<&str>, kind, from: &str, held| {
+            let mut said = said("1", from, "hi");
+            let (id, thread_key) = (id.to_owned(), thread.map(str::to_owned));
+            said.session = Session { id, kind, name: None, thread_key };
+            said.burst_key(held)
+        };
+        use SessionKind::{Direct, Group, Thread};
+        assert_eq!(key("room", Some("t"), Group, "ann", false), ":room:t");
+        assert_eq!(
+            key("room", Some("t"), Thread, "bob", false),
+            ":room:t",
+            "one place, one thread"
+        );
+        let keys = [
+            key("a:b", Some("c"), Group, "u", false),
+            key("a", Some("b:c"), Group, "u", false),
+            key("a%3Ab", Some("c"), Group, "u", false),
+            key("a", None, Group, "u", false),
+            // A direct message is answered to its author, and he is let in by himself.
+            key("a", None, Direct, "u", false),
+            key("a", None, Direct, "v", false),
+            key("a", None, Group, "w", true),
+            key("a", Some("b"), Direct, "u:v", false),
+            key("v", Some("a:b"), Direct, "u", false),
+            key("u", Some("a:"), Group, "u", false),
+        ];
+        let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len(), "{keys:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_comes_back_as_it_was(said in any_said()) {
+            let kept = serde_json::to_string(&said).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Said>(&kept).unwrap(), said);
+        }
+
+        #[test]
+        fn keys_are_as_different_as_sessions(a in any_session(), b in any_session()) {
+            let same = (&a.id, a.thread_key.as_deref().unwrap_or_default())
+                == (&b.id, b.thread_key.as_deref().unwrap_or_default());
+            prop_assert_eq!(a.key() == b.key(), same);
+        }
     }
 }

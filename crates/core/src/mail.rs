@@ -18,7 +18,8 @@
 //! Text of strangers can't break out. Every string of the front matter is quoted on
 //! one line, with whatever could end the line or fool a terminal escaped; keys are
 //! ours. The body is never searched: the front matter says how long it is and what
-//! it hashes to.
+//! it hashes to. Its last line, the seal, is the hash of the lines before it, so that
+//! a file that was changed anywhere is not read as another Mail.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -37,6 +38,9 @@ pub const FORMAT: &str = "text/markdown";
 
 /// Most characters of a text that a list shows.
 const PREVIEW: usize = 120;
+
+/// How the last line of a Mail's front matter starts.
+const SEAL: &str = "seal: \"";
 
 /// The name of a Mail: its provider, and a hash of the first message's id.
 ///
@@ -97,6 +101,15 @@ pub struct Message {
     pub heard_at: Timestamp,
     /// Who said it.
     pub from: Person,
+    /// To whom, where the provider says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<Person>,
+    /// Who else was to know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cc: Vec<Person>,
+    /// Its subject.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
     /// Who or what is mentioned in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mentions: Vec<String>,
@@ -106,6 +119,9 @@ pub struct Message {
     /// Whose words they were before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forwarded_from: Option<String>,
+    /// What its sender files it under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
     /// What came with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
@@ -360,7 +376,7 @@ impl Mail {
             answer_to: header.answer_to.clone(),
             messages: messages.collect(),
         };
-        let mut out = front_matter(&[
+        let lines = lines(&[
             ("id", json!(header.id)),
             ("msg_id", json!(self.msg_id)),
             ("provider", json!(header.id.provider)),
@@ -379,9 +395,8 @@ impl Mail {
             ("trust", json!(header.trust)),
             ("metadata", json!(metadata)),
         ]);
-        out.push_str(&self.text);
-        out.push('\n');
-        out
+        let seal = digest(lines.as_bytes());
+        format!("---\n{lines}{SEAL}{seal}\"\n---\n\n{}\n", self.text)
     }
 
     /// Reads a file that [`Self::render`] wrote.
@@ -391,11 +406,13 @@ impl Mail {
     /// When it is not one, or was changed since.
     pub fn parse(file: &str) -> Result<Self, BadMail> {
         let (front, body) = split(file).ok_or(BadMail::NoFrontMatter)?;
-        let front: FrontMatter = from_yaml(front)?;
+        let front: FrontMatter = from_yaml(unsealed(front)?)?;
         let length = front.content.bytes;
         let (text, rest) = body.split_at_checked(length).ok_or(BadMail::Body("it is shorter"))?;
-        if rest != "\n" {
-            return Err(BadMail::Body("it is longer"));
+        match rest {
+            "\n" => {}
+            "" => return Err(BadMail::Body("it is shorter")),
+            _ => return Err(BadMail::Body("it is longer")),
         }
         if digest(text.as_bytes()) != front.content.sha256 {
             return Err(BadMail::Body("it has another hash"));
@@ -453,9 +470,13 @@ impl Message {
             at: said.at,
             heard_at,
             from: said.from,
+            to: said.to,
+            cc: said.cc,
+            title: said.title,
             mentions: said.mentions,
             reply_to: said.reply_to,
             forwarded_from: said.forwarded_from,
+            correlation_id: said.correlation_id,
             artifacts: said.artifacts,
             text: said.text,
         }
@@ -465,6 +486,17 @@ impl Message {
 /// The SHA-256 of `bytes`, in hex.
 pub fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
+}
+
+/// The lines of a Mail's front matter before the seal, when it is not broken.
+fn unsealed(front: &str) -> Result<&str, BadMail> {
+    let broken = || BadMail::FrontMatter("it is not what was written: the seal is broken".into());
+    let at = front.rfind(SEAL).ok_or_else(broken)?;
+    let (lines, seal) = front.split_at(at);
+    if seal != format!("{SEAL}{}\"\n", digest(lines.as_bytes())) {
+        return Err(broken());
+    }
+    Ok(lines)
 }
 
 /// Splits a file into its front matter and its body.
@@ -493,7 +525,11 @@ pub fn from_yaml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, BadMai
 /// Writes a front matter: one line for each key of the first two levels, every
 /// string quoted.
 pub fn front_matter(fields: &[(&str, Value)]) -> String {
-    let mut out = String::from("---\n");
+    format!("---\n{}---\n\n", lines(fields))
+}
+
+fn lines(fields: &[(&str, Value)]) -> String {
+    let mut out = String::new();
     for (key, value) in fields {
         match value {
             Value::Object(inner) if !inner.is_empty() => {
@@ -507,7 +543,6 @@ pub fn front_matter(fields: &[(&str, Value)]) -> String {
             }
         }
     }
-    out.push_str("---\n\n");
     out
 }
 
@@ -519,7 +554,7 @@ pub fn preview(text: &str) -> String {
         if !out.is_empty() {
             out.push(' ');
         }
-        out.extend(word.chars().take(PREVIEW));
+        out.extend(word.chars().take(PREVIEW + 1));
         if out.chars().count() > PREVIEW {
             out = out.chars().take(PREVIEW - 1).collect();
             out.push('…');
@@ -529,10 +564,10 @@ pub fn preview(text: &str) -> String {
     out
 }
 
-/// Most bytes of a front matter, and most values in it: a Mail of many messages is
-/// long, a bomb is longer.
+/// Most bytes of a front matter, and most values in it: a Mail of many messages with
+/// many attachments is long, a bomb is longer.
 const MAX_FRONT_MATTER: usize = 8 << 20;
-const MAX_NODES: usize = 200_000;
+const MAX_NODES: usize = 600_000;
 
 fn yaml_options() -> serde_saphyr::Options {
     serde_saphyr::options! {
@@ -655,3 +690,6 @@ impl From<MailId> for String {
         id.to_string()
     }
 }
+
+#[cfg(test)]
+mod tests;

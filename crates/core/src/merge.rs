@@ -30,9 +30,13 @@ pub const MAX_BYTES: u32 = 1_344 << 10;
 
 const _: () = assert!(MAX_SAID < MAX_BYTES as usize);
 
-/// Largest object a Mail may be, in bytes: every text is in it twice, merged and
-/// single, and the merged one may need more escapes.
-pub const MAX_MAIL: usize = 4 * MAX_BYTES as usize;
+/// Largest object a Mail may be, in bytes. A text is in it twice, merged and single.
+/// The name of an attachment is there thrice, and may take three times the room where
+/// it is merged, for escapes.
+pub const MAX_MAIL: usize = 6 * MAX_BYTES as usize;
+
+/// Most mentions of one Mail: each message has room for one.
+const MAX_MENTIONS: usize = MAX_MESSAGES as usize;
 
 /// How long to wait for another message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +157,7 @@ impl Burst {
         let header = Header {
             id,
             tunnel: self.tunnel,
-            timestamp: messages.first().and_then(|first| first.at).unwrap_or(now),
+            timestamp: messages.first().map_or(now, |first| first.at.unwrap_or(first.heard_at)),
             received_at: now,
             title: title.clone(),
             artifacts: messages.iter().flat_map(|m| m.artifacts.iter().cloned()).collect(),
@@ -206,9 +210,8 @@ fn session(messages: &[Kept]) -> Session {
 }
 
 fn participants(messages: &[Kept]) -> Participants {
-    let mut everybody = Participants::default();
+    let mut everybody = Participants { mentions: mentions(messages), ..Participants::default() };
     let mut spoken = BTreeSet::new();
-    let mut mentioned = BTreeSet::new();
     for Kept { said, .. } in messages {
         if spoken.insert(said.from.id.clone()) {
             everybody.from.push(said.from.clone());
@@ -220,13 +223,33 @@ fn participants(messages: &[Kept]) -> Participants {
                 }
             }
         }
-        for mention in said.mentions.iter().cloned().chain(calls(&said.text)) {
-            if mentioned.len() < MAX_LIST && mentioned.insert(mention.clone()) {
-                everybody.mentions.push(mention);
+    }
+    everybody
+}
+
+/// Who or what is mentioned, the workspaces first. Messages take turns, so that nobody
+/// crowds out the call in another message by mentioning many.
+fn mentions(messages: &[Kept]) -> Vec<String> {
+    let each: Vec<Vec<String>> = messages.iter().map(|kept| mentions_of(&kept.said)).collect();
+    let mut all = Vec::new();
+    let mut known = BTreeSet::new();
+    for turn in 0..MAX_LIST {
+        for mention in each.iter().filter_map(|own| own.get(turn)) {
+            if all.len() < MAX_MENTIONS && known.insert(mention) {
+                all.push(mention.clone());
             }
         }
     }
-    everybody
+    all
+}
+
+fn mentions_of(said: &Said) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    calls(&said.text)
+        .chain(said.mentions.iter().cloned())
+        .filter(|mention| known.insert(mention.clone()))
+        .take(MAX_LIST)
+        .collect()
 }
 
 /// The workspaces that a text calls: `@monoco::NAME`.
@@ -295,5 +318,8 @@ fn compose(messages: &[Message]) -> String {
 fn line(text: &str) -> String {
     let flat = text.split(|c: char| c.is_whitespace() || c.is_control());
     let flat: Vec<_> = flat.filter(|word| !word.is_empty()).collect();
-    flat.join(" ").replace('*', "\\*")
+    flat.join(" ").replace('\\', "\\\\").replace('*', "\\*")
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Source;
+
 /// How long somebody who only looks whether the lock is held may be in our way.
 const LOOKERS: Duration = Duration::from_millis(500);
 
@@ -46,9 +48,9 @@ pub struct Running {
     pub version: String,
     /// When it started, in milliseconds since 1970.
     pub started_at_ms: i64,
-    /// Its config, when there is one.
+    /// Where its config is, and what it was told beyond it: a restart does the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config: Option<PathBuf>,
+    pub config: Option<Source>,
     /// Its log, when it does not go to a terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<PathBuf>,
@@ -278,9 +280,11 @@ impl Home {
 
     /// The courier that runs here and is ready, if one does.
     pub fn running(&self) -> Option<Running> {
-        if !self.is_taken() {
-            return None;
-        }
+        if self.is_taken() { self.note() } else { None }
+    }
+
+    /// What a courier has announced, whether it still runs or not.
+    pub fn note(&self) -> Option<Running> {
         let text = fs::read_to_string(self.running_path()).ok()?;
         serde_json::from_str(&text).ok()
     }

@@ -390,9 +390,7 @@ fn refused(error: StoreError) -> Problem {
         StoreError::WrongState(wrong) => match wrong.from {
             "COMPLETED" => Problem::ended("completed", "this workspace is done with it"),
             "DEADLETTER" => Problem::ended("dead", "this workspace gave it up; revive it first"),
-            "NEW" => {
-                Problem::ended("not_claimed", "nobody of this workspace has claimed it")
-            }
+            "NEW" => Problem::ended("not_claimed", "nobody of this workspace has claimed it"),
             _ => error.into(),
         },
         _ => error.into(),

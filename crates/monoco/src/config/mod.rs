@@ -21,6 +21,7 @@ use monoco_core::did::{Did, TunnelId};
 use monoco_core::lease::Term;
 use monoco_core::merge::Debounce;
 use monoco_core::retry::Retry;
+use serde::{Deserialize, Serialize};
 use tracing::Level;
 
 use crate::home::Home;
@@ -121,7 +122,7 @@ pub enum AdapterConfig {
 
 /// Where the config comes from, and what the command line says beyond it. A reload
 /// reads the same again.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Source {
     /// The file.
     pub path: PathBuf,
@@ -143,6 +144,8 @@ pub struct BadConfig {
     pub place: String,
     /// What is wrong there, and what is wanted instead.
     pub why: String,
+    /// Whether only a variable is missing: another environment may have it.
+    pub unset: bool,
 }
 
 /// Why there is no config.
@@ -438,7 +441,7 @@ fn retention_of(raw: RawRetention, reader: &Reader<'_>) -> Result<Retention, Bad
 
 impl BadConfig {
     fn at(place: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { place: place.into(), why: why.into() }
+        Self { place: place.into(), why: why.into(), unset: false }
     }
 }
 

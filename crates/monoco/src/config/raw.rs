@@ -238,13 +238,15 @@ fn told(error: &serde_saphyr::Error) -> BadConfig {
         Error::Message { msg, .. } => format!("not YAML: {msg}"),
         _ => "not YAML that is understood here".to_owned(),
     };
-    BadConfig { place, why }
+    BadConfig::at(place, why)
 }
 
 /// What the reader wanted, in the words of whoever writes the file.
 fn wanted(expected: &str) -> &str {
     if expected.contains("struct") || expected.contains("map") {
         "keys and values here"
+    } else if expected.contains("scalar") || expected.contains("string") {
+        "a single value here"
     } else {
         expected
     }

@@ -157,7 +157,7 @@ fn bad_values_are_refused_with_what_is_wanted() {
         ),
         ("courier: {service: {port: -1}}", "found \"-1\""),
         ("courier: {service: {port: 80.5}}", "found \"80.5\""),
-        ("courier: {service: {port: [1]}}", "line 1, column 26: want"),
+        ("courier: {service: {port: [1]}}", "line 1, column 27: want a single value here"),
         (
             "courier: {service: {port: 8645}}",
             "courier.service.webhook_port: must not be that of the API",
@@ -251,6 +251,8 @@ fn bad_values_are_refused_with_what_is_wanted() {
         let said = bad(text);
         assert!(said.contains(wanted), "{text}\nsaid   {said}\nwanted {wanted}");
     }
+    let unset = |text| Config::parse(text, &env).unwrap_err().unset;
+    assert!(unset("courier: {owner: '${NOT_SET}'}") && !unset("courier: {owner: ann}"));
     let deep = format!("courier: {}{}", "{a: ".repeat(100), "}".repeat(100));
     assert!(bad(&deep).contains("too deep"), "{}", bad(&deep));
 }

@@ -52,7 +52,10 @@ impl<'a> Reader<'a> {
                 (self.variables)(name).filter(|value| default.is_none() || !value.is_empty());
             match value.as_deref().or(default) {
                 Some(value) => out.push_str(value),
-                None => return Err(BadConfig::at(at, format!("the variable {name} is not set"))),
+                None => {
+                    let bad = BadConfig::at(at, format!("the variable {name} is not set"));
+                    return Err(BadConfig { unset: true, ..bad });
+                }
             }
             rest = after;
         }

@@ -7,9 +7,11 @@
 /// may call himself so.
 pub const HOLDER: &str = "courier:";
 
+pub mod index;
 pub mod keep;
 pub mod locks;
 pub mod merge;
 pub mod sender;
 pub mod sweep;
+pub mod tree;
 pub mod tunnels;
