@@ -385,3 +385,71 @@ fn nothing_is_sent_into_the_own_network_by_accident() {
     }
     assert!(receiver.is_quiet());
 }
+
+/// P11: a link in a message is data, and nobody follows it.
+#[test]
+fn a_link_to_an_attachment_is_kept_and_not_followed() {
+    let receiver = Receiver::start();
+    let courier = courier(&config(50));
+    let mut said = body("evt-1", "room", "eve", "look here");
+    said["attachments"] =
+        json!([{"name": "x.png", "mime_type": "image/png", "url": receiver.url("/x.png")}]);
+    assert_eq!(courier.push(&said).ok()["kept"], 1);
+    let mail = courier.mails(1)[0]["id"].as_str().unwrap().to_owned();
+    let whole = courier.get(&format!("/api/v1/messages/{mail}")).ok();
+    let artifact = &whole["msg"]["content"]["machine"]["data"]["mail"]["artifacts"][0];
+    assert_eq!(artifact["url"], receiver.url("/x.png"));
+    assert_eq!(artifact["hash"], json!(null));
+    assert!(receiver.is_quiet());
+}
+
+/// P14, T14: secrets are in the config and nowhere else, and what a provider sends
+/// along that nobody asked for is not kept.
+#[test]
+fn secrets_stay_where_they_are() {
+    let receiver = Receiver::start();
+    let canary = "Y2FuYXJ5LXNlY3JldC1vZi10aGUtdGVzdHMh";
+    let url = receiver.url("/hook?token=canary-of-the-url");
+    let text = format!(
+        "courier:\n  debounce: {{ window_ms: 50 }}\n  adapters:\n    ci: {{ provider: webhook, \
+         verify: standard, secret: whsec_{canary}, send_to: '{url}', allow_private: true }}\n"
+    );
+    let mut courier = courier(&text);
+    let mut said = body("evt-1", "room", "ann", "hello");
+    said["sessionWebhook"] = json!("https://oapi.example.com/send?session=canary-of-the-body");
+    let said = said.to_string();
+    let headers = signed(&format!("whsec_{canary}"), said.as_bytes());
+    raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, said.as_bytes()).unwrap().ok();
+    courier.mails(1);
+    receiver.will("400 Bad Request");
+    ends(&courier, &send(&courier, "room"), "DEAD");
+    receiver.next();
+    let shown = format!(
+        "{}{}{}{}",
+        courier.get("/health").text(),
+        courier.get("/metrics").text(),
+        courier.get("/api/v1/events?limit=1000").text(),
+        courier.cli(&["courier", "status"]).ok(),
+    );
+    assert!(courier.cli(&["courier", "stop"]).code == 0);
+    courier.wait();
+
+    let mut found = Vec::new();
+    let mut dirs = vec![courier.home().to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+                continue;
+            }
+            let bytes = std::fs::read(&path).unwrap();
+            let holds = |word: &str| bytes.windows(word.len()).any(|part| part == word.as_bytes());
+            let words = [canary, "canary-secret", "canary-of-the-url", "canary-of-the-body"];
+            let config = path.ends_with("courier/config.yaml");
+            found.extend(words.iter().filter(|w| !config && holds(w)).map(|w| (path.clone(), *w)));
+        }
+    }
+    assert_eq!(found, []);
+    assert!(!shown.contains("canary"), "{shown}");
+}
