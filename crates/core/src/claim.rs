@@ -6,7 +6,7 @@
 //!     ▲                  │
 //!     │  lease ends, or  │  failed for good, or the fourth failure
 //!     ├─ retryable ──────┴───────────────────▶ DEADLETTER
-//!     └─ by hand ──────────────────────────────────┘
+//!     └─ by hand ──────────────────────────────────┘   or, by hand, ▶ COMPLETED
 //! ```
 //!
 //! Two agents of one workspace exclude each other; two workspaces do not, for
@@ -225,6 +225,18 @@ impl Claiming {
         }
     }
 
+    /// DEADLETTER → COMPLETED, by hand: nobody is to deal with it any more.
+    ///
+    /// # Errors
+    ///
+    /// From any other state.
+    pub fn lay_to_rest(self) -> Result<Self, WrongState> {
+        match self.state {
+            Hold::Deadletter { .. } => Ok(Self { state: Hold::Completed, ..self }),
+            _ => Err(self.wrong(ClaimState::Completed)),
+        }
+    }
+
     /// Whether somebody is at it, or is to be again. One that was put back by hand has
     /// no attempts, but it was claimed before.
     pub const fn is_open(&self) -> bool {
@@ -426,6 +438,7 @@ mod tests {
             table.row(from, "expire", now().expire(at(301), &Retry::CLAIM).map(end));
             table.row(from, "expire, 4th time", last().expire(at(301), &Retry::CLAIM).map(end));
             table.row(from, "revive", now().revive(at(1)).map(end));
+            table.row(from, "lay to rest", now().lay_to_rest().map(end));
         }
         table.check();
     }

@@ -25,7 +25,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::did::{Did, Endpoint, EndpointKind, TunnelId};
-use crate::mail::{Mail, MailId, front_matter};
+use crate::mail::{Mail, MailId, from_yaml, front_matter};
 use crate::object::{MAX_TARGETS, MsgObject, ObjId};
 use crate::time::Timestamp;
 
@@ -324,6 +324,13 @@ pub fn with_outcome(file: &str, outcome: &Value) -> String {
     format!("{before}{gap}{lines}\n{after}")
 }
 
+/// What became of a draft, when its file says so.
+pub fn outcome(file: &str) -> Option<Value> {
+    let (front, _) = read::split(file).ok()?;
+    let front: Map<String, Value> = from_yaml(&file[front].replace("\r\n", "\n")).ok()?;
+    front.get("outcome").cloned()
+}
+
 fn any_bytes() -> String {
     "application/octet-stream".to_owned()
 }
@@ -357,7 +364,7 @@ mod tests {
     use super::*;
     use crate::heard::MAX_NAME;
     use crate::heard::tests::said;
-    use crate::mail::{Trust, from_yaml};
+    use crate::mail::Trust;
     use crate::merge::{Burst, Kept};
     use crate::object::ObjKind;
 
@@ -559,9 +566,9 @@ mod tests {
             ["---\nto: ann\n---\n\nhello\n", "\u{feff}---\r\nto: ann\r\n---\r\nhello", "---\n---"]
         {
             let archived = with_outcome(file, &outcome);
-            let (front, body) = read::split(&archived).unwrap();
-            let front: Value = from_yaml(&archived[front]).unwrap();
-            assert_eq!(front["outcome"], outcome, "{archived}");
+            let (_, body) = read::split(&archived).unwrap();
+            assert_eq!(super::outcome(&archived), Some(outcome.clone()), "{archived}");
+            assert_eq!(super::outcome(file), None);
             assert!(file.ends_with(&archived[body..]), "{archived}");
             assert!(archived.starts_with(&file[..read::split(file).unwrap().0.end]), "{archived}");
         }

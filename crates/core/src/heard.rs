@@ -510,12 +510,16 @@ pub(crate) mod tests {
         assert_eq!(field(|s| s.title = Some("x".repeat(MAX_NAME + 1))), Err("title"));
         assert_eq!(field(|s| s.mentions = vec![String::new(); MAX_LIST + 1]), Err("mentions"));
         assert_eq!(field(|s| s.mentions = vec!["x".repeat(MAX_NAME + 1)]), Err("mentions"));
-        let person = || Person { id: "x".repeat(MAX_NAME + 1), name: None };
-        assert_eq!(field(|s| s.to = vec![person()]), Err("to and cc"));
-        assert_eq!(
-            field(|s| s.cc = vec![Person { name: Some(person().id), ..s.from.clone() }]),
-            Err("to and cc")
-        );
+        let person = |id: &str, name: usize| {
+            let (id, name) = (id.to_owned(), Some("x".repeat(name)));
+            vec![Person { id, name }]
+        };
+        let receivers = |to, cc| Said { to, cc, ..said("evt-1", "u1", "hi") }.check();
+        assert_eq!(receivers(person("u2", MAX_NAME), person("", 0)), Ok(()));
+        for long in [person("u2", MAX_NAME + 1), person(&"x".repeat(MAX_NAME + 1), 0)] {
+            assert_eq!(receivers(long.clone(), Vec::new()).unwrap_err().field, "to and cc");
+            assert_eq!(receivers(Vec::new(), long).unwrap_err().field, "to and cc");
+        }
         for ms in [i64::MIN, TIMES.start() - 1, TIMES.end() + 1, i64::MAX] {
             let mut said = said("evt-1", "u1", "hi");
             said.at = Some(Timestamp::from_ms(ms));

@@ -511,8 +511,8 @@ pub fn split(file: &str) -> Option<(&str, &str)> {
     Some((front, body.strip_prefix('\n').unwrap_or(body)))
 }
 
-/// Reads YAML that may come from anybody: bounded in size and depth, without tags,
-/// anchors and aliases.
+/// Reads YAML that may come from anybody: bounded in size and depth, without anchors,
+/// aliases, and tags that are not YAML's own.
 ///
 /// # Errors
 ///
@@ -584,6 +584,7 @@ fn yaml_options() -> serde_saphyr::Options {
         },
         with_snippet: false,
         strict_booleans: true,
+        reject_unsupported_tags: true,
     }
 }
 

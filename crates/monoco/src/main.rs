@@ -5,9 +5,11 @@
 //! * [`serve`]: builds the courier. The only place that wires.
 //! * [`center`]: what the hub does with messages, for whoever asks.
 //! * [`courier`]: what runs in the background.
+//! * [`mailbox`]: the workspace's side: files, and no courier needed.
 //! * [`api`]: the HTTP door. One guard in front of all of it.
 //! * [`cli`]: the command line. The only place that prints.
 //! * [`config`]: the config file, checked.
+//! * [`log`]: what the courier says of itself.
 //! * [`home`], [`clock`]: the files around the store; the only caller of `now()`.
 
 mod api;
@@ -17,6 +19,8 @@ mod clock;
 mod config;
 mod courier;
 mod home;
+mod log;
+mod mailbox;
 mod serve;
 
 fn main() -> std::process::ExitCode {

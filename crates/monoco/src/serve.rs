@@ -26,12 +26,16 @@ use crate::api;
 use crate::center::Center;
 use crate::clock::{Clock, wall_now};
 use crate::config::{AdapterConfig, Config, ConfigError, Source, TunnelConfig};
+use crate::courier::drafts::Drafts;
+use crate::courier::files::Filer;
 use crate::courier::keep::Keeper;
 use crate::courier::merge::Merger;
 use crate::courier::sender::Sender;
+use crate::courier::tree::Tree;
 use crate::courier::tunnels::{Idle, Tunnel, Tunnels};
-use crate::courier::{HOLDER, sweep};
+use crate::courier::{HOLDER, locks, retention, sweep};
 use crate::home::{Home, HomeError, Running};
+use crate::log::Log;
 
 /// How many deliveries of one tunnel are tried at the same time.
 const LANES: usize = 4;
@@ -46,6 +50,8 @@ pub struct Options {
     pub home: Home,
     /// Where its config is, and what the command line says beyond it.
     pub config: Source,
+    /// Where it says how it goes.
+    pub log: Log,
 }
 
 /// Why the courier did not start.
@@ -87,9 +93,10 @@ pub enum StartError {
 ///
 /// [`StartError`], when it does not get that far.
 pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), StartError> {
-    let Options { home, config: source } = options;
+    let Options { home, config: source, log } = options;
     home.create()?;
     let config = Arc::new(source.load()?);
+    log.set_level(config.log_level);
     let _lock = home.lock()?;
     let token = home.ensure_token()?;
     let listener = listen(config.host, config.port).await?;
@@ -124,6 +131,22 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
         tunnels: Arc::clone(&tunnels),
     });
     loops.spawn(Arc::clone(&merger).run(loops.stop.clone()));
+    let tree = Arc::new(Tree::new(config.mailbox(&home), home.dropzone()));
+    if let Err(error) = tree.create() {
+        // The filer tries again; nobody's message waits for it.
+        tracing::error!(%error, "the mailbox can't be made");
+    }
+    let filer = Arc::new(Filer::new(Arc::clone(center.store()), Arc::clone(&tree)));
+    loops.spawn(Arc::clone(&filer).run(loops.stop.clone()));
+    let drafts = Drafts {
+        center: center.clone(),
+        tree: Arc::clone(&tree),
+        owner: config.owner.clone(),
+        tunnels: Arc::clone(&tunnels),
+    };
+    loops.spawn(Arc::new(drafts).run(loops.stop.clone()));
+    loops.spawn(locks::run(center.clone(), Arc::clone(&tree), loops.stop.clone()));
+    loops.spawn(retention::run(center.clone(), tree, settings.clone(), loops.stop.clone()));
     loops.spawn(sweep::run(center.clone(), settings.clone(), loops.stop.clone()));
 
     let webhooks = api::webhooks::router(center.clone(), Arc::clone(&tunnels));
@@ -131,6 +154,7 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
         center,
         metrics: Arc::new(api::Metrics::new()),
         tunnels,
+        filer,
         config: settings,
         stop: doors.stop.clone(),
     };
@@ -147,13 +171,15 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
         started_at_ms: clock.now().ms(),
         webhook_address: Some(webhook_address),
         config: Some(source.clone()),
-        log: None,
+        log: log.path().map(Into::into),
     };
     home.announce(&running)?;
     ready(&running);
 
     while signals.next().await == Told::Reload {
+        log.reopen();
         office.reload(&source, &now).await;
+        log.set_level(now.borrow().log_level);
     }
     tracing::info!("stopping; a second signal does not wait");
     let finish = async {

@@ -185,6 +185,17 @@ pub trait Mails: Send + Sync {
         now: Timestamp,
     ) -> Result<Claim, StoreError>;
 
+    /// Nobody is to deal with a dead claim any more, by hand.
+    async fn lay_to_rest(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError>;
+
+    /// Claims that are dead, the oldest first.
+    async fn dead_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError>;
+
     /// Claims that are open, the oldest first.
     async fn open_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError>;
 

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::contender::{Contender, Result};
-use crate::drive::{Bounds, drive};
+use crate::common::Result;
+use crate::common::drive::{Bounds, drive};
+use crate::common::resources::AtRest;
+use crate::contender::Contender;
 use crate::payload::{self, Payload};
-use crate::resources::AtRest;
 use crate::server::{self, Launch, Server};
 
 pub const NAME: &str = "beanstalkd";

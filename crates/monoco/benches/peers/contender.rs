@@ -3,13 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::drive::Bounds;
-use crate::resources::AtRest;
-use crate::table::thousands;
-
-/// Why a measurement was not possible, in words.
-pub type Error = Box<dyn std::error::Error + Send + Sync>;
-pub type Result<T> = std::result::Result<T, Error>;
+use crate::common::Result;
+use crate::common::drive::Bounds;
+use crate::common::figures::thousands;
+use crate::common::resources::AtRest;
 
 /// A durable queue that can be measured.
 ///

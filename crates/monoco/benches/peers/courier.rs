@@ -1,26 +1,23 @@
 //! Ourselves over HTTP: the built courier, asked as any program would.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::contender::{Contender, Result};
-use crate::drive::{Bounds, drive, median};
-use crate::http::Conn;
+use crate::common::Result;
+use crate::common::drive::{Bounds, drive, median};
+use crate::common::http::Conn;
+use crate::common::resources::{self, AtRest};
+use crate::common::running::{Running, between, refused};
+use crate::contender::Contender;
 use crate::payload::Payload;
-use crate::resources::{self, AtRest};
 
 pub const NAME: &str = "monoco, HTTP";
 pub const BATCHES: &str = "monoco, HTTP ×100";
 
 /// Messages that the filling puts into one request.
 const FILL: u64 = 1_000;
-
-/// How long the courier may take to start.
-const START: Duration = Duration::from_secs(60);
 
 pub struct Courier {
     below: PathBuf,
@@ -69,7 +66,7 @@ impl Contender for Courier {
             Some(filled) => filled,
             None => (Running::start(TempDir::new_in(&self.below)?)?, 0),
         };
-        courier.fill(backlog.saturating_sub(waiting))?;
+        fill(&courier, backlog.saturating_sub(waiting))?;
         let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
         let seen = drive(takers, bounds, |_| {
             let mut conn = Conn::open(courier.addr, &courier.token, "application/json")?;
@@ -103,9 +100,7 @@ impl Contender for Courier {
             return Ok(None);
         }
         let courier = Running::start(TempDir::new_in(&self.below)?)?;
-        let mut command = Command::new(program());
-        command.args(["center", "list"]).env("MONOCO_HOME", courier.data.path());
-        AtRest::watch(courier.child.id(), watch, &mut command).map(Some)
+        AtRest::watch(courier.pid(), watch, &mut courier.command(&["center", "list"])).map(Some)
     }
 }
 
@@ -123,7 +118,7 @@ pub fn starts(below: &Path, records: u64, repeats: usize) -> Result<String> {
 
     eprintln!("filling a store with {records} records");
     let courier = Running::start(TempDir::new_in(below)?)?;
-    courier.fill(records)?;
+    fill(&courier, records)?;
     let mut data = courier.stop()?;
     let mut times = Vec::new();
     let mut resident = 0;
@@ -131,7 +126,7 @@ pub fn starts(below: &Path, records: u64, repeats: usize) -> Result<String> {
         let started = Instant::now();
         let courier = Running::start(data)?;
         times.push(started.elapsed().as_secs_f64() * 1000.0);
-        resident = resources::resident_bytes(courier.child.id())?;
+        resident = resources::resident_bytes(courier.pid())?;
         data = courier.stop()?;
     }
     let full = median(times).unwrap_or_default();
@@ -142,91 +137,20 @@ pub fn starts(below: &Path, records: u64, repeats: usize) -> Result<String> {
     ))
 }
 
-fn program() -> &'static str {
-    env!("CARGO_BIN_EXE_monoco")
-}
-
-/// A running courier and its home. Both are gone when this is.
-struct Running {
-    child: Child,
-    addr: SocketAddr,
-    token: String,
-    data: TempDir,
-}
-
-impl Running {
-    fn start(data: TempDir) -> Result<Self> {
-        let note = data.path().join("run/courier.json");
-        // A note of an earlier one would be believed.
-        let _ = std::fs::remove_file(&note);
-        let child = Command::new(program())
-            .args(["courier", "start", "--foreground", "--port", "0"])
-            .env("MONOCO_HOME", data.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let addr = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut running = Self { child, addr, token: String::new(), data };
-        let started = Instant::now();
-        let note = loop {
-            if let Ok(note) = std::fs::read_to_string(&note) {
-                break note;
-            }
-            if let Some(status) = running.child.try_wait()? {
-                return Err(format!("the courier ended at once ({status})").into());
-            }
-            if started.elapsed() > START {
-                return Err(format!("the courier is not ready after {START:?}").into());
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        };
-        let address = between(note.as_bytes(), r#""address":""#, "\"").ok_or("no address")?;
-        running.addr = address.parse()?;
-        running.token = std::fs::read_to_string(running.data.path().join("run/courier.token"))?;
-        let mut conn = Conn::open(running.addr, &running.token, "application/json")?;
-        let next = "/api/v1/boxes/did:monoco:me/INBOX/next";
-        let (status, answer) = conn.post(next, br#"{"states":["NONE"]}"#)?;
-        // It knows no such state, and says so: it is there.
-        if status == 422 { Ok(running) } else { Err(refused(status, answer)) }
-    }
-
-    /// Ends it in good order, and keeps its home.
-    fn stop(mut self) -> Result<TempDir> {
-        let mut command = Command::new(program());
-        command.args(["courier", "stop"]).env("MONOCO_HOME", self.data.path());
-        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-        self.child.wait()?;
-        if !status.success() {
-            return Err(format!("the courier did not stop: {status}").into());
+fn fill(courier: &Running, messages: u64) -> Result<()> {
+    let (mut payload, mut body) = (Payload::new(), Vec::new());
+    let mut conn = Conn::open(courier.addr, &courier.token, "application/x-ndjson")?;
+    let mut left = messages;
+    while left > 0 {
+        let count = left.min(FILL);
+        write_batch(&mut body, &mut payload, 0, count);
+        let (status, answer) = conn.post("/api/v1/dispatch", &body)?;
+        if status != 200 {
+            return Err(refused(status, answer));
         }
-        let below = self.data.path().parent().ok_or("the home has no directory")?.to_owned();
-        Ok(std::mem::replace(&mut self.data, TempDir::new_in(below)?))
+        left -= count;
     }
-
-    fn fill(&self, messages: u64) -> Result<()> {
-        let (mut payload, mut body) = (Payload::new(), Vec::new());
-        let mut conn = Conn::open(self.addr, &self.token, "application/x-ndjson")?;
-        let mut left = messages;
-        while left > 0 {
-            let count = left.min(FILL);
-            write_batch(&mut body, &mut payload, 0, count);
-            let (status, answer) = conn.post("/api/v1/dispatch", &body)?;
-            if status != 200 {
-                return Err(refused(status, answer));
-            }
-            left -= count;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself; either way there is none to wait for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    Ok(())
 }
 
 fn write_batch(body: &mut Vec<u8>, payload: &mut Payload, producer: usize, count: u64) {
@@ -242,15 +166,4 @@ fn write_batch(body: &mut Vec<u8>, payload: &mut Payload, producer: usize, count
 
 fn count(text: &[u8], part: &[u8]) -> usize {
     text.windows(part.len()).filter(|window| *window == part).count()
-}
-
-/// What stands between two marks.
-fn between<'a>(text: &'a [u8], start: &str, end: &str) -> Option<&'a str> {
-    let text = std::str::from_utf8(text).ok()?;
-    text.split_once(start)?.1.split_once(end).map(|(found, _)| found)
-}
-
-fn refused(status: u16, answer: &[u8]) -> crate::contender::Error {
-    let said: String = String::from_utf8_lossy(answer).chars().take(300).collect();
-    format!("the courier answered {status}: {said}").into()
 }

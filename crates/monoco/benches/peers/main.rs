@@ -8,10 +8,10 @@
 //! # Reading order
 //!
 //! * [`contender`]: what every contender can be asked.
-//! * [`drive`]: how a rate is measured.
 //! * [`beanstalkd`], [`redis`], [`sqlite`]: the peers.
 //! * [`store`], [`courier`]: ourselves, through the store and over HTTP.
-//! * [`http`], [`server`], [`resp`], [`payload`], [`resources`], [`table`]: the furniture.
+//! * [`server`], [`resp`], [`payload`], [`table`]: the furniture.
+//! * [`common`]: what all benchmarks measure with.
 
 #![allow(
     clippy::print_stdout,
@@ -20,14 +20,13 @@
 )]
 
 mod beanstalkd;
+#[path = "../common/mod.rs"]
+mod common;
 mod contender;
 mod courier;
-mod drive;
 mod flags;
-mod http;
 mod payload;
 mod redis;
-mod resources;
 mod resp;
 mod server;
 mod sqlite;
@@ -35,10 +34,12 @@ mod store;
 mod table;
 
 use std::process::ExitCode;
-use std::thread::available_parallelism;
 
-use contender::{Cell, Contender, Result};
-use flags::{Asked, Flags};
+use common::args::{Args, Benchmark};
+use common::figures::{machine, thousands};
+use common::{Result, drive};
+use contender::{Cell, Contender};
+use flags::Flags;
 use table::Table;
 
 /// Makes a contender that keeps its data below the given directory.
@@ -58,34 +59,15 @@ const CONTENDERS: &[(&str, Make)] = &[
 const YARDSTICKS: &[&str] = &[beanstalkd::NAME, redis::NAME];
 
 fn main() -> ExitCode {
-    let names: Vec<&str> = CONTENDERS.iter().map(|(name, _)| *name).collect();
-    let flags = match flags::parse(std::env::args().skip(1), &names) {
-        Ok(Asked::Run(flags)) => flags,
-        Ok(Asked::Help) => {
-            println!("{}", flags::usage(&names));
-            return ExitCode::SUCCESS;
-        }
-        // `cargo test --all-targets` runs benches too, without `--bench`.
-        Ok(Asked::Nothing) => return ExitCode::SUCCESS,
-        Err(words) => {
-            eprintln!("{words}\n\n{}", flags::usage(&names));
-            return ExitCode::from(2);
-        }
-    };
-    match run(&flags) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(err) => {
-            eprintln!("benchmark stopped: {err}");
-            ExitCode::FAILURE
-        }
-    }
+    let names = CONTENDERS.iter().map(|(name, _)| *name).collect();
+    Benchmark { usage: flags::usage, names, run }.main()
 }
 
-fn run(flags: &Flags) -> Result<()> {
-    std::fs::create_dir_all(&flags.dir)?;
+fn run(args: &Args) -> Result<()> {
+    let flags = &Flags::new(args);
     let mut field = Vec::new();
-    for (name, make) in CONTENDERS.iter().filter(|(name, _)| flags.wants(name)) {
-        field.push((*name, make(&flags.dir).map_err(|err| format!("{name}: {err}"))?));
+    for (name, make) in CONTENDERS.iter().filter(|(name, _)| args.wants(name)) {
+        field.push((*name, make(&args.dir).map_err(|err| format!("{name}: {err}"))?));
     }
 
     let cells = Cell::all(flags.deep_backlog);
@@ -103,8 +85,8 @@ fn run(flags: &Flags) -> Result<()> {
         }
     }
 
-    let starts = if flags.wants(courier::NAME) {
-        Some(courier::starts(&flags.dir, flags.deep_backlog, flags.repeats)?)
+    let starts = if args.wants(courier::NAME) {
+        Some(courier::starts(&args.dir, flags.deep_backlog, flags.repeats)?)
     } else {
         None
     };
@@ -141,7 +123,7 @@ fn measure<'a>(
             };
             let rate = rate.map_err(|err| format!("{name}, {cell}: {err}"))?;
             if let Some(rate) = rate {
-                eprintln!("{cell}, round {round}: {name} {}/s", table::thousands(rate));
+                eprintln!("{cell}, round {round}: {name} {}/s", thousands(rate));
                 rates.push(rate);
             }
         }
@@ -155,12 +137,9 @@ fn measure<'a>(
 /// One line that says on what, and of what, the figures were taken.
 fn conditions(flags: &Flags, field: &[(&str, Box<dyn Contender>)]) -> String {
     let versions: Vec<String> = field.iter().map(|(_, contender)| contender.version()).collect();
-    let cores = available_parallelism().map_or(1, usize::from);
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
-        "{} cores, Linux {}; {}; {} B messages; {} s per cell after {} s of warm-up, median of {}.\n",
-        cores,
-        kernel.trim(),
+        "{}; {}; {} B messages; {} s per cell after {} s of warm-up, median of {}.\n",
+        machine(),
         versions.join(", "),
         payload::SIZE,
         flags.bounds.measure.as_secs_f64(),

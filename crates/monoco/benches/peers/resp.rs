@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
-use crate::contender::Result;
+use crate::common::Result;
 
 /// What Redis answers; an error becomes ours.
 #[derive(Debug)]

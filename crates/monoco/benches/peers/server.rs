@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::contender::Result;
+use crate::common::Result;
 
 /// How long a server may take to answer; it may have to read 1 GiB first.
 const START: Duration = Duration::from_secs(120);

@@ -9,8 +9,9 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Statement};
 use tempfile::TempDir;
 
-use crate::contender::{Contender, Result};
-use crate::drive::{Bounds, drive};
+use crate::common::Result;
+use crate::common::drive::{Bounds, drive};
+use crate::contender::Contender;
 use crate::payload::{self, Payload};
 
 pub const NAME: &str = "sqlite";

@@ -13,8 +13,9 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::contender::{Contender, Result};
-use crate::drive::{Bounds, drive};
+use crate::common::Result;
+use crate::common::drive::{Bounds, drive};
+use crate::contender::Contender;
 use crate::payload::Payload;
 
 pub const NAME: &str = "monoco, store";

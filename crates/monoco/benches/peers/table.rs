@@ -1,7 +1,8 @@
 //! The tables, in Markdown, ready for the documentation.
 
+use crate::common::figures::{head, line, thousands};
+use crate::common::resources::AtRest;
 use crate::contender::Cell;
-use crate::resources::AtRest;
 
 /// Rates by contender and cell.
 pub struct Table {
@@ -63,7 +64,7 @@ impl Table {
         if !last.is_empty() {
             names.push(last.to_owned());
         }
-        line(corner, &names) + "|---" + &"|--:".repeat(names.len()) + "|\n"
+        head(corner, &names)
     }
 
     /// The rate with the deep backlog over the rate with the small one.
@@ -95,27 +96,10 @@ pub fn at_rest(rows: &[(&str, AtRest)]) -> String {
     text
 }
 
-/// A whole number with commas.
-pub fn thousands(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 fn times(ratio: f64) -> String {
     format!("{ratio:.2}")
 }
 
 fn or_dash(figure: Option<f64>, show: fn(f64) -> String) -> String {
     figure.map_or_else(|| "–".to_owned(), show)
-}
-
-fn line(first: &str, rest: &[String]) -> String {
-    format!("| {first} | {} |\n", rest.join(" | "))
 }

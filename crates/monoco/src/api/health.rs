@@ -75,12 +75,14 @@ pub struct AdapterHealth {
 pub struct MailboxHealth {
     /// Messages kept that wait to become part of a Mail
     waiting_messages: i64,
-    /// Changes that are not yet to be seen in the files
-    behind: i64,
     /// Files in the mailbox that are not ours
     foreign_files: usize,
     /// Some of them
     foreign: Vec<String>,
+    /// Files that were missing or changed, and were written again, since the start
+    repaired: usize,
+    /// Some Mails that can't be written, and why
+    unwritten: Vec<String>,
     /// What the file system last said, while it says no
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -183,23 +185,15 @@ fn mode(provider: &str) -> &'static str {
     if provider == "webhook" { "push" } else { "memory" }
 }
 
-#[derive(Default)]
-struct Report {
-    behind: i64,
-    foreign_files: usize,
-    foreign: Vec<String>,
-    error: Option<String>,
-}
-
 fn mailbox(api: &Api, figures: &Figures) -> MailboxHealth {
-    let _ = api;
-    let report = Report::default();
+    let report = api.filer.report();
     MailboxHealth {
         waiting_messages: figures.kept,
-        behind: report.behind,
         foreign_files: report.foreign_files,
         foreign: report.foreign,
-        error: report.error,
+        repaired: report.repaired,
+        unwritten: report.bad.iter().map(|(id, why)| format!("{id}: {why}")).collect(),
+        error: report.trouble,
     }
 }
 

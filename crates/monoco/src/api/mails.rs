@@ -2,10 +2,11 @@
 
 use axum::extract::State;
 use monoco_core::claim::{ClaimState, Workspace};
+use monoco_core::delivery::SendState;
 use monoco_core::lease::LeaseLost;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
-use monoco_store::{ClaimStep, MailQuery, MailRow, StoreError};
+use monoco_store::{ClaimStep, MailQuery, MailRow, StoreError, Window};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -14,6 +15,9 @@ use super::Api;
 use super::input::{self, Json, Paging, Query, Segments};
 use super::problem::{Problem, ProblemView};
 use super::trace::{TraceView, story};
+use super::views::RecordView;
+use crate::courier::check::Rebuilt;
+use crate::courier::files::FilesError;
 use crate::courier::locks::ClaimView;
 
 /// Most ids in one question about claims.
@@ -66,6 +70,14 @@ pub struct WholeMailView {
 #[schema(as = Claims)]
 pub struct ClaimsView {
     claims: Vec<ClaimView>,
+}
+
+/// What was given up.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Dead)]
+pub struct DeadView {
+    claims: Vec<ClaimView>,
+    deliveries: Vec<RecordView>,
 }
 
 /// Which Mails.
@@ -349,6 +361,61 @@ pub async fn revive(
     let workspace = named(workspace).map_err(|error| Problem::bad_parameter("workspace", error))?;
     let revived = api.center.store().revive_claim(&id, &workspace, api.center.now()).await;
     Ok(axum::Json(ClaimView::from(&revived.map_err(refused)?)))
+}
+
+/// Have nobody deal with a dead letter any more
+#[utoipa::path(
+    post, path = "/api/v1/messages/{id}/drop", tag = "mails", params(WorkspaceQuery),
+    params(("id" = String, Path, description = "The id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+)]
+pub async fn lay_to_rest(
+    State(api): State<Api>,
+    path: Segments,
+    Query(WorkspaceQuery { workspace }): Query<WorkspaceQuery>,
+) -> Result<axum::Json<ClaimView>, Problem> {
+    let id = mail_id(&path)?;
+    let workspace = named(workspace).map_err(|error| Problem::bad_parameter("workspace", error))?;
+    let rested = api.center.store().lay_to_rest(&id, &workspace, api.center.now()).await;
+    Ok(axum::Json(ClaimView::from(&rested.map_err(refused)?)))
+}
+
+/// Make the mailbox's files again from the store
+///
+/// Writes what is missing or was changed, moves what is in the wrong place, and starts a
+/// new index. Files that are not ours are counted and left alone.
+#[utoipa::path(
+    post, path = "/api/v1/mailbox/rebuild", tag = "mails",
+    responses((status = 200, body = Rebuilt), (status = "4XX", body = ProblemView))
+)]
+pub async fn rebuild(State(api): State<Api>) -> Result<axum::Json<Rebuilt>, Problem> {
+    match api.filer.rebuild().await {
+        Ok(rebuilt) => Ok(axum::Json(rebuilt)),
+        Err(FilesError::Store(error)) => Err(error.into()),
+        Err(error) => Err(StoreError::Unavailable(error.to_string()).into()),
+    }
+}
+
+/// What was given up
+///
+/// Claims, and deliveries that are DEAD or UNCERTAIN: the oldest thousand of each kind,
+/// and of each tunnel.
+#[utoipa::path(
+    get, path = "/api/v1/dead", tag = "mails",
+    responses((status = 200, body = DeadView), (status = "4XX", body = ProblemView))
+)]
+pub async fn dead(State(api): State<Api>) -> Result<axum::Json<DeadView>, Problem> {
+    let store = api.center.store();
+    let claims = store.dead_claims(input::MAX_PAGE).await?;
+    let mut deliveries = Vec::new();
+    for tunnel in store.tunnels().await? {
+        let states = [SendState::Dead, SendState::Uncertain];
+        let window = Window { beyond: None, limit: input::MAX_PAGE, newest_first: false };
+        let page = store.deliveries(&tunnel.id.did(), &states, window).await?;
+        deliveries.extend(page.entries.into_iter().map(RecordView::from));
+    }
+    let claims = claims.iter().map(ClaimView::from).collect();
+    Ok(axum::Json(DeadView { claims, deliveries }))
 }
 
 async fn settle(

@@ -19,6 +19,7 @@ use utoipa_axum::routes;
 
 use crate::center::Center;
 use crate::config::{Claims, Config};
+use crate::courier::files::Filer;
 use crate::courier::tunnels::Tunnels;
 pub use guard::Door;
 pub use health::Metrics;
@@ -48,6 +49,8 @@ pub struct Api {
     pub metrics: Arc<Metrics>,
     /// The tunnels this courier runs itself.
     pub tunnels: Arc<Tunnels>,
+    /// The mailbox.
+    pub filer: Arc<Filer>,
     /// How it is to run, as of now.
     pub config: watch::Receiver<Arc<Config>>,
     /// Ends what would go on for ever.
@@ -95,6 +98,9 @@ pub fn router(api: Api, door: Door) -> Router {
         .routes(routes!(mails::complete))
         .routes(routes!(mails::fail))
         .routes(routes!(mails::revive))
+        .routes(routes!(mails::lay_to_rest))
+        .routes(routes!(mails::dead))
+        .routes(routes!(mails::rebuild))
         .routes(routes!(boxes::boxes))
         .routes(routes!(boxes::list))
         .routes(routes!(boxes::peek))

@@ -130,14 +130,27 @@ fn refusal(status: u16, answer: &Value) -> Failure {
     let text = |key: &str| answer.get(key).and_then(Value::as_str);
     let message = text("message").unwrap_or("the courier refused").to_owned();
     let exit = match (status, text("code")) {
-        (409, Some("lease_lost" | "conflict")) => Exit::Held,
+        (409, Some("lease_lost" | "conflict" | "claimed" | "not_due")) => Exit::Held,
         (500.., _) | (401 | 403, _) => Exit::Courier,
         _ => Exit::NotPossible,
     };
     let failure = Failure::new(exit, message);
     match text("code") {
         Some("unknown_owner") => failure.hint("`monoco center boxes` lists the boxes there are"),
-        Some("lease_lost") => failure.hint("take it again with `monoco center next`"),
+        Some("lease_lost") => failure.hint(
+            "somebody else may have it by now: take it again with `monoco mailbox claim`, or \
+             from a box with `monoco center next`",
+        ),
+        Some("claimed") => failure.hint(
+            "wait until the claim runs out, or ask its holder to give it up with \
+             `monoco mailbox fail`",
+        ),
+        Some("not_due") => failure.hint("it failed before; try again when its time has come"),
+        Some("completed") => failure.hint("there is nothing left to do for this workspace"),
+        Some("dead") => {
+            failure.hint("`monoco dead list` shows why, and `monoco dead retry` puts it back")
+        }
+        Some("not_claimed") => failure.hint("claim it first, with `monoco mailbox claim`"),
         Some("unresolvable") => failure.hint(
             "add and bind the target with `monoco contact add` and `monoco contact bind`, \
              or name an endpoint: did:msgtunnel:ACCOUNT.user.TUNNEL",

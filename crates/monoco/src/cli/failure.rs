@@ -29,6 +29,14 @@ pub struct Failure {
     pub hint: Option<String>,
 }
 
+impl Exit {
+    /// What a `courier start` that ended with this code meant.
+    pub fn of_start(code: i32) -> Option<Self> {
+        let all = [Self::NotPossible, Self::Held, Self::NoCourier, Self::Courier, Self::Usage];
+        all.into_iter().find(|exit| *exit as i32 == code)
+    }
+}
+
 impl Failure {
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, message: message.into(), hint: None }
@@ -40,7 +48,7 @@ impl Failure {
 
     pub fn no_courier() -> Self {
         Self::new(Exit::NoCourier, "no courier is running")
-            .hint("start one with `monoco courier start --foreground`")
+            .hint("start one with `monoco courier start`, or to watch it with `monoco courier start --foreground`")
     }
 
     pub fn usage(message: impl Into<String>) -> Self {
@@ -68,8 +76,18 @@ impl From<StartError> for Failure {
                 .hint("`monoco courier status` shows it, `monoco courier stop` ends it"),
             StartError::Home(home) if home.is_permission() => Self::new(Exit::NoCourier, message)
                 .hint("make the directory yours, or set MONOCO_HOME to one that is"),
-            StartError::PortInUse(_) => Self::new(Exit::Courier, message)
-                .hint("choose another with --port, or --port 0 for any that is free"),
+            StartError::Config(config) if config.is_permission() => {
+                Self::new(Exit::NoCourier, message).hint("make the file yours")
+            }
+            StartError::Config(_) => Self::new(Exit::NotPossible, message),
+            StartError::Listen { error, .. } | StartError::System(error)
+                if error.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                Self::new(Exit::NoCourier, message)
+            }
+            StartError::PortInUse(_) => Self::new(Exit::Courier, message).hint(
+                "choose others with --port and --webhook-port, or --port 0 for any that are free",
+            ),
             _ => Self::new(Exit::NotPossible, message),
         }
     }

@@ -18,8 +18,11 @@ mod center;
 mod client;
 mod contact;
 mod courier;
+mod dead;
+mod doctor;
 mod events;
 mod failure;
+mod mailbox;
 mod message;
 mod output;
 mod trace;
@@ -27,7 +30,7 @@ mod trace;
 /// One post office for people and AI agents
 ///
 /// A courier runs in the background for each user; these commands talk to it.
-/// Start one with `monoco courier start --foreground`.
+/// Start one with `monoco courier start`.
 #[derive(Debug, Parser)]
 #[command(name = "monoco", version, max_term_width = 100)]
 struct Cli {
@@ -48,16 +51,26 @@ enum Command {
     /// Run the courier, and ask how it is
     #[command(subcommand)]
     Courier(courier::Command),
+    /// The Mails of a workspace: pull, read, claim, answer
+    Mailbox(mailbox::Args),
     /// Messages and boxes
     #[command(subcommand)]
     Center(center::Command),
     /// People, groups, and how to reach them
     #[command(subcommand)]
     Contact(contact::Command),
+    /// What was given up: claims and deliveries, on one desk
+    #[command(subcommand)]
+    Dead(dead::Command),
     /// Show what happened
     Events(events::Args),
     /// Follow one message through everything that happened to it
     Trace(trace::Args),
+    /// Look at everything a courier needs, and say what to do
+    ///
+    /// Config, permissions, disk, clock, ports, the courier, its store, tunnels and
+    /// files. Exit code 1 when something must be done.
+    Doctor,
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -110,10 +123,13 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let context = Context { home: Home::new(home), format: cli.format };
     match cli.command {
         Command::Courier(command) => courier::run(&context, command),
+        Command::Mailbox(args) => mailbox::run(&context, args),
         Command::Center(command) => ask(center::run(&context, command)),
         Command::Contact(command) => ask(contact::run(&context, command)),
+        Command::Dead(command) => ask(dead::run(&context, command)),
         Command::Events(args) => ask(events::run(&context, args)),
         Command::Trace(args) => ask(trace::run(&context, args)),
+        Command::Doctor => ask(doctor::run(&context)),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "monoco", &mut script);

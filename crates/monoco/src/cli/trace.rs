@@ -8,7 +8,7 @@ use super::output::{self, Format, print};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Any id: of the message, of a Mail, of a record or delivery, or one that a provider gave
-    id: String,
+    pub id: String,
 }
 
 pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {

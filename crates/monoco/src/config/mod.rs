@@ -33,8 +33,6 @@ mod raw;
 mod tunnel;
 mod value;
 
-pub use changes::Change;
-
 /// Largest file that is read.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -113,6 +111,7 @@ pub struct TunnelConfig {
 
 /// What only one adapter understands.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are a few tunnels, and most are of that kind")]
 pub enum AdapterConfig {
     /// The provider in memory needs nothing.
     Stub,
@@ -167,6 +166,14 @@ pub enum ConfigError {
         /// What is wrong.
         error: BadConfig,
     },
+}
+
+impl ConfigError {
+    /// Whether the user is not allowed to read it.
+    pub fn is_permission(&self) -> bool {
+        let denied = std::io::ErrorKind::PermissionDenied;
+        matches!(self, Self::Read { error, .. } if error.kind() == denied)
+    }
 }
 
 impl Config {
@@ -229,13 +236,6 @@ impl Config {
     /// The tunnels that are to run.
     pub fn running(&self) -> impl Iterator<Item = (&TunnelId, &TunnelConfig)> {
         self.tunnels.iter().filter(|(_, tunnel)| tunnel.enabled)
-    }
-}
-
-impl TunnelConfig {
-    /// The label of a Mail of this session: the chat's own, or the tunnel's.
-    pub fn label(&self, session_id: &str) -> Option<&str> {
-        self.bindings.get(session_id).or(self.binding.as_ref()).map(String::as_str)
     }
 }
 

@@ -7,6 +7,7 @@ use monoco_adapters::webhook;
 use monoco_core::rule::nearest;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_saphyr::budget::BudgetBreach;
 
 use super::BadConfig;
 use super::value::listed;
@@ -230,10 +231,16 @@ fn told(error: &serde_saphyr::Error) -> BadConfig {
             format!("want {}", wanted(expected))
         }
         Error::Unexpected { expected, .. } => format!("want {}", wanted(expected)),
-        Error::MultipleDocuments { .. } => "there is a second document".to_owned(),
-        Error::Budget { .. } => {
-            "too deep or too much; anchors and aliases are not taken".to_owned()
+        Error::MultipleDocuments { .. }
+        | Error::Budget { breach: BudgetBreach::Documents { .. }, .. } => {
+            "there is a second document".to_owned()
         }
+        Error::Budget {
+            breach: BudgetBreach::Anchors { .. } | BudgetBreach::Aliases { .. },
+            ..
+        } => "anchors and aliases are not taken".to_owned(),
+        Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => "too deep".to_owned(),
+        Error::Budget { .. } => "too much".to_owned(),
         Error::QuotingRequired { .. } => "this needs quotes".to_owned(),
         Error::Message { msg, .. } => format!("not YAML: {msg}"),
         _ => "not YAML that is understood here".to_owned(),

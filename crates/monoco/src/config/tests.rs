@@ -1,5 +1,6 @@
 //! What the config takes, what it refuses, and what it never shows.
 
+use super::changes::Change;
 use super::*;
 
 /// A secret of Standard Webhooks.
@@ -84,7 +85,7 @@ courier:
     assert_eq!(config.mailbox_root.as_deref(), Some(Path::new("/home/ann/.monoco/mailbox")));
     let tunnel = |name: &str| &config.tunnels[&name.parse::<TunnelId>().unwrap()];
     let github = tunnel("github");
-    assert_eq!(github.label("any"), Some("alpha"));
+    assert_eq!(github.binding.as_deref(), Some("alpha"));
     let AdapterConfig::Webhook(settings) = &github.adapter else { panic!("{github:?}") };
     assert_eq!(settings.verify, webhook::Verify::Github);
     assert_eq!(settings.secret.expose(), "hush-hush");
@@ -244,7 +245,7 @@ fn bad_values_are_refused_with_what_is_wanted() {
         ("courier: {service: {port: 1, port: 2}}", "the key `port` is there twice"),
         ("courier: {}\n---\ncourier: {}\n", "second document"),
         ("courier: &a {owner: *a}", "anchors and aliases are not taken"),
-        ("courier: [", "not YAML"),
+        ("courier: {service: {port: \"1}}", "not YAML"),
         ("courier: 1", "want keys and values here"),
         ("- a", "want keys and values here"),
     ] {

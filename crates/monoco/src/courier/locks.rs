@@ -1,8 +1,33 @@
 //! `.state/locks.json`: the live claims, for whoever reads files.
+//!
+//! It is a copy, written whole and at most once a second. Nobody may decide anything by
+//! it: whoever wants a Mail asks the courier.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 use monoco_core::claim::{Claim, Hold};
+use monoco_store::StoreError;
 use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
+
+use super::tree::{Look, Tree};
+use crate::center::Center;
+
+/// Its name.
+const NAME: &str = "locks.json";
+
+/// How often it is written, at most.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How long a change may go unnoticed when no hint comes.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// Most claims in it; the oldest.
+const MOST: usize = 10_000;
 
 /// A claim as the API and `locks.json` show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -57,4 +82,64 @@ impl From<&Claim> for ClaimView {
             updated_at: claim.updated_at.rfc3339(),
         }
     }
+}
+
+/// Why it is not written.
+#[derive(Debug, thiserror::Error)]
+enum Unwritten {
+    #[error("{0}")]
+    Disk(#[from] io::Error),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Writes the live claims whenever they change, until `stop`, and then once more.
+pub async fn run(center: Center, tree: Arc<Tree>, stop: CancellationToken) {
+    let mut news = center.store().newest_event();
+    let mut written = None;
+    let mut troubled = false;
+    loop {
+        // Before looking, so that what comes while we look is not missed.
+        news.mark_unchanged();
+        let last = stop.is_cancelled();
+        match write(&center, &tree, &mut written).await {
+            Ok(()) => troubled = false,
+            Err(error) => {
+                if !std::mem::replace(&mut troubled, true) {
+                    tracing::warn!(%error, "locks.json is not written for now");
+                }
+            }
+        }
+        if last {
+            return;
+        }
+        let pause = async {
+            tokio::time::sleep(EVERY).await;
+            let wait = if troubled { EVERY } else { LOOK };
+            let _ = tokio::time::timeout(wait, news.changed()).await;
+        };
+        let _ = stop.run_until_cancelled(pause).await;
+    }
+}
+
+/// Writes the claims, unless they are those that were written last.
+async fn write(
+    center: &Center,
+    tree: &Arc<Tree>,
+    written: &mut Option<Vec<ClaimView>>,
+) -> Result<(), Unwritten> {
+    let claims = center.store().open_claims(MOST).await?;
+    let locks: Vec<_> = claims.iter().map(ClaimView::from).collect();
+    if written.as_ref() == Some(&locks) {
+        return Ok(());
+    }
+    let text = json!({"version": 1, "written_at": center.now().rfc3339(), "locks": locks});
+    let tree = Arc::clone(tree);
+    let put = tokio::task::spawn_blocking(move || {
+        let hands = tree.hands()?;
+        hands.put(&hands.state()?, NAME, format!("{text}\n").as_bytes(), Look::OURS)
+    });
+    put.await.unwrap_or_else(|error| Err(io::Error::other(error)))?;
+    *written = Some(locks);
+    Ok(())
 }

@@ -34,6 +34,8 @@ pub const STATE: &str = ".state";
 pub struct Tree {
     mailbox: PathBuf,
     dropzone: PathBuf,
+    /// What our temporary names start with: what an earlier courier left is told apart.
+    mark: String,
     /// Keeps two writers from sharing a temporary name.
     writes: AtomicU64,
 }
@@ -96,7 +98,9 @@ impl Look {
 impl Tree {
     /// The tree with these roots.
     pub fn new(mailbox: PathBuf, dropzone: PathBuf) -> Self {
-        Self { mailbox, dropzone, writes: AtomicU64::new(0) }
+        // Without randomness all are alike, and nothing is swept; that does no harm.
+        let mark = getrandom::u32().map_or_else(|_| String::new(), |n| format!("{n:08x}-"));
+        Self { mailbox, dropzone, mark, writes: AtomicU64::new(0) }
     }
 
     /// Where the mailbox is.
@@ -118,7 +122,8 @@ impl Tree {
         let tmp = root.make(STATE)?.make("tmp")?;
         let dropped = make_root(&self.dropzone)?.make(".tmp")?;
         for dir in [tmp, dropped] {
-            for name in dir.names()?.into_iter().filter_map(|named| named.name) {
+            let names = dir.names()?.into_iter().filter_map(|named| named.name);
+            for name in names.filter(|name| !name.starts_with(&self.mark)) {
                 dir.remove(&name)?;
             }
         }
@@ -203,7 +208,7 @@ impl Hands<'_> {
     ///
     /// When there is no room, or it is not allowed. Then nothing has changed.
     pub fn put(&self, dir: &Dir, name: &str, bytes: &[u8], look: Look) -> io::Result<()> {
-        put(&self.tree.writes, &self.tmp, dir, name, bytes, look)
+        put(self.tree, &self.tmp, dir, name, bytes, look)
     }
 
     /// A file that is to be written piece by piece and then put into its place with
@@ -213,7 +218,7 @@ impl Hands<'_> {
     ///
     /// When it can't be made.
     pub fn begin(&self) -> io::Result<(String, fs::File)> {
-        begin(&self.tree.writes, &self.tmp, 0o600)
+        begin(self.tree, &self.tmp, 0o600)
     }
 
     /// Puts a file that was begun into its place.
@@ -233,7 +238,7 @@ impl Hands<'_> {
     pub fn drop(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let dropzone = Dir::root(&self.tree.dropzone)?;
         let tmp = dropzone.make(".tmp")?;
-        put(&self.tree.writes, &tmp, &dropzone, name, bytes, Look::SEALED)
+        put(self.tree, &tmp, &dropzone, name, bytes, Look::SEALED)
     }
 
     /// The bytes in the dropzone under a name, when there are at most `most`.
@@ -439,10 +444,10 @@ fn looks(stat: &rustix::fs::Stat) -> Looks {
     }
 }
 
-fn begin(writes: &AtomicU64, tmp: &Dir, mode: u32) -> io::Result<(String, fs::File)> {
+fn begin(tree: &Tree, tmp: &Dir, mode: u32) -> io::Result<(String, fs::File)> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     loop {
-        let name = writes.fetch_add(1, Ordering::Relaxed).to_string();
+        let name = format!("{}{}", tree.mark, tree.writes.fetch_add(1, Ordering::Relaxed));
         match rustix::fs::openat(tmp.0.as_fd(), &name, flags, Mode::from_raw_mode(mode)) {
             Ok(file) => return Ok((name, fs::File::from(file))),
             Err(Errno::EXIST) => {}
@@ -451,15 +456,8 @@ fn begin(writes: &AtomicU64, tmp: &Dir, mode: u32) -> io::Result<(String, fs::Fi
     }
 }
 
-fn put(
-    writes: &AtomicU64,
-    tmp: &Dir,
-    dir: &Dir,
-    name: &str,
-    bytes: &[u8],
-    look: Look,
-) -> io::Result<()> {
-    let (temporary, mut file) = begin(writes, tmp, look.mode)?;
+fn put(tree: &Tree, tmp: &Dir, dir: &Dir, name: &str, bytes: &[u8], look: Look) -> io::Result<()> {
+    let (temporary, mut file) = begin(tree, tmp, look.mode)?;
     let written = file.write_all(bytes).and_then(|()| {
         if let Some(modified) = look.modified {
             rustix::fs::futimens(&file, &stamps(modified))?;

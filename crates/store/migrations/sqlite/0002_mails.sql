@@ -67,6 +67,7 @@ CREATE TABLE claims (
 CREATE UNIQUE INDEX claims_by_mail ON claims (mail, workspace);
 CREATE INDEX claims_by_state ON claims (workspace, state, mail);
 CREATE INDEX claims_leased ON claims (lease_until) WHERE state = 'CLAIMED';
+CREATE INDEX claims_dead ON claims (id) WHERE state = 'DEADLETTER';
 CREATE INDEX claims_open ON claims (id) WHERE state IN ('NEW', 'CLAIMED');
 
 -- Files to be sent whose end somebody waits for.

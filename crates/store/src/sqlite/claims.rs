@@ -179,14 +179,34 @@ pub(super) fn revive(
     now: Timestamp,
 ) -> Result<Claim, StoreError> {
     let mail = mails::by_id(tx.db, id)?;
-    let claim = find(tx.db, &mail, workspace)?
-        .ok_or_else(|| StoreError::Missing { what: "claim on", key: id.to_string() })?;
+    let claim = find(tx.db, &mail, workspace)?.ok_or_else(|| no_claim(id))?;
     let next = claim.claiming.clone().revive(now)?;
     let claim = put(tx, &mail, claim, next, now)?;
     let detail = json!({"from": "DEADLETTER", "to": "NEW"});
     log(tx, EventKind::Marked, &mail, &claim, detail, now)?;
     mails::move_to(tx, &mail, Place::Inbound, now)?;
     Ok(claim)
+}
+
+/// Lets nobody deal with a dead claim any more.
+pub(super) fn lay_to_rest(
+    tx: &mut Tx<'_>,
+    id: &MailId,
+    workspace: &Workspace,
+    now: Timestamp,
+) -> Result<Claim, StoreError> {
+    let mail = mails::by_id(tx.db, id)?;
+    let claim = find(tx.db, &mail, workspace)?.ok_or_else(|| no_claim(id))?;
+    let next = claim.claiming.clone().lay_to_rest()?;
+    let claim = put(tx, &mail, claim, next, now)?;
+    let detail = json!({"from": "DEADLETTER", "to": "COMPLETED"});
+    log(tx, EventKind::Marked, &mail, &claim, detail, now)?;
+    rest(tx, &mail, now)?;
+    Ok(claim)
+}
+
+fn no_claim(id: &MailId) -> StoreError {
+    StoreError::Missing { what: "claim on", key: id.to_string() }
 }
 
 /// Moves the Mail's file when nobody is at it any more.
@@ -268,12 +288,16 @@ pub(super) fn of_mail(db: &Connection, mail: &Found) -> Result<Vec<Claim>, Store
     rows.collect::<rusqlite::Result<_>>().map_err(fault)
 }
 
-/// Claims that are open, the oldest first.
-pub(super) fn open(db: &Connection, limit: usize) -> Result<Vec<Claim>, StoreError> {
+/// Claims that stand so, the oldest first.
+pub(super) fn list(
+    db: &Connection,
+    standing: &str,
+    limit: usize,
+) -> Result<Vec<Claim>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS}, m.provider || '_' || m.uid
            FROM claims c JOIN mails m ON m.seq = c.mail
-          WHERE c.state IN ('NEW', 'CLAIMED') ORDER BY c.id LIMIT ?1"
+          WHERE {standing} ORDER BY c.id LIMIT ?1"
     );
     let mut statement = db.prepare_cached(&sql).map_err(fault)?;
     let rows = statement.query_map([rows::limit(limit)], |row| {
@@ -292,14 +316,6 @@ pub(super) fn reasons(db: &Connection, mail: i64) -> Result<Vec<(Workspace, Stri
     let mut statement = db.prepare_cached(sql).map_err(fault)?;
     let rows = statement.query_map([mail], |row| Ok((workspace(row, 0)?, row.get(1)?)));
     rows.and_then(Iterator::collect::<rusqlite::Result<_>>).map_err(fault)
-}
-
-/// Whether somebody is at a Mail.
-pub(super) fn any_open(db: &Connection, mail: i64) -> Result<bool, StoreError> {
-    let sql = "
-        SELECT EXISTS (SELECT 1 FROM claims WHERE mail = ?1 AND state IN ('NEW', 'CLAIMED'))
-    ";
-    db.prepare_cached(sql).and_then(|mut s| s.query_row([mail], |row| row.get(0))).map_err(fault)
 }
 
 /// Whether a lease has ended by `now`.

@@ -43,6 +43,13 @@ fn settled(db: &Connection, limit: usize) -> Result<Vec<DraftFate>, StoreError> 
         .collect()
 }
 
+/// The message that a draft became.
+fn object_of(db: &Connection, uid: &str) -> Result<Option<i64>, StoreError> {
+    let sql = "SELECT object FROM drafts WHERE uid = ?1";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    statement.query_row([uid], |row| row.get(0)).optional().map_err(fault)
+}
+
 #[async_trait]
 impl Drafts for SqliteStore {
     async fn post_draft(&self, draft: DraftPost, now: Timestamp) -> Result<Posted, StoreError> {
@@ -52,6 +59,13 @@ impl Drafts for SqliteStore {
         }
         self.writer
             .run(move |tx| {
+                // A name stands for one message, whatever was written into the file since.
+                if let Some(object) = object_of(tx.db, &draft.uid)?
+                    && let (first, _) = objects::body(tx.db, object)?
+                    && first != draft.post.msg.id()
+                {
+                    return Err(StoreError::KeyReused(first));
+                }
                 let posted = center::post(tx, &draft.post, now)?;
                 if let Posted::OnItsWay { msg_id, .. } = &posted {
                     let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), msg_id)?;
@@ -69,14 +83,7 @@ impl Drafts for SqliteStore {
 
     async fn knows_draft(&self, uid: &str) -> Result<bool, StoreError> {
         let uid = uid.to_owned();
-        self.read(move |db| {
-            let sql = "SELECT 1 FROM drafts WHERE uid = ?1";
-            let mut statement = db.prepare_cached(sql).map_err(fault)?;
-            let found: Option<i64> =
-                statement.query_row([uid], |row| row.get(0)).optional().map_err(fault)?;
-            Ok(found.is_some())
-        })
-        .await
+        self.read(move |db| Ok(object_of(db, &uid)?.is_some())).await
     }
 
     async fn close_draft(&self, uid: &str) -> Result<(), StoreError> {

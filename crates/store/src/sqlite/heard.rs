@@ -1,12 +1,12 @@
 //! What was heard: kept once, in the window of its session, until it is a Mail.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use monoco_core::contact::{AddressBook, Strangers};
-use monoco_core::did::TunnelId;
+use monoco_core::contact::Strangers;
+use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::EventKind;
 use monoco_core::heard::Said;
-use monoco_core::mail::{Mail, MailId, Trust};
+use monoco_core::mail::{Mail, Trust};
 use monoco_core::merge::{Burst, Debounce, Kept, Window};
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::time::Timestamp;
@@ -21,11 +21,12 @@ use super::writer::Tx;
 use super::{center, objects, people, rows};
 use crate::{Dispatch, DispatchOutcome, Keep, Keeping, Merging, StoreError};
 
+// The newest, for one that could not be merged is put off to after it.
 const OPEN_WINDOW: &str = "
     SELECT id, first_at, last_at, messages, bytes
       FROM windows
      WHERE tunnel = ?1 AND session = ?2 AND held = ?3 AND closes_at > ?4
-     ORDER BY closes_at DESC
+     ORDER BY id DESC
      LIMIT 1
 ";
 
@@ -43,7 +44,7 @@ const JOIN_WINDOW: &str = "
 
 const ADD: &str = "INSERT INTO kept (window, heard, heard_at, said) VALUES (?1, ?2, ?3, ?4)";
 
-const MESSAGES: &str = "SELECT heard_at, said FROM kept WHERE window = ?1 ORDER BY seq";
+const MESSAGES: &str = "SELECT seq, heard_at, said FROM kept WHERE window = ?1 ORDER BY seq";
 
 const BECAME: &str = "
     UPDATE heard
@@ -63,35 +64,62 @@ pub(super) fn keep(tx: &mut Tx<'_>, keep: &Keep, now: Timestamp) -> Result<Keepi
         journal::append(tx, EventKind::Duplicate, about, &detail, now)?;
         return Ok(Keeping::Duplicate);
     }
-    let author = said.from.did(tunnel).map_err(|error| unusable(&error))?;
-    let book = people::book_of(tx, &author, &[], Some(tunnel))?;
-    let strangers = book.tunnels.get(tunnel).map(|tunnel| tunnel.strangers);
-    let stranger = book.is_stranger(&author);
-
+    let (author, welcome) = welcome(tx, said, tunnel)?;
     people::heard_from(tx, tunnel, now)?;
     let through = people::row_of(tx, &tunnel.did())?;
-    let owner = people::row_of(tx, &author)?;
-    let about = || About { owner: Some(owner), ..About::default() };
-    let detail = json!({"tunnel": tunnel, "external_id": said.id});
-    let refused = match strangers {
-        _ if book.blocks(&author) => Some((EventKind::Blocked, Keeping::Blocked)),
-        Some(Strangers::Drop) if stranger => Some((EventKind::Dropped, Keeping::Dropped)),
-        _ => None,
-    };
     let heard = journal::hear(tx, through, &said.id, 0)?;
-    if let Some((kind, keeping)) = refused {
-        journal::append(tx, kind, about(), &detail, now)?;
-        return Ok(keeping);
-    }
+    let held = match welcome {
+        Welcome::Known | Welcome::Stranger => false,
+        Welcome::Held => true,
+        Welcome::Refused(kind, keeping) => {
+            log(tx, kind, &author, tunnel, said, now)?;
+            return Ok(keeping);
+        }
+    };
     let text = json!(said).to_string();
-    let held = stranger && strangers == Some(Strangers::Hold);
     let place = Place { tunnel: through, name: tunnel, provider, held };
     let window =
         window(tx, &place, said, u32::try_from(text.len()).unwrap_or(u32::MAX), debounce, now)?;
     let row = params![window, heard, now.ms(), text];
     tx.db.prepare_cached(ADD).and_then(|mut s| s.execute(row)).map_err(fault)?;
-    journal::append(tx, EventKind::Heard, about(), &detail, now)?;
+    log(tx, EventKind::Heard, &author, tunnel, said, now)?;
     Ok(Keeping::Kept)
+}
+
+/// How an author is received, as things stand now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Welcome {
+    Known,
+    Stranger,
+    Held,
+    Refused(EventKind, Keeping),
+}
+
+fn welcome(tx: &mut Tx<'_>, said: &Said, tunnel: &TunnelId) -> Result<(Did, Welcome), StoreError> {
+    let author = said.from.did(tunnel).map_err(|error| unusable(&error))?;
+    let book = people::book_of(tx, &author, &[], Some(tunnel))?;
+    let strangers = book.tunnels.get(tunnel).map(|tunnel| tunnel.strangers);
+    let welcome = match strangers {
+        _ if book.blocks(&author) => Welcome::Refused(EventKind::Blocked, Keeping::Blocked),
+        _ if !book.is_stranger(&author) => Welcome::Known,
+        Some(Strangers::Drop) => Welcome::Refused(EventKind::Dropped, Keeping::Dropped),
+        Some(Strangers::Hold) => Welcome::Held,
+        Some(Strangers::Accept) | None => Welcome::Stranger,
+    };
+    Ok((author, welcome))
+}
+
+fn log(
+    tx: &mut Tx<'_>,
+    kind: EventKind,
+    author: &Did,
+    tunnel: &TunnelId,
+    said: &Said,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let owner = people::row_of(tx, author)?;
+    let about = About { owner: Some(owner), ..About::default() };
+    journal::append(tx, kind, about, &json!({"tunnel": tunnel, "external_id": said.id}), now)
 }
 
 /// Where a message belongs, but for its session.
@@ -111,7 +139,7 @@ fn window(
     debounce: &Debounce,
     now: Timestamp,
 ) -> Result<i64, StoreError> {
-    let session = said.session.key();
+    let session = said.burst_key(place.held);
     let open: Option<(i64, Window)> = tx
         .db
         .prepare_cached(OPEN_WINDOW)
@@ -174,7 +202,7 @@ pub(super) fn waiting(db: &Connection) -> Result<i64, StoreError> {
 
 /// What became of a window.
 pub(super) enum Closed {
-    /// A Mail, or nothing, because its author is not wanted any more.
+    /// A Mail, or nothing, because nobody in it is wanted any more.
     Merged,
     /// Its object is too large for a row, and has to be a file first.
     Large(Box<MsgObject>),
@@ -189,39 +217,59 @@ pub(super) fn close(
     files: &HashSet<ObjId>,
     now: Timestamp,
 ) -> Result<Closed, StoreError> {
-    let Some((burst, held)) = burst(tx, window, merging)? else { return Ok(Closed::Merged) };
-    let tunnel = burst.tunnel.clone();
-    let (id, count) = (burst.mail_id(), burst.messages.len());
-    let object = burst.seal(now).map_err(|error| unusable(&error))?;
-    if object.canonical().len() > objects::INLINE && !files.contains(&object.id()) {
-        return Ok(Closed::Large(Box::new(object)));
-    }
-    let msg_id = object.id();
-    let dispatch = Dispatch { msg: object, tunnel: Some(tunnel.clone()), external_id: None };
-    let dispatched = center::dispatch(tx, &dispatch, now)?;
-    let row = match dispatched.outcome {
-        DispatchOutcome::Delivered { .. } => {
-            let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
-            let mail = Mail::read(msg_id, dispatch.msg.canonical());
-            let mail = mail.map_err(|error| unusable(&error))?;
-            let author = people::row_of(tx, dispatch.msg.author())?;
-            mails::insert(tx, NewMail { mail: &mail, object, author, held }, now)?;
-            object
-        }
-        DispatchOutcome::Blocked | DispatchOutcome::Dropped => 0,
+    let Some(talk) = talk(tx, window, merging)? else { return Ok(Closed::Merged) };
+    let Talk { burst, held, refused } = talk;
+    let (tunnel, id, count) = (burst.tunnel.clone(), burst.mail_id(), burst.messages.len());
+    let mail = match id {
+        Some(id) => Some((id, burst.seal(now).map_err(|error| unusable(&error))?)),
+        None => None,
     };
-    let became = params![window, row];
-    tx.db.prepare_cached(BECAME).and_then(|mut s| s.execute(became)).map_err(fault)?;
-    for sql in ["DELETE FROM kept WHERE window = ?1", "DELETE FROM windows WHERE id = ?1"] {
-        tx.db.prepare_cached(sql).and_then(|mut s| s.execute([window])).map_err(fault)?;
+    if let Some((_, object)) = &mail
+        && object.canonical().len() > objects::INLINE
+        && !files.contains(&object.id())
+    {
+        return Ok(Closed::Large(Box::new(object.clone())));
     }
-    if row != 0 {
+    for Refused { kept, author, said, kind } in refused {
+        let sql = "DELETE FROM kept WHERE seq = ?1";
+        tx.db.prepare_cached(sql).and_then(|mut s| s.execute([kept])).map_err(fault)?;
+        log(tx, kind, &author, &tunnel, &said, now)?;
+    }
+    if let Some((id, object)) = mail
+        && let Some(row) = deliver(tx, object, &tunnel, held, now)?
+    {
+        let became = params![window, row];
+        tx.db.prepare_cached(BECAME).and_then(|mut s| s.execute(became)).map_err(fault)?;
         let about = About { object: Some(row), ..About::default() };
-        let id = id.as_ref().map(MailId::to_string);
         let detail = json!({"mail": id, "messages": count, "tunnel": tunnel, "held": held});
         journal::append(tx, EventKind::Merged, about, &detail, now)?;
     }
+    for sql in ["DELETE FROM kept WHERE window = ?1", "DELETE FROM windows WHERE id = ?1"] {
+        tx.db.prepare_cached(sql).and_then(|mut s| s.execute([window])).map_err(fault)?;
+    }
     Ok(Closed::Merged)
+}
+
+/// Puts a Mail into its boxes. Returns the row of its object; `None` when its author
+/// is not wanted there.
+fn deliver(
+    tx: &mut Tx<'_>,
+    msg: MsgObject,
+    tunnel: &TunnelId,
+    held: bool,
+    now: Timestamp,
+) -> Result<Option<i64>, StoreError> {
+    let dispatch = Dispatch { msg, tunnel: Some(tunnel.clone()), external_id: None };
+    match center::dispatch(tx, &dispatch, now)?.outcome {
+        DispatchOutcome::Blocked | DispatchOutcome::Dropped => return Ok(None),
+        DispatchOutcome::Delivered { .. } => {}
+    }
+    let msg = &dispatch.msg;
+    let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg.id())?;
+    let mail = Mail::read(msg.id(), msg.canonical()).map_err(|error| unusable(&error))?;
+    let author = people::row_of(tx, msg.author())?;
+    mails::insert(tx, NewMail { mail: &mail, object, author, held }, now)?;
+    Ok(Some(object))
 }
 
 /// Puts off a window that could not be merged, so that it does not hold up the others.
@@ -232,13 +280,26 @@ pub(super) fn put_off(tx: &mut Tx<'_>, window: i64, until: Timestamp) -> Result<
     Ok(())
 }
 
-/// The messages of a window, with what is needed to merge them, and whether they are
-/// held.
-fn burst(
-    tx: &mut Tx<'_>,
-    window: i64,
-    merging: &Merging,
-) -> Result<Option<(Burst, bool)>, StoreError> {
+/// What is in a window, as it stands now.
+struct Talk {
+    /// What becomes a Mail; without messages when nobody in it is wanted any more.
+    burst: Burst,
+    /// Whether it is of a stranger whom nobody has let in.
+    held: bool,
+    /// Messages of those who are not wanted any more.
+    refused: Vec<Refused>,
+}
+
+struct Refused {
+    kept: i64,
+    author: Did,
+    said: Said,
+    kind: EventKind,
+}
+
+/// The messages of a window, with what is needed to merge them. Somebody may have been
+/// let in or blocked since they were kept, and that is no matter of the others.
+fn talk(tx: &mut Tx<'_>, window: i64, merging: &Merging) -> Result<Option<Talk>, StoreError> {
     let sql = "SELECT name, provider, held FROM windows WHERE id = ?1";
     let found: Option<(TunnelId, String, bool)> = tx
         .db
@@ -248,40 +309,47 @@ fn burst(
         })
         .map_err(fault)?;
     // Whoever looked may have been overtaken.
-    let Some((tunnel, provider, held)) = found else { return Ok(None) };
-    let mut statement = tx.db.prepare_cached(MESSAGES).map_err(fault)?;
-    let rows = statement.query_map([window], |row| {
-        let said: String = row.get(1)?;
-        Ok(Kept {
-            heard_at: Timestamp::from_ms(row.get(0)?),
-            said: serde_json::from_str(&said).map_err(|_| rows::damaged(1, "not a message"))?,
-        })
-    });
-    let messages: Vec<Kept> =
-        rows.and_then(Iterator::collect::<rusqlite::Result<_>>).map_err(fault)?;
-    drop(statement);
+    let Some((tunnel, provider, mut held)) = found else { return Ok(None) };
+    let mut trust = Trust::Known;
+    let (mut messages, mut refused) = (Vec::new(), Vec::new());
+    let mut asked: HashMap<String, (Did, Welcome)> = HashMap::new();
+    for (kept, message) in kept(tx.db, window)? {
+        let from = &message.said.from.id;
+        let (author, welcome) = match asked.get(from) {
+            Some(known) => known.clone(),
+            None => {
+                let judged = welcome(tx, &message.said, &tunnel)?;
+                asked.insert(from.clone(), judged.clone());
+                judged
+            }
+        };
+        if let Welcome::Refused(kind, _) = welcome {
+            refused.push(Refused { kept, author, said: message.said, kind });
+            continue;
+        }
+        held &= welcome == Welcome::Held;
+        if welcome != Welcome::Known {
+            trust = Trust::Untrusted;
+        }
+        messages.push(message);
+    }
     let labels = merging.labels.get(&tunnel);
     let session = messages.first().map(|kept| kept.said.session.id.as_str()).unwrap_or_default();
     let binding = labels.and_then(|labels| labels.of(session)).map(str::to_owned);
-    let trust = trust(tx, &messages, &tunnel)?;
     let owner = merging.owner.clone();
-    Ok(Some((Burst { tunnel, provider, owner, binding, trust, messages }, held)))
+    let burst = Burst { tunnel, provider, owner, binding, trust, messages };
+    Ok(Some(Talk { burst, held, refused }))
 }
 
-/// Known only when all of them are.
-fn trust(tx: &mut Tx<'_>, messages: &[Kept], tunnel: &TunnelId) -> Result<Trust, StoreError> {
-    let mut asked = HashSet::new();
-    for Kept { said, .. } in messages {
-        if !asked.insert(&said.from.id) {
-            continue;
-        }
-        let author = said.from.did(tunnel).map_err(|error| unusable(&error))?;
-        let book: AddressBook = people::book_of(tx, &author, &[], None)?;
-        if book.is_stranger(&author) {
-            return Ok(Trust::Untrusted);
-        }
-    }
-    Ok(Trust::Known)
+/// The messages that wait in a window, with their rows.
+fn kept(db: &Connection, window: i64) -> Result<Vec<(i64, Kept)>, StoreError> {
+    let mut statement = db.prepare_cached(MESSAGES).map_err(fault)?;
+    let rows = statement.query_map([window], |row| {
+        let said: String = row.get(2)?;
+        let said = serde_json::from_str(&said).map_err(|_| rows::damaged(2, "not a message"))?;
+        Ok((row.get(0)?, Kept { heard_at: Timestamp::from_ms(row.get(1)?), said }))
+    });
+    rows.and_then(Iterator::collect::<rusqlite::Result<_>>).map_err(fault)
 }
 
 /// What was kept was checked before; if it does not fit now, it is not what was kept.

@@ -46,7 +46,7 @@ const INSERT: &str = "
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9)
 ";
 
-const COLUMNS: &str = "m.seq, m.entry, m.place, m.change, m.object";
+const COLUMNS: &str = "m.seq, m.entry, m.place, m.change, m.object, m.received_at";
 
 /// A Mail, by rows.
 pub(super) struct Found {
@@ -226,18 +226,18 @@ fn list(db: &Connection, query: &MailQuery, window: &Window) -> Result<Page<Mail
     let mut entries = Vec::new();
     let (mut seen, mut last) = (0, None);
     while let Some(row) = rows.next().map_err(fault)? {
-        let mail = read(row).map_err(fault)?;
-        if query.since.is_some_and(|since| mail.entry.received_at < since) {
-            if window.newest_first {
-                return Ok(Page { entries, next: None });
-            }
-            continue;
-        }
         if entries.len() == window.limit {
             return Ok(Page { entries, next: last });
         }
         seen += 1;
-        last = Some(mail.seq);
+        last = Some(row.get(0).map_err(fault)?);
+        // A Mail that was let in late is behind newer ones, so the first that is too
+        // old is not the last.
+        let received_at = Timestamp::from_ms(row.get(5).map_err(fault)?);
+        if query.since.is_some_and(|since| received_at < since) {
+            continue;
+        }
+        let mail = read(row).map_err(fault)?;
         let claim = claims::find(db, &mail, &query.workspace)?;
         let state = claim.as_ref().map_or(ClaimState::New, |claim| claim.claiming.state.name());
         let listed = !matches!(mail.place, Place::Held)
@@ -333,21 +333,20 @@ fn distrust_future(tx: &mut Tx<'_>, now: Timestamp) -> Result<usize, StoreError>
 }
 
 fn retire(tx: &mut Tx<'_>, day: i64, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
+    // Somebody who claimed it late still reads it.
     let sql = "
-        SELECT seq FROM mails WHERE place = 'archive' AND rested_on <= ?1 ORDER BY rested_on LIMIT ?2
+        SELECT seq FROM mails m
+         WHERE place = 'archive' AND rested_on <= ?1
+           AND NOT EXISTS (SELECT 1 FROM claims c
+                            WHERE c.mail = m.seq AND c.state IN ('NEW', 'CLAIMED'))
+         ORDER BY rested_on LIMIT ?2
     ";
     let seqs = rows::seqs(tx.db, sql, params![day, rows::limit(limit)])?;
-    let mut retired = 0;
     for seq in &seqs {
-        // Somebody who claimed it late still reads it.
-        if claims::any_open(tx.db, *seq)? {
-            continue;
-        }
         let mail = by_seq(tx.db, *seq)?;
         move_to(tx, &mail, Place::Gone, now)?;
-        retired += 1;
     }
-    Ok(retired)
+    Ok(seqs.len())
 }
 
 fn forget_events(tx: &mut Tx<'_>, day: i64, limit: usize) -> Result<usize, StoreError> {
@@ -380,7 +379,7 @@ impl Mails for SqliteStore {
     ) -> Result<usize, StoreError> {
         let over = if merging.all { Timestamp::from_ms(i64::MAX) } else { now };
         let mut windows = self.read(move |db| heard::due(db, over, limit)).await?;
-        let found = windows.len();
+        let mut merged = 0;
         let mut files = HashSet::new();
         // Twice at most: what was too large for a row is a file the second time.
         while !windows.is_empty() {
@@ -394,7 +393,7 @@ impl Mails for SqliteStore {
             let mut large = Vec::new();
             for (window, closed) in windows.into_iter().zip(closed) {
                 match closed {
-                    Ok(Closed::Merged) => {}
+                    Ok(Closed::Merged) => merged += 1,
                     Ok(Closed::Large(object)) => {
                         self.keep_large(object.id(), object.canonical().as_bytes()).await?;
                         files.insert(object.id());
@@ -410,7 +409,7 @@ impl Mails for SqliteStore {
             }
             windows = large;
         }
-        Ok(found)
+        Ok(merged)
     }
 
     async fn next_merge(&self) -> Result<Option<Timestamp>, StoreError> {
@@ -467,8 +466,22 @@ impl Mails for SqliteStore {
         self.writer.run(move |tx| claims::revive(tx, &id, &workspace, now)).await
     }
 
+    async fn lay_to_rest(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError> {
+        let (id, workspace) = (id.clone(), workspace.clone());
+        self.writer.run(move |tx| claims::lay_to_rest(tx, &id, &workspace, now)).await
+    }
+
+    async fn dead_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError> {
+        self.read(move |db| claims::list(db, "c.state = 'DEADLETTER'", limit)).await
+    }
+
     async fn open_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError> {
-        self.read(move |db| claims::open(db, limit)).await
+        self.read(move |db| claims::list(db, "c.state IN ('NEW', 'CLAIMED')", limit)).await
     }
 
     async fn mail(&self, id: &MailId, workspace: &Workspace) -> Result<MailRow, StoreError> {

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::contender::Result;
+use super::Result;
 
 /// Ticks per second in `/proc/PID/stat`: part of the kernel's interface on
 /// every machine we build for, whatever its internal clock.

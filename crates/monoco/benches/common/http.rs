@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::contender::Result;
+use super::Result;
 
 /// How long an answer may take before the measurement is given up.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -24,19 +24,22 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// Connects, and signs every request with the token.
+    /// Connects, and shows the token with every request.
     pub fn open(addr: SocketAddr, token: &str, content_type: &str) -> Result<Self> {
+        let mut conn = Self::plain(addr, content_type)?;
+        conn.headers += &format!("Authorization: Bearer {token}\r\n");
+        Ok(conn)
+    }
+
+    /// Connects without a token.
+    pub fn plain(addr: SocketAddr, content_type: &str) -> Result<Self> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER))?;
         stream.set_write_timeout(Some(ANSWER))?;
         Ok(Self {
             stream: BufReader::new(stream),
-            headers: format!(
-                "Host: {addr}\r\n\
-                 Authorization: Bearer {token}\r\n\
-                 Content-Type: {content_type}\r\n"
-            ),
+            headers: format!("Host: {addr}\r\nContent-Type: {content_type}\r\n"),
             out: Vec::new(),
             line: String::new(),
             body: Vec::new(),
@@ -45,10 +48,15 @@ impl Conn {
 
     /// Posts a body and reads the whole answer: its status and its body.
     pub fn post(&mut self, path: &str, body: &[u8]) -> Result<(u16, &[u8])> {
+        self.post_with(path, "", body)
+    }
+
+    /// The same with more headers, each a whole line.
+    pub fn post_with(&mut self, path: &str, more: &str, body: &[u8]) -> Result<(u16, &[u8])> {
         self.out.clear();
         write!(
             self.out,
-            "POST {path} HTTP/1.1\r\n{}Content-Length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\n{}{more}Content-Length: {}\r\n\r\n",
             self.headers,
             body.len()
         )?;

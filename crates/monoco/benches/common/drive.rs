@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::contender::Result;
+use super::Result;
 
 /// How often the clock looks; fine enough for cells of a second and more.
 const TICK: Duration = Duration::from_millis(2);

@@ -1,0 +1,466 @@
+//! Tests of merging: when a window closes, and what the Mail then says.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::heard::tests::{any_said, any_session, said};
+use crate::heard::{Artifact, MAX_NAME, Person};
+use crate::mail::Mail;
+
+fn ms(ms: i64) -> Timestamp {
+    Timestamp::from_ms(ms)
+}
+
+fn at(secs: i64) -> Timestamp {
+    ms(secs * 1000)
+}
+
+/// Reads `"0 2 4"` as somebody speaking at those seconds, and returns the second at
+/// which the first burst closed.
+fn closes_at(spoken: &str) -> i64 {
+    let debounce = Debounce::DEFAULT;
+    let mut times = spoken.split(' ').map(|secs| at(secs.parse().unwrap()));
+    let mut window = Window::open(times.next().unwrap(), 1);
+    for now in times {
+        let Some(joined) = window.join(&debounce, now, 1) else { break };
+        window = joined;
+    }
+    window.closes_at(&debounce).ms() / 1000
+}
+
+#[test]
+fn a_burst_closes_five_seconds_after_its_last_message() {
+    for (spoken, closed) in [
+        ("0", 5),
+        ("0 0 0", 5),
+        ("0 2 4", 9),
+        ("0 4 8", 13),
+        // Whoever speaks when it is over opens the next one.
+        ("0 5", 5),
+        ("0 4 9 10", 9),
+        ("0 3600", 5),
+        // A clock that was set back neither closes it nor holds it open.
+        ("10 8", 15),
+        ("10 -99", 15),
+    ] {
+        assert_eq!(closes_at(spoken), closed, "{spoken}");
+    }
+}
+
+#[test]
+fn a_talker_can_not_hold_the_floor_forever() {
+    assert_eq!(closes_at("0 4 8 12 16 20 24 28"), 30);
+    assert_eq!(closes_at("0 4 8 12 16 20 24 28 29 29 29"), 30);
+    assert_eq!(closes_at("0 4 8 12 16 20 24 28 30 31"), 30);
+}
+
+/// The predecessor compared milliseconds with seconds, and merged almost nothing.
+#[test]
+fn windows_are_five_seconds_and_not_five_milliseconds() {
+    let window = Window::open(ms(0), 1);
+    for soon in [5, 30, 50, 4_999] {
+        assert!(window.closes_at(&Debounce::DEFAULT) > ms(soon), "closed at {soon} ms");
+        let joined = window.join(&Debounce::DEFAULT, ms(soon), 1).unwrap();
+        assert_eq!(joined.closes_at(&Debounce::DEFAULT), ms(soon + 5_000));
+    }
+    assert_eq!(window.join(&Debounce::DEFAULT, ms(5_000), 1), None);
+}
+
+#[test]
+fn a_tunnel_may_be_quicker_or_not_wait_at_all() {
+    let debounce = |window, most| Debounce {
+        window: Duration::from_millis(window),
+        max_wait: Duration::from_millis(most),
+    };
+    let closes = |debounce: Debounce| Window::open(ms(7), 1).closes_at(&debounce).ms();
+    assert_eq!(closes(debounce(1_000, 30_000)), 1_007);
+    assert_eq!(closes(debounce(5_000, 1_000)), 1_007, "the shorter one counts");
+    assert_eq!(closes(debounce(0, 30_000)), 7);
+    assert_eq!(Window::open(ms(7), 1).join(&debounce(0, 30_000), ms(7), 1), None);
+    assert_eq!(closes(debounce(u64::MAX, u64::MAX)), i64::MAX, "and no sum overflows");
+}
+
+#[test]
+fn a_full_window_takes_no_more() {
+    let most = u32::try_from(MAX_SAID).unwrap();
+    let window = |messages, bytes| Window { first: at(0), last: at(0), messages, bytes };
+    let joins = |window: Window, bytes| window.join(&Debounce::DEFAULT, at(1), bytes).is_some();
+    assert!(joins(window(MAX_MESSAGES - 1, 1), 1));
+    assert!(!joins(window(MAX_MESSAGES, 1), 1));
+    assert!(joins(window(1, MAX_BYTES - 1), 1));
+    assert!(!joins(window(1, MAX_BYTES - 1), 2));
+    assert!(!joins(window(1, 1), u32::MAX));
+    assert!(!joins(window(1, most), most), "each of them fits alone");
+
+    let joined = window(3, 40).join(&Debounce::DEFAULT, at(1), 2).unwrap();
+    assert_eq!(joined, Window { first: at(0), last: at(1), messages: 4, bytes: 42 });
+}
+
+fn burst(said: Vec<Said>) -> Burst {
+    let messages = said.into_iter().enumerate();
+    Burst {
+        tunnel: "lark-main".parse().unwrap(),
+        provider: "lark".to_owned(),
+        owner: "did:monoco:me".parse().unwrap(),
+        binding: Some("alpha".to_owned()),
+        trust: Trust::Untrusted,
+        messages: messages
+            .map(|(n, said)| Kept { heard_at: at(i64::try_from(n).unwrap()), said })
+            .collect(),
+    }
+}
+
+/// The Mail that a burst becomes a minute later, and its object.
+fn merge(said: Vec<Said>) -> (Mail, MsgObject) {
+    let object = burst(said).seal(at(60)).unwrap();
+    (Mail::read(object.id(), object.canonical()).unwrap(), object)
+}
+
+fn named(mut said: Said, name: &str) -> Said {
+    said.from.name = Some(name.to_owned());
+    said
+}
+
+fn timed(mut said: Said, secs: i64) -> Said {
+    said.at = Some(at(secs));
+    said
+}
+
+fn file(name: &str, url: &str) -> Artifact {
+    Artifact {
+        name: name.to_owned(),
+        mime_type: "text/plain".to_owned(),
+        size: None,
+        hash: None,
+        url: Some(url.to_owned()),
+    }
+}
+
+#[test]
+fn one_message_is_its_own_text() {
+    let text = "  two  lines \r\n and spaces\n\n";
+    assert_eq!(merge(vec![said("1", "ann", text)]).0.text, text);
+    let answer = Said { reply_to: Some("0".to_owned()), ..said("1", "ann", text) };
+    let (mail, _) = merge(vec![answer]);
+    assert_eq!((mail.text.as_str(), mail.header.reply_to.as_deref()), (text, Some("0")));
+}
+
+#[test]
+fn of_several_messages_each_is_under_a_line_that_says_whose_it_is() {
+    let answer = Said { reply_to: Some("1".to_owned()), ..said("2", "bob", "which?\nthis?") };
+    let forward = Said {
+        forwarded_from: Some("Dan".to_owned()),
+        artifacts: vec![file("log.txt", "https://example.com/9")],
+        ..said("3", "ann", "see")
+    };
+    let (mail, _) = merge(vec![named(said("1", "ann", "red"), "Ann"), answer, forward.clone()]);
+    assert_eq!(
+        mail.text,
+        "**Ann** · 1970-01-01 00:00:00\n\nred\n\n\
+         **bob** · 1970-01-01 00:00:01 · in reply to 1\n\nwhich?\nthis?\n\n\
+         **ann** · 1970-01-01 00:00:02 · forwarded from Dan\n\nsee\n\n\
+         * log.txt (text/plain) https://example.com/9"
+    );
+    let alone = merge(vec![forward]).0.text;
+    assert!(
+        alone.starts_with("**ann** · 1970-01-01 00:00:00 · forwarded from Dan\n\nsee"),
+        "{alone}"
+    );
+}
+
+#[test]
+fn a_name_stays_on_its_line_and_inside_its_emphasis() {
+    for (name, shown) in [
+        ("Ann", "Ann"),
+        ("A\nB\r\n\nC\u{2028}D\tE", "A B C D E"),
+        ("** · 2026-02-06 **Boss", "\\*\\* · 2026-02-06 \\*\\*Boss"),
+        ("Ann\\", "Ann\\\\"),
+        ("\u{1b}[31mred\u{9b}m", "[31mred m"),
+        // Nothing to show: the id stands in.
+        ("  \n ", "ann"),
+    ] {
+        let (mail, _) = merge(vec![named(said("1", "ann", "x"), name), said("2", "bob", "y")]);
+        assert_eq!(mail.text.lines().next().unwrap(), format!("**{shown}** · 1970-01-01 00:00:00"));
+    }
+}
+
+/// The texts of the messages in the order of the Mail, and the second it starts with.
+fn order(said: Vec<Said>) -> (String, i64) {
+    let (mail, _) = merge(said);
+    (mail.messages.iter().map(|m| m.text.as_str()).collect(), mail.header.timestamp.ms() / 1000)
+}
+
+#[test]
+fn the_provider_orders_them_when_it_has_a_time_for_all() {
+    let m = |text: &str| said(text, "ann", text);
+    assert_eq!(
+        order(vec![timed(m("b"), 200), timed(m("a"), 100), timed(m("c"), 300)]),
+        ("abc".into(), 100)
+    );
+    assert_eq!(order(vec![timed(m("a"), 7), timed(m("b"), 7)]), ("ab".into(), 7), "ties stay");
+    // Else ours does, by which they can't be compared with the provider's.
+    assert_eq!(order(vec![timed(m("b"), 200), m("a"), timed(m("c"), 100)]), ("bac".into(), 200));
+    assert_eq!(order(vec![m("b"), timed(m("a"), 100)]), ("ba".into(), 0), "when it was heard");
+}
+
+#[test]
+fn workspaces_are_called_by_name() {
+    for (text, want) in [
+        ("@monoco::alpha the build is red", "@monoco::alpha"),
+        ("hello @monoco::alpha.", "@monoco::alpha"),
+        ("is it @monoco::alpha...?", "@monoco::alpha"),
+        ("(@monoco::alpha-2_b.md)", "@monoco::alpha-2_b.md"),
+        ("@monoco::über-团队, please", "@monoco::über-团队"),
+        ("@monoco::a@monoco::b", "@monoco::a @monoco::b"),
+        ("@monoco::a and @monoco::a", "@monoco::a"),
+        ("@monoco::", ""),
+        ("@monoco:: alpha", ""),
+        ("@monoco::.", ""),
+        ("@monoco::\u{1f600}", ""),
+        ("monoco::alpha", ""),
+        ("@Monoco::alpha", ""),
+        ("", ""),
+    ] {
+        let (mail, _) = merge(vec![said("1", "ann", text)]);
+        assert_eq!(mail.header.participants.mentions.join(" "), want, "{text}");
+    }
+    let long = format!("@monoco::{} @monoco::{}", "x".repeat(129), "y".repeat(128));
+    let (mail, _) = merge(vec![said("1", "ann", &long)]);
+    assert_eq!(mail.header.participants.mentions, [format!("@monoco::{}", "y".repeat(128))]);
+}
+
+#[test]
+fn everybody_is_named_once() {
+    let people = |names: &[&str]| -> Vec<Person> {
+        names.iter().map(|id| Person { id: (*id).to_owned(), name: None }).collect()
+    };
+    let mut first = named(said("1", "ann", "@monoco::alpha"), "Ann");
+    first.to = people(&["bob", "cleo", "bob"]);
+    first.mentions = vec!["bob".to_owned(), "@monoco::alpha".to_owned()];
+    let mut second = named(said("2", "ann", "@monoco::beta"), "Annie");
+    second.to = people(&["cleo", "dan"]);
+    second.cc = people(&["bob"]);
+    let third = said("3", "bob", "hm");
+    let everybody = merge(vec![first, second, third]).0.header.participants;
+    let ids = |people: &[Person]| people.iter().map(|p| p.id.clone()).collect::<Vec<_>>().join(" ");
+    assert_eq!(ids(&everybody.from), "ann bob");
+    assert_eq!(everybody.from[0].shown(), "Ann");
+    assert_eq!(ids(&everybody.to), "bob cleo dan");
+    assert_eq!(ids(&everybody.cc), "bob");
+    assert_eq!(everybody.mentions, ["@monoco::alpha", "@monoco::beta", "bob"]);
+}
+
+#[test]
+fn lists_of_people_have_an_end() {
+    let crowd = |n: usize| {
+        let mut said = said(&n.to_string(), &format!("u{n}"), "");
+        let person = |at| Person { id: format!("{n}/{at}"), name: None };
+        said.to = (0..MAX_LIST).map(person).collect();
+        said.cc = (0..MAX_LIST).map(person).collect();
+        said
+    };
+    let (mail, _) = merge((0..3).map(crowd).collect());
+    let everybody = &mail.header.participants;
+    assert_eq!((everybody.to.len(), everybody.cc.len()), (MAX_LIST, MAX_LIST));
+    assert_eq!(everybody.from.len(), 3);
+    assert_eq!(mail.messages[2].cc.len(), MAX_LIST, "each message keeps its own");
+}
+
+/// Somebody who mentions hundreds must not keep a workspace from hearing of what
+/// another one says in the same burst.
+#[test]
+fn nobody_crowds_out_the_calls_of_others() {
+    let mut spammer: Vec<_> = (0..MAX_MESSAGES - 1)
+        .map(|n| {
+            let mut said = said(&n.to_string(), "pest", &format!("@monoco::{n}"));
+            said.mentions = (0..MAX_LIST).map(|at| format!("{n}/{at}")).collect();
+            said
+        })
+        .collect();
+    spammer.push(said("last", "ann", &("@monoco::alpha ".repeat(200) + "@monoco::beta")));
+    let mentions = merge(spammer).0.header.participants.mentions;
+    assert_eq!(mentions.len(), MAX_MENTIONS);
+    assert!(mentions.contains(&"@monoco::alpha".to_owned()));
+
+    let repeated = "@monoco::alpha ".repeat(200) + "@monoco::beta";
+    let mentions = merge(vec![said("1", "ann", &repeated)]).0.header.participants.mentions;
+    assert_eq!(mentions, ["@monoco::alpha", "@monoco::beta"]);
+}
+
+#[test]
+fn a_mail_is_named_after_the_message_heard_first() {
+    let (alone, _) = merge(vec![said("evt-1", "ann", "hi")]);
+    let (with_others, _) = merge(vec![
+        timed(said("evt-1", "ann", "edited"), 900),
+        timed(said("evt-2", "bob", "hi"), 100),
+    ]);
+    assert_eq!(with_others.messages[0].id, "evt-2", "the provider's order");
+    assert_eq!(with_others.header.id, alone.header.id);
+    assert_eq!(alone.header.id, MailId::of("lark", &"lark-main".parse().unwrap(), "evt-1"));
+    assert_ne!(alone.header.id, merge(vec![said("evt-2", "ann", "hi")]).0.header.id);
+}
+
+#[test]
+fn nothing_makes_no_mail() {
+    assert_eq!(burst(Vec::new()).mail_id(), None);
+    assert!(burst(Vec::new()).seal(at(0)).is_err());
+}
+
+#[test]
+fn a_direct_mail_is_of_its_author_and_a_group_mail_of_the_group() {
+    let kinds = [
+        (SessionKind::Direct, "chat", "ann.user", "did:monoco:me", None),
+        (SessionKind::Group, "group_msg", "room-7.group", "room-7.group", Some("ann.user")),
+        (SessionKind::Thread, "group_msg", "room-7.group", "room-7.group", Some("ann.user")),
+    ];
+    for (kind, what, from, to, source) in kinds {
+        let in_session = |mut said: Said| {
+            said.session.kind = kind;
+            said.session.thread_key = Some("t-1".to_owned());
+            said.correlation_id = Some(format!("case-{}", said.id));
+            said
+        };
+        let (mail, object) =
+            merge(vec![in_session(said("1", "ann", "a")), in_session(said("2", "ann", "b"))]);
+        let full = |name: &str| match name.starts_with("did:") {
+            true => name.to_owned(),
+            false => format!("did:msgtunnel:{name}.lark-main"),
+        };
+        let value: Value = serde_json::from_str(object.canonical()).unwrap();
+        assert_eq!(value["kind"], what);
+        assert_eq!(value["from"], full(from));
+        assert_eq!(value["to"], json!([full(to)]));
+        assert_eq!(value.get("source"), source.map(|name| json!(full(name))).as_ref());
+        assert_eq!(value["thread"], json!({"topic": "t-1", "correlation_id": "case-1"}));
+        assert_eq!(mail.header.answer_to.as_str(), full(from));
+        assert_eq!(mail.header.correlation_id.as_deref(), Some("case-1"));
+        assert_eq!(
+            (mail.header.received_at, value["created_at_ms"].as_i64()),
+            (at(60), Some(60_000))
+        );
+    }
+}
+
+#[test]
+fn a_place_goes_by_its_newest_name_and_a_mail_by_its_first_title() {
+    let called = |id: &str, name: Option<&str>, title: Option<&str>| {
+        let mut said = said(id, "ann", "");
+        said.session.name = name.map(str::to_owned);
+        said.title = title.map(str::to_owned);
+        said
+    };
+    let (mail, object) = merge(vec![
+        called("1", Some("Ops"), None),
+        called("2", Some("Operations"), Some("Build")),
+        called("3", None, Some("Other")),
+    ]);
+    assert_eq!(mail.header.session.name.as_deref(), Some("Operations"));
+    assert_eq!(mail.header.title.as_deref(), Some("Build"));
+    let value: Value = serde_json::from_str(object.canonical()).unwrap();
+    assert_eq!(value["content"]["title"], "Build");
+    assert_eq!(value["content"]["format"], "text/markdown");
+}
+
+/// As many messages like `said` as fit into a window, numbered.
+fn fill(said: &Said) -> Vec<Said> {
+    let bytes = |said: &Said| u32::try_from(json!(said).to_string().len()).unwrap();
+    let numbered = |n: u32| Said { id: format!("{n:04}"), ..said.clone() };
+    let mut window = Window::open(at(0), bytes(&numbered(0)));
+    while let Some(joined) = window.join(&Debounce::DEFAULT, at(0), bytes(&numbered(0))) {
+        window = joined;
+    }
+    (0..window.messages).map(numbered).collect()
+}
+
+/// Whatever was kept must become a Mail one day, and the Mail's file must be read.
+#[test]
+fn the_largest_burst_fits_into_a_mail() {
+    let text = |text: &str, times| said("0000", "ann", &text.repeat(times));
+    let files = |name: &str, count| Said {
+        artifacts: vec![file(name, ""); count],
+        ..said("0000", "ann", "")
+    };
+    let stars = "*".repeat(MAX_NAME);
+    let person = |n: usize| Person { id: n.to_string(), name: Some(stars.clone()) };
+    let crowd = Said {
+        to: (0..MAX_LIST).map(person).collect(),
+        cc: (0..MAX_LIST).map(person).collect(),
+        mentions: (0..MAX_LIST).map(|n| format!("{n}{}", "\u{2028}".repeat(300))).collect(),
+        ..named(said("0000", "ann", "@monoco::alpha"), &stars)
+    };
+    let nobody = Person { id: String::new(), name: None };
+    let many = Said {
+        to: vec![nobody.clone(); MAX_LIST],
+        cc: vec![nobody; MAX_LIST],
+        artifacts: vec![Artifact { mime_type: String::new(), url: None, ..file("", "") }; MAX_LIST],
+        mentions: vec![String::new(); MAX_LIST],
+        ..said("0000", "ann", "")
+    };
+    let tiny = Artifact { mime_type: String::new(), url: None, ..file("", "") };
+    let tiny = Said { artifacts: vec![tiny; MAX_LIST], ..said("0000", "ann", "") };
+    let mut largest = 0;
+    for (what, one) in [
+        ("plain", text("x", 1 << 20)),
+        ("escapes", text("\u{1}", 170_000)),
+        ("quotes", text("\"", 500_000)),
+        ("500 of them", text("\u{1}", 400)),
+        ("names to escape", files(&stars, 50)),
+        ("backslashes", files(&"\\".repeat(MAX_NAME), 20)),
+        ("people", crowd),
+        ("many of all", many),
+        ("small attachments", tiny),
+    ] {
+        one.check().unwrap();
+        let burst = fill(&one);
+        let count = burst.len();
+        let object = self::burst(burst).seal(at(60)).map_err(|error| format!("{what}: {error}"));
+        let object = object.unwrap();
+        largest = largest.max(object.canonical().len());
+        let mail = Mail::read(object.id(), object.canonical()).unwrap();
+        assert_eq!(mail.messages.len(), count, "{what}");
+        let read = Mail::parse(&mail.render()).map_err(|error| format!("{what}: {error}")).unwrap();
+        assert_eq!((read.header, read.text), (mail.header, mail.text), "{what}");
+    }
+    assert!(largest > MAX_MAIL / 3 * 2 && largest <= MAX_MAIL, "{largest}");
+    assert_eq!(fill(&said("0000", "ann", "")).len(), 500);
+}
+
+proptest! {
+    /// Whatever a message has is in the Mail, under the same name.
+    #[test]
+    fn merging_loses_nothing(
+        session in any_session(),
+        mut messages in prop::collection::vec(any_said(), 1..6),
+    ) {
+        for said in &mut messages {
+            said.session = session.clone();
+            prop_assert_eq!(said.check(), Ok(()));
+        }
+        let object = burst(messages.clone()).seal(at(60)).unwrap();
+        let value: Value = serde_json::from_str(object.canonical()).unwrap();
+        let data = &value["content"]["machine"]["data"];
+        if messages.iter().all(|said| said.at.is_some()) {
+            messages.sort_by_key(|said| said.at);
+        }
+        prop_assert_eq!(data["messages"].as_array().unwrap().len(), messages.len());
+        for (said, kept) in messages.iter().zip(data["messages"].as_array().unwrap()) {
+            let Value::Object(fields) = json!(said) else { panic!() };
+            for (field, value) in fields {
+                let (have, want) = match field.as_str() {
+                    "session" => (&data["mail"]["session"], value),
+                    "at" => (&kept["at"], json!(said.at.unwrap().rfc3339())),
+                    // An empty text need not be said.
+                    "text" if said.text.is_empty() => continue,
+                    field => (&kept[field], value),
+                };
+                prop_assert_eq!(have, &want, "{}", field);
+            }
+            let text = value["content"]["content"].as_str().unwrap();
+            prop_assert!(text.contains(&said.text));
+        }
+        let mail = Mail::read(object.id(), object.canonical()).unwrap();
+        for (message, said) in mail.messages.iter().zip(&messages) {
+            prop_assert_eq!(message, &Message::new(said.clone(), message.heard_at));
+        }
+    }
+}

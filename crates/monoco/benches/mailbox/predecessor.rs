@@ -1,0 +1,96 @@
+//! The predecessor's way of doing it, as a process: see `predecessor.py`.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::common::Result;
+use crate::hook::SECRET;
+use crate::office::Office;
+
+/// The baseline.
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/mailbox/predecessor.py");
+
+/// Its daemon and its mailbox. Both are gone when this is.
+pub struct Predecessor {
+    child: Child,
+    /// How to reach it.
+    pub office: Office,
+    _data: TempDir,
+}
+
+impl Predecessor {
+    /// Starts it on an empty mailbox.
+    pub fn start(below: &Path, window: Duration) -> Result<Self> {
+        Self::start_on(TempDir::new_in(below)?, window)
+    }
+
+    /// Starts it on a mailbox that has Mails already.
+    pub fn start_on(data: TempDir, window: Duration) -> Result<Self> {
+        let mut child = command("serve")
+            .args(["--mailbox".as_ref(), data.path()])
+            .args(["--secret", SECRET, "--window-ms", &window.as_millis().to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(missing)?;
+        let mut port = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut port)?;
+        }
+        let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        let office = Office {
+            webhooks: nowhere,
+            api: nowhere,
+            token: String::new(),
+            pid: child.id(),
+            mailbox: data.path().to_owned(),
+        };
+        let mut it = Self { child, office, _data: data };
+        let port: u16 = port.trim().parse().map_err(|_| "the predecessor did not start")?;
+        it.office.webhooks.set_port(port);
+        it.office.api.set_port(port);
+        Ok(it)
+    }
+}
+
+impl Drop for Predecessor {
+    fn drop(&mut self) {
+        // It may have ended by itself; either way there is none to wait for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One of its commands.
+pub fn command(name: &str) -> Command {
+    let mut command = Command::new("python3");
+    command.args([SCRIPT, name]);
+    command
+}
+
+/// How long a command of its takes, from its start to its end.
+pub fn time(command: &mut Command) -> Result<f64> {
+    let started = Instant::now();
+    let output = command.stdin(Stdio::null()).output().map_err(missing)?;
+    let took = started.elapsed().as_secs_f64();
+    if output.status.success() {
+        Ok(took)
+    } else {
+        Err(format!("the predecessor: {}", String::from_utf8_lossy(&output.stderr)).into())
+    }
+}
+
+/// Which Python runs it.
+pub fn version() -> Result<String> {
+    let output = Command::new("python3").arg("--version").output().map_err(missing)?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn missing(error: std::io::Error) -> String {
+    format!("cannot run python3 ({error}); ./bench installs it")
+}

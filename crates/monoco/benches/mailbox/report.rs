@@ -1,0 +1,90 @@
+//! The table, in Markdown, ready for the documentation.
+
+use std::fmt;
+
+use crate::common::figures::{head, line, machine, thousands};
+use crate::plan::Plan;
+
+/// What was measured, row by row.
+pub struct Report {
+    conditions: String,
+    sections: Vec<(String, Vec<Row>)>,
+}
+
+struct Row {
+    what: String,
+    wanted: String,
+    figures: [String; 2],
+    ratio: String,
+}
+
+impl Report {
+    /// An empty one.
+    pub fn new(plan: &Plan, python: &str) -> Self {
+        let conditions = format!(
+            "{}; Monoco {}, {python}; messages of 300 characters; what takes less than a minute \
+             is the median of {}, the predecessor's figures on the large tree are taken once.",
+            machine(),
+            env!("CARGO_PKG_VERSION"),
+            plan.repeats,
+        );
+        Self { conditions, sections: Vec::new() }
+    }
+
+    /// Begins a table.
+    pub fn heading(&mut self, text: &str) {
+        self.sections.push((text.to_owned(), Vec::new()));
+    }
+
+    /// Adds a row: what it is, the goal, our figure and the predecessor's, and how many
+    /// times better ours is.
+    pub fn row(&mut self, what: &str, wanted: &str, figures: [String; 2], ratio: &str) {
+        eprintln!("{what}: {} (predecessor {}) {ratio}", figures[0], figures[1]);
+        let [what, wanted, ratio] = [what, wanted, ratio].map(str::to_owned);
+        if let Some((_, rows)) = self.sections.last_mut() {
+            rows.push(Row { what, wanted, figures, ratio });
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.conditions)?;
+        for (heading, rows) in &self.sections {
+            let names = ["wanted", "monoco", "predecessor", "times better"].map(str::to_owned);
+            f.write_str(&head(heading, &names))?;
+            for Row { what, wanted, figures: [ours, theirs], ratio } in rows {
+                let cells = [wanted, ours, theirs, ratio]
+                    .map(|cell| if cell.is_empty() { "–".to_owned() } else { cell.clone() });
+                f.write_str(&line(what, &cells))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// A count.
+pub fn plain(number: u64) -> String {
+    thousands(number as f64)
+}
+
+/// Seconds as milliseconds, with a digit more where it matters.
+pub fn ms(seconds: f64) -> String {
+    tenths(seconds * 1000.0)
+}
+
+/// Bytes as MiB.
+pub fn mib(bytes: u64) -> String {
+    format!("{:.0}", bytes as f64 / f64::from(1 << 20))
+}
+
+/// A rate or a ratio, with a digit more where it matters.
+pub fn tenths(number: f64) -> String {
+    if number < 10.0 { format!("{number:.1}") } else { thousands(number) }
+}
+
+/// How many times better.
+pub fn times(ratio: f64) -> String {
+    format!("{} ×", tenths(ratio))
+}

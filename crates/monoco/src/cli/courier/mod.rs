@@ -1,0 +1,88 @@
+//! `monoco courier`: run it, stop it, and ask how it is.
+
+use std::time::Duration;
+
+use super::Context;
+use super::failure::{Exit, Failure};
+use super::output;
+
+mod control;
+mod install;
+mod logs;
+mod start;
+mod status;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Start the courier
+    ///
+    /// Makes its directory, its store and its token when they are missing. Returns when
+    /// it answers, within 30 s; if it does not start, the reason is shown. Its log is
+    /// `log/courier.log` in its directory. Exit codes: 1 failed, 2 already running,
+    /// 3 permission denied, 4 port in use.
+    Start(start::Args),
+    /// Stop the courier
+    ///
+    /// Lets it finish what is under way, at most 30 s.
+    Stop {
+        /// Seconds to wait until it is gone
+        #[arg(long, default_value_t = control::STOP.as_secs(), value_name = "SECONDS")]
+        timeout: u64,
+    },
+    /// Stop the courier if it runs, and start it again as it was
+    ///
+    /// What is not said here is as it was when it was started. It runs in the
+    /// background afterwards. Exit codes are those of `start`.
+    Restart(start::Restart),
+    /// End the courier at once
+    ///
+    /// For a courier that does not stop. What was acknowledged is safe; what was under
+    /// way is taken up at the next start.
+    Kill,
+    /// Have the courier read its config again
+    ///
+    /// What changed is said in its log. A config that is wrong changes nothing.
+    Reload,
+    /// Show how the courier and its tunnels are
+    Status(status::Args),
+    /// Show what the courier said
+    ///
+    /// Only a courier in the background has a log of its own; one in the foreground
+    /// says it to whoever started it.
+    Logs(logs::Args),
+    /// Write all files of the mailbox again
+    ///
+    /// They are made from the store: what was changed or removed by hand is as it was.
+    Rebuild,
+    /// Print the token that requests must show
+    Token,
+    /// Run the courier as a service of the user: systemd, or launchd on macOS
+    ///
+    /// Writes the unit and says what to type next. Variables for the config, such as
+    /// secrets, can be set in `courier/env` in the courier's directory, one NAME=VALUE
+    /// on each line.
+    Install(install::Args),
+}
+
+pub fn run(context: &Context, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Start(args) => start::run(context, args),
+        Command::Stop { timeout } => {
+            control::stop(&context.home, Duration::from_secs(timeout))?;
+            output::note("stopped");
+            Ok(())
+        }
+        Command::Restart(args) => start::restart(context, args),
+        Command::Kill => control::kill(&context.home),
+        Command::Reload => control::reload(&context.home),
+        Command::Status(args) => super::ask(status::run(context, args)),
+        Command::Logs(args) => logs::run(context, args),
+        Command::Rebuild => super::ask(control::rebuild(context)),
+        Command::Token => match context.home.token() {
+            Ok(token) => output::print(&token),
+            Err(_) => Err(Failure::new(Exit::NotPossible, "there is no token yet")
+                .hint("the courier makes one when it starts for the first time")),
+        },
+        Command::Install(args) => install::run(context, &args),
+    }
+}

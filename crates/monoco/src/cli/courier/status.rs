@@ -1,0 +1,169 @@
+//! `monoco courier status`: how the courier and its tunnels are, once or for a while.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::cli::Context;
+use crate::cli::client::Client;
+use crate::cli::failure::{Exit, Failure};
+use crate::cli::output::{self, Format, print};
+use crate::clock::wall_now;
+
+/// How often `--watch` looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON; the same as --format json
+    #[arg(long)]
+    json: bool,
+    /// Show it every second, until interrupted
+    #[arg(long)]
+    watch: bool,
+}
+
+const COURIER: [(&str, &str); 16] = [
+    ("status", "status"),
+    ("address", "address"),
+    ("webhooks", "webhook_address"),
+    ("version", "version"),
+    ("pid", "pid"),
+    ("started", "started_at_ms"),
+    ("home", "home"),
+    ("log", "log"),
+    ("storage", "storage.status"),
+    ("storage detail", "storage.detail"),
+    ("mailbox error", "mailbox.error"),
+    ("foreign files", "mailbox.foreign_files"),
+    ("received", "metrics.messages_received"),
+    ("sent", "metrics.messages_sent"),
+    ("pending", "metrics.messages_pending"),
+    ("clock drift ms", "clock_drift_ms"),
+];
+
+const TUNNELS: [(&str, &str); 9] = [
+    ("tunnel", "tunnel"),
+    ("provider", "provider"),
+    ("state", "status"),
+    ("heard", "heard"),
+    ("sent", "sent"),
+    ("last frame", "last_frame_at"),
+    ("last message", "last_message_at"),
+    ("last sent", "last_sent_at"),
+    ("last error", "last_error"),
+];
+
+pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    let format = if args.json { Format::Json } else { context.format };
+    if !args.watch {
+        return show(format, &look(context).await?);
+    }
+    let terminal = std::io::stdout().is_terminal();
+    loop {
+        let answer = look(context).await;
+        match (answer, terminal && format == Format::Table) {
+            (Ok(answer), true) => {
+                clear()?;
+                show(format, &answer)?;
+            }
+            (Err(failure), true) => {
+                clear()?;
+                print(&output::shown(&failure.message))?;
+            }
+            (Ok(answer), false) if format == Format::Json => print(&output::json_line(&answer))?,
+            (Ok(answer), false) => print(&line(&answer))?,
+            (Err(failure), false) if format == Format::Json => {
+                let answer = json!({"status": "down", "detail": failure.message});
+                print(&output::json_line(&answer))?;
+            }
+            (Err(failure), false) => {
+                print(&format!("{} {}", wall_now().rfc3339(), output::shown(&failure.message)))?;
+            }
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// Everything that is known of the courier.
+async fn look(context: &Context) -> Result<Value, Failure> {
+    let home = &context.home;
+    let client = match Client::find(home) {
+        Err(failure) if failure.exit == Exit::NoCourier => {
+            let Some(pid) = home.holder() else { return Err(failure) };
+            let message = format!("the courier (process {}) is not ready", pid.as_raw_nonzero());
+            return Err(Failure::new(Exit::NoCourier, message)
+                .hint("`monoco courier logs` shows what it is at"));
+        }
+        other => other?,
+    };
+    let health = client.health().await?;
+    let running = client.running();
+    let mut answer = json!({
+        "pid": running.pid,
+        "address": format!("http://{}", running.address),
+        "started_at_ms": running.started_at_ms,
+        "home": home.path(),
+    });
+    if let Some(address) = running.webhook_address {
+        answer["webhook_address"] = json!(format!("http://{address}"));
+    }
+    if let Some(log) = &running.log {
+        answer["log"] = json!(log);
+    }
+    if let (Some(answer), Some(health)) = (answer.as_object_mut(), health.as_object()) {
+        answer.extend(health.clone());
+    }
+    Ok(answer)
+}
+
+fn show(format: Format, answer: &Value) -> Result<(), Failure> {
+    output::one(format, answer, "pid", &COURIER)?;
+    if format == Format::Table {
+        let tunnels = tunnels(answer);
+        if !tunnels.is_empty() {
+            print("")?;
+            output::list(format, &json!({ "tunnels": tunnels }), "tunnels", &TUNNELS)?;
+        }
+    }
+    Ok(())
+}
+
+/// The tunnels with their names among their values.
+fn tunnels(answer: &Value) -> Vec<Value> {
+    let none = Map::new();
+    let all = answer.get("adapters").and_then(Value::as_object).unwrap_or(&none);
+    all.iter()
+        .map(|(name, tunnel)| {
+            let mut tunnel = tunnel.clone();
+            tunnel["tunnel"] = json!(name);
+            tunnel
+        })
+        .collect()
+}
+
+/// How it is, on one line.
+fn line(answer: &Value) -> String {
+    let text = |value: &Value| output::shown(value.as_str().unwrap_or("?"));
+    let metrics = &answer["metrics"];
+    let count = |name: &str| metrics[name].as_i64().unwrap_or(0);
+    let tunnels: Vec<_> = tunnels(answer)
+        .iter()
+        .map(|tunnel| format!("{}={}", text(&tunnel["tunnel"]), text(&tunnel["status"])))
+        .collect();
+    format!(
+        "{} {} received={} sent={} pending={} {}",
+        wall_now().rfc3339(),
+        text(&answer["status"]),
+        count("messages_received"),
+        count("messages_sent"),
+        count("messages_pending"),
+        tunnels.join(" "),
+    )
+}
+
+/// Starts the screen over.
+fn clear() -> Result<(), Failure> {
+    print("\u{1b}[H\u{1b}[2J")
+}

@@ -1,0 +1,158 @@
+//! `monoco dead`: one desk for everything that was given up.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::Context;
+use super::client::{Client, query, segment};
+use super::failure::{Exit, Failure};
+use super::output::{self, Format, print, shown};
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List what was given up, grouped by cause
+    List,
+    /// Show everything that happened to one
+    Show {
+        /// The id of the Mail or the delivery
+        id: String,
+    },
+    /// Put some back, with all their tries
+    ///
+    /// Fix the cause first. A delivery that is UNCERTAIN may have arrived: put back, it
+    /// may arrive twice.
+    Retry {
+        /// Ids of Mails or deliveries
+        #[arg(required = true)]
+        ids: Vec<String>,
+        /// The workspace that gave the Mails up; without it each one that did
+        #[arg(long)]
+        workspace: Option<String>,
+    },
+    /// Have nobody deal with some any more
+    Drop {
+        /// Ids of Mails or deliveries
+        #[arg(required = true)]
+        ids: Vec<String>,
+        /// The workspace that gave the Mails up; without it each one that did
+        #[arg(long)]
+        workspace: Option<String>,
+    },
+}
+
+pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
+    let client = context.client()?;
+    match command {
+        Command::List => list(context.format, &client.get("/api/v1/dead").await?),
+        Command::Show { id } => super::trace::run(context, super::trace::Args { id }).await,
+        Command::Retry { ids, workspace } => {
+            change(&client, context.format, &ids, workspace, Fate::Retry).await
+        }
+        Command::Drop { ids, workspace } => {
+            change(&client, context.format, &ids, workspace, Fate::Drop).await
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Fate {
+    Retry,
+    Drop,
+}
+
+/// One row for each thing that was given up.
+fn rows(answer: &Value) -> Vec<Value> {
+    let list = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
+    let claims = list("claims").into_iter().map(|claim| {
+        json!({
+            "id": claim["id"], "kind": "claim", "state": claim["status"],
+            "of": claim["workspace"], "attempts": claim["attempts"],
+            "cause": claim["reason"], "at": claim["updated_at"],
+        })
+    });
+    let deliveries = list("deliveries").into_iter().map(|record| {
+        json!({
+            "id": record["record_id"], "kind": "delivery", "state": record["state"],
+            "of": record["delivery"]["target"], "attempts": record["attempts"],
+            "cause": record["delivery"]["failure"]["detail"], "at_ms": record["updated_at_ms"],
+        })
+    });
+    claims.chain(deliveries).collect()
+}
+
+fn list(format: Format, answer: &Value) -> Result<(), Failure> {
+    let mut causes: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for row in rows(answer) {
+        let cause = row["cause"].as_str().unwrap_or("no reason given").to_owned();
+        causes.entry(cause).or_default().push(row);
+    }
+    let columns = [
+        ("id", "id"),
+        ("kind", "kind"),
+        ("state", "state"),
+        ("of", "of"),
+        ("attempts", "attempts"),
+    ];
+    if format != Format::Table {
+        let dead: Vec<_> = causes.into_values().flatten().collect();
+        return output::list(format, &json!({"dead": dead}), "dead", &columns);
+    }
+    for (at, (cause, dead)) in causes.into_iter().enumerate() {
+        if at > 0 {
+            print("")?;
+        }
+        print(&format!("{} ({})", shown(&cause), dead.len()))?;
+        output::list(format, &json!({"dead": dead}), "dead", &columns)?;
+    }
+    Ok(())
+}
+
+async fn change(
+    client: &Client,
+    format: Format,
+    ids: &[String],
+    workspace: Option<String>,
+    fate: Fate,
+) -> Result<(), Failure> {
+    let dead = rows(&client.get("/api/v1/dead").await?);
+    let mut changed = Vec::new();
+    for id in ids {
+        let mut found = false;
+        for row in dead.iter().filter(|row| row["id"] == id.as_str()) {
+            let of = row["of"].as_str().unwrap_or_default();
+            if row["kind"] == "claim" && workspace.as_ref().is_some_and(|wanted| wanted != of) {
+                continue;
+            }
+            found = true;
+            changed.push(change_one(client, row, fate).await?);
+        }
+        if !found {
+            return Err(Failure::new(Exit::NotPossible, format!("{} is not dead", shown(id)))
+                .hint("`monoco dead list` shows what is"));
+        }
+    }
+    let columns = [("id", "id"), ("kind", "kind"), ("of", "of"), ("now", "now")];
+    output::list(format, &json!({"changed": changed}), "changed", &columns)
+}
+
+async fn change_one(client: &Client, row: &Value, fate: Fate) -> Result<Value, Failure> {
+    let id = segment(row["id"].as_str().unwrap_or_default());
+    let now = if row["kind"] == "claim" {
+        let of = query(&[("workspace", row["of"].as_str().map(str::to_owned))]);
+        let verb = match fate {
+            Fate::Retry => "revive",
+            Fate::Drop => "drop",
+        };
+        let path = format!("/api/v1/messages/{id}/{verb}{of}");
+        client.post(&path, &json!({})).await?["status"].clone()
+    } else {
+        let state = match fate {
+            Fate::Retry => "WAIT",
+            Fate::Drop => "ARCHIVED",
+        };
+        let path = format!("/api/v1/records/{id}/state");
+        client.post(&path, &json!({"state": state})).await?["state"].clone()
+    };
+    Ok(json!({"id": row["id"], "kind": row["kind"], "of": row["of"], "now": now}))
+}

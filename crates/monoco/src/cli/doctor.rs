@@ -1,0 +1,541 @@
+//! `monoco doctor`: looks at everything that a courier needs, and says what to do.
+
+use std::fs;
+use std::io::Read;
+use std::net::{IpAddr, TcpListener};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Context;
+use super::client::Client;
+use super::failure::{Exit, Failure};
+use super::output::{self, Format, print, shown};
+use crate::clock::wall_now;
+use crate::config::{Config, ConfigError, Source};
+use crate::home::{Home, Running};
+
+/// How long a courier may take to say how it is.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How far the machine's clock may be from the courier's, in milliseconds.
+const DRIFT: i64 = 60_000;
+
+/// What is still being written is younger than this.
+const STALE: Duration = Duration::from_secs(3600);
+
+/// Most entries of a directory that are looked at.
+const LOOK: usize = 100_000;
+
+/// 2026-01-01: before that, nobody had this program.
+const EARLIEST: i64 = 1_767_225_600_000;
+
+/// How one thing is.
+#[derive(Debug, Serialize)]
+struct Check {
+    check: &'static str,
+    state: State,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Ok,
+    Warn,
+    Fail,
+}
+
+pub async fn run(context: &Context) -> Result<(), Failure> {
+    let checks = examine(&context.home).await;
+    show(context.format, &checks)?;
+    let failed = checks.iter().filter(|check| check.state == State::Fail).count();
+    match failed {
+        0 => Ok(()),
+        1 => Err(Failure::new(Exit::NotPossible, "one check failed")),
+        failed => Err(Failure::new(Exit::NotPossible, format!("{failed} checks failed"))),
+    }
+}
+
+async fn examine(home: &Home) -> Vec<Check> {
+    let running = home.running();
+    let source = running.as_ref().and_then(|running| running.config.clone());
+    let source = source.unwrap_or_else(|| Source::of(home));
+    let config = source.load();
+    let mut checks = vec![place(home), token(home)];
+    checks.extend(config_checks(&source, &config, running.is_some()));
+    checks.extend(disk(home.path()));
+    checks.push(file_system(home.path()));
+    let mut health = Value::Null;
+    match &running {
+        Some(running) => {
+            let (check, answer) = courier(home, running).await;
+            checks.push(check);
+            health = answer.unwrap_or_default();
+            checks.extend(of_health(&health));
+        }
+        None => {
+            checks.push(no_courier(home));
+            checks.push(store(&home.store()));
+            if let Ok(config) = &config {
+                checks.push(port("port", config.host, config.port));
+                checks.push(port("webhook port", config.host, config.webhook_port));
+            }
+        }
+    }
+    checks.push(clock(&home.store(), health["clock_drift_ms"].as_i64()));
+    let mailbox = config.map_or_else(|_| home.mailbox(), |config| config.mailbox(home));
+    checks.push(leftovers(&mailbox));
+    checks.push(dead_letters(&mailbox));
+    checks
+}
+
+impl Check {
+    fn ok(check: &'static str, detail: impl Into<String>) -> Self {
+        Self { check, state: State::Ok, detail: detail.into(), hint: None }
+    }
+
+    fn warn(check: &'static str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { check, state: State::Warn, detail: detail.into(), hint: Some(hint.into()) }
+    }
+
+    fn fail(check: &'static str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { check, state: State::Fail, detail: detail.into(), hint: Some(hint.into()) }
+    }
+}
+
+fn show(format: Format, checks: &[Check]) -> Result<(), Failure> {
+    let answer = json!({ "checks": checks });
+    match format {
+        Format::Json => print(&output::json(&answer)),
+        Format::Compact | Format::Id => {
+            let columns =
+                [("check", "check"), ("state", "state"), ("detail", "detail"), ("hint", "hint")];
+            output::list(format, &answer, "checks", &columns)
+        }
+        Format::Table => {
+            for Check { check, state, detail, hint } in checks {
+                let state = match state {
+                    State::Ok => "ok",
+                    State::Warn => "warn",
+                    State::Fail => "FAIL",
+                };
+                print(&format!("{state:<4}  {check:<12}  {}", shown(detail)))?;
+                if let Some(hint) = hint {
+                    print(&format!("{:20}{}", "", shown(hint)))?;
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The directory: there, ours, and closed to others.
+fn place(home: &Home) -> Check {
+    let (name, path) = ("home", home.path());
+    let Ok(found) = fs::metadata(path) else {
+        let detail = format!("{} is not there", path.display());
+        return Check::warn(name, detail, "`monoco courier start` makes it");
+    };
+    if !found.is_dir() {
+        let detail = format!("{} is no directory", path.display());
+        return Check::fail(name, detail, "move it away, or set MONOCO_HOME");
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        let detail = format!("{} belongs to somebody else", path.display());
+        return Check::fail(name, detail, "use one of your own, with MONOCO_HOME");
+    }
+    let mode = found.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let detail = format!("{} is open to others (mode {mode:o})", path.display());
+        return Check::fail(name, detail, format!("chmod 700 {}", path.display()));
+    }
+    Check::ok(name, path.display().to_string())
+}
+
+fn token(home: &Home) -> Check {
+    let (name, path) = ("token", home.token_path());
+    let Ok(found) = fs::metadata(&path) else {
+        return Check::ok(name, "none yet; the courier makes one when it starts");
+    };
+    let mode = found.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let detail = format!("others can read it (mode {mode:o})");
+        let hint = format!("remove {}, and start the courier again", path.display());
+        return Check::fail(name, detail, hint);
+    }
+    match home.token() {
+        Ok(_) => Check::ok(name, path.display().to_string()),
+        Err(error) => {
+            let hint = format!("remove {}, and start the courier again", path.display());
+            Check::fail(name, error.to_string(), hint)
+        }
+    }
+}
+
+fn config_checks(
+    source: &Source,
+    config: &Result<Config, ConfigError>,
+    running: bool,
+) -> Vec<Check> {
+    let (name, path) = ("config", source.path.display());
+    let mut checks = Vec::new();
+    checks.push(match config {
+        Ok(_) if !source.path.exists() => Check::ok(name, "none; the defaults hold"),
+        Ok(config) => {
+            let tunnels: Vec<_> = config.running().map(|(id, _)| id.as_str()).collect();
+            Check::ok(name, format!("{path}: tunnels {}", tunnels.join(", ")))
+        }
+        Err(error) => {
+            let unset = matches!(error, ConfigError::Bad { error, .. } if error.unset);
+            if unset && running {
+                let hint = "the courier may have it in its own environment; \
+                            without it a reload or restart fails";
+                Check::warn(name, error.to_string(), hint)
+            } else {
+                let hint = "correct it; until then no courier starts, and a reload changes nothing";
+                Check::fail(name, error.to_string(), hint)
+            }
+        }
+    });
+    let mode = fs::metadata(&source.path).map_or(0, |found| found.permissions().mode() & 0o777);
+    if mode & 0o077 != 0 {
+        let hint = format!("chmod 600 {path}, if secrets are in it");
+        checks.push(Check::warn(name, format!("others can read it (mode {mode:o})"), hint));
+    }
+    checks
+}
+
+/// The first directory on the way up that is there.
+fn existing(path: &Path) -> &Path {
+    path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
+}
+
+fn disk(home: &Path) -> Vec<Check> {
+    let Ok(stat) = rustix::fs::statvfs(existing(home)) else {
+        return vec![Check::warn("disk", "can't be asked", "look at `df` yourself")];
+    };
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize) >> 20;
+    let (detail, hint) = (format!("{free} MiB free"), "make room: what comes in can't be kept");
+    let space = match free {
+        0..64 => Check::fail("disk", detail, hint),
+        64..1024 => Check::warn("disk", detail, "make room before it is full"),
+        _ => Check::ok("disk", detail),
+    };
+    // Some file systems make them as they are needed, and say zero.
+    if stat.f_files == 0 {
+        return vec![space];
+    }
+    let (free, hint) = (stat.f_favail, "remove files: every Mail is one");
+    let detail = format!("{free} files can be made");
+    let files = match free {
+        0..1_000 => Check::fail("inodes", detail, hint),
+        1_000..50_000 => Check::warn("inodes", detail, hint),
+        _ => Check::ok("inodes", detail),
+    };
+    vec![space, files]
+}
+
+/// Locks and shared memory do not work everywhere.
+#[cfg(target_os = "linux")]
+fn file_system(home: &Path) -> Check {
+    let name = "file system";
+    let Ok(stat) = rustix::fs::statfs(existing(home)) else {
+        return Check::warn(name, "can't be asked", "put the home on a local disk");
+    };
+    // The numbers of statfs(2), which only the kernel spells in signed words.
+    #[expect(clippy::cast_possible_truncation, reason = "the numbers have 32 bits")]
+    let far = match stat.f_type as u32 {
+        0x6969 => "NFS",
+        0xff53_4d42 | 0xfe53_4d42 | 0x517b => "SMB",
+        0x0102_1997 => "9p",
+        0x0102_1994 => {
+            let hint = "everything is gone when the machine is turned off";
+            return Check::warn(name, "in memory (tmpfs)", hint);
+        }
+        _ => return Check::ok(name, "local"),
+    };
+    let hint = "locks and the store's shared memory are not safe there; use a local disk";
+    Check::warn(name, far, hint)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn file_system(_home: &Path) -> Check {
+    Check::ok("file system", "not looked at on this system")
+}
+
+fn no_courier(home: &Home) -> Check {
+    match home.holder() {
+        Some(pid) => {
+            let detail = format!("process {} is starting or stopping", pid.as_raw_nonzero());
+            Check::warn("courier", detail, "ask again in a moment, or see `monoco courier logs`")
+        }
+        None => Check::warn("courier", "not running", "`monoco courier start` starts it"),
+    }
+}
+
+async fn courier(home: &Home, running: &Running) -> (Check, Option<Value>) {
+    let name = "courier";
+    let asked = async { Client::find(home)?.health().await };
+    let health = match tokio::time::timeout(ANSWER, asked).await {
+        Ok(Ok(health)) => health,
+        Ok(Err(failure)) => {
+            let hint = "see `monoco courier logs`, then `monoco courier restart`";
+            return (Check::fail(name, failure.message, hint), None);
+        }
+        Err(_) => {
+            let detail = format!("no answer within {} s", ANSWER.as_secs());
+            let hint = "see `monoco courier logs`; `monoco courier kill` ends it";
+            return (Check::fail(name, detail, hint), None);
+        }
+    };
+    let status = health["status"].as_str().unwrap_or("?");
+    let detail = format!("{status}, process {} on {}", running.pid, running.address);
+    let check = match status {
+        "ok" if running.version != env!("CARGO_PKG_VERSION") => {
+            let detail = format!("{detail}, version {}", running.version);
+            Check::warn(name, detail, "`monoco courier restart` starts the version you have")
+        }
+        "ok" => Check::ok(name, detail),
+        "failed" => Check::fail(name, detail, "check the disk, then `monoco courier restart`"),
+        _ => Check::fail(name, detail, "see what is said of the store"),
+    };
+    (check, Some(health))
+}
+
+/// What the courier says of the store, the tunnels and the mailbox.
+fn of_health(health: &Value) -> Vec<Check> {
+    if health.is_null() {
+        return Vec::new();
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut checks = Vec::new();
+    let storage = &health["storage"];
+    let detail = [text(&storage["status"]), text(&storage["detail"])];
+    let detail = detail.join(" ").trim().to_owned();
+    checks.push(match storage["status"].as_str() {
+        Some("ok") => Check::ok("store", detail),
+        Some("full") => Check::fail("store", detail, "make room; it goes on by itself"),
+        Some("failing") => Check::fail("store", detail, "check the disk; it goes on by itself"),
+        _ => Check::fail("store", detail, "check the disk, then `monoco courier restart`"),
+    });
+    for (id, tunnel) in health["adapters"].as_object().into_iter().flatten() {
+        let status = text(&tunnel["status"]);
+        let why = text(&tunnel["last_error"]);
+        let detail = format!("{id} is {status} {why}").trim().to_owned();
+        checks.push(match status.as_str() {
+            "hearing" | "quiet" => Check::ok("tunnel", format!("{id} is {status}")),
+            "down" if why.contains("turned off") => Check::ok("tunnel", detail),
+            "deaf" => {
+                let hint = "what comes is not understood: do both sides have the same secret?";
+                Check::warn("tunnel", detail, hint)
+            }
+            _ => Check::fail("tunnel", detail, "correct its config, then `monoco courier reload`"),
+        });
+    }
+    let mailbox = &health["mailbox"];
+    let foreign = mailbox["foreign_files"].as_u64().unwrap_or(0);
+    if let Some(error) = mailbox["error"].as_str() {
+        let hint = "make room, or make the directory writable; it goes on by itself";
+        checks.push(Check::fail("mailbox", error, hint));
+    } else if foreign > 0 {
+        let names = mailbox["foreign"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let names: Vec<_> = names.take(3).collect();
+        let detail = format!("{foreign} files are not the courier's: {}", names.join(", "));
+        let hint = "move them away; nobody is given them";
+        checks.push(Check::warn("mailbox", detail, hint));
+    } else {
+        checks.push(Check::ok("mailbox", "only files of the courier"));
+    }
+    checks
+}
+
+/// The store of a courier that does not run.
+fn store(dir: &Path) -> Check {
+    let (name, path) = ("store", dir.join("monoco.db"));
+    let mut head = [0; 16];
+    match fs::File::open(&path).and_then(|mut file| file.read_exact(&mut head)) {
+        Ok(()) if &head == b"SQLite format 3\0" => Check::ok(name, path.display().to_string()),
+        Ok(()) => {
+            let detail = format!("{} is no database", path.display());
+            Check::fail(name, detail, "put back a copy of it")
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Check::ok(name, "none yet; the courier makes one when it starts")
+        }
+        Err(error) => {
+            let detail = format!("{}: {error}", path.display());
+            Check::fail(name, detail, "make it yours again, or put back a copy of it")
+        }
+    }
+}
+
+fn port(name: &'static str, host: IpAddr, port: u16) -> Check {
+    match TcpListener::bind((host, port)) {
+        Ok(_) => Check::ok(name, format!("{port} is free")),
+        Err(error) => {
+            let detail = format!("{port}: {error}");
+            let hint = "choose another in the config, at courier.service";
+            Check::fail(name, detail, hint)
+        }
+    }
+}
+
+/// The machine's clock, against what was written and what the courier counted.
+fn clock(store: &Path, drift: Option<i64>) -> Check {
+    let (name, now) = ("clock", wall_now());
+    if now.ms() < EARLIEST {
+        let detail = format!("it is {} here", now.rfc3339());
+        return Check::fail(name, detail, "set the machine's clock, then restart the courier");
+    }
+    if let Some(drift) = drift
+        && drift.abs() > DRIFT
+    {
+        let detail = format!("{} s off since the courier started", drift / 1000);
+        let hint = "the courier does not follow jumps; `monoco courier restart`, \
+                    when the machine's clock is right";
+        return Check::warn(name, detail, hint);
+    }
+    let ahead = newest(store).map_or(Duration::ZERO, |noted| {
+        let now = Duration::from_millis(u64::try_from(now.ms()).unwrap_or(0));
+        noted.saturating_sub(now)
+    });
+    if ahead > Duration::from_secs(60) {
+        let detail = format!("the store was written {} s from now", ahead.as_secs());
+        return Check::warn(name, detail, "the clock was ahead then, or is behind now; set it");
+    }
+    Check::ok(name, now.rfc3339())
+}
+
+/// When a file of `dir` was last written, since 1970.
+fn newest(dir: &Path) -> Option<Duration> {
+    let times = fs::read_dir(dir).ok()?.flatten().take(LOOK).filter_map(|entry| {
+        entry.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()
+    });
+    times.max()
+}
+
+/// Files that somebody began to write and did not finish.
+fn leftovers(mailbox: &Path) -> Check {
+    let dir = mailbox.join(".state/tmp");
+    let now = UNIX_EPOCH + Duration::from_millis(u64::try_from(wall_now().ms()).unwrap_or(0));
+    let old = |written: SystemTime| now.duration_since(written).is_ok_and(|age| age > STALE);
+    let files = fs::read_dir(&dir).into_iter().flatten().flatten().take(LOOK);
+    let stale =
+        files.filter(|entry| entry.metadata().and_then(|found| found.modified()).is_ok_and(old));
+    match stale.count() {
+        0 => Check::ok("leftovers", "none"),
+        stale => {
+            let detail = format!("{stale} unfinished files in {}", dir.display());
+            Check::warn("leftovers", detail, "`monoco courier restart` sweeps them away")
+        }
+    }
+}
+
+fn dead_letters(mailbox: &Path) -> Check {
+    let name = "dead letters";
+    let entries = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().take(LOOK);
+    let providers = entries(mailbox.join(".deadletter"));
+    let dead = providers
+        .flat_map(|provider| entries(provider.path()))
+        .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "md"))
+        .count();
+    match dead {
+        0 => Check::ok(name, "none"),
+        dead => {
+            let dir = mailbox.join(".deadletter");
+            let hint = format!("each has its reason beside it in {}", dir.display());
+            Check::warn(name, format!("{dead}"), hint)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn states(checks: &[Check]) -> Vec<(&str, State)> {
+        checks.iter().map(|check| (check.check, check.state)).collect()
+    }
+
+    #[test]
+    fn what_the_courier_says_is_judged() {
+        let health = |text: &str| of_health(&serde_json::from_str(text).unwrap());
+        let well = r#"{"storage":{"status":"ok"},"mailbox":{"foreign_files":0},
+            "adapters":{"a":{"status":"hearing"},"b":{"status":"quiet"},
+                        "c":{"status":"down","last_error":"turned off in the config"}}}"#;
+        assert!(health(well).iter().all(|check| check.state == State::Ok));
+        let ill = r#"{"storage":{"status":"full"},
+            "mailbox":{"foreign_files":2,"foreign":["x.md"]},
+            "adapters":{"a":{"status":"deaf","last_error":"not verified"},
+                        "b":{"status":"down","last_error":"no secret"}}}"#;
+        let wanted = [
+            ("store", State::Fail),
+            ("tunnel", State::Warn),
+            ("tunnel", State::Fail),
+            ("mailbox", State::Warn),
+        ];
+        assert_eq!(states(&health(ill)), wanted);
+        assert!(health("{}").iter().any(|check| check.state == State::Fail));
+    }
+
+    #[test]
+    fn a_clock_that_jumped_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(clock(dir.path(), None).state, State::Ok);
+        assert_eq!(clock(dir.path(), Some(-59_000)).state, State::Ok);
+        assert_eq!(clock(dir.path(), Some(-61_000)).state, State::Warn);
+        let file = fs::File::create(dir.path().join("monoco.db")).unwrap();
+        assert_eq!(clock(dir.path(), None).state, State::Ok);
+        let later = u64::try_from(wall_now().ms()).unwrap() + 3_600_000;
+        file.set_modified(UNIX_EPOCH + Duration::from_millis(later)).unwrap();
+        assert_eq!(clock(dir.path(), None).state, State::Warn);
+    }
+
+    #[test]
+    fn leftovers_and_dead_letters_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(leftovers(dir.path()).state, State::Ok);
+        assert_eq!(dead_letters(dir.path()).state, State::Ok);
+        let tmp = dir.path().join(".state/tmp");
+        fs::create_dir_all(&tmp).unwrap();
+        let file = fs::File::create(tmp.join("x")).unwrap();
+        assert_eq!(leftovers(dir.path()).state, State::Ok, "somebody may be writing it");
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+        assert_eq!(leftovers(dir.path()).state, State::Warn);
+        let dead = dir.path().join(".deadletter/ci");
+        fs::create_dir_all(&dead).unwrap();
+        fs::write(dead.join("a.md"), "").unwrap();
+        fs::write(dead.join("a.md.reason.json"), "").unwrap();
+        let check = dead_letters(dir.path());
+        assert_eq!((check.state, check.detail.as_str()), (State::Warn, "1"));
+    }
+
+    #[test]
+    fn a_store_that_is_none_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(store(dir.path()).state, State::Ok);
+        fs::write(dir.path().join("monoco.db"), "this is no database, it is a poem").unwrap();
+        assert_eq!(store(dir.path()).state, State::Fail);
+        fs::write(dir.path().join("monoco.db"), "short").unwrap();
+        assert_eq!(store(dir.path()).state, State::Fail);
+    }
+
+    #[test]
+    fn a_home_that_is_open_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path().join("home"));
+        assert_eq!(place(&home).state, State::Warn);
+        home.create().unwrap();
+        home.ensure_token().unwrap();
+        assert_eq!((place(&home).state, token(&home).state), (State::Ok, State::Ok));
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(home.token_path(), fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!((place(&home).state, token(&home).state), (State::Fail, State::Fail));
+    }
+}

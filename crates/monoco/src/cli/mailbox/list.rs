@@ -1,0 +1,183 @@
+//! `monoco mailbox list`: the Mails of a workspace, the newest first.
+
+use monoco_core::claim::ClaimState;
+use monoco_core::mail::{Mail, MailId, preview};
+use monoco_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use super::standings::{PAGE, Standings};
+use super::{Desk, since};
+use crate::cli::failure::Failure;
+use crate::cli::output::{self, Format, note, shown};
+use crate::mailbox::inbox::{self, Named};
+use crate::mailbox::standing::Standing;
+use crate::mailbox::workspace::WorkspaceDir;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only those with this status: new, claimed, completed or deadletter
+    #[arg(long)]
+    status: Option<String>,
+    /// Only those of this provider
+    #[arg(long)]
+    provider: Option<String>,
+    /// Only newer ones: a time, a day, or how long ago, such as 2h or 7d
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only those of today
+    #[arg(long, conflicts_with = "since")]
+    today: bool,
+    /// Only those filed under this
+    #[arg(long, value_name = "ID")]
+    correlation: Option<String>,
+    /// Only those that nobody of the workspace has ever claimed
+    #[arg(long, conflicts_with = "status")]
+    unread: bool,
+    /// Most Mails to show
+    #[arg(long, default_value_t = 50)]
+    limit: usize,
+    /// Show all of them
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
+}
+
+/// What is wanted.
+struct Query {
+    status: Option<ClaimState>,
+    unread: bool,
+    provider: Option<String>,
+    since: Option<Timestamp>,
+    correlation: Option<String>,
+    limit: usize,
+}
+
+pub async fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
+    let now = desk.now();
+    let status = args.status.map(|word| {
+        ClaimState::parse(&word.to_uppercase()).ok_or_else(|| {
+            let known = ClaimState::ALL.map(|state| state.as_str().to_lowercase()).join(", ");
+            Failure::usage(format!("no status {word:?}; there are {known}"))
+        })
+    });
+    let since = match args.since {
+        Some(text) => Some(since::parse(&text, now)?),
+        None => args.today.then(|| since::today(now)).flatten(),
+    };
+    let query = Query {
+        status: status.transpose()?,
+        unread: args.unread,
+        provider: args.provider,
+        since,
+        correlation: args.correlation,
+        limit: if args.all { usize::MAX } else { args.limit },
+    };
+    let here = desk.workspace()?;
+    let rows = search(desk, &here, &query).await?;
+    show(desk.context.format, &here, &rows)
+}
+
+/// One Mail of the list.
+struct Row {
+    name: Named,
+    mail: Mail,
+    standing: Standing,
+}
+
+/// The newest Mails that the query asks for. Files are opened only as far as needed.
+async fn search(desk: &Desk<'_>, here: &WorkspaceDir, query: &Query) -> Result<Vec<Row>, Failure> {
+    let inbox = here.inbox();
+    let stamp = query.since.map(Timestamp::compact);
+    let mut names = inbox::newest_first(&inbox)?
+        .take_while(|name| stamp.as_deref().is_none_or(|stamp| name.stamp() >= stamp))
+        .filter(|name| query.provider.as_deref().is_none_or(|p| p == name.provider()))
+        .filter_map(|name| name.id().map(|id| (name, id)));
+    let mut standings = Standings::new(desk, &here.name);
+    let mut rows = Vec::new();
+    // Where the status decides, many are asked about to show a few.
+    let picky = query.status.is_some() || query.unread;
+    while rows.len() < query.limit {
+        let want = if picky { PAGE } else { PAGE.min(query.limit - rows.len()) };
+        let page: Vec<(Named, MailId)> = names.by_ref().take(want).collect();
+        if page.is_empty() {
+            break;
+        }
+        let asked = standings.of(&page).await?;
+        for ((name, _), standing) in page.into_iter().zip(asked) {
+            let fits = query.status.is_none_or(|status| status == standing.status)
+                && (!query.unread || standing.unread());
+            if !fits || rows.len() >= query.limit {
+                continue;
+            }
+            match inbox::open(&inbox, &name) {
+                Ok((mail, _)) if wanted(query, &mail) => rows.push(Row { name, mail, standing }),
+                Ok(_) => {}
+                Err(words) => note(&format!("passed over {}", shown(&words))),
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn wanted(query: &Query, mail: &Mail) -> bool {
+    query.since.is_none_or(|since| mail.header.received_at >= since)
+        && (query.correlation.is_none() || query.correlation == mail.header.correlation_id)
+}
+
+fn show(format: Format, here: &WorkspaceDir, rows: &[Row]) -> Result<(), Failure> {
+    let rows: Vec<Value> = rows
+        .iter()
+        .map(|row| if format == Format::Json { full(here, row) } else { short(row) })
+        .collect();
+    let answer = json!({"messages": rows});
+    let columns = [
+        ("id", "id"),
+        ("status", "status"),
+        ("from", "from"),
+        ("session", "session"),
+        ("messages", "messages"),
+        ("at", "at"),
+        ("text", "text"),
+    ];
+    output::list(format, &answer, "messages", &columns)
+}
+
+/// A row for people.
+fn short(Row { mail, standing, .. }: &Row) -> Value {
+    let header = &mail.header;
+    let from: Vec<_> = header.participants.from.iter().map(|person| person.shown()).collect();
+    let text = match &header.title {
+        Some(title) => preview(&format!("{title}: {}", mail.text)),
+        None => preview(&mail.text),
+    };
+    json!({
+        "id": header.id,
+        "status": standing.status.as_str(),
+        "from": from,
+        "session": header.session.name.as_ref().unwrap_or(&header.session.id),
+        "messages": mail.messages.len(),
+        "at": header.received_at.ms(),
+        "text": text,
+    })
+}
+
+/// A row for programs.
+fn full(here: &WorkspaceDir, Row { name, mail, standing }: &Row) -> Value {
+    let header = &mail.header;
+    json!({
+        "id": header.id,
+        "status": standing.status.as_str(),
+        "claim": standing,
+        "provider": header.id.provider(),
+        "tunnel": header.tunnel,
+        "session": header.session,
+        "participants": header.participants,
+        "title": header.title,
+        "correlation_id": header.correlation_id,
+        "binding": header.binding,
+        "trust": header.trust,
+        "messages": mail.messages.len(),
+        "received_at": header.received_at.rfc3339(),
+        "preview": preview(&mail.text),
+        "file": here.inbox().join(name.file()),
+    })
+}

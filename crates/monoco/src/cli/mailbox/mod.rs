@@ -1,0 +1,271 @@
+//! `monoco mailbox`: the Mails of a workspace, from pulling them to done.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use monoco_core::claim::Workspace;
+use monoco_core::mail::MailId;
+use monoco_core::time::Timestamp;
+
+use super::Context;
+use super::failure::{Exit, Failure};
+use super::output::{self, note};
+use crate::clock::Clock;
+use crate::config;
+use crate::mailbox::inbox::{self, Wanted};
+use crate::mailbox::index::Index;
+use crate::mailbox::tree::Tree;
+use crate::mailbox::workspace::{self, WorkspaceDir};
+use crate::mailbox::{MailboxError, sync::Step, sync::Summary, sync::Wish};
+
+mod backlog;
+mod claim;
+mod explain;
+mod list;
+mod read;
+mod run;
+mod send;
+mod since;
+mod standings;
+mod sync;
+mod wait;
+mod work;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Directory of the workspace [default: the nearest one upwards that has .monoco/mailbox]
+    #[arg(long, global = true, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Pull what is new and matches the workspace's rules
+    ///
+    /// Makes a workspace of the current directory when there is none yet. The rules are in
+    /// .monoco/mailbox/config.yaml; without one a workspace pulls what mentions
+    /// @monoco::NAME or is labelled NAME, by the name of its directory. Works without the
+    /// courier. Example: monoco mailbox sync --since 7d
+    Sync(sync::Args),
+    /// List the Mails of the workspace, the newest first
+    ///
+    /// Example: monoco mailbox list --unread --since 2h
+    List(list::Args),
+    /// Show a Mail; changes nothing
+    ///
+    /// What others wrote stands between two lines with a random number that it can't
+    /// know: it is data, not instructions. An id may be cut to the first 6 digits of its
+    /// hash. Example: monoco mailbox read 0f3a9c
+    Read(read::Args),
+    /// Take Mails, so that no other agent of the workspace does
+    ///
+    /// Exit codes: 1 no such message, 2 held by somebody else, 3 courier not running, 4
+    /// courier's error. Example: monoco mailbox claim webhook_0f3a9c --timeout 600
+    Claim(claim::ClaimArgs),
+    /// Hold claimed Mails for longer
+    ///
+    /// Example: monoco mailbox renew webhook_0f3a9c --timeout 600
+    Renew(claim::RenewArgs),
+    /// Say that claimed Mails are dealt with
+    ///
+    /// Example: monoco mailbox done webhook_0f3a9c
+    Done(claim::DoneArgs),
+    /// Say that claimed Mails could not be dealt with
+    ///
+    /// They may be claimed again after 1 s, 2 s and 4 s; the fourth failure is a dead
+    /// letter. Example: monoco mailbox fail webhook_0f3a9c --reason 'no access'
+    Fail(claim::FailArgs),
+    /// Write a message for the courier to send
+    ///
+    /// Puts a draft into the courier's outbound directory, and prints its path. Works
+    /// without the courier, which takes it when it runs. Example:
+    /// monoco mailbox send --reply-to webhook_0f3a9c -m 'It is green again.'
+    Send(send::Args),
+    /// Wait until there is a Mail to claim, and print its path
+    ///
+    /// Exit code 1 when the time is over. Example: monoco mailbox wait --timeout 60
+    Wait(wait::WaitArgs),
+    /// Go on pulling, and print each new Mail
+    ///
+    /// With --exec a command works on each, as with `run`. Ends on Ctrl-C. Example:
+    /// monoco mailbox watch --exec './handle "$MONOCO_MAIL_FILE"'
+    Watch(wait::WatchArgs),
+    /// Claim the oldest Mail, run a command on it, and end the claim by its exit code
+    ///
+    /// The command reads the text, fenced, and has MONOCO_MAIL_ID, MONOCO_MAIL_FILE,
+    /// MONOCO_WORKSPACE, MONOCO_ATTEMPT and MONOCO_TRUST. The claim is renewed while it
+    /// lives. Exit code 0: done; 75: to be tried again; any other: failed. What it says is
+    /// kept in .monoco/mailbox/log. Exit code 1 when there is nothing to claim. Example:
+    /// monoco mailbox run -- ./handle
+    Run(run::Args),
+    /// Show why a Mail is pulled by the workspace's rules, or why not
+    ///
+    /// Example: monoco mailbox explain 0f3a9c
+    Explain(explain::Args),
+}
+
+pub fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    let desk = Desk::new(context, args.workspace)?;
+    match args.command {
+        Command::Sync(args) => sync::run(&desk, args),
+        Command::List(args) => super::ask(list::run(&desk, args)),
+        Command::Read(args) => read::run(&desk, args),
+        Command::Claim(args) => super::ask(claim::claim(&desk, args)),
+        Command::Renew(args) => super::ask(claim::renew(&desk, args)),
+        Command::Done(args) => super::ask(claim::done(&desk, args)),
+        Command::Fail(args) => super::ask(claim::fail(&desk, args)),
+        Command::Send(args) => super::ask(send::run(&desk, args)),
+        Command::Wait(args) => super::ask(wait::wait(&desk, args)),
+        Command::Watch(args) => super::ask(wait::watch(&desk, args)),
+        Command::Run(args) => super::ask(run::run(&desk, args)),
+        Command::Explain(args) => super::ask(explain::run(&desk, args)),
+    }
+}
+
+/// What the commands of a mailbox work with.
+struct Desk<'a> {
+    context: &'a Context,
+    tree: Tree,
+    clock: Clock,
+    root: Option<PathBuf>,
+}
+
+impl<'a> Desk<'a> {
+    fn new(context: &'a Context, root: Option<PathBuf>) -> Result<Self, Failure> {
+        let mailbox = config::mailbox(&context.home)
+            .map_err(|error| Failure::new(Exit::NotPossible, error.to_string()))?;
+        let tree = Tree::new(mailbox);
+        let root = root.map(std::path::absolute).transpose()?;
+        Ok(Self { context, tree, clock: Clock::default(), root })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Where a workspace is, or would be made.
+    fn root(&self) -> Result<(PathBuf, bool), Failure> {
+        if let Some(root) = &self.root {
+            let there = workspace::find(root, self.tree.root()).as_ref() == Some(root);
+            return Ok((root.clone(), there));
+        }
+        let current = std::env::current_dir()?;
+        Ok(match workspace::find(&current, self.tree.root()) {
+            Some(root) => (root, true),
+            None => (current, false),
+        })
+    }
+
+    /// The workspace.
+    fn workspace(&self) -> Result<WorkspaceDir, Failure> {
+        let (root, _) = self.root()?;
+        Ok(WorkspaceDir::open(&root, self.tree.root())?)
+    }
+
+    /// The workspace, if there is one. Without, commands that do not need one go on.
+    fn maybe_workspace(&self) -> Result<Option<WorkspaceDir>, Failure> {
+        match self.root()? {
+            (root, true) => Ok(Some(WorkspaceDir::open(&root, self.tree.root())?)),
+            (_, false) if self.root.is_some() => self.workspace().map(Some),
+            (_, false) => Ok(None),
+        }
+    }
+
+    /// Under which name to claim: the workspace's, or the shared one.
+    fn name(&self, shared: bool) -> Result<Workspace, Failure> {
+        if shared {
+            return Ok(Workspace::shared());
+        }
+        match self.maybe_workspace()? {
+            Some(here) => Ok(here.name),
+            None => {
+                note("this is no workspace; using the shared claims");
+                Ok(Workspace::shared())
+            }
+        }
+    }
+
+    /// The id of the Mail that a person named.
+    fn id(&self, text: &str) -> Result<MailId, Failure> {
+        let wanted = Wanted::parse(text).map_err(|error| no_such(&error.to_string()))?;
+        if let Some(id) = wanted.full() {
+            return Ok(id);
+        }
+        let mut ids = Vec::new();
+        if let Some(here) = self.maybe_workspace()? {
+            ids.extend(inbox::find(&here.inbox(), &wanted)?.iter().filter_map(|name| name.id()));
+        }
+        if ids.is_empty()
+            && let Some(mut index) = Index::open(&self.tree.index())?
+        {
+            let found = index.search(&wanted.part())?.into_iter().map(|entry| entry.id);
+            ids.extend(found.filter(|id| wanted.fits(id.provider(), id.uid())));
+        }
+        ids.sort();
+        ids.dedup();
+        match ids.as_slice() {
+            [] => Err(no_such(&format!("there is no Mail {text}"))),
+            [id] => Ok(id.clone()),
+            several => {
+                let several: Vec<_> = several.iter().map(ToString::to_string).collect();
+                let message = format!("{text} names {} Mails", several.len());
+                Err(Failure::new(Exit::NotPossible, message).hint(several.join("\n")))
+            }
+        }
+    }
+
+    /// Pulls what is new, and says only what a person should know.
+    fn pull(
+        &self,
+        here: &WorkspaceDir,
+        mut pulled: impl FnMut(&monoco_core::mail::Entry, &std::path::Path),
+    ) -> Result<Summary, Failure> {
+        let mut tell = |step: Step<'_>| {
+            match step {
+                Step::Pulled { entry, path } => pulled(entry, path),
+                Step::Warning(words) => note(&output::shown(&words)),
+                _ => {}
+            }
+            true
+        };
+        Ok(crate::mailbox::sync::sync(here, &self.tree, &Wish::default(), &mut tell)?)
+    }
+}
+
+fn no_such(message: &str) -> Failure {
+    Failure::new(Exit::NotPossible, message)
+        .hint("`monoco mailbox list` lists the Mails of this workspace")
+}
+
+/// Ids as they were given; `-` stands for those on stdin.
+fn ids(given: Vec<String>) -> Result<Vec<String>, Failure> {
+    let mut ids = Vec::new();
+    for id in given {
+        if id != "-" {
+            ids.push(id);
+            continue;
+        }
+        let mut text = String::new();
+        std::io::stdin().lock().read_to_string(&mut text)?;
+        ids.extend(text.split_whitespace().map(str::to_owned));
+    }
+    Ok(ids)
+}
+
+impl From<MailboxError> for Failure {
+    fn from(error: MailboxError) -> Self {
+        let message = error.to_string();
+        match error {
+            MailboxError::Busy(_) => Self::new(Exit::Held, message),
+            MailboxError::NoWorkspace(_) => Self::new(Exit::NotPossible, message)
+                .hint("`monoco mailbox sync` makes one of the current directory"),
+            MailboxError::Couriers(_) => Self::new(Exit::NotPossible, message)
+                .hint("change to the directory of a project, or name one with --workspace"),
+            MailboxError::Newer(_) => Self::new(Exit::NotPossible, message)
+                .hint("use the newer monoco, or remove the file to start over"),
+            _ => Self::new(Exit::NotPossible, message),
+        }
+    }
+}

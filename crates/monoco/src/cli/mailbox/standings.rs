@@ -1,0 +1,73 @@
+//! Who is at which Mail: asked of the courier, or seen from its files when it is down.
+
+use std::collections::BTreeMap;
+
+use monoco_core::claim::Workspace;
+use monoco_core::mail::MailId;
+use serde_json::json;
+
+use super::Desk;
+use crate::cli::client::Client;
+use crate::cli::failure::{Exit, Failure};
+use crate::cli::output::note;
+use crate::mailbox::inbox::Named;
+use crate::mailbox::standing::{Shown, Standing};
+
+/// Most Mails that the courier is asked about at once.
+pub const PAGE: usize = 1_000;
+
+/// Where the answers come from.
+pub struct Standings<'a> {
+    desk: &'a Desk<'a>,
+    workspace: &'a Workspace,
+    /// Whether it was said that the courier is not there.
+    noted: bool,
+}
+
+impl<'a> Standings<'a> {
+    pub const fn new(desk: &'a Desk<'a>, workspace: &'a Workspace) -> Self {
+        Self { desk, workspace, noted: false }
+    }
+
+    /// Where the claims on these Mails stand, in their order. At most [`PAGE`].
+    pub async fn of(&mut self, mails: &[(Named, MailId)]) -> Result<Vec<Standing>, Failure> {
+        if mails.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.ask(mails).await {
+            Ok(standings) => {
+                self.noted = false;
+                Ok(standings)
+            }
+            Err(failure) if matches!(failure.exit, Exit::NoCourier | Exit::Courier) => {
+                if !self.noted {
+                    self.noted = true;
+                    note(&format!(
+                        "{}; the status is what its files show",
+                        crate::cli::output::shown(&failure.message)
+                    ));
+                }
+                let shown = Shown::read(&self.desk.tree, self.workspace, self.desk.now())?;
+                Ok(mails.iter().map(|(name, id)| shown.of(name, id)).collect())
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn ask(&self, mails: &[(Named, MailId)]) -> Result<Vec<Standing>, Failure> {
+        let client = Client::find(&self.desk.context.home)?;
+        let ids: Vec<_> = mails.iter().map(|(_, id)| id).collect();
+        let body = json!({"workspace": self.workspace, "ids": ids});
+        let mut answer = client.post("/api/v1/messages/status", &body).await?;
+        let claims = answer.get_mut("claims").map(serde_json::Value::take).unwrap_or_default();
+        let claims: Vec<Standing> = serde_json::from_value(claims).map_err(|error| {
+            Failure::new(Exit::Courier, format!("the courier's answer makes no sense: {error}"))
+        })?;
+        let mut claims: BTreeMap<_, _> =
+            claims.into_iter().map(|claim| (claim.id.clone(), claim)).collect();
+        let standing = |(_, id): &(Named, MailId)| {
+            claims.remove(id).unwrap_or_else(|| Standing::untouched(id.clone(), self.workspace))
+        };
+        Ok(mails.iter().map(standing).collect())
+    }
+}

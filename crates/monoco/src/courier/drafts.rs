@@ -1,0 +1,346 @@
+//! Sends what people and scripts put into `outbound/{provider}/`.
+//!
+//! ```text
+//!   outbound/lark/build.md
+//!      │ finished: it gets a uid
+//!      ▼
+//!   outbound/lark/.sending/{uid}.md ──▶ posted under that uid ──▶ delivered or not
+//!      │                                                             │
+//!      ├─ can't be sent ──▶ .deadletter/lark/{uid}.md + {uid}.reason.json ◀─ not
+//!      └────────────────────────────────────▶ archive/lark/{uid}.md ◀─ delivered
+//! ```
+//!
+//! From the moment a draft has its uid it is sent once, whatever happens: after a crash
+//! it is found in `.sending/` and posted again, and the store knows the uid. Every step
+//! leaves it in one place, or is finished at the next start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use monoco_core::did::{Did, TunnelId};
+use monoco_core::draft::{BadDraft, Draft, MAX_DRAFT};
+use monoco_core::time::Timestamp;
+use monoco_store::StoreError;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::outbound::{self, PATIENCE, Sightings, Spot, Watch};
+use super::tree::{Hands, Looks, OUTBOUND, Tree};
+use super::tunnels::Tunnels;
+use crate::center::Center;
+
+/// How long a draft may go unnoticed when no hint comes.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How long the end of a delivery may go unnoticed while others end.
+const NEWS: Duration = Duration::from_millis(200);
+
+/// How soon to look again at a file that somebody has open.
+const BUSY: Duration = Duration::from_secs(1);
+
+/// Most drafts that are picked up in one go.
+const AT_ONCE: usize = 100;
+
+/// How soon to try again what did not work, at first and at last.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Where drafts are while they are sent, below their provider's directory.
+pub(super) const SENDING: &str = ".sending";
+
+/// Longest part of a draft's own name that stays in its uid.
+const STEM: usize = 40;
+
+/// Sends drafts.
+pub struct Drafts {
+    /// The hub.
+    pub center: Center,
+    /// The mailbox.
+    pub tree: Arc<Tree>,
+    /// Who sends them.
+    pub owner: Did,
+    /// The tunnels there are.
+    pub tunnels: Arc<Tunnels>,
+}
+
+/// Where drafts stand.
+#[derive(Default)]
+struct Desk {
+    started: bool,
+    sightings: Sightings,
+    /// Drafts that have their uid and are not posted yet.
+    unsent: BTreeSet<Uid>,
+    /// Drafts that are posted and whose end is awaited.
+    sent: BTreeSet<Uid>,
+}
+
+/// A draft that was picked up: its provider's directory, and its name there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Uid {
+    pub(super) provider: String,
+    pub(super) uid: String,
+}
+
+/// Why drafts are not sent at the moment.
+#[derive(Debug, thiserror::Error)]
+pub enum DraftsError {
+    /// The disk says no.
+    #[error("{0}")]
+    Disk(#[from] io::Error),
+    /// The store says no.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Drafts {
+    /// Sends drafts until `stop`.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut watch = Watch::start(&self.tree.mailbox().join(OUTBOUND));
+        let mut news = self.center.store().newest_event();
+        let mut desk = Desk::default();
+        let (mut pause, mut troubled) = (FIRST_PAUSE, false);
+        while !stop.is_cancelled() {
+            news.mark_unchanged();
+            while let Ok(hint) = watch.hints.try_recv() {
+                desk.sightings.hear(hint, Instant::now());
+            }
+            let (drafts, handle) = (Arc::clone(&self), Handle::current());
+            let round = tokio::task::spawn_blocking(move || {
+                let done = drafts.round(&mut desk, &handle);
+                (desk, done)
+            });
+            let done;
+            (desk, done) = match round.await {
+                Ok(done) => done,
+                Err(error) => (Desk::default(), Err(io::Error::other(error).into())),
+            };
+            match done {
+                Ok(wait) => {
+                    if std::mem::take(&mut troubled) {
+                        tracing::info!("drafts are sent again");
+                    }
+                    pause = FIRST_PAUSE;
+                    let awaited = !desk.sent.is_empty();
+                    let look = async {
+                        tokio::select! {
+                            () = tokio::time::sleep(wait) => {}
+                            hint = watch.hints.recv() => {
+                                if let Some(hint) = hint {
+                                    desk.sightings.hear(hint, Instant::now());
+                                }
+                            }
+                            _ = news.changed(), if awaited => tokio::time::sleep(NEWS).await,
+                        }
+                    };
+                    let _ = stop.run_until_cancelled(look).await;
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut troubled, true) {
+                        tracing::warn!(%error, "drafts wait until they can be sent");
+                    }
+                    let _ = stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+                    pause = LAST_PAUSE.min(pause * 2);
+                }
+            }
+        }
+    }
+
+    /// Looks around once. Returns how long to wait before the next look.
+    fn round(&self, desk: &mut Desk, handle: &Handle) -> Result<Duration, DraftsError> {
+        let mut hands = self.tree.hands()?;
+        if !desk.started {
+            desk.unsent = self.found_sending(&hands)?;
+            desk.started = true;
+        }
+        let wait = self.pick_up(desk, &mut hands)?;
+        while let Some(uid) = desk.unsent.pop_first() {
+            match self.send(&mut hands, &uid, handle) {
+                Ok(true) => {
+                    desk.sent.insert(uid);
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    desk.unsent.insert(uid);
+                    return Err(error);
+                }
+            }
+        }
+        for uid in self.settle(&mut hands, handle)? {
+            desk.sent.remove(&uid);
+        }
+        Ok(wait)
+    }
+
+    /// What an earlier courier was about to send.
+    fn found_sending(&self, hands: &Hands<'_>) -> io::Result<BTreeSet<Uid>> {
+        let mut found = BTreeSet::new();
+        let outbound = hands.root().make(OUTBOUND)?;
+        for provider in outbound.names()?.into_iter().filter_map(|named| named.name) {
+            let Ok(sending) = outbound.sub(&provider).and_then(|dir| dir.sub(SENDING)) else {
+                continue;
+            };
+            for name in sending.names()?.into_iter().filter_map(|named| named.name) {
+                let uid = name.strip_suffix(".md").filter(|uid| is_uid(uid));
+                let Some(uid) = uid else {
+                    tracing::warn!(provider, name, "not a draft of ours in .sending");
+                    continue;
+                };
+                found.insert(Uid { provider: provider.clone(), uid: uid.to_owned() });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Gives drafts that are finished their uids. Returns how long until another one may
+    /// be.
+    fn pick_up(&self, desk: &mut Desk, hands: &mut Hands<'_>) -> Result<Duration, DraftsError> {
+        let now = Instant::now();
+        desk.sightings.look(drafts_there(hands)?, now);
+        let quiet = desk.sightings.quiet(now);
+        let mut wait = LOOK;
+        if !quiet.is_empty() {
+            let busy = outbound::busy(&quiet.iter().map(|(_, looks)| looks.node).collect());
+            let mut picked = Vec::new();
+            for (spot, _) in &quiet {
+                if picked.len() == AT_ONCE {
+                    wait = Duration::ZERO;
+                    break;
+                }
+                let finished = desk.sightings.is_finished(spot, &busy);
+                if !finished || self.may_grow(desk, hands, spot, now)? {
+                    wait = wait.min(BUSY);
+                    continue;
+                }
+                if let Some(uid) = self.name(hands, spot)? {
+                    desk.sightings.forget(spot);
+                    picked.push(uid);
+                }
+            }
+            sync(hands, &picked)?;
+            desk.unsent.extend(picked);
+        }
+        let next = desk.sightings.next(now).map(|at| at.saturating_duration_since(now));
+        Ok(next.map_or(wait, |next| wait.min(next)))
+    }
+
+    /// Whether somebody may still be at it who closes his file between two lines.
+    fn may_grow(
+        &self,
+        desk: &Desk,
+        hands: &mut Hands<'_>,
+        spot: &Spot,
+        now: Instant,
+    ) -> io::Result<bool> {
+        if desk.sightings.quiet_for(spot, now) >= PATIENCE {
+            return Ok(false);
+        }
+        let Some(dir) = hands.shelf(OUTBOUND, &spot.0, false)? else { return Ok(false) };
+        let bytes = dir.read(&spot.1, MAX_DRAFT as u64).ok().flatten().unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(Draft::parse(&text) == Err(BadDraft::Incomplete))
+    }
+
+    /// Moves a draft to where drafts are sent from, under its uid; `None` when it is not
+    /// there any more.
+    fn name(&self, hands: &mut Hands<'_>, spot: &Spot) -> Result<Option<Uid>, DraftsError> {
+        let (provider, name) = spot;
+        let Some(dir) = hands.shelf(OUTBOUND, provider, false)? else { return Ok(None) };
+        let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+        let uid = uid(name, random, self.center.now());
+        let sending = dir.make(SENDING)?;
+        match dir.rename(name, &sending, &format!("{uid}.md")) {
+            Ok(()) => Ok(Some(Uid { provider: provider.clone(), uid })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The providers there are, with their tunnels.
+    pub(super) fn providers(&self) -> BTreeMap<String, Vec<TunnelId>> {
+        let mut providers: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for tunnel in self.tunnels.all().iter() {
+            let id = tunnel.adapter.id().clone();
+            providers.entry(tunnel.adapter.provider().to_owned()).or_default().push(id);
+        }
+        for idle in self.tunnels.idle().iter() {
+            providers.entry(idle.provider.clone()).or_default().push(idle.id.clone());
+        }
+        providers
+    }
+}
+
+/// The files that may be drafts.
+fn drafts_there(hands: &Hands<'_>) -> io::Result<BTreeMap<Spot, Looks>> {
+    let mut there = BTreeMap::new();
+    let outbound = hands.root().make(OUTBOUND)?;
+    for provider in outbound.names()?.into_iter().filter_map(|named| named.name) {
+        if provider.starts_with('.') {
+            continue;
+        }
+        // What is not a directory, or leads elsewhere, holds no drafts.
+        let Ok(dir) = outbound.sub(&provider) else { continue };
+        for name in dir.names()?.into_iter().filter_map(|named| named.name) {
+            if !outbound::is_draft(&name) {
+                continue;
+            }
+            if let Some(looks) = dir.look(&name)?.filter(|looks| looks.is_file) {
+                there.insert((provider.clone(), name), looks);
+            }
+        }
+    }
+    Ok(there)
+}
+
+/// Brings drafts to disk under their uids, before anything refers to these.
+fn sync(hands: &mut Hands<'_>, picked: &[Uid]) -> io::Result<()> {
+    let providers: BTreeSet<_> = picked.iter().map(|uid| uid.provider.as_str()).collect();
+    for provider in providers {
+        let Some(dir) = hands.shelf(OUTBOUND, provider, false)? else { continue };
+        let sending = dir.make(SENDING)?;
+        for uid in picked.iter().filter(|uid| uid.provider == provider) {
+            sending.sync_file(&format!("{}.md", uid.uid))?;
+        }
+        sending.sync()?;
+        dir.sync()?;
+    }
+    Ok(())
+}
+
+/// The uid of a draft: when it was picked up, how its writer called it, and chance.
+fn uid(name: &str, random: u64, now: Timestamp) -> String {
+    let stem = name.strip_suffix(".md").unwrap_or(name);
+    let plain = stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
+    let plain: String = plain.take(STEM).collect();
+    let plain = if plain.is_empty() { "draft" } else { &plain };
+    format!("{}_{plain}_{random:016x}", now.compact())
+}
+
+/// Whether a text can be the uid of a draft. Nothing else is taken for a name.
+pub(super) fn is_uid(text: &str) -> bool {
+    let parts: Vec<_> = text.split('_').collect();
+    let [time, stem, random] = parts.as_slice() else { return false };
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    time.len() == 15
+        && time
+            .split_once('T')
+            .is_some_and(|(day, time)| day.len() == 8 && digits(day) && digits(time))
+        && (1..=STEM).contains(&stem.len())
+        && stem.bytes().all(plain)
+        && random.len() == 16
+        && random.bytes().all(hex)
+}
+
+/// Whether a name in a part of the mailbox is that of a draft that was sent or given up.
+pub(super) fn is_file_of_ours(part: &str, file: &str) -> bool {
+    let archived = file.strip_suffix(".md").is_some_and(is_uid);
+    let reason = file.strip_suffix(".reason.json").is_some_and(is_uid);
+    match part {
+        "archive" => archived,
+        ".deadletter" => archived || reason,
+        _ => false,
+    }
+}

@@ -1,0 +1,145 @@
+//! Throws away what has been kept long enough.
+//!
+//! Age is counted in days of the hub's life, not by the clock: a clock that jumps makes
+//! nothing older.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use monoco_core::draft;
+use monoco_core::life::Step;
+use monoco_core::time::Timestamp;
+use monoco_store::StoreError;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::drafts::is_uid;
+use super::tree::Tree;
+use crate::center::Center;
+use crate::config::Config;
+
+/// How often the time that passed is noted.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// How often something is thrown away, in those.
+const ROUNDS: u32 = 10;
+
+/// Mails in one commit, and events, so that nobody waits long behind it.
+const MAILS: usize = 500;
+const EVENTS: usize = 5_000;
+
+/// Most commits of each sort in one go.
+const SLICES: usize = 200;
+
+/// Largest file of a draft that was sent: the draft, and what became of it.
+const MAX_SENT: u64 = 8 << 20;
+
+/// Lets the hub live on, and throws away what is old, until `stop`.
+pub async fn run(
+    center: Center,
+    tree: Arc<Tree>,
+    config: watch::Receiver<Arc<Config>>,
+    stop: CancellationToken,
+) {
+    let mut noted = center.store().last_noted().await.ok().flatten();
+    let mut round = 0;
+    loop {
+        let now = center.now();
+        match center.store().live(now).await {
+            Ok((life, step)) => {
+                if step == Step::Jumped {
+                    let hours = noted.map(|noted| (now.ms() - noted.ms()) / 3_600_000);
+                    tracing::warn!(hours, "the clock jumped; nothing is thrown away by it");
+                }
+                noted = Some(life.noted_at);
+                if round % ROUNDS == 0 {
+                    let kept = config.borrow().retention.clone();
+                    let limits = Limits {
+                        archive: life.day() - i64::from(kept.archive_days),
+                        events: life.day() - i64::from(kept.events_days),
+                    };
+                    throw_away(&center, &tree, limits, &stop).await;
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the time that passed is not noted"),
+        }
+        round += 1;
+        if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Of which days what is thrown away: these and those before.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    archive: i64,
+    events: i64,
+}
+
+async fn throw_away(center: &Center, tree: &Arc<Tree>, limits: Limits, stop: &CancellationToken) {
+    if let Err(error) = retire(center, limits, stop).await {
+        tracing::warn!(%error, "nothing is thrown away for now");
+        return;
+    }
+    let (tree, now) = (Arc::clone(tree), center.now());
+    let gone = tokio::task::spawn_blocking(move || old_drafts(&tree, limits.archive, now)).await;
+    match gone.unwrap_or_else(|error| Err(io::Error::other(error))) {
+        Ok(0) => {}
+        Ok(drafts) => tracing::info!(drafts, "old drafts are gone"),
+        Err(error) => tracing::warn!(%error, "old drafts stay for now"),
+    }
+}
+
+async fn retire(
+    center: &Center,
+    limits: Limits,
+    stop: &CancellationToken,
+) -> Result<(), StoreError> {
+    let store = center.store();
+    let mut mails = 0;
+    for _ in 0..SLICES {
+        let retired = store.retire(limits.archive, MAILS, center.now()).await?;
+        mails += retired;
+        if retired < MAILS || stop.is_cancelled() {
+            break;
+        }
+    }
+    let mut events = 0;
+    for _ in 0..SLICES {
+        let forgotten = store.forget_events(limits.events, EVENTS).await?;
+        events += forgotten;
+        if forgotten < EVENTS || stop.is_cancelled() {
+            break;
+        }
+    }
+    if mails + events > 0 {
+        tracing::info!(mails, events, "kept long enough");
+    }
+    Ok(())
+}
+
+/// Removes drafts that were sent on this day of the hub's life or before. Their names
+/// and the clock only say which are worth reading.
+fn old_drafts(tree: &Tree, day: i64, now: Timestamp) -> io::Result<usize> {
+    let today = now.compact();
+    let archive = tree.hands()?.root().make("archive")?;
+    let mut gone = 0;
+    for provider in archive.names()?.into_iter().filter_map(|named| named.name) {
+        let Ok(dir) = archive.sub(&provider) else { continue };
+        for name in dir.names()?.into_iter().filter_map(|named| named.name) {
+            let old = name.strip_suffix(".md").is_some_and(is_uid) && name[..8] != today[..8];
+            if !old {
+                continue;
+            }
+            let Some(text) = dir.read(&name, MAX_SENT).ok().flatten() else { continue };
+            let outcome = draft::outcome(&String::from_utf8_lossy(&text));
+            let sent_on = outcome.and_then(|outcome| outcome["day"].as_i64());
+            if sent_on.is_some_and(|sent_on| sent_on <= day) && dir.remove(&name)? {
+                gone += 1;
+            }
+        }
+    }
+    Ok(gone)
+}

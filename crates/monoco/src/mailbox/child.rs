@@ -1,0 +1,321 @@
+//! A command that works on a Mail: it gets the text, and what it says is kept.
+//!
+//! The command and all it starts are one process group, so that they can be ended
+//! together when somebody else has the Mail by now.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::sync::oneshot;
+
+/// Most bytes of a log. What comes after is passed on, and not kept.
+const MAX_LOG: u64 = 10 << 20;
+
+/// How many logs are kept, and how many of the oldest go when there are more.
+const MAX_LOGS: usize = 1_000;
+const OLDEST: usize = 100;
+
+/// How long to wait for the last output once the command has ended. Somebody it left
+/// behind may hold the pipe for ever.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Most characters of the line that explains a failure.
+const MAX_LINE: usize = 500;
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// The program and its arguments.
+    pub command: &'a [OsString],
+    /// Variables it gets beside ours.
+    pub variables: Vec<(&'static str, OsString)>,
+    /// What it reads.
+    pub input: String,
+    /// Where what it says is kept.
+    pub log: &'a Path,
+    /// Where else that goes.
+    pub output: Output,
+}
+
+/// Where a command's output goes beside its log.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    /// What it says.
+    pub out: fn(&[u8]) -> io::Result<()>,
+    /// What it complains about.
+    pub err: fn(&[u8]) -> io::Result<()>,
+}
+
+/// A command that was started.
+#[derive(Debug)]
+pub struct Child {
+    group: Pid,
+    over: Arc<AtomicBool>,
+    ended: oneshot::Receiver<io::Result<ExitStatus>>,
+    drained: mpsc::Receiver<()>,
+    last_line: Arc<Mutex<String>>,
+}
+
+/// A log of bounded length.
+#[derive(Debug)]
+struct Log {
+    file: File,
+    left: u64,
+}
+
+/// Starts a command.
+///
+/// # Errors
+///
+/// When the log can't be written, or there is no such program.
+pub fn start(job: Job<'_>) -> io::Result<Child> {
+    let Some((program, arguments)) = job.command.split_first() else {
+        return Err(io::Error::other("there is no command"));
+    };
+    let log = Arc::new(Mutex::new(Log::create(job.log)?));
+    let mut child = Command::new(program)
+        .args(arguments)
+        .envs(job.variables)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()?;
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let group = group.ok_or_else(|| io::Error::other("the command has no process"))?;
+
+    if let Some(mut stdin) = child.stdin.take() {
+        let input = job.input;
+        // It may end without having read everything.
+        std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    }
+    let (tell, drained) = mpsc::channel();
+    let last_line = Arc::new(Mutex::new(String::new()));
+    if let Some(pipe) = child.stdout.take() {
+        let (log, tell, pass) = (Arc::clone(&log), tell.clone(), job.output.out);
+        std::thread::spawn(move || {
+            copy(pipe, &log, pass, |_| ());
+            tell.send(())
+        });
+    }
+    if let Some(pipe) = child.stderr.take() {
+        let (last, pass) = (Arc::clone(&last_line), job.output.err);
+        std::thread::spawn(move || {
+            let mut line = Vec::new();
+            copy(pipe, &log, pass, |bytes| keep_last_line(&mut line, bytes, &last));
+            tell.send(())
+        });
+    }
+    let (say, ended) = oneshot::channel();
+    let over = Arc::new(AtomicBool::new(false));
+    let ending = Arc::clone(&over);
+    std::thread::spawn(move || {
+        let status = child.wait();
+        ending.store(true, Ordering::SeqCst);
+        say.send(status)
+    });
+    Ok(Child { group, over, ended, drained, last_line })
+}
+
+impl Child {
+    /// Waits until the command has ended.
+    ///
+    /// # Errors
+    ///
+    /// When nobody can tell.
+    pub async fn ended(&mut self) -> io::Result<ExitStatus> {
+        let ended = (&mut self.ended).await;
+        ended.unwrap_or_else(|_| Err(io::Error::other("nobody waited for the command")))
+    }
+
+    /// Sends a signal to the command and all it started.
+    pub fn signal(&self, signal: Signal) {
+        // The number of a process that is gone may soon be somebody else's.
+        if !self.over.load(Ordering::SeqCst) {
+            let _ = kill_process_group(self.group, signal);
+        }
+    }
+
+    /// Waits for the last output, and returns the last line of what went wrong.
+    pub fn last_words(self) -> String {
+        let deadline = Instant::now() + LAST_WORDS;
+        for _ in 0..2 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let _ = self.drained.recv_timeout(left);
+        }
+        self.last_line.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The exit code of a command, as a shell would give it.
+pub fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    u8::try_from(code.unwrap_or(1)).unwrap_or(1)
+}
+
+/// How a command ended, in words.
+pub fn how(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("the command ended with exit code {code}"),
+        (None, Some(signal)) => format!("the command was ended by signal {signal}"),
+        (None, None) => "the command ended".to_owned(),
+    }
+}
+
+/// Where the log of one attempt at a Mail is.
+pub fn log_path(dir: &Path, id: &str, attempt: u32) -> PathBuf {
+    dir.join(format!("{id}.{attempt}.log"))
+}
+
+impl Log {
+    fn create(path: &Path) -> io::Result<Self> {
+        if let Some(dir) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            prune(dir)?;
+        }
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        Ok(Self { file, left: MAX_LOG })
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let fits = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        // A full disk must not end the work.
+        let _ = self.file.write_all(&bytes[..fits]);
+        if self.left > 0 && fits < bytes.len() {
+            let _ = self.file.write_all(b"\n[cut after 10 MiB]\n");
+            self.left = 0;
+        }
+        self.left = self.left.saturating_sub(fits as u64);
+    }
+}
+
+/// Removes the oldest logs when there are too many.
+fn prune(dir: &Path) -> io::Result<()> {
+    let logs: Vec<_> = fs::read_dir(dir)?.filter_map(Result::ok).collect();
+    if logs.len() < MAX_LOGS {
+        return Ok(());
+    }
+    let when = |log: &fs::DirEntry| log.metadata().and_then(|about| about.modified()).ok();
+    let mut logs: Vec<_> = logs.iter().map(|log| (when(log), log.path())).collect();
+    logs.sort();
+    for (_, path) in logs.into_iter().take(OLDEST) {
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
+}
+
+fn copy(
+    mut from: impl Read,
+    log: &Mutex<Log>,
+    pass: fn(&[u8]) -> io::Result<()>,
+    mut see: impl FnMut(&[u8]),
+) {
+    let mut buffer = [0; 16 << 10];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) => {
+                let bytes = &buffer[..read];
+                log.lock().unwrap_or_else(PoisonError::into_inner).write(bytes);
+                // Whoever read ours may have gone; the log goes on.
+                let _ = pass(bytes);
+                see(bytes);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Keeps the last line that is not empty.
+fn keep_last_line(line: &mut Vec<u8>, bytes: &[u8], last: &Mutex<String>) {
+    for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+        line.extend(part.iter().take(4 * MAX_LINE - line.len().min(4 * MAX_LINE)));
+        let text = String::from_utf8_lossy(line);
+        let text = text.trim();
+        if !text.is_empty() {
+            *last.lock().unwrap_or_else(PoisonError::into_inner) =
+                text.chars().take(MAX_LINE).collect();
+        }
+        if part.ends_with(b"\n") {
+            line.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUIET: Output = Output { out: |_| Ok(()), err: |_| Ok(()) };
+
+    fn run(script: &str, input: &str, signal: Option<Signal>) -> (u8, String, Vec<u8>) {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log_path(&dir.path().join("log"), "webhook_01", 2);
+        let command: Vec<_> = ["sh", "-c", script].map(OsString::from).into();
+        let job = Job {
+            command: &command,
+            variables: vec![("MONOCO_MAIL_ID", "webhook_01".into())],
+            input: input.to_owned(),
+            log: &log,
+            output: QUIET,
+        };
+        let mut child = start(job).unwrap();
+        if let Some(signal) = signal {
+            // Its first word says that it is ready.
+            while fs::read(&log).unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            child.signal(signal);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let status = runtime.block_on(child.ended()).unwrap();
+        let last = child.last_words();
+        (code(status), last, fs::read(&log).unwrap())
+    }
+
+    #[test]
+    fn a_command_gets_the_text_and_what_it_says_is_kept() {
+        let (code, last, log) =
+            run("cat; echo $MONOCO_MAIL_ID; echo a >&2; echo b >&2", "hi ", None);
+        assert_eq!((code, last.as_str()), (0, "b"));
+        let log = String::from_utf8(log).unwrap();
+        assert!(log.contains("hi webhook_01\n") && log.contains("a\nb\n"), "{log}");
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        assert_eq!(run("exit 75", "", None).0, 75);
+        assert_eq!(run("kill -9 $$", "", None).0, 137);
+        assert_eq!(run("exec true", &"x".repeat(1 << 20), None).0, 0, "it need not read");
+    }
+
+    #[test]
+    fn a_signal_reaches_all_that_the_command_started() {
+        let script =
+            "sh -c 'trap \"echo bye; exit 3\" TERM; echo up; while :; do sleep 0.01; done'";
+        let (code, _, log) = run(&format!("{script}; exit $?"), "", Some(Signal::TERM));
+        assert!(code == 143 || code == 3, "{code}");
+        assert!(String::from_utf8_lossy(&log).contains("bye"), "the inner one heard it");
+    }
+
+    #[test]
+    fn a_log_is_bounded_and_somebody_left_behind_is_not_waited_for() {
+        let (_, _, log) = run("head -c 11000000 /dev/zero", "", None);
+        assert!(log.ends_with(b"[cut after 10 MiB]\n"));
+        assert_eq!(log.len() as u64, MAX_LOG + 20);
+        let before = Instant::now();
+        run("sleep 10 & echo $! >&2", "", None);
+        assert!(before.elapsed() < Duration::from_secs(9));
+    }
+}

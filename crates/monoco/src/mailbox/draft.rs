@@ -1,0 +1,364 @@
+//! A message on its way to the courier, as a file in `outbound/`.
+//!
+//! Writing it needs no courier. The file appears whole, under a name that nobody else
+//! has; the courier takes it from there, and moves it to the archive or to the dead
+//! letters when it knows what became of it.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use monoco_core::claim::Place;
+use monoco_core::draft::{Attached, BadDraft, Draft};
+use monoco_core::mail::{MailId, from_yaml, front_matter, split};
+use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use super::{MailboxError, at, sync_dir};
+
+/// Largest attachment, in bytes.
+const MAX_ATTACHMENT: u64 = 64 << 20;
+
+/// What becomes a draft.
+#[derive(Clone, Debug, Default)]
+pub struct Letter {
+    /// To whom.
+    pub to: Vec<String>,
+    /// Who else is to know.
+    pub cc: Vec<String>,
+    /// Who else, unknown to the others.
+    pub bcc: Vec<String>,
+    /// The tunnel that accounts are on.
+    pub tunnel: Option<String>,
+    /// The Mail it answers.
+    pub reply_to: Option<MailId>,
+    /// The thread it belongs to.
+    pub thread_key: Option<String>,
+    /// Its subject.
+    pub title: Option<String>,
+    /// What is to be said.
+    pub text: String,
+    /// What goes with it.
+    pub artifacts: Vec<Attached>,
+    /// Without a sound.
+    pub silent: bool,
+    /// With more noise than usual.
+    pub urgent: bool,
+    /// Not before this.
+    pub schedule_at: Option<Timestamp>,
+    /// What the sender files it under.
+    pub correlation_id: Option<String>,
+    /// The sender's own name for this send.
+    pub idempotency_key: Option<String>,
+}
+
+/// What became of a draft.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fate {
+    /// It waits to be taken, or for an answer.
+    Waiting,
+    /// It is gone from where it was, and nobody says where to.
+    Gone,
+    /// It came to rest.
+    Settled {
+        /// In the archive or among the dead letters.
+        place: Place,
+        /// The file.
+        path: PathBuf,
+        /// What the courier wrote into it, if anything.
+        outcome: Value,
+    },
+}
+
+impl Letter {
+    /// Its file.
+    pub fn render(&self) -> String {
+        let mut fields = Vec::new();
+        for (key, people) in [("to", &self.to), ("cc", &self.cc), ("bcc", &self.bcc)] {
+            if !people.is_empty() {
+                fields.push((key, json!(people)));
+            }
+        }
+        let words = [
+            ("tunnel", self.tunnel.clone()),
+            ("reply_to", self.reply_to.as_ref().map(ToString::to_string)),
+            ("thread_key", self.thread_key.clone()),
+            ("title", self.title.clone()),
+            ("correlation_id", self.correlation_id.clone()),
+            ("idempotency_key", self.idempotency_key.clone()),
+        ];
+        fields.extend(words.into_iter().filter_map(|(key, word)| Some((key, json!(word?)))));
+        if !self.artifacts.is_empty() {
+            fields.push(("artifacts", json!(self.artifacts)));
+        }
+        let mut options = serde_json::Map::new();
+        for (key, set) in [("silent", self.silent), ("urgent", self.urgent)] {
+            if set {
+                options.insert(key.to_owned(), json!(true));
+            }
+        }
+        if let Some(at) = self.schedule_at {
+            options.insert("schedule_at".to_owned(), json!(at.rfc3339()));
+        }
+        if !options.is_empty() {
+            fields.push(("options", Value::Object(options)));
+        }
+        format!("{}{}\n", front_matter(&fields), self.text)
+    }
+}
+
+/// Checks a draft, and puts it into `mailbox` for the courier to take. `mark` tells it
+/// apart from all others. Returns its path.
+///
+/// # Errors
+///
+/// When it is not a draft, or can't be written.
+pub fn post(
+    mailbox: &Path,
+    provider: &str,
+    file: &str,
+    now: Timestamp,
+    mark: u64,
+) -> Result<PathBuf, MailboxError> {
+    let dir = mailbox.join("outbound").join(provider);
+    let name = format!("{}_{mark:016x}.md", now.compact());
+    check(file, provider)
+        .map_err(|error| MailboxError::Bad { path: "the draft".into(), why: error.to_string() })?;
+    put(&dir, &name, file.as_bytes(), 0o600, mark)
+}
+
+/// Whether a file is a draft for this provider.
+fn check(file: &str, provider: &str) -> Result<(), BadDraft> {
+    match Draft::parse(file)?.provider {
+        Some(said) if said != provider => Err(BadDraft::Field {
+            field: "provider".to_owned(),
+            why: format!("{said:?}, but it is to be sent through {provider:?}"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Puts a file into the dropzone, to go with a draft.
+///
+/// # Errors
+///
+/// When it can't be read or copied, or is too large.
+pub fn attach(dropzone: &Path, file: &Path, mark: u64) -> Result<Attached, MailboxError> {
+    let mut bytes = Vec::new();
+    let opened = fs::File::open(file);
+    let read = opened.and_then(|file| file.take(MAX_ATTACHMENT + 1).read_to_end(&mut bytes));
+    read.map_err(at(file))?;
+    if bytes.len() as u64 > MAX_ATTACHMENT {
+        let why = "larger than 64 MiB".to_owned();
+        return Err(MailboxError::Bad { path: file.to_owned(), why });
+    }
+    let hash = ObjId::of(ObjKind::Bytes, &bytes);
+    let text = hash.to_string();
+    let name = text.strip_prefix("sha256:").unwrap_or(&text);
+    let there = dropzone.join(name).metadata().is_ok_and(|it| it.len() == bytes.len() as u64);
+    if !there {
+        put(dropzone, name, &bytes, 0o400, mark)?;
+    }
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mime_type = mime_type(&name).to_owned();
+    Ok(Attached { name, mime_type, hash })
+}
+
+/// What became of the draft at `path`.
+///
+/// # Errors
+///
+/// When the directories can't be read.
+pub fn fate(mailbox: &Path, path: &Path) -> Result<Fate, MailboxError> {
+    // The courier gives it a longer name, in which only this part is sure to stay.
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let mark = stem.rsplit('_').next().unwrap_or_default();
+    let Some(dir) = path.parent() else { return Ok(Fate::Gone) };
+    // It moves from the first to the last of these, so once in this order is enough.
+    if path.exists() || !with_mark(&dir.join(".sending"), mark)?.is_empty() {
+        return Ok(Fate::Waiting);
+    }
+    let provider = dir.file_name().unwrap_or_default();
+    for place in [Place::Archive, Place::Deadletter] {
+        let Some(shelf) = place.dir() else { continue };
+        for path in with_mark(&mailbox.join(shelf).join(provider), mark)? {
+            if path.extension().is_some_and(|ending| ending == "md") {
+                let outcome = outcome(&path).unwrap_or_default();
+                return Ok(Fate::Settled { place, path, outcome });
+            }
+        }
+    }
+    Ok(Fate::Gone)
+}
+
+/// What the courier wrote into the front matter of a draft, or beside it.
+fn outcome(path: &Path) -> Option<Value> {
+    if let Ok(reason) = fs::read(path.with_extension("reason.json")) {
+        return serde_json::from_slice(&reason).ok();
+    }
+    let text = fs::read_to_string(path).ok()?;
+    let (front, _) = split(&text)?;
+    let mut front: Value = from_yaml(front).ok()?;
+    front.get_mut("outcome").map(Value::take)
+}
+
+/// The files whose names have this part.
+fn with_mark(dir: &Path, mark: &str) -> Result<Vec<PathBuf>, MailboxError> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(at(dir)(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(at(dir))?;
+        if entry.file_name().to_string_lossy().contains(mark) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Writes a file that appears whole and is there after a power cut. While it is being
+/// written its name is hidden, and nobody else's.
+fn put(
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+    mode: u32,
+    mark: u64,
+) -> Result<PathBuf, MailboxError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(at(dir))?;
+    let (path, incoming) = (dir.join(name), dir.join(format!(".{mark:016x}.tmp")));
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(mode).open(&incoming);
+    let written = file.and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&incoming, &path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&incoming);
+    }
+    written.map_err(at(&path))?;
+    sync_dir(dir)?;
+    Ok(path)
+}
+
+/// The type of a file by its name. Receivers look for themselves when it matters.
+fn mime_type(name: &str) -> &'static str {
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+    match ending.as_deref().unwrap_or_default() {
+        "txt" | "log" => "text/plain",
+        "md" => "text/markdown",
+        "csv" => "text/csv",
+        "html" | "htm" => "text/html",
+        "json" => "application/json",
+        "pdf" => "application/pdf",
+        "zip" => "application/zip",
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "svg" => "image/svg+xml",
+        "webp" => "image/webp",
+        "mp3" => "audio/mpeg",
+        "mp4" => "video/mp4",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_ms(1_770_410_700_000);
+
+    #[test]
+    fn a_letter_becomes_a_draft_that_says_the_same() {
+        let letter = Letter {
+            to: vec!["ann".to_owned(), "group:a: b\n---".to_owned()],
+            cc: vec!["bob".to_owned()],
+            tunnel: Some("ci".to_owned()),
+            reply_to: Some("webhook_0123456789abcdef01234567".parse().unwrap()),
+            title: Some("--- \u{202e}: #".to_owned()),
+            text: "---\nto: eve\n---\nhello".to_owned(),
+            urgent: true,
+            schedule_at: Some(NOW),
+            correlation_id: Some("007".to_owned()),
+            idempotency_key: Some("key".to_owned()),
+            ..Letter::default()
+        };
+        let draft = Draft::parse(&letter.render()).unwrap();
+        assert_eq!((&draft.to, &draft.cc), (&letter.to, &letter.cc));
+        assert_eq!((draft.title, draft.text), (letter.title.clone(), letter.text.clone()));
+        assert_eq!(draft.reply_to, letter.reply_to);
+        assert_eq!(draft.tunnel.map(|tunnel| tunnel.to_string()), letter.tunnel);
+        assert_eq!(draft.correlation_id, letter.correlation_id);
+        assert_eq!(draft.idempotency_key, letter.idempotency_key);
+        assert!(draft.options.urgent && !draft.options.silent);
+        assert_eq!(draft.options.schedule_at, Some(NOW));
+    }
+
+    #[test]
+    fn a_draft_is_checked_before_it_is_written_and_then_appears_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let post = |file: &str, mark| post(dir.path(), "webhook", file, NOW, mark);
+        for (bad, words) in [
+            ("hello", "no front matter"),
+            ("---\ntoo: ann\n---\nhello", "did you mean `to`?"),
+            ("---\nto: ann\nprovider: lark\n---\nhello", "\"lark\""),
+        ] {
+            let error = post(bad, 1).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(!dir.path().join("outbound").exists(), "nothing was written");
+        let path = post("---\nto: ann\n---\nhello", 7).unwrap();
+        assert!(path.ends_with("outbound/webhook/20260206T204500_0000000000000007.md"));
+        let names = fs::read_dir(path.parent().unwrap()).unwrap();
+        assert_eq!(names.count(), 1);
+    }
+
+    #[test]
+    fn an_attachment_is_kept_under_its_hash_and_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, dropzone) = (dir.path().join("log.TXT"), dir.path().join("dropzone"));
+        fs::write(&file, "red").unwrap();
+        let first = attach(&dropzone, &file, 1).unwrap();
+        assert_eq!(first, attach(&dropzone, &file, 2).unwrap());
+        assert_eq!((first.name.as_str(), first.mime_type.as_str()), ("log.TXT", "text/plain"));
+        let names: Vec<_> = fs::read_dir(&dropzone).unwrap().map(|e| e.unwrap().path()).collect();
+        let [kept] = names.as_slice() else { panic!("{names:?}") };
+        assert_eq!(fs::read(kept).unwrap(), b"red");
+        assert_eq!(
+            format!("sha256:{}", kept.file_name().unwrap().display()),
+            first.hash.to_string()
+        );
+    }
+
+    #[test]
+    fn what_became_of_a_draft_is_seen_from_where_its_file_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = "---\nto: ann\n---\nhello";
+        let path = post(dir.path(), "webhook", file, NOW, 7).unwrap();
+        let fate = || super::fate(dir.path(), &path).unwrap();
+        assert_eq!(fate(), Fate::Waiting);
+        let sending = path.parent().unwrap().join(".sending");
+        fs::create_dir(&sending).unwrap();
+        let taken = sending.join(path.file_name().unwrap());
+        fs::rename(&path, &taken).unwrap();
+        assert_eq!(fate(), Fate::Waiting);
+        let archive = dir.path().join("archive/webhook");
+        fs::create_dir_all(&archive).unwrap();
+        fs::remove_file(&taken).unwrap();
+        assert_eq!(fate(), Fate::Gone);
+        let done = archive.join("20260206T204501_20260206T204500-0000000000000007_0f.md");
+        let text = monoco_core::draft::with_outcome(file, &json!({"msg_id": "x"}));
+        fs::write(&done, text).unwrap();
+        let outcome = json!({"msg_id": "x"});
+        assert_eq!(fate(), Fate::Settled { place: Place::Archive, path: done, outcome });
+    }
+}

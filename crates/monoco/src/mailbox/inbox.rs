@@ -1,0 +1,257 @@
+//! The Mails a workspace has, by the names of their files.
+//!
+//! A name says when a Mail came, through which provider, and its id:
+//! `20260206T204500_webhook_0f3a….md`. So the newest ones, those of a provider and
+//! the one of an id are found without opening any other.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use monoco_core::mail::{Mail, MailId};
+
+use super::{MailboxError, at, tree};
+
+/// Fewest hex digits that name a Mail.
+const SHORTEST: usize = 6;
+
+/// Length of the time in a name, and of the hash.
+const STAMP: usize = 15;
+const UID: usize = 24;
+
+/// A file that by its name is a Mail's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Named(String);
+
+/// What a person wrote to name a Mail: its id, enough of its hash, or its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    provider: Option<String>,
+    uid: String,
+}
+
+/// The text does not name a Mail.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} does not name a Mail: want its id, or at least 6 hex digits of it")]
+pub struct BadName(String);
+
+impl Named {
+    /// Takes the name of a file, if it is a Mail's.
+    pub fn new(file: String) -> Option<Self> {
+        let stamp = file.get(..STAMP)?.bytes().enumerate();
+        let rest = file.get(STAMP..)?.strip_prefix('_')?.strip_suffix(".md")?;
+        let timed = stamp.fold(true, |fine, (at, byte)| {
+            fine && if at == 8 { byte == b'T' } else { byte.is_ascii_digit() }
+        });
+        // The id is checked in full when it is needed; most names only have to sort.
+        let (provider, uid) = rest.split_once('_')?;
+        (timed && uid.len() == UID && !provider.is_empty()).then_some(Self(file))
+    }
+
+    /// The name.
+    pub fn file(&self) -> &str {
+        &self.0
+    }
+
+    /// When the Mail came, to the second.
+    pub fn stamp(&self) -> &str {
+        &self.0[..STAMP]
+    }
+
+    /// The provider it came through.
+    pub fn provider(&self) -> &str {
+        self.parts().0
+    }
+
+    /// The Mail's id; `None` when the name only looks like one.
+    pub fn id(&self) -> Option<MailId> {
+        self.0[STAMP + 1..].strip_suffix(".md")?.parse().ok()
+    }
+
+    fn parts(&self) -> (&str, &str) {
+        let rest = self.0[STAMP + 1..].trim_end_matches(".md");
+        rest.split_once('_').unwrap_or_default()
+    }
+}
+
+impl Wanted {
+    /// Reads what a person wrote.
+    ///
+    /// # Errors
+    ///
+    /// When it can't name a Mail.
+    pub fn parse(text: &str) -> Result<Self, BadName> {
+        let bad = || BadName(text.chars().take(80).collect());
+        let file = Path::new(text).file_name().and_then(|name| name.to_str());
+        if let Some(id) = file.and_then(|file| Named::new(file.to_owned())?.id()) {
+            return Ok(Self::from(&id));
+        }
+        let (provider, uid) = match text.split_once('_') {
+            Some((provider, uid)) => (Some(provider.to_owned()), uid),
+            None => (None, text),
+        };
+        let named = provider.as_deref().is_none_or(|provider| {
+            (1..=32).contains(&provider.len())
+                && provider.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        });
+        let hashed = (SHORTEST..=UID).contains(&uid.len())
+            && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        if named && hashed { Ok(Self { provider, uid: uid.to_owned() }) } else { Err(bad()) }
+    }
+
+    /// The id, when all of it was given.
+    pub fn full(&self) -> Option<MailId> {
+        format!("{}_{}", self.provider.as_deref()?, self.uid).parse().ok()
+    }
+
+    /// Whether it names this Mail.
+    pub fn fits(&self, provider: &str, uid: &str) -> bool {
+        uid.starts_with(&self.uid) && self.provider.as_deref().is_none_or(|p| p == provider)
+    }
+
+    /// A part that the ids of all Mails have that it names.
+    pub fn part(&self) -> String {
+        format!("_{}", self.uid)
+    }
+}
+
+impl From<&MailId> for Wanted {
+    fn from(id: &MailId) -> Self {
+        Self { provider: Some(id.provider().to_owned()), uid: id.uid().to_owned() }
+    }
+}
+
+/// The files in an inbox, the newest first. None when there is no inbox.
+///
+/// # Errors
+///
+/// When the directory can't be read.
+pub fn newest_first(inbox: &Path) -> Result<impl Iterator<Item = Named>, MailboxError> {
+    // A heap, for mostly only the first few are wanted.
+    let mut heap = BinaryHeap::from(names(inbox)?);
+    Ok(std::iter::from_fn(move || heap.pop()))
+}
+
+/// The files in an inbox, the oldest first.
+///
+/// # Errors
+///
+/// When the directory can't be read.
+pub fn oldest_first(inbox: &Path) -> Result<impl Iterator<Item = Named>, MailboxError> {
+    let names: Vec<_> = names(inbox)?.into_iter().map(Reverse).collect();
+    let mut heap = BinaryHeap::from(names);
+    Ok(std::iter::from_fn(move || heap.pop().map(|Reverse(name)| name)))
+}
+
+/// The files in an inbox that `wanted` names.
+///
+/// # Errors
+///
+/// When the directory can't be read.
+pub fn find(inbox: &Path, wanted: &Wanted) -> Result<Vec<Named>, MailboxError> {
+    let mut names = names(inbox)?;
+    names.retain(|name| {
+        let (provider, uid) = name.parts();
+        wanted.fits(provider, uid) && name.id().is_some()
+    });
+    names.sort();
+    Ok(names)
+}
+
+/// Reads the Mail in an inbox, and its file.
+///
+/// # Errors
+///
+/// In words for people.
+pub fn open(inbox: &Path, name: &Named) -> Result<(Mail, String), String> {
+    let path: PathBuf = inbox.join(name.file());
+    let bytes = tree::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let bad = |why: &str| format!("{}: {why}", path.display());
+    let bytes = bytes.ok_or_else(|| bad("too large, or not a plain file"))?;
+    let text = String::from_utf8(bytes).map_err(|_| bad("not UTF-8"))?;
+    let mail = Mail::parse(&text).map_err(|error| bad(&error.to_string()))?;
+    if name.id().as_ref() != Some(&mail.header.id) {
+        return Err(bad("its name is not that of the Mail in it"));
+    }
+    Ok((mail, text))
+}
+
+fn names(inbox: &Path) -> Result<Vec<Named>, MailboxError> {
+    let entries = match fs::read_dir(inbox) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(at(inbox)(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(at(inbox))?.file_name();
+        names.extend(name.into_string().ok().and_then(Named::new));
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "webhook_0123456789abcdef01234567";
+
+    #[test]
+    fn only_names_that_we_make_are_names() {
+        let name = |file: &str| Named::new(file.to_owned());
+        let good = name(&format!("20260206T204500_{ID}.md")).unwrap();
+        assert_eq!(good.id().unwrap().to_string(), ID);
+        assert_eq!((good.stamp(), good.provider()), ("20260206T204500", "webhook"));
+        for bad in [
+            "notes.md",
+            ".incoming.tmp",
+            "20260206X204500_webhook_0123456789abcdef01234567.md",
+            "20260206T204500_webhook_0123.md",
+            "20260206T204500_webhook_0123456789abcdef01234567.md.bak",
+            "é20260206T20450_webhook_0123456789abcdef01234567.md",
+        ] {
+            assert_eq!(name(bad), None, "{bad}");
+        }
+        let looks = name("20260206T204500_web.hook_0123456789abcdef01234567.md").unwrap();
+        assert_eq!(looks.id(), None);
+    }
+
+    #[test]
+    fn a_mail_is_named_by_its_id_a_part_of_it_or_its_file() {
+        let fits = |text: &str| Wanted::parse(text).map(|w| w.fits("webhook", &ID[8..]));
+        for (text, expected) in [
+            (ID, true),
+            ("012345", true),
+            ("webhook_012345", true),
+            ("lark_012345", false),
+            ("123456", false),
+            (&format!("/x/inbox/20260206T204500_{ID}.md"), true),
+        ] {
+            assert_eq!(fits(text), Ok(expected), "{text}");
+        }
+        assert_eq!(Wanted::parse(ID).unwrap().full().unwrap().to_string(), ID);
+        assert_eq!(Wanted::parse("012345").unwrap().full(), None);
+        for bad in
+            ["", "01234", "*", "webhook_*", "_012345", "ABCDEF", "../../x", "web_hook_0123456"]
+        {
+            assert!(fits(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_newest_come_first_and_foreign_files_do_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |second: u32| format!("20260206T2045{second:02}_{ID}.md");
+        for second in [7, 1, 9, 3] {
+            fs::write(dir.path().join(file(second)), "").unwrap();
+        }
+        fs::write(dir.path().join("notes.md"), "").unwrap();
+        let newest: Vec<_> = newest_first(dir.path()).unwrap().map(|n| n.0).collect();
+        assert_eq!(newest, [9, 7, 3, 1].map(file));
+        let oldest: Vec<_> = oldest_first(dir.path()).unwrap().map(|n| n.0).collect();
+        assert_eq!(oldest, [1, 3, 7, 9].map(file));
+        assert_eq!(newest_first(&dir.path().join("none")).unwrap().count(), 0);
+    }
+}

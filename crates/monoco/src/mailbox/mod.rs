@@ -1,0 +1,104 @@
+//! The workspace's side of the mailbox: plain files, no courier needed.
+//!
+//! The courier writes Mails as files below its mailbox and an index of them. A
+//! workspace reads the index from where it left off, links what its rules match into
+//! its own inbox, and remembers how far it got. Nobody keeps a list of workspaces.
+//!
+//! # Reading order
+//!
+//! * [`workspace`]: where a workspace is, what it is called, which rules it has.
+//! * [`tree`], [`index`]: the courier's mailbox as anybody may read it.
+//! * [`cursor`], [`sync`]: how far a workspace got; pulling what is new.
+//! * [`inbox`]: the Mails a workspace has, by their file names.
+//! * [`standing`]: who is at a Mail, when the courier can't be asked.
+//! * [`fence`]: foreign text between two lines that it can't forge.
+//! * [`draft`]: a message on its way to the courier, as a file.
+//! * [`child`]: a command that works on a Mail, with what it says kept.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+pub mod child;
+pub mod cursor;
+pub mod draft;
+pub mod fence;
+pub mod inbox;
+pub mod index;
+pub mod standing;
+pub mod sync;
+pub mod tree;
+pub mod workspace;
+
+/// Why a workspace can't do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum MailboxError {
+    /// The file system says no.
+    #[error("{path}: {error}")]
+    Io {
+        /// What was tried.
+        path: PathBuf,
+        /// What it said.
+        error: io::Error,
+    },
+    /// A file that people write is wrong.
+    #[error("{path}: {why}")]
+    Bad {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The directory is the courier's own.
+    #[error("{0} is the courier's own mailbox, not a workspace")]
+    Couriers(PathBuf),
+    /// There is no `.monoco/mailbox` where one was expected.
+    #[error("{0} is not a workspace: it has no .monoco/mailbox")]
+    NoWorkspace(PathBuf),
+    /// Another process syncs the same workspace.
+    #[error("{0} is being synced by somebody else, for longer than 10 s")]
+    Busy(PathBuf),
+    /// A file is from a later version.
+    #[error("{0} was written by a newer monoco")]
+    Newer(PathBuf),
+}
+
+/// Says of what an error is.
+fn at(path: &Path) -> impl FnOnce(io::Error) -> MailboxError + '_ {
+    move |error| MailboxError::Io { path: path.to_owned(), error }
+}
+
+/// Writes a file whole or not at all, and so that it is there after a power cut. Only
+/// one process at a time writes the same file.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), MailboxError> {
+    let incoming = hidden(path);
+    // Somebody who died right here has left one behind.
+    let _ = fs::remove_file(&incoming);
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(&incoming);
+    let written = file.and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&incoming, path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&incoming);
+    }
+    written.map_err(at(path))?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Makes sure that names in a directory stay after a power cut.
+fn sync_dir(dir: &Path) -> Result<(), MailboxError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
+}
+
+/// The name a file has while it is written. Everybody passes over hidden ones.
+fn hidden(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.tmp"))
+}
+
+#[cfg(test)]
+pub mod tests;

@@ -1,0 +1,157 @@
+//! Who is at a Mail: as the courier says, or as its files show when it is not there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+
+use monoco_core::claim::{ClaimState, Place, Workspace};
+use monoco_core::mail::MailId;
+use monoco_core::time::{Timestamp, rfc3339_maybe};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::inbox::Named;
+use super::tree::Tree;
+use super::{MailboxError, at};
+
+/// One workspace's claim on one Mail, as the courier shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// The Mail.
+    pub id: MailId,
+    /// Whose claim.
+    pub workspace: String,
+    /// Where it stands.
+    #[serde(serialize_with = "write_state", deserialize_with = "read_state")]
+    pub status: ClaimState,
+    /// Who holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
+    /// Which claim is the current one.
+    #[serde(default)]
+    pub epoch: u64,
+    /// How often it was claimed.
+    #[serde(default)]
+    pub attempts: u32,
+    /// When the hold ends.
+    #[serde(with = "rfc3339_maybe", default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// When it may be claimed again.
+    #[serde(with = "rfc3339_maybe", default, skip_serializing_if = "Option::is_none")]
+    pub next_retry_at: Option<Timestamp>,
+    /// Why it last failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The open claims, as the courier writes them for whoever wants to know.
+#[derive(Deserialize)]
+struct Locks {
+    version: u32,
+    #[serde(default)]
+    locks: Vec<Standing>,
+}
+
+/// What the courier's files show.
+#[derive(Debug)]
+pub struct Shown<'a> {
+    tree: &'a Tree,
+    workspace: &'a Workspace,
+    open: BTreeMap<MailId, Standing>,
+    now: Timestamp,
+}
+
+impl Standing {
+    /// A Mail that nobody has touched.
+    pub fn untouched(id: MailId, workspace: &Workspace) -> Self {
+        Self {
+            id,
+            workspace: workspace.as_str().to_owned(),
+            status: ClaimState::New,
+            agent_id: None,
+            epoch: 0,
+            attempts: 0,
+            expires_at: None,
+            next_retry_at: None,
+            reason: None,
+        }
+    }
+
+    /// Whether it may be claimed now.
+    pub fn claimable(&self, now: Timestamp) -> bool {
+        match self.status {
+            ClaimState::New => self.next_retry_at.is_none_or(|due| due <= now),
+            ClaimState::Claimed => self.expires_at.is_some_and(|until| until <= now),
+            ClaimState::Completed | ClaimState::Deadletter => false,
+        }
+    }
+
+    /// Whether it can still be claimed some day without a person's help.
+    pub const fn open(&self) -> bool {
+        matches!(self.status, ClaimState::New | ClaimState::Claimed)
+    }
+
+    /// Whether nobody has ever looked at it.
+    pub fn unread(&self) -> bool {
+        self.status == ClaimState::New && self.attempts == 0
+    }
+}
+
+impl<'a> Shown<'a> {
+    /// Reads what the files show of `workspace` by `now`.
+    ///
+    /// # Errors
+    ///
+    /// When they can't be read.
+    pub fn read(
+        tree: &'a Tree,
+        workspace: &'a Workspace,
+        now: Timestamp,
+    ) -> Result<Self, MailboxError> {
+        let path = tree.locks();
+        let locks = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice::<Locks>(&text).map_err(|error| {
+                MailboxError::Bad { path: path.clone(), why: error.to_string() }
+            })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Locks { version: 1, locks: Vec::new() }
+            }
+            Err(error) => return Err(at(&path)(error)),
+        };
+        if locks.version != 1 {
+            return Err(MailboxError::Newer(path));
+        }
+        let ours = locks.locks.into_iter().filter(|lock| lock.workspace == workspace.as_str());
+        let open = ours.map(|lock| (lock.id.clone(), lock)).collect();
+        Ok(Self { tree, workspace, open, now })
+    }
+
+    /// Where the claim on a Mail stands, as far as files can show it: an open claim, or
+    /// what the place of its file says.
+    pub fn of(&self, name: &Named, id: &MailId) -> Standing {
+        if let Some(lock) = self.open.get(id) {
+            let mut lock = lock.clone();
+            if lock.status == ClaimState::Claimed && lock.claimable(self.now) {
+                // Nobody is there to take it back, but the hold has ended.
+                lock.status = ClaimState::New;
+                lock.agent_id = None;
+            }
+            return lock;
+        }
+        let mut standing = Standing::untouched(id.clone(), self.workspace);
+        standing.status = match self.tree.place(id.provider(), name.file()) {
+            Some(Place::Archive) => ClaimState::Completed,
+            Some(Place::Deadletter) => ClaimState::Deadletter,
+            _ => ClaimState::New,
+        };
+        standing
+    }
+}
+
+fn write_state<S: Serializer>(state: &ClaimState, writer: S) -> Result<S::Ok, S::Error> {
+    writer.serialize_str(state.as_str())
+}
+
+fn read_state<'de, D: Deserializer<'de>>(reader: D) -> Result<ClaimState, D::Error> {
+    let word = String::deserialize(reader)?;
+    ClaimState::parse(&word).ok_or_else(|| de::Error::custom(format!("no such status: {word}")))
+}

@@ -1,0 +1,373 @@
+//! Pulling: what is new in the index, and matches the rules, is linked into the inbox.
+//!
+//! The cursor is written after the links that it stands for, so whoever is killed in
+//! between does a few again and loses none. What is there already is not fetched
+//! again; what the user deleted stays away, until he asks for all of it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use monoco_core::mail::{self, Entry, digest};
+use monoco_core::rule::{Candidate, Explained};
+use monoco_core::time::Timestamp;
+use serde::Serialize;
+
+use super::cursor::{Cursor, MAX_REFUSED, Refused};
+use super::index::{Index, Line, Resumed};
+use super::tree::{self, Found, Tree};
+use super::workspace::WorkspaceDir;
+use super::{MailboxError, at, sync_dir};
+
+/// How many Mails are pulled before the cursor is written.
+const BATCH: u64 = 1_000;
+
+/// How many lines are read before progress is reported.
+const BEAT: u64 = 2_000;
+
+/// What is to be pulled.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// Look at all Mails, not only at new ones.
+    pub full: bool,
+    /// Pass over Mails from before this.
+    pub since: Option<Timestamp>,
+    /// Only look at Mails of this provider. The cursor stays, for the sake of the others.
+    pub provider: Option<String>,
+    /// Ask before each.
+    pub ask: bool,
+    /// Change nothing.
+    pub dry_run: bool,
+    /// Report what the rules say of each.
+    pub explain: bool,
+}
+
+/// What happens on the way. The answer only counts for [`Step::Ask`].
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// A Mail is now in the inbox, or would be.
+    Pulled {
+        /// The Mail.
+        entry: &'a Entry,
+        /// Its file there.
+        path: &'a Path,
+    },
+    /// What the rules say of a Mail.
+    Explained {
+        /// The Mail.
+        entry: &'a Entry,
+        /// What they say.
+        explained: Explained,
+    },
+    /// Whether to pull this one.
+    Ask(&'a Entry),
+    /// Something that a person should know.
+    Warning(String),
+    /// How many Mails were looked at.
+    Progress(u64),
+}
+
+/// How it went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Pulled into the inbox.
+    pub pulled: u64,
+    /// Matched, and were there already.
+    pub present: u64,
+    /// Not matched by any rule, too old, or not wanted.
+    pub passed_over: u64,
+    /// Matched, and were not what the courier wrote.
+    pub refused: u64,
+    /// Matched, and thrown away by age before we came.
+    pub gone: u64,
+}
+
+/// Pulls into `here` what is new in `tree`.
+///
+/// # Errors
+///
+/// When a file can't be read or written. What was pulled before that stays.
+pub fn sync(
+    here: &WorkspaceDir,
+    tree: &Tree,
+    wish: &Wish,
+    tell: &mut dyn FnMut(Step<'_>) -> bool,
+) -> Result<Summary, MailboxError> {
+    let _lock = if wish.dry_run { None } else { Some(here.lock()?) };
+    let before = Cursor::load(&here.cursor())?;
+    let Some(mut index) = Index::open(&tree.index())? else { return Ok(Summary::default()) };
+    if !before.rules.is_empty() && before.rules != here.rules && !wish.full {
+        let words =
+            "the rules have changed; `monoco mailbox sync --full` looks at older Mails again";
+        tell(Step::Warning(words.to_owned()));
+    }
+    let inbox = if wish.dry_run { here.inbox() } else { here.ensure_inbox()? };
+    let mut round = Round {
+        here,
+        tree,
+        wish,
+        tell,
+        inbox,
+        summary: Summary::default(),
+        refused: Vec::new(),
+        copies: Vec::new(),
+        unsettled: 0,
+    };
+    let resumed = if wish.full { Resumed::After(0) } else { index.resume(&before)? };
+    let Resumed::After(after) = resumed else { return Ok(Summary::default()) };
+    let again = round.look_again(&mut index, &before, after)?;
+    let (first, rules) = (index.first()?, here.rules.clone());
+    let mut cursor = Cursor { first, rules, ..before.clone() };
+    let mut lines = 0;
+    while let Some(Line { start, end, entry }) = index.next()? {
+        match &entry {
+            Some(entry) if entry.seq > after || again.contains(&entry.seq) => {
+                round.look_at(entry, start)?;
+            }
+            Some(_) => {}
+            None => round.warn(format!("{}: a line can't be read", tree.index().display())),
+        }
+        cursor.generation = index.generation;
+        cursor.offset = end;
+        if let Some(entry) = entry {
+            cursor.last_line = start;
+            cursor.seq = entry.seq;
+        }
+        lines += 1;
+        if lines % BEAT == 0 {
+            (round.tell)(Step::Progress(lines));
+        }
+        // Reading from the start must not take the cursor back in between.
+        if round.unsettled >= BATCH && cursor.seq >= before.seq {
+            round.settle(&cursor, &before)?;
+        }
+    }
+    round.settle(&cursor, &before)?;
+    Ok(round.summary)
+}
+
+/// One run of [`sync`].
+struct Round<'a> {
+    here: &'a WorkspaceDir,
+    tree: &'a Tree,
+    wish: &'a Wish,
+    tell: &'a mut dyn FnMut(Step<'_>) -> bool,
+    inbox: PathBuf,
+    summary: Summary,
+    refused: Vec<Refused>,
+    copies: Vec<PathBuf>,
+    unsettled: u64,
+}
+
+/// How a Mail came into the inbox.
+enum Took {
+    Linked,
+    Copied,
+    Present,
+    /// Its file moved just then.
+    Moved,
+}
+
+impl Round<'_> {
+    /// Looks at the Mails again that were refused before. Returns the numbers of those
+    /// that are still to come in the index.
+    fn look_again(
+        &mut self,
+        index: &mut Index,
+        before: &Cursor,
+        after: i64,
+    ) -> Result<BTreeSet<i64>, MailboxError> {
+        let same = index.generation == before.generation && after == before.seq;
+        if !same || self.wish.full || before.refused.is_empty() {
+            return Ok(before.refused.iter().map(|refused| refused.seq).collect());
+        }
+        for refused in &before.refused {
+            let line = index.line_at(refused.line)?;
+            if let Some(entry) = line.and_then(|line| line.entry)
+                && entry.seq == refused.seq
+            {
+                self.look_at(&entry, refused.line)?;
+            }
+        }
+        index.resume(before)?;
+        Ok(BTreeSet::new())
+    }
+
+    fn look_at(&mut self, entry: &Entry, line: u64) -> Result<(), MailboxError> {
+        let wish = self.wish;
+        if wish.provider.as_deref().is_some_and(|provider| provider != entry.id.provider()) {
+            return Ok(());
+        }
+        let old = wish.since.is_some_and(|since| entry.received_at < since);
+        let mut found = None;
+        if old || !self.matches(entry, &mut found) {
+            self.summary.passed_over += 1;
+            return Ok(());
+        }
+        let target = self.inbox.join(&entry.file);
+        // A name in the index becomes a path here, so it must be one that we make.
+        let ours = entry.file == entry.id.file(entry.received_at);
+        if ours && target.symlink_metadata().is_ok() {
+            self.keep_present(entry, &target)?;
+            return Ok(());
+        }
+        if wish.ask && !(self.tell)(Step::Ask(entry)) {
+            self.summary.passed_over += 1;
+            return Ok(());
+        }
+        for _ in 0..3 {
+            let file = match found.take() {
+                Some(found) => Ok(found),
+                None => self.tree.find(entry),
+            };
+            let file = match file {
+                Ok(file) => file,
+                // One file that can't be read does not keep the others away.
+                Err(error) => {
+                    self.refuse(entry, line, format!("{error}; it is not taken"));
+                    return Ok(());
+                }
+            };
+            match file {
+                Found::Gone => self.summary.gone += 1,
+                Found::Changed(path) => {
+                    let words = "was changed by hand and is not taken; `monoco courier rebuild` \
+                                 writes it again";
+                    self.refuse(entry, line, format!("{} {words}", path.display()));
+                }
+                Found::Here { path, bytes } => {
+                    let took = if wish.dry_run {
+                        Took::Linked
+                    } else {
+                        take(&path, &target, &bytes).map_err(at(&target))?
+                    };
+                    match took {
+                        Took::Moved => continue,
+                        Took::Present => self.summary.present += 1,
+                        Took::Linked => self.pulled(entry, &target),
+                        Took::Copied => {
+                            self.copies.push(target.clone());
+                            self.pulled(entry, &target);
+                        }
+                    }
+                }
+            }
+            return Ok(());
+        }
+        self.summary.gone += 1;
+        Ok(())
+    }
+
+    /// Whether a rule matches. When that took the file, it is in `found`.
+    fn matches(&mut self, entry: &Entry, found: &mut Option<Found>) -> bool {
+        let mut fetch = || {
+            let file = self.tree.find(entry).ok()?;
+            let text = match &file {
+                Found::Here { bytes, .. } => body(bytes),
+                _ => None,
+            };
+            *found = Some(file);
+            text
+        };
+        let mut candidate = Candidate::new(entry, &mut fetch);
+        if !self.wish.explain {
+            return self.here.filters.pull(&mut candidate);
+        }
+        let explained = self.here.filters.explain(&mut candidate);
+        let pulled = explained.pulled;
+        (self.tell)(Step::Explained { entry, explained });
+        pulled
+    }
+
+    fn pulled(&mut self, entry: &Entry, path: &Path) {
+        self.summary.pulled += 1;
+        self.unsettled += 1;
+        (self.tell)(Step::Pulled { entry, path });
+    }
+
+    fn refuse(&mut self, entry: &Entry, line: u64, words: String) {
+        self.summary.refused += 1;
+        if self.refused.len() < MAX_REFUSED {
+            self.refused.push(Refused { seq: entry.seq, line });
+        }
+        self.warn(words);
+    }
+
+    /// A file of that name is there. It is the Mail's, or the user's own by now.
+    fn keep_present(&mut self, entry: &Entry, target: &Path) -> Result<(), MailboxError> {
+        self.summary.present += 1;
+        let linked = target.symlink_metadata().is_ok_and(|about| about.nlink() > 1);
+        if linked || self.wish.dry_run {
+            return Ok(());
+        }
+        let bytes = tree::read(target).map_err(at(target))?;
+        if bytes.is_none_or(|bytes| digest(&bytes) != entry.sha256) {
+            self.warn(format!(
+                "{} was changed and is left alone; remove it and sync --full to get it again",
+                target.display()
+            ));
+        }
+        Ok(())
+    }
+
+    fn warn(&mut self, words: String) {
+        (self.tell)(Step::Warning(words));
+    }
+
+    /// Makes sure that what was pulled stays, and then says so in the cursor.
+    fn settle(&mut self, cursor: &Cursor, before: &Cursor) -> Result<(), MailboxError> {
+        if self.wish.dry_run {
+            return Ok(());
+        }
+        for copy in self.copies.drain(..) {
+            File::open(&copy).and_then(|file| file.sync_all()).map_err(at(&copy))?;
+        }
+        if self.unsettled > 0 {
+            sync_dir(&self.inbox)?;
+            self.unsettled = 0;
+        }
+        if self.wish.provider.is_some() {
+            return Ok(());
+        }
+        let cursor = Cursor { refused: self.refused.clone(), ..cursor.clone() };
+        if cursor == *before {
+            return Ok(());
+        }
+        cursor.save(&self.here.cursor())
+    }
+}
+
+/// The text of a Mail's file that is known to be as it was written.
+pub fn body(bytes: &[u8]) -> Option<String> {
+    let (_, body) = mail::split(std::str::from_utf8(bytes).ok()?)?;
+    Some(body.strip_suffix('\n').unwrap_or(body).to_owned())
+}
+
+/// Links a file into the inbox, or copies it where that is not possible.
+fn take(path: &Path, target: &Path, bytes: &[u8]) -> io::Result<Took> {
+    match fs::hard_link(path, target) {
+        Ok(()) => Ok(Took::Linked),
+        Err(error) => match error.kind() {
+            io::ErrorKind::AlreadyExists => Ok(Took::Present),
+            io::ErrorKind::NotFound if !path.exists() => Ok(Took::Moved),
+            // Another file system, or one without links, or too many of them.
+            _ => copy(target, bytes),
+        },
+    }
+}
+
+/// Writes a copy that appears whole. One at a time: the workspace is locked.
+fn copy(target: &Path, bytes: &[u8]) -> io::Result<Took> {
+    let incoming = target.with_file_name(".incoming.tmp");
+    let _ = fs::remove_file(&incoming);
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(&incoming)?;
+    file.write_all(bytes)?;
+    fs::rename(&incoming, target)?;
+    Ok(Took::Copied)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! What a workspace pulls, once, and what it does not.
+
+use std::fs;
+
+use monoco_core::mail::Entry;
+
+use super::*;
+use crate::mailbox::tests::{Post, START, names};
+
+const ANN: &str = "[{type: from, value: ann}]";
+
+/// Syncs, and returns how it went and what was said.
+fn sync_as(post: &Post, here: &WorkspaceDir, wish: &Wish) -> (Summary, Vec<String>) {
+    let mut said = Vec::new();
+    let mut tell = |step: Step<'_>| {
+        if let Step::Warning(words) = step {
+            said.push(words);
+        }
+        true
+    };
+    (sync(here, &post.tree(), wish, &mut tell).unwrap(), said)
+}
+
+/// Pulled, present, passed over, refused, gone.
+fn counts(post: &Post, here: &WorkspaceDir, wish: &Wish) -> [u64; 5] {
+    let (it, _) = sync_as(post, here, wish);
+    [it.pulled, it.present, it.passed_over, it.refused, it.gone]
+}
+
+fn plain() -> Wish {
+    Wish::default()
+}
+
+fn full() -> Wish {
+    Wish { full: true, ..Wish::default() }
+}
+
+fn remove(here: &WorkspaceDir, entry: &Entry) {
+    fs::remove_file(here.inbox().join(&entry.file)).unwrap();
+}
+
+#[test]
+fn what_matches_is_linked_once_and_what_is_new_is_all_that_is_looked_at() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    assert_eq!(counts(&post, &here, &plain()), [0, 0, 0, 0, 0]);
+    let first = post.deliver("ann", "one");
+    post.deliver("bob", "two");
+    assert_eq!(counts(&post, &here, &plain()), [1, 0, 1, 0, 0]);
+    let linked = fs::metadata(here.inbox().join(&first.file)).unwrap();
+    assert_eq!(linked.nlink(), 2, "a hard link");
+    assert_eq!(counts(&post, &here, &plain()), [0, 0, 0, 0, 0]);
+    let cursor = fs::metadata(here.cursor()).unwrap();
+    counts(&post, &here, &plain());
+    assert_eq!(fs::metadata(here.cursor()).unwrap().ino(), cursor.ino(), "nothing is written");
+    post.deliver("ann", "three");
+    assert_eq!(counts(&post, &here, &plain()), [1, 0, 0, 0, 0]);
+    assert_eq!(counts(&post, &here, &full()), [0, 2, 1, 0, 0]);
+}
+
+#[test]
+fn what_the_user_deleted_stays_away_until_he_asks_for_all() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    let (first, _) = (post.deliver("ann", "one"), post.deliver("ann", "two"));
+    counts(&post, &here, &plain());
+    remove(&here, &first);
+    assert_eq!(counts(&post, &here, &plain()), [0, 0, 0, 0, 0]);
+    post.rebuild();
+    post.deliver("ann", "three");
+    assert_eq!(counts(&post, &here, &plain()), [1, 0, 0, 0, 0], "a rebuilt index is no reason");
+    assert_eq!(counts(&post, &here, &full()), [1, 2, 0, 0, 0]);
+}
+
+#[test]
+fn an_index_of_another_store_is_all_new() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    for text in ["one", "two", "three"] {
+        post.deliver("ann", text);
+    }
+    counts(&post, &here, &plain());
+    post.start_over();
+    let entry = post.deliver("ann", "other");
+    remove(&here, &entry);
+    assert_eq!(counts(&post, &here, &plain()), [1, 0, 0, 0, 0]);
+    for text in ["more", "and", "more"] {
+        post.deliver("bob", text);
+    }
+    assert_eq!(counts(&post, &here, &plain()), [0, 0, 3, 0, 0]);
+}
+
+#[test]
+fn an_index_that_is_cut_and_written_again_is_the_same() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    let (first, _) = (post.deliver("ann", "one"), post.deliver("ann", "two"));
+    counts(&post, &here, &plain());
+    remove(&here, &first);
+    let whole = fs::read(post.tree().index()).unwrap();
+    let lines: Vec<_> = whole.split_inclusive(|byte| *byte == b'\n').collect();
+    fs::write(post.tree().index(), lines[..2].concat()).unwrap();
+    assert_eq!(counts(&post, &here, &plain()), [0, 0, 0, 0, 0]);
+    fs::write(post.tree().index(), whole).unwrap();
+    post.deliver("ann", "three");
+    assert_eq!(counts(&post, &here, &plain()), [1, 0, 0, 0, 0]);
+}
+
+#[test]
+fn half_a_line_is_waited_for_and_a_broken_one_is_reported() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    post.deliver("ann", "one");
+    post.append("{\"seq\":2,");
+    assert_eq!(counts(&post, &here, &plain()), [1, 0, 0, 0, 0]);
+    post.append("}\n");
+    let (summary, said) = sync_as(&post, &here, &plain());
+    assert_eq!(summary.pulled, 0);
+    assert!(said.iter().any(|words| words.contains("can't be read")), "{said:?}");
+    post.deliver("ann", "three");
+    assert_eq!(counts(&post, &here, &plain()), [1, 0, 0, 0, 0], "the others still come");
+}
+
+#[test]
+fn files_are_found_wherever_the_courier_has_put_them() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    let places = ["archive", ".deadletter"].map(|place| (post.deliver("ann", place), place));
+    for (entry, place) in &places {
+        post.shelve(entry, place);
+    }
+    let gone = post.deliver("ann", "gone");
+    fs::remove_file(post.inbound(&gone)).unwrap();
+    assert_eq!(counts(&post, &here, &plain()), [2, 0, 0, 0, 1]);
+}
+
+#[test]
+fn what_was_changed_by_hand_is_not_taken_and_not_forgotten() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    let (bad, _) = (post.deliver("ann", "one"), post.deliver("ann", "two"));
+    let good = fs::read(post.inbound(&bad)).unwrap();
+    fs::write(post.inbound(&bad), "give me all your money").unwrap();
+    for round in [[1, 0, 0, 1, 0], [0, 0, 0, 1, 0]] {
+        assert_eq!(counts(&post, &here, &plain()), round);
+    }
+    let (_, said) = sync_as(&post, &here, &plain());
+    assert!(said[0].contains("changed by hand"), "{said:?}");
+    post.rebuild();
+    assert_eq!(counts(&post, &here, &plain()), [0, 0, 0, 1, 0], "in a rebuilt index too");
+    fs::write(post.inbound(&bad), good).unwrap();
+    assert_eq!(counts(&post, &here, &plain()), [1, 0, 0, 0, 0]);
+    assert_eq!(counts(&post, &here, &plain()), [0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn foreign_files_and_names_that_lead_elsewhere_are_nothing_to_us() {
+    let mut post = Post::new();
+    let here = post.workspace("[{type: not, condition: {type: from, value: nobody}}]");
+    let entry = post.deliver("ann", "one");
+    fs::write(post.inbound(&entry).with_file_name("20260101T000000_x.md"), "foreign").unwrap();
+    let outside = post.root().join("secret");
+    fs::write(&outside, "secret").unwrap();
+    let mut evil = post.deliver("eve", "two");
+    let link = post.inbound(&evil);
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&outside, &link).unwrap();
+    evil.seq = 3;
+    evil.file = "../../../secret".to_owned();
+    evil.sha256 = digest(b"secret");
+    post.append(&format!("{}\n", serde_json::json!(evil)));
+    assert_eq!(counts(&post, &here, &plain()), [1, 0, 0, 2, 0]);
+    assert_eq!(names(&here.inbox()), [entry.file]);
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_one_provider_does_not_cost_the_others() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    post.deliver("ann", "one");
+    let dry = Wish { dry_run: true, ..Wish::default() };
+    assert_eq!(counts(&post, &here, &dry), [1, 0, 0, 0, 0]);
+    assert!(!here.inbox().exists() && !here.cursor().exists());
+    let other = Wish { provider: Some("lark".to_owned()), ..Wish::default() };
+    assert_eq!(counts(&post, &here, &other), [0, 0, 0, 0, 0]);
+    let this = Wish { provider: Some("webhook".to_owned()), ..Wish::default() };
+    assert_eq!(counts(&post, &here, &this), [1, 0, 0, 0, 0]);
+    assert_eq!(counts(&post, &here, &plain()), [0, 1, 0, 0, 0]);
+}
+
+#[test]
+fn older_ones_are_passed_over_and_answers_count() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    for text in ["one", "two", "three"] {
+        post.deliver("ann", text);
+    }
+    let since = Some(Timestamp::from_ms(START + 2_000));
+    let wish = Wish { since, ask: true, ..Wish::default() };
+    let mut answers = [false, true].into_iter();
+    let mut tell = |step: Step<'_>| match step {
+        Step::Ask(_) => answers.next().unwrap(),
+        _ => false,
+    };
+    let summary = sync(&here, &post.tree(), &wish, &mut tell).unwrap();
+    assert_eq!((summary.pulled, summary.passed_over), (1, 2));
+    assert_eq!(counts(&post, &here, &plain()), [0, 0, 0, 0, 0], "what was not wanted stays away");
+}
+
+#[test]
+fn rules_may_ask_for_the_text_and_a_change_of_rules_is_said() {
+    let mut post = Post::new();
+    post.deliver("ann", "the build is red");
+    post.deliver("ann", "the build is green");
+    let here = post.workspace("[{type: text_matches, pattern: red}]");
+    assert_eq!(counts(&post, &here, &plain()), [1, 0, 1, 0, 0]);
+    let here = post.workspace("[{type: text_matches, pattern: green}]");
+    let (_, said) = sync_as(&post, &here, &plain());
+    assert!(said[0].contains("rules have changed"), "{said:?}");
+    assert_eq!(sync_as(&post, &here, &plain()).1, Vec::<String>::new(), "said once");
+    assert_eq!(counts(&post, &here, &full()), [1, 0, 1, 0, 0]);
+}
+
+#[test]
+fn where_links_are_not_possible_a_whole_copy_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("x.md");
+    assert!(matches!(copy(&target, b"whole").unwrap(), Took::Copied));
+    assert_eq!(fs::read(&target).unwrap(), b"whole");
+    assert_eq!(names(dir.path()), ["x.md"]);
+    // A directory can't be linked to, on any file system.
+    let other = dir.path().join("y.md");
+    assert!(matches!(take(dir.path(), &other, b"copy").unwrap(), Took::Copied));
+    let missing = dir.path().join("missing");
+    let third = dir.path().join("z.md");
+    assert!(matches!(take(&missing, &third, b"").unwrap(), Took::Moved));
+    assert!(matches!(take(&target, &other, b"").unwrap(), Took::Present));
+}
+
+#[test]
+fn a_copy_that_was_edited_is_left_alone() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    let entry = post.deliver("ann", "one");
+    counts(&post, &here, &plain());
+    let mine = here.inbox().join(&entry.file);
+    fs::remove_file(&mine).unwrap();
+    fs::write(&mine, "my notes").unwrap();
+    let (summary, said) = sync_as(&post, &here, &full());
+    assert_eq!((summary.present, summary.pulled), (1, 0));
+    assert!(said[0].contains("left alone"), "{said:?}");
+    assert_eq!(fs::read(&mine).unwrap(), b"my notes");
+}
+
+#[test]
+fn whoever_is_killed_in_between_loses_none_and_takes_none_twice() {
+    let mut post = Post::new();
+    let here = post.workspace(ANN);
+    let total = BATCH + 10;
+    for n in 0..total {
+        post.deliver("ann", &n.to_string());
+    }
+    // Killed right after the first cursor was written: unwinding is as good as a kill.
+    let mut pulled = 0;
+    let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        sync(&here, &post.tree(), &plain(), &mut |step| {
+            pulled += u64::from(matches!(step, Step::Pulled { .. }));
+            assert!(pulled <= BATCH + 2, "killed");
+            true
+        })
+    }));
+    assert!(killed.is_err());
+    let (summary, _) = sync_as(&post, &here, &plain());
+    assert_eq!(summary.present, 3, "only those after the last cursor are seen again");
+    assert_eq!(names(&here.inbox()).len() as u64, total);
+}

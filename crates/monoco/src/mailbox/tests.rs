@@ -1,0 +1,162 @@
+//! A courier's mailbox for tests: Mails are put in, and moved, as the courier does.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use monoco_core::heard::{Person, Session, SessionKind};
+use monoco_core::mail::{Entry, Header, Mail, MailId, Message, Participants, Trust};
+use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::time::Timestamp;
+use serde_json::json;
+
+use super::tree::Tree;
+use super::workspace::WorkspaceDir;
+
+/// When the first Mail comes.
+pub const START: i64 = 1_770_410_700_000;
+
+/// A courier's mailbox, and a workspace called `alpha`.
+pub struct Post {
+    dir: tempfile::TempDir,
+    seq: i64,
+    generation: i64,
+    entries: Vec<Entry>,
+}
+
+impl Post {
+    /// An empty one.
+    pub fn new() -> Self {
+        let mut post =
+            Self { dir: tempfile::tempdir().unwrap(), seq: 0, generation: 0, entries: Vec::new() };
+        fs::create_dir_all(post.root().join(".state")).unwrap();
+        post.rebuild();
+        post
+    }
+
+    /// Where the courier's mailbox is.
+    pub fn root(&self) -> PathBuf {
+        self.dir.path().join("home/mailbox")
+    }
+
+    /// The courier's mailbox as others read it.
+    pub fn tree(&self) -> Tree {
+        Tree::new(self.root())
+    }
+
+    /// The workspace, with these rules.
+    pub fn workspace(&self, filters: &str) -> WorkspaceDir {
+        let root = self.dir.path().join("alpha");
+        WorkspaceDir::create(&root, &self.root()).unwrap();
+        let config = format!("mailbox: {{filters: {filters}}}");
+        fs::write(root.join(".monoco/mailbox/config.yaml"), config).unwrap();
+        WorkspaceDir::open(&root, &self.root()).unwrap()
+    }
+
+    /// A Mail from `from` comes.
+    pub fn deliver(&mut self, from: &str, text: &str) -> Entry {
+        self.seq += 1;
+        let mail = mail(self.seq, from, text);
+        let file = mail.render();
+        let entry = mail.entry(self.seq, &file);
+        let dir = self.root().join("inbound/webhook");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(&entry.file), file).unwrap();
+        self.append(&format!("{}\n", json!(entry)));
+        self.entries.push(entry.clone());
+        entry
+    }
+
+    /// Writes the index anew.
+    pub fn rebuild(&mut self) {
+        self.generation += 1;
+        let head = json!({"monoco_index": 1, "generation": self.generation});
+        let lines: String =
+            self.entries.iter().map(|entry| format!("{}\n", json!(entry))).collect();
+        fs::write(self.tree().index(), format!("{head}\n{lines}")).unwrap();
+    }
+
+    /// The store is lost, and everything starts over.
+    pub fn start_over(&mut self) {
+        self.seq = 0;
+        self.generation = 0;
+        self.entries.clear();
+        fs::remove_dir_all(self.root().join("inbound")).unwrap();
+        self.rebuild();
+    }
+
+    /// Writes to the end of the index.
+    pub fn append(&self, text: &str) {
+        let mut file = OpenOptions::new().append(true).open(self.tree().index()).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Where the file of a Mail is when it comes.
+    pub fn inbound(&self, entry: &Entry) -> PathBuf {
+        self.root().join("inbound/webhook").join(&entry.file)
+    }
+
+    /// Moves the file of a Mail.
+    pub fn shelve(&self, entry: &Entry, place: &str) {
+        let dir = self.root().join(place).join("webhook");
+        fs::create_dir_all(&dir).unwrap();
+        fs::rename(self.inbound(entry), dir.join(&entry.file)).unwrap();
+    }
+}
+
+/// The names in a directory, sorted; without hidden ones.
+pub fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| !name.starts_with('.')).collect();
+    names.sort();
+    names
+}
+
+/// The `n`th Mail.
+pub fn mail(n: i64, from: &str, text: &str) -> Mail {
+    let at = Timestamp::from_ms(START + n * 1_000);
+    let tunnel = "ci".parse().unwrap();
+    let id = MailId::of("webhook", &tunnel, &n.to_string());
+    let from = Person { id: from.to_owned(), name: None };
+    let message = Message {
+        id: n.to_string(),
+        at: None,
+        heard_at: at,
+        from: from.clone(),
+        to: Vec::new(),
+        cc: Vec::new(),
+        title: None,
+        correlation_id: None,
+        mentions: Vec::new(),
+        reply_to: None,
+        forwarded_from: None,
+        artifacts: Vec::new(),
+        text: String::new(),
+    };
+    Mail {
+        header: Header {
+            id,
+            tunnel,
+            session: Session {
+                id: "room-7".to_owned(),
+                kind: SessionKind::Group,
+                name: Some("Ops".to_owned()),
+                thread_key: None,
+            },
+            participants: Participants { from: vec![from], ..Participants::default() },
+            timestamp: at,
+            received_at: at,
+            title: None,
+            artifacts: Vec::new(),
+            correlation_id: None,
+            reply_to: None,
+            binding: None,
+            trust: Trust::Untrusted,
+            answer_to: "did:msgtunnel:room-7.group.ci".parse().unwrap(),
+        },
+        msg_id: ObjId::of(ObjKind::Msg, n.to_string().as_bytes()),
+        messages: vec![message],
+        text: text.to_owned(),
+    }
+}

@@ -1,0 +1,285 @@
+//! Where a workspace is, what it is called, and which rules it has.
+//!
+//! A workspace is any directory with `.monoco/mailbox/`:
+//!
+//! ```text
+//! inbox/         the Mails it pulled
+//! cursor.json    how far it got
+//! config.yaml    its name and its rules; may be missing
+//! log/           what commands said that worked on its Mails
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use monoco_core::claim::Workspace;
+use monoco_core::mail::digest;
+use monoco_core::rule::{self, Filters};
+use serde_json::{Map, Value};
+
+use super::{MailboxError, at};
+
+/// Where a workspace's mailbox is, below its root.
+const DIR: &str = ".monoco/mailbox";
+
+/// What is in a mailbox is nobody's business in a repository, but its rules.
+const IGNORED: &str = "inbox/\nlog/\ncursor.json\n.lock\n.*.tmp\n";
+
+/// How long one sync waits for another.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A workspace.
+#[derive(Clone, Debug)]
+pub struct WorkspaceDir {
+    root: PathBuf,
+    /// Its name, under which its agents claim Mails.
+    pub name: Workspace,
+    /// Which Mails it pulls.
+    pub filters: Filters,
+    /// A hash of its rules, to see when they change.
+    pub rules: String,
+}
+
+/// Proof that nobody else syncs the workspace. Held while one does.
+#[derive(Debug)]
+pub struct SyncLock(#[expect(dead_code, reason = "holding the file is what it is for")] File);
+
+/// The nearest workspace from `start` upwards; `couriers` is not one.
+pub fn find(start: &Path, couriers: &Path) -> Option<PathBuf> {
+    start
+        .ancestors()
+        .find(|root| root.join(DIR).is_dir() && !is_couriers(&root.join(DIR), couriers))
+        .map(Path::to_owned)
+}
+
+/// Whether a directory is a mailbox that a courier writes, ours or another one's.
+fn is_couriers(dir: &Path, couriers: &Path) -> bool {
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    dir == couriers || dir.join(".state").is_dir() || (real(dir) == real(couriers) && dir.exists())
+}
+
+impl WorkspaceDir {
+    /// The workspace at `root`.
+    ///
+    /// # Errors
+    ///
+    /// When it is none, or its rules can't be used.
+    pub fn open(root: &Path, couriers: &Path) -> Result<Self, MailboxError> {
+        let dir = root.join(DIR);
+        if is_couriers(&dir, couriers) {
+            return Err(MailboxError::Couriers(dir));
+        }
+        if !dir.is_dir() {
+            return Err(MailboxError::NoWorkspace(root.to_owned()));
+        }
+        Self::read(root)
+    }
+
+    /// Makes a workspace of `root`.
+    ///
+    /// # Errors
+    ///
+    /// When its directories can't be made.
+    pub fn create(root: &Path, couriers: &Path) -> Result<Self, MailboxError> {
+        let dir = root.join(DIR);
+        if is_couriers(&dir, couriers) {
+            return Err(MailboxError::Couriers(dir));
+        }
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+        made.map_err(at(&dir))?;
+        let ignore = dir.join(".gitignore");
+        if !ignore.exists() {
+            fs::write(&ignore, IGNORED).map_err(at(&ignore))?;
+        }
+        Self::read(root)
+    }
+
+    /// The workspace that `root` would be, without making anything.
+    ///
+    /// # Errors
+    ///
+    /// When its rules can't be used.
+    pub fn read(root: &Path) -> Result<Self, MailboxError> {
+        let path = root.join(DIR).join("config.yaml");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(at(&path)(error)),
+        };
+        let called = root.file_name().map(|name| name.to_string_lossy().into_owned());
+        let (name, filters) = configure(&text, called.as_deref().unwrap_or("root"))
+            .map_err(|why| MailboxError::Bad { path, why })?;
+        let rules = digest(format!("{}\n{text}", name.as_str()).as_bytes());
+        Ok(Self { root: root.to_owned(), name, filters, rules })
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.root.join(DIR)
+    }
+
+    /// The Mails it pulled.
+    pub fn inbox(&self) -> PathBuf {
+        self.dir().join("inbox")
+    }
+
+    /// How far it got.
+    pub fn cursor(&self) -> PathBuf {
+        self.dir().join("cursor.json")
+    }
+
+    /// What commands said that worked on its Mails.
+    pub fn log(&self) -> PathBuf {
+        self.dir().join("log")
+    }
+
+    /// Makes its inbox when it is missing.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be made.
+    pub fn ensure_inbox(&self) -> Result<PathBuf, MailboxError> {
+        let inbox = self.inbox();
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&inbox);
+        made.map_err(at(&inbox))?;
+        Ok(inbox)
+    }
+
+    /// Waits until nobody else syncs it.
+    ///
+    /// # Errors
+    ///
+    /// [`MailboxError::Busy`], after ten seconds.
+    pub fn lock(&self) -> Result<SyncLock, MailboxError> {
+        let path = self.dir().join(".lock");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path).map_err(at(&path))?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(SyncLock(file)),
+                Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
+                Err(TryLockError::WouldBlock) if Instant::now() > deadline => {
+                    return Err(MailboxError::Busy(self.root.clone()));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+}
+
+/// The name and rules that a `config.yaml` gives to the directory `called` so.
+fn configure(text: &str, called: &str) -> Result<(Workspace, Filters), String> {
+    let nothing = text.lines().all(|line| {
+        let line = line.trim();
+        line.is_empty() || line.starts_with('#') || line == "---"
+    });
+    let config = if nothing { Value::Null } else { rule::yaml(text).map_err(|e| e.to_string())? };
+    let top = map(&config, "the file", &["mailbox"])?;
+    let mailbox = top.and_then(|top| top.get("mailbox")).unwrap_or(&Value::Null);
+    let mailbox = map(mailbox, "`mailbox`", &["name", "filters"])?;
+    let field = |key: &str| mailbox.and_then(|mailbox| mailbox.get(key));
+    let name = match field("name") {
+        None => called,
+        Some(Value::String(name)) => name,
+        Some(_) => return Err("`name` must be text; put it in quotes".to_owned()),
+    };
+    let filters = match field("filters") {
+        None => Filters::of_name(name),
+        Some(filters) => Filters::parse(filters).map_err(|error| error.to_string())?,
+    };
+    let name = Workspace::new(name).map_err(|error| error.to_string())?;
+    Ok((name, filters))
+}
+
+/// The keys of one level, all of them known.
+fn map<'a>(
+    value: &'a Value,
+    place: &str,
+    known: &[&str],
+) -> Result<Option<&'a Map<String, Value>>, String> {
+    let map = match value {
+        Value::Null => return Ok(None),
+        Value::Object(map) => map,
+        _ => return Err(format!("{place} must have keys: {}", known.join(", "))),
+    };
+    for key in map.keys() {
+        if !known.contains(&key.as_str()) {
+            return Err(match rule::nearest(key, known) {
+                Some(known) => format!("no key {key:?} in {place}; did you mean `{known}`?"),
+                None => format!("no key {key:?} in {place}; it has `{}`", known.join("`, `")),
+            });
+        }
+    }
+    Ok(Some(map))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_workspace_counts_and_the_couriers_mailbox_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, work) = (dir.path().join("home"), dir.path().join("home/work/alpha"));
+        let couriers = home.join(DIR);
+        fs::create_dir_all(&couriers).unwrap();
+        fs::create_dir_all(work.join("src/deep")).unwrap();
+        assert_eq!(find(&work.join("src"), &couriers), None);
+        WorkspaceDir::create(&work, &couriers).unwrap();
+        assert_eq!(find(&work.join("src/deep"), &couriers), Some(work.clone()));
+        assert_eq!(find(&home, &couriers), None);
+        assert!(matches!(WorkspaceDir::create(&home, &couriers), Err(MailboxError::Couriers(_))));
+        fs::create_dir_all(couriers.join(".state")).unwrap();
+        assert_eq!(find(&home, Path::new("/elsewhere")), None, "another courier's");
+        let missing = WorkspaceDir::open(&work.join("src"), &couriers);
+        assert!(matches!(missing, Err(MailboxError::NoWorkspace(_))));
+    }
+
+    #[test]
+    fn a_config_may_be_missing_or_empty_and_must_be_understood() {
+        let name = |text: &str| configure(text, "alpha").map(|(name, _)| String::from(name));
+        for (text, expected) in [
+            ("", "alpha"),
+            ("# nothing yet\n", "alpha"),
+            ("mailbox:\n", "alpha"),
+            ("mailbox: {filters: []}", "alpha"),
+            ("mailbox: {name: beta}", "beta"),
+            ("mailbox:\n  name: beta\n  filters:\n    - {type: from, value: ann}\n", "beta"),
+        ] {
+            assert_eq!(name(text).as_deref(), Ok(expected), "{text}");
+        }
+        for (text, words) in [
+            ("mailbx: {}", "did you mean `mailbox`?"),
+            ("mailbox: {nmae: x}", "did you mean `name`?"),
+            ("mailbox: {filter: []}", "did you mean `filters`?"),
+            ("mailbox: {courier: 1}", "it has `name`, `filters`"),
+            ("mailbox: {name: 7}", "put it in quotes"),
+            ("mailbox: {name: ''}", "empty"),
+            ("mailbox: {filters: {type: from}}", "want a list"),
+            ("mailbox: {filters: [{type: form, value: a}]}", "did you mean `from`?"),
+            ("[]", "must have keys"),
+            ("mailbox: {", "YAML"),
+        ] {
+            let error = name(text).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn one_sync_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = WorkspaceDir::create(dir.path(), Path::new("/elsewhere")).unwrap();
+        let first = here.lock().unwrap();
+        let (root, waiting) = (here.clone(), std::thread::spawn(move || here.lock().is_ok()));
+        assert!(!waiting.is_finished());
+        drop(first);
+        assert!(waiting.join().unwrap());
+        assert!(root.lock().is_ok());
+    }
+}

@@ -1,0 +1,463 @@
+//! The daemon's life: started in the background, stopped, killed, restarted, reloaded,
+//! and what it says of itself.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{PATIENCE, Ran, binary, cli};
+
+/// A secret of Standard Webhooks.
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+/// A home, and whatever courier runs in its background. None is left behind.
+struct Daemon {
+    _dir: TempDir,
+    home: PathBuf,
+}
+
+impl Daemon {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        Self { _dir: dir, home }
+    }
+
+    fn started() -> Self {
+        let daemon = Self::new();
+        daemon.run(&["courier", "start", "--port", "0"]).ok();
+        daemon
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        cli(&self.home, args, "")
+    }
+
+    fn configure(&self, text: &str) {
+        std::fs::create_dir_all(self.home.join("courier")).unwrap();
+        std::fs::write(self.home.join("courier/config.yaml"), text).unwrap();
+    }
+
+    fn note(&self) -> Value {
+        let text = std::fs::read_to_string(self.home.join("run/courier.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.note()["pid"].as_i64().unwrap()).unwrap()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.home.join("log/courier.log")).unwrap()
+    }
+
+    /// Waits until a process is gone, or is only waited for by somebody.
+    fn gone(pid: i32) {
+        let deadline = Instant::now() + PATIENCE;
+        while state(pid).is_some_and(|state| state != 'Z') {
+            assert!(Instant::now() < deadline, "process {pid} is still there");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.run(&["courier", "kill"]);
+    }
+}
+
+/// What a process is at, as the kernel spells it.
+fn state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[test]
+fn start_returns_when_it_answers_and_stop_when_it_is_gone() {
+    let daemon = Daemon::new();
+    let started = Instant::now();
+    let ran = daemon.run(&["courier", "start", "--port", "0"]);
+    assert!(ran.stderr.contains("listens on http://127.0.0.1:"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("webhooks on http://127.0.0.1:"), "{}", ran.stderr);
+    ran.ok();
+    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+    // It answers at once, and everybody can see who it is.
+    let status: Value =
+        serde_json::from_str(&daemon.run(&["courier", "status", "--json"]).ok()).unwrap();
+    assert_eq!(status["status"], "ok");
+    let pid = daemon.pid();
+    assert_eq!(status["pid"], pid);
+    let written = std::fs::read_to_string(daemon.home.join("run/courier.pid")).unwrap();
+    assert_eq!(written.trim(), pid.to_string());
+    // It has a session of its own: no terminal ends it.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session = stat.rsplit_once(") ").unwrap().1.split(' ').nth(3).unwrap();
+    assert_eq!(session, pid.to_string());
+    assert!(daemon.log().contains(" INFO monoco::"), "{}", daemon.log());
+    for path in ["log", "run", "courier", "log/courier.log"] {
+        let mode = std::fs::metadata(daemon.home.join(path)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{path} is open to others");
+    }
+    let ran = daemon.run(&["courier", "stop"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, "stopped\n"));
+    Daemon::gone(pid);
+    assert!(!daemon.home.join("run/courier.json").exists());
+    assert!(!daemon.home.join("run/courier.pid").exists());
+    assert!(daemon.home.join("run/courier.lock").exists(), "the lock is never removed");
+    daemon.run(&["courier", "stop"]).failed(3);
+}
+
+#[test]
+fn what_is_in_the_way_has_its_exit_code_in_the_background_too() {
+    let daemon = Daemon::started();
+    for place in [&["courier", "start"][..], &["courier", "start", "--foreground"]] {
+        let said = daemon.run(place).failed(2);
+        assert!(said.contains("already running") && said.contains("hint:"), "{said}");
+    }
+    // The port of the API, then the one of the webhooks.
+    let note = daemon.note();
+    for (flag, address) in
+        [("--port", &note["address"]), ("--webhook-port", &note["webhook_address"])]
+    {
+        let port = address.as_str().unwrap().rsplit(':').next().unwrap();
+        let other = Daemon::new();
+        let args = ["courier", "start", "--port", "0", flag, port];
+        let args = if flag == "--port" { [&args[..2], &args[4..]].concat() } else { args.to_vec() };
+        let said = other.run(&args).failed(4);
+        assert!(said.contains(port) && said.contains("in use"), "{said}");
+        assert!(said.contains("hint:"), "{said}");
+        assert!(!other.home.join("run/courier.json").exists());
+    }
+    // A config that makes no sense, and one that was named and is not there.
+    let other = Daemon::new();
+    other.configure("courier: {servise: {}}");
+    let said = other.run(&["courier", "start"]).failed(1);
+    assert!(said.contains("unknown key `servise`, did you mean `service`?"), "{said}");
+    let said = other.run(&["courier", "start", "--config", "/nowhere.yaml"]).failed(1);
+    assert!(said.contains("/nowhere.yaml: No such file"), "{said}");
+    other.configure("courier: {adapters: {ci: {provider: webhook}}}");
+    let said = other.run(&["courier", "start"]).failed(1);
+    assert!(said.contains("a tunnel without a secret does not start"), "{said}");
+}
+
+/// Root may do everything, unless it lays that down first.
+fn without_privilege(home: &Path, args: &[&str]) -> std::process::Output {
+    let mut command = if is_root() {
+        let mut command = Command::new("setpriv");
+        command.arg("--bounding-set=-dac_override,-dac_read_search,-fowner").arg(binary());
+        command
+    } else {
+        Command::new(binary())
+    };
+    command.args(args).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    command.env("MONOCO_HOME", home).stdin(Stdio::null());
+    command.output().unwrap_or_else(|error| panic!("this test needs setpriv: {error}"))
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
+}
+
+#[test]
+fn a_directory_that_is_not_ours_is_permission_denied() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = dir.path().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o500)).unwrap();
+    for args in [&["courier", "start", "--port", "0"][..], &["courier", "start", "--foreground"]] {
+        let ran = without_privilege(&closed.join("home"), args);
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(3), "{said}");
+        assert!(said.contains("Permission denied") && said.contains("hint:"), "{said}");
+    }
+    // A config that we may not read.
+    let daemon = Daemon::new();
+    daemon.configure("courier: {}");
+    let config = daemon.home.join("courier/config.yaml");
+    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let ran = without_privilege(&daemon.home, &["courier", "start", "--port", "0"]);
+    assert_eq!(ran.status.code(), Some(3), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
+fn many_starts_at_once_make_one_courier() {
+    let daemon = Daemon::new();
+    let start = |_| {
+        let mut command = Command::new(binary());
+        command.args(["courier", "start", "--port", "0"]).env_clear();
+        command.env("MONOCO_HOME", &daemon.home).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let starts: Vec<Child> = (0..6).map(start).collect();
+    let ended = starts.into_iter().map(|mut start| start.wait().unwrap().code().unwrap());
+    let mut codes: Vec<i32> = ended.collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [0, 2, 2, 2, 2, 2]);
+    daemon.run(&["courier", "status"]).ok();
+}
+
+#[test]
+fn a_killed_courier_leaves_nothing_in_the_way() {
+    let daemon = Daemon::started();
+    let pid = daemon.pid();
+    let ran = daemon.run(&["courier", "kill"]);
+    assert!(ran.stderr.contains(&format!("killed process {pid}")), "{}", ran.stderr);
+    ran.ok();
+    Daemon::gone(pid);
+    daemon.run(&["courier", "kill"]).failed(3);
+    // Notes of somebody who is gone, that name a process which is not ours to harm.
+    let mut bystander = Command::new("sleep").arg("600").spawn().unwrap();
+    let other = bystander.id();
+    let note =
+        format!(r#"{{"pid":{other},"address":"127.0.0.1:1","version":"0","started_at_ms":0}}"#);
+    std::fs::write(daemon.home.join("run/courier.json"), note).unwrap();
+    std::fs::write(daemon.home.join("run/courier.pid"), format!("{other}\n")).unwrap();
+    for command in ["stop", "kill", "status", "reload"] {
+        daemon.run(&["courier", command]).failed(3);
+    }
+    assert!(bystander.try_wait().unwrap().is_none(), "a bystander was killed");
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+    daemon.run(&["courier", "start", "--port", "0"]).ok();
+    assert_ne!(daemon.pid(), i32::try_from(other).unwrap());
+}
+
+#[test]
+fn a_courier_that_does_not_stop_is_reported_and_can_be_killed() {
+    let daemon = Daemon::started();
+    let pid = daemon.pid();
+    let stopped = Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap();
+    assert!(stopped.success());
+    let said = daemon.run(&["courier", "stop", "--timeout", "1"]).failed(4);
+    assert!(said.contains(&format!("process {pid} has not stopped within 1 s")), "{said}");
+    assert!(said.contains("monoco courier kill"), "{said}");
+    daemon.run(&["courier", "kill"]).ok();
+    Daemon::gone(pid);
+}
+
+#[test]
+fn restart_starts_it_again_as_it_was() {
+    let daemon = Daemon::new();
+    // None runs: then it is started.
+    daemon.configure("courier: {service: {port: 0, webhook_port: 0}}");
+    let ran = daemon.run(&["courier", "restart"]);
+    assert!(ran.stderr.contains("no courier was running"), "{}", ran.stderr);
+    ran.ok();
+    let first = daemon.pid();
+    // With a config and ports of its own, which a second restart keeps.
+    let elsewhere = daemon.home.join("elsewhere.yaml");
+    std::fs::write(&elsewhere, "courier: {owner: 'did:web:ann'}").unwrap();
+    let config = elsewhere.to_str().unwrap();
+    daemon.run(&["courier", "restart", "--config", config, "--port", "0"]).ok();
+    let second = daemon.pid();
+    assert_ne!(first, second);
+    daemon.run(&["courier", "restart"]).ok();
+    let note = daemon.note();
+    assert_ne!(second, daemon.pid());
+    assert_eq!(note["config"]["path"], config);
+    assert!(daemon.run(&["contact", "list"]).ok().contains("did:web:ann"));
+}
+
+#[test]
+fn a_reload_says_what_changed_and_a_wrong_config_changes_nothing() {
+    let daemon = Daemon::started();
+    let pid = daemon.pid();
+    let said = daemon.run(&["courier", "reload"]);
+    assert!(said.stderr.contains("nothing changed"), "{}", said.stderr);
+    said.ok();
+    daemon.configure(&format!(
+        "courier:\n  service: {{ log_level: debug, port: 1 }}\n  adapters:\n    \
+         ci: {{ provider: webhook, secret: {SECRET} }}\n"
+    ));
+    let said = daemon.run(&["courier", "reload"]);
+    for change in ["log_level: INFO becomes DEBUG", "tunnel ci: added"] {
+        assert!(said.stderr.contains(change), "{}", said.stderr);
+    }
+    said.ok();
+    let status = daemon.run(&["courier", "status"]).ok();
+    assert!(status.contains("ci     webhook  quiet"), "{status}");
+    daemon.configure("courier: {adapters: {ci: {provider: webhook, secrt: hunter2}}}");
+    let said = daemon.run(&["courier", "reload"]).failed(1);
+    assert!(said.contains("unknown key `secrt`, did you mean `secret`?"), "{said}");
+    let status = daemon.run(&["courier", "status"]).ok();
+    assert!(status.contains("ci     webhook  quiet"), "{status}");
+    assert_eq!(daemon.pid(), pid, "it is the same process");
+    let log = daemon.log();
+    assert!(!log.contains(SECRET) && !log.contains("hunter2"), "{log}");
+}
+
+#[test]
+fn status_shows_tunnels_once_and_for_a_while() {
+    let daemon = Daemon::new();
+    daemon.configure(&format!(
+        "courier: {{adapters: {{ci: {{provider: webhook, secret: {SECRET}}}, \
+         off: {{provider: webhook, enabled: false}}}}}}"
+    ));
+    daemon.run(&["courier", "start", "--port", "0"]).ok();
+    let table = daemon.run(&["courier", "status"]).ok();
+    for word in ["TUNNEL", "ci     webhook  quiet", "off    webhook  down", "stub   stub     quiet"]
+    {
+        assert!(table.contains(word), "{word}\n{table}");
+    }
+    let mut command = Command::new(binary());
+    command.args(["courier", "status", "--watch"]).env_clear().env("MONOCO_HOME", &daemon.home);
+    let mut watch = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.next().unwrap();
+    assert!(line.contains(" ok received=0 ") && line.contains("ci=quiet"), "{line}");
+    // It goes on while nobody is there, and when somebody comes back.
+    daemon.run(&["courier", "stop"]).ok();
+    assert!(lines.by_ref().take(30).any(|line| line.contains("no courier is running")));
+    daemon.run(&["courier", "start", "--port", "0"]).ok();
+    assert!(lines.by_ref().take(30).any(|line| line.contains(" ok received=")));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
+#[test]
+fn logs_are_filtered_followed_and_cleaned() {
+    let daemon = Daemon::started();
+    daemon.configure("courier: {servise: {}}");
+    daemon.run(&["courier", "reload"]).failed(1);
+    daemon.configure("courier: {}");
+    let all = daemon.run(&["courier", "logs"]).ok();
+    assert!(all.contains("the courier listens") && all.contains("config not reloaded"), "{all}");
+    let errors = daemon.run(&["courier", "logs", "--level", "error"]).ok();
+    assert!(errors.contains("servise") && !errors.contains("listens"), "{errors}");
+    assert_eq!(daemon.run(&["courier", "logs", "--lines", "1"]).ok().lines().count(), 1);
+    assert_eq!(daemon.run(&["courier", "logs", "--since", "1h"]).ok(), all);
+    assert_eq!(daemon.run(&["courier", "logs", "--since", "2100-01-01"]).ok(), "");
+    assert_eq!(daemon.run(&["courier", "logs", "--adapter", "stub"]).ok(), "");
+    daemon.run(&["courier", "logs", "--since", "later"]).failed(64);
+    let json = daemon.run(&["courier", "logs", "--lines", "1", "--format", "json"]).ok();
+    let entry: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(entry["level"], "error");
+
+    let mut command = Command::new(binary());
+    command.args(["courier", "logs", "--follow", "--lines", "1"]).env_clear();
+    command.env("MONOCO_HOME", &daemon.home);
+    let mut follow = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().contains("servise"));
+    daemon.run(&["courier", "reload"]).ok();
+    assert!(lines.next().unwrap().contains("nothing changed"));
+    let ran = daemon.run(&["courier", "logs", "clean"]);
+    assert!(ran.stderr.contains("cleaned 1 files"), "{}", ran.stderr);
+    ran.ok();
+    assert_eq!(daemon.log(), "");
+    daemon.run(&["courier", "reload"]).ok();
+    assert!(lines.next().unwrap().contains("nothing changed"));
+    follow.kill().unwrap();
+    follow.wait().unwrap();
+    assert!(Daemon::new().run(&["courier", "logs"]).failed(1).contains("there is no log yet"));
+}
+
+#[test]
+fn a_log_that_is_full_is_rotated_while_it_runs() {
+    let daemon = Daemon::started();
+    let log = daemon.home.join("log/courier.log");
+    // Full but for a line; it is sparse, so nothing is really written.
+    let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
+    file.set_len((10 << 20) - 1).unwrap();
+    drop(file);
+    daemon.run(&["courier", "restart"]).ok();
+    let old = daemon.home.join("log/courier.log.1");
+    assert!(std::fs::metadata(&old).unwrap().len() >= (10 << 20) - 1);
+    assert!(daemon.log().contains("the courier listens"), "{}", daemon.log());
+}
+
+#[test]
+fn install_writes_a_unit_that_systemd_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("my home");
+    let run = |args: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(args).env_clear().env("MONOCO_HOME", &home);
+        command.env("HOME", dir.path()).env("XDG_CONFIG_HOME", dir.path().join("cfg"));
+        command.output().unwrap()
+    };
+    let unit = String::from_utf8(run(&["courier", "install", "--print"]).stdout).unwrap();
+    assert!(unit.contains("courier start --foreground"), "{unit}");
+    assert!(unit.contains(&format!("--home \"{}\"", home.display())), "{unit}");
+    let path = dir.path().join("cfg/systemd/user/monoco.service");
+    assert!(!path.exists(), "--print wrote something");
+    let ran = run(&["courier", "install"]);
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(ran.status.success() && said.contains("systemctl --user enable --now"), "{said}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), unit);
+    // The judge, where there is one.
+    if let Ok(ran) = Command::new("systemd-analyze").args(["--user", "verify"]).arg(&path).output()
+    {
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        let about_us: Vec<_> = said.lines().filter(|line| line.contains("monoco")).collect();
+        assert!(about_us.is_empty(), "{said}");
+    }
+    // Another one is not written over, unless that is said.
+    std::fs::write(&path, "mine").unwrap();
+    assert_eq!(run(&["courier", "install"]).status.code(), Some(1));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+    assert!(run(&["courier", "install", "--force"]).status.success());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), unit);
+}
+
+/// The checks of the doctor by name, and its exit code.
+fn doctor(daemon: &Daemon) -> (i32, Vec<(String, String, String)>) {
+    let ran = daemon.run(&["doctor", "--format", "json"]);
+    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let text = |check: &Value, key: &str| check[key].as_str().unwrap().to_owned();
+    let checks = answer["checks"].as_array().unwrap().iter();
+    let checks = checks.map(|c| (text(c, "check"), text(c, "state"), text(c, "detail")));
+    (ran.code, checks.collect())
+}
+
+fn has(checks: &[(String, String, String)], check: &str, state: &str, detail: &str) -> bool {
+    checks.iter().any(|(a, b, c)| a == check && b == state && c.contains(detail))
+}
+
+#[test]
+fn the_doctor_finds_what_is_wrong_and_only_that() {
+    let daemon = Daemon::new();
+    daemon.configure("courier: {service: {port: 0, webhook_port: 0}}");
+    std::fs::set_permissions(&daemon.home, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let (code, checks) = doctor(&daemon);
+    assert_eq!(code, 0, "{checks:?}");
+    assert!(has(&checks, "courier", "warn", "not running"), "{checks:?}");
+    assert!(!daemon.home.join("store").exists(), "looking made something");
+    daemon.run(&["courier", "start"]).ok();
+    let (code, checks) = doctor(&daemon);
+    assert_eq!(code, 0, "{checks:?}");
+    for check in ["home", "token", "config", "disk", "courier", "store", "tunnel", "clock"] {
+        assert!(has(&checks, check, "ok", ""), "{check}: {checks:?}");
+    }
+    // A config that would not be taken, a home that is open, a mailbox with dead letters.
+    daemon.configure("courier: {adapters: {ci: {provider: webhook, secret: '${NOT_SET}'}}}");
+    std::fs::set_permissions(&daemon.home, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let dead = daemon.home.join("mailbox/.deadletter/ci");
+    std::fs::create_dir_all(&dead).unwrap();
+    std::fs::write(dead.join("x.md"), "").unwrap();
+    let (code, checks) = doctor(&daemon);
+    assert_eq!(code, 1, "{checks:?}");
+    assert!(has(&checks, "home", "fail", "open to others (mode 755)"), "{checks:?}");
+    assert!(has(&checks, "config", "warn", "the variable NOT_SET is not set"), "{checks:?}");
+    assert!(has(&checks, "dead letters", "warn", "1"), "{checks:?}");
+    // When none runs, nobody else can have that variable.
+    daemon.run(&["courier", "stop"]).ok();
+    let (_, checks) = doctor(&daemon);
+    assert!(has(&checks, "config", "fail", "the variable NOT_SET is not set"), "{checks:?}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    daemon.configure(&format!("courier: {{service: {{port: {port}, webhook_port: 0}}}}"));
+    let (code, checks) = doctor(&daemon);
+    assert!(has(&checks, "port", "fail", &port.to_string()), "{checks:?}");
+    assert_eq!(code, 1);
+    // For people: what is wrong stands out, and what to do below it.
+    let table = daemon.run(&["doctor"]).stdout;
+    assert!(table.contains("FAIL  port"), "{table}");
+    assert!(table.contains("choose another in the config"), "{table}");
+}
