@@ -84,3 +84,15 @@ pub fn median_run(command: &mut Command) -> Result<Duration> {
     took.sort();
     Ok(took[RUNS / 2])
 }
+
+/// How long a command takes this once, from its start to its end.
+pub fn timed_run(command: &mut Command) -> Result<Duration> {
+    let started = Instant::now();
+    let output = command.stdin(Stdio::null()).output()?;
+    let took = started.elapsed();
+    if output.status.success() {
+        return Ok(took);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{:?} ended with {}: {said}", command.get_program(), output.status).into())
+}

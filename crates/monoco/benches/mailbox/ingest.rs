@@ -65,12 +65,7 @@ pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
 
     report.heading(&format!("{} webhooks/s for {} s", thousands(plan.rate as f64), plan.seconds));
     let both = [&ours, &theirs];
-    report.row(
-        "answered, messages/s",
-        &format!("{}", plan.rate),
-        both.map(|s| thousands(s.rate)),
-        "",
-    );
+    report.row("answered, messages/s", &plain(plan.rate), both.map(|s| thousands(s.rate)), "");
     report.row("messages lost", "0", both.map(|s| plain(s.lost)), "");
     report.row("messages in two Mails", "0", both.map(|s| plain(s.twice)), "");
     for (name, share) in [("median", 0.5), ("99 %", 0.99), ("slowest", 1.0)] {

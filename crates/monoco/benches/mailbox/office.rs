@@ -51,6 +51,12 @@ pub fn courier(below: &Path, window: Duration) -> Result<Running> {
     Running::start(home)
 }
 
+/// Brings everything to the disk, so that what was prepared is not written back while
+/// something else is measured.
+pub fn settle() {
+    rustix::fs::sync();
+}
+
 /// Looks until it is so, and says how long that took.
 pub fn until(
     what: &str,

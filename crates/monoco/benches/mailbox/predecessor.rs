@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -71,18 +71,6 @@ pub fn command(name: &str) -> Command {
     let mut command = Command::new("python3");
     command.args([SCRIPT, name]);
     command
-}
-
-/// How long a command of its takes, from its start to its end.
-pub fn time(command: &mut Command) -> Result<f64> {
-    let started = Instant::now();
-    let output = command.stdin(Stdio::null()).output().map_err(missing)?;
-    let took = started.elapsed().as_secs_f64();
-    if output.status.success() {
-        Ok(took)
-    } else {
-        Err(format!("the predecessor: {}", String::from_utf8_lossy(&output.stderr)).into())
-    }
 }
 
 /// Which Python runs it.

@@ -2,8 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -11,12 +10,16 @@ use tempfile::TempDir;
 use crate::common::Result;
 use crate::common::drive::median;
 use crate::common::figures::thousands;
-use crate::common::resources::median_run;
+use crate::common::resources::{median_run, timed_run};
 use crate::common::running::program;
+use crate::office::settle;
 use crate::plan::Plan;
 use crate::population::Population;
 use crate::predecessor;
 use crate::report::{Report, ms, times};
+
+/// How long may take what has nothing to do with how many Mails there are.
+const WANTED: &str = "< 50";
 
 /// Filters of a workspace.
 const FILTERS: usize = 50;
@@ -36,6 +39,7 @@ pub fn measure(plan: &Plan, population: Population, report: &mut Report) -> Resu
     let mails = population.index.lines.len();
     report.heading(&format!("{} Mails, {FILTERS} filters", thousands(mails as f64)));
 
+    settle();
     // Ours and theirs side by side, one workspace each.
     let (ours, theirs) = (work.path().join("ours"), work.path().join("theirs"));
     for (name, filters, pulled) in [
@@ -45,42 +49,42 @@ pub fn measure(plan: &Plan, population: Population, report: &mut Report) -> Resu
         let mut seen = Vec::new();
         for _ in 0..plan.repeats {
             workspace(&ours, filters)?;
-            seen.push(time(&mut sync(&home, &ours))?);
+            seen.push(timed(&mut sync(&home, &ours))?);
         }
         expect_inbox(&ours, pulled)?;
         let seen = median(seen).unwrap_or_default();
         workspace(&theirs, filters)?;
-        let their = predecessor::time(&mut their_sync(&mailbox, &theirs))?;
+        let their = timed(&mut their_sync(&mailbox, &theirs))?;
         expect_inbox(&theirs, pulled)?;
         report.row(&format!("{name}, ms"), "", [ms(seen), ms(their)], &times(their / seen));
     }
 
     let seen = median_run(&mut sync(&home, &ours))?.as_secs_f64();
-    let their = predecessor::time(&mut their_sync(&mailbox, &theirs))?;
+    let their = timed(&mut their_sync(&mailbox, &theirs))?;
     let figures = [ms(seen), ms(their)];
-    report.row("sync, nothing new, ms", "50", figures, &times(their / seen));
+    report.row("sync, nothing new, ms", WANTED, figures, &times(their / seen));
 
     let mut seen = Vec::new();
     for round in 1..=plan.repeats {
         population.add(plan.fresh)?;
-        seen.push(time(&mut sync(&home, &ours))?);
+        seen.push(timed(&mut sync(&home, &ours))?);
         expect_inbox(&ours, mails + round * plan.fresh)?;
     }
     let seen = median(seen).unwrap_or_default();
     // The predecessor reads everything again, however much of it is new.
-    let their = predecessor::time(&mut their_sync(&mailbox, &theirs))?;
+    let their = timed(&mut their_sync(&mailbox, &theirs))?;
     let name = format!("sync, {} new, ms", thousands(plan.fresh as f64));
     report.row(&name, "", [ms(seen), ms(their)], &times(their / seen));
 
-    let their = predecessor::time(&mut their_list(&mailbox, &theirs))?;
+    let their = timed(&mut their_list(&mailbox, &theirs))?;
     let seen = median_run(&mut list(&home, &ours))?.as_secs_f64();
     let figures = [ms(seen), ms(their)];
-    report.row("list, newest 50, courier running, ms", "50", figures, &times(their / seen));
+    report.row("list, newest 50, courier running, ms", WANTED, figures, &times(their / seen));
     let (population, seen) =
         population.without_courier(|home| median_run(&mut list(home, &ours)))?;
     let seen = seen.as_secs_f64();
     let figures = [ms(seen), ms(their)];
-    report.row("list, newest 50, courier stopped, ms", "50", figures, &times(their / seen));
+    report.row("list, newest 50, courier stopped, ms", WANTED, figures, &times(their / seen));
     Ok(population)
 }
 
@@ -145,14 +149,7 @@ fn their_list(mailbox: &Path, root: &Path) -> Command {
     command
 }
 
-/// How long a command takes, from its start to its end, in seconds.
-fn time(command: &mut Command) -> Result<f64> {
-    let started = Instant::now();
-    let output = command.stdin(Stdio::null()).output()?;
-    let took = started.elapsed().as_secs_f64();
-    if output.status.success() {
-        Ok(took)
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).into_owned().into())
-    }
+/// How long a command takes, in seconds.
+fn timed(command: &mut Command) -> Result<f64> {
+    Ok(timed_run(command)?.as_secs_f64())
 }

@@ -22,8 +22,9 @@ impl Report {
     /// An empty one.
     pub fn new(plan: &Plan, python: &str) -> Self {
         let conditions = format!(
-            "{}; Monoco {}, {python}; messages of 300 characters; what takes less than a minute \
-             is the median of {}, the predecessor's figures on the large tree are taken once.",
+            "{}; Monoco {}, {python}; messages of about 300 characters. Our syncs and claims are \
+             medians of {}, commands that find nothing new medians of 20; the stream of webhooks \
+             and everything of the predecessor's is taken once.",
             machine(),
             env!("CARGO_PKG_VERSION"),
             plan.repeats,

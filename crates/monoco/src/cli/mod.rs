@@ -19,6 +19,7 @@ mod client;
 mod contact;
 mod courier;
 mod dead;
+mod demo;
 mod doctor;
 mod events;
 mod failure;
@@ -71,6 +72,11 @@ enum Command {
     /// Config, permissions, disk, clock, ports, the courier, its store, tunnels and
     /// files. Exit code 1 when something must be done.
     Doctor,
+    /// See a group chat become Mails, be claimed and answered, within a minute
+    ///
+    /// Plays in a directory of its own that is removed afterwards, with a courier of its
+    /// own: nothing of yours is touched.
+    Demo(demo::Args),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -130,6 +136,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Events(args) => ask(events::run(&context, args)),
         Command::Trace(args) => ask(trace::run(&context, args)),
         Command::Doctor => ask(doctor::run(&context)),
+        Command::Demo(args) => ask(demo::run(args)),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "monoco", &mut script);

@@ -344,3 +344,6 @@ pub(super) fn is_file_of_ours(part: &str, file: &str) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -143,3 +143,63 @@ async fn write(
     *written = Some(locks);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use monoco_core::claim::Workspace;
+    use monoco_core::lease::{Holder, Term};
+    use monoco_core::mail::MailId;
+    use monoco_core::retry::Retry;
+    use monoco_store::ClaimStep;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::courier::hub::{Hub, for_good};
+
+    #[tokio::test]
+    async fn it_has_what_is_claimed_or_waits_for_its_next_try_and_nothing_else() {
+        let hub = Hub::new().await;
+        let (tree, mut written) = (hub.tree(), None);
+        let path = hub.mailbox().join(".state/locks.json");
+        let ids = hub.hear(["1", "2", "3", "4", "5"]).await;
+        write(&hub.center, &tree, &mut written).await.unwrap();
+        let read = || serde_json::from_str::<Value>(&fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!((&read()["version"], &read()["locks"]), (&json!(1), &json!([])));
+
+        let alpha = Workspace::new("alpha").unwrap();
+        let (holder, now) = (Holder::new("ann").unwrap(), hub.center.now());
+        let claimed = hub.store().claim(&ids[0], &alpha, holder, Term::DEFAULT, Retry::CLAIM, now);
+        claimed.await.unwrap();
+        let again = ClaimStep::Fail { reason: "busy".into(), retryable: true, retry: Retry::CLAIM };
+        hub.end(&ids[1], again).await;
+        hub.end(&ids[2], ClaimStep::Complete).await;
+        hub.end(&ids[3], for_good()).await;
+        write(&hub.center, &tree, &mut written).await.unwrap();
+        let locks = read()["locks"].clone();
+        let shown = |lock: &Value| {
+            let field = |name: &str| lock[name].as_str().unwrap_or("-").to_owned();
+            let times = ["expires_at", "next_retry_at"].map(|name| lock[name].is_string());
+            (field("id"), field("workspace"), field("status"), field("agent_id"), times)
+        };
+        let shown: Vec<_> = locks.as_array().unwrap().iter().map(shown).collect();
+        let row = |id: &MailId, workspace: &str, status: &str, agent: &str, times| {
+            let texts = [workspace, status, agent].map(str::to_owned);
+            let [workspace, status, agent] = texts;
+            (id.to_string(), workspace, status, agent, times)
+        };
+        assert_eq!(
+            shown,
+            [
+                row(&ids[0], "alpha", "CLAIMED", "ann", [true, false]),
+                row(&ids[1], "shared", "NEW", "-", [false, true]),
+            ]
+        );
+        assert_eq!(locks[1]["reason"], "busy");
+
+        let before = fs::metadata(&path).unwrap().modified().unwrap();
+        write(&hub.center, &tree, &mut written).await.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before, "not for nothing");
+    }
+}

@@ -66,7 +66,12 @@ struct Sight {
     closed: bool,
     /// Whether we saw somebody write who has not closed it yet.
     written: bool,
+    /// Whether a hint came since the last look. What the next one shows is no news.
+    hinted: bool,
 }
+
+/// How a file looks that we only heard of.
+const UNSEEN: Looks = Looks { is_file: false, mode: 0, len: 0, modified_ms: 0, node: (0, 0) };
 
 /// Files that somebody has open for writing; `None` where nobody can tell.
 pub type Busy = Option<BTreeSet<(u64, u64)>>;
@@ -128,38 +133,26 @@ impl Sightings {
             Hint::Closed(spot) => (spot, true),
             Hint::Written(spot) => (spot, false),
         };
-        // What we have not seen yet will be, and then it counts from there.
-        let nothing = Looks { is_file: false, mode: 0, len: 0, modified_ms: 0, node: (0, 0) };
-        let sight = self.0.entry(spot).or_insert(Sight {
-            looks: nothing,
-            since: now,
-            closed,
-            written: !closed,
-        });
-        (sight.since, sight.closed, sight.written) = (now, closed, !closed);
+        let looks = self.0.get(&spot).map_or(UNSEEN, |sight| sight.looks);
+        self.0.insert(spot, Sight { looks, since: now, closed, written: !closed, hinted: true });
     }
 
     /// Takes what a look around showed: everything that is there.
     pub fn look(&mut self, there: BTreeMap<Spot, Looks>, now: Instant) {
         self.0.retain(|spot, _| there.contains_key(spot));
         for (spot, looks) in there {
-            let unseen = Sight { looks, since: now, closed: false, written: false };
-            let sight = self.0.entry(spot).or_insert(unseen);
-            if sight.looks == looks {
-                continue;
-            }
-            // A hint may have come before the first look, and says more.
-            let first = sight.looks.node == (0, 0);
-            if !first {
+            let new = Sight { looks, since: now, closed: false, written: false, hinted: false };
+            let sight = self.0.entry(spot).or_insert(new);
+            if sight.looks != looks && !sight.hinted {
                 (sight.since, sight.closed) = (now, false);
             }
-            sight.looks = looks;
+            (sight.looks, sight.hinted) = (looks, false);
         }
     }
 
     /// Those that have been quiet for long enough, unless somebody has them open.
     pub fn quiet(&self, now: Instant) -> Vec<(Spot, Looks)> {
-        let quiet = self.0.iter().filter(|(_, sight)| sight.looks.node != (0, 0));
+        let quiet = self.0.iter().filter(|(_, sight)| sight.looks != UNSEEN);
         let quiet = quiet.filter(|(_, sight)| sight.due() <= now);
         quiet.map(|(spot, sight)| (spot.clone(), sight.looks)).collect()
     }
@@ -266,6 +259,8 @@ mod tests {
         assert_eq!(quiet_from("l100"), 3100);
         assert_eq!(quiet_from("w0 l50 c900 l910"), 1150);
         assert_eq!(quiet_from("l0 w900 l910"), 3900);
+        assert_eq!(quiet_from("l0 w900 c950 l960"), 1200);
+        assert_eq!(quiet_from("l0 w900 c950 l960 s1000 l1210"), 4210);
         assert_eq!(quiet_from("l0 s900 l2900"), 5900, "changes are noticed without events");
         assert_eq!(quiet_from("c0 l10 w100 l110"), 3100, "it was opened again");
         assert_eq!(quiet_from("c0 l10 s100 l110"), 3110);

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::drafts::is_uid;
 use super::tree::Tree;
 use crate::center::Center;
-use crate::config::Config;
+use crate::config::{Config, Retention};
 
 /// How often the time that passed is noted.
 const EVERY: Duration = Duration::from_secs(60);
@@ -55,10 +55,7 @@ pub async fn run(
                 noted = Some(life.noted_at);
                 if round % ROUNDS == 0 {
                     let kept = config.borrow().retention.clone();
-                    let limits = Limits {
-                        archive: life.day() - i64::from(kept.archive_days),
-                        events: life.day() - i64::from(kept.events_days),
-                    };
+                    let limits = Limits::new(life.day(), &kept);
                     throw_away(&center, &tree, limits, &stop).await;
                 }
             }
@@ -76,6 +73,17 @@ pub async fn run(
 struct Limits {
     archive: i64,
     events: i64,
+}
+
+impl Limits {
+    /// The day it was put there does not count: what is kept for thirty days is kept for
+    /// thirty whole ones.
+    fn new(today: i64, kept: &Retention) -> Self {
+        Self {
+            archive: today - i64::from(kept.archive_days) - 1,
+            events: today - i64::from(kept.events_days) - 1,
+        }
+    }
 }
 
 async fn throw_away(center: &Center, tree: &Arc<Tree>, limits: Limits, stop: &CancellationToken) {
@@ -142,4 +150,65 @@ fn old_drafts(tree: &Tree, day: i64, now: Timestamp) -> io::Result<usize> {
         }
     }
     Ok(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use monoco_core::draft::with_outcome;
+    use monoco_store::ClaimStep;
+    use serde_json::json;
+
+    use super::*;
+    use crate::courier::files::Filer;
+    use crate::courier::hub::Hub;
+
+    /// Lets the hub live for some days, by steps that are believed.
+    async fn live(hub: &Hub, days: i64) -> i64 {
+        let store = hub.store();
+        let mut now = store.last_noted().await.unwrap().unwrap_or_else(|| hub.center.now());
+        let mut day = store.live(now).await.unwrap().0.day();
+        for _ in 0..days {
+            now = now + Duration::from_secs(86_400);
+            day = store.live(now).await.unwrap().0.day();
+        }
+        day
+    }
+
+    #[tokio::test]
+    async fn what_was_archived_goes_after_thirty_whole_days_and_no_jump_hastens_it() {
+        let hub = Hub::new().await;
+        let tree = hub.tree();
+        let ids = hub.hear(["1", "2"]).await;
+        live(&hub, 0).await;
+        hub.end(&ids[0], ClaimStep::Complete).await;
+        let filer = Arc::new(Filer::new(Arc::clone(hub.store()), Arc::clone(&tree)));
+        let shelf = hub.mailbox().join("archive/webhook");
+        fs::create_dir_all(&shelf).unwrap();
+        let draft = shelf.join("20200206T204500_build_0123456789abcdef.md");
+        let text = with_outcome("---\nto: ann\n---\n\nhello\n", &json!({"day": 0}));
+        fs::write(&draft, text).unwrap();
+        let notes = shelf.join("20200206T204500_notes.md");
+        fs::write(&notes, "not ours").unwrap();
+
+        let kept = Retention { archive_days: 30, trash_days: 30, events_days: 90 };
+        let stop = CancellationToken::new();
+        for (days, gone) in [(0, false), (30, false), (1, true)] {
+            // Ten years ahead and back, as a clock may go.
+            let now = hub.store().last_noted().await.unwrap().unwrap_or_default();
+            for jump in [now + Duration::from_secs(315_360_000), now] {
+                assert_eq!(hub.store().live(jump).await.unwrap().1, Step::Jumped);
+            }
+            let today = live(&hub, days).await;
+            throw_away(&hub.center, &tree, Limits::new(today, &kept), &stop).await;
+            let stopped = CancellationToken::new();
+            stopped.cancel();
+            Arc::clone(&filer).run(stopped).await;
+            assert_eq!(hub.path("archive", &ids[0]).is_none(), gone, "day {today}");
+            assert_eq!(!draft.exists(), gone, "day {today}");
+            assert!(hub.path("inbound", &ids[1]).is_some(), "nobody has dealt with it");
+            assert!(notes.exists());
+        }
+    }
 }

@@ -57,10 +57,12 @@ fn the_tour_works_when_pasted() {
     );
     let script = settle
         .replace("$PWD/target/release", binary().parent().unwrap().to_str().unwrap())
-        .replace("localhost:8644", &format!("localhost:{}", courier.address.port()));
+        .replace("localhost:8644", &format!("localhost:{}", courier.address.port()))
+        .replace("localhost:8645", &format!("localhost:{}", courier.webhooks().port()));
     let ran = Command::new("bash")
         .args(["-c", &script])
         .env("MONOCO_HOME", courier.home())
+        .env("HOME", courier.home().parent().unwrap())
         .output()
         .unwrap();
     let (stdout, stderr) =

@@ -29,9 +29,12 @@ use crate::{
 };
 
 pub(crate) mod boxes;
+pub(crate) mod claims;
 pub(crate) mod deliveries;
 pub(crate) mod dispatch;
+pub(crate) mod drafts;
 pub(crate) mod journal;
+pub(crate) mod mails;
 pub(crate) mod model;
 pub(crate) mod people;
 
@@ -108,6 +111,67 @@ macro_rules! every_law {
             a_person_holds_and_revives,
             a_delivery_at_another_revision_is_a_conflict,
             deliveries_are_listed_by_state_and_both_ways,
+        }
+        crate::conformance::laws! { $home, mails:
+            a_message_is_kept_once_however_often_it_is_heard,
+            a_bad_message_in_a_batch_does_not_harm_the_others,
+            the_unwanted_are_remembered_and_not_kept,
+            a_burst_becomes_one_mail_when_nobody_speaks_any_more,
+            a_talker_can_not_hold_the_floor_forever,
+            each_tunnel_waits_as_long_as_it_likes,
+            what_comes_after_a_window_is_over_opens_the_next,
+            sessions_threads_and_tunnels_do_not_mix,
+            authors_of_one_room_are_merged,
+            merging_is_one_step,
+            windows_outlive_a_restart,
+            a_stop_closes_every_window,
+            the_longest_over_is_merged_first_and_no_more_than_asked,
+            a_full_window_is_followed_by_another,
+            a_large_mail_comes_whole,
+            mails_have_the_label_of_their_chat_or_tunnel,
+            a_mail_is_trusted_when_all_who_speak_are_known,
+            a_held_mail_is_seen_by_nobody_until_its_author_is_let_in,
+            binding_an_address_lets_its_mails_in,
+            strangers_of_one_room_are_let_in_one_by_one,
+            whoever_is_let_in_before_his_window_closes_is_not_held,
+            whoever_is_blocked_before_his_window_closes_takes_nobody_along,
+            an_owner_who_blocked_somebody_gets_no_mail_of_him,
+            a_burst_that_can_not_be_merged_holds_up_nobody,
+            mails_are_listed_by_every_filter_and_both_ways,
+            files_follow_in_pages,
+            how_far_the_files_are_is_remembered,
+            the_newest_filing_is_told_after_its_commit,
+            what_was_archived_long_ago_goes,
+            a_jump_of_the_clock_makes_nothing_older,
+            forgetting_events_keeps_the_newest,
+            a_clock_that_was_wrong_holds_nothing_up,
+        }
+        crate::conformance::laws! { $home, claims:
+            agents_of_one_workspace_exclude_each_other,
+            two_workspaces_do_not_exclude_each_other,
+            only_what_is_there_and_open_is_claimed,
+            an_ended_lease_is_free_for_the_next_and_lost_for_the_first,
+            three_retries_and_the_fourth_failure_is_a_dead_letter,
+            a_failure_for_good_is_dead_at_once,
+            a_renewed_lease_runs_longer,
+            saying_again_that_it_is_done_changes_nothing,
+            a_file_rests_when_nobody_is_at_it_any_more,
+            a_dead_letter_says_who_gave_it_up_and_why,
+            a_dead_claim_is_revived_by_hand,
+            a_dead_claim_is_laid_to_rest_by_hand,
+            the_sweeper_takes_back_what_was_let_go,
+            an_ended_last_lease_is_not_claimed_once_more,
+            open_claims_are_told_oldest_first,
+            the_oldest_mail_that_nobody_claimed_is_known,
+            of_eight_agents_one_gets_the_mail,
+            eight_workers_complete_each_mail_once,
+        }
+        crate::conformance::laws! { $home, drafts:
+            a_draft_is_posted_once,
+            a_name_stands_for_one_message,
+            what_can_not_be_sent_is_not_remembered,
+            a_draft_has_ended_when_all_its_deliveries_have,
+            a_closed_draft_is_not_told_again,
         }
         crate::conformance::laws! { $home, people:
             a_contact_is_replaced_and_keeps_its_bindings,

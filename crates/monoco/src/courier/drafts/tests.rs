@@ -1,0 +1,346 @@
+//! Drafts against a real store: sent once, whatever happens, and put away.
+
+use std::fs;
+use std::path::PathBuf;
+
+use monoco_adapters::stub::Stub;
+use monoco_core::delivery::Outcome;
+use monoco_core::draft;
+use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::merge::Debounce;
+use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::retry::Failure;
+use monoco_store::{Labels, Taken};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::courier::hub::Hub;
+use crate::courier::tunnels::{Idle, Tunnel};
+
+struct Sender {
+    hub: Hub,
+    drafts: Arc<Drafts>,
+}
+
+impl Sender {
+    async fn new() -> Self {
+        let hub = Hub::new().await;
+        let drafts = Self::courier(&hub);
+        Self { hub, drafts }
+    }
+
+    /// Another courier on the same home.
+    fn courier(hub: &Hub) -> Arc<Drafts> {
+        let tunnels = Tunnels::default();
+        let stub = Arc::new(Stub::new("door".parse().unwrap()));
+        let stop = CancellationToken::new();
+        let door = Tunnel::new(stub, Debounce::DEFAULT, Labels::default(), stop);
+        let off = Idle {
+            id: "ci".parse().unwrap(),
+            provider: "webhook".to_owned(),
+            why: "turned off".to_owned(),
+        };
+        tunnels.set(vec![Arc::new(door)], vec![off]);
+        let (center, tree) = (hub.center.clone(), hub.tree());
+        Arc::new(Drafts { center, tree, owner: Hub::owner(), tunnels: Arc::new(tunnels) })
+    }
+
+    fn write(&self, path: &str, text: &str) -> PathBuf {
+        let path = self.hub.mailbox().join("outbound").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Looks around as if everything that is there had been quiet for an hour.
+    async fn round(&self) -> Result<(), DraftsError> {
+        let mut desk = Desk::default();
+        let (drafts, handle) = (Arc::clone(&self.drafts), Handle::current());
+        let round = tokio::task::spawn_blocking(move || {
+            let hands = drafts.tree.hands()?;
+            let long_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
+            desk.sightings.look(drafts_there(&hands)?, long_ago);
+            drafts.round(&mut desk, &handle).map(drop)
+        });
+        round.await.unwrap()
+    }
+
+    /// Delivers everything that waits for the tunnel `door`. Returns how much it was.
+    async fn deliver(&self, outcome: Outcome) -> Vec<Value> {
+        let tunnel = "did:msgtunnel:door".parse().unwrap();
+        let holder = Holder::new("test").unwrap();
+        let mut bodies = Vec::new();
+        let center = &self.hub.center;
+        while let Some(Taken { entry, body }) =
+            center.next_delivery(&tunnel, holder.clone(), Term::DEFAULT).await.unwrap()
+        {
+            let guard = Guard { epoch: Some(entry.sending.epoch), holder: holder.clone() };
+            center.report(entry.id, outcome.clone(), guard).await.unwrap();
+            bodies.push(serde_json::from_str(&body).unwrap());
+        }
+        bodies
+    }
+
+    /// The drafts in a part of the mailbox: which provider, their stems, what they say.
+    fn at(&self, part: &str) -> Vec<(String, String)> {
+        let files = self.hub.files();
+        let drafts = files.into_iter().filter_map(|(name, text)| {
+            let below = name.strip_prefix(&format!("mailbox/{part}/"))?.to_owned();
+            let (shelf, file) = below.rsplit_once('/')?;
+            let stem = file.split('_').nth(1).unwrap_or(file);
+            file.ends_with(".md").then(|| (format!("{shelf}/{stem}"), text))
+        });
+        drafts.collect()
+    }
+
+    fn stems(&self, part: &str) -> Vec<String> {
+        self.at(part).into_iter().map(|(stem, _)| stem).collect()
+    }
+
+    fn reason(&self) -> Value {
+        let files = self.hub.files();
+        let reason = files.iter().find(|(name, _)| name.ends_with(".reason.json")).unwrap();
+        serde_json::from_str(reason.1).unwrap()
+    }
+}
+
+fn accepted() -> Outcome {
+    Outcome::Accepted { external_msg_id: Some("om_1".to_owned()) }
+}
+
+const DRAFT: &str = "---\nto: ann\n---\n\nhello\n";
+
+#[tokio::test]
+async fn a_draft_is_sent_once_and_archived_with_what_became_of_it() {
+    let sender = Sender::new().await;
+    sender.write("stub/Build is green!.md", DRAFT);
+    sender.round().await.unwrap();
+    assert_eq!(sender.stems("outbound"), ["stub/.sending/Build-is-green-"]);
+    let sent = sender.deliver(accepted()).await;
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0]["content"]["content"], "hello");
+    sender.round().await.unwrap();
+    assert_eq!(sender.stems("outbound"), Vec::<String>::new());
+    let [(stem, text)] = &sender.at("archive")[..] else { panic!("{:?}", sender.hub.files()) };
+    assert_eq!(stem, "stub/Build-is-green-");
+    let outcome = draft::outcome(text).unwrap();
+    assert_eq!(
+        outcome["deliveries"],
+        json!([{"target": "did:msgtunnel:ann.user.door", "state": "SENT", "attempts": 1,
+                "external_msg_id": "om_1"}])
+    );
+    assert!(outcome["msg_id"].as_str().unwrap().starts_with("cymsg:"));
+    assert!(text.ends_with("---\n\nhello\n"), "{text}");
+}
+
+/// What a courier that dies leaves after each of its steps.
+#[tokio::test]
+async fn a_courier_that_dies_at_any_step_sends_it_once_all_the_same() {
+    // After the draft has its uid, before it is posted.
+    let mut sender = Sender::new().await;
+    let uid = "20260206T204500_build_0123456789abcdef";
+    sender.write(&format!("stub/.sending/{uid}.md"), DRAFT);
+    sender.round().await.unwrap();
+    assert_eq!(sender.deliver(accepted()).await.len(), 1);
+
+    // After it is posted, again and again, by whichever courier.
+    for _ in 0..3 {
+        sender.drafts = Sender::courier(&sender.hub);
+        sender.round().await.unwrap();
+        assert_eq!(sender.deliver(accepted()).await.len(), 0);
+    }
+
+    // After it is archived, before it leaves `.sending`: the copy there goes.
+    let archived = sender.hub.mailbox().join(format!("archive/stub/{uid}.md"));
+    assert!(archived.exists());
+    sender.write(&format!("stub/.sending/{uid}.md"), DRAFT);
+    sender.round().await.unwrap();
+    assert_eq!(sender.stems("outbound"), Vec::<String>::new());
+    assert_eq!(sender.stems("archive"), ["stub/build"]);
+    assert_eq!(sender.deliver(accepted()).await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_draft_that_was_posted_is_not_judged_again() {
+    let sender = Sender::new().await;
+    sender.write("stub/build.md", DRAFT);
+    sender.round().await.unwrap();
+    // Meanwhile the config has lost the tunnel it went through.
+    sender.drafts.tunnels.set(Vec::new(), Vec::new());
+    sender.round().await.unwrap();
+    assert_eq!(sender.stems(".deadletter"), Vec::<String>::new());
+    assert_eq!(sender.deliver(accepted()).await.len(), 1);
+    sender.round().await.unwrap();
+    assert_eq!(sender.stems("archive"), ["stub/build"]);
+}
+
+#[tokio::test]
+async fn a_bad_draft_goes_to_the_dead_letters_as_it_is_with_the_reason() {
+    let missing = ObjId::of(ObjKind::Bytes, b"nobody has this");
+    let attached = format!("---\nto: ann\nartifacts: [{{name: a, hash: '{missing}'}}]\n---\nx");
+    let unknown = "---\nreply_to: webhook_000000000000000000000000\n---\nx";
+    let large = format!("{DRAFT}{}", "x".repeat(MAX_DRAFT));
+    for (path, text, reason, at) in [
+        ("stub/a.md", "---\ntoo: ann\n---\nx", "unknown key `too`, did you mean `to`?", "stub/a"),
+        ("stub/a.md", "---\nto: ann\n", "the front matter is not closed", "stub/a"),
+        ("stub/a.md", "hello", "there is no front matter", "stub/a"),
+        ("stub/a.md", "---\nto: did:web:nobody\n---\nx", "did:web:nobody", "stub/a"),
+        ("stub/a.md", &attached, "neither in the dropzone nor in the store", "stub/a"),
+        ("stub/a.md", unknown, "there is no Mail webhook_0000", "stub/a"),
+        ("stub/a.md", &large, "more than 1048576 bytes", "stub/a"),
+        ("lark/a.md", DRAFT, "there is no provider lark; there are stub, webhook", "lark/a"),
+        ("is this one/a.md", DRAFT, "there is no provider is this one", "unknown/a"),
+    ] {
+        let sender = Sender::new().await;
+        sender.write(path, text);
+        sender.round().await.unwrap();
+        assert_eq!(sender.at(".deadletter"), [(at.to_owned(), text.to_owned())]);
+        let said = sender.reason();
+        assert!(said["reason"].as_str().unwrap().contains(reason), "{said}");
+        assert_eq!(sender.stems("outbound"), Vec::<String>::new());
+        sender.round().await.unwrap();
+        assert_eq!(sender.stems(".deadletter"), [at]);
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_delivered_is_a_dead_letter_with_what_was_tried() {
+    let sender = Sender::new().await;
+    sender.write("stub/build.md", "---\nto: [ann, bob]\n---\n\nhello\n");
+    sender.round().await.unwrap();
+    let refused = Failure::Permanent { detail: "no such account".to_owned() };
+    assert_eq!(sender.deliver(Outcome::Failed(refused)).await.len(), 2);
+    sender.round().await.unwrap();
+    assert_eq!(sender.stems(".deadletter"), ["stub/build"]);
+    let deliveries = &sender.reason()["deliveries"];
+    assert_eq!(deliveries[0]["state"], "DEAD");
+    assert_eq!(deliveries[1]["error"], "no such account");
+}
+
+#[tokio::test]
+async fn an_answer_and_what_goes_with_it_arrive() {
+    let sender = Sender::new().await;
+    let ids = sender.hub.hear(["evt-1"]).await;
+    let hash = ObjId::of(ObjKind::Bytes, b"log").to_string();
+    fs::write(sender.hub.dropzone().join(&hash["sha256:".len()..]), "log").unwrap();
+    let text = format!(
+        "---\nreply_to: {}\ncc: did:msgtunnel:bob.user.door\n\
+         artifacts:\n  - {{name: log.txt, hash: '{hash}'}}\n---\nit is\n",
+        ids[0]
+    );
+    sender.write("stub/answer.md", &text);
+    sender.round().await.unwrap();
+    let sent = sender.deliver(accepted()).await;
+    assert_eq!(sent[0]["to"][0], "did:msgtunnel:room-evt-1.group.ci");
+    assert_eq!(sent[0]["in_reply_to"], "evt-1");
+    assert_eq!(sent[0]["content"]["refs"][0]["target"]["size"], 3);
+    assert_eq!(sender.hub.store().object(hash.parse().unwrap()).await.unwrap(), b"log");
+}
+
+#[tokio::test]
+async fn the_same_key_twice_is_sent_once_and_another_text_under_it_is_refused() {
+    let sender = Sender::new().await;
+    let keyed = "---\nto: ann\nidempotency_key: build-7\n---\n\nhello\n";
+    sender.write("stub/one.md", keyed);
+    sender.write("stub/two.md", keyed);
+    sender.round().await.unwrap();
+    sender.write("stub/other.md", &keyed.replace("hello", "another"));
+    sender.round().await.unwrap();
+    assert_eq!(sender.deliver(accepted()).await.len(), 1);
+    sender.round().await.unwrap();
+    assert_eq!(sender.stems("archive"), ["stub/one", "stub/two"]);
+    assert_eq!(sender.stems(".deadletter"), ["stub/other"]);
+    assert!(sender.reason()["reason"].as_str().unwrap().contains("idempotency key stands for"));
+}
+
+#[tokio::test]
+async fn what_is_no_plain_draft_is_not_touched() {
+    let sender = Sender::new().await;
+    let outside = sender.hub.dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("secret.md"), DRAFT).unwrap();
+    let outbound = sender.hub.mailbox().join("outbound");
+    std::os::unix::fs::symlink(&outside, outbound.join("lark")).unwrap();
+    sender.write("stub/.hidden.md", DRAFT);
+    sender.write("stub/notes.txt", DRAFT);
+    std::os::unix::fs::symlink(outside.join("secret.md"), outbound.join("stub/a.md")).unwrap();
+    fs::create_dir(outbound.join("stub/b.md")).unwrap();
+    let before = sender.hub.files();
+    sender.round().await.unwrap();
+    assert_eq!(sender.hub.files(), before);
+    assert_eq!(sender.deliver(accepted()).await.len(), 0);
+}
+
+/// A script that keeps its file open, closes it in the middle, and takes its time.
+#[tokio::test]
+async fn a_slow_script_is_not_cut_off() {
+    use std::io::Write;
+    let sender = Sender::new().await;
+    let path = sender.write("stub/slow.md", "");
+    let mut script = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    for part in ["---\nto: ann\n", "---\n\nfirst line\n", "second line\n"] {
+        script.write_all(part.as_bytes()).unwrap();
+        sender.round().await.unwrap();
+        assert!(path.exists(), "picked up after {part:?}");
+    }
+    drop(script);
+    sender.round().await.unwrap();
+    let sent = sender.deliver(accepted()).await;
+    assert_eq!(sent[0]["content"]["content"], "first line\nsecond line");
+
+    // Half a front matter, closed: waited for, up to a minute.
+    let path = sender.write("stub/half.md", "---\nto: ann\n");
+    let mut desk = Desk::default();
+    let hands = sender.drafts.tree.hands().unwrap();
+    let ago = |secs| Instant::now().checked_sub(Duration::from_secs(secs)).unwrap();
+    desk.sightings.look(drafts_there(&hands).unwrap(), ago(59));
+    let round = {
+        let (drafts, handle) = (Arc::clone(&sender.drafts), Handle::current());
+        tokio::task::spawn_blocking(move || drafts.round(&mut desk, &handle))
+    };
+    assert!(round.await.unwrap().unwrap() <= LOOK);
+    assert!(path.exists());
+    sender.round().await.unwrap();
+    assert_eq!(sender.stems(".deadletter"), ["stub/half"]);
+}
+
+/// The whole loop, woken by events.
+#[tokio::test]
+async fn a_draft_that_is_moved_into_place_is_on_its_way_within_seconds() {
+    let sender = Sender::new().await;
+    let stop = CancellationToken::new();
+    let story = async {
+        let hidden = sender.write("stub/.draft", DRAFT);
+        fs::rename(&hidden, hidden.with_file_name("build.md")).unwrap();
+        let started = Instant::now();
+        loop {
+            if !sender.deliver(accepted()).await.is_empty() {
+                break;
+            }
+            assert!(started.elapsed() < Duration::from_secs(20));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        while sender.stems("archive").is_empty() {
+            assert!(started.elapsed() < Duration::from_secs(20));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stop.cancel();
+    };
+    tokio::join!(Arc::clone(&sender.drafts).run(stop.clone()), story);
+}
+
+#[test]
+fn a_uid_is_made_of_nothing_that_harms() {
+    let now = Timestamp::from_ms(1_770_410_700_000);
+    let made = |name: &str| uid(name, 0xabc, now);
+    assert_eq!(made("build.md"), "20260206T204500_build_0000000000000abc");
+    assert_eq!(made(".md"), "20260206T204500_draft_0000000000000abc");
+    assert_eq!(made("../e\u{301}_x/\0.md"), "20260206T204500_---e--x--_0000000000000abc");
+    for name in ["build.md", ".md", "../../etc/passwd", &"long".repeat(80), "é_\n.md"] {
+        assert!(is_uid(&made(name)), "{}", made(name));
+    }
+    for bad in ["", "a_b_c", "20260206T204500_a_b_0000000000000abc", "20260206T204500__000", "../x"]
+    {
+        assert!(!is_uid(bad), "{bad}");
+    }
+}
