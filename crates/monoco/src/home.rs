@@ -54,6 +54,32 @@ pub struct Running {
     /// Its log, when it does not go to a terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<PathBuf>,
+    /// What came of the last reload, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reload: Option<Reload>,
+}
+
+/// What came of a reload of the config.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reload {
+    /// The how manieth it was.
+    pub number: u64,
+    /// What it changed.
+    pub changes: Vec<String>,
+    /// Why it changed nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Reload {
+    /// The one that follows `last`.
+    pub fn after(last: Option<&Self>, said: Result<Vec<String>, String>) -> Self {
+        let number = last.map_or(0, |last| last.number) + 1;
+        match said {
+            Ok(changes) => Self { number, changes, error: None },
+            Err(error) => Self { number, changes: Vec::new(), error: Some(error) },
+        }
+    }
 }
 
 /// Proof that no other courier runs in this home. Held while one does.

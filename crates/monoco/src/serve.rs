@@ -34,7 +34,7 @@ use crate::courier::sender::Sender;
 use crate::courier::tree::Tree;
 use crate::courier::tunnels::{Idle, Tunnel, Tunnels};
 use crate::courier::{HOLDER, locks, retention, sweep};
-use crate::home::{Home, HomeError, Running};
+use crate::home::{Home, HomeError, Reload, Running};
 use crate::log::Log;
 
 /// How many deliveries of one tunnel are tried at the same time.
@@ -164,7 +164,7 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
         doors.spawn(api::server::serve(listener, router, tasks, stop));
     }
 
-    let running = Running {
+    let mut running = Running {
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         address,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -172,14 +172,18 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
         webhook_address: Some(webhook_address),
         config: Some(source.clone()),
         log: log.path().map(Into::into),
+        reload: None,
     };
     home.announce(&running)?;
     ready(&running);
 
     while signals.next().await == Told::Reload {
         log.reopen();
-        office.reload(&source, &now).await;
+        let said = office.reload(&source, &now).await;
         log.set_level(now.borrow().log_level);
+        running.reload = Some(Reload::after(running.reload.as_ref(), said));
+        // It is only for whoever asked for it.
+        let _ = home.announce(&running);
     }
     tracing::info!("stopping; a second signal does not wait");
     let finish = async {
@@ -274,17 +278,21 @@ struct Office {
 
 impl Office {
     /// Reads the config again, and says what changed. One that is wrong changes nothing.
-    async fn reload(&self, source: &Source, now: &watch::Sender<Arc<Config>>) {
+    async fn reload(
+        &self,
+        source: &Source,
+        now: &watch::Sender<Arc<Config>>,
+    ) -> Result<Vec<String>, String> {
         let old = Arc::clone(&now.borrow());
-        let new = match source.load() {
-            Ok(new) => new,
-            Err(error) => return tracing::error!(%error, "config not reloaded"),
+        let refused = |error: String| {
+            tracing::error!(error, "config not reloaded");
+            error
         };
+        let new = source.load().map_err(|error| refused(error.to_string()))?;
         let changes = old.changes(&new);
         let new = Arc::new(old.reloaded(new));
-        if let Err(error) = self.run_tunnels(Some(&old), &new).await {
-            return tracing::error!(%error, "config not reloaded");
-        }
+        let ran = self.run_tunnels(Some(&old), &new).await;
+        ran.map_err(|error| refused(error.to_string()))?;
         now.send_replace(new);
         for change in &changes {
             tracing::info!(%change, "config reloaded");
@@ -292,6 +300,7 @@ impl Office {
         if changes.is_empty() {
             tracing::info!("config reloaded, nothing changed");
         }
+        Ok(changes.iter().map(ToString::to_string).collect())
     }
 
     /// Starts, stops and leaves tunnels alone, so that those of `new` run.

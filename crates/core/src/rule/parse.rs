@@ -114,6 +114,7 @@ pub fn yaml(text: &str) -> Result<Value, BadRule> {
         },
         with_snippet: false,
         strict_booleans: true,
+        reject_unsupported_tags: true,
     };
     serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| bad("YAML", error.to_string()))

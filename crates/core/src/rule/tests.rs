@@ -131,6 +131,7 @@ fn what_can_not_be_used_is_refused_with_the_nearest_word() {
         ("from", "want a rule"),
         ("{type: from", "YAML"),
         ("&a {type: from, value: a}", "YAML"),
+        ("!ours {type: from, value: a}", "YAML"),
         (&deep(MAX_DEPTH + 1), "more than 16 deep"),
         (&deep(10 * MAX_DEPTH), "YAML"),
     ] {

@@ -76,6 +76,7 @@ pub fn measure(plan: &Plan, population: Population, report: &mut Report) -> Resu
     let name = format!("sync, {} new, ms", thousands(plan.fresh as f64));
     report.row(&name, "", [ms(seen), ms(their)], &times(their / seen));
 
+    expect_newest(&mut list(&home, &ours))?;
     let their = timed(&mut their_list(&mailbox, &theirs))?;
     let seen = median_run(&mut list(&home, &ours))?.as_secs_f64();
     let figures = [ms(seen), ms(their)];
@@ -121,6 +122,12 @@ fn expect_inbox(root: &Path, mails: usize) -> Result<()> {
     } else {
         Err(format!("{}: {have} Mails were pulled, not {mails}", root.display()).into())
     }
+}
+
+fn expect_newest(list: &mut Command) -> Result<()> {
+    let listed = list.args(["--format", "id"]).output()?.stdout;
+    let listed = listed.iter().filter(|byte| **byte == b'\n').count().to_string();
+    if listed == NEWEST { Ok(()) } else { Err(format!("the list has {listed} Mails").into()) }
 }
 
 fn sync(home: &Path, root: &Path) -> Command {

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::failure::{Exit, Failure};
-use super::output::{self, note, print, shown, shown_lines};
+use super::output::{self, note, print, shown};
 use crate::clock::wall_now;
 use crate::home::{Home, Running};
 
@@ -36,6 +36,9 @@ const TYPING: Duration = Duration::from_millis(600);
 
 /// How long the courier waits for another message, at speed 1.
 const WINDOW: Duration = Duration::from_secs(2);
+
+/// At least, at any speed: a busy machine posts no faster.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Largest request that the receiver takes.
 const MAX_REQUEST: u64 = 1 << 20;
@@ -63,7 +66,7 @@ pub struct Args {
 
 pub async fn run(args: Args) -> Result<(), Failure> {
     let stage = Stage::set(args.speed)?;
-    let (root, home) = (stage.root.clone(), stage.home.clone());
+    let (root, home, secret) = (stage.root.clone(), stage.home.clone(), stage.secret.clone());
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let played = tokio::task::spawn_blocking(move || stage.play(args.keep));
@@ -77,10 +80,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         clear(&root, &home);
     }
     match ended {
-        Some(Ok(Ok(()))) => {
-            next(&root, kept)?;
-            Ok(())
-        }
+        Some(Ok(Ok(()))) => next(&root, kept.then_some(&secret)),
         Some(Ok(Err(failure))) => Err(failure),
         Some(Err(error)) => {
             Err(Failure::new(Exit::NotPossible, format!("the demo broke: {error}")))
@@ -102,11 +102,13 @@ fn clear(root: &Path, home: &Path) {
     let _ = fs::remove_dir_all(root);
 }
 
-fn next(root: &Path, kept: bool) -> Result<(), Failure> {
+/// Where to go next; `kept` is the secret of a courier that still runs.
+fn next(root: &Path, kept: Option<&String>) -> Result<(), Failure> {
     print("")?;
-    if kept {
+    if let Some(secret) = kept {
         print(&format!("Its courier still runs, in {}.", root.display()))?;
         print(&format!("  export MONOCO_HOME={}", root.join("home").display()))?;
+        print(&format!("  export DEMO_SECRET={secret}"))?;
         print(&format!("  cd {}", root.join("alpha").display()))?;
         print("  monoco mailbox list")?;
         print("  monoco courier stop")?;
@@ -160,35 +162,37 @@ impl Stage {
         self.chat(webhooks)?;
 
         self.scene("A burst becomes one Mail; a thread is a Mail of its own")?;
-        self.run("alpha", &["mailbox", "wait", "--timeout", "30"], 0)?;
-        self.mails("beta", 2)?;
+        self.files(2)?;
         self.run("alpha", &["mailbox", "sync"], 0)?;
         self.run("beta", &["mailbox", "sync"], 0)?;
         self.run("alpha", &["mailbox", "list"], 0)?;
         self.run("beta", &["mailbox", "list"], 0)?;
-        let burst = self.mails("alpha", 1)?.remove(0);
-        let thread = self.mails("beta", 2)?.into_iter().find(|id| *id != burst);
+        let [burst] = &self.mails("alpha")?[..] else {
+            return Err(broken("alpha was called once, and has not one Mail"));
+        };
+        let all = self.mails("beta")?;
+        let thread = all.iter().find(|id| *id != burst);
         let thread = thread.ok_or_else(|| broken("the thread became no Mail"))?;
-        self.run("alpha", &["mailbox", "read", &burst], 0)?;
+        self.run("alpha", &["mailbox", "read", burst], 0)?;
 
         self.scene("Agents of one workspace exclude each other; two workspaces do not")?;
-        self.run("alpha", &["mailbox", "claim", &burst, "--agent", "robot-1"], 0)?;
-        self.run("alpha", &["mailbox", "claim", &burst, "--agent", "robot-2"], 2)?;
-        self.run("beta", &["mailbox", "claim", &burst, "--agent", "robot-3"], 0)?;
+        self.run("alpha", &["mailbox", "claim", burst, "--agent", "robot-1"], 0)?;
+        self.run("alpha", &["mailbox", "claim", burst, "--agent", "robot-2"], 2)?;
+        self.run("beta", &["mailbox", "claim", burst, "--agent", "robot-3"], 0)?;
 
         self.scene("The answer goes back to exactly where the Mail came from, signed")?;
         let text = "Renewed, and the build is green again.";
-        self.run("alpha", &["mailbox", "send", "--reply-to", &burst, "-m", text, "--wait"], 0)?;
+        self.run("alpha", &["mailbox", "send", "--reply-to", burst, "-m", text, "--wait"], 0)?;
         self.arrived(&receiver, text)?;
 
         self.scene(
             "Done is done; what failed is tried again, and the fourth failure is a dead letter",
         )?;
-        self.run("alpha", &["mailbox", "done", &burst, "--agent", "robot-1"], 0)?;
-        self.run("beta", &["mailbox", "done", &burst, "--agent", "robot-3"], 0)?;
-        self.run("beta", &["mailbox", "claim", &thread, "--agent", "robot-3"], 0)?;
+        self.run("alpha", &["mailbox", "done", burst, "--agent", "robot-1"], 0)?;
+        self.run("beta", &["mailbox", "done", burst, "--agent", "robot-3"], 0)?;
+        self.run("beta", &["mailbox", "claim", thread, "--agent", "robot-3"], 0)?;
         let reason = "nobody may hold deploys";
-        let fail = ["mailbox", "fail", &thread, "--agent", "robot-3", "--reason", reason];
+        let fail = ["mailbox", "fail", thread, "--agent", "robot-3", "--reason", reason];
         self.run("beta", &fail, 0)?;
         self.run("beta", &["mailbox", "list"], 0)?;
 
@@ -201,7 +205,7 @@ impl Stage {
     }
 
     fn prepare(&self, receiver: &Receiver) -> Result<(), Failure> {
-        let window = (WINDOW / self.speed).as_millis();
+        let window = (WINDOW / self.speed).max(SHORTEST).as_millis();
         // The secret stays in the environment, as it should.
         let config = format!(
             "courier:
@@ -255,7 +259,8 @@ impl Stage {
         print(&format!("\n{prompt}$ monoco {}", words.join(" ")))?;
         let (code, said) = self.quietly(place, args)?;
         if !said.is_empty() {
-            print(&shown_lines(&said))?;
+            // What these commands print is harmless already.
+            print(&said)?;
         }
         if code != wanted {
             return Err(broken(&format!("`monoco {}` ended with {code}", words.join(" "))));
@@ -328,21 +333,26 @@ impl Stage {
         Err(broken(&format!("the tunnel answered {}", shown(line.trim_end()))))
     }
 
-    /// The ids of a workspace's Mails, once there are so many.
-    fn mails(&self, place: &str, count: usize) -> Result<Vec<String>, Failure> {
+    /// Waits until the courier has written so many Mails.
+    fn files(&self, count: usize) -> Result<(), Failure> {
         let deadline = Instant::now() + PATIENCE;
+        let dir = self.home.join("mailbox/inbound/webhook");
         loop {
-            self.quietly(place, &["mailbox", "sync"])?;
-            let (_, said) = self.quietly(place, &["mailbox", "list", "--format", "id"])?;
-            let ids: Vec<_> = said.lines().map(str::to_owned).collect();
-            if ids.len() == count {
-                return Ok(ids);
+            let found = fs::read_dir(&dir).map_or(0, Iterator::count);
+            if found >= count {
+                return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(broken(&format!("{place} has {} Mails and not {count}", ids.len())));
+                return Err(broken(&format!("there are {found} Mails and not {count}")));
             }
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// The ids of a workspace's Mails.
+    fn mails(&self, place: &str) -> Result<Vec<String>, Failure> {
+        let (_, said) = self.quietly(place, &["mailbox", "list", "--format", "id"])?;
+        Ok(said.lines().map(str::to_owned).collect())
     }
 
     /// The answer, as whoever is there got it.

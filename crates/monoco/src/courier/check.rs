@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use utoipa::ToSchema;
 
 use super::drafts;
-use super::files::{AT_ONCE, Filer, FilesError, Report, SHOWN, Work};
+use super::files::{AT_ONCE, Filer, FilesError, SHOWN, Work};
 use super::place::{Care, Done, looks_right, reason_file};
 use super::tree::{Hands, Tree};
 
@@ -77,11 +77,8 @@ impl Filer {
     }
 
     /// Looks through everything now.
-    ///
-    /// # Errors
-    ///
-    /// When the disk or the store says no.
-    pub async fn check(self: &Arc<Self>) -> Result<Report, FilesError> {
+    #[cfg(test)]
+    pub(super) async fn check(self: &Arc<Self>) -> Result<super::files::Report, FilesError> {
         self.blocking(|filer, handle| {
             let work = &mut *filer.lock_work();
             filer.start(work, handle)?;
@@ -169,7 +166,7 @@ impl Filer {
         report.foreign_files = walk.foreign_files;
         report.foreign = walk.foreign;
         if let Some(index) = &work.index {
-            let shrink = index.lines > WORTH_SHRINKING && walk.live * 2 < index.lines;
+            let shrink = is_mostly_gone(index.lines, walk.live);
             if shrink || !index.is_there(&hands.state()?)? {
                 tracing::info!(lines = index.lines, mails = walk.live, "the index is made anew");
                 work.index = None;
@@ -262,6 +259,11 @@ impl Walk {
     }
 }
 
+/// Whether an index is worth making anew without those that are gone.
+const fn is_mostly_gone(lines: u64, live: u64) -> bool {
+    lines > WORTH_SHRINKING && live < lines / 2
+}
+
 /// Whether a file is where it should be, and nowhere else, and nobody has written to
 /// it.
 fn is_well(
@@ -287,4 +289,18 @@ fn is_well(
 fn mail_of(file: &str) -> Option<MailId> {
     let (_time, id) = file.strip_suffix(".md")?.split_once('_')?;
     id.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_shrinks_when_it_is_long_and_mostly_of_what_is_gone() {
+        for (lines, live, shrinks) in
+            [(10_000, 0, false), (10_001, 0, true), (20_000, 9_999, true), (20_000, 10_000, false)]
+        {
+            assert_eq!(is_mostly_gone(lines, live), shrinks, "{lines} {live}");
+        }
+    }
 }

@@ -154,23 +154,39 @@ impl Drafts {
             desk.unsent = self.found_sending(&hands)?;
             desk.started = true;
         }
-        let wait = self.pick_up(desk, &mut hands)?;
-        while let Some(uid) = desk.unsent.pop_first() {
-            match self.send(&mut hands, &uid, handle) {
+        let wait = self.pick_up(desk, &mut hands);
+        let sent = self.send_all(desk, &mut hands, handle);
+        for uid in self.settle(&mut hands, handle)? {
+            desk.sent.remove(&uid);
+        }
+        sent?;
+        wait
+    }
+
+    /// Posts what has its uid. One that can't be read now does not hold up the others.
+    fn send_all(
+        &self,
+        desk: &mut Desk,
+        hands: &mut Hands<'_>,
+        handle: &Handle,
+    ) -> Result<(), DraftsError> {
+        // A uid that is not on disk is forgotten by a power cut, and the draft would get
+        // another one, and be sent again.
+        sync(hands, &desk.unsent)?;
+        let mut trouble = Ok(());
+        for uid in std::mem::take(&mut desk.unsent) {
+            match self.send(hands, &uid, handle) {
                 Ok(true) => {
                     desk.sent.insert(uid);
                 }
                 Ok(false) => {}
                 Err(error) => {
                     desk.unsent.insert(uid);
-                    return Err(error);
+                    trouble = Err(error);
                 }
             }
         }
-        for uid in self.settle(&mut hands, handle)? {
-            desk.sent.remove(&uid);
-        }
-        Ok(wait)
+        trouble
     }
 
     /// What an earlier courier was about to send.
@@ -202,9 +218,9 @@ impl Drafts {
         let mut wait = LOOK;
         if !quiet.is_empty() {
             let busy = outbound::busy(&quiet.iter().map(|(_, looks)| looks.node).collect());
-            let mut picked = Vec::new();
-            for (spot, _) in &quiet {
-                if picked.len() == AT_ONCE {
+            let mut trouble = Ok(());
+            for (at, (spot, _)) in quiet.iter().enumerate() {
+                if at == AT_ONCE {
                     wait = Duration::ZERO;
                     break;
                 }
@@ -213,13 +229,15 @@ impl Drafts {
                     wait = wait.min(BUSY);
                     continue;
                 }
-                if let Some(uid) = self.name(hands, spot)? {
-                    desk.sightings.forget(spot);
-                    picked.push(uid);
+                match self.name(hands, spot) {
+                    Ok(uid) => {
+                        desk.sightings.forget(spot);
+                        desk.unsent.extend(uid);
+                    }
+                    Err(error) => trouble = Err(error),
                 }
             }
-            sync(hands, &picked)?;
-            desk.unsent.extend(picked);
+            trouble?;
         }
         let next = desk.sightings.next(now).map(|at| at.saturating_duration_since(now));
         Ok(next.map_or(wait, |next| wait.min(next)))
@@ -293,19 +311,30 @@ fn drafts_there(hands: &Hands<'_>) -> io::Result<BTreeMap<Spot, Looks>> {
     Ok(there)
 }
 
-/// Brings drafts to disk under their uids, before anything refers to these.
-fn sync(hands: &mut Hands<'_>, picked: &[Uid]) -> io::Result<()> {
-    let providers: BTreeSet<_> = picked.iter().map(|uid| uid.provider.as_str()).collect();
+/// Brings drafts to disk under their uids.
+fn sync(hands: &mut Hands<'_>, unsent: &BTreeSet<Uid>) -> io::Result<()> {
+    let providers: BTreeSet<_> = unsent.iter().map(|uid| uid.provider.as_str()).collect();
     for provider in providers {
         let Some(dir) = hands.shelf(OUTBOUND, provider, false)? else { continue };
         let sending = dir.make(SENDING)?;
-        for uid in picked.iter().filter(|uid| uid.provider == provider) {
-            sending.sync_file(&format!("{}.md", uid.uid))?;
+        for uid in unsent.iter().filter(|uid| uid.provider == provider) {
+            match sending.sync_file(&format!("{}.md", uid.uid)) {
+                // What is not there or can't be read is judged when it is read.
+                Err(error) if is_its_own(&error) => {}
+                other => other?,
+            }
         }
         sending.sync()?;
         dir.sync()?;
     }
     Ok(())
+}
+
+/// Whether an error is about one file, and not about the disk.
+pub(super) fn is_its_own(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| [Errno::NOENT, Errno::ACCESS, Errno::LOOP].contains(&errno))
 }
 
 /// The uid of a draft: when it was picked up, how its writer called it, and chance.

@@ -54,7 +54,7 @@ pub async fn run(
                 }
                 noted = Some(life.noted_at);
                 if round % ROUNDS == 0 {
-                    let kept = config.borrow().retention.clone();
+                    let kept = config.borrow().retention;
                     let limits = Limits::new(life.day(), &kept);
                     throw_away(&center, &tree, limits, &stop).await;
                 }

@@ -12,7 +12,7 @@ use monoco_store::{DraftFate, DraftPost, Post, Posted, StoreError};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
-use super::drafts::{Drafts, DraftsError, SENDING, Uid, is_uid};
+use super::drafts::{Drafts, DraftsError, SENDING, Uid, is_its_own, is_uid};
 use super::place::MAX_ARTIFACT;
 use super::tree::{Dir, Hands, Look, OUTBOUND};
 
@@ -267,7 +267,9 @@ fn read_draft(hands: &mut Hands<'_>, uid: &Uid) -> Result<Option<Vec<u8>>, Unsen
     let Some(sending) = sending(hands, uid).map_err(later)? else { return Ok(None) };
     match sending.read(&file(uid), MAX_DRAFT as u64) {
         Ok(bytes) => Ok(bytes),
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Err(bad(error.to_string())),
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge || is_its_own(&error) => {
+            Err(bad(error.to_string()))
+        }
         Err(error) => Err(later(error)),
     }
 }

@@ -134,9 +134,9 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// When it is not there any more.
+    /// When it is gone and can't be made again.
     pub fn hands(&self) -> io::Result<Hands<'_>> {
-        let root = Dir::root(&self.mailbox)?;
+        let root = make_root(&self.mailbox)?;
         let tmp = root.make(STATE)?.make("tmp")?;
         Ok(Hands { tree: self, root, tmp, shelves: BTreeMap::new() })
     }
@@ -147,9 +147,9 @@ impl Tree {
     ///
     /// When the disk says no: then nobody knows what is there.
     pub fn sync(&self) -> io::Result<()> {
-        let root = Dir::root(&self.mailbox)?;
+        let root = make_root(&self.mailbox)?;
         root.sync_all()?;
-        let dropzone = Dir::root(&self.dropzone)?;
+        let dropzone = make_root(&self.dropzone)?;
         if dropzone.device()? != root.device()? {
             dropzone.sync_all()?;
         }
@@ -236,7 +236,7 @@ impl Hands<'_> {
     ///
     /// When there is no room, or it is not allowed.
     pub fn drop(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let dropzone = Dir::root(&self.tree.dropzone)?;
+        let dropzone = make_root(&self.tree.dropzone)?;
         let tmp = dropzone.make(".tmp")?;
         put(self.tree, &tmp, &dropzone, name, bytes, Look::SEALED)
     }
@@ -247,7 +247,7 @@ impl Hands<'_> {
     ///
     /// When they can't be read.
     pub fn dropped(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
-        Dir::root(&self.tree.dropzone)?.read(name, most)
+        make_root(&self.tree.dropzone)?.read(name, most)
     }
 }
 
@@ -257,7 +257,7 @@ impl Dir {
     /// # Errors
     ///
     /// When it can't be opened.
-    pub fn root(path: &Path) -> io::Result<Self> {
+    fn root(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
     }
@@ -432,15 +432,16 @@ fn make_root(path: &Path) -> io::Result<Dir> {
 
 fn looks(stat: &rustix::fs::Stat) -> Looks {
     // The widths of these fields differ from system to system.
-    let wide = |number: i128| i64::try_from(number).unwrap_or(i64::MAX);
-    let seconds = wide(i128::from(stat.st_mtime));
-    let nanoseconds = wide(i128::from(stat.st_mtime_nsec));
+    let signed = |number: i128| i64::try_from(number).unwrap_or(i64::MAX);
+    let unsigned = |number: i128| u64::try_from(number).unwrap_or(0);
+    let seconds = signed(i128::from(stat.st_mtime));
+    let nanoseconds = signed(i128::from(stat.st_mtime_nsec));
     Looks {
         is_file: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
-        mode: u32::from(Mode::from_raw_mode(stat.st_mode).bits()),
-        len: u64::try_from(stat.st_size).unwrap_or(0),
+        mode: u32::try_from(i128::from(stat.st_mode)).unwrap_or(0) & 0o7777,
+        len: unsigned(i128::from(stat.st_size)),
         modified_ms: seconds.saturating_mul(1000).saturating_add(nanoseconds / 1_000_000),
-        node: (u64::from(stat.st_dev), u64::from(stat.st_ino)),
+        node: (unsigned(i128::from(stat.st_dev)), unsigned(i128::from(stat.st_ino))),
     }
 }
 

@@ -27,14 +27,10 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A fence that nothing in `text` has a part of. `draw` gives a random number.
-    pub fn around(text: &str, mut draw: impl FnMut() -> u64) -> Self {
-        loop {
-            let boundary = format!("{:016x}", draw());
-            if !text.contains(&boundary) {
-                return Self { boundary };
-            }
-        }
+    /// A fence with a random number; `None` when the text happens to have it.
+    pub fn around(text: &str, number: u64) -> Option<Self> {
+        let boundary = format!("{number:016x}");
+        (!text.contains(&boundary)).then_some(Self { boundary })
     }
 
     /// The random part.
@@ -185,10 +181,9 @@ mod tests {
 
     #[test]
     fn a_fence_has_two_lines_and_no_text_has_its_number() {
-        let mut numbers = [1, 2].into_iter();
         let text = "0000000000000001 monoco-fence ends\nhi\n";
-        let fence = Fence::around(text, || numbers.next().unwrap_or_default());
-        assert_eq!(fence.boundary(), "0000000000000002");
+        assert_eq!(Fence::around(text, 1), None);
+        let fence = Fence::around(text, 2).unwrap();
         let wrapped = fence.wrap("Ann\u{200b} monoco fence", Trust::Untrusted, text);
         assert_eq!(seen(&wrapped), 2, "{wrapped}");
         assert!(wrapped.ends_with("hi\n=====[ MONOCO-FENCE 0000000000000002 ENDS ]=====\n"));

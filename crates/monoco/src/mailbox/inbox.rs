@@ -4,15 +4,14 @@
 //! `20260206T204500_webhook_0f3a….md`. So the newest ones, those of a provider and
 //! the one of an id are found without opening any other.
 
-use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use monoco_core::mail::{Mail, MailId};
+use monoco_core::time::Timestamp;
 
-use super::{MailboxError, at, tree};
+use super::workspace::WorkspaceDir;
+use super::{MailboxError, names, tree};
 
 /// Fewest hex digits that name a Mail.
 const SHORTEST: usize = 6;
@@ -128,9 +127,12 @@ impl From<&MailId> for Wanted {
 /// # Errors
 ///
 /// When the directory can't be read.
-pub fn newest_first(inbox: &Path) -> Result<impl Iterator<Item = Named>, MailboxError> {
+pub fn newest_first(
+    here: &WorkspaceDir,
+    now: Timestamp,
+) -> Result<impl Iterator<Item = Named>, MailboxError> {
     // A heap, for mostly only the first few are wanted.
-    let mut heap = BinaryHeap::from(names(inbox)?);
+    let mut heap = BinaryHeap::from(names::read(here, now)?);
     Ok(std::iter::from_fn(move || heap.pop()))
 }
 
@@ -139,10 +141,10 @@ pub fn newest_first(inbox: &Path) -> Result<impl Iterator<Item = Named>, Mailbox
 /// # Errors
 ///
 /// When the directory can't be read.
-pub fn oldest_first(inbox: &Path) -> Result<impl Iterator<Item = Named>, MailboxError> {
-    let names: Vec<_> = names(inbox)?.into_iter().map(Reverse).collect();
-    let mut heap = BinaryHeap::from(names);
-    Ok(std::iter::from_fn(move || heap.pop().map(|Reverse(name)| name)))
+pub fn oldest_first(here: &WorkspaceDir, now: Timestamp) -> Result<Vec<Named>, MailboxError> {
+    let mut names = names::read(here, now)?;
+    names.sort();
+    Ok(names)
 }
 
 /// The files in an inbox that `wanted` names.
@@ -150,8 +152,12 @@ pub fn oldest_first(inbox: &Path) -> Result<impl Iterator<Item = Named>, Mailbox
 /// # Errors
 ///
 /// When the directory can't be read.
-pub fn find(inbox: &Path, wanted: &Wanted) -> Result<Vec<Named>, MailboxError> {
-    let mut names = names(inbox)?;
+pub fn find(
+    here: &WorkspaceDir,
+    wanted: &Wanted,
+    now: Timestamp,
+) -> Result<Vec<Named>, MailboxError> {
+    let mut names = names::read(here, now)?;
     names.retain(|name| {
         let (provider, uid) = name.parts();
         wanted.fits(provider, uid) && name.id().is_some()
@@ -178,23 +184,12 @@ pub fn open(inbox: &Path, name: &Named) -> Result<(Mail, String), String> {
     Ok((mail, text))
 }
 
-fn names(inbox: &Path) -> Result<Vec<Named>, MailboxError> {
-    let entries = match fs::read_dir(inbox) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(at(inbox)(error)),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(at(inbox))?.file_name();
-        names.extend(name.into_string().ok().and_then(Named::new));
-    }
-    Ok(names)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::mailbox::tests::{Post, START};
 
     const ID: &str = "webhook_0123456789abcdef01234567";
 
@@ -242,16 +237,19 @@ mod tests {
 
     #[test]
     fn the_newest_come_first_and_foreign_files_do_not_count() {
-        let dir = tempfile::tempdir().unwrap();
+        let post = Post::new();
+        let here = post.workspace("[]");
+        let now = Timestamp::from_ms(START);
+        assert_eq!(newest_first(&here, now).unwrap().count(), 0, "there is no inbox yet");
+        let inbox = here.ensure_inbox().unwrap();
         let file = |second: u32| format!("20260206T2045{second:02}_{ID}.md");
         for second in [7, 1, 9, 3] {
-            fs::write(dir.path().join(file(second)), "").unwrap();
+            fs::write(inbox.join(file(second)), "").unwrap();
         }
-        fs::write(dir.path().join("notes.md"), "").unwrap();
-        let newest: Vec<_> = newest_first(dir.path()).unwrap().map(|n| n.0).collect();
+        fs::write(inbox.join("notes.md"), "").unwrap();
+        let newest: Vec<_> = newest_first(&here, now).unwrap().map(|n| n.0).collect();
         assert_eq!(newest, [9, 7, 3, 1].map(file));
-        let oldest: Vec<_> = oldest_first(dir.path()).unwrap().map(|n| n.0).collect();
+        let oldest: Vec<_> = oldest_first(&here, now).unwrap().into_iter().map(|n| n.0).collect();
         assert_eq!(oldest, [1, 3, 7, 9].map(file));
-        assert_eq!(newest_first(&dir.path().join("none")).unwrap().count(), 0);
     }
 }

@@ -9,7 +9,7 @@
 //! * [`workspace`]: where a workspace is, what it is called, which rules it has.
 //! * [`tree`], [`index`]: the courier's mailbox as anybody may read it.
 //! * [`cursor`], [`sync`]: how far a workspace got; pulling what is new.
-//! * [`inbox`]: the Mails a workspace has, by their file names.
+//! * [`inbox`], [`names`]: the Mails a workspace has, by their file names.
 //! * [`standing`]: who is at a Mail, when the courier can't be asked.
 //! * [`fence`]: foreign text between two lines that it can't forge.
 //! * [`draft`]: a message on its way to the courier, as a file.
@@ -26,6 +26,7 @@ pub mod draft;
 pub mod fence;
 pub mod inbox;
 pub mod index;
+mod names;
 pub mod standing;
 pub mod sync;
 pub mod tree;

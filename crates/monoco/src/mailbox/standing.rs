@@ -155,3 +155,60 @@ fn read_state<'de, D: Deserializer<'de>>(reader: D) -> Result<ClaimState, D::Err
     let word = String::deserialize(reader)?;
     ClaimState::parse(&word).ok_or_else(|| de::Error::custom(format!("no such status: {word}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::mailbox::tests::{Post, START};
+
+    #[test]
+    fn without_the_courier_its_files_show_who_is_at_what() {
+        let mut post = Post::new();
+        let here = post.workspace("[]");
+        let at = |secs: i64| Timestamp::from_ms(START + secs * 1_000).rfc3339();
+        let mails: Vec<_> = (0..7).map(|n| post.deliver("ann", &n.to_string())).collect();
+        post.shelve(&mails[5], "archive");
+        post.shelve(&mails[6], ".deadletter");
+        let lock = |n: usize, workspace: &str, more: serde_json::Value| {
+            let mut lock =
+                json!({"id": mails[n].id, "workspace": workspace, "epoch": 1, "attempts": 1});
+            for (key, value) in more.as_object().unwrap() {
+                lock[key] = value.clone();
+            }
+            lock
+        };
+        let locks = json!({"version": 1, "written_at": at(0), "locks": [
+            lock(1, "alpha", json!({"status": "CLAIMED", "agent_id": "a", "expires_at": at(60)})),
+            lock(2, "alpha", json!({"status": "CLAIMED", "agent_id": "a", "expires_at": at(9)})),
+            lock(3, "alpha", json!({"status": "NEW", "next_retry_at": at(60), "reason": "no"})),
+            lock(4, "beta", json!({"status": "CLAIMED", "agent_id": "b", "expires_at": at(60)})),
+        ]});
+        fs::write(post.tree().locks(), locks.to_string()).unwrap();
+        let (tree, now) = (post.tree(), Timestamp::from_ms(START + 10_000));
+        let shown = Shown::read(&tree, &here.name, now).unwrap();
+        for (n, (status, claimable, unread)) in [
+            ("NEW", true, true),
+            ("CLAIMED", false, false),
+            ("NEW", true, false),
+            ("NEW", false, false),
+            ("NEW", true, true),
+            ("COMPLETED", false, false),
+            ("DEADLETTER", false, false),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name = Named::new(mails[n].file.clone()).unwrap();
+            let standing = shown.of(&name, &mails[n].id);
+            assert_eq!(standing.status.as_str(), status, "{n}");
+            assert_eq!(standing.claimable(now), claimable, "{n}");
+            assert_eq!(standing.unread(), unread, "{n}");
+        }
+        fs::remove_file(tree.locks()).unwrap();
+        assert!(Shown::read(&tree, &here.name, now).is_ok(), "there may be none");
+        fs::write(tree.locks(), r#"{"version":2,"locks":[]}"#).unwrap();
+        assert!(matches!(Shown::read(&tree, &here.name, now), Err(MailboxError::Newer(_))));
+    }
+}

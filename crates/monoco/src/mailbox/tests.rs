@@ -21,17 +21,23 @@ pub struct Post {
     dir: tempfile::TempDir,
     seq: i64,
     generation: i64,
+    era: i64,
     entries: Vec<Entry>,
 }
 
 impl Post {
     /// An empty one.
     pub fn new() -> Self {
-        let mut post =
-            Self { dir: tempfile::tempdir().unwrap(), seq: 0, generation: 0, entries: Vec::new() };
+        let dir = tempfile::tempdir().unwrap();
+        let mut post = Self { dir, seq: 0, generation: 0, era: 0, entries: Vec::new() };
         fs::create_dir_all(post.root().join(".state")).unwrap();
         post.rebuild();
         post
+    }
+
+    /// Where the courier lives.
+    pub fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
     }
 
     /// Where the courier's mailbox is.
@@ -55,8 +61,17 @@ impl Post {
 
     /// A Mail from `from` comes.
     pub fn deliver(&mut self, from: &str, text: &str) -> Entry {
+        self.deliver_as(self.era * 10_000 + self.seq + 1, from, text)
+    }
+
+    /// The `n`th Mail comes.
+    pub fn deliver_as(&mut self, n: i64, from: &str, text: &str) -> Entry {
+        self.deliver_mail(&mail(n, from, text))
+    }
+
+    /// This Mail comes.
+    pub fn deliver_mail(&mut self, mail: &Mail) -> Entry {
         self.seq += 1;
-        let mail = mail(self.seq, from, text);
         let file = mail.render();
         let entry = mail.entry(self.seq, &file);
         let dir = self.root().join("inbound/webhook");
@@ -79,6 +94,7 @@ impl Post {
     /// The store is lost, and everything starts over.
     pub fn start_over(&mut self) {
         self.seq = 0;
+        self.era += 1;
         self.generation = 0;
         self.entries.clear();
         fs::remove_dir_all(self.root().join("inbound")).unwrap();

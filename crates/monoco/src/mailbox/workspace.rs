@@ -6,6 +6,7 @@
 //! inbox/         the Mails it pulled
 //! cursor.json    how far it got
 //! config.yaml    its name and its rules; may be missing
+//! names          which Mails it has, for a quick list
 //! log/           what commands said that worked on its Mails
 //! ```
 
@@ -26,7 +27,7 @@ use super::{MailboxError, at};
 const DIR: &str = ".monoco/mailbox";
 
 /// What is in a mailbox is nobody's business in a repository, but its rules.
-const IGNORED: &str = "inbox/\nlog/\ncursor.json\n.lock\n.*.tmp\n";
+const IGNORED: &str = "inbox/\nlog/\ncursor.json\nnames\n.lock\n.*.tmp\n";
 
 /// How long one sync waits for another.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -130,6 +131,11 @@ impl WorkspaceDir {
         self.dir().join("cursor.json")
     }
 
+    /// The names in its inbox, noted.
+    pub fn names(&self) -> PathBuf {
+        self.dir().join("names")
+    }
+
     /// What commands said that worked on its Mails.
     pub fn log(&self) -> PathBuf {
         self.dir().join("log")
@@ -147,6 +153,13 @@ impl WorkspaceDir {
         Ok(inbox)
     }
 
+    /// Locks it if nobody else has.
+    pub fn try_lock(&self) -> Option<SyncLock> {
+        let file = open_lock(&self.dir().join(".lock")).ok()?;
+        file.try_lock().ok()?;
+        Some(SyncLock(file))
+    }
+
     /// Waits until nobody else syncs it.
     ///
     /// # Errors
@@ -154,9 +167,7 @@ impl WorkspaceDir {
     /// [`MailboxError::Busy`], after ten seconds.
     pub fn lock(&self) -> Result<SyncLock, MailboxError> {
         let path = self.dir().join(".lock");
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(&path).map_err(at(&path))?;
+        let file = open_lock(&path).map_err(at(&path))?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             match file.try_lock() {
@@ -171,6 +182,10 @@ impl WorkspaceDir {
             }
         }
     }
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 /// The name and rules that a `config.yaml` gives to the directory `called` so.

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::acks::{Dice, LARGE, Ledger, Tracer, long, say, times};
 use crate::common::{Courier, PATIENCE, binary, cli};
 
-fn signal(courier: &Courier, signal: Signal) {
+pub fn signal(courier: &Courier, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(courier.pid()).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
 }
@@ -105,7 +105,7 @@ const CALLS: [(&str, Option<&str>); 18] = [
 ];
 
 /// The arguments that make `strace` kill at the `n`-th such call, before it is done.
-fn killing(home: &Path, (call, file): (&str, Option<&str>), n: u32) -> Vec<String> {
+pub fn killing(home: &Path, (call, file): (&str, Option<&str>), n: u32) -> Vec<String> {
     let mut args = vec!["-e".to_owned(), format!("trace={call}"), "-e".to_owned()];
     args.push(format!("inject={call}:signal=KILL:when={n}"));
     if let Some(file) = file {
@@ -300,7 +300,7 @@ fn killed_while_the_log_is_moved_into_the_database() {
 
 /// Starts a courier under `strace`, which kills it at the `n`-th such call. Its
 /// process is our child all the same (`-D`), so that nothing stays behind.
-fn start_killing(home: &Path, call: (&str, Option<&str>), n: u32) -> Result<Courier, String> {
+pub fn start_killing(home: &Path, call: (&str, Option<&str>), n: u32) -> Result<Courier, String> {
     let mut command = Command::new("strace");
     command.args(["-D", "-f", "-qq", "-o", "/dev/null"]).args(killing(home, call, n));
     command.arg(binary()).args(["courier", "start", "--foreground", "--port", "0"]);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{PATIENCE, Ran, binary, cli};
+use crate::common::{Courier, PATIENCE, Ran, binary, cli};
 
 /// A secret of Standard Webhooks.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -288,6 +288,9 @@ fn a_reload_says_what_changed_and_a_wrong_config_changes_nothing() {
     let status = daemon.run(&["courier", "status"]).ok();
     assert!(status.contains("ci     webhook  quiet"), "{status}");
     assert_eq!(daemon.pid(), pid, "it is the same process");
+    // One in the foreground has no log, and answers all the same.
+    let ran = Courier::start().cli(&["courier", "reload"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, "config reloaded, nothing changed\n"));
     let log = daemon.log();
     assert!(!log.contains(SECRET) && !log.contains("hunter2"), "{log}");
 }
@@ -460,4 +463,71 @@ fn the_doctor_finds_what_is_wrong_and_only_that() {
     let table = daemon.run(&["doctor"]).stdout;
     assert!(table.contains("FAIL  port"), "{table}");
     assert!(table.contains("choose another in the config"), "{table}");
+}
+
+/// The demo, in a directory of its own, at this speed.
+fn demo(dir: &Path, speed: &str) -> Command {
+    let mut command = Command::new(binary());
+    command.args(["demo", "--speed", speed]).env_clear().env("TMPDIR", dir);
+    command.env("HOME", dir).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn the_demo_plays_to_its_end_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = demo(dir.path(), "20").output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+    for word in [
+        "alpha $ monoco mailbox sync\npulled 1, passed over 1",
+        "beta $ monoco mailbox sync\npulled 2, passed over 0",
+        "MESSAGES",
+        "claimed by robot-1",
+        "(exit code 2)",
+        "the receiver got, and the signature is right",
+        "COMPLETED",
+        "nobody may hold deploys",
+        "demo   webhook  hearing 7     1",
+        "$ monoco courier stop\nstopped",
+        "monoco courier start",
+    ] {
+        assert!(said.contains(word), "{word}\n{said}");
+    }
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_demo_that_is_interrupted_leaves_no_courier() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut demo =
+        demo(dir.path(), "1").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.by_ref().any(|line| line.starts_with("Ann in Ops")), "it did not get that far");
+    let home = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path().join("home");
+    let pid = std::fs::read_to_string(home.join("run/courier.pid")).unwrap();
+    let told = Command::new("kill").args(["-INT", &demo.id().to_string()]).status().unwrap();
+    assert!(told.success());
+    assert_eq!(demo.wait().unwrap().code(), Some(130));
+    Daemon::gone(pid.trim().parse().unwrap());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn files_are_written_again_with_and_without_a_courier() {
+    let daemon = Daemon::started();
+    let figures = |ran: Ran| -> Value { serde_json::from_str(&ran.ok()).unwrap() };
+    let rebuild = ["courier", "rebuild", "--format", "json"];
+    assert_eq!(figures(daemon.run(&rebuild))["written"], 0);
+    let index = daemon.home.join("mailbox/.state/mails.jsonl");
+    assert!(index.exists());
+    daemon.run(&["courier", "stop"]).ok();
+    std::fs::remove_dir_all(daemon.home.join("mailbox")).unwrap();
+    assert_eq!(figures(daemon.run(&rebuild))["written"], 0);
+    assert!(index.exists(), "the index was not made again");
+    // It has taken its lock back.
+    daemon.run(&["courier", "start", "--port", "0"]).ok();
+    let said = Daemon::new().run(&rebuild).failed(1);
+    assert!(said.contains("there is no store"), "{said}");
 }

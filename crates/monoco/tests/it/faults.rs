@@ -18,7 +18,7 @@ use crate::common::{Answer, Courier, ME, PATIENCE, binary, chat};
 use crate::crash::load;
 
 /// Runs a tool of the system that must go well.
-fn tool(program: &str, args: &[&str]) -> String {
+pub fn tool(program: &str, args: &[&str]) -> String {
     let ran = Command::new(program).args(args).output();
     let ran = ran.unwrap_or_else(|error| panic!("these tests need {program}: {error}"));
     let said = String::from_utf8_lossy(&ran.stderr);
@@ -30,14 +30,14 @@ fn tool(program: &str, args: &[&str]) -> String {
 }
 
 /// A file system of its own. Taken away when the test ends, however it ends.
-struct Disk {
+pub struct Disk {
     dir: TempDir,
 }
 
 impl Disk {
     /// A small ext4. Its journal is committed when somebody asks, and not by the
     /// clock, which would save by chance what nobody has synced.
-    fn ext4() -> Self {
+    pub fn ext4() -> Self {
         let disk = Self::new();
         let image = disk.image();
         tool("truncate", &["-s", "96M", &image]);
@@ -47,7 +47,7 @@ impl Disk {
     }
 
     /// One in memory, with these limits.
-    fn tmpfs(limits: &str) -> Self {
+    pub fn tmpfs(limits: &str) -> Self {
         let disk = Self::new();
         tool("mount", &["-t", "tmpfs", "-o", limits, "none", &disk.place()]);
         disk
@@ -68,18 +68,18 @@ impl Disk {
         self.dir.path().join("image").display().to_string()
     }
 
-    fn place(&self) -> String {
+    pub fn place(&self) -> String {
         self.dir.path().join("disk").display().to_string()
     }
 
-    fn home(&self) -> PathBuf {
+    pub fn home(&self) -> PathBuf {
         self.dir.path().join("disk/home")
     }
 
     /// Cuts the power: whatever is not on disk now never will be. The courier goes with
     /// it, a moment before: a sync that is under way while the disk is taken away may
     /// still return well, and nobody hears of that in a room without light.
-    fn cut(&self, courier: &Courier) {
+    pub fn cut(&self, courier: &Courier) {
         // FS_IOC_SHUTDOWN with "do not flush the journal".
         let script = "import fcntl, os, signal, struct, sys\n\
                       disk = os.open(sys.argv[1], os.O_RDONLY)\n\
@@ -89,7 +89,7 @@ impl Disk {
     }
 
     /// Gives the power back. The courier must be gone.
-    fn restore(&self) {
+    pub fn restore(&self) {
         tool("umount", &[&self.place()]);
         self.mount();
     }
@@ -256,7 +256,7 @@ fn full(limits: &str, size: usize, ballast: impl Fn(&Path) -> Vec<PathBuf>) {
     say(&format!("{limits}: full after {told} messages of {size} bytes"));
 }
 
-fn one_large_file(place: &Path) -> Vec<PathBuf> {
+pub fn one_large_file(place: &Path) -> Vec<PathBuf> {
     let path = place.join("ballast");
     fs::write(&path, vec![7; 2 << 20]).unwrap();
     vec![path]

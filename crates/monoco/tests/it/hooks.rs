@@ -186,6 +186,11 @@ impl Receiver {
         self.got.recv_timeout(PATIENCE).expect("a request")
     }
 
+    /// What came that nobody has looked at.
+    pub fn all(&self) -> Vec<Got> {
+        self.got.try_iter().collect()
+    }
+
     /// Whether nothing came that nobody has looked at.
     pub fn is_quiet(&self) -> bool {
         self.got.try_recv().is_err()

@@ -5,6 +5,7 @@
 
 mod acks;
 mod api;
+mod book;
 mod cli;
 mod clock;
 mod common;
@@ -15,6 +16,7 @@ mod hooks;
 mod judges;
 mod mails;
 mod story;
+mod sweeps;
 mod takers;
 mod tidy;
 mod tour;

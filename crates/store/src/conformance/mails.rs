@@ -93,7 +93,9 @@ fn all_of(workspace: &Workspace) -> MailQuery {
 
 /// All Mails that anybody may see, oldest first.
 pub(super) async fn mails(store: &dyn Store) -> Vec<MailRow> {
-    store.mails(all_of(&Workspace::shared()), ALL).await.unwrap().entries
+    let query = all_of(&Workspace::shared());
+    let page = async |window| store.mails(query.clone(), window).await.unwrap();
+    pages(100, false, page).await.concat()
 }
 
 async fn read(store: &dyn Store, row: &MailRow) -> Mail {

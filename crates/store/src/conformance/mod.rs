@@ -34,6 +34,7 @@ pub(crate) mod deliveries;
 pub(crate) mod dispatch;
 pub(crate) mod drafts;
 pub(crate) mod journal;
+mod mail_model;
 pub(crate) mod mails;
 pub(crate) mod model;
 pub(crate) mod people;

@@ -118,6 +118,7 @@ pub(crate) fn any_history_is_the_models_history<H: Home>(home: impl Fn() -> H) {
     if let Err(error) = result {
         panic!("{error}");
     }
+    mail_model::any_history_is_the_models_history(home);
 }
 
 async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> {

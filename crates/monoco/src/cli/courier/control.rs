@@ -1,15 +1,18 @@
 //! `monoco courier stop`, `kill`, `reload` and `rebuild`.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use monoco_store::sqlite::SqliteStore;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::logs;
 use crate::cli::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, note};
-use crate::home::Home;
+use crate::config;
+use crate::courier::check;
+use crate::home::{Home, Running};
 
 /// How long `stop` waits: what is under way has 30 s.
 pub const STOP: Duration = Duration::from_secs(35);
@@ -24,7 +27,7 @@ const RELOADED: Duration = Duration::from_secs(5);
 pub fn stop(home: &Home, timeout: Duration) -> Result<(), Failure> {
     let pid = holder(home)?;
     signal(pid, Signal::TERM)?;
-    if gone(home, timeout) {
+    if gone(home, pid, timeout) {
         return Ok(());
     }
     let message = format!(
@@ -41,58 +44,74 @@ pub fn kill(home: &Home) -> Result<(), Failure> {
     let pid = holder(home)?;
     signal(pid, Signal::KILL)?;
     let number = pid.as_raw_nonzero();
-    if !gone(home, KILLED) {
+    if !gone(home, pid, KILLED) {
         let message = format!("process {number} was killed and is not gone yet");
         return Err(Failure::new(Exit::Courier, message));
     }
-    home.withdraw();
     note(&format!("killed process {number}; what was under way is taken up at the next start"));
     Ok(())
 }
 
 /// Has the courier read its config, and shows what it says to that.
 pub fn reload(home: &Home) -> Result<(), Failure> {
-    let running = home.running().ok_or_else(Failure::no_courier)?;
-    let Some(log) = running.log else {
-        signal(holder(home)?, Signal::HUP)?;
-        note("told it to; what changed is said where it was started");
-        return Ok(());
-    };
-    let mut log = logs::Tail::at_end(&log)?;
+    let number = |running: &Running| running.reload.as_ref().map_or(0, |last| last.number);
+    let before = home.running().ok_or_else(Failure::no_courier)?;
     signal(holder(home)?, Signal::HUP)?;
     let deadline = Instant::now() + RELOADED;
-    let mut said = 0;
-    while Instant::now() < deadline {
-        let lines = log.next()?;
-        let about: Vec<_> = lines.lines().filter(|line| line.contains(": config ")).collect();
-        for line in &about {
-            let words = line.split_once(": ").map_or(*line, |(_, words)| words);
-            note(&output::shown(words));
+    let said = loop {
+        let now = home.note().filter(|now| number(now) > number(&before));
+        match now.and_then(|now| now.reload) {
+            Some(said) => break said,
+            None if Instant::now() > deadline => {
+                let message = "the courier has not said that it reloaded its config";
+                return Err(Failure::new(Exit::Courier, message)
+                    .hint("`monoco courier logs` shows what it is at"));
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
         }
-        if about.iter().any(|line| line.contains(" ERROR ")) {
-            return Err(Failure::new(Exit::NotPossible, "the config was not reloaded")
-                .hint("the courier runs on with the one it had; `monoco doctor` checks the file"));
-        }
-        // Its lines come one by one; when no more come, that was it.
-        if about.is_empty() && said > 0 {
-            return Ok(());
-        }
-        said += about.len();
-        std::thread::sleep(Duration::from_millis(50));
+    };
+    if let Some(error) = said.error {
+        return Err(Failure::new(Exit::NotPossible, format!("config not reloaded: {error}"))
+            .hint("correct it; the courier runs on with the one it had"));
     }
-    Err(Failure::new(Exit::Courier, "the courier has not said that it reloaded its config")
-        .hint("`monoco courier logs` shows what it is at"))
+    if said.changes.is_empty() {
+        note("config reloaded, nothing changed");
+    }
+    for change in said.changes {
+        note(&format!("config reloaded: {}", output::shown(&change)));
+    }
+    Ok(())
 }
 
-/// Has the mailbox's files written again.
+/// Has the mailbox's files written again: by the courier, or by us when none runs.
 pub async fn rebuild(context: &Context) -> Result<(), Failure> {
-    let client = context.client()?;
-    let answer = client.post("/api/v1/mailbox/rebuild", &json!({})).await?;
+    let answer = match context.client() {
+        Ok(client) => client.post("/api/v1/mailbox/rebuild", &json!({})).await?,
+        Err(failure) if failure.exit == Exit::NoCourier => rebuild_offline(&context.home).await?,
+        Err(failure) => return Err(failure),
+    };
     let fields: Vec<(&str, &str)> = match answer.as_object() {
         Some(figures) => figures.keys().map(|key| (key.as_str(), key.as_str())).collect(),
         None => Vec::new(),
     };
     output::one(context.format, &answer, "written", &fields)
+}
+
+async fn rebuild_offline(home: &Home) -> Result<Value, Failure> {
+    let path = home.store();
+    if !path.exists() {
+        return Err(Failure::new(Exit::NotPossible, "there is no store to make files from"));
+    }
+    let failed = |error: String| Failure::new(Exit::NotPossible, error);
+    let mailbox = config::mailbox(home).map_err(|error| failed(error.to_string()))?;
+    // No courier may start meanwhile.
+    let lock = home.lock()?;
+    note("no courier is running; doing it without");
+    let store = SqliteStore::open(&path).map_err(|error| failed(error.to_string()))?;
+    let rebuilt = check::rebuild_offline(Arc::new(store), mailbox, home.dropzone()).await;
+    home.withdraw();
+    drop(lock);
+    Ok(json!(rebuilt.map_err(|error| failed(error.to_string()))?))
 }
 
 /// The process that holds the home.
@@ -107,10 +126,11 @@ fn signal(pid: Pid, signal: Signal) -> Result<(), Failure> {
     })
 }
 
-/// Whether the lock is free within that time: it says when a courier is really gone.
-fn gone(home: &Home, within: Duration) -> bool {
+/// Whether that courier is gone within that time. The lock says so: it is free, or has
+/// another holder already.
+fn gone(home: &Home, pid: Pid, within: Duration) -> bool {
     let deadline = Instant::now() + within;
-    while home.is_taken() {
+    while home.is_taken() && home.holder().is_none_or(|holder| holder == pid) {
         if Instant::now() > deadline {
             return false;
         }

@@ -265,7 +265,7 @@ fn since(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
 }
 
 /// The growing end of a log, over its rotation.
-pub struct Tail {
+struct Tail {
     path: PathBuf,
     file: File,
     position: u64,
@@ -275,14 +275,14 @@ pub struct Tail {
 
 impl Tail {
     /// What is written from now on.
-    pub fn at_end(path: &Path) -> Result<Self, Failure> {
+    fn at_end(path: &Path) -> Result<Self, Failure> {
         let mut file = File::open(path)?;
         let position = file.seek(SeekFrom::End(0))?;
         Ok(Self { path: path.to_owned(), file, position, begun: Vec::new() })
     }
 
     /// The whole lines that have come since.
-    pub fn next(&mut self) -> Result<String, Failure> {
+    fn next(&mut self) -> Result<String, Failure> {
         // Asked first: what is moved aside after this is read to its end below.
         let moved = match fs::metadata(&self.path) {
             Ok(now) => now.ino() != self.file.metadata()?.ino(),

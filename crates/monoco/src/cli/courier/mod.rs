@@ -41,7 +41,7 @@ pub enum Command {
     Kill,
     /// Have the courier read its config again
     ///
-    /// What changed is said in its log. A config that is wrong changes nothing.
+    /// Says what changed, here and in its log. A config that is wrong changes nothing.
     Reload,
     /// Show how the courier and its tunnels are
     Status(status::Args),

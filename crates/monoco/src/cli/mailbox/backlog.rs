@@ -40,7 +40,7 @@ impl<'a> Backlog<'a> {
             Rule::parse(text).map_err(|error| Failure::usage(format!("--rule: {error}")))
         });
         let standings = Standings::new(desk, &here.name);
-        let names = inbox::oldest_first(&here.inbox())?.collect();
+        let names = inbox::oldest_first(here, desk.now())?.into_iter().collect();
         Ok(Self { desk, here, rule: rule.transpose()?, standings, names })
     }
 

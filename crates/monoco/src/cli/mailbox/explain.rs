@@ -42,7 +42,7 @@ pub async fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
     };
     let explained = here.filters.explain(&mut Candidate::new(&entry, &mut fetch));
     let pulled = explained.pulled;
-    let present = !inbox::find(&here.inbox(), &wanted)?.is_empty();
+    let present = !inbox::find(&here, &wanted, desk.now())?.is_empty();
     match desk.context.format {
         Format::Json => print(&output::json(&json!({
             "id": id,

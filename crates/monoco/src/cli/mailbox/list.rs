@@ -13,6 +13,9 @@ use crate::mailbox::inbox::{self, Named};
 use crate::mailbox::standing::Standing;
 use crate::mailbox::workspace::WorkspaceDir;
 
+/// Most files that can't be read of which each is named.
+const MAX_NOTES: usize = 10;
+
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Only those with this status: new, claimed, completed or deadletter
@@ -87,12 +90,12 @@ struct Row {
 async fn search(desk: &Desk<'_>, here: &WorkspaceDir, query: &Query) -> Result<Vec<Row>, Failure> {
     let inbox = here.inbox();
     let stamp = query.since.map(Timestamp::compact);
-    let mut names = inbox::newest_first(&inbox)?
+    let mut names = inbox::newest_first(here, desk.now())?
         .take_while(|name| stamp.as_deref().is_none_or(|stamp| name.stamp() >= stamp))
         .filter(|name| query.provider.as_deref().is_none_or(|p| p == name.provider()))
         .filter_map(|name| name.id().map(|id| (name, id)));
     let mut standings = Standings::new(desk, &here.name);
-    let mut rows = Vec::new();
+    let (mut rows, mut unreadable) = (Vec::new(), 0);
     // Where the status decides, many are asked about to show a few.
     let picky = query.status.is_some() || query.unread;
     while rows.len() < query.limit {
@@ -111,9 +114,17 @@ async fn search(desk: &Desk<'_>, here: &WorkspaceDir, query: &Query) -> Result<V
             match inbox::open(&inbox, &name) {
                 Ok((mail, _)) if wanted(query, &mail) => rows.push(Row { name, mail, standing }),
                 Ok(_) => {}
-                Err(words) => note(&format!("passed over {}", shown(&words))),
+                Err(words) => {
+                    unreadable += 1;
+                    if unreadable <= MAX_NOTES {
+                        note(&format!("passed over {}", shown(&words)));
+                    }
+                }
             }
         }
+    }
+    if unreadable > MAX_NOTES {
+        note(&format!("and {} more that can't be read", unreadable - MAX_NOTES));
     }
     Ok(rows)
 }
@@ -180,4 +191,59 @@ fn full(here: &WorkspaceDir, Row { name, mail, standing }: &Row) -> Value {
         "preview": preview(&mail.text),
         "file": here.inbox().join(name.file()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::mailbox::tests::Bench;
+    use crate::mailbox::tests::{START, mail};
+
+    const ALL: Query = Query {
+        status: None,
+        unread: false,
+        provider: None,
+        since: None,
+        correlation: None,
+        limit: usize::MAX,
+    };
+
+    /// The texts of the Mails that a query finds.
+    fn found(bench: &Bench, query: Query) -> String {
+        let desk = bench.desk();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let rows = runtime.unwrap().block_on(search(&desk, &bench.here, &query)).unwrap();
+        let texts: Vec<_> = rows.into_iter().map(|row| row.mail.text).collect();
+        texts.join(" ")
+    }
+
+    #[test]
+    fn the_newest_that_are_asked_for_are_listed_without_a_courier() {
+        let mut bench = Bench::new();
+        let first = bench.post.deliver("ann", "one");
+        let second = bench.post.deliver("ann", "two");
+        let mut third = mail(3, "ann", "three");
+        third.header.correlation_id = Some("job-7".to_owned());
+        bench.post.deliver_mail(&third);
+        bench.post.deliver("ann", "four");
+        bench.sync();
+        bench.post.shelve(&first, "archive");
+        let broken = bench.here.inbox().join(&second.file);
+        std::fs::remove_file(&broken).unwrap();
+        std::fs::write(&broken, "broken").unwrap();
+        let since = Some(Timestamp::from_ms(START + 3_000));
+        for (query, expected) in [
+            (ALL, "four three one"),
+            (Query { limit: 2, ..ALL }, "four three"),
+            (Query { since, ..ALL }, "four three"),
+            (Query { unread: true, ..ALL }, "four three"),
+            (Query { status: Some(ClaimState::Completed), ..ALL }, "one"),
+            (Query { status: Some(ClaimState::Claimed), ..ALL }, ""),
+            (Query { correlation: Some("job-7".to_owned()), ..ALL }, "three"),
+            (Query { correlation: Some("job-7".to_owned()), limit: 1, ..ALL }, "three"),
+            (Query { provider: Some("lark".to_owned()), ..ALL }, ""),
+        ] {
+            assert_eq!(found(&bench, query), expected);
+        }
+    }
 }

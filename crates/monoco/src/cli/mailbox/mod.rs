@@ -82,7 +82,7 @@ enum Command {
     /// Puts a draft into the courier's outbound directory, and prints its path. Works
     /// without the courier, which takes it when it runs. Example:
     /// monoco mailbox send --reply-to webhook_0f3a9c -m 'It is green again.'
-    Send(send::Args),
+    Send(Box<send::Args>),
     /// Wait until there is a Mail to claim, and print its path
     ///
     /// Exit code 1 when the time is over. Example: monoco mailbox wait --timeout 60
@@ -116,7 +116,7 @@ pub fn run(context: &Context, args: Args) -> Result<(), Failure> {
         Command::Renew(args) => super::ask(claim::renew(&desk, args)),
         Command::Done(args) => super::ask(claim::done(&desk, args)),
         Command::Fail(args) => super::ask(claim::fail(&desk, args)),
-        Command::Send(args) => super::ask(send::run(&desk, args)),
+        Command::Send(args) => super::ask(send::run(&desk, *args)),
         Command::Wait(args) => super::ask(wait::wait(&desk, args)),
         Command::Watch(args) => super::ask(wait::watch(&desk, args)),
         Command::Run(args) => super::ask(run::run(&desk, args)),
@@ -195,7 +195,9 @@ impl<'a> Desk<'a> {
         }
         let mut ids = Vec::new();
         if let Some(here) = self.maybe_workspace()? {
-            ids.extend(inbox::find(&here.inbox(), &wanted)?.iter().filter_map(|name| name.id()));
+            ids.extend(
+                inbox::find(&here, &wanted, self.now())?.iter().filter_map(|name| name.id()),
+            );
         }
         if ids.is_empty()
             && let Some(mut index) = Index::open(&self.tree.index())?
@@ -239,6 +241,13 @@ fn no_such(message: &str) -> Failure {
         .hint("`monoco mailbox list` lists the Mails of this workspace")
 }
 
+/// A number that nobody can know.
+fn random() -> Result<u64, Failure> {
+    getrandom::u64().map_err(|error| {
+        Failure::new(Exit::NotPossible, format!("there is no randomness: {error}"))
+    })
+}
+
 /// Ids as they were given; `-` stands for those on stdin.
 fn ids(given: Vec<String>) -> Result<Vec<String>, Failure> {
     let mut ids = Vec::new();
@@ -267,5 +276,57 @@ impl From<MailboxError> for Failure {
                 .hint("use the newer monoco, or remove the file to start over"),
             _ => Self::new(Exit::NotPossible, message),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::output::Format;
+    use crate::home::Home;
+    use crate::mailbox::tests::Post;
+
+    /// A courier's mailbox without a courier, and a workspace that pulls what is Ann's.
+    pub struct Bench {
+        pub post: Post,
+        pub here: WorkspaceDir,
+        context: Context,
+    }
+
+    impl Bench {
+        pub fn new() -> Self {
+            let post = Post::new();
+            let here = post.workspace("[{type: from, value: ann}]");
+            let home = Home::new(post.home());
+            Self { post, here, context: Context { home, format: Format::Table } }
+        }
+
+        pub fn desk(&self) -> Desk<'_> {
+            let root = self.post.root().join("../../alpha").canonicalize().unwrap();
+            Desk::new(&self.context, Some(root)).unwrap()
+        }
+
+        pub fn sync(&self) {
+            self.desk().pull(&self.here, |_, _| ()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_part_of_an_id_that_names_two_mails_names_none() {
+        let mut bench = Bench::new();
+        // Two ids that start alike are rare, so they are looked for.
+        let mut seen = std::collections::BTreeMap::new();
+        let twins = (1_i64..).find_map(|n| {
+            let id = crate::mailbox::tests::mail(n, "ann", "").header.id;
+            seen.insert(id.uid()[..6].to_owned(), n).map(|first| (first, n))
+        });
+        let (first, second) = twins.unwrap();
+        let one = bench.post.deliver_as(first, "ann", "one");
+        let two = bench.post.deliver_as(second, "ann", "two");
+        bench.sync();
+        let failure = bench.desk().id(&one.id.uid()[..6]).unwrap_err();
+        let hint = failure.hint.unwrap();
+        assert!(hint.contains(one.id.uid()) && hint.contains(two.id.uid()), "{hint}");
+        assert_eq!(bench.desk().id(one.id.uid()).unwrap(), one.id);
     }
 }

@@ -8,7 +8,7 @@ use monoco_core::mail::{Mail, preview};
 use serde_json::{Value, json};
 
 use super::claim::worst;
-use super::{Desk, ids, no_such};
+use super::{Desk, ids, no_such, random};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, Format, print, shown_lines};
 use crate::mailbox::fence::{Fence, neutral};
@@ -79,7 +79,7 @@ pub fn locate(desk: &Desk<'_>, text: &str) -> Result<Located, Failure> {
     let id = desk.id(text)?;
     let wanted = Wanted::from(&id);
     if let Some(here) = desk.maybe_workspace()?
-        && let Some(name) = inbox::find(&here.inbox(), &wanted)?.first()
+        && let Some(name) = inbox::find(&here, &wanted, desk.now())?.first()
     {
         let opened = inbox::open(&here.inbox(), name);
         let (mail, file) = opened.map_err(|words| Failure::new(Exit::NotPossible, words))?;
@@ -109,14 +109,12 @@ pub fn locate(desk: &Desk<'_>, text: &str) -> Result<Located, Failure> {
 
 /// A fence for a Mail's text.
 pub fn fence(text: &str) -> Result<Fence, Failure> {
-    // Without randomness there is no fence, and then nothing is shown.
-    let mut seed = getrandom::u64().map_err(|error| {
-        Failure::new(Exit::NotPossible, format!("there is no randomness: {error}"))
-    })?;
-    Ok(Fence::around(text, || {
-        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        seed
-    }))
+    loop {
+        // Without randomness there is no fence, and then nothing is shown.
+        if let Some(fence) = Fence::around(text, random()?) {
+            return Ok(fence);
+        }
+    }
 }
 
 /// The authors of a Mail, on one line.
@@ -245,5 +243,50 @@ fn exact(text: &str) -> Result<(), Failure> {
         // Whoever read it has seen enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::cli::mailbox::tests::Bench;
+
+    #[test]
+    fn a_mail_is_found_here_or_at_the_couriers_by_enough_of_its_id() {
+        let mut bench = Bench::new();
+        let (here, there) = (bench.post.deliver("ann", "one"), bench.post.deliver("bob", "two"));
+        bench.sync();
+        let desk = bench.desk();
+        for (entry, place) in [(&here, "alpha"), (&there, "home")] {
+            for text in [&entry.id.to_string(), entry.id.uid(), &entry.id.uid()[..6], &entry.file] {
+                let located = locate(&desk, text).unwrap();
+                assert_eq!(located.mail.header.id, entry.id, "{text}");
+                assert!(located.path.display().to_string().contains(place), "{text}");
+            }
+        }
+        for bad in ["ffffff", "webhook_ffffffffffffffffffffffff", "12", "*", "../../x"] {
+            let failure = locate(&desk, bad).map(|_| ()).unwrap_err();
+            assert_eq!(failure.exit, Exit::NotPossible, "{bad}");
+        }
+        fs::write(bench.post.inbound(&there), "give me all your money").unwrap();
+        let changed = locate(&desk, &there.id.to_string()).map(|_| ()).unwrap_err();
+        assert!(changed.message.contains("changed by hand"), "{changed:?}");
+    }
+
+    #[test]
+    fn programs_get_the_text_as_it_is_and_are_told_whose_it_is() {
+        let mut bench = Bench::new();
+        let entry = bench.post.deliver("ann", "\u{1b}[31m monoco-fence\n---\n");
+        let located = locate(&bench.desk(), &entry.id.to_string()).unwrap();
+        let value = full(&located).unwrap();
+        assert_eq!(value["text"], "\u{1b}[31m monoco-fence\n---\n");
+        assert_eq!(
+            (&value["trust"], &value["sender_verified"]),
+            (&json!("untrusted"), &json!(false))
+        );
+        assert_eq!(value["source"], "webhook:ci");
+        assert_ne!(value["boundary"], full(&located).unwrap()["boundary"], "another each time");
     }
 }

@@ -12,7 +12,7 @@ use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::Desk;
+use super::{Desk, random};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, Format, print, shown};
 use crate::config::Source;
@@ -97,10 +97,17 @@ pub async fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
     if status == "archived" {
         return Ok(());
     }
-    let why = outcome.get("reason").or_else(|| outcome.get("error")).and_then(Value::as_str);
-    let why = why.unwrap_or("its file says why");
-    Err(Failure::new(Exit::NotPossible, format!("it could not be sent: {why}"))
+    Err(Failure::new(Exit::NotPossible, format!("it could not be sent: {}", why(&outcome)))
         .hint("set it right and put it into the outbound directory again"))
+}
+
+/// Why a draft was given up, with what the first delivery that failed says.
+fn why(outcome: &Value) -> String {
+    let reason = outcome.get("reason").and_then(Value::as_str).unwrap_or("its file says why");
+    let deliveries = outcome.get("deliveries").and_then(Value::as_array);
+    let errors = deliveries.into_iter().flatten().filter_map(|it| it.get("error")?.as_str());
+    let details: Vec<_> = errors.take(1).collect();
+    [&[reason], details.as_slice()].concat().join(": ")
 }
 
 fn show(format: Format, answer: &Value) -> Result<(), Failure> {
@@ -198,8 +205,12 @@ fn provider(
     let config = Source::of(&desk.context.home).load().ok();
     let tunnels = config.as_ref().map(|config| &config.tunnels);
     let configured = |id: &TunnelId| Some(tunnels?.get(id)?.provider.clone());
-    let all: BTreeSet<_> =
+    let mut all: BTreeSet<_> =
         tunnels.into_iter().flat_map(|it| it.values()).map(|it| it.provider.clone()).collect();
+    if all.len() > 1 {
+        // It only plays, and is always there.
+        all.remove("stub");
+    }
     let found = match tunnel {
         Some(tunnel) => configured(tunnel),
         None => all.first().filter(|_| all.len() == 1).cloned(),
@@ -256,10 +267,4 @@ fn stdin() -> Result<String, Failure> {
     let mut text = String::new();
     std::io::stdin().lock().read_to_string(&mut text)?;
     Ok(text)
-}
-
-fn random() -> Result<u64, Failure> {
-    getrandom::u64().map_err(|error| {
-        Failure::new(Exit::NotPossible, format!("there is no randomness: {error}"))
-    })
 }

@@ -131,7 +131,10 @@ pub async fn watch(desk: &Desk<'_>, args: WatchArgs) -> Result<(), Failure> {
         }
         let ask_at = Instant::now() + ASK;
         let waiting = backlog.as_ref().is_some_and(|backlog| !backlog.is_empty());
-        while !growth.seen(&desk.tree) && !(waiting && Instant::now() >= ask_at) {
+        while !growth.seen(&desk.tree) {
+            if waiting && Instant::now() >= ask_at {
+                break;
+            }
             tokio::select! {
                 _ = signals.told() => return Ok(()),
                 () = sleep(LOOK) => {}

@@ -10,7 +10,7 @@ use monoco_core::mail::Trust;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Desk;
 use super::backlog::Claimable;
@@ -201,7 +201,7 @@ impl Work<'_> {
                 }
                 () = sleep_until(renew_at), if !lost => {
                     let asked_at = Instant::now();
-                    match self.renew(mail, claim).await {
+                    match self.renew(mail, claim, until).await {
                         Ok(()) => {
                             until = asked_at + term;
                             renew_at = asked_at + term / 3;
@@ -221,9 +221,16 @@ impl Work<'_> {
         }
     }
 
-    async fn renew(&self, mail: &Claimable, claim: &Standing) -> Result<(), Failure> {
+    /// Renews the claim. Once it has ended an answer is of no use any more.
+    async fn renew(
+        &self,
+        mail: &Claimable,
+        claim: &Standing,
+        until: Instant,
+    ) -> Result<(), Failure> {
         let body = json!({"epoch": claim.epoch, "timeout": self.timeout});
-        let asked = timeout(ANSWER, self.step(mail, "renew", &body)).await;
+        let end = until.min(Instant::now() + ANSWER);
+        let asked = timeout_at(end, self.step(mail, "renew", &body)).await;
         asked
             .unwrap_or_else(|_| Err(Failure::new(Exit::Courier, "the courier does not answer")))?;
         Ok(())

@@ -271,6 +271,19 @@ async fn what_is_no_plain_draft_is_not_touched() {
     assert_eq!(sender.deliver(accepted()).await.len(), 0);
 }
 
+#[tokio::test]
+async fn what_holds_up_one_draft_holds_up_no_other() {
+    let sender = Sender::new().await;
+    sender.write("aaa/.sending", "not a directory");
+    sender.write("aaa/a.md", DRAFT);
+    sender.write("stub/b.md", DRAFT);
+    assert!(sender.round().await.is_err());
+    assert_eq!(sender.deliver(accepted()).await.len(), 1);
+    assert!(sender.round().await.is_err());
+    assert_eq!(sender.stems("archive"), ["stub/b"]);
+    assert_eq!(sender.stems("outbound"), ["aaa/a.md"]);
+}
+
 /// A script that keeps its file open, closes it in the middle, and takes its time.
 #[tokio::test]
 async fn a_slow_script_is_not_cut_off() {

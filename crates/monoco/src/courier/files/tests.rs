@@ -325,6 +325,64 @@ async fn until(mut met: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
+async fn after_a_failed_sync_what_was_written_since_is_written_again() {
+    let hub = Hub::new().await;
+    let old = hub.hear(["1"]).await;
+    let filer = settled(&hub).await;
+    let new = hub.hear(["2"]).await;
+    follow(&filer).await.unwrap();
+    let node = |id| fs::metadata(hub.path("inbound", id).unwrap()).unwrap().ino();
+    let before = (node(&old[0]), node(&new[0]));
+    // Held on to, so that the number is not given to the next file.
+    let _held = fs::File::open(hub.path("inbound", &new[0]).unwrap()).unwrap();
+
+    fs::remove_dir_all(hub.dropzone()).unwrap();
+    fs::write(hub.dropzone(), "in the way of a sync").unwrap();
+    let failed = filer.blocking(|filer, handle| filer.finish(handle)).await;
+    assert!(matches!(failed, Err(FilesError::Sync(_))), "{failed:?}");
+    assert_eq!(hub.store().filed().await.unwrap().change, 1, "nothing is noted");
+
+    fs::remove_file(hub.dropzone()).unwrap();
+    follow(&filer).await.unwrap();
+    sync(&filer).await;
+    assert_eq!(node(&old[0]), before.0, "that was on disk");
+    assert_ne!(node(&new[0]), before.1, "what can be read proves nothing");
+    assert_eq!(hub.store().filed().await.unwrap().change, 2);
+    assert_eq!(hub.index().lines().count(), 3);
+}
+
+#[tokio::test]
+async fn a_new_index_leaves_out_what_is_gone_but_for_the_last() {
+    let hub = Hub::new().await;
+    let ids = hub.hear(["1", "2", "3"]).await;
+    hub.end(&ids[0], ClaimStep::Complete).await;
+    hub.end(&ids[2], ClaimStep::Complete).await;
+    let filer = settled(&hub).await;
+    assert_eq!(hub.store().retire(0, 10, hub.center.now()).await.unwrap(), 2);
+    follow(&filer).await.unwrap();
+    assert_eq!(hub.names().len(), 1);
+    assert_eq!(hub.index().lines().count(), 4, "readers go on where they were");
+    filer.rebuild().await.unwrap();
+    let index = hub.index();
+    let named = ids.iter().filter(|id| index.contains(&id.to_string())).collect::<Vec<_>>();
+    // By the last number readers tell that this is the mailbox they know.
+    assert_eq!(named, [&ids[1], &ids[2]]);
+}
+
+#[tokio::test]
+async fn a_mailbox_that_is_thrown_away_comes_back() {
+    let hub = Hub::new().await;
+    hub.hear(["1", "2"]).await;
+    let filer = settled(&hub).await;
+    let whole = hub.names();
+    fs::remove_dir_all(hub.mailbox()).unwrap();
+    filer.check().await.unwrap();
+    follow(&filer).await.unwrap();
+    assert_eq!(hub.names(), whole);
+    assert_eq!(hub.index().lines().count(), 3);
+}
+
+#[tokio::test]
 async fn a_rebuild_makes_the_same_tree_again() {
     let hub = Hub::new().await;
     let ids = hub.hear_on("ci", "webhook", &["1", "2", "3"], &[b"log"]).await;
