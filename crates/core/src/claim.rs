@@ -451,8 +451,10 @@ mod tests {
         while let Hold::New { due } = claiming.state {
             waits.push(due.since(now).as_secs());
             now = due;
-            let claimed = claiming.claim(Holder::anonymous(), now, Term::DEFAULT, &Retry::CLAIM).unwrap();
-            let early = claimed.clone().claim(Holder::anonymous(), now, Term::DEFAULT, &Retry::CLAIM);
+            let claimed =
+                claiming.claim(Holder::anonymous(), now, Term::DEFAULT, &Retry::CLAIM).unwrap();
+            let early =
+                claimed.clone().claim(Holder::anonymous(), now, Term::DEFAULT, &Retry::CLAIM);
             assert!(early.is_err(), "held");
             let guard = Guard { epoch: Some(claimed.epoch), holder: Holder::anonymous() };
             claiming = claimed.fail(&guard, "no".into(), true, now, &Retry::CLAIM).unwrap();

@@ -143,7 +143,7 @@ pub enum BadSettings {
     )]
     BadSecret,
     /// A header can't be called that.
-    #[error("verify.hmac.{field}: {name:?} is not the name of a header")]
+    #[error("verify.{field}: {name:?} is not the name of a header")]
     HeaderName {
         /// Which setting.
         field: &'static str,
@@ -151,10 +151,10 @@ pub enum BadSettings {
         name: String,
     },
     /// One header for two things.
-    #[error("verify.hmac: header and timestamp_header must not be the same")]
+    #[error("verify: header and timestamp_header must not be the same")]
     SameHeader,
     /// The prefix does not fit into a header.
-    #[error("verify.hmac.prefix: want printable ASCII")]
+    #[error("verify.prefix: want printable ASCII")]
     Prefix,
     /// It is not a JSON pointer.
     #[error("map.{field}: {pointer:?} is not a JSON pointer; want one like /message/text")]

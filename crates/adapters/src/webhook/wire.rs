@@ -478,12 +478,12 @@ mod tests {
             (Verify::Standard, "hunter2 is not base64!", "openssl rand -base64 32"),
             (Verify::Standard, short, "openssl rand -base64 32"),
             (Verify::Standard, &format!("{SECRET} {short}"), "openssl rand -base64 32"),
-            (custom("x sig", "", None), "s", "verify.hmac.header: \"x sig\""),
-            (custom("", "", None), "s", "verify.hmac.header: \"\""),
-            (custom("x-sig", "", Some("é")), "s", "verify.hmac.timestamp_header: \"é\""),
+            (custom("x sig", "", None), "s", "verify.header: \"x sig\""),
+            (custom("", "", None), "s", "verify.header: \"\""),
+            (custom("x-sig", "", Some("é")), "s", "verify.timestamp_header: \"é\""),
             (custom("x-sig", "", Some("X-Sig")), "s", "must not be the same"),
-            (custom("x-sig", "a\nb", None), "s", "verify.hmac.prefix"),
-            (custom("x-sig", " a", None), "s", "verify.hmac.prefix"),
+            (custom("x-sig", "a\nb", None), "s", "verify.prefix"),
+            (custom("x-sig", " a", None), "s", "verify.prefix"),
         ] {
             let error = Signer::new(&verify, &Secret::new(secret)).unwrap_err().to_string();
             assert!(error.contains(want), "{verify:?}: {error}");

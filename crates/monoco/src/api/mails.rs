@@ -20,6 +20,9 @@ use crate::courier::check::Rebuilt;
 use crate::courier::files::FilesError;
 use crate::courier::locks::ClaimView;
 
+/// The route that may take long.
+pub const REBUILD: &str = "/api/v1/mailbox/rebuild";
+
 /// Most ids in one question about claims.
 const MAX_IDS: usize = 1_000;
 

@@ -21,6 +21,9 @@ pub const BODY: Duration = Duration::from_secs(30);
 /// How long an answer may take.
 pub const ANSWER: Duration = Duration::from_secs(60);
 
+/// How long it may take to write a whole mailbox again.
+pub const REBUILD: Duration = Duration::from_secs(3600);
+
 /// Connections at the same time. Further ones wait to be accepted.
 const CONNECTIONS: usize = 1024;
 

@@ -26,6 +26,7 @@ mod failure;
 mod mailbox;
 mod message;
 mod output;
+mod since;
 mod trace;
 
 /// One post office for people and AI agents

@@ -163,6 +163,7 @@ fn webhook(
     if enabled {
         wire::Signer::new(&settings.verify, &settings.secret)
             .map_err(|error| BadConfig::at(at, error.to_string()))?;
+        settings.map.check().map_err(|error| BadConfig::at(at, error.to_string()))?;
         if let Some(url) = &settings.send_to {
             egress::Target::parse(url, settings.allow_private)
                 .map_err(|error| BadConfig::at(key("send_to"), error.to_string()))?;

@@ -151,6 +151,10 @@ impl Drafts {
     fn round(&self, desk: &mut Desk, handle: &Handle) -> Result<Duration, DraftsError> {
         let mut hands = self.tree.hands()?;
         if !desk.started {
+            // So that whoever wants to send sees where to.
+            for provider in self.providers().keys() {
+                hands.shelf(OUTBOUND, provider, true)?;
+            }
             desk.unsent = self.found_sending(&hands)?;
             desk.started = true;
         }

@@ -423,13 +423,19 @@ fn check_files(home: &Path, wrong: &mut Vec<String>) {
 
 /// Everything that happened.
 pub fn events(courier: &Courier) -> Vec<Value> {
+    try_events(courier).unwrap()
+}
+
+/// Fails when the courier is gone before it has answered.
+pub fn try_events(courier: &Courier) -> io::Result<Vec<Value>> {
     let mut all = Vec::new();
     let mut after = 0;
     loop {
-        let page = courier.get(&format!("/api/v1/events?after={after}&limit=1000")).ok();
+        let path = format!("/api/v1/events?after={after}&limit=1000");
+        let page = courier.try_request("GET", &path, None)?.ok();
         let events = page["events"].as_array().unwrap();
         if events.is_empty() {
-            return all;
+            return Ok(all);
         }
         all.extend(events.iter().cloned());
         after = page["last"].as_i64().unwrap();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use monoco_core::mail::{Entry, Mail, MailId, digest};
 use serde_json::{Value, json};
 
-use crate::acks::events;
+use crate::acks::try_events;
 use crate::common::{Answer, Courier, PATIENCE, Ran, cli};
 use crate::hooks::{Receiver, SECRET, body, configure};
 
@@ -181,25 +181,30 @@ impl Book {
     }
 
     /// What is wrong with what is stored and filed.
-    pub fn complaints(&self, courier: &Courier) -> Vec<String> {
+    fn complaints(&self, courier: &Courier) -> Vec<String> {
+        self.try_complaints(courier).unwrap()
+    }
+
+    /// Fails when the courier is gone before it has answered.
+    pub fn try_complaints(&self, courier: &Courier) -> io::Result<Vec<String>> {
         let mut wrong = self.lines().odd.clone();
-        let health = courier.get("/health").ok();
+        let health = courier.try_request("GET", "/health", None)?.ok();
         if health["mailbox"]["waiting_messages"] != 0 || !health["mailbox"]["error"].is_null() {
             wrong.push(format!("not everything is merged and filed: {}", health["mailbox"]));
         }
-        let mails = mails(courier);
+        let mails = mails(courier)?;
         let home = courier.home();
         let files = check_files(home, &mails, &mut wrong);
         self.check_messages(&files, &mut wrong);
         check_index(home, &mails, &mut wrong);
         self.check_claims(&mails, &mut wrong);
-        check_events(courier, &mails, &mut wrong);
+        check_events(courier, &mails, &mut wrong)?;
         wrong.extend(at_rest(home));
         let tmp = ["mailbox/.state/tmp", "dropzone/.tmp", "store/blobs/tmp"];
         for path in tmp.iter().flat_map(|dir| list(&home.join(dir))) {
             wrong.push(format!("{} was left behind", path.display()));
         }
-        wrong
+        Ok(wrong)
     }
 
     /// Every message that a provider was told of is in exactly one Mail.
@@ -304,19 +309,19 @@ fn settle(complaints: impl Fn() -> Vec<String>) {
 }
 
 /// All Mails that the courier knows of, as the workspace sees them.
-pub fn mails(courier: &Courier) -> BTreeMap<String, Value> {
+pub fn mails(courier: &Courier) -> io::Result<BTreeMap<String, Value>> {
     let mut all = BTreeMap::new();
     let mut cursor = String::new();
     loop {
         let path = format!("/api/v1/messages?workspace={WORKSPACE}&limit=1000{cursor}");
-        let page = courier.get(&path).ok();
+        let page = courier.try_request("GET", &path, None)?.ok();
         for mail in page["messages"].as_array().unwrap() {
             let id = mail["id"].as_str().unwrap().to_owned();
             assert!(all.insert(id, mail.clone()).is_none(), "listed twice: {mail}");
         }
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
-            None => return all,
+            None => return Ok(all),
         }
     }
 }
@@ -400,9 +405,13 @@ fn check_index(home: &Path, mails: &BTreeMap<String, Value>, wrong: &mut Vec<Str
 }
 
 /// Nothing became a Mail twice or was done twice.
-fn check_events(courier: &Courier, mails: &BTreeMap<String, Value>, wrong: &mut Vec<String>) {
+fn check_events(
+    courier: &Courier,
+    mails: &BTreeMap<String, Value>,
+    wrong: &mut Vec<String>,
+) -> io::Result<()> {
     let mut times = BTreeMap::<(String, String), usize>::new();
-    for event in events(courier) {
+    for event in try_events(courier)? {
         let kind = event["kind"].as_str().unwrap_or_default();
         if matches!(kind, "merged" | "completed" | "dead")
             && let Some(mail) = event["detail"]["mail"].as_str()
@@ -416,6 +425,7 @@ fn check_events(courier: &Courier, mails: &BTreeMap<String, Value>, wrong: &mut 
     for id in mails.keys().filter(|id| !times.contains_key(&((*id).clone(), "merged".into()))) {
         wrong.push(format!("{id} is a Mail, and nothing in the log says how it became one"));
     }
+    Ok(())
 }
 
 /// What a reader sees who looks while no courier runs: whatever is there is whole.
@@ -452,6 +462,15 @@ pub fn at_rest(home: &Path) -> Vec<String> {
         wrong.push(format!("locks.json is torn: {locks:?}"));
     }
     wrong
+}
+
+/// How many bytes of the index are surely on disk, as the courier has noted it.
+pub fn noted(home: &Path) -> u64 {
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let db = rusqlite::Connection::open_with_flags(home.join("store/monoco.db"), flags).unwrap();
+    let sql = "SELECT value FROM marks WHERE name = 'filed_index_bytes'";
+    let noted: i64 = db.query_row(sql, [], |row| row.get(0)).unwrap_or_default();
+    noted.unsigned_abs()
 }
 
 /// A courier, and whoever pushes to it, works for it and takes its answers.
@@ -590,7 +609,7 @@ impl Puller {
             let there = list(&self.0.join(".monoco/mailbox/inbox"));
             let there: BTreeSet<_> =
                 there.iter().filter_map(|path| Some(mail_of(&name(path))?.to_string())).collect();
-            for id in mails(courier).keys().filter(|id| !there.contains(*id)) {
+            for id in mails(courier).unwrap().keys().filter(|id| !there.contains(*id)) {
                 wrong.push(format!("{id} was not pulled: {said}"));
             }
             for path in list(&self.0.join(".monoco/mailbox")) {

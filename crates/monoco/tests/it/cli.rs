@@ -291,6 +291,8 @@ fn completions_are_for_real_shells() {
         assert!(script.contains("courier"), "{shell}");
     }
     let script = cli(empty.path(), &["completions", "bash"], "").ok();
-    let checked = Command::new("bash").args(["-n", "-c", &script]).status().unwrap();
+    let file = empty.path().join("completions.bash");
+    std::fs::write(&file, script).unwrap();
+    let checked = Command::new("bash").arg("-n").arg(file).status().unwrap();
     assert!(checked.success());
 }

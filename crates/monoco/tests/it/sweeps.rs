@@ -10,12 +10,14 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::acks::{Tracer, say};
-use crate::book::{Office, at_rest, list, mail_id, name};
+use crate::acks::{Dice, Tracer, say, times};
+use crate::book::{Office, Puller, at_rest, list, mail_id, mails, name, noted};
 use crate::common::{Courier, binary};
-use crate::crash::killing;
+use crate::crash::{killing, start_killing};
+use crate::faults::Disk;
 
 /// A call, and the file or directory of the home that it is on; anywhere, with `None`.
 type Call = (&'static str, Option<&'static str>);
@@ -29,6 +31,13 @@ fn points() -> Vec<u32> {
         Ok(most) => (1..=most.parse().unwrap()).collect(),
         Err(_) => FEW.to_vec(),
     }
+}
+
+/// The same, where the first few are enough.
+fn points_up_to(most: usize) -> Vec<u32> {
+    let all = points();
+    let most = if all == FEW { most } else { all.len() };
+    all.into_iter().take(most).collect()
 }
 
 /// How many homes are swept at the same time: mostly they wait.
@@ -216,4 +225,246 @@ fn killed_at_every_step_from_a_bad_draft_to_the_dead_letters() {
         })
     };
     sweep("bad-draft", 8, &calls, |_, _| (), send);
+}
+
+/// Files are brought to disk some seconds after they were written, and then that is
+/// noted.
+#[test]
+fn killed_while_files_are_synced_and_that_is_noted() {
+    let calls = [("syncfs", None), ("fsync", Some("store/monoco.db-wal"))];
+    let sync = |office: &mut Office, name: &str, ()| {
+        office.book.push(&office.courier, name)?.ok();
+        let (mail, pushed) = (mail_id(name), Instant::now());
+        office.until(|office| office.has("inbound/webhook", &mail))?;
+        office.until(|_| pushed.elapsed() > Duration::from_secs(3))
+    };
+    sweep("sync", 3, &calls, |_, _| (), sync);
+}
+
+/// A start finds files that are missing, changed, in the wrong place and half moved, and
+/// an index that may not be on disk; and is killed while it sets that right.
+#[test]
+fn killed_at_every_step_of_the_start_that_repairs_the_files() {
+    let calls = [
+        ("ftruncate", Some(INDEX)),
+        ("write", Some(INDEX)),
+        ("openat", Some(TMP)),
+        (RENAME, Some(INBOUND)),
+        (RENAME, Some(ARCHIVE)),
+        ("unlink,unlinkat", Some(TMP)),
+        ("unlink,unlinkat", Some(INBOUND)),
+        ("pwrite64", None),
+        ("fsync", None),
+    ];
+    let mut office = Office::open();
+    let mut points = BTreeMap::<Call, u32>::new();
+    let mut names = 0;
+    for call in calls {
+        for n in points_up_to(8) {
+            names += 1;
+            damage(&mut office, &format!("start-{names}"));
+            let started = start_killing(&office.home, call, n);
+            let through = started.is_ok_and(|mut courier| {
+                // Until it is all right, or it is dead.
+                while courier.is_alive() {
+                    if office.book.try_complaints(&courier).is_ok_and(|wrong| wrong.is_empty()) {
+                        return true;
+                    }
+                }
+                false
+            });
+            office.courier = Courier::start_in(&office.home);
+            office.book.check(&office.courier);
+            if through {
+                break;
+            }
+            *points.entry(call).or_default() += 1;
+        }
+    }
+    say(&format!("start: killed at {points:?}"));
+    for call in calls {
+        assert!(points.contains_key(&call), "there was no {call:?}");
+    }
+}
+
+/// Leaves a home with some Mails whose files are not as they should be, and no courier.
+fn damage(office: &mut Office, name: &str) {
+    // From then on the index is cut to what is on disk, and not made anew.
+    office.until(|office| noted(&office.home) > 0).unwrap();
+    let mails: Vec<_> = (0..4).map(|n| office.mail(&format!("{name}-{n}"))).collect();
+    for mail in &mails[2..] {
+        office.book.claim(&office.courier, mail).unwrap().ok();
+        office.book.complete(&office.courier, mail).unwrap().ok();
+        office.until(|office| office.has("archive/webhook", mail)).unwrap();
+    }
+    office.courier.kill();
+    let file = |dir: &str, mail: &str| {
+        let files = list(&office.home.join(dir));
+        files.into_iter().find(|path| self::name(path).contains(mail)).unwrap()
+    };
+    std::fs::remove_file(file(INBOUND, &mails[0])).unwrap();
+    let torn = file(INBOUND, &mails[1]);
+    std::fs::remove_file(&torn).unwrap();
+    std::fs::write(&torn, "half").unwrap();
+    let moved = file(ARCHIVE, &mails[2]);
+    std::fs::rename(&moved, office.home.join(INBOUND).join(self::name(&moved))).unwrap();
+    let copied = file(ARCHIVE, &mails[3]);
+    std::fs::copy(&copied, office.home.join(INBOUND).join(self::name(&copied))).unwrap();
+    std::fs::write(office.home.join(TMP).join("0"), "half").unwrap();
+    let index = office.home.join(INDEX);
+    let mut text = std::fs::read(&index).unwrap();
+    text.extend_from_slice(b"{\"seq\":");
+    std::fs::write(&index, text).unwrap();
+}
+
+/// A workspace is killed while it pulls, and pulls again.
+#[test]
+fn a_workspace_that_is_killed_while_it_pulls_has_every_mail_once() {
+    let inbox = ".monoco/mailbox/inbox";
+    let calls = [
+        ("mkdir", None),
+        ("link,linkat", None),
+        ("fsync", None),
+        ("write", None),
+        (RENAME, None),
+        ("openat", Some(inbox)),
+    ];
+    let mut office = Office::open();
+    let place = tempfile::tempdir().unwrap();
+    let mut points = BTreeMap::<Call, u32>::new();
+    let mut names = 0;
+    for call in calls {
+        // A new one for each kind, which has a lot to pull the first time.
+        let here = Puller::new(place.path().join(format!("{names}")));
+        for n in points_up_to(8) {
+            for _ in 0..2 {
+                names += 1;
+                office.mail(&format!("pull-{names}"));
+            }
+            let mut command = Command::new("strace");
+            command.args(["-f", "-qq", "-o", "/dev/null"]).args(killing(here.dir(), call, n));
+            command.arg(binary()).args(["mailbox", "sync", "--workspace"]).arg(here.dir());
+            let ran = command.env("MONOCO_HOME", &office.home).output().unwrap();
+            let wrong = here.complaints();
+            assert!(wrong.is_empty(), "{call:?} {n}: {wrong:#?}");
+            if ran.status.success() {
+                break;
+            }
+            *points.entry(call).or_default() += 1;
+            here.check(&office.courier);
+        }
+        here.check(&office.courier);
+    }
+    say(&format!("pull: killed at {points:?}"));
+    assert!(points.len() >= 4, "{points:?}");
+}
+
+/// Pushes, works and pulls until the power is cut.
+fn bustle(office: &Office, here: &Puller, names: &AtomicU64, cut: impl FnOnce()) {
+    let (book, courier) = (&office.book, &office.courier);
+    let (over, home) = (AtomicBool::new(false), &office.home);
+    let push = || {
+        let name = || format!("cut-{}", names.fetch_add(1, Ordering::Relaxed));
+        while book.push(courier, &name()).is_ok() {}
+    };
+    let work = || {
+        while let Ok(mails) = mails(courier) {
+            for (id, _) in mails.iter().filter(|(_, mail)| mail["status"] == "NEW").take(3) {
+                let claimed = book.claim(courier, id).is_ok_and(|answer| answer.status == 200);
+                let _ = claimed.then(|| book.complete(courier, id));
+            }
+        }
+    };
+    let pull = || {
+        while !over.load(Ordering::Relaxed) {
+            // It may fail while the disk goes away.
+            let _ = here.sync(home);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(push);
+        scope.spawn(push);
+        scope.spawn(work);
+        scope.spawn(pull);
+        cut();
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// What a power cut leaves. Files that were not yet on disk may be missing, empty or torn
+/// until the next start; but nobody takes one for a Mail, a workspace that has pulled
+/// something still has it, and when the start has caught up, everything is right.
+#[test]
+fn a_power_cut_on_the_way_of_mails_loses_nothing_that_was_told() {
+    let (mut dice, names) = (Dice::new(), AtomicU64::new(0));
+    let disk = Disk::ext4();
+    let mut office = Office::open_in(&disk.home());
+    let here = Puller::new(Path::new(&disk.place()).join("alpha"));
+    let (cuts, mut torn) = (times("MONOCO_CUTS", 6), 0);
+    for _ in 0..cuts {
+        let told = office.book.told();
+        bustle(&office, &here, &names, || {
+            while office.book.told() < told + 5 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(dice.below(700)));
+            disk.cut(&office.courier);
+        });
+        office.courier.kill();
+        disk.restore();
+        torn += at_rest(&office.home).len();
+        let wrong = here.complaints();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        // Without a courier, from whatever is there.
+        here.sync(&office.home).ok();
+        let wrong = here.complaints();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+
+        office.courier = Courier::start_in(&office.home);
+        office.book.insist(&office.courier);
+        office.book.check(&office.courier);
+        here.check(&office.courier);
+    }
+    let told = office.book.told();
+    say(&format!("{cuts} cuts, {told} messages, {torn} files were torn and written again"));
+}
+
+/// Once the courier has noted that files are on disk, they are: a cut then leaves them
+/// whole, also for those who look before the next start.
+#[test]
+fn a_power_cut_at_rest_leaves_every_file_whole() {
+    let cuts = times("MONOCO_CUTS", 6).div_ceil(2);
+    let disk = Disk::ext4();
+    let mut office = Office::open_in(&disk.home());
+    let here = Puller::new(Path::new(&disk.place()).join("alpha"));
+    for cut in 0..cuts {
+        let mails: Vec<_> = (0..5).map(|n| office.mail(&format!("rest-{cut}-{n}"))).collect();
+        for mail in &mails[3..] {
+            office.book.claim(&office.courier, mail).unwrap().ok();
+            office.book.complete(&office.courier, mail).unwrap().ok();
+            office.until(|office| office.has("archive/webhook", mail)).unwrap();
+        }
+        here.check(&office.courier);
+        let index = office.home.join(INDEX);
+        let length = |index: &Path| std::fs::metadata(index).unwrap().len();
+        office.until(|office| noted(&office.home) == length(&index)).unwrap();
+        let before = files_of(&office.home);
+        disk.cut(&office.courier);
+        office.courier.kill();
+        disk.restore();
+
+        let wrong = [at_rest(&office.home), here.complaints()].concat();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert_eq!(files_of(&office.home), before, "as it was");
+        office.courier = Courier::start_in(&office.home);
+        office.book.check(&office.courier);
+        here.check(&office.courier);
+        assert_eq!(office.courier.get("/health").ok()["mailbox"]["repaired"], 0);
+    }
+    say(&format!("{cuts} cuts at rest"));
+}
+
+/// The names of all Mails' files, and where they are.
+fn files_of(home: &Path) -> Vec<std::path::PathBuf> {
+    [INBOUND, ARCHIVE, DEADLETTER].iter().flat_map(|dir| list(&home.join(dir))).collect()
 }

@@ -17,6 +17,7 @@ use serde_json::json;
 use crate::cli::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, Format, note, print};
+use crate::cli::since;
 use crate::clock::wall_now;
 use crate::log;
 
@@ -91,7 +92,7 @@ pub fn run(context: &Context, args: Args) -> Result<(), Failure> {
         return Err(Failure::new(Exit::NotPossible, "there is no log yet")
             .hint("a courier in the foreground says it where it was started"));
     }
-    let since = args.since.map(|text| since(&text, wall_now())).transpose()?;
+    let since = args.since.map(|text| since::parse(&text, wall_now())).transpose()?;
     let adapter = args.adapter.map(|tunnel| tunnel.to_string());
     let filter = Filter { level: args.level, adapter, since };
     // Opened before the rest is read, so that nothing falls in between.
@@ -238,30 +239,6 @@ fn show(format: Format, entry: &str) -> Result<(), Failure> {
         (Format::Json, None) => print(&output::json_line(&json!({ "said": entry }))),
         _ => print(&output::shown_lines(entry)),
     }
-}
-
-/// A moment, a day, or how long ago.
-fn since(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
-    if let Ok(at) = Timestamp::from_rfc3339(text) {
-        return Ok(at);
-    }
-    if let Ok(at) = Timestamp::from_rfc3339(&format!("{text}T00:00:00Z")) {
-        return Ok(at);
-    }
-    let bad = || {
-        let message = "want a time such as 2026-02-06T20:45:00Z, a day, or 90s, 10m, 2h, 7d ago";
-        Failure::usage(format!("--since: {message}"))
-    };
-    let unit = text.chars().last().ok_or_else(bad)?;
-    let secs: i64 = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 86_400,
-        _ => return Err(bad()),
-    };
-    let count: u32 = text[..text.len() - 1].parse().map_err(|_| bad())?;
-    Ok(Timestamp::from_ms(now.ms().saturating_sub(i64::from(count) * secs * 1000)))
 }
 
 /// The growing end of a log, over its rotation.

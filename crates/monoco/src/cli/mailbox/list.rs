@@ -5,10 +5,11 @@ use monoco_core::mail::{Mail, MailId, preview};
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
+use super::Desk;
 use super::standings::{PAGE, Standings};
-use super::{Desk, since};
 use crate::cli::failure::Failure;
 use crate::cli::output::{self, Format, note, shown};
+use crate::cli::since;
 use crate::mailbox::inbox::{self, Named};
 use crate::mailbox::standing::Standing;
 use crate::mailbox::workspace::WorkspaceDir;

@@ -25,7 +25,6 @@ mod list;
 mod read;
 mod run;
 mod send;
-mod since;
 mod standings;
 mod sync;
 mod wait;

@@ -6,9 +6,10 @@ use monoco_core::mail::Entry;
 use monoco_core::rule::{Explained, Verdict};
 use serde_json::{Value, json};
 
-use super::{Desk, since};
+use super::Desk;
 use crate::cli::failure::Failure;
 use crate::cli::output::{self, Format, note, print, shown};
+use crate::cli::since;
 use crate::mailbox::sync::{Step, Summary, Wish, sync};
 use crate::mailbox::workspace::WorkspaceDir;
 
