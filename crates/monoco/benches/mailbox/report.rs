@@ -87,5 +87,5 @@ pub fn tenths(number: f64) -> String {
 
 /// How many times better.
 pub fn times(ratio: f64) -> String {
-    format!("{} ×", tenths(ratio))
+    if ratio < 1.0 { format!("{ratio:.2} ×") } else { format!("{} ×", tenths(ratio)) }
 }

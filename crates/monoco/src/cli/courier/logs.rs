@@ -341,24 +341,6 @@ stack backtrace
     }
 
     #[test]
-    fn since_is_a_time_a_day_or_how_long_ago() {
-        let now = Timestamp::from_rfc3339("2026-11-16T12:00:00Z").unwrap();
-        for (text, wanted) in [
-            ("2026-11-16T01:02:03Z", "2026-11-16T01:02:03.000Z"),
-            ("2026-11-15", "2026-11-15T00:00:00.000Z"),
-            ("90s", "2026-11-16T11:58:30.000Z"),
-            ("10m", "2026-11-16T11:50:00.000Z"),
-            ("2h", "2026-11-16T10:00:00.000Z"),
-            ("7d", "2026-11-09T12:00:00.000Z"),
-        ] {
-            assert_eq!(since(text, now).unwrap().rfc3339(), wanted, "{text}");
-        }
-        for bad in ["", "2", "h", "-2h", "2y", "2h30m", "é", "yesterday"] {
-            assert_eq!(since(bad, now).unwrap_err().exit, Exit::Usage, "{bad}");
-        }
-    }
-
-    #[test]
     fn a_tail_follows_over_rotation_and_emptying() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
