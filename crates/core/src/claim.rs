@@ -503,5 +503,9 @@ mod tests {
         assert_eq!(place(&[Deadletter, Claimed]), None);
         let untouched = Claiming::start(at(0));
         assert_eq!(resting_place([&untouched, &standing(Completed)]), Some(Place::Archive));
+        let revived = standing(Deadletter).revive(at(1)).unwrap();
+        assert_eq!(resting_place([&revived, &standing(Completed)]), None, "it is to be done again");
+        let rested = standing(Deadletter).lay_to_rest().unwrap();
+        assert_eq!(resting_place([&rested]), Some(Place::Archive));
     }
 }

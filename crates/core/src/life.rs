@@ -78,5 +78,10 @@ mod tests {
         assert_eq!(days(&[-HOUR, 2 * HOUR]), 0);
         let step = Life::start(Timestamp::from_ms(0)).go_on(Timestamp::from_ms(ten_years)).1;
         assert_eq!(step, Step::Jumped);
+        for (from, to) in [(i64::MIN, i64::MAX), (i64::MAX, i64::MIN), (0, i64::MAX)] {
+            let life = Life { noted_at: Timestamp::from_ms(from), lived_ms: i64::MAX };
+            let (life, step) = life.go_on(Timestamp::from_ms(to));
+            assert_eq!((life.lived_ms, step), (i64::MAX, Step::Jumped), "{from} {to}");
+        }
     }
 }

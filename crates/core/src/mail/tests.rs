@@ -345,7 +345,7 @@ fn a_bomb_does_not_go_off() {
         ("a key twice, quoted", "{\"a\": 1, a: 2}".to_owned()),
     ] {
         let read = from_yaml::<Value>(&bomb);
-        assert!(matches!(read, Err(BadMail::FrontMatter(_))), "{what}: {:.80?}", read);
+        assert!(matches!(read, Err(BadMail::FrontMatter(_))), "{what}: {read:.80?}");
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
-use super::tree::{Look, Tree};
+use super::tree::{Look, Looks, Tree};
 use crate::center::Center;
 
 /// Its name.
@@ -122,25 +122,32 @@ pub async fn run(center: Center, tree: Arc<Tree>, stop: CancellationToken) {
     }
 }
 
-/// Writes the claims, unless they are those that were written last.
-async fn write(
-    center: &Center,
-    tree: &Arc<Tree>,
-    written: &mut Option<Vec<ClaimView>>,
-) -> Result<(), Unwritten> {
+/// What was written last, and how the file looked then.
+type Written = Option<(Vec<ClaimView>, Option<Looks>)>;
+
+/// Writes the claims, unless they are those that were written last and nobody has been
+/// at the file since.
+async fn write(center: &Center, tree: &Arc<Tree>, written: &mut Written) -> Result<(), Unwritten> {
     let claims = center.store().open_claims(MOST).await?;
     let locks: Vec<_> = claims.iter().map(ClaimView::from).collect();
-    if written.as_ref() == Some(&locks) {
-        return Ok(());
-    }
     let text = json!({"version": 1, "written_at": center.now().rfc3339(), "locks": locks});
+    let left = written.take().filter(|(last, _)| *last == locks).map(|(_, looks)| looks);
     let tree = Arc::clone(tree);
     let put = tokio::task::spawn_blocking(move || {
         let hands = tree.hands()?;
-        hands.put(&hands.state()?, NAME, format!("{text}\n").as_bytes(), Look::OURS)
+        let state = hands.state()?;
+        let there = state.look(NAME)?;
+        if there.is_some() && left == Some(there) {
+            return Ok(there);
+        }
+        // On disk before it appears: readers have nothing else to go by, not even after a
+        // power cut.
+        let look = Look { synced: true, ..Look::OURS };
+        hands.put(&state, NAME, format!("{text}\n").as_bytes(), look)?;
+        state.look(NAME)
     });
-    put.await.unwrap_or_else(|error| Err(io::Error::other(error)))?;
-    *written = Some(locks);
+    let looks = put.await.unwrap_or_else(|error| Err(io::Error::other(error)))?;
+    *written = Some((locks, looks));
     Ok(())
 }
 

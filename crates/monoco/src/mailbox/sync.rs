@@ -24,6 +24,9 @@ use super::{MailboxError, at, names, sync_dir};
 /// How many Mails are pulled before the cursor is written.
 const BATCH: u64 = if cfg!(test) { 100 } else { 4_000 };
 
+/// Up to how many files are brought to disk one by one.
+const FEW: usize = if cfg!(test) { 10 } else { 50 };
+
 /// How many lines are read before progress is reported.
 const BEAT: u64 = 2_000;
 
@@ -113,9 +116,8 @@ pub fn sync(
         inbox,
         summary: Summary::default(),
         refused: Vec::new(),
-        copies: Vec::new(),
+        fresh: Vec::new(),
         names: Vec::new(),
-        unsettled: 0,
     };
     let resumed = if wish.full { Resumed::After(0) } else { index.resume(&before)? };
     let Resumed::After(after) = resumed else { return Ok(Summary::default()) };
@@ -142,7 +144,7 @@ pub fn sync(
             (round.tell)(Step::Progress(lines));
         }
         // Reading from the start must not take the cursor back in between.
-        if round.unsettled >= BATCH && cursor.seq >= before.seq {
+        if round.fresh.len() as u64 >= BATCH && cursor.seq >= before.seq {
             round.settle(&cursor, &before)?;
         }
     }
@@ -163,9 +165,9 @@ struct Round<'a> {
     inbox: PathBuf,
     summary: Summary,
     refused: Vec<Refused>,
-    copies: Vec<PathBuf>,
+    /// What was pulled and may not be on disk yet.
+    fresh: Vec<PathBuf>,
     names: Vec<String>,
-    unsettled: u64,
 }
 
 /// How a Mail came into the inbox.
@@ -216,8 +218,7 @@ impl Round<'_> {
         let target = self.inbox.join(&entry.file);
         // A name in the index becomes a path here, so it must be one that we make.
         let ours = entry.file == entry.id.file(entry.received_at);
-        if ours && target.symlink_metadata().is_ok() {
-            self.keep_present(entry, &target)?;
+        if ours && target.symlink_metadata().is_ok() && self.keep_present(entry, &target)? {
             return Ok(());
         }
         if wish.ask && !(self.tell)(Step::Ask(entry)) {
@@ -253,11 +254,7 @@ impl Round<'_> {
                     match took {
                         Took::Moved => continue,
                         Took::Present => self.summary.present += 1,
-                        Took::Linked => self.pulled(entry, &target),
-                        Took::Copied => {
-                            self.copies.push(target.clone());
-                            self.pulled(entry, &target);
-                        }
+                        Took::Linked | Took::Copied => self.pulled(entry, &target),
                     }
                 }
             }
@@ -291,7 +288,7 @@ impl Round<'_> {
     fn pulled(&mut self, entry: &Entry, path: &Path) {
         self.summary.pulled += 1;
         if !self.wish.dry_run {
-            self.unsettled += 1;
+            self.fresh.push(path.to_owned());
             self.names.push(entry.file.clone());
         }
         (self.tell)(Step::Pulled { entry, path });
@@ -305,21 +302,40 @@ impl Round<'_> {
         self.warn(words);
     }
 
-    /// A file of that name is there. It is the Mail's, or the user's own by now.
-    fn keep_present(&mut self, entry: &Entry, target: &Path) -> Result<(), MailboxError> {
+    /// A file of that name is there. It is the Mail's, or the user's own by now. What a
+    /// power cut has torn is removed, to be pulled again. Returns whether it stays.
+    fn keep_present(&mut self, entry: &Entry, target: &Path) -> Result<bool, MailboxError> {
+        // Where everything is looked at again, what the courier has, too, is not read.
+        let shared = |about: fs::Metadata| about.nlink() > 1 && about.len() > 0;
+        let linked = self.wish.full && target.symlink_metadata().is_ok_and(shared);
+        if !linked && !self.wish.dry_run {
+            let bytes = tree::read(target).map_err(at(target))?;
+            if bytes.as_deref().is_some_and(|bytes| self.is_torn(entry, bytes)) {
+                fs::remove_file(target).map_err(at(target))?;
+                return Ok(false);
+            }
+            if bytes.is_none_or(|bytes| digest(&bytes) != entry.sha256) {
+                self.warn(format!(
+                    "{} was changed and is left alone; remove it and sync --full to get it again",
+                    target.display()
+                ));
+            }
+        }
         self.summary.present += 1;
-        let linked = target.symlink_metadata().is_ok_and(|about| about.nlink() > 1);
-        if linked || self.wish.dry_run {
-            return Ok(());
+        Ok(true)
+    }
+
+    /// Whether a file is only the beginning of the Mail's, or nothing at all: nobody edits
+    /// it like that.
+    fn is_torn(&self, entry: &Entry, bytes: &[u8]) -> bool {
+        if digest(bytes) == entry.sha256 {
+            return false;
         }
-        let bytes = tree::read(target).map_err(at(target))?;
-        if bytes.is_none_or(|bytes| digest(&bytes) != entry.sha256) {
-            self.warn(format!(
-                "{} was changed and is left alone; remove it and sync --full to get it again",
-                target.display()
-            ));
-        }
-        Ok(())
+        // Some file systems have zeros where nothing was written.
+        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+        let whole = || self.tree.find(entry);
+        end == 0
+            || matches!(whole(), Ok(Found::Here { bytes: all, .. }) if all.starts_with(&bytes[..end]))
     }
 
     fn warn(&mut self, words: String) {
@@ -331,13 +347,8 @@ impl Round<'_> {
         if self.wish.dry_run {
             return Ok(());
         }
-        for copy in self.copies.drain(..) {
-            File::open(&copy).and_then(|file| file.sync_all()).map_err(at(&copy))?;
-        }
-        if self.unsettled > 0 {
-            sync_dir(&self.inbox)?;
-            self.unsettled = 0;
-        }
+        bring_to_disk(&self.inbox, &self.fresh)?;
+        self.fresh.clear();
         if self.wish.provider.is_some() {
             return Ok(());
         }
@@ -347,6 +358,31 @@ impl Round<'_> {
         }
         cursor.save(&self.here.cursor())
     }
+}
+
+/// Brings what was pulled to disk. A link has the courier's bytes, which it may not have
+/// brought there yet, and the cursor would outlive them.
+fn bring_to_disk(inbox: &Path, fresh: &[PathBuf]) -> Result<(), MailboxError> {
+    if fresh.len() > FEW {
+        return sync_all(inbox);
+    }
+    for path in fresh {
+        match File::open(path).and_then(|file| file.sync_all()) {
+            // The user is quicker than we are.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            synced => synced.map_err(at(path))?,
+        }
+    }
+    if fresh.is_empty() { Ok(()) } else { sync_dir(inbox) }
+}
+
+/// Brings a whole file system to disk, which costs less than many files one by one.
+fn sync_all(dir: &Path) -> Result<(), MailboxError> {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    File::open(dir).and_then(|dir| Ok(rustix::fs::syncfs(dir)?)).map_err(at(dir))?;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    rustix::fs::sync();
+    Ok(())
 }
 
 /// The text of a Mail's file that is known to be as it was written.

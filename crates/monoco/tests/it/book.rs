@@ -600,6 +600,20 @@ impl Puller {
         wrong
     }
 
+    /// Whether what it shows without a courier can be read, and its cursor, too.
+    #[track_caller]
+    pub fn lists_only_what_is_whole(&self, home: &Path) {
+        let here = ["--workspace", self.0.to_str().unwrap()];
+        let list = [&["mailbox", "list", "--all", "--format", "id"][..], &here].concat();
+        let ids = cli(home, &list, "").ok();
+        let read = [&["mailbox", "read", "-", "--content"][..], &here].concat();
+        if !ids.is_empty() {
+            assert!(cli(home, &read, &ids).ok().contains("about"));
+        }
+        let wrong = self.complaints();
+        assert!(!wrong.iter().any(|it| it.contains("cursor")), "{wrong:#?}");
+    }
+
     /// Waits until it has every Mail that there is, once and whole.
     #[track_caller]
     pub fn check(&self, courier: &Courier) {

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::common::{Courier, PATIENCE, binary, raw};
-use crate::hooks::{SECRET, body, config, configure, signed_at};
+use crate::hooks::{SECRET, body, config, configure, seconds, signed_at};
 
 /// A home whose courier believes a clock that we set.
 struct Machine {
@@ -55,8 +55,7 @@ fn library() -> PathBuf {
 /// A Mail that is pushed when the machine's clock is `ahead` of ours.
 fn mail(courier: &Courier, id: &str, ahead: u64) -> String {
     let said = body(id, id, "ann", "tick").to_string();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let headers = signed_at(SECRET, said.as_bytes(), now + ahead);
+    let headers = signed_at(SECRET, said.as_bytes(), seconds() + ahead);
     raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, said.as_bytes()).unwrap().ok();
     let session = |answer: &serde_json::Value| {
         let mails = answer["messages"].as_array().unwrap();

@@ -49,8 +49,14 @@ pub fn body(id: &str, session: &str, from: &str, text: &str) -> Value {
 
 /// The headers that sign a body now.
 pub fn signed(secret: &str, body: &[u8]) -> Vec<(String, String)> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    signed_at(secret, body, now)
+    signed_at(secret, body, seconds())
+}
+
+/// The seconds since 1970, as the machine's clock says.
+pub fn seconds() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "a provider has a clock of its own")]
+    let now = SystemTime::now();
+    now.duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
 /// The headers that sign a body at a time.
@@ -76,9 +82,14 @@ pub fn signed_at(secret: &str, body: &[u8], secs: u64) -> Vec<(String, String)> 
 impl Courier {
     /// Where its webhooks are.
     pub fn webhooks(&self) -> SocketAddr {
-        let text = std::fs::read_to_string(self.home().join("run/courier.json")).unwrap();
-        let running: Value = serde_json::from_str(&text).unwrap();
-        running["webhook_address"].as_str().unwrap().parse().unwrap()
+        self.try_webhooks().unwrap()
+    }
+
+    /// Fails when its home can't be read.
+    fn try_webhooks(&self) -> std::io::Result<SocketAddr> {
+        let text = std::fs::read_to_string(self.home().join("run/courier.json"))?;
+        let running: Value = serde_json::from_str(&text)?;
+        Ok(running["webhook_address"].as_str().unwrap().parse().unwrap())
     }
 
     /// Pushes a body to the tunnel `ci`, signed.
@@ -90,7 +101,7 @@ impl Courier {
     pub fn try_push(&self, body: &Value) -> std::io::Result<Answer> {
         let body = body.to_string();
         let headers = signed(SECRET, body.as_bytes());
-        raw(self.webhooks(), "POST", "/webhooks/ci", &headers, body.as_bytes())
+        raw(self.try_webhooks()?, "POST", "/webhooks/ci", &headers, body.as_bytes())
     }
 
     /// Says something through the webhook, and sees that it is kept.

@@ -2,12 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::common::{Courier, PATIENCE, raw};
-use crate::hooks::{Receiver, SECRET, body, config, courier, signed, signed_at};
+use crate::hooks::{Receiver, SECRET, body, config, courier, seconds, signed, signed_at};
 
 #[test]
 fn a_burst_becomes_one_mail_that_keeps_every_message() {
@@ -133,7 +133,7 @@ fn what_is_kept_and_not_merged_survives_a_kill_and_is_merged_after_it() {
 fn who_is_not_verified_is_not_heard() {
     let courier = courier(&config(100));
     let said = body("evt-1", "room", "eve", "let me in").to_string();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let now = seconds();
     let good = signed(SECRET, said.as_bytes());
     let without =
         |name: &str| good.iter().filter(|(key, _)| key != name).cloned().collect::<Vec<_>>();

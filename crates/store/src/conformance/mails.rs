@@ -632,14 +632,13 @@ fn fits(row: &MailRow, query: &MailQuery, claims: &BTreeMap<MailId, ClaimState>)
 pub(crate) async fn mails_are_listed_by_every_filter_and_both_ways(home: &dyn Home) {
     let store = &*home.open().await;
     let late = hold(store, "eve", "late Apple", 0).await;
-    for n in 0..12_i64 {
-        let (author, text) =
-            (["ann", "Bob"][n as usize % 2], ["apple", "PEAR", "fig"][n as usize % 3]);
+    for (n, now) in (100..).step_by(10).take(12).enumerate() {
+        let (author, text) = (["ann", "Bob"][n % 2], ["apple", "PEAR", "fig"][n % 3]);
         let mut keep = says(&n.to_string(), author, text);
-        keep.provider = ["lark", "slack", "lark"][n as usize % 3].to_owned();
+        keep.provider = ["lark", "slack", "lark"][n % 3].to_owned();
         keep.said.title = (n % 4 == 0).then(|| "Übersicht".to_owned());
-        hear(store, keep, 100 + n * 10).await;
-        merge(store, 105 + n * 10).await;
+        hear(store, keep, now).await;
+        merge(store, now + 5).await;
     }
     // Let in last: the oldest by time has the largest number.
     contact(store, &endpoint("eve", "wary"), Level::Friend).await;
