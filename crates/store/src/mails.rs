@@ -131,7 +131,7 @@ pub trait Mails: Send + Sync {
     async fn keep(&self, batch: Vec<Keep>, now: Timestamp) -> Vec<Result<Keeping, StoreError>>;
 
     /// Merges at most `limit` windows that are over into Mails, each in the
-    /// transaction that takes its messages away. Returns how many there were.
+    /// transaction that takes its messages away. Returns how many were merged.
     async fn merge(
         &self,
         merging: Arc<Merging>,

@@ -501,6 +501,12 @@ impl Office {
         Self { courier, book, receiver, home: home.to_owned(), _dir: None }
     }
 
+    /// One in a home that somebody has made, which is removed when the test ends.
+    pub fn resume(home: PathBuf, receiver: Receiver, dir: tempfile::TempDir) -> Self {
+        let courier = Courier::start_in(&home);
+        Self { courier, book: Book::default(), receiver, home, _dir: Some(dir) }
+    }
+
     /// Ends the courier the hard way, and starts another.
     pub fn restart(&mut self) {
         self.courier.kill();

@@ -12,6 +12,7 @@ mod common;
 mod crash;
 mod daemon;
 mod faults;
+mod files;
 mod hooks;
 mod judges;
 mod mails;
