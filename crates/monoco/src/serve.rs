@@ -94,6 +94,8 @@ pub enum StartError {
 /// [`StartError`], when it does not get that far.
 pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), StartError> {
     let Options { home, config: source, log } = options;
+    // Whatever is made here, also by the store, is for the user alone.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     home.create()?;
     let config = Arc::new(source.load()?);
     log.set_level(config.log_level);

@@ -43,7 +43,7 @@ type Rates = [f64; 2];
 pub fn measure(plan: &Plan, large: Population, report: &mut Report) -> Result<()> {
     let (office, mails) = (large.office(), large.index.lines.clone());
     let rounds = plan.rounds.min(mails.len() / FEW);
-    settle();
+    settle(&office)?;
     let mut theirs = Vec::new();
     for agents in AGENTS {
         let few = their_cycles(plan, agents, &office, &mails[..rounds * FEW], rounds)?;

@@ -7,8 +7,16 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::common::Result;
+use crate::common::resources::cpu_share;
 use crate::common::running::Running;
 use crate::hook::SECRET;
+
+/// Processor time per second below which an office is idle, and how long that is watched.
+const IDLE: f64 = 0.02;
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// How long it may take to become so.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A post office that is running.
 #[derive(Clone, Debug)]
@@ -51,10 +59,15 @@ pub fn courier(below: &Path, window: Duration) -> Result<Running> {
     Running::start(home)
 }
 
-/// Brings everything to the disk, so that what was prepared is not written back while
-/// something else is measured.
-pub fn settle() {
+/// Brings everything to the disk and waits until the office is idle, so that what was
+/// prepared is not finished while something else is measured: files are written back, and
+/// a courier looks through all of them after its start.
+pub fn settle(office: &Office) -> Result<()> {
     rustix::fs::sync();
+    let idle = || Ok(cpu_share(office.pid, GLANCE)? < IDLE);
+    let waited = until("the office is idle", PATIENCE, idle)?;
+    eprintln!("idle after {:.1} s", waited.as_secs_f64());
+    Ok(())
 }
 
 /// Looks until it is so, and says how long that took.

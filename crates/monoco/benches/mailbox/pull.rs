@@ -39,7 +39,7 @@ pub fn measure(plan: &Plan, population: Population, report: &mut Report) -> Resu
     let mails = population.index.lines.len();
     report.heading(&format!("{} Mails, {FILTERS} filters", thousands(mails as f64)));
 
-    settle();
+    settle(&population.office())?;
     // Ours and theirs side by side, one workspace each.
     let (ours, theirs) = (work.path().join("ours"), work.path().join("theirs"));
     for (name, filters, pulled) in [

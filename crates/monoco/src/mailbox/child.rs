@@ -70,6 +70,7 @@ pub struct Child {
 struct Log {
     file: File,
     left: u64,
+    cut: bool,
 }
 
 /// Starts a command.
@@ -184,18 +185,17 @@ impl Log {
         }
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        Ok(Self { file, left: MAX_LOG })
+        Ok(Self { file, left: MAX_LOG, cut: false })
     }
 
     fn write(&mut self, bytes: &[u8]) {
         let fits = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         // A full disk must not end the work.
         let _ = self.file.write_all(&bytes[..fits]);
-        if self.left > 0 && fits < bytes.len() {
+        self.left -= fits as u64;
+        if fits < bytes.len() && !std::mem::replace(&mut self.cut, true) {
             let _ = self.file.write_all(b"\n[cut after 10 MiB]\n");
-            self.left = 0;
         }
-        self.left = self.left.saturating_sub(fits as u64);
     }
 }
 

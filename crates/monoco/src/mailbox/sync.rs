@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use monoco_core::mail::{self, Entry, digest};
 use monoco_core::rule::{Candidate, Explained};
@@ -29,6 +30,11 @@ const FEW: usize = if cfg!(test) { 10 } else { 50 };
 
 /// How many lines are read before progress is reported.
 const BEAT: u64 = 2_000;
+
+/// How far behind the newest Mail one may be whose file is missing, to be looked for again:
+/// it was removed by hand, or a power cut came before it. What was thrown away by age is
+/// older, or does not come back.
+const MISSING: Duration = Duration::from_secs(2 * 86_400);
 
 /// What is to be pulled.
 #[derive(Clone, Debug, Default)]
@@ -116,6 +122,8 @@ pub fn sync(
         inbox,
         summary: Summary::default(),
         refused: Vec::new(),
+        missing: Vec::new(),
+        newest: Timestamp::default(),
         fresh: Vec::new(),
         names: Vec::new(),
     };
@@ -165,6 +173,10 @@ struct Round<'a> {
     inbox: PathBuf,
     summary: Summary,
     refused: Vec<Refused>,
+    /// Mails that should have a file and have none, and when they came.
+    missing: Vec<(Refused, Timestamp)>,
+    /// When the newest Mail came.
+    newest: Timestamp,
     /// What was pulled and may not be on disk yet.
     fresh: Vec<PathBuf>,
     names: Vec<String>,
@@ -192,6 +204,7 @@ impl Round<'_> {
         if !same || self.wish.full || before.refused.is_empty() {
             return Ok(before.refused.iter().map(|refused| refused.seq).collect());
         }
+        let gone = self.summary.gone;
         for refused in &before.refused {
             let line = index.line_at(refused.line)?;
             if let Some(entry) = line.and_then(|line| line.entry)
@@ -200,6 +213,8 @@ impl Round<'_> {
                 self.look_at(&entry, refused.line)?;
             }
         }
+        // That was said before.
+        self.summary.gone = gone;
         index.resume(before)?;
         Ok(BTreeSet::new())
     }
@@ -209,6 +224,7 @@ impl Round<'_> {
         if wish.provider.as_deref().is_some_and(|provider| provider != entry.id.provider()) {
             return Ok(());
         }
+        self.newest = self.newest.max(entry.received_at);
         let old = wish.since.is_some_and(|since| entry.received_at < since);
         let mut found = None;
         if old || !self.matches(entry, &mut found) {
@@ -239,7 +255,7 @@ impl Round<'_> {
                 }
             };
             match file {
-                Found::Gone => self.summary.gone += 1,
+                Found::Gone => self.miss(entry, line),
                 Found::Changed(path) => {
                     let words = "was changed by hand and is not taken; `monoco courier rebuild` \
                                  writes it again";
@@ -260,7 +276,7 @@ impl Round<'_> {
             }
             return Ok(());
         }
-        self.summary.gone += 1;
+        self.miss(entry, line);
         Ok(())
     }
 
@@ -300,6 +316,18 @@ impl Round<'_> {
             self.refused.push(Refused { seq: entry.seq, line });
         }
         self.warn(words);
+    }
+
+    fn miss(&mut self, entry: &Entry, line: u64) {
+        self.summary.gone += 1;
+        self.missing.push((Refused { seq: entry.seq, line }, entry.received_at));
+    }
+
+    /// The Mails that are to be looked at again next time.
+    fn again(&self) -> Vec<Refused> {
+        let lately = |at: &Timestamp| self.newest.since(*at) <= MISSING;
+        let missing = self.missing.iter().filter(|(_, at)| lately(at)).map(|(it, _)| *it);
+        self.refused.iter().copied().chain(missing).take(MAX_REFUSED).collect()
     }
 
     /// A file of that name is there. It is the Mail's, or the user's own by now. What a
@@ -352,7 +380,7 @@ impl Round<'_> {
         if self.wish.provider.is_some() {
             return Ok(());
         }
-        let cursor = Cursor { refused: self.refused.clone(), ..cursor.clone() };
+        let cursor = Cursor { refused: self.again(), ..cursor.clone() };
         if cursor == *before {
             return Ok(());
         }

@@ -103,7 +103,11 @@ pub fn locate(desk: &Desk<'_>, text: &str) -> Result<Located, Failure> {
             Err(Failure::new(Exit::NotPossible, message)
                 .hint("`monoco courier rebuild` writes it again"))
         }
-        Found::Gone => Err(no_such(&format!("the file of {id} was thrown away by age"))),
+        Found::Gone => {
+            let message = format!("{id} has no file: it was thrown away by age, or removed");
+            Err(Failure::new(Exit::NotPossible, message)
+                .hint("`monoco courier rebuild` writes what was removed by hand again"))
+        }
     }
 }
 
