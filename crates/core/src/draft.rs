@@ -314,14 +314,17 @@ impl Draft {
 /// The file of a draft with what became of it, in its front matter. What was there
 /// stays as it was.
 ///
-/// A draft that somebody has damaged meanwhile gets a front matter of its own.
+/// Where it can't be added, because somebody has damaged the draft meanwhile or has
+/// written it in another style, it stands before it in a front matter of its own.
 pub fn with_outcome(file: &str, outcome: &Value) -> String {
     let added = front_matter(&[("outcome", outcome.clone())]);
     let Ok((front, _)) = read::split(file) else { return format!("{added}{file}") };
     let lines = added.trim_start_matches("---\n").trim_end_matches("\n---\n\n");
     let (before, after) = file.split_at(front.end);
     let gap = if before.ends_with('\n') { "" } else { "\n" };
-    format!("{before}{gap}{lines}\n{after}")
+    let text = format!("{before}{gap}{lines}\n{after}");
+    // A front matter in braces takes no further line.
+    if self::outcome(&text).as_ref() == Some(outcome) { text } else { format!("{added}{file}") }
 }
 
 /// What became of a draft, when its file says so.
@@ -572,7 +575,11 @@ mod tests {
             assert!(file.ends_with(&archived[body..]), "{archived}");
             assert!(archived.starts_with(&file[..read::split(file).unwrap().0.end]), "{archived}");
         }
-        assert!(with_outcome("rubbish", &outcome).ends_with("---\n\nrubbish"));
+        for other in ["rubbish", "---\n{to: ann}\n---\nhello"] {
+            let archived = with_outcome(other, &outcome);
+            assert_eq!(super::outcome(&archived), Some(outcome.clone()), "{archived}");
+            assert!(archived.ends_with(&format!("---\n\n{other}")), "{archived}");
+        }
     }
 
     proptest! {

@@ -25,7 +25,8 @@
 //! * [`event`]: what happened, for anyone who wants to know.
 //! * [`pulse`]: how a tunnel is.
 //! * [`life`]: how long the hub has lived, for what is thrown away by age.
-//! * [`cursor`], [`json`], [`time`]: where a page ends; what JSON we take; when.
+//! * [`cursor`], [`json`], [`yaml`], [`time`]: where a page ends; what JSON and YAML we
+//!   take; when.
 
 pub mod claim;
 pub mod contact;
@@ -51,3 +52,4 @@ pub mod route;
 pub mod rule;
 pub mod session;
 pub mod time;
+pub mod yaml;

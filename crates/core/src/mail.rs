@@ -32,6 +32,7 @@ use crate::did::{Did, TunnelId};
 use crate::heard::{Artifact, Person, Said, Session};
 use crate::object::ObjId;
 use crate::time::{Timestamp, rfc3339, rfc3339_maybe};
+use crate::yaml;
 
 /// The MIME type of a Mail's text.
 pub const FORMAT: &str = "text/markdown";
@@ -518,7 +519,7 @@ pub fn split(file: &str) -> Option<(&str, &str)> {
 ///
 /// [`BadMail::FrontMatter`], with the place.
 pub fn from_yaml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, BadMail> {
-    serde_saphyr::from_str_with_options(text, yaml_options())
+    serde_saphyr::from_str_with_options(text, yaml::bounded(16, MAX_NODES, MAX_FRONT_MATTER))
         .map_err(|error| BadMail::FrontMatter(error.to_string()))
 }
 
@@ -568,25 +569,6 @@ pub fn preview(text: &str) -> String {
 /// many attachments is long, a bomb is longer.
 const MAX_FRONT_MATTER: usize = 8 << 20;
 const MAX_NODES: usize = 600_000;
-
-fn yaml_options() -> serde_saphyr::Options {
-    serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_depth: 16,
-            flow_nesting_limit: 16,
-            max_nodes: MAX_NODES,
-            max_events: 2 * MAX_NODES,
-            max_anchors: 0,
-            max_aliases: 0,
-            max_documents: 1,
-            max_merge_keys: 0,
-            max_total_scalar_bytes: MAX_FRONT_MATTER,
-        },
-        with_snippet: false,
-        strict_booleans: true,
-        reject_unsupported_tags: true,
-    }
-}
 
 /// JSON on one line, which YAML also reads, with everything escaped that ends a line
 /// somewhere, or turns text around, or is not for YAML.

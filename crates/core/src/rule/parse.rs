@@ -5,6 +5,7 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value};
 
 use super::{Filters, Folded, MAX_DEPTH, MAX_RULES, Rule};
+use crate::yaml::bounded;
 
 /// The types of rules there are.
 pub const KINDS: [&str; 13] = [
@@ -100,22 +101,7 @@ pub fn yaml(text: &str) -> Result<Value, BadRule> {
         return Err(bad("rules", format!("{} bytes; {MAX_YAML} is the most", text.len())));
     }
     let deep = 2 * MAX_DEPTH + 8;
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_depth: deep,
-            flow_nesting_limit: deep,
-            max_nodes: MAX_NODES,
-            max_events: 2 * MAX_NODES,
-            max_anchors: 0,
-            max_aliases: 0,
-            max_documents: 1,
-            max_merge_keys: 0,
-            max_total_scalar_bytes: MAX_YAML,
-        },
-        with_snippet: false,
-        strict_booleans: true,
-        reject_unsupported_tags: true,
-    };
+    let options = bounded(deep, MAX_NODES, MAX_YAML);
     serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| bad("YAML", error.to_string()))
 }

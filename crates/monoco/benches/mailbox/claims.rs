@@ -76,6 +76,7 @@ pub fn measure(plan: &Plan, large: Population, report: &mut Report) -> Result<()
             for (seen, took) in seen.iter_mut().zip(took) {
                 seen.push((plan.rounds * FEW) as f64 / took.as_secs_f64());
             }
+            eprintln!("{agents} agents, turn {turn}, few and many: {seen:.0?}");
         }
         let ours: Rates = seen.map(|rates| median(rates).unwrap_or_default());
         let who = if agents == 1 { "1 agent".to_owned() } else { format!("{agents} agents") };

@@ -58,10 +58,10 @@ impl Plan {
             seconds: 60,
             mails: 100_000,
             fresh: 1_000,
-            rounds: 20,
+            rounds: 40,
         };
         if args.quick {
-            Self { repeats: 1, seconds: 10, mails: 5_000, fresh: 200, rounds: 5, ..full }
+            Self { repeats: 1, seconds: 10, mails: 5_000, fresh: 200, rounds: 20, ..full }
         } else {
             full
         }

@@ -191,19 +191,7 @@ struct NamesTunnel {
 
 /// Reads YAML, bounded in size and depth, without anchors and aliases.
 fn yaml<T: Default + DeserializeOwned>(text: &str) -> Result<T, BadConfig> {
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_depth: 16,
-            flow_nesting_limit: 16,
-            max_nodes: 50_000,
-            max_events: 100_000,
-            max_anchors: 0,
-            max_aliases: 0,
-            max_documents: 1,
-            max_merge_keys: 0,
-        },
-        with_snippet: false,
-    };
+    let options = monoco_core::yaml::bounded(16, 50_000, 1 << 20);
     let read = serde_saphyr::from_str_with_options::<Option<T>>(text, options);
     Ok(read.map_err(|error| told(&error))?.unwrap_or_default())
 }

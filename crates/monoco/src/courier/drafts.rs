@@ -259,7 +259,8 @@ impl Drafts {
             return Ok(false);
         }
         let Some(dir) = hands.shelf(OUTBOUND, &spot.0, false)? else { return Ok(false) };
-        let bytes = dir.read(&spot.1, MAX_DRAFT as u64).ok().flatten().unwrap_or_default();
+        // One that is too large or can't be read does not become better by waiting.
+        let Ok(Some(bytes)) = dir.read(&spot.1, MAX_DRAFT as u64) else { return Ok(false) };
         let text = String::from_utf8_lossy(&bytes);
         Ok(Draft::parse(&text) == Err(BadDraft::Incomplete))
     }

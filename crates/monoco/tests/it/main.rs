@@ -11,6 +11,7 @@ mod clock;
 mod common;
 mod crash;
 mod daemon;
+mod drafts;
 mod faults;
 mod files;
 mod hooks;
