@@ -12,7 +12,7 @@ const HOSTILE: &str =
     "\u{1b}[31mred\u{7}\u{9b}2J\u{202e}txt\u{2066}\u{2028}\u{200f}\r\nnext\u{0}\u{7f}\u{feff}";
 
 /// Line feeds and tabs are our own: those of strangers are shown as escapes.
-fn harmless(text: &str) -> bool {
+pub fn harmless(text: &str) -> bool {
     text.chars().all(|c| {
         matches!(c, '\n' | '\t')
             || !(c.is_control()

@@ -322,3 +322,25 @@ pub fn cli(home: &Path, args: &[&str], stdin: &str) -> Ran {
 pub fn chat(from: &str, to: &str, text: &str) -> Value {
     json!({"from": from, "to": [to], "kind": "chat", "content": {"content": text}})
 }
+
+/// Every command, those below others after them, and what its `--help` says.
+pub fn help_pages(home: &Path) -> Vec<(Vec<String>, String)> {
+    let mut pages = Vec::new();
+    let mut paths = vec![Vec::<String>::new()];
+    while let Some(path) = paths.pop() {
+        let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
+        args.push("--help");
+        let help = cli(home, &args, "").ok();
+        let commands = help.split("\nCommands:\n").nth(1).unwrap_or_default();
+        let commands = commands.lines().take_while(|line| !line.is_empty());
+        let names = commands.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        let names = names.filter_map(|line| line.split_whitespace().next());
+        let children: Vec<_> = names
+            .filter(|name| *name != "help")
+            .map(|name| [path.as_slice(), &[name.to_owned()]].concat())
+            .collect();
+        paths.extend(children.into_iter().rev());
+        pages.push((path, help));
+    }
+    pages
+}

@@ -169,7 +169,7 @@ fn a_bad_draft_is_given_up_with_its_reason_and_as_it_was() {
         ("bad YAML", b"---\nto: [ann\n---\nhi", "front matter"),
         ("a bomb", b"---\na: &a [x, x]\nb: &b [*a, *a]\nto: ann\n---\nhi", ""),
         ("no front matter", b"just a text", "there is no front matter"),
-        ("a wrong type", b"---\nto: {a: b}\n---\nhi", "to"),
+        ("a wrong type", b"---\nto: {a: b}\n---\nhi", "expected a text"),
         ("binary", b"---\nto: ann\n---\n\xff\xfe\x00", "not UTF-8"),
         ("too long", long.as_bytes(), ""),
         ("too large", &huge, "bytes"),
@@ -257,7 +257,8 @@ fn what_is_to_be_sent_later_waits_also_over_a_restart() {
     office.courier.cli(&later).ok();
     office.courier.cli(&[&send[..], &["now"]].concat()).ok();
     assert_eq!(said(&office.receiver.next())["text"], "now");
-    office.until(|office| office.has("outbound/webhook/.sending", "later")).unwrap();
+    office.until(|office| office.has("archive/webhook", "now")).unwrap();
+    assert!(office.has("outbound/webhook/.sending", "later"), "it waits where it is sent from");
     office.restart();
     assert_eq!(said(&office.receiver.next())["text"], "later");
     assert!(in_seconds(0).0 >= at, "it came too early");

@@ -186,6 +186,15 @@ impl Receiver {
         format!("http://{}{path}", self.address)
     }
 
+    /// Answers the next request with this status line, and says this.
+    pub fn will_say(&self, status: &str, body: &str) {
+        let answer = format!(
+            "{status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        self.answers.lock().unwrap().push_back(answer);
+    }
+
     /// Answers the next request with this status line, and headers.
     pub fn will(&self, answer: &str) {
         self.answers.lock().unwrap().push_back(format!("{answer}\r\nContent-Length: 0"));

@@ -15,6 +15,7 @@ mod drafts;
 mod faults;
 mod files;
 mod hooks;
+mod hostile;
 mod judges;
 mod mails;
 mod story;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::common::{Courier, cli};
+use crate::common::{Courier, help_pages};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -144,22 +144,9 @@ fn docs_cli_md_is_what_help_says() {
          possible; 2 held by\nsomebody else; 3 no courier is running; 4 the courier failed; 64 \
          not understood. Those of\n`courier start` are its own, see there.\n",
     );
-    let mut paths = vec![Vec::<String>::new()];
-    while let Some(path) = paths.pop() {
-        let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
-        args.push("--help");
-        let help = cli(home.path(), &args, "").ok();
+    for (path, help) in help_pages(home.path()) {
         let name = [&["monoco".to_owned()], path.as_slice()].concat().join(" ");
         text.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", help.trim_end()));
-        let commands = help.split("\nCommands:\n").nth(1).unwrap_or_default();
-        let commands = commands.lines().take_while(|line| !line.is_empty());
-        let names = commands.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-        let names = names.filter_map(|line| line.split_whitespace().next());
-        let children: Vec<_> = names
-            .filter(|name| *name != "help")
-            .map(|name| [path.as_slice(), &[name.to_owned()]].concat())
-            .collect();
-        paths.extend(children.into_iter().rev());
     }
     assert!(text.matches("\n## ").count() > 25);
     check("docs/cli.md", &text);
