@@ -101,9 +101,13 @@ impl Context {
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
+        Err(error) if error.use_stderr() => {
+            output::misunderstood(&error);
+            return Exit::Usage.into();
+        }
         Err(error) => {
             let _ = error.print();
-            return if error.use_stderr() { Exit::Usage.into() } else { ExitCode::SUCCESS };
+            return ExitCode::SUCCESS;
         }
     };
     match run(cli) {

@@ -4,6 +4,7 @@
 //! a terminal, so that it can't move the cursor, ring the bell, change the colours
 //! or turn the text around.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 
 use comfy_table::{ContentArrangement, Table};
@@ -203,6 +204,17 @@ pub fn print(line: &str) -> Result<(), Failure> {
 pub fn note(line: &str) {
     // If nobody can hear it, it need not be said.
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Reports that the command line was not understood. It repeats what was typed, or what a
+/// script took from elsewhere and passed on.
+pub fn misunderstood(error: &clap::Error) {
+    let harmful = |arg: OsString| arg.to_string_lossy().chars().any(is_harmful);
+    if std::env::args_os().any(harmful) {
+        note(shown_lines(&error.render().to_string()).trim_end());
+    } else {
+        let _ = error.print();
+    }
 }
 
 /// Reports a failure.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::acks::{Dice, say, times};
 use crate::book::{Office, answering, list, name};
 use crate::common::{Courier, PATIENCE};
-use crate::hooks::{Got, Receiver, SECRET, body, configure};
+use crate::hooks::{Got, Receiver, SECRET, body, configure, seconds};
 
 /// Where drafts go.
 fn outbound(office: &Office) -> PathBuf {
@@ -241,10 +241,9 @@ fn an_answer_goes_to_exactly_where_the_mail_came_from() {
     assert!(office.receiver.is_quiet());
 }
 
-fn in_seconds(seconds: u64) -> (Timestamp, String) {
-    let at = SystemTime::now() + Duration::from_secs(seconds);
-    let ms = at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
-    let at = Timestamp::from_ms(i64::try_from(ms).unwrap());
+/// So many seconds from now, on our clock, and as a draft says it.
+fn in_seconds(after: u64) -> (Timestamp, String) {
+    let at = Timestamp::from_ms(i64::try_from((seconds() + after) * 1000).unwrap());
     (at, at.rfc3339())
 }
 
