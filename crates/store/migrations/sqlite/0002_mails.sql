@@ -37,7 +37,6 @@ CREATE TABLE mails (
     place       TEXT    NOT NULL,           -- where its file belongs
     change      INTEGER NOT NULL,           -- the number of its last change of place
     rested_on   INTEGER,                    -- the day of the hub's life it left inbound
-    touched     INTEGER NOT NULL,           -- somebody has claimed it
     received_at INTEGER NOT NULL,
     entry       TEXT    NOT NULL            -- JSON: its line in the index
 ) STRICT;
@@ -45,7 +44,7 @@ CREATE UNIQUE INDEX mails_by_uid ON mails (uid, provider);
 CREATE UNIQUE INDEX mails_by_change ON mails (change);
 CREATE INDEX mails_by_object ON mails (object);
 CREATE INDEX mails_by_provider ON mails (provider, seq);
-CREATE INDEX mails_untouched ON mails (seq) WHERE touched = 0 AND place = 'inbound';
+CREATE INDEX mails_inbound ON mails (seq) WHERE place = 'inbound';
 CREATE INDEX mails_resting ON mails (rested_on) WHERE place = 'archive';
 CREATE INDEX mails_held ON mails (author) WHERE place = 'held';
 

@@ -62,8 +62,6 @@ pub(super) fn claim(
     let next = claim.claiming.clone().claim(holder.clone(), now, term, retry)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
     let claim = put(tx, &mail, claim, next, now)?;
-    let sql = "UPDATE mails SET touched = 1 WHERE seq = ?1 AND touched = 0";
-    tx.db.prepare_cached(sql).and_then(|mut s| s.execute([mail.seq])).map_err(fault)?;
     log(tx, EventKind::Claimed, &mail, &claim, detail, now)?;
     Ok(claim)
 }

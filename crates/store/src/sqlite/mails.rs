@@ -41,9 +41,9 @@ const SEARCHED: usize = if cfg!(test) { 5 } else { 10_000 };
 const LET_IN: usize = 10_000;
 
 const INSERT: &str = "
-    INSERT INTO mails (seq, uid, provider, object, author, place, change, touched,
+    INSERT INTO mails (seq, uid, provider, object, author, place, change,
                        received_at, entry)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 ";
 
 const COLUMNS: &str = "m.seq, m.entry, m.place, m.change, m.object, m.received_at";
@@ -283,7 +283,11 @@ fn set_mark(db: &Connection, name: &str, value: i64) -> Result<(), StoreError> {
 /// When the oldest Mail came that nobody has claimed.
 pub(super) fn oldest_unclaimed(db: &Connection) -> Result<Option<Timestamp>, StoreError> {
     let sql = "
-        SELECT received_at FROM mails WHERE touched = 0 AND place = 'inbound' ORDER BY seq LIMIT 1
+        SELECT received_at
+          FROM mails m
+         WHERE place = 'inbound' AND NOT EXISTS (SELECT 1 FROM claims c WHERE c.mail = m.seq)
+         ORDER BY seq
+         LIMIT 1
     ";
     let mut statement = db.prepare_cached(sql).map_err(fault)?;
     let at = statement.query_row([], |row| row.get(0)).optional().map_err(fault)?;
