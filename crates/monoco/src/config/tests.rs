@@ -37,6 +37,23 @@ fn hook(keys: &str) -> String {
 }
 
 #[test]
+fn the_documented_config_is_taken() {
+    let page = include_str!("../../../../docs/config.md");
+    let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let config = good(example.unwrap());
+    let tunnels: Vec<_> = config.tunnels.keys().map(TunnelId::as_str).collect();
+    assert_eq!(tunnels, ["ci", "github", "pager", "stub"]);
+    // What it says are the defaults are the defaults.
+    let default = good("");
+    assert_eq!((config.port, config.webhook_port), (default.port, default.webhook_port));
+    assert_eq!(config.debounce, default.debounce);
+    assert_eq!(config.claims, default.claims);
+    assert_eq!(config.retention, default.retention);
+    assert_eq!(config.owner, default.owner);
+    assert_eq!(config.log_level, default.log_level);
+}
+
+#[test]
 fn an_empty_file_is_a_valid_one() {
     for text in [
         "",
