@@ -130,6 +130,39 @@ fn a_changed_file_is_noticed_while_the_courier_runs_and_no_command_believes_it()
     assert_eq!(office.courier.get("/health").ok()["mailbox"]["repaired"], 1);
 }
 
+#[test]
+fn a_rebuild_in_the_middle_of_everything_harms_nothing() {
+    let office = Office::open();
+    let place = tempfile::tempdir().unwrap();
+    let here = Puller::new(place.path().join("alpha"));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                here.sync(&office.home).ok();
+            }
+        });
+        let pushers: Vec<_> = (0..2)
+            .map(|lane| {
+                let (book, courier) = (&office.book, &office.courier);
+                scope.spawn(move || {
+                    for n in 0..60 {
+                        book.push(courier, &format!("{lane}-{n}")).unwrap().ok();
+                    }
+                })
+            })
+            .collect();
+        let mut rebuilds = 0;
+        while rebuilds < 3 || !pushers.iter().all(|pusher| pusher.is_finished()) {
+            office.courier.cli(&["courier", "rebuild"]).ok();
+            rebuilds += 1;
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    office.book.check(&office.courier);
+    here.check(&office.courier);
+}
+
 /// B14: what we did not write is reported, and neither trusted nor removed.
 #[test]
 fn a_foreign_file_is_reported_and_nobody_is_given_it() {
@@ -640,6 +673,9 @@ fn a_mailbox_without_room_is_waited_out_and_messages_are_accepted() {
         office.book.complete(&office.courier, &last).unwrap().ok();
         let torn = at_rest(&office.home);
         assert!(torn.is_empty(), "{limits}: {torn:#?}");
+        // A draft is written whole, or its writer is told that it is not.
+        let unsent = office.book.send(&office.home, "draft");
+        assert!(unsent.code == 0 || unsent.stderr.contains("space"), "{unsent:?}");
 
         for file in ballast {
             fs::remove_file(file).unwrap();
@@ -647,6 +683,8 @@ fn a_mailbox_without_room_is_waited_out_and_messages_are_accepted() {
         tool("mount", &["-o", "remount,size=64m,nr_inodes=10000", &disk.place()]);
         office.book.check(&office.courier);
         assert_eq!(health(&office)["mailbox"]["error"], Value::Null);
+        office.book.send(&office.home, "another").ok();
+        office.book.check_drafts(&office.home, &office.receiver);
         office.restart();
         office.book.check(&office.courier);
         say(&format!("{limits}: full after {pushed} messages"));

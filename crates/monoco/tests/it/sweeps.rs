@@ -320,6 +320,42 @@ fn damage(office: &mut Office, name: &str) {
     std::fs::write(&index, text).unwrap();
 }
 
+/// Nobody runs, and somebody makes all files again, and is killed at it.
+#[test]
+fn killed_at_every_step_of_a_rebuild() {
+    let calls = [
+        ("openat", Some(TMP)),
+        (RENAME, Some(INBOUND)),
+        (RENAME, Some(STATE)),
+        ("unlink,unlinkat", Some(INBOUND)),
+        ("syncfs", None),
+        ("pwrite64", None),
+    ];
+    let mut office = Office::open();
+    let mut points = BTreeMap::<Call, u32>::new();
+    let mut names = 0;
+    for call in calls {
+        for n in points_up_to(5) {
+            names += 1;
+            damage(&mut office, &format!("rebuild-{names}"));
+            let mut command = Command::new("strace");
+            command.args(["-f", "-qq", "-o", "/dev/null"]).args(killing(&office.home, call, n));
+            command.arg(binary()).args(["courier", "rebuild"]).env("MONOCO_HOME", &office.home);
+            let ran = command.output().unwrap();
+            office.courier = Courier::start_in(&office.home);
+            office.book.check(&office.courier);
+            if ran.status.success() {
+                break;
+            }
+            *points.entry(call).or_default() += 1;
+        }
+    }
+    say(&format!("rebuild: killed at {points:?}"));
+    for call in calls {
+        assert!(points.contains_key(&call), "there was no {call:?}");
+    }
+}
+
 /// A workspace is killed while it pulls, and pulls again.
 #[test]
 fn a_workspace_that_is_killed_while_it_pulls_has_every_mail_once() {
@@ -465,6 +501,29 @@ fn a_power_cut_at_rest_leaves_every_file_whole() {
         assert_eq!(office.courier.get("/health").ok()["mailbox"]["repaired"], 0);
     }
     say(&format!("{cuts} cuts at rest"));
+}
+
+/// Whoever was told where his draft is can turn his back on it.
+#[test]
+fn a_power_cut_on_the_way_of_drafts_sends_each_under_one_key() {
+    let mut dice = Dice::new();
+    let disk = Disk::ext4();
+    let mut office = Office::open_in(&disk.home());
+    tool("sync", &["-f", &disk.place()]);
+    let cuts = times("MONOCO_CUTS", 6).div_ceil(2);
+    for cut in 0..cuts {
+        for n in 0..4 {
+            office.book.send(&office.home, &format!("cut-{cut}-{n}")).ok();
+            std::thread::sleep(Duration::from_millis(dice.below(150)));
+        }
+        std::thread::sleep(Duration::from_millis(dice.below(600)));
+        disk.cut(&office.courier);
+        office.courier.kill();
+        disk.restore();
+        office.courier = Courier::start_in(&office.home);
+        office.book.check_drafts(&office.home, &office.receiver);
+    }
+    say(&format!("{cuts} cuts, {} drafts", 4 * cuts));
 }
 
 /// The names of all Mails' files, and where they are.
