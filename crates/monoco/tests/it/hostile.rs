@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::book::{list, mail_id, name};
 use crate::cli::harmless;
-use crate::common::{PATIENCE, Ran, binary, help_pages, raw};
+use crate::common::{Ran, binary, help_pages, raw};
+use crate::files::until;
 use crate::hooks::{Receiver, SECRET, signed};
 use crate::story::User;
 
@@ -66,15 +66,6 @@ impl Victim {
             fs::read_to_string(index).is_ok_and(|text| text.contains(&mail))
         });
         mail
-    }
-}
-
-#[track_caller]
-fn until(what: &str, so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

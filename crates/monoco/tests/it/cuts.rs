@@ -1,0 +1,147 @@
+//! Power cuts on the way of Mails and drafts: what was told is there afterwards, and what
+//! was not yet on disk is written again.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::acks::{Dice, say, times};
+use crate::book::{Office, Puller, at_rest, list, mails, noted};
+use crate::common::Courier;
+use crate::faults::{Disk, tool};
+
+const INDEX: &str = "mailbox/.state/mails.jsonl";
+
+/// Pushes, works and pulls until the power is cut.
+fn bustle(office: &Office, here: &Puller, names: &AtomicU64, cut: impl FnOnce()) {
+    let (book, courier) = (&office.book, &office.courier);
+    let (over, home) = (AtomicBool::new(false), &office.home);
+    let push = || {
+        let name = || format!("cut-{}", names.fetch_add(1, Ordering::Relaxed));
+        while book.push(courier, &name()).is_ok() {}
+    };
+    let work = || {
+        while let Ok(mails) = mails(courier) {
+            for (id, _) in mails.iter().filter(|(_, mail)| mail["status"] == "NEW").take(3) {
+                let claimed = book.claim(courier, id).is_ok_and(|answer| answer.status == 200);
+                let _ = claimed.then(|| book.complete(courier, id));
+            }
+        }
+    };
+    let pull = || {
+        while !over.load(Ordering::Relaxed) {
+            // It may fail while the disk goes away.
+            let _ = here.sync(home);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(push);
+        scope.spawn(push);
+        scope.spawn(work);
+        scope.spawn(pull);
+        cut();
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// What a power cut leaves. Files that were not yet on disk may be missing, empty or torn
+/// until the next start, and those that a workspace was just pulling until it pulls again.
+/// Nobody takes one for a Mail; when the start has caught up, everything is right, and a
+/// workspace has every Mail once and whole.
+#[test]
+fn a_power_cut_on_the_way_of_mails_loses_nothing_that_was_told() {
+    let (mut dice, names) = (Dice::new(), AtomicU64::new(0));
+    let disk = Disk::ext4();
+    let mut office = Office::open_in(&disk.home());
+    let here = Puller::new(Path::new(&disk.place()).join("alpha"));
+    tool("sync", &["-f", &disk.place()]);
+    let (cuts, mut torn) = (times("MONOCO_CUTS", 5), 0);
+    for _ in 0..cuts {
+        let told = office.book.told();
+        bustle(&office, &here, &names, || {
+            while office.book.told() < told + 5 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(dice.below(700)));
+            disk.cut(&office.courier);
+        });
+        office.courier.kill();
+        disk.restore();
+        torn += at_rest(&office.home).len();
+        // Without a courier, from whatever is there.
+        here.sync(&office.home).ok();
+        here.lists_only_what_is_whole(&office.home);
+
+        office.courier = Courier::start_in(&office.home);
+        office.book.insist(&office.courier);
+        office.book.check(&office.courier);
+        here.check(&office.courier);
+    }
+    let told = office.book.told();
+    say(&format!("{cuts} cuts, {told} messages, {torn} files were torn and written again"));
+}
+
+/// Once the courier has noted that files are on disk, they are: a cut then leaves them
+/// whole, also for those who look before the next start.
+#[test]
+fn a_power_cut_at_rest_leaves_every_file_whole() {
+    let cuts = times("MONOCO_CUTS", 6).div_ceil(2);
+    let disk = Disk::ext4();
+    let mut office = Office::open_in(&disk.home());
+    let here = Puller::new(Path::new(&disk.place()).join("alpha"));
+    tool("sync", &["-f", &disk.place()]);
+    for cut in 0..cuts {
+        let mails: Vec<_> = (0..5).map(|n| office.mail(&format!("rest-{cut}-{n}"))).collect();
+        for mail in &mails[3..] {
+            office.book.claim(&office.courier, mail).unwrap().ok();
+            office.book.complete(&office.courier, mail).unwrap().ok();
+            office.until(|office| office.has("archive/webhook", mail)).unwrap();
+        }
+        here.check(&office.courier);
+        let index = office.home.join(INDEX);
+        let length = |index: &Path| std::fs::metadata(index).unwrap().len();
+        office.until(|office| noted(&office.home) == length(&index)).unwrap();
+        let before = files_of(&office.home);
+        disk.cut(&office.courier);
+        office.courier.kill();
+        disk.restore();
+
+        let wrong = [at_rest(&office.home), here.complaints()].concat();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert_eq!(files_of(&office.home), before, "as it was");
+        office.courier = Courier::start_in(&office.home);
+        office.book.check(&office.courier);
+        here.check(&office.courier);
+        assert_eq!(office.courier.get("/health").ok()["mailbox"]["repaired"], 0);
+    }
+    say(&format!("{cuts} cuts at rest"));
+}
+
+/// Whoever was told where his draft is can turn his back on it.
+#[test]
+fn a_power_cut_on_the_way_of_drafts_sends_each_under_one_key() {
+    let mut dice = Dice::new();
+    let disk = Disk::ext4();
+    let mut office = Office::open_in(&disk.home());
+    tool("sync", &["-f", &disk.place()]);
+    let cuts = times("MONOCO_CUTS", 6).div_ceil(2);
+    for cut in 0..cuts {
+        for n in 0..4 {
+            office.book.send(&office.home, &format!("cut-{cut}-{n}")).ok();
+            std::thread::sleep(Duration::from_millis(dice.below(150)));
+        }
+        std::thread::sleep(Duration::from_millis(dice.below(600)));
+        disk.cut(&office.courier);
+        office.courier.kill();
+        disk.restore();
+        office.courier = Courier::start_in(&office.home);
+        office.book.check_drafts(&office.home, &office.receiver);
+    }
+    say(&format!("{cuts} cuts, {} drafts", 4 * cuts));
+}
+
+/// The names of all Mails' files, and where they are.
+fn files_of(home: &Path) -> Vec<PathBuf> {
+    let places = ["inbound", "archive", ".deadletter"].iter();
+    places.flat_map(|place| list(&home.join("mailbox").join(place).join("webhook"))).collect()
+}

@@ -1,0 +1,152 @@
+//! No room for the mailbox, or for anything: who is told, who is not, and that all goes on
+//! when there is room again.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::acks::say;
+use crate::book::{Office, Puller, answering, at_rest, mail_id};
+use crate::faults::{Disk, one_large_file, tool};
+use crate::files::until;
+use crate::hooks::{Receiver, configure};
+
+/// A courier whose mailbox is on a disk of its own.
+fn apart(limits: &str) -> (Disk, Office) {
+    let disk = Disk::tmpfs(limits);
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start();
+    let text = format!(
+        "{}  storage: {{ mailbox_root: '{}/mailbox' }}\n",
+        answering(&receiver, 20),
+        disk.place()
+    );
+    let home = dir.path().join("home");
+    configure(&home, &text);
+    // Everybody else finds the files where they always are.
+    fs::create_dir_all(Path::new(&disk.place()).join("mailbox")).unwrap();
+    symlink(Path::new(&disk.place()).join("mailbox"), home.join("mailbox")).unwrap();
+    (disk, Office::resume(home, receiver, dir))
+}
+
+#[test]
+fn a_mailbox_without_room_is_waited_out_and_messages_are_accepted() {
+    for limits in ["size=300k", "size=64m,nr_inodes=24"] {
+        let (disk, mut office) = apart(limits);
+        let ballast: Vec<_> =
+            (0..8).map(|n| Path::new(&disk.place()).join(format!("{n}"))).collect();
+        for file in &ballast {
+            let size = if limits.contains("inodes") { 0 } else { 24 << 10 };
+            fs::write(file, vec![7; size]).unwrap();
+        }
+        let mut pushed = 0;
+        let health = |office: &Office| office.courier.get("/health").ok();
+        while health(&office)["mailbox"]["error"].is_null() {
+            pushed += 1;
+            assert!(pushed < 500, "{limits}: it never became full");
+            office.book.push(&office.courier, &format!("full-{pushed}")).unwrap().ok();
+        }
+        // The store has room: nobody is sent away, and work goes on.
+        let shown = health(&office);
+        let error = shown["mailbox"]["error"].as_str().unwrap().to_owned();
+        assert!(error.contains("space"), "{limits}: {error}");
+        assert_eq!(shown["storage"]["status"], "ok");
+        let doctor = office.courier.cli(&["doctor"]).stdout;
+        assert!(doctor.contains("FAIL  mailbox"), "{doctor}");
+        for n in 1..=5 {
+            office.book.push(&office.courier, &format!("later-{n}")).unwrap().ok();
+        }
+        office.courier.mails(pushed + 5);
+        let last = mail_id("later-5");
+        office.book.claim(&office.courier, &last).unwrap().ok();
+        office.book.complete(&office.courier, &last).unwrap().ok();
+        let torn = at_rest(&office.home);
+        assert!(torn.is_empty(), "{limits}: {torn:#?}");
+        // A draft is written whole, or its writer is told that it is not.
+        let unsent = office.book.send(&office.home, "draft");
+        assert!(unsent.code == 0 || unsent.stderr.contains("space"), "{unsent:?}");
+
+        for file in ballast {
+            fs::remove_file(file).unwrap();
+        }
+        tool("mount", &["-o", "remount,size=64m,nr_inodes=10000", &disk.place()]);
+        office.book.check(&office.courier);
+        assert_eq!(health(&office)["mailbox"]["error"], Value::Null);
+        office.book.send(&office.home, "another").ok();
+        office.book.check_drafts(&office.home, &office.receiver);
+        office.restart();
+        office.book.check(&office.courier);
+        say(&format!("{limits}: full after {pushed} messages"));
+    }
+}
+
+#[test]
+fn a_mailbox_that_turns_read_only_is_waited_out_and_messages_are_accepted() {
+    let (disk, mut office) = apart("size=64m");
+    let first = office.mail("first");
+    tool("mount", &["-o", "remount,ro", &disk.place()]);
+    office.book.push(&office.courier, "second").unwrap().ok();
+    until("health says so", || {
+        let health = office.courier.get("/health").ok();
+        health["mailbox"]["error"].as_str().is_some_and(|error| error.contains("ead-only"))
+    });
+    // Claims and reads go on.
+    office.book.claim(&office.courier, &first).unwrap().ok();
+    office.book.complete(&office.courier, &first).unwrap().ok();
+    office.book.claim(&office.courier, &mail_id("second")).unwrap().ok();
+    let place = tempfile::tempdir().unwrap();
+    let here = Puller::new(place.path().join("alpha"));
+    here.sync(&office.home).ok();
+    assert!(here.complaints().is_empty());
+    tool("mount", &["-o", "remount,rw", &disk.place()]);
+    office.book.check(&office.courier);
+    here.check(&office.courier);
+}
+
+/// B6: a full home. The provider is told, and still has its message.
+#[test]
+fn a_full_home_refuses_webhooks_and_goes_on_when_there_is_room() {
+    let disk = Disk::tmpfs("size=4m");
+    let ballast = one_large_file(Path::new(&disk.place()));
+    let mut office = Office::open_in(&disk.home());
+    let first = office.mail("first");
+    let mut pushed = 0;
+    let refused = loop {
+        pushed += 1;
+        assert!(pushed < 5_000, "it never became full");
+        let answer = office.book.push(&office.courier, &format!("full-{pushed}")).unwrap();
+        if answer.status != 200 {
+            break answer;
+        }
+    };
+    assert_eq!(refused.refused(507), "storage_full");
+    let health = office.courier.get("/health").ok();
+    assert_eq!(
+        (&health["status"], &health["storage"]["status"]),
+        (&json!("degraded"), &json!("full"))
+    );
+    // What is there can be read.
+    office.courier.get(&format!("/api/v1/messages/{first}")).ok();
+    let said = office.courier.cli(&["mailbox", "read", &first, "--content"]).ok();
+    assert_eq!(said, "about first");
+    let torn = at_rest(&office.home);
+    assert!(torn.is_empty(), "{torn:#?}");
+
+    for file in ballast {
+        fs::remove_file(file).unwrap();
+    }
+    // The provider tries again; without a restart everything is kept and filed.
+    until("there is room", || {
+        let again = office.book.push(&office.courier, &format!("full-{pushed}")).unwrap();
+        again.status == 200
+    });
+    office.book.check(&office.courier);
+    office.book.claim(&office.courier, &first).unwrap().ok();
+    office.book.complete(&office.courier, &first).unwrap().ok();
+    office.book.check(&office.courier);
+    office.restart();
+    office.book.check(&office.courier);
+    say(&format!("full after {pushed} messages"));
+}
