@@ -58,6 +58,8 @@ pub struct Shown<'a> {
     workspace: &'a Workspace,
     open: BTreeMap<MailId, Standing>,
     now: Timestamp,
+    /// Why open claims are not shown, when somebody has garbled their file.
+    pub unreadable: Option<String>,
 }
 
 impl Standing {
@@ -108,13 +110,16 @@ impl<'a> Shown<'a> {
         now: Timestamp,
     ) -> Result<Self, MailboxError> {
         let path = tree.locks();
+        let none = Locks { version: 1, locks: Vec::new() };
+        let mut unreadable = None;
         let locks = match fs::read(&path) {
-            Ok(text) => serde_json::from_slice::<Locks>(&text).map_err(|error| {
-                MailboxError::Bad { path: path.clone(), why: error.to_string() }
-            })?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Locks { version: 1, locks: Vec::new() }
-            }
+            // The courier writes it anew when it starts; the places of the files are
+            // still there to be seen.
+            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
+                unreadable = Some(format!("{}: {error}", path.display()));
+                none
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => none,
             Err(error) => return Err(at(&path)(error)),
         };
         if locks.version != 1 {
@@ -122,7 +127,7 @@ impl<'a> Shown<'a> {
         }
         let ours = locks.locks.into_iter().filter(|lock| lock.workspace == workspace.as_str());
         let open = ours.map(|lock| (lock.id.clone(), lock)).collect();
-        Ok(Self { tree, workspace, open, now })
+        Ok(Self { tree, workspace, open, now, unreadable })
     }
 
     /// Where the claim on a Mail stands, as far as files can show it: an open claim, or
@@ -208,6 +213,14 @@ mod tests {
         }
         fs::remove_file(tree.locks()).unwrap();
         assert!(Shown::read(&tree, &here.name, now).is_ok(), "there may be none");
+        for garbled in ["", "{", "[]", r#"{"version":1,"locks":[{"id":"x"}]}"#] {
+            fs::write(tree.locks(), garbled).unwrap();
+            let shown = Shown::read(&tree, &here.name, now).unwrap();
+            assert!(shown.unreadable.is_some(), "{garbled}: it is said");
+            let name = Named::new(mails[5].file.clone()).unwrap();
+            let standing = shown.of(&name, &mails[5].id);
+            assert_eq!(standing.status.as_str(), "COMPLETED", "{garbled}: the rest is shown");
+        }
         fs::write(tree.locks(), r#"{"version":2,"locks":[]}"#).unwrap();
         assert!(matches!(Shown::read(&tree, &here.name, now), Err(MailboxError::Newer(_))));
     }

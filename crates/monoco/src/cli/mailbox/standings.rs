@@ -9,7 +9,7 @@ use serde_json::json;
 use super::Desk;
 use crate::cli::client::Client;
 use crate::cli::failure::{Exit, Failure};
-use crate::cli::output::note;
+use crate::cli::output::{note, shown};
 use crate::mailbox::inbox::Named;
 use crate::mailbox::standing::{Shown, Standing};
 
@@ -40,15 +40,16 @@ impl<'a> Standings<'a> {
                 Ok(standings)
             }
             Err(failure) if matches!(failure.exit, Exit::NoCourier | Exit::Courier) => {
+                let files = Shown::read(&self.desk.tree, self.workspace, self.desk.now())?;
                 if !self.noted {
                     self.noted = true;
-                    note(&format!(
-                        "{}; the status is what its files show",
-                        crate::cli::output::shown(&failure.message)
-                    ));
+                    let why = shown(&failure.message);
+                    note(&format!("{why}; the status is what its files show"));
+                    if let Some(why) = &files.unreadable {
+                        note(&format!("open claims are not shown: {}", shown(why)));
+                    }
                 }
-                let shown = Shown::read(&self.desk.tree, self.workspace, self.desk.now())?;
-                Ok(mails.iter().map(|(name, id)| shown.of(name, id)).collect())
+                Ok(mails.iter().map(|(name, id)| files.of(name, id)).collect())
             }
             Err(failure) => Err(failure),
         }
