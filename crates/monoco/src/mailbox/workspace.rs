@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn the_nearest_workspace_counts_and_the_couriers_mailbox_is_none() {
         let dir = tempfile::tempdir().unwrap();
-        let (home, work) = (dir.path().join("home"), dir.path().join("home/work/alpha"));
+        let (home, work) = (dir.path().join("home"), dir.path().join("home/projects/alpha"));
         let couriers = home.join(DIR);
         fs::create_dir_all(&couriers).unwrap();
         fs::create_dir_all(work.join("src/deep")).unwrap();

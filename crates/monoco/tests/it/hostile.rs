@@ -467,3 +467,17 @@ fn no_text_ends_its_own_fence() {
     let ran = victim.runs(&["mailbox", "run", "--", "cat"]).ok();
     assert_eq!(fences(&ran).len(), 2, "{ran}");
 }
+
+/// A command that only repeats what it gets shows nothing but text either; whoever
+/// wants the bytes has the file.
+#[test]
+fn a_command_that_repeats_a_mail_repeats_nothing_but_text() {
+    let victim = Victim::new();
+    victim.push("evil", &full_of(EVIL));
+    let ran =
+        victim.runs(&["mailbox", "run", "--", "sh", "-c", "cat; cat \"$MONOCO_MAIL_FILE\" >copy"]);
+    assert!(ran.stdout.contains("red") && harmless(&ran.stdout), "{:?}", ran.stdout);
+    assert!(harmless(&ran.stderr), "{:?}", ran.stderr);
+    let exact = std::fs::read_to_string(victim.here.join("copy")).unwrap();
+    assert!(exact.contains('\u{1b}'), "{exact:?}");
+}

@@ -93,7 +93,7 @@ enum Command {
     Watch(wait::WatchArgs),
     /// Claim the oldest Mail, run a command on it, and end the claim by its exit code
     ///
-    /// The command reads the text, fenced, and has MONOCO_MAIL_ID, MONOCO_MAIL_FILE,
+    /// The command reads the text as `read` shows it, fenced, and has MONOCO_MAIL_ID, MONOCO_MAIL_FILE,
     /// MONOCO_WORKSPACE, MONOCO_ATTEMPT and MONOCO_TRUST. The claim is renewed while it
     /// lives. Exit code 0: done; 75: to be tried again; any other: failed. What it says is
     /// kept in .monoco/mailbox/log. Exit code 1 when there is nothing to claim. Example:

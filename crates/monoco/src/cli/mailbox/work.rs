@@ -17,7 +17,7 @@ use super::backlog::Claimable;
 use super::claim::take_step;
 use super::read::{authors, fence};
 use crate::cli::failure::{Exit, Failure};
-use crate::cli::output::{note, shown};
+use crate::cli::output::{note, shown, shown_lines};
 use crate::mailbox::child::{self, Child, Job, Output};
 use crate::mailbox::standing::Standing;
 use crate::mailbox::workspace::WorkspaceDir;
@@ -138,7 +138,10 @@ impl Work<'_> {
     fn start(&self, mail: &Claimable, claim: &Standing) -> Result<Child, Failure> {
         let header = &mail.mail.header;
         let text = &mail.mail.text;
-        let input = fence(text)?.wrap(&authors(&mail.mail), header.trust, text);
+        // As `read` shows it: a command that only repeats it must not move the cursor of
+        // whoever looks on. The file has the bytes.
+        let fenced = fence(text)?.wrap(&authors(&mail.mail), header.trust, text);
+        let input = shown_lines(&fenced) + "\n";
         let log = child::log_path(&self.here.log(), &mail.id.to_string(), claim.attempts);
         let file = self.here.inbox().join(mail.name.file());
         let trust = match header.trust {
