@@ -57,6 +57,10 @@ pub enum EventKind {
     Changed,
     /// What is stored no longer reads as what was written; it was put aside.
     Damaged,
+    /// The post office took a letter in.
+    Letter,
+    /// Workers said something of a letter, or it came to an end.
+    Verdict,
 }
 
 /// One entry of the log.
@@ -80,7 +84,7 @@ pub struct Event {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Heard,
         Self::Merged,
         Self::Claimed,
@@ -103,6 +107,8 @@ impl EventKind {
         Self::Receipt,
         Self::Changed,
         Self::Damaged,
+        Self::Letter,
+        Self::Verdict,
     ];
 
     /// The word the API, the CLI and the store use.
@@ -130,6 +136,8 @@ impl EventKind {
             Self::Receipt => "receipt",
             Self::Changed => "changed",
             Self::Damaged => "damaged",
+            Self::Letter => "letter",
+            Self::Verdict => "verdict",
         }
     }
 

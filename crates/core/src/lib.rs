@@ -13,11 +13,14 @@
 //! * [`heard`]: what a provider told us, before anyone has judged it.
 //! * [`merge`]: when a burst of messages becomes one Mail, and what it then says.
 //! * [`mail`]: the Mail, and its file: Markdown with a front matter.
+//! * [`mime`]: e-mail as it travels, edited without harm to the rest of it.
 //! * [`draft`]: what somebody wants to send, as a file.
 //! * [`lease`], [`retry`]: holding something for a while; trying again.
 //! * [`record`]: one owner's view of one object. The reading machine.
 //! * [`delivery`]: one object on its way to one target. The sending machine.
 //! * [`claim`]: one workspace's hold on one Mail. The claiming machine.
+//! * [`letter`]: what goes through the post office, and where it stands there.
+//! * [`limit`]: how often something may go.
 //! * [`rule`]: which Mails a workspace pulls, and why.
 //! * [`contact`]: whom we know, and how to reach them: [`contact::plan_delivery`].
 //! * [`route`]: into which boxes a message goes that came in.
@@ -40,9 +43,12 @@ pub mod event;
 pub mod heard;
 pub mod json;
 pub mod lease;
+pub mod letter;
 pub mod life;
+pub mod limit;
 pub mod mail;
 pub mod merge;
+pub mod mime;
 pub mod object;
 pub mod pulse;
 pub mod receipt;

@@ -1,0 +1,196 @@
+//! What a worker answers, checked against what it was given.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::door::{check_charset, check_extra};
+use super::{Letter, LetterId, MAX_DATA, MAX_EXTRA, Verdict, WorkerName, check_address};
+use crate::json;
+use crate::object::MAX_TARGETS;
+
+/// Keys of `extra` that are ours: what a worker writes there does not count.
+pub const OURS: [&str; 9] = [
+    "content_type",
+    "direction",
+    "tunnel",
+    "provider",
+    "msg_id",
+    "external_id",
+    "kind",
+    "attempt",
+    "attached",
+];
+
+/// Keys of `extra` that are part of what the letter says.
+const SAYS: [&str; 2] = ["subject", "charset"];
+
+/// Longest words of ours about an answer, in characters: it may have anything in it.
+const MAX_WORDS: usize = 300;
+
+/// A worker's answer, with the letter as it goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// What it says.
+    pub result: Verdict,
+    /// Why, where it says so in `note`.
+    pub note: Option<String>,
+    /// The letter from now on.
+    pub letter: Letter,
+}
+
+/// The answer can't be used. It costs a try.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bad answer: {0}")]
+pub struct BadAnswer(pub String);
+
+impl BadAnswer {
+    fn new(why: impl fmt::Display) -> Self {
+        Self(why.to_string().chars().take(MAX_WORDS).collect())
+    }
+}
+
+impl Answer {
+    /// Reads what `worker` answered to `given`.
+    ///
+    /// What it left out stays as it was. It can't change addresses unless it may, and
+    /// it can't take anything out of `extra`, which is the memory of all workers. A
+    /// letter that is skipped goes on untouched, but for that memory.
+    ///
+    /// # Errors
+    ///
+    /// [`BadAnswer`], in words for whoever wrote the worker.
+    pub fn read(
+        bytes: &[u8],
+        id: LetterId,
+        worker: &WorkerName,
+        given: &Letter,
+        may_readdress: bool,
+    ) -> Result<Self, BadAnswer> {
+        let value = json::parse(bytes).map_err(BadAnswer::new)?;
+        let Value::Object(mut fields) = value else {
+            return Err(BadAnswer::new("want a JSON object"));
+        };
+        let said = text(&mut fields, "id")?.ok_or_else(|| BadAnswer::new("`id` is missing"))?;
+        if said != id.to_string() {
+            return Err(BadAnswer::new("`id` is another letter's"));
+        }
+        if let Some(name) = text(&mut fields, "last_worker")?
+            && name != worker.as_str()
+        {
+            let start: String = name.chars().take(64).collect();
+            return Err(BadAnswer::new(format!("`last_worker` is {start:?}, this is {worker}")));
+        }
+        let result = verdict(&mut fields)?;
+        let note = text(&mut fields, "note")?.map(|note| note.chars().take(500).collect());
+        fields.remove("processed");
+        let extra = extra(&mut fields, &given.extra, result)?;
+        let letter = letter(fields, given, may_readdress)?;
+        let letter = if result == Verdict::Pass { letter } else { given.clone() };
+        if letter.data != given.data || extra.get("charset") != given.extra.get("charset") {
+            check_charset(&letter.data, &extra)
+                .map_err(|why| BadAnswer::new(format!("`data` {why}")))?;
+        }
+        Ok(Self { result, note, letter: Letter { extra, ..letter } })
+    }
+}
+
+fn verdict(fields: &mut Map<String, Value>) -> Result<Verdict, BadAnswer> {
+    match text(fields, "result")?.as_deref() {
+        Some("pass") => Ok(Verdict::Pass),
+        Some("skip") => Ok(Verdict::Skip),
+        Some("trash") => Ok(Verdict::Trash),
+        Some(other) => {
+            let start: String = other.chars().take(64).collect();
+            Err(BadAnswer::new(format!("`result` is {start:?}, not pass, skip or trash")))
+        }
+        None => Err(BadAnswer::new("`result` is missing; want pass, skip or trash")),
+    }
+}
+
+/// The letter as the worker made it, but for `extra`.
+fn letter(
+    mut fields: Map<String, Value>,
+    given: &Letter,
+    may_readdress: bool,
+) -> Result<Letter, BadAnswer> {
+    let from = text(&mut fields, "from")?.unwrap_or_else(|| given.from.clone());
+    let to = to(&mut fields, &given.to)?;
+    let data = text(&mut fields, "data")?.unwrap_or_else(|| given.data.clone());
+    if !may_readdress && (from != given.from || to != given.to) {
+        return Err(BadAnswer::new(
+            "it changed `from` or `to`, and may not (`readdress: true` lets it)",
+        ));
+    }
+    if from != given.from {
+        check_address(&from).map_err(|why| BadAnswer::new(format!("`from`: {why}")))?;
+    }
+    if data.len() > MAX_DATA {
+        let size = data.len();
+        return Err(BadAnswer::new(format!("`data` has {size} bytes; {MAX_DATA} is the most")));
+    }
+    let mut rest = given.rest.clone();
+    rest.extend(fields);
+    if size(&rest) > MAX_EXTRA {
+        return Err(BadAnswer::new("more than 64 KiB beyond the keys of a letter"));
+    }
+    Ok(Letter { from, to, data, rest, extra: Map::new() })
+}
+
+fn text(fields: &mut Map<String, Value>, key: &str) -> Result<Option<String>, BadAnswer> {
+    match fields.remove(key) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(BadAnswer::new(format!("`{key}` is no string"))),
+    }
+}
+
+fn to(fields: &mut Map<String, Value>, given: &[String]) -> Result<Vec<String>, BadAnswer> {
+    let Some(value) = fields.remove("to") else { return Ok(given.to_vec()) };
+    let list = value.as_array().and_then(|list| {
+        list.iter().map(|one| one.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+    });
+    // As it was is always good: what goes to a group may name nobody.
+    let fits = |to: &Vec<String>| *to == given || (1..=MAX_TARGETS).contains(&to.len());
+    let to = list
+        .filter(fits)
+        .ok_or_else(|| BadAnswer::new("`to` is no list of 1 to 1,000 addresses"))?;
+    for address in to.iter().filter(|address| !given.contains(address)) {
+        check_address(address).map_err(|why| BadAnswer::new(format!("`to`: {why}")))?;
+    }
+    Ok(to)
+}
+
+/// Everything that was there, and what the worker wrote, but for what is ours.
+fn extra(
+    fields: &mut Map<String, Value>,
+    given: &Map<String, Value>,
+    result: Verdict,
+) -> Result<Map<String, Value>, BadAnswer> {
+    let mut written = match fields.remove("extra") {
+        None => return Ok(given.clone()),
+        Some(Value::Object(written)) => written,
+        Some(_) => return Err(BadAnswer::new("`extra` is no object")),
+    };
+    let keeps = |key: &str| OURS.contains(&key) || (result != Verdict::Pass && SAYS.contains(&key));
+    written.retain(|key, value| !keeps(key) && given.get(key) != Some(value));
+    // What came back as it was given is no news, and may be of a letter that is larger
+    // than what may be handed in.
+    if written.is_empty() {
+        return Ok(given.clone());
+    }
+    check_extra(&written).map_err(|bad| BadAnswer::new(format!("`{}`: {}", bad.field, bad.why)))?;
+    let mut extra = given.clone();
+    extra.extend(written);
+    if size(&extra) > MAX_EXTRA {
+        return Err(BadAnswer::new("`extra` is larger than 64 KiB"));
+    }
+    Ok(extra)
+}
+
+fn size(map: &Map<String, Value>) -> usize {
+    serde_json::to_string(map).map_or(usize::MAX, |text| text.len())
+}
+
+#[cfg(test)]
+mod tests;

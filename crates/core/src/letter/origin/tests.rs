@@ -1,0 +1,290 @@
+//! Messages become letters and letters messages, and nothing is lost on the way.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::heard::tests::hostile;
+use crate::heard::{Person, Session, SessionKind};
+use crate::object::ObjKind;
+
+fn id() -> LetterId {
+    LetterId { seq: 7, mark: 0xabc }
+}
+
+fn tunnel() -> TunnelId {
+    "lark-main".parse().unwrap()
+}
+
+fn said() -> Said {
+    Said {
+        id: "om_1".to_owned(),
+        at: Some(Timestamp::from_ms(1_000)),
+        session: Session {
+            id: "oc_42".to_owned(),
+            kind: SessionKind::Group,
+            name: Some("Ops".to_owned()),
+            thread_key: None,
+        },
+        from: Person { id: "ou_7".to_owned(), name: Some("Ann".to_owned()) },
+        to: Vec::new(),
+        cc: Vec::new(),
+        title: Some("Build".to_owned()),
+        text: "it is **red**".to_owned(),
+        mentions: Vec::new(),
+        reply_to: None,
+        forwarded_from: None,
+        correlation_id: None,
+        artifacts: Vec::new(),
+    }
+}
+
+fn msg(more: Value) -> MsgObject {
+    let mut value = json!({
+        "from": "did:monoco:me",
+        "to": ["did:msgtunnel:oc_42.group.lark-main"],
+        "kind": "chat",
+        "created_at_ms": 1_000,
+        "content": {"format": "text/markdown", "content": "it is **red**", "title": "Build"},
+        "proof": "signed",
+        "meta": {"unknown": true},
+    });
+    for (key, field) in more.as_object().unwrap() {
+        value[key] = field.clone();
+    }
+    MsgObject::seal(value).unwrap()
+}
+
+fn fields(msg: &MsgObject) -> Value {
+    serde_json::from_str(msg.canonical()).unwrap()
+}
+
+#[test]
+fn what_was_heard_as_a_letter() {
+    let letter = Letter::of_said(&said(), &tunnel(), "lark").unwrap();
+    assert_eq!(letter.from, "did:msgtunnel:ou_7.user.lark-main");
+    assert_eq!(letter.to, ["did:msgtunnel:oc_42.group.lark-main"]);
+    assert_eq!(letter.data, "it is **red**");
+    assert_eq!(
+        Value::from(letter.extra),
+        json!({"content_type": "text/markdown", "direction": "inbound", "tunnel": "lark-main",
+               "provider": "lark", "external_id": "om_1", "from_name": "Ann", "subject": "Build",
+               "session": {"id": "oc_42", "type": "group", "name": "Ops"}})
+    );
+    let private = Session { kind: SessionKind::Direct, ..said().session };
+    let letter = Letter::of_said(&Said { session: private, ..said() }, &tunnel(), "lark").unwrap();
+    assert_eq!(letter.to, ["did:msgtunnel:ou_7.user.lark-main"]);
+}
+
+#[test]
+fn what_workers_change_was_said_so() {
+    let mut letter = Letter::of_said(&said(), &tunnel(), "lark").unwrap();
+    letter.data = "it is green".to_owned();
+    letter.extra.insert("subject".to_owned(), json!("Good news"));
+    letter.extra.insert("spam".to_owned(), json!({"score": 1}));
+    let title = Some("Good news".to_owned());
+    let want = Said { text: "it is green".to_owned(), title, ..said() };
+    assert_eq!(resaid(&said(), &letter), Ok(want));
+    letter.data = "x".repeat(crate::heard::MAX_SAID);
+    assert!(matches!(resaid(&said(), &letter), Err(TooLate::Heard(_))));
+}
+
+#[test]
+fn a_message_as_a_letter() {
+    let msg = msg(json!({}));
+    let letter = Letter::of_msg(&msg, Direction::Outbound);
+    assert_eq!(letter.from, "did:monoco:me");
+    assert_eq!(letter.to, ["did:msgtunnel:oc_42.group.lark-main"]);
+    assert_eq!(letter.data, "it is **red**");
+    assert_eq!(
+        Value::from(letter.extra),
+        json!({"content_type": "text/markdown", "direction": "outbound", "msg_id": msg.id(),
+               "kind": "chat", "subject": "Build"})
+    );
+}
+
+#[test]
+fn a_letter_says_that_its_message_has_more_than_text() {
+    let entry = json!({"role": "attachment", "target": {"hash": "sha256:00"}});
+    let content = json!({"content": "see", "refs": [entry, entry], "machine": {"data": 1}});
+    for (content, attached) in [
+        (content, Some(json!(3))),
+        (json!({"content": "see", "refs": [entry]}), Some(json!(1))),
+        (json!({"content": "see", "refs": []}), None),
+    ] {
+        let letter = Letter::of_msg(&msg(json!({"content": content})), Direction::Outbound);
+        assert_eq!(letter.extra.get("attached"), attached.as_ref());
+    }
+}
+
+#[test]
+fn a_group_message_is_a_letter_of_its_author() {
+    let group = json!({"kind": "group_msg", "from": "did:monoco:team", "source": "did:monoco:ann",
+                       "to": []});
+    let msg = msg(group);
+    let mut letter = Letter::of_msg(&msg, Direction::Inbound);
+    assert_eq!(letter.from, "did:monoco:ann");
+    assert!(letter.to.is_empty());
+    assert_eq!(resealed(&msg, &letter, id()).unwrap().id(), msg.id());
+    letter.from = "did:monoco:eve".to_owned();
+    let after = resealed(&msg, &letter, id()).unwrap();
+    assert_eq!(
+        (after.author().as_str(), after.from.as_str()),
+        ("did:monoco:eve", "did:monoco:team")
+    );
+}
+
+#[test]
+fn what_no_worker_changed_is_the_same_message() {
+    for direction in Direction::ALL {
+        let msg = msg(json!({}));
+        let mut letter = Letter::of_msg(&msg, direction);
+        letter.extra.insert("spam".to_owned(), json!({"score": 1}));
+        letter.rest.insert("campaign".to_owned(), json!("autumn"));
+        assert_eq!(resealed(&msg, &letter, id()).unwrap(), msg);
+    }
+}
+
+#[test]
+fn a_changed_message_is_another_one_and_says_by_which_letter() {
+    let msg = msg(json!({}));
+    let letter = || Letter::of_msg(&msg, Direction::Outbound);
+    let mut text = letter();
+    text.data.push_str(", still");
+    let mut title = letter();
+    title.extra.insert("subject".to_owned(), json!("[Team] Build"));
+    let mut untitled = letter();
+    untitled.extra.remove("subject");
+    let mut to = letter();
+    to.to = vec!["did:monoco:bob".to_owned()];
+    let mut from = letter();
+    from.from = "did:monoco:eve".to_owned();
+    for (letter, at, want) in [
+        (text, "/content/content", json!("it is **red**, still")),
+        (title, "/content/title", json!("[Team] Build")),
+        (untitled, "/content/title", Value::Null),
+        (to, "/to", json!(["did:monoco:bob"])),
+        (from, "/from", json!("did:monoco:eve")),
+    ] {
+        let after = resealed(&msg, &letter, id()).unwrap();
+        assert_ne!(after.id(), msg.id());
+        let fields = fields(&after);
+        assert_eq!(fields.pointer(at).cloned().unwrap_or_default(), want);
+        assert_eq!(fields["letter"], json!("ltr_7_00000abc"));
+        assert!(fields.get("proof").is_none(), "what was signed is another message");
+        assert_eq!(fields["meta"], json!({"unknown": true}), "and the rest is as it was");
+    }
+}
+
+#[test]
+fn what_is_no_message_any_more_is_refused() {
+    let msg = msg(json!({}));
+    let mut letter = Letter::of_msg(&msg, Direction::Outbound);
+    letter.to = vec!["ann@example.com".to_owned()];
+    assert!(matches!(resealed(&msg, &letter, id()), Err(TooLate::Object(_))));
+    let mut letter = Letter::of_msg(&msg, Direction::Outbound);
+    letter.data = "x".repeat(crate::object::MAX_OBJECT);
+    let error = resealed(&msg, &letter, id()).unwrap_err();
+    assert!(matches!(error, TooLate::Object(BadObject::TooLarge { .. })), "{error}");
+}
+
+fn handed_in(content_type: &str) -> Letter {
+    Letter {
+        from: "sender@example.com".to_owned(),
+        to: vec!["ann@example.com".to_owned(), "did:monoco:bob".to_owned()],
+        data: "Subject: x\n\nhi".to_owned(),
+        extra: json!({"content_type": content_type}).as_object().unwrap().clone(),
+        rest: Map::new(),
+    }
+}
+
+fn sealing(tunnel: Option<&TunnelId>) -> Sealing<'_> {
+    Sealing { id: id(), at: Timestamp::from_ms(5_000), tunnel, bytes: None }
+}
+
+#[test]
+fn a_mail_that_was_handed_in_becomes_a_message() {
+    let tunnel = "work-mail".parse().unwrap();
+    let msg = posted(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
+    assert_eq!(
+        fields(&msg),
+        json!({"from": "did:msgtunnel:sender%40example%2Ecom.addr.work-mail",
+               "to": ["did:msgtunnel:ann%40example%2Ecom.addr.work-mail", "did:monoco:bob"],
+               "kind": "deliver", "created_at_ms": 5_000, "letter": "ltr_7_00000abc",
+               "content": {"format": "message/rfc822", "content": "Subject: x\n\nhi"}})
+    );
+    let mut bytes = handed_in(RFC822);
+    bytes.set_bytes(b"Subject: x\n\ncaf\xe9".to_vec());
+    bytes.extra.insert("subject".to_owned(), json!("x"));
+    let content = &fields(&posted(&bytes, sealing(Some(&tunnel))).unwrap())["content"];
+    assert_eq!(content["charset"], "latin-1");
+    assert_eq!(content["title"], "x");
+}
+
+#[test]
+fn chat_that_was_handed_in_is_chat() {
+    let tunnel = "work-mail".parse().unwrap();
+    let msg = posted(&handed_in("text/markdown"), sealing(Some(&tunnel))).unwrap();
+    assert_eq!(
+        (&fields(&msg)["kind"], &fields(&msg)["content"]["format"]),
+        (&json!("chat"), &json!("text/markdown"))
+    );
+}
+
+#[test]
+fn two_letters_that_say_the_same_are_two_messages() {
+    let tunnel = "work-mail".parse().unwrap();
+    let one = posted(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
+    let again = posted(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
+    assert_eq!(one.id(), again.id(), "one letter is one message, however often it is made");
+    let id = LetterId { seq: 8, mark: 0xabc };
+    let other = posted(&handed_in(RFC822), Sealing { id, ..sealing(Some(&tunnel)) }).unwrap();
+    assert_ne!(one.id(), other.id());
+}
+
+#[test]
+fn a_letter_that_names_no_way_goes_nowhere() {
+    let error = posted(&handed_in(RFC822), sealing(None)).unwrap_err();
+    assert_eq!(error, TooLate::NoTunnel("ann@example.com".to_owned()));
+    assert!(error.to_string().contains("extra.tunnel"), "{error}");
+    let from = Letter { to: vec!["did:monoco:bob".to_owned()], ..handed_in(RFC822) };
+    let error = posted(&from, sealing(None)).unwrap_err();
+    assert_eq!(error, TooLate::NoTunnel("sender@example.com".to_owned()));
+    let dids = Letter { from: "did:monoco:me".to_owned(), ..from };
+    assert!(posted(&dids, sealing(None)).is_ok(), "DIDs need no tunnel");
+}
+
+#[test]
+fn a_large_mail_is_bytes_of_its_own() {
+    let tunnel = "work-mail".parse().unwrap();
+    let hash = ObjId::of(ObjKind::Bytes, b"mail");
+    let letter = Letter { data: "x".repeat(2 << 20), ..handed_in(RFC822) };
+    let own = Sealing { bytes: Some((hash, 2 << 20)), ..sealing(Some(&tunnel)) };
+    let content = &fields(&posted(&letter, own).unwrap())["content"];
+    assert!(content.get("content").is_none());
+    let target = json!({"hash": hash, "name": "mail.eml", "mime_type": RFC822, "size": 2 << 20});
+    assert_eq!(content["refs"], json!([{"role": "attachment", "target": target}]));
+    let error = posted(&letter, sealing(Some(&tunnel))).unwrap_err();
+    assert!(matches!(error, TooLate::Object(BadObject::TooLarge { .. })), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn what_no_worker_changed_was_said_as_it_was(
+        text in hostile(), title in prop::option::of(hostile()), name in prop::option::of(hostile()),
+        account in "\\PC{1,20}",
+    ) {
+        let from = Person { id: account, name };
+        let said = Said { text, title, from, ..said() };
+        let letter = Letter::of_said(&said, &tunnel(), "lark").unwrap();
+        prop_assert_eq!(resaid(&said, &letter), Ok(said));
+    }
+
+    #[test]
+    fn text_of_strangers_changes_no_message(text in hostile(), title in prop::option::of(hostile())) {
+        let msg = msg(json!({"content": {"content": text, "title": title}}));
+        for direction in Direction::ALL {
+            let letter = Letter::of_msg(&msg, direction);
+            prop_assert_eq!(resealed(&msg, &letter, id()).unwrap().id(), msg.id());
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Which bytes a charset has for a text.
+
+use std::borrow::Cow;
+
+use encoding_rs::{EUC_JP, Encoding, GBK, ISO_2022_JP, UTF_8, WINDOWS_1252};
+
+/// A charset, as a mail names it.
+///
+/// The web's tables, which we use, read older names as their larger successors:
+/// `iso-8859-1` as `windows-1252`, `gb2312` as `gbk`. That is right for reading. In
+/// writing we keep to what the name promises, for others may take it at its word.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charset {
+    encoding: &'static Encoding,
+    reach: Reach,
+}
+
+/// Which bytes may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    All,
+    Ascii,
+    /// Not 0x80 to 0x9F, which are control characters in ISO 8859.
+    Iso8859,
+    /// Pairs from 0xA1 to 0xF7 and 0xFE only, as in GB 2312 and KS X 1001.
+    Pairs,
+    /// Without what ETEN and Hong Kong added.
+    Big5,
+    /// JIS X 0208 alone, without what NEC and IBM added.
+    Jis,
+}
+
+impl Charset {
+    /// What everybody can read.
+    pub const UTF_8: Self = Self { encoding: UTF_8, reach: Reach::All };
+
+    /// Finds a charset by its name. None stands for ASCII.
+    pub fn find(name: Option<&[u8]>) -> Option<Self> {
+        let Some(name) = name else {
+            return Some(Self { encoding: WINDOWS_1252, reach: Reach::Ascii });
+        };
+        let encoding = Encoding::for_label_no_replacement(name)?;
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let reach = match encoding.name() {
+            "windows-1252" if name.contains("ascii") || name.contains("x3.4") => Reach::Ascii,
+            "windows-1252" if !name.contains("1252") => Reach::Iso8859,
+            "windows-1254" if !name.contains("1254") => Reach::Iso8859,
+            "windows-874" if !name.contains("874") => Reach::Iso8859,
+            "GBK" if name.contains("2312") => Reach::Pairs,
+            "EUC-KR" if !name.contains("949") => Reach::Pairs,
+            "Big5" => Reach::Big5,
+            "EUC-JP" | "ISO-2022-JP" => Reach::Jis,
+            "Shift_JIS" if !name.contains("31j") && !name.contains("932") => Reach::Jis,
+            _ => Reach::All,
+        };
+        Some(Self { encoding, reach })
+    }
+
+    /// Whether a footer can be put behind text of it: not in UTF-16, which would have to
+    /// know about byte order and halves.
+    pub fn can_append(self) -> bool {
+        self.encoding.is_ascii_compatible() || self.encoding == ISO_2022_JP
+    }
+
+    /// Whether text that is ASCII in it is the same in UTF-8.
+    pub fn has_ascii(self) -> bool {
+        self.encoding.is_ascii_compatible()
+    }
+
+    /// The bytes of a text, if it has them all.
+    pub fn encode(self, text: &str) -> Option<Vec<u8>> {
+        let (bytes, _, is_short) = self.encoding.encode(text);
+        let fits = match self.reach {
+            Reach::All => true,
+            Reach::Ascii => bytes.is_ascii(),
+            Reach::Iso8859 => !bytes.iter().any(|byte| (0x80..0xA0).contains(byte)),
+            Reach::Pairs => pairs(&bytes).all(is_national),
+            Reach::Big5 => pairs(&bytes).all(is_big5),
+            Reach::Jis => pairs(&EUC_JP.encode(text).0).all(is_jis),
+        };
+        // The euro sign is one byte in the web's GBK and unknown to that of others.
+        let euro = self.encoding == GBK && text.contains('€');
+        let is_whole = fits && !is_short && !euro && self.decode(&bytes) == text;
+        is_whole.then(|| bytes.into_owned())
+    }
+
+    /// The text that the bytes are, with replacement characters for what is none.
+    pub fn decode(self, bytes: &[u8]) -> Cow<'_, str> {
+        self.encoding.decode_without_bom_handling(bytes).0
+    }
+}
+
+/// The characters of two bytes. Others are ASCII.
+fn pairs(bytes: &[u8]) -> impl Iterator<Item = (u8, u8)> {
+    let mut rest = bytes.iter().copied();
+    std::iter::from_fn(move || {
+        let lead = rest.find(|byte| !byte.is_ascii())?;
+        Some((lead, rest.next().unwrap_or_default()))
+    })
+}
+
+fn is_national((lead, trail): (u8, u8)) -> bool {
+    (0xA1..=0xF7).contains(&lead) && trail >= 0xA1
+}
+
+fn is_big5((lead, trail): (u8, u8)) -> bool {
+    match lead {
+        0xA1..=0xC5 | 0xC9..=0xF8 => true,
+        0xC6 => trail <= 0x7E,
+        0xF9 => trail <= 0xD5,
+        _ => false,
+    }
+}
+
+fn is_jis((lead, _): (u8, u8)) -> bool {
+    matches!(lead, 0x8E | 0xA1..=0xA8 | 0xB0..=0xF4)
+}

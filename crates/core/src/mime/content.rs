@@ -1,0 +1,244 @@
+//! `Content-Type` and the fields that are written like it: a word, then parameters.
+//!
+//! Comments, folding, quotes and RFC 2231 are understood. Places are kept, so that one
+//! value can be replaced where it stands.
+
+use std::ops::Range;
+
+/// Most parameters that are read of one field.
+const MAX_PARAMETERS: usize = 200;
+
+/// The value of a field, read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Content {
+    /// The word, in lower case: `text/plain`, `attachment`.
+    pub word: String,
+    /// Whether nothing unexpected follows the word.
+    pub is_clean: bool,
+    /// What follows it.
+    parameters: Vec<Parameter>,
+}
+
+/// One parameter.
+#[derive(Clone, Debug)]
+pub(super) struct Parameter {
+    /// Its name, in lower case.
+    name: String,
+    /// Its value, without quotes.
+    value: Vec<u8>,
+    /// Where the value is written, with its quotes, counted from the field's value.
+    pub place: Range<usize>,
+    /// Whether all readers see the same value in it.
+    clear: bool,
+}
+
+impl Content {
+    /// Reads the value of a field.
+    pub fn read(value: &[u8]) -> Self {
+        let mut reader = Reader { value, at: 0 };
+        reader.skip_blank();
+        let word = reader.word().to_ascii_lowercase();
+        let word = String::from_utf8_lossy(&word).into_owned();
+        reader.skip_blank();
+        let is_clean = matches!(reader.peek(), None | Some(b';'));
+        let mut parameters = Vec::new();
+        while parameters.len() < MAX_PARAMETERS && reader.skip_to_semicolon() {
+            parameters.extend(reader.parameter());
+        }
+        Self { word, is_clean, parameters }
+    }
+
+    /// The parameter, if it is written in the plain way.
+    pub fn plain(&self, name: &str) -> Option<&Parameter> {
+        self.parameters.iter().find(|parameter| parameter.name == name)
+    }
+
+    /// Whether the parameter is there, in any way it can be written.
+    pub fn has(&self, name: &str) -> bool {
+        self.parameters.iter().any(|p| p.name.split('*').next() == Some(name))
+    }
+
+    /// The value of a parameter: the plain one, else the one of RFC 2231.
+    pub fn get(&self, name: &str) -> Option<Vec<u8>> {
+        match self.plain(name) {
+            Some(parameter) => Some(parameter.value.clone()),
+            None => self.extended(name),
+        }
+    }
+
+    /// Whether it is said at most once.
+    pub fn is_single(&self, name: &str) -> bool {
+        let same = self.parameters.iter().filter(|p| p.name.split('*').next() == Some(name));
+        same.count() < 2 || self.plain(name).is_none()
+    }
+
+    /// Whether all readers understand it alike.
+    pub fn is_clear(&self, name: &str) -> bool {
+        self.is_single(name) && self.plain(name).is_none_or(|parameter| parameter.clear)
+    }
+
+    /// `name*=utf-8''…`, or `name*0=…; name*1*=…`, put together.
+    fn extended(&self, name: &str) -> Option<Vec<u8>> {
+        let marked = |suffix: &str| {
+            self.parameters.iter().find(|p| {
+                p.name.strip_prefix(name).and_then(|rest| rest.strip_prefix('*')) == Some(suffix)
+            })
+        };
+        if let Some(whole) = marked("") {
+            return Some(percent(after_charset(&whole.value)));
+        }
+        let mut joined = Vec::new();
+        for number in 0..MAX_PARAMETERS {
+            if let Some(piece) = marked(&number.to_string()) {
+                joined.extend_from_slice(&piece.value);
+            } else if let Some(piece) = marked(&format!("{number}*")) {
+                let value = if number == 0 { after_charset(&piece.value) } else { &piece.value };
+                joined.extend(percent(value));
+            } else {
+                break;
+            }
+        }
+        Some(joined).filter(|joined| !joined.is_empty())
+    }
+}
+
+/// What follows `charset'language'`.
+fn after_charset(value: &[u8]) -> &[u8] {
+    value.splitn(3, |byte| *byte == b'\'').nth(2).unwrap_or(value)
+}
+
+fn percent(value: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(value.len());
+    let mut at = 0;
+    while let Some(&byte) = value.get(at) {
+        let code = value.get(at + 1..at + 3).filter(|_| byte == b'%').and_then(hex);
+        plain.push(code.unwrap_or(byte));
+        at += if code.is_some() { 3 } else { 1 };
+    }
+    plain
+}
+
+/// The byte that two hexadecimal digits name.
+pub(super) fn hex(digits: &[u8]) -> Option<u8> {
+    let [high, low] = digits else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()
+}
+
+/// Whether a word may have this byte without quotes.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte)
+}
+
+/// Where we are in a value.
+struct Reader<'v> {
+    value: &'v [u8],
+    at: usize,
+}
+
+impl<'v> Reader<'v> {
+    fn peek(&self) -> Option<u8> {
+        self.value.get(self.at).copied()
+    }
+
+    fn skip_spaces(&mut self) {
+        while self.peek().is_some_and(|byte| byte.is_ascii_whitespace()) {
+            self.at += 1;
+        }
+    }
+
+    /// Skips white space and comments. Comments nest, so they are counted.
+    fn skip_blank(&mut self) {
+        let mut depth = 0_usize;
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'(' => depth += 1,
+                b')' if depth > 0 => depth -= 1,
+                b'\\' if depth > 0 => self.at += 1,
+                _ if depth > 0 || byte.is_ascii_whitespace() => {}
+                _ => return,
+            }
+            self.at += 1;
+        }
+        self.at = self.at.min(self.value.len());
+    }
+
+    /// What comes before the next white space, comment or semicolon.
+    fn word(&mut self) -> &'v [u8] {
+        let start = self.at;
+        while let Some(byte) = self.peek() {
+            if byte.is_ascii_whitespace() || matches!(byte, b';' | b'(') {
+                break;
+            }
+            self.at += 1;
+        }
+        &self.value[start..self.at]
+    }
+
+    /// Goes behind the next semicolon, if there is one.
+    fn skip_to_semicolon(&mut self) -> bool {
+        loop {
+            self.skip_blank();
+            match self.peek() {
+                None => return false,
+                Some(b';') => {
+                    self.at += 1;
+                    return true;
+                }
+                Some(b'"') => drop(self.quoted()),
+                Some(_) => self.at += 1,
+            }
+        }
+    }
+
+    fn parameter(&mut self) -> Option<Parameter> {
+        let before = self.at;
+        self.skip_blank();
+        let start = self.at;
+        while self.peek().is_some_and(|b| !b.is_ascii_whitespace() && !b"=;(\"".contains(&b)) {
+            self.at += 1;
+        }
+        let name = String::from_utf8_lossy(&self.value[start..self.at]).to_ascii_lowercase();
+        self.skip_blank();
+        if name.is_empty() || self.peek() != Some(b'=') {
+            return None;
+        }
+        self.at += 1;
+        self.skip_blank();
+        let start = self.at;
+        let (value, mut clear) = match self.peek() {
+            Some(b'"') => self.quoted(),
+            _ => {
+                let word = self.word();
+                (word.to_vec(), word.iter().all(|byte| is_token(*byte)))
+            }
+        };
+        let place = start..self.at;
+        self.skip_spaces();
+        // `b (or so)` is one value to some readers, and a comment to others.
+        clear &= matches!(self.peek(), None | Some(b';'));
+        clear &= !self.value[before..start].contains(&b'(');
+        Some(Parameter { name, value, place, clear })
+    }
+
+    /// Reads a quoted string, and says whether it is one to everybody.
+    fn quoted(&mut self) -> (Vec<u8>, bool) {
+        let (mut value, mut clear) = (Vec::new(), true);
+        self.at += 1;
+        while let Some(byte) = self.peek() {
+            self.at += 1;
+            match byte {
+                b'"' => return (value, clear),
+                b'\\' => {
+                    clear &= matches!(self.peek(), Some(b'"' | b'\\'));
+                    value.extend(self.peek());
+                    self.at = self.value.len().min(self.at + 1);
+                }
+                // Folding is not part of the value.
+                b'\r' | b'\n' => {}
+                _ => value.push(byte),
+            }
+        }
+        (value, false)
+    }
+}

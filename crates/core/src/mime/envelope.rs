@@ -1,0 +1,268 @@
+//! Who a mail is from and for, as its own header says.
+//!
+//! For whoever hands in a mail without naming anybody, as `sendmail -t` does. Addresses
+//! are taken from the fields as they are written: a name that is encoded (RFC 2047) may
+//! have a comma in it, but an address is never encoded.
+
+use std::collections::BTreeSet;
+
+use super::edit::{Edit, apply};
+use super::head::{fields, line_at, unfold};
+
+/// Whom a mail names. The addresses are cut out, not checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Envelope {
+    /// Who it is from: the only address of `From`, or else that of `Sender`.
+    pub from: Option<String>,
+    /// Whom it is for: `To`, `Cc` and `Bcc`, or those that a resent mail has instead.
+    pub to: Vec<String>,
+}
+
+/// A field can't be understood as a list of addresses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {why}")]
+pub struct BadEnvelope {
+    /// Which.
+    pub field: &'static str,
+    /// Why.
+    pub why: &'static str,
+}
+
+/// Reads whom a mail names.
+///
+/// # Errors
+///
+/// [`BadEnvelope`], for a field that two readers could understand differently.
+pub fn envelope(mail: &[u8]) -> Result<Envelope, BadEnvelope> {
+    let resent = ["Resent-To", "Resent-Cc", "Resent-Bcc"];
+    let is_resent = fields(mail).any(|field| resent.iter().any(|name| field.is(mail, name)));
+    let (to, from) = match is_resent {
+        true => (resent, ["Resent-From", "Resent-Sender"]),
+        false => (["To", "Cc", "Bcc"], ["From", "Sender"]),
+    };
+    let mut envelope = Envelope::default();
+    let mut seen = BTreeSet::new();
+    for name in to {
+        let found = addresses(mail, name)?;
+        envelope.to.extend(found.into_iter().filter(|address| seen.insert(address.clone())));
+    }
+    for name in from {
+        let mut found = addresses(mail, name)?;
+        found.dedup();
+        if let ([_], Some(one)) = (found.as_slice(), found.first()) {
+            envelope.from = Some(one.clone());
+            break;
+        }
+    }
+    Ok(envelope)
+}
+
+/// The mail without the fields that name who is not to be named.
+pub fn without_bcc(mail: &[u8]) -> Vec<u8> {
+    let hidden =
+        |name: &str| ["Bcc", "Resent-Bcc"].iter().any(|bcc| bcc.eq_ignore_ascii_case(name));
+    let edits: Vec<_> = fields(mail)
+        .filter(|field| str::from_utf8(&mail[field.name.clone()]).is_ok_and(hidden))
+        .map(|field| {
+            let end = line_at(mail, field.value.end).map_or(mail.len(), |rest| rest.end);
+            Edit { at: field.name.start..end, with: Vec::new() }
+        })
+        .collect();
+    apply(mail, &edits)
+}
+
+/// The addresses of all fields of that name.
+fn addresses(mail: &[u8], name: &'static str) -> Result<Vec<String>, BadEnvelope> {
+    let mut all = Vec::new();
+    for field in fields(mail).filter(|field| field.is(mail, name)) {
+        let value = unfold(&mail[field.value]);
+        let read = list(&String::from_utf8_lossy(&value));
+        all.extend(read.map_err(|why| BadEnvelope { field: name, why })?);
+    }
+    Ok(all)
+}
+
+/// One address of a list, as far as it is read.
+#[derive(Default)]
+struct Item {
+    /// What stands outside angle brackets.
+    plain: String,
+    /// What stands in them.
+    angle: Option<String>,
+    /// Whether they are closed.
+    closed: bool,
+}
+
+/// Reads a list of addresses (RFC 5322, section 3.4): names, comments and groups are
+/// left out.
+fn list(text: &str) -> Result<Vec<String>, &'static str> {
+    let mut found = Vec::new();
+    let mut item = Item::default();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '(' => comment(&mut chars)?,
+            '"' => quoted(&mut chars, item.part())?,
+            '[' => literal(&mut chars, item.part())?,
+            '<' if item.angle.is_some() => return Err("a < within or after another"),
+            '<' => item.angle = Some(String::new()),
+            '>' if item.angle.is_none() || item.closed => return Err("a > without its <"),
+            '>' => item.closed = true,
+            _ if item.angle.is_some() && !item.closed => item.part().push(c),
+            ',' | ';' => found.extend(std::mem::take(&mut item).end()?),
+            // What stands before a colon is the name of a group.
+            ':' => item = Item::default(),
+            _ if item.closed && !c.is_whitespace() => return Err("something behind a >"),
+            _ => item.part().push(c),
+        }
+    }
+    found.extend(item.end()?);
+    Ok(found)
+}
+
+impl Item {
+    /// What is being written.
+    fn part(&mut self) -> &mut String {
+        match &mut self.angle {
+            Some(angle) if !self.closed => angle,
+            _ => &mut self.plain,
+        }
+    }
+
+    /// The address, if there is one.
+    fn end(self) -> Result<Option<String>, &'static str> {
+        let address = match (&self.angle, self.closed) {
+            (Some(_), false) => return Err("a < without its >"),
+            (Some(angle), true) => angle.trim(),
+            (None, _) => self.plain.trim(),
+        };
+        if address.contains(char::REPLACEMENT_CHARACTER) {
+            return Err("an address that is not UTF-8");
+        }
+        Ok((!address.is_empty()).then(|| address.to_owned()))
+    }
+}
+
+/// Leaves out the rest of a comment, and those within it.
+fn comment(chars: &mut std::str::Chars<'_>) -> Result<(), &'static str> {
+    let mut depth = 1_usize;
+    while depth > 0 {
+        match chars.next().ok_or("a ( without its )")? {
+            '\\' => drop(chars.next()),
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Copies the rest of a quoted string, quotes and all.
+fn quoted(chars: &mut std::str::Chars<'_>, to: &mut String) -> Result<(), &'static str> {
+    to.push('"');
+    loop {
+        let c = chars.next().ok_or("a quote that does not end")?;
+        to.push(c);
+        match c {
+            '\\' => to.extend(chars.next()),
+            '"' => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+/// Copies the rest of a domain that is an IP address.
+fn literal(chars: &mut std::str::Chars<'_>, to: &mut String) -> Result<(), &'static str> {
+    to.push('[');
+    loop {
+        let c = chars.next().ok_or("a [ without its ]")?;
+        to.push(c);
+        if c == ']' {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(value: &str) -> Result<Vec<String>, &'static str> {
+        list(value)
+    }
+
+    #[test]
+    fn addresses_are_found_however_they_are_written() {
+        for (value, wanted) in [
+            ("ann@example.com", &["ann@example.com"][..]),
+            ("Ann <ann@example.com>", &["ann@example.com"]),
+            ("a@x.test, \"B, C\" <b@x.test>,c@x.test", &["a@x.test", "b@x.test", "c@x.test"]),
+            ("=?utf-8?Q?M=C3=BCller=2C_A?= <m@x.test>", &["m@x.test"]),
+            ("ann@x.test (at home (not \\) today), c@d)", &["ann@x.test"]),
+            ("Team: a@x.test, Bob <b@x.test>;, c@x.test", &["a@x.test", "b@x.test", "c@x.test"]),
+            ("undisclosed-recipients:;", &[]),
+            (" , ,a@x.test,,", &["a@x.test"]),
+            ("a@[IPv6:::1], <b@[127.0.0.1]>", &["a@[IPv6:::1]", "b@[127.0.0.1]"]),
+            ("\"a \\\" b\"@x.test", &["\"a \\\" b\"@x.test"]),
+            ("\"<evil@x.test>\" <ann@x.test>", &["ann@x.test"]),
+            ("<>", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(to(value).unwrap(), wanted, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways_is_not_read() {
+        for value in [
+            "<a@x.test",
+            "a@x.test>",
+            "<a@x.test> b@x.test",
+            "<a@x.test> <b@x.test>",
+            "<a<b@x.test>>",
+            "(a@x.test",
+            "\"a@x.test",
+            "a@[127.0.0.1",
+            "\u{fffd}@x.test",
+        ] {
+            assert!(to(value).is_err(), "{value}: {:?}", to(value));
+        }
+        // Two addresses without a comma are none: whoever checks it refuses the blank.
+        assert_eq!(to("a@x.test b@x.test").unwrap(), ["a@x.test b@x.test"]);
+    }
+
+    #[test]
+    fn a_mail_names_its_people() {
+        let mail =
+            b"From: Ann <ann@x.test>\r\nTO: bob@x.test,\r\n carl@x.test\r\nto: dora@x.test\r\n\
+                     Cc: bob@x.test\r\nBcc: eve@x.test\r\n\r\nTo: nobody@x.test\r\n";
+        let found = envelope(mail).unwrap();
+        assert_eq!(found.from.as_deref(), Some("ann@x.test"));
+        assert_eq!(found.to, ["bob@x.test", "carl@x.test", "dora@x.test", "eve@x.test"]);
+        let two = b"From: a@x.test, b@x.test\nSender: b@x.test\n\nhi";
+        assert_eq!(envelope(two).unwrap().from.as_deref(), Some("b@x.test"));
+        let nobody = b"From: a@x.test, b@x.test\n\nhi";
+        assert_eq!(envelope(nobody).unwrap(), Envelope::default());
+        let resent = b"Resent-To: new@x.test\nResent-From: fwd@x.test\nFrom: ann@x.test\n\
+                       To: old@x.test\n\nhi";
+        let found = envelope(resent).unwrap();
+        assert_eq!(
+            (found.from.as_deref(), found.to),
+            (Some("fwd@x.test"), vec!["new@x.test".into()])
+        );
+        assert_eq!(
+            envelope(b"Bcc: <a@x.test\n\n").unwrap_err().to_string(),
+            "Bcc: a < without its >"
+        );
+    }
+
+    #[test]
+    fn bcc_goes_and_nothing_else_does() {
+        let mail = b"From: a@x.test\r\nBCC: eve@x.test,\r\n\tmal@x.test\r\nX-Bcc: x\r\n\
+                     Resent-Bcc: y@x.test\r\nSubject: s\xe9\r\n\r\nBcc: text\r\n";
+        let kept = b"From: a@x.test\r\nX-Bcc: x\r\nSubject: s\xe9\r\n\r\nBcc: text\r\n";
+        assert_eq!(without_bcc(mail), kept);
+        assert_eq!(without_bcc(kept), kept);
+        assert_eq!(without_bcc(b""), b"");
+    }
+}

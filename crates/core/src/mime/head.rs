@@ -1,0 +1,166 @@
+//! Lines, and the fields of a header section.
+
+use std::ops::Range;
+
+/// One line of a mail. Only LF ends it, with or without a CR before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    /// Where it starts.
+    pub start: usize,
+    /// Where its text ends and its line break starts.
+    pub text_end: usize,
+    /// Where the next line starts.
+    pub end: usize,
+}
+
+impl Line {
+    /// The line without its line break.
+    pub fn text<'m>(&self, mail: &'m [u8]) -> &'m [u8] {
+        &mail[self.start..self.text_end]
+    }
+}
+
+/// The line that starts at `start`, if there is one.
+pub(super) fn line_at(mail: &[u8], start: usize) -> Option<Line> {
+    let rest = mail.get(start..).filter(|rest| !rest.is_empty())?;
+    let Some(length) = rest.iter().position(|byte| *byte == b'\n') else {
+        return Some(Line { start, text_end: mail.len(), end: mail.len() });
+    };
+    let end = start + length + 1;
+    Some(Line { start, text_end: without_break(mail, start, end), end })
+}
+
+/// `end` without the line break before it, but not before `start`.
+pub(super) fn without_break(mail: &[u8], start: usize, end: usize) -> usize {
+    let text = &mail[start..end];
+    let text = text.strip_suffix(b"\r\n").or_else(|| text.strip_suffix(b"\n")).unwrap_or(text);
+    start + text.len()
+}
+
+/// How the first line ends that ends at all.
+pub(super) fn break_of(mail: &[u8]) -> Option<&'static [u8]> {
+    let end = mail.iter().position(|byte| *byte == b'\n')?;
+    Some(if mail[..end].ends_with(b"\r") { b"\r\n" } else { b"\n" })
+}
+
+/// How the lines of a mail end: as its first does.
+pub(super) fn line_break(mail: &[u8]) -> &'static [u8] {
+    break_of(mail).unwrap_or(b"\r\n")
+}
+
+/// What a line may be in a header section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// Nothing: the end of the header.
+    Blank,
+    /// `Name: …`
+    Field,
+    /// More of the field before it.
+    Folded,
+    /// Nothing that belongs there.
+    Other,
+}
+
+/// Tells what a line is, seen without its line break.
+pub(super) fn sort(text: &[u8]) -> Sort {
+    match text.first() {
+        None => Sort::Blank,
+        Some(b' ' | b'\t') => Sort::Folded,
+        Some(_) => match text.iter().position(|byte| !is_name(*byte)) {
+            Some(end) if end > 0 && text[end] == b':' => Sort::Field,
+            _ => Sort::Other,
+        },
+    }
+}
+
+/// Whether a field's name may have this byte.
+pub(super) fn is_name(byte: u8) -> bool {
+    byte.is_ascii_graphic() && byte != b':'
+}
+
+/// Where a field is.
+#[derive(Clone, Debug)]
+pub(super) struct Field {
+    /// Its name.
+    pub name: Range<usize>,
+    /// What follows the colon, without the last line break.
+    pub value: Range<usize>,
+}
+
+impl Field {
+    /// Whether it has this name, in any case.
+    pub fn is(&self, mail: &[u8], name: &str) -> bool {
+        mail[self.name.clone()].eq_ignore_ascii_case(name.as_bytes())
+    }
+}
+
+/// Goes through the fields of a header section.
+pub(super) struct Fields<'m> {
+    mail: &'m [u8],
+    at: usize,
+}
+
+/// The fields of the mail's own header.
+pub(super) fn fields(mail: &[u8]) -> Fields<'_> {
+    Fields { mail, at: envelope_line(mail) }
+}
+
+/// The fields from `start` on. The caller has cut the mail behind them.
+pub(super) fn fields_from(mail: &[u8], start: usize) -> Fields<'_> {
+    if start == 0 { fields(mail) } else { Fields { mail, at: start } }
+}
+
+/// The length of the line that an mbox file puts before a mail. It is no field, and what
+/// is added belongs behind it.
+pub(super) fn envelope_line(mail: &[u8]) -> usize {
+    match line_at(mail, 0) {
+        Some(line) if mail.starts_with(b"From ") => line.end,
+        _ => 0,
+    }
+}
+
+/// Where the header section ends: at the blank line, at the first line that can't be
+/// one of it, or at the end.
+pub(super) fn head_end(mail: &[u8]) -> usize {
+    let mut fields = fields(mail);
+    fields.by_ref().for_each(drop);
+    fields.at
+}
+
+impl Iterator for Fields<'_> {
+    type Item = Field;
+
+    fn next(&mut self) -> Option<Field> {
+        let mut line = line_at(self.mail, self.at)?;
+        // A continuation of nothing: readers skip it.
+        while sort(line.text(self.mail)) == Sort::Folded {
+            self.at = line.end;
+            line = line_at(self.mail, self.at)?;
+        }
+        if sort(line.text(self.mail)) != Sort::Field {
+            return None;
+        }
+        let start = self.at;
+        let colon = line.text(self.mail).iter().position(|byte| *byte == b':')?;
+        self.at = line.end;
+        while let Some(next) = line_at(self.mail, self.at)
+            && sort(next.text(self.mail)) == Sort::Folded
+        {
+            line = next;
+            self.at = line.end;
+        }
+        let name = start..start + colon;
+        Some(Field { value: name.end + 1..line.text_end, name })
+    }
+}
+
+/// The value on one line, trimmed.
+pub(super) fn unfold(value: &[u8]) -> Vec<u8> {
+    let mut flat = Vec::with_capacity(value.len());
+    let mut at = 0;
+    while let Some(line) = line_at(value, at) {
+        flat.extend_from_slice(line.text(value));
+        at = line.end;
+    }
+    flat.trim_ascii().to_vec()
+}

@@ -1,0 +1,308 @@
+//! Finds the parts of a mail in one pass over its lines.
+//!
+//! A stack holds the multiparts that are open. A line that is the boundary of one of
+//! them ends everything inside it; the outermost is asked first, as other readers do.
+//! Where readers might disagree, the tree or the part gets a flaw, which is a reason for
+//! whoever edits to leave it alone.
+
+use std::ops::Range;
+
+use super::content::Content;
+use super::head::{Line, Sort, envelope_line, fields_from, line_at, sort, without_break};
+use super::transfer::Transfer;
+
+/// How deep multiparts may nest. Deeper ones are not entered.
+pub const MAX_DEPTH: usize = 64;
+/// Most parts of a mail that are looked at.
+pub const MAX_PARTS: usize = 10_000;
+/// Longest boundary. RFC 2046 allows 70 characters.
+const MAX_BOUNDARY: usize = 256;
+
+/// A mail's parts. The first is the mail itself.
+#[derive(Debug)]
+pub(super) struct Tree {
+    /// In the order in which they start.
+    pub parts: Vec<Part>,
+    /// Why readers might see other parts than these.
+    pub flaw: Option<&'static str>,
+}
+
+/// One part of a mail.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Its header section, without the blank line behind.
+    pub head: Range<usize>,
+    /// Whether that blank line is there.
+    pub has_blank: bool,
+    /// Its content, without the line break that belongs to the boundary behind.
+    pub body: Range<usize>,
+    /// Whether there is such a line break.
+    pub has_break: bool,
+    /// Its `Content-Type`.
+    pub content: Content,
+    /// Its `Content-Transfer-Encoding`, in lower case; empty when it does not say.
+    pub transfer: String,
+    /// Whether it is a file, and not for reading in line.
+    pub is_file: bool,
+    /// The parts in it, when it is a multipart that was entered.
+    pub children: Vec<usize>,
+    /// Whether it is a multipart that lies too deep.
+    pub too_deep: bool,
+    /// Why it is unclear what it is.
+    pub flaw: Option<&'static str>,
+}
+
+impl Part {
+    /// Its type: `text/plain` when it does not say.
+    pub fn kind(&self) -> &str {
+        &self.content.word
+    }
+
+    /// Whether it consists of parts.
+    pub fn is_multipart(&self) -> bool {
+        self.kind().starts_with("multipart/")
+    }
+}
+
+/// Finds the parts.
+pub(super) fn scan(mail: &[u8]) -> Tree {
+    let tree = Tree { parts: Vec::new(), flaw: None };
+    let mut scan = Scan { mail, tree, open: Vec::new(), current: 0, in_head: false };
+    scan.begin(0);
+    let mut at = envelope_line(mail);
+    while let Some(line) = line_at(mail, at) {
+        scan.line(&line);
+        at = line.end;
+    }
+    scan.end_parts(0, mail.len(), mail.len());
+    scan.tree
+}
+
+/// A multipart whose end we have not seen.
+struct Open {
+    part: usize,
+    boundary: Vec<u8>,
+}
+
+struct Scan<'m> {
+    mail: &'m [u8],
+    tree: Tree,
+    open: Vec<Open>,
+    /// The part that the next line belongs to.
+    current: usize,
+    /// Whether that line belongs to its header section.
+    in_head: bool,
+}
+
+impl Scan<'_> {
+    fn line(&mut self, line: &Line) {
+        if let Some((level, is_last)) = self.delimiter(line) {
+            self.end_parts(level + 1, without_break(self.mail, 0, line.start), line.start);
+            self.open.truncate(level + 1);
+            let parent = self.open[level].part;
+            if is_last {
+                self.open.truncate(level);
+                self.current = parent;
+            } else if self.tree.parts.len() < MAX_PARTS {
+                let child = self.tree.parts.len();
+                self.tree.parts[parent].children.push(child);
+                self.begin(line.end);
+            } else {
+                self.tree.flaw = Some("it has too many parts");
+                self.current = parent;
+            }
+        } else if self.in_head {
+            self.head_line(line);
+        }
+    }
+
+    fn begin(&mut self, start: usize) {
+        self.current = self.tree.parts.len();
+        self.in_head = true;
+        self.tree.parts.push(Part {
+            head: start..start,
+            has_blank: false,
+            body: start..start,
+            has_break: false,
+            content: Content::default(),
+            transfer: String::new(),
+            is_file: false,
+            children: Vec::new(),
+            too_deep: false,
+            flaw: None,
+        });
+    }
+
+    fn head_line(&mut self, line: &Line) {
+        let part = &mut self.tree.parts[self.current];
+        match sort(line.text(self.mail)) {
+            Sort::Field => part.head.end = line.end,
+            Sort::Folded => {
+                if part.head.is_empty() {
+                    part.flaw = Some("its header starts with a line that continues another");
+                }
+                part.head.end = line.end;
+            }
+            Sort::Blank => {
+                part.has_blank = true;
+                self.end_head(line.start, line.end);
+            }
+            Sort::Other => {
+                part.flaw = Some("there is no blank line between its header and its text");
+                self.end_head(line.start, line.start);
+            }
+        }
+    }
+
+    /// Reads what the header says, now that it has ended.
+    fn end_head(&mut self, end: usize, body: usize) {
+        self.in_head = false;
+        let default = self.default_kind();
+        let part = &mut self.tree.parts[self.current];
+        part.head.end = end;
+        part.body = body..body;
+        if bare_cr(&self.mail[part.head.clone()]) {
+            part.flaw = Some("there is a CR without LF in its header");
+        }
+        read_head(&self.mail[..end], part);
+        if part.content.word.is_empty() {
+            part.content.word = default.to_owned();
+        }
+        if part.is_multipart() {
+            self.open_multipart();
+        }
+    }
+
+    /// What a part is that does not say what it is.
+    fn default_kind(&self) -> &'static str {
+        match self.open.last() {
+            Some(open) if self.tree.parts[open.part].kind() == "multipart/digest" => {
+                "message/rfc822"
+            }
+            _ => "text/plain",
+        }
+    }
+
+    fn open_multipart(&mut self) {
+        let part = &mut self.tree.parts[self.current];
+        let mut boundary = part.content.get("boundary").unwrap_or_default();
+        boundary.truncate(boundary.trim_ascii_end().len());
+        if !matches!(Transfer::read(&part.transfer), Some(Transfer::SevenBit | Transfer::EightBit))
+        {
+            part.flaw = Some("it is a multipart that is encoded as a whole");
+        } else if boundary.is_empty() {
+            part.flaw = Some("it is a multipart without a boundary");
+        } else if boundary.len() > MAX_BOUNDARY
+            // Some readers take angle brackets for quotes.
+            || boundary.starts_with(b"<")
+            || !part.content.is_clear("boundary")
+        {
+            part.flaw = Some("its boundary is unclear");
+        } else if self.open.len() >= MAX_DEPTH {
+            part.too_deep = true;
+        } else {
+            self.open.push(Open { part: self.current, boundary });
+        }
+    }
+
+    /// Which open multipart the line divides, by its level, and whether it ends it.
+    fn delimiter(&mut self, line: &Line) -> Option<(usize, bool)> {
+        if self.open.is_empty() {
+            return None;
+        }
+        let text = line.text(self.mail);
+        if text.contains(&b'\r') && self.hides_delimiter(text) {
+            self.tree.flaw = Some("there is a boundary beside a CR without LF");
+        }
+        let rest = text.strip_prefix(b"--")?;
+        let mut found = None;
+        let mut starts = false;
+        for (level, open) in self.open.iter().enumerate() {
+            let Some(tail) = rest.strip_prefix(open.boundary.as_slice()) else { continue };
+            starts = true;
+            let (is_last, padding) = match tail.strip_prefix(b"--") {
+                Some(padding) => (true, padding),
+                None => (false, tail),
+            };
+            if !padding.iter().all(|byte| matches!(byte, b' ' | b'\t')) {
+                continue;
+            }
+            if found.is_some() {
+                self.tree.flaw = Some("two boundaries are alike");
+            } else {
+                found = Some((level, is_last));
+            }
+        }
+        // RFC 2046 lets a reader compare the start of the line only.
+        if starts && found.is_none() {
+            self.tree.flaw = Some("a line starts like a boundary but is none");
+        }
+        found
+    }
+
+    /// Whether readers that take a bare CR for a line end would see a boundary.
+    fn hides_delimiter(&self, text: &[u8]) -> bool {
+        text.split(|byte| *byte == b'\r').any(|piece| {
+            piece
+                .strip_prefix(b"--")
+                .is_some_and(|rest| self.open.iter().any(|o| rest.starts_with(&o.boundary)))
+        })
+    }
+
+    /// Ends the current part, and the multiparts around it but for the outermost.
+    fn end_parts(&mut self, outermost: usize, end: usize, next: usize) {
+        if self.in_head {
+            let part = &mut self.tree.parts[self.current];
+            let head_end = part.head.end;
+            // Without a blank line the text would start in the header.
+            part.flaw = part.flaw.or(Some("there is no blank line behind its header"));
+            self.end_head(head_end, next);
+        }
+        let around = self.open.iter().skip(outermost).map(|open| open.part);
+        for index in around.chain([self.current]).collect::<Vec<_>>() {
+            let part = &mut self.tree.parts[index];
+            part.body.end = end.max(part.body.start);
+            part.has_break = part.body.end < next;
+        }
+    }
+}
+
+fn bare_cr(head: &[u8]) -> bool {
+    head.iter().enumerate().any(|(at, byte)| *byte == b'\r' && head.get(at + 1) != Some(&b'\n'))
+}
+
+/// Notes what the fields say. The first of each name counts.
+fn read_head(mail: &[u8], part: &mut Part) {
+    let (mut kind, mut transfer, mut disposition) = (None, None, None);
+    for field in fields_from(mail, part.head.start) {
+        for (name, first) in [
+            ("Content-Type", &mut kind),
+            ("Content-Transfer-Encoding", &mut transfer),
+            ("Content-Disposition", &mut disposition),
+        ] {
+            if first.is_none() && field.is(mail, name) {
+                *first = Some(Content::read(&mail[field.value.clone()]));
+            }
+        }
+    }
+    if let Some(kind) = kind {
+        if !is_type(&kind.word) || !kind.is_clean {
+            part.flaw = Some("its Content-Type is unclear");
+        }
+        part.is_file |= kind.has("name");
+        part.content = kind;
+    }
+    part.transfer = transfer.map(|transfer| transfer.word).unwrap_or_default();
+    if let Some(disposition) = disposition {
+        part.is_file |= disposition.word != "inline" || disposition.has("filename");
+    }
+}
+
+/// Whether this is `type/subtype`.
+fn is_type(word: &str) -> bool {
+    let is_token = |text: &str| {
+        !text.is_empty()
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&b))
+    };
+    word.split_once('/').is_some_and(|(main, sub)| is_token(main) && is_token(sub))
+}

@@ -1,0 +1,69 @@
+//! The words of a mail, decoded, for rules that look at them.
+
+use super::charset::Charset;
+use super::scan::{Part, scan};
+use super::transfer::Transfer;
+
+/// Most bytes of text that are decoded of one mail.
+pub const MAX_TEXTS: usize = 1024 * 1024;
+
+/// Most bytes of a part that are looked at: quoted-printable needs up to three for one.
+const MAX_RAW: usize = 4 * MAX_TEXTS;
+
+/// What kind of text a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextKind {
+    /// `text/plain`
+    Plain,
+    /// `text/html`
+    Html,
+}
+
+/// One text of a mail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Plain or HTML.
+    pub mime_type: TextKind,
+    /// The charset that it names, in lower case.
+    pub charset: Option<String>,
+    /// What it says.
+    pub decoded: String,
+}
+
+/// The texts of a mail that are not attachments, at most [`MAX_TEXTS`] bytes in all.
+///
+/// They are read as far as they can be: damaged base64 up to the damage, and a charset
+/// that nobody knows as UTF-8.
+pub fn texts(mail: &[u8]) -> Vec<Text> {
+    let mut texts = Vec::new();
+    let mut room = MAX_TEXTS;
+    for part in scan(mail).parts {
+        let Some(mime_type) = kind(&part) else { continue };
+        if room == 0 {
+            break;
+        }
+        let charset = part.content.get("charset");
+        let raw = &mail[part.body.clone()];
+        let transfer = Transfer::read(&part.transfer).unwrap_or(Transfer::EightBit);
+        let bytes = transfer.decode_some(&raw[..raw.len().min(MAX_RAW)]);
+        let bytes = &bytes[..bytes.len().min(MAX_TEXTS)];
+        let mut decoded = match Charset::find(charset.as_deref()) {
+            Some(charset) if part.content.has("charset") => charset.decode(bytes).into_owned(),
+            _ => String::from_utf8_lossy(bytes).into_owned(),
+        };
+        decoded.truncate(decoded.floor_char_boundary(room));
+        room -= decoded.len();
+        let name = |name: Vec<u8>| String::from_utf8_lossy(&name).to_ascii_lowercase();
+        texts.push(Text { mime_type, charset: charset.map(name), decoded });
+    }
+    texts
+}
+
+fn kind(part: &Part) -> Option<TextKind> {
+    match part.kind() {
+        _ if part.is_file => None,
+        "text/plain" => Some(TextKind::Plain),
+        "text/html" => Some(TextKind::Html),
+        _ => None,
+    }
+}

@@ -1,0 +1,154 @@
+//! How content becomes lines that mail can carry: base64 and quoted-printable.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, STANDARD};
+
+use super::content::hex;
+
+/// Longest line that we write, as RFC 2045 has it.
+const LINE: usize = 76;
+
+/// Reads base64 that lost its end, for those who only want to look.
+const LENIENT: GeneralPurpose =
+    GeneralPurpose::new(&alphabet::STANDARD, NO_PAD.with_decode_allow_trailing_bits(true));
+
+/// How a part's content is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transfer {
+    /// As it is, in ASCII.
+    SevenBit,
+    /// As it is.
+    EightBit,
+    /// `=C3=BC`
+    QuotedPrintable,
+    /// `w7w=`
+    Base64,
+}
+
+impl Transfer {
+    /// Reads the word of a `Content-Transfer-Encoding`.
+    pub fn read(word: &str) -> Option<Self> {
+        match word {
+            "" | "7bit" => Some(Self::SevenBit),
+            "8bit" | "binary" => Some(Self::EightBit),
+            "quoted-printable" => Some(Self::QuotedPrintable),
+            "base64" => Some(Self::Base64),
+            _ => None,
+        }
+    }
+
+    /// The content, or nothing when it is damaged.
+    pub fn decode(self, raw: &[u8]) -> Option<Cow<'_, [u8]>> {
+        match self {
+            Self::SevenBit | Self::EightBit => Some(Cow::Borrowed(raw)),
+            Self::QuotedPrintable => Some(Cow::Owned(from_printable(raw))),
+            Self::Base64 => {
+                let dense: Vec<u8> =
+                    raw.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+                STANDARD.decode(dense).ok().map(Cow::Owned)
+            }
+        }
+    }
+
+    /// The content, as far as it can be read.
+    pub fn decode_some(self, raw: &[u8]) -> Cow<'_, [u8]> {
+        if self != Self::Base64 {
+            return self.decode(raw).unwrap_or(Cow::Borrowed(raw));
+        }
+        let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+        let mut dense: Vec<u8> = raw.iter().copied().filter(is_digit).collect();
+        if dense.len() % 4 == 1 {
+            dense.pop();
+        }
+        Cow::Owned(LENIENT.decode(dense).unwrap_or_default())
+    }
+}
+
+/// Base64 in lines, without a break behind the last.
+pub(super) fn to_base64(content: &[u8], line_break: &[u8]) -> Vec<u8> {
+    let dense = STANDARD.encode(content);
+    let lines: Vec<&[u8]> = dense.as_bytes().chunks(LINE).collect();
+    lines.join(line_break)
+}
+
+/// Text as quoted-printable. Its line ends stay; long lines are broken softly.
+pub(super) fn to_printable(text: &[u8], line_break: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + text.len() / 8);
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        let bare = line.strip_suffix(b"\r\n").or_else(|| line.strip_suffix(b"\n"));
+        let bare = bare.unwrap_or(line);
+        let mut column = 0;
+        for (at, byte) in bare.iter().enumerate() {
+            let is_last = at + 1 == bare.len();
+            let is_plain = match byte {
+                b'=' => false,
+                b' ' | b'\t' => !is_last,
+                _ => byte.is_ascii_graphic(),
+            };
+            let width = if is_plain { 1 } else { 3 };
+            // The mark of a soft break needs a column too.
+            if column + width > LINE - usize::from(!is_last) {
+                out.push(b'=');
+                out.extend_from_slice(line_break);
+                column = 0;
+            }
+            column += width;
+            if is_plain {
+                out.push(*byte);
+            } else {
+                out.extend_from_slice(format!("={byte:02X}").as_bytes());
+            }
+        }
+        out.extend_from_slice(&line[bare.len()..]);
+    }
+    out
+}
+
+/// Reads quoted-printable. What is no code stands for itself.
+pub(super) fn from_printable(raw: &[u8]) -> Vec<u8> {
+    let mut content = Vec::with_capacity(raw.len());
+    let mut at = 0;
+    while at < raw.len() {
+        let (byte, next) = printable_at(raw, at);
+        content.extend(byte);
+        at = next;
+    }
+    content
+}
+
+/// Where the byte number `place` of the content is written.
+pub(super) fn place_in_printable(raw: &[u8], place: usize) -> usize {
+    let (mut at, mut seen) = (0, 0);
+    while at < raw.len() {
+        let (byte, next) = printable_at(raw, at);
+        if byte.is_some() {
+            if seen == place {
+                break;
+            }
+            seen += 1;
+        }
+        at = next;
+    }
+    at
+}
+
+/// The byte that is written at `at`, or none for a soft break, and where the next is.
+fn printable_at(raw: &[u8], at: usize) -> (Option<u8>, usize) {
+    if raw[at] != b'=' {
+        return (Some(raw[at]), at + 1);
+    }
+    if let Some(byte) = raw.get(at + 1..at + 3).and_then(hex) {
+        return (Some(byte), at + 3);
+    }
+    let blanks = raw[at + 1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let behind = &raw[at + 1 + blanks..];
+    match behind {
+        [] => (None, raw.len()),
+        [b'\n', ..] => (None, at + blanks + 2),
+        [b'\r', b'\n', ..] => (None, at + blanks + 3),
+        _ => (Some(b'='), at + 1),
+    }
+}
