@@ -8,6 +8,7 @@
 //! * [`Boxes`]: messages come in, wait in boxes, are taken, and go out.
 //! * [`Mails`]: what was heard becomes Mails, and workspaces claim them.
 //! * [`Drafts`]: what is to be sent from files.
+//! * [`Letters`]: what goes through the post office.
 //! * [`People`]: contacts, groups and tunnels.
 //! * [`Journal`]: what happened, who read what, conversations, figures.
 //!
@@ -24,6 +25,7 @@ use monoco_core::delivery::{Delivery, Outcome, SendState};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::Event;
 use monoco_core::lease::{Guard, Holder, LeaseLost, Term};
+use monoco_core::letter::LetterId;
 use monoco_core::mail::Entry;
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::receipt::{Receipt, ReceiptStatus};
@@ -36,9 +38,14 @@ use tokio::sync::{broadcast, watch};
 mod blobs;
 #[cfg(test)]
 mod conformance;
+mod letters;
 mod mails;
 pub mod sqlite;
 
+pub use letters::{
+    Accepted, Advance, Advanced, ByHand, LetterFigures, LetterQuery, LetterRow, Letters, Origin,
+    Source, Then, Through,
+};
 pub use mails::{
     ClaimStep, DraftFate, DraftPost, Drafts, Filed, Filing, Keep, Keeping, Labels, MailQuery,
     MailRow, Mails, Merging,
@@ -81,9 +88,9 @@ pub enum StoreError {
     /// The message expired before it was sent.
     #[error("the message expired at {} ms", .0.ms())]
     Expired(Timestamp),
-    /// The idempotency key stands for another message.
+    /// The idempotency key stands for something else.
     #[error("the idempotency key stands for {0}")]
-    KeyReused(ObjId),
+    KeyReused(String),
     /// No room on the disk. Writing goes on when there is.
     #[error("the disk is full")]
     Full,
@@ -149,6 +156,13 @@ pub enum DispatchOutcome {
     Blocked,
     /// Its author is a stranger, and the tunnel drops strangers.
     Dropped,
+    /// It goes through its chain first.
+    Chained {
+        /// As this letter.
+        letter: LetterId,
+        /// Whether it did before; then nothing was done.
+        duplicate: bool,
+    },
 }
 
 /// A record that was made.
@@ -189,6 +203,15 @@ pub enum Posted {
     BlockedAuthor {
         /// The message's name.
         msg_id: ObjId,
+    },
+    /// It goes through its chain first.
+    Chained {
+        /// The message's name.
+        msg_id: ObjId,
+        /// As this letter.
+        letter: LetterId,
+        /// Whether it did before; then nothing was done.
+        duplicate: bool,
     },
 }
 
@@ -280,7 +303,7 @@ pub struct Group {
 }
 
 /// Everything the store knows about one message.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Trace {
     /// The message.
     pub msg_id: ObjId,
@@ -294,6 +317,8 @@ pub struct Trace {
     pub mail: Option<Entry>,
     /// Every workspace's hold on that.
     pub claims: Vec<Claim>,
+    /// Letters that were made of it, or became it.
+    pub letters: Vec<LetterRow>,
     /// What happened to it, in order.
     pub events: Vec<Event>,
     /// Whether there are more of these than are shown.
@@ -614,9 +639,9 @@ pub trait Journal: Send + Sync {
 }
 
 /// All of it.
-pub trait Store: Boxes + Mails + Drafts + People + Journal {}
+pub trait Store: Boxes + Mails + Drafts + Letters + People + Journal {}
 
-impl<T: Boxes + Mails + Drafts + People + Journal> Store for T {}
+impl<T: Boxes + Mails + Drafts + Letters + People + Journal> Store for T {}
 
 /// The handle everything else holds.
 pub type Shared = Arc<dyn Store>;

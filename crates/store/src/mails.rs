@@ -17,7 +17,7 @@ use monoco_core::retry::Retry;
 use monoco_core::time::Timestamp;
 use tokio::sync::watch;
 
-use crate::{Page, Post, Posted, StoreError, Window};
+use crate::{Page, Post, Posted, StoreError, Through, Window};
 
 /// One message that was heard, for [`Mails::keep`].
 #[derive(Clone, Debug)]
@@ -285,15 +285,24 @@ pub struct DraftFate {
     pub msg_id: ObjId,
     /// Its deliveries; none of them moves by itself any more.
     pub deliveries: Vec<Delivery>,
+    /// Why it was never sent, when the post office threw it away or gave it up.
+    pub ended: Option<String>,
 }
 
 /// What is to be sent from files.
 #[async_trait]
 pub trait Drafts: Send + Sync {
-    /// Posts a draft, and remembers that somebody waits to hear what became of it.
-    async fn post_draft(&self, draft: DraftPost, now: Timestamp) -> Result<Posted, StoreError>;
+    /// Posts a draft, through the post office where `through` says so, and remembers
+    /// that somebody waits to hear what became of it.
+    async fn post_draft(
+        &self,
+        draft: DraftPost,
+        through: &Through,
+        now: Timestamp,
+    ) -> Result<Posted, StoreError>;
 
-    /// Drafts whose deliveries have all ended, and that are not closed.
+    /// Drafts that are not closed, and whose deliveries have all ended, or that the post
+    /// office has thrown away or given up.
     async fn settled_drafts(&self, limit: usize) -> Result<Vec<DraftFate>, StoreError>;
 
     /// Whether a draft was posted.

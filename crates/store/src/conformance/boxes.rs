@@ -98,7 +98,10 @@ pub(crate) async fn an_idempotency_key_stands_for_one_message(home: &dyn Home) {
 
     let other = store.post(with_key("other"), at(0)).await;
     let first = chat("me", &[&to], "hello").id();
-    assert!(matches!(other, Err(StoreError::KeyReused(id)) if id == first), "{other:?}");
+    assert!(
+        matches!(&other, Err(StoreError::KeyReused(id)) if *id == first.to_string()),
+        "{other:?}"
+    );
     assert_eq!(outgoing(store, "lark").await, "hello WAIT");
 }
 

@@ -4,7 +4,7 @@ use monoco_core::delivery::{Outcome, SendState};
 use monoco_core::retry::Failure;
 
 use super::*;
-use crate::DraftPost;
+use crate::{DraftPost, Through};
 
 fn draft(uid: &str, msg: MsgObject) -> DraftPost {
     DraftPost { uid: uid.to_owned(), provider: "lark".to_owned(), post: post_of(msg) }
@@ -17,7 +17,7 @@ fn to(accounts: &[&str], text: &str) -> MsgObject {
 }
 
 async fn send(store: &dyn Store, draft: DraftPost) -> Result<bool, StoreError> {
-    match store.post_draft(draft, at(0)).await? {
+    match store.post_draft(draft, &Through::default(), at(0)).await? {
         Posted::OnItsWay { duplicate, .. } => Ok(duplicate),
         blocked => panic!("{blocked:?}"),
     }
@@ -56,7 +56,10 @@ pub(crate) async fn a_name_stands_for_one_message(home: &dyn Home) {
     };
     send(store, draft("d1", first.clone())).await.unwrap();
     let reused = send(store, draft("d1", to(&["ann"], "edited"))).await;
-    assert!(matches!(reused, Err(StoreError::KeyReused(id)) if id == first.id()), "{reused:?}");
+    assert!(
+        matches!(&reused, Err(StoreError::KeyReused(id)) if *id == first.id().to_string()),
+        "{reused:?}"
+    );
 
     send(store, keyed("d2", "second")).await.unwrap();
     let reused = send(store, keyed("d3", "third")).await;
@@ -73,7 +76,10 @@ pub(crate) async fn what_can_not_be_sent_is_not_remembered(home: &dyn Home) {
     assert!(!store.knows_draft("d1").await.unwrap());
     contact(store, "me", Level::Block).await;
     lark(store).await;
-    let blocked = store.post_draft(draft("d1", to(&["ann"], "hello")), at(0)).await.unwrap();
+    let blocked = store
+        .post_draft(draft("d1", to(&["ann"], "hello")), &Through::default(), at(0))
+        .await
+        .unwrap();
     assert!(matches!(blocked, Posted::BlockedAuthor { .. }));
     assert!(!store.knows_draft("d1").await.unwrap());
     contact(store, "me", Level::Friend).await;

@@ -34,6 +34,7 @@ pub(crate) mod deliveries;
 pub(crate) mod dispatch;
 pub(crate) mod drafts;
 pub(crate) mod journal;
+pub(crate) mod letters;
 mod mail_model;
 pub(crate) mod mails;
 pub(crate) mod model;
@@ -174,6 +175,25 @@ macro_rules! every_law {
             a_draft_has_ended_when_all_its_deliveries_have,
             a_closed_draft_is_not_told_again,
         }
+        crate::conformance::laws! { $home, letters:
+            a_letter_that_is_handed_in_waits_for_the_dispatcher,
+            a_letter_of_another_store_is_missing,
+            a_key_stands_for_one_letter,
+            what_is_heard_becomes_a_letter_once,
+            a_message_that_comes_in_becomes_a_letter_once,
+            what_is_refused_leaves_no_letter,
+            what_goes_out_is_a_letter_where_a_chain_is_in_its_way,
+            a_bad_one_among_letters_does_not_harm_the_others,
+            letters_are_due_at_their_desks_in_their_order,
+            steps_follow_the_machine,
+            a_step_of_a_letter_that_changed_is_refused,
+            letters_become_one_together_or_not_at_all,
+            what_is_booked_is_written_with_its_step,
+            a_letter_is_sent_as_what_it_became,
+            what_can_not_be_sent_is_dead_or_in_the_bin,
+            what_was_heard_joins_its_session_at_the_end,
+            large_letters_are_kept_whole,
+        }
         crate::conformance::laws! { $home, people:
             a_contact_is_replaced_and_keeps_its_bindings,
             a_forgotten_contact_leaves_its_boxes,
@@ -283,6 +303,7 @@ fn say(answer: &Dispatched) -> String {
         DispatchOutcome::Delivered { duplicate, records } => (*duplicate, records),
         DispatchOutcome::Blocked => return "blocked".to_owned(),
         DispatchOutcome::Dropped => return "dropped".to_owned(),
+        DispatchOutcome::Chained { letter, .. } => panic!("not dispatched: {letter}"),
     };
     let boxes: Vec<_> = records
         .iter()

@@ -177,6 +177,7 @@ async fn ask(store: &dyn Store, model: &Model, call: &Call) -> String {
                     format!("{duplicate} {:?}", ways.collect::<BTreeMap<_, _>>())
                 }
                 Ok(Posted::BlockedAuthor { .. }) => "blocked author".to_owned(),
+                Ok(chained @ Posted::Chained { .. }) => panic!("{chained:?}"),
                 Err(error) => word(&error),
             }
         }

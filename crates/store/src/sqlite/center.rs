@@ -1,6 +1,6 @@
 //! What happens to a message that comes in or goes out, in one transaction each.
 
-use monoco_core::contact::plan_delivery;
+use monoco_core::contact::{AddressBook, Plans, plan_delivery};
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::object::{MsgObject, ObjId};
@@ -17,26 +17,49 @@ use super::writer::Tx;
 use super::{deliveries, objects, people, records};
 use crate::{Dispatch, DispatchOutcome, Dispatched, Placed, Post, Posted, Sent, StoreError};
 
+/// What a message that comes in comes to.
+pub(super) enum Incoming {
+    /// It is dealt with: it came before, or its author is not wanted.
+    Answered(Dispatched),
+    /// It belongs into boxes.
+    New(Arrival),
+}
+
+/// A message that comes in, and where it belongs.
+pub(super) struct Arrival {
+    /// The row of its object, if it has one.
+    pub(super) known: Option<i64>,
+    placements: Vec<Placement>,
+}
+
 /// Puts a message that came in into its boxes.
 pub(super) fn dispatch(
     tx: &mut Tx<'_>,
     dispatch: &Dispatch,
     now: Timestamp,
 ) -> Result<Dispatched, StoreError> {
-    let Dispatch { msg, tunnel, external_id } = dispatch;
+    match receive(tx, dispatch, now)? {
+        Incoming::Answered(answer) => Ok(answer),
+        Incoming::New(arrival) => place(tx, dispatch, arrival, now),
+    }
+}
+
+/// Looks at a message that comes in. Nothing of it is kept yet.
+pub(super) fn receive(
+    tx: &mut Tx<'_>,
+    dispatch: &Dispatch,
+    now: Timestamp,
+) -> Result<Incoming, StoreError> {
+    let Dispatch { msg, tunnel, .. } = dispatch;
     // The provider's name for it comes before its content: what is repeated may
     // have been edited meanwhile.
-    if let (Some(tunnel), Some(external_id)) = (tunnel, external_id)
-        && let Some(tunnel) = people::peek(tx, &tunnel.did())?
-        && let recent = tx.indexes.heard.recent()
-        && let Some(object) = journal::heard(tx.db, recent, external_id, Some(tunnel))?
-    {
+    if let Some((_, object)) = heard_before(tx, dispatch)? {
         if object == 0 {
             return Err(WrongState { from: "KEPT", to: "DISPATCHED" }.into());
         }
         let (first, _) = objects::body(tx.db, object)?;
         let records = records::placed(tx.db, object, &first)?;
-        return again(tx, object, first, records, now);
+        return again(tx, object, first, records, now).map(Incoming::Answered);
     }
     let known = objects::find(tx.db, tx.indexes.hashes.recent(), &msg.id())?;
     if let Some(object) = known
@@ -44,29 +67,46 @@ pub(super) fn dispatch(
         && !records.is_empty()
     {
         remember(tx, dispatch, object, now)?;
-        return again(tx, object, msg.id(), records, now);
+        return again(tx, object, msg.id(), records, now).map(Incoming::Answered);
     }
 
     let book = people::book(tx, msg, tunnel.as_ref())?;
-    let placements = match route(msg, tunnel.as_ref(), &book)? {
-        Routing::Deliver(placements) => placements,
-        // Neither is remembered: the object is not kept, so that it gets through
-        // once its author is welcome.
-        Routing::Blocked => {
-            refuse(tx, EventKind::Blocked, msg, now)?;
-            return Ok(Dispatched { msg_id: msg.id(), outcome: DispatchOutcome::Blocked });
-        }
-        Routing::Dropped => {
-            refuse(tx, EventKind::Dropped, msg, now)?;
-            return Ok(Dispatched { msg_id: msg.id(), outcome: DispatchOutcome::Dropped });
-        }
+    let (kind, outcome) = match route(msg, tunnel.as_ref(), &book)? {
+        Routing::Deliver(placements) => return Ok(Incoming::New(Arrival { known, placements })),
+        Routing::Blocked => (EventKind::Blocked, DispatchOutcome::Blocked),
+        Routing::Dropped => (EventKind::Dropped, DispatchOutcome::Dropped),
     };
+    // Neither is remembered: the object is not kept, so that it gets through once its
+    // author is welcome.
+    refuse(tx, kind, msg, now)?;
+    Ok(Incoming::Answered(Dispatched { msg_id: msg.id(), outcome }))
+}
 
-    let object = keep(tx, known, msg)?;
+/// What the external id of a message stands for, if it was heard: the row of that, and
+/// of the object it became.
+pub(super) fn heard_before(
+    tx: &mut Tx<'_>,
+    dispatch: &Dispatch,
+) -> Result<Option<(i64, i64)>, StoreError> {
+    let Dispatch { tunnel: Some(tunnel), external_id: Some(external_id), .. } = dispatch else {
+        return Ok(None);
+    };
+    let Some(tunnel) = people::peek(tx, &tunnel.did())? else { return Ok(None) };
+    journal::heard(tx.db, tx.indexes.heard.recent(), external_id, Some(tunnel))
+}
+
+fn place(
+    tx: &mut Tx<'_>,
+    dispatch: &Dispatch,
+    arrival: Arrival,
+    now: Timestamp,
+) -> Result<Dispatched, StoreError> {
+    let Dispatch { msg, tunnel, external_id } = dispatch;
+    let object = keep(tx, arrival.known, msg)?;
     let through = remember(tx, dispatch, object, now)?;
     let subject = Subject { object, msg_id: &msg.id(), tunnel: through };
-    let mut records = Vec::with_capacity(placements.len());
-    for placement in &placements {
+    let mut records = Vec::with_capacity(arrival.placements.len());
+    for placement in &arrival.placements {
         records.push(records::place(tx, &subject, placement, now)?);
     }
     let owners: Vec<_> = records.iter().map(|placed| &placed.owner).collect();
@@ -124,7 +164,12 @@ fn refuse(
     journal::append(tx, kind, about, &json!({"msg_id": msg.id(), "to": msg.to}), now)
 }
 
-fn keep(tx: &mut Tx<'_>, known: Option<i64>, msg: &MsgObject) -> Result<i64, StoreError> {
+/// Stores a message, unless it is. Returns its row.
+pub(super) fn keep(
+    tx: &mut Tx<'_>,
+    known: Option<i64>,
+    msg: &MsgObject,
+) -> Result<i64, StoreError> {
     if let Some(object) = known {
         return Ok(object);
     }
@@ -133,16 +178,50 @@ fn keep(tx: &mut Tx<'_>, known: Option<i64>, msg: &MsgObject) -> Result<i64, Sto
     objects::insert(tx, &msg.id(), body)
 }
 
+/// What a message that goes out comes to.
+pub(super) enum Outgoing {
+    /// It is dealt with: it went before, or its author is blocked.
+    Answered(Posted),
+    /// Every target can be reached.
+    Ready(Departure),
+}
+
+/// A message that goes out, and its ways.
+pub(super) struct Departure {
+    /// How its targets are reached.
+    pub(super) plans: Plans,
+    book: AddressBook,
+}
+
 /// Puts a message on its way to every target, or to none.
 pub(super) fn post(tx: &mut Tx<'_>, post: &Post, now: Timestamp) -> Result<Posted, StoreError> {
-    let Post { msg, key, not_before } = post;
-    let known = objects::find(tx.db, tx.indexes.hashes.recent(), &msg.id())?;
-    if let Some(key) = key
+    let known = known(tx, post)?;
+    match prepare(tx, post, known, now)? {
+        Outgoing::Answered(answer) => Ok(answer),
+        Outgoing::Ready(departure) => send(tx, post, known, departure, now),
+    }
+}
+
+/// The row of a message's object, if it has one. Its key must not stand for another.
+pub(super) fn known(tx: &Tx<'_>, post: &Post) -> Result<Option<i64>, StoreError> {
+    let known = objects::find(tx.db, tx.indexes.hashes.recent(), &post.msg.id())?;
+    if let Some(key) = &post.key
         && let Some(object) = find_key(tx, key)?
         && Some(object) != known
     {
-        return Err(StoreError::KeyReused(objects::body(tx.db, object)?.0));
+        return Err(StoreError::KeyReused(objects::body(tx.db, object)?.0.to_string()));
     }
+    Ok(known)
+}
+
+/// Looks at a message that goes out. Nothing of it is kept yet.
+pub(super) fn prepare(
+    tx: &mut Tx<'_>,
+    post: &Post,
+    known: Option<i64>,
+    now: Timestamp,
+) -> Result<Outgoing, StoreError> {
+    let msg = &post.msg;
     let outbox = RecordId::record(msg.author(), BoxKind::Outbox, &msg.id());
     if let Some(object) = known
         && records::by_id(tx.db, tx.indexes.hashes.recent(), &outbox).is_ok()
@@ -150,30 +229,44 @@ pub(super) fn post(tx: &mut Tx<'_>, post: &Post, now: Timestamp) -> Result<Poste
         let about = About { object: Some(object), ..About::default() };
         journal::append(tx, EventKind::Duplicate, about, &json!({"of": "post_send"}), now)?;
         let ways = ways_of(tx, object, msg)?;
-        return Ok(Posted::OnItsWay { msg_id: msg.id(), duplicate: true, ways });
+        let posted = Posted::OnItsWay { msg_id: msg.id(), duplicate: true, ways };
+        return Ok(Outgoing::Answered(posted));
     }
     if let Some(at) = msg.expires_at.filter(|_| msg.expired(now)) {
         return Err(StoreError::Expired(at));
     }
-
     let book = people::book(tx, msg, None)?;
     if book.blocks(msg.author()) {
         refuse(tx, EventKind::Blocked, msg, now)?;
-        return Ok(Posted::BlockedAuthor { msg_id: msg.id() });
+        return Ok(Outgoing::Answered(Posted::BlockedAuthor { msg_id: msg.id() }));
     }
     let plans = plan_delivery(msg, &book)?;
+    Ok(Outgoing::Ready(Departure { plans, book }))
+}
 
+/// Remembers which message a key stands for.
+pub(super) fn remember_key(tx: &Tx<'_>, key: &str, object: i64) -> Result<(), StoreError> {
+    let sql = "INSERT INTO keys (key, object) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+    tx.db.prepare_cached(sql).and_then(|mut s| s.execute(params![key, object])).map_err(fault)?;
+    Ok(())
+}
+
+/// Puts a message on its way that every target can be reached with.
+pub(super) fn send(
+    tx: &mut Tx<'_>,
+    post: &Post,
+    known: Option<i64>,
+    departure: Departure,
+    now: Timestamp,
+) -> Result<Posted, StoreError> {
+    let (Post { msg, key, not_before }, Departure { plans, book }) = (post, departure);
     let before = match known {
         Some(object) => records::placed(tx.db, object, &msg.id())?,
         None => Vec::new(),
     };
     let object = keep(tx, known, msg)?;
     if let Some(key) = key {
-        let sql = "INSERT INTO keys (key, object) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-        tx.db
-            .prepare_cached(sql)
-            .and_then(|mut s| s.execute(params![key, object]))
-            .map_err(fault)?;
+        remember_key(tx, key, object)?;
     }
     let author = people::row_of(tx, msg.author())?;
     let msg_id = msg.id();
@@ -212,6 +305,7 @@ pub(super) fn post(tx: &mut Tx<'_>, post: &Post, now: Timestamp) -> Result<Poste
         ways.push(Sent { target, record_id, plan: None });
     }
     let targets: Vec<_> = ways.iter().map(|way| &way.target).collect();
+    let outbox = RecordId::record(msg.author(), BoxKind::Outbox, &msg_id);
     let about = About { object: Some(object), record: Some(outbox), owner: Some(author) };
     journal::append(tx, EventKind::Posted, about, &json!({"to": targets}), now)?;
     Ok(Posted::OnItsWay { msg_id, duplicate: false, ways })

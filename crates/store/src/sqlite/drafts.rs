@@ -1,25 +1,32 @@
 //! Files to be sent, and what became of them.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
+use monoco_core::letter::Standing;
 use monoco_core::object::MAX_TARGETS;
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::letters::rows::Made;
 use super::open::fault;
-use super::{SqliteStore, center, deliveries, objects, rows};
-use crate::{DraftFate, DraftPost, Drafts, Posted, StoreError};
+use super::{SqliteStore, deliveries, letters, objects};
+use crate::{Accepted, DraftFate, DraftPost, Drafts, Origin, Posted, StoreError, Through};
 
-// What is still on its way is found by the object, which leads the index.
-const SETTLED: &str = "
-    SELECT d.uid, d.provider, d.object
-      FROM drafts d
-     WHERE d.open = 1
-       AND NOT EXISTS (SELECT 1 FROM deliveries w
-                        WHERE w.object = d.object
-                          AND w.state IN ('WAIT', 'SENDING', 'FAILED', 'HELD'))
-     ORDER BY d.uid
-     LIMIT ?1
+const OPEN: &str = "
+    SELECT uid, provider, object
+      FROM drafts
+     WHERE open = 1
+     ORDER BY uid
 ";
+
+const ON_ITS_WAY: &str = "
+    SELECT EXISTS (SELECT 1 FROM deliveries
+                    WHERE object = ?1 AND state IN ('WAIT', 'SENDING', 'FAILED', 'HELD'))
+";
+
+/// Most letters that one may have become part of, one after the other.
+const MERGES: usize = 100;
 
 const ADD: &str = "
     INSERT INTO drafts (uid, provider, object, open) VALUES (?1, ?2, ?3, 1)
@@ -27,20 +34,54 @@ const ADD: &str = "
 ";
 
 fn settled(db: &Connection, limit: usize) -> Result<Vec<DraftFate>, StoreError> {
-    let mut statement = db.prepare_cached(SETTLED).map_err(fault)?;
-    let rows = statement.query_map([rows::limit(limit)], |row| {
-        Ok((row.get(0)?, row.get(1)?, row.get::<_, i64>(2)?))
-    });
-    let found: Vec<(String, String, i64)> =
-        rows.and_then(Iterator::collect::<rusqlite::Result<_>>).map_err(fault)?;
-    found
-        .into_iter()
-        .map(|(uid, provider, object)| {
-            let (msg_id, _) = objects::body(db, object)?;
-            let deliveries = deliveries::of_object(db, object, MAX_TARGETS)?;
-            Ok(DraftFate { uid, provider, msg_id, deliveries })
-        })
-        .collect()
+    let mut statement = db.prepare_cached(OPEN).map_err(fault)?;
+    let mut rows = statement.query([]).map_err(fault)?;
+    let mut fates = Vec::new();
+    while fates.len() < limit
+        && let Some(row) = rows.next().map_err(fault)?
+    {
+        let (uid, provider) = (row.get(0).map_err(fault)?, row.get(1).map_err(fault)?);
+        let end = match end(db, row.get(2).map_err(fault)?)? {
+            Some(end) => end,
+            None => continue,
+        };
+        let (msg_id, _) = objects::body(db, end.object)?;
+        let deliveries = deliveries::of_object(db, end.object, MAX_TARGETS)?;
+        fates.push(DraftFate { uid, provider, msg_id, deliveries, ended: end.why });
+    }
+    Ok(fates)
+}
+
+/// How it ended with a draft.
+struct End {
+    /// The object it became last.
+    object: i64,
+    /// Why it was never sent.
+    why: Option<String>,
+}
+
+/// `None`: it is still on its way.
+fn end(db: &Connection, mut object: i64) -> Result<Option<End>, StoreError> {
+    let mut letter = letters::accept::of_object(db, object, Made::Post)?;
+    for _ in 0..MERGES {
+        let Some(stub) = letter else { break };
+        match stub.journey.standing {
+            Standing::Waiting { .. } | Standing::Away { .. } => return Ok(None),
+            Standing::Trashed { why } | Standing::Dead { why } => {
+                return Ok(Some(End { object, why: Some(why) }));
+            }
+            Standing::Merged { into } => {
+                letter = letters::rows::first(db, "l.seq = ?1", params![into.seq])?;
+            }
+            Standing::Done => {
+                object = stub.became.unwrap_or(object);
+                break;
+            }
+        }
+    }
+    let mut statement = db.prepare_cached(ON_ITS_WAY).map_err(fault)?;
+    let on_its_way: bool = statement.query_row([object], |row| row.get(0)).map_err(fault)?;
+    Ok((!on_its_way).then_some(End { object, why: None }))
 }
 
 /// The message that a draft became.
@@ -52,24 +93,37 @@ fn object_of(db: &Connection, uid: &str) -> Result<Option<i64>, StoreError> {
 
 #[async_trait]
 impl Drafts for SqliteStore {
-    async fn post_draft(&self, draft: DraftPost, now: Timestamp) -> Result<Posted, StoreError> {
-        let body = draft.post.msg.canonical();
-        if body.len() > objects::INLINE {
-            self.keep_large(draft.post.msg.id(), body.as_bytes()).await?;
-        }
+    async fn post_draft(
+        &self,
+        draft: DraftPost,
+        through: &Through,
+        now: Timestamp,
+    ) -> Result<Posted, StoreError> {
+        let DraftPost { uid, provider, post } = draft;
+        let (msg_id, through) = (post.msg.id(), Arc::new(through.clone()));
+        let prepared = self.prepare(Origin::Post(post, through)).await?;
         self.writer
             .run(move |tx| {
                 // A name stands for one message, whatever was written into the file since.
-                if let Some(object) = object_of(tx.db, &draft.uid)?
+                if let Some(object) = object_of(tx.db, &uid)?
                     && let (first, _) = objects::body(tx.db, object)?
-                    && first != draft.post.msg.id()
+                    && first != msg_id
                 {
-                    return Err(StoreError::KeyReused(first));
+                    return Err(StoreError::KeyReused(first.to_string()));
                 }
-                let posted = center::post(tx, &draft.post, now)?;
-                if let Posted::OnItsWay { msg_id, .. } = &posted {
-                    let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), msg_id)?;
-                    let row = params![draft.uid, draft.provider, object];
+                let posted = match letters::accept::accept(tx, &prepared, now)? {
+                    Accepted::Posted(posted) => posted,
+                    Accepted::Letter { id: letter, duplicate, .. } => {
+                        Posted::Chained { msg_id, letter, duplicate }
+                    }
+                    Accepted::Heard(_) | Accepted::Dispatched(_) => {
+                        let why = "a draft was taken for something that came in";
+                        return Err(StoreError::Unavailable(why.to_owned()));
+                    }
+                };
+                if !matches!(posted, Posted::BlockedAuthor { .. }) {
+                    let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
+                    let row = params![uid, provider, object];
                     tx.db.prepare_cached(ADD).and_then(|mut s| s.execute(row)).map_err(fault)?;
                 }
                 Ok(posted)

@@ -11,7 +11,7 @@ use monoco_core::merge::{Burst, Debounce, Kept, Window};
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::journal::{self, About};
 use super::mails::{self, NewMail};
@@ -52,38 +52,100 @@ const BECAME: &str = "
      WHERE seq IN (SELECT heard FROM kept WHERE window = ?1)
 ";
 
+// Letters that such messages were.
+const LETTERS_BECAME: &str = "
+    UPDATE letters
+       SET became = ?2
+     WHERE heard IN (SELECT heard FROM kept WHERE window = ?1)
+";
+
+/// What a message that is heard comes to.
+pub(super) enum Hearing {
+    /// It is dealt with: it was heard before, or its author is not wanted.
+    Answered(Keeping),
+    /// It is new.
+    New(Hearsay),
+}
+
+/// A message that is new, and remembered as heard.
+pub(super) struct Hearsay {
+    /// Its row.
+    pub(super) heard: i64,
+    /// Who said it.
+    pub(super) author: Did,
+    /// Whether it is of a stranger whom nobody has let in.
+    held: bool,
+}
+
 /// Keeps one message, unless we have it.
 pub(super) fn keep(tx: &mut Tx<'_>, keep: &Keep, now: Timestamp) -> Result<Keeping, StoreError> {
-    let Keep { tunnel, provider, said, debounce } = keep;
+    let hearsay = match hear(tx, keep, now)? {
+        Hearing::Answered(answer) => return Ok(answer),
+        Hearing::New(hearsay) => hearsay,
+    };
+    join(tx, keep, hearsay.heard, hearsay.held, now)?;
+    log(tx, EventKind::Heard, &hearsay.author, &name_of(keep), now)?;
+    Ok(Keeping::Kept)
+}
+
+/// Remembers that a message was heard, unless it was before. Where it goes next is not
+/// decided here.
+pub(super) fn hear(tx: &mut Tx<'_>, keep: &Keep, now: Timestamp) -> Result<Hearing, StoreError> {
+    let Keep { tunnel, said, .. } = keep;
     if let Some(through) = people::peek(tx, &tunnel.did())?
         && let recent = tx.indexes.heard.recent()
-        && let Some(object) = journal::heard(tx.db, recent, &said.id, Some(through))?
+        && let Some((_, object)) = journal::heard(tx.db, recent, &said.id, Some(through))?
     {
         let about = About { object: Some(object).filter(|row| *row != 0), ..About::default() };
         let detail = json!({"of": "heard", "tunnel": tunnel, "external_id": said.id});
         journal::append(tx, EventKind::Duplicate, about, &detail, now)?;
-        return Ok(Keeping::Duplicate);
+        return Ok(Hearing::Answered(Keeping::Duplicate));
     }
     let (author, welcome) = welcome(tx, said, tunnel)?;
     people::heard_from(tx, tunnel, now)?;
     let through = people::row_of(tx, &tunnel.did())?;
     let heard = journal::hear(tx, through, &said.id, 0)?;
-    let held = match welcome {
-        Welcome::Known | Welcome::Stranger => false,
-        Welcome::Held => true,
-        Welcome::Refused(kind, keeping) => {
-            log(tx, kind, &author, tunnel, said, now)?;
-            return Ok(keeping);
-        }
-    };
+    if let Welcome::Refused(kind, answer) = welcome {
+        log(tx, kind, &author, &name_of(keep), now)?;
+        return Ok(Hearing::Answered(answer));
+    }
+    Ok(Hearing::New(Hearsay { heard, author, held: welcome == Welcome::Held }))
+}
+
+/// Takes a message that was heard, and has been through the post office, into its
+/// window: as its author is received now.
+pub(super) fn admit(
+    tx: &mut Tx<'_>,
+    keep: &Keep,
+    heard: i64,
+    now: Timestamp,
+) -> Result<Keeping, StoreError> {
+    let (author, welcome) = welcome(tx, &keep.said, &keep.tunnel)?;
+    if let Welcome::Refused(kind, answer) = welcome {
+        log(tx, kind, &author, &name_of(keep), now)?;
+        return Ok(answer);
+    }
+    join(tx, keep, heard, welcome == Welcome::Held, now)?;
+    Ok(Keeping::Kept)
+}
+
+/// Puts a message into the window of its session.
+fn join(
+    tx: &mut Tx<'_>,
+    keep: &Keep,
+    heard: i64,
+    held: bool,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let Keep { tunnel, provider, said, debounce } = keep;
     let text = json!(said).to_string();
+    let through = people::row_of(tx, &tunnel.did())?;
     let place = Place { tunnel: through, name: tunnel, provider, held };
     let window =
         window(tx, &place, said, u32::try_from(text.len()).unwrap_or(u32::MAX), debounce, now)?;
     let row = params![window, heard, now.ms(), text];
     tx.db.prepare_cached(ADD).and_then(|mut s| s.execute(row)).map_err(fault)?;
-    log(tx, EventKind::Heard, &author, tunnel, said, now)?;
-    Ok(Keeping::Kept)
+    Ok(())
 }
 
 /// How an author is received, as things stand now.
@@ -109,17 +171,22 @@ fn welcome(tx: &mut Tx<'_>, said: &Said, tunnel: &TunnelId) -> Result<(Did, Welc
     Ok((author, welcome))
 }
 
-fn log(
+/// By what a message is known outside.
+pub(super) fn name_of(keep: &Keep) -> Value {
+    json!({"tunnel": keep.tunnel, "external_id": keep.said.id})
+}
+
+/// Adds an event about a message that was heard.
+pub(super) fn log(
     tx: &mut Tx<'_>,
     kind: EventKind,
     author: &Did,
-    tunnel: &TunnelId,
-    said: &Said,
+    detail: &Value,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let owner = people::row_of(tx, author)?;
     let about = About { owner: Some(owner), ..About::default() };
-    journal::append(tx, kind, about, &json!({"tunnel": tunnel, "external_id": said.id}), now)
+    journal::append(tx, kind, about, detail, now)
 }
 
 /// Where a message belongs, but for its session.
@@ -233,13 +300,15 @@ pub(super) fn close(
     for Refused { kept, author, said, kind } in refused {
         let sql = "DELETE FROM kept WHERE seq = ?1";
         tx.db.prepare_cached(sql).and_then(|mut s| s.execute([kept])).map_err(fault)?;
-        log(tx, kind, &author, &tunnel, &said, now)?;
+        log(tx, kind, &author, &json!({"tunnel": tunnel, "external_id": said.id}), now)?;
     }
     if let Some((id, object)) = mail
         && let Some(row) = deliver(tx, object, &tunnel, held, now)?
     {
         let became = params![window, row];
-        tx.db.prepare_cached(BECAME).and_then(|mut s| s.execute(became)).map_err(fault)?;
+        for sql in [LETTERS_BECAME, BECAME] {
+            tx.db.prepare_cached(sql).and_then(|mut s| s.execute(became)).map_err(fault)?;
+        }
         let about = About { object: Some(row), ..About::default() };
         let detail = json!({"mail": id, "messages": count, "tunnel": tunnel, "held": held});
         journal::append(tx, EventKind::Merged, about, &detail, now)?;
@@ -262,7 +331,7 @@ fn deliver(
     let dispatch = Dispatch { msg, tunnel: Some(tunnel.clone()), external_id: None };
     match center::dispatch(tx, &dispatch, now)?.outcome {
         DispatchOutcome::Blocked | DispatchOutcome::Dropped => return Ok(None),
-        DispatchOutcome::Delivered { .. } => {}
+        DispatchOutcome::Delivered { .. } | DispatchOutcome::Chained { .. } => {}
     }
     let msg = &dispatch.msg;
     let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg.id())?;

@@ -29,13 +29,13 @@ const APPEND: &str = "
 ";
 
 const HEARD_AT: &str = "
-    SELECT object
+    SELECT seq, object
       FROM heard
      WHERE seq = ?1 AND external_id = ?2 AND (?3 IS NULL OR tunnel = ?3)
 ";
 
 const HEARD_IN_TABLE: &str = "
-    SELECT h.object
+    SELECT h.seq, h.object
       FROM heard_by_id i
       JOIN heard h ON h.seq = i.heard
      WHERE i.hash8 = ?1 AND h.external_id = ?2 AND (?3 IS NULL OR h.tunnel = ?3)
@@ -123,7 +123,7 @@ pub(super) fn newest(db: &Connection) -> Result<i64, StoreError> {
     db.query_row(sql, [], |row| row.get(0)).map_err(fault)
 }
 
-/// Everything about one message but its text, and the row that has it.
+/// Everything about one message but its text and its letters, and the row that has it.
 pub(super) fn trace(
     db: &Connection,
     recent: &Recent,
@@ -153,7 +153,9 @@ pub(super) fn trace(
         None => Vec::new(),
     };
     let mail = mail.map(|mail| mail.entry);
-    let trace = Trace { msg_id, body: None, records, deliveries, mail, claims, events, truncated };
+    let (body, letters) = (None, Vec::new());
+    let trace =
+        Trace { msg_id, body, records, deliveries, mail, claims, letters, events, truncated };
     Ok((trace, object))
 }
 
@@ -179,11 +181,11 @@ pub(super) fn message_heard(
 ) -> Result<ObjId, StoreError> {
     match heard(db, recent, external_id, None)? {
         // Kept, and not yet merged.
-        Some(0) => {
+        Some((_, 0)) => {
             let what = "Mail yet of the message";
             return Err(StoreError::Missing { what, key: external_id.to_owned() });
         }
-        Some(object) => return objects::body(db, object).map(|(id, _)| id),
+        Some((_, object)) => return objects::body(db, object).map(|(id, _)| id),
         None => {}
     }
     let sql = "SELECT object FROM deliveries WHERE external_msg_id = ?1 ORDER BY seq LIMIT 1";
@@ -197,23 +199,24 @@ pub(super) fn message_heard(
     }
 }
 
-/// The message that an external id of one tunnel, or of any, became.
+/// What was heard under an external id of one tunnel, or of any: its row, and that of
+/// the object it became.
 pub(super) fn heard(
     db: &Connection,
     recent: &Recent,
     external_id: &str,
     tunnel: Option<i64>,
-) -> Result<Option<i64>, StoreError> {
+) -> Result<Option<(i64, i64)>, StoreError> {
     let ask = |sql: &str, key: i64| {
         let row = params![key, external_id, tunnel];
         db.prepare_cached(sql)
-            .and_then(|mut s| s.query_row(row, |row| row.get(0)).optional())
+            .and_then(|mut s| s.query_row(row, |row| Ok((row.get(0)?, row.get(1)?))).optional())
             .map_err(fault)
     };
     let key = hash_of(external_id);
     for seq in recent.rows(key) {
-        if let Some(object) = ask(HEARD_AT, seq)? {
-            return Ok(Some(object));
+        if let Some(found) = ask(HEARD_AT, seq)? {
+            return Ok(Some(found));
         }
     }
     ask(HEARD_IN_TABLE, key)

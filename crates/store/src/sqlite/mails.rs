@@ -313,7 +313,8 @@ fn live(tx: &mut Tx<'_>, now: Timestamp) -> Result<(Life, Step), StoreError> {
 }
 
 /// No lease runs longer than a day, and nobody waits longer than two hours for his
-/// next try. What is scheduled for later waits in WAIT, and stays.
+/// next try. What is scheduled for later waits in WAIT, and stays; so do letters that a
+/// worker of ours keeps, and what is booked.
 fn distrust_future(tx: &mut Tx<'_>, now: Timestamp) -> Result<usize, StoreError> {
     const LEASE: i64 = 86_400_000;
     const WAIT: i64 = 7_200_000;
@@ -329,6 +330,16 @@ fn distrust_future(tx: &mut Tx<'_>, now: Timestamp) -> Result<usize, StoreError>
         ),
         ("UPDATE deliveries SET due_at = ?1 WHERE state = 'FAILED' AND due_at > ?2", WAIT),
         ("UPDATE windows SET closes_at = ?1 WHERE closes_at > ?2", WAIT),
+        (
+            "UPDATE letters SET due_at = ?1, revision = revision + 1
+              WHERE state = 'WAITING' AND desk > '' AND due_at > ?2",
+            WAIT,
+        ),
+        (
+            "UPDATE letters SET until = ?1, revision = revision + 1
+              WHERE state = 'AWAY' AND until > ?2",
+            LEASE,
+        ),
     ] {
         let row = params![now, now.saturating_add(latest)];
         changed += tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;

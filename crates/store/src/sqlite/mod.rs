@@ -7,8 +7,8 @@
 //! ```
 //!
 //! One file per family of tables: objects, records, deliveries, people, sessions,
-//! journal, heard, mails, claims, drafts; `center` strings them together for what comes in and goes out, and `bulk`
-//! keeps the indexes whose keys come in no order.
+//! journal, heard, mails, claims, drafts, letters; `center` strings them together for what
+//! comes in and goes out, and `bulk` keeps the indexes whose keys come in no order.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -29,8 +29,8 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::blobs::{self, Blobs, Unkept};
 use crate::{
-    Again, BoxSummary, Boxes, Dispatch, Dispatched, Figures, Group, Hint, Journal, Line, Page,
-    People, Post, Posted, Session, StoreError, StoreHealth, Swept, Taken, Trace, Window,
+    Again, BoxSummary, Boxes, Dispatch, Dispatched, Figures, Group, Hint, Journal, Letters, Line,
+    Page, People, Post, Posted, Session, StoreError, StoreHealth, Swept, Taken, Trace, Window,
 };
 use bulk::{Indexes, Recent};
 use checkpoint::Checkpointer;
@@ -48,6 +48,7 @@ mod deliveries;
 mod drafts;
 mod heard;
 mod journal;
+mod letters;
 mod mails;
 mod objects;
 mod open;
@@ -118,6 +119,7 @@ impl SqliteStore {
             hints: broadcast::channel(HINTS).0,
             event: watch::channel(journal::newest(&db)?).0,
             filing: watch::channel(mails::newest(&db)?).0,
+            letter: watch::channel(0).0,
             health: Mutex::new(StoreHealth::Ok),
         });
         let checkpointer =
@@ -661,7 +663,8 @@ impl Journal for SqliteStore {
     async fn trace(&self, msg_id: ObjId) -> Result<Trace, StoreError> {
         let (trace, object) =
             self.look_up(move |db, recent| journal::trace(db, recent, msg_id)).await?;
-        Ok(Trace { body: self.body_of(object).await?, ..trace })
+        let letters = self.letters_of(msg_id).await?;
+        Ok(Trace { body: self.body_of(object).await?, letters, ..trace })
     }
 
     async fn message_of(&self, id: RecordId) -> Result<ObjId, StoreError> {

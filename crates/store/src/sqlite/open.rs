@@ -10,9 +10,10 @@ use crate::StoreError;
 
 /// Schema versions, oldest first. Each is applied in a transaction of its own,
 /// and never edited once it has shipped.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     include_str!("../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../migrations/sqlite/0002_mails.sql"),
+    include_str!("../../migrations/sqlite/0003_letters.sql"),
 ];
 
 /// Statements each connection keeps ready.

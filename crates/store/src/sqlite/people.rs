@@ -162,45 +162,51 @@ pub(super) fn book_of(
     others: &[&Did],
     through: Option<&TunnelId>,
 ) -> Result<AddressBook, StoreError> {
+    let db = tx.db;
+    book_by(db, |did| peek(tx, did), author, others, through)
+}
+
+/// The same, where `find` is how the row of a DID is looked up.
+pub(super) fn book_by(
+    db: &Connection,
+    mut find: impl FnMut(&Did) -> Result<Option<i64>, StoreError>,
+    author: &Did,
+    others: &[&Did],
+    through: Option<&TunnelId>,
+) -> Result<AddressBook, StoreError> {
     let mut book = AddressBook::default();
     if let Some(through) = through {
-        add_tunnel(tx.db, through, &mut book)?;
+        add_tunnel(db, through, &mut book)?;
     }
     for did in [author].into_iter().chain(others.iter().copied()) {
         if book.parties.contains_key(did) {
             continue;
         }
         if let Some(endpoint) = did.endpoint() {
-            add_tunnel(tx.db, &endpoint.tunnel, &mut book)?;
+            add_tunnel(db, &endpoint.tunnel, &mut book)?;
         }
-        let Some(party) = party(tx, did)? else { continue };
+        let Some(row) = find(did)? else { continue };
+        let party = party_row(db, row)?;
         for binding in &party.bindings {
-            add_tunnel(tx.db, &binding.tunnel, &mut book)?;
+            add_tunnel(db, &binding.tunnel, &mut book)?;
         }
         book.parties.insert(did.clone(), party);
     }
     // An endpoint that is bound to a contact counts as that contact.
-    let contact = author.endpoint().map(|endpoint| bound_to(tx.db, &endpoint)).transpose()?;
+    let contact = author.endpoint().map(|endpoint| bound_to(db, &endpoint)).transpose()?;
     if let Some(contact) = contact.flatten() {
-        let level = party_row(tx.db, contact)?.level;
+        let level = party_row(db, contact)?.level;
         let known = book.parties.entry(author.clone()).or_default();
         known.level = match (known.level, level) {
             (Some(own), Some(bound)) => Some(own.min(bound)),
             (own, bound) => own.or(bound),
         };
-        book.blocked_by.extend(blocked_by(tx.db, contact)?);
+        book.blocked_by.extend(blocked_by(db, contact)?);
     }
-    if let Some(author) = peek(tx, author)? {
-        book.blocked_by.extend(blocked_by(tx.db, author)?);
+    if let Some(author) = find(author)? {
+        book.blocked_by.extend(blocked_by(db, author)?);
     }
     Ok(book)
-}
-
-fn party(tx: &mut Tx<'_>, did: &Did) -> Result<Option<Party>, StoreError> {
-    match peek(tx, did)? {
-        Some(id) => party_row(tx.db, id).map(Some),
-        None => Ok(None),
-    }
 }
 
 fn party_row(db: &Connection, id: i64) -> Result<Party, StoreError> {

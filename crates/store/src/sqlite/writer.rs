@@ -122,6 +122,8 @@ pub(super) struct News {
     pub(super) event: Option<i64>,
     /// The newest change of a file's place.
     pub(super) filing: Option<i64>,
+    /// Whether a letter waits that did not before.
+    pub(super) letter: bool,
     /// How the counts change.
     pub(super) tally: Tally,
 }
@@ -131,6 +133,7 @@ impl News {
         self.hints.extend(other.hints);
         self.event = self.event.max(other.event);
         self.filing = self.filing.max(other.filing);
+        self.letter |= other.letter;
         self.tally.add(other.tally);
     }
 }
@@ -141,6 +144,7 @@ pub(super) struct Board {
     pub(super) hints: broadcast::Sender<Hint>,
     pub(super) event: watch::Sender<i64>,
     pub(super) filing: watch::Sender<i64>,
+    pub(super) letter: watch::Sender<u64>,
     pub(super) health: Mutex<StoreHealth>,
 }
 
@@ -291,6 +295,9 @@ impl Desk {
             }
             if let Some(filing) = news.filing {
                 board.filing.send_replace(filing);
+            }
+            if news.letter {
+                board.letter.send_modify(|count| *count += 1);
             }
             for hint in news.hints {
                 let _ = board.hints.send(hint);

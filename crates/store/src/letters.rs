@@ -1,0 +1,420 @@
+//! Letters in the post office: what the store is asked about them.
+//!
+//! A letter's row is the truth; queues only carry its name. Every step is one
+//! transaction: what the workers said, how the letter goes on, and what it becomes
+//! when it is through are written together or not at all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use monoco_core::did::{BadDid, Did, TunnelId};
+use monoco_core::letter::{
+    Direction, Journey, Letter, LetterId, LetterState, Passed, WorkerName,
+};
+use monoco_core::limit::Booked;
+use monoco_core::object::ObjId;
+use monoco_core::time::Timestamp;
+use tokio::sync::watch;
+
+use crate::{Dispatch, Dispatched, Keep, Keeping, Page, Post, Posted, StoreError, Window};
+
+/// Which messages of a direction go through the post office.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Through {
+    /// Those of tunnels that have no rule of their own, and of none.
+    pub all: bool,
+    /// Those of tunnels that have.
+    pub tunnels: BTreeMap<TunnelId, bool>,
+}
+
+/// What a letter is made of.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// It was handed in as it is, to be sent.
+    Door {
+        /// The letter, checked.
+        letter: Letter,
+        /// The tunnel it goes through, as far as that is known.
+        tunnel: Option<TunnelId>,
+        /// The caller's own name for it.
+        key: Option<String>,
+    },
+    /// A provider told us.
+    Heard(Keep),
+    /// Somebody's own tunnel told us.
+    Dispatch(Dispatch),
+    /// It leaves its author's hands, through the post office if this says so.
+    Post(Post, Arc<Through>),
+}
+
+/// What became of a message that may have to go through the post office.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is a letter.
+    Letter {
+        /// Which.
+        id: LetterId,
+        /// Whether it was before; then nothing was done.
+        duplicate: bool,
+        /// The message it was made of, if it was made of one.
+        msg_id: Option<ObjId>,
+    },
+    /// It was heard before, or its author is not wanted.
+    Heard(Keeping),
+    /// It came before, or its author is not wanted.
+    Dispatched(Dispatched),
+    /// It was posted before, its author is blocked, or no chain is in its way.
+    Posted(Posted),
+}
+
+/// A letter as the store has it.
+#[derive(Clone, Debug)]
+pub struct LetterRow {
+    /// Its name.
+    pub id: LetterId,
+    /// Which way it goes.
+    pub direction: Direction,
+    /// The tunnel it comes or goes through, as far as that is known.
+    pub tunnel: Option<TunnelId>,
+    /// What it was made of.
+    pub source: Source,
+    /// How it is now.
+    pub letter: Letter,
+    /// Who had it, and what they said.
+    pub had: Vec<Passed>,
+    /// Where it stands.
+    pub journey: Journey,
+    /// Whose turn it is, when that is a worker outside; for a dead letter, who failed.
+    pub desk: Option<WorkerName>,
+    /// The worker of ours that keeps it for a while.
+    pub kept_by: Option<WorkerName>,
+    /// What that worker keeps it under.
+    pub key: Option<String>,
+    /// Why it last failed.
+    pub failure: Option<String>,
+    /// The message it became.
+    pub became: Option<ObjId>,
+    /// Counts every change.
+    pub revision: i64,
+    /// When it came.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+}
+
+/// What a letter was made of, enough to finish it.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// The letter as it was handed in.
+    Door(Letter),
+    /// A message that was heard.
+    Heard(Keep),
+    /// A message that came in.
+    Dispatch(Dispatch),
+    /// A message that goes out.
+    Post(Post),
+}
+
+/// One step of one letter.
+#[derive(Clone, Debug)]
+pub struct Advance {
+    /// Which.
+    pub id: LetterId,
+    /// The revision it was looked at with.
+    pub revision: i64,
+    /// The letter from now on, when workers changed it.
+    pub letter: Option<Letter>,
+    /// What workers said since it was last looked at.
+    pub had: Vec<Passed>,
+    /// Up to when keys of a limit are booked now.
+    pub booked: Vec<(String, Booked)>,
+    /// Letters that are part of this one from now on, with the revisions they were
+    /// looked at with. One that changed since refuses the whole step.
+    pub joins: Vec<(LetterId, i64)>,
+    /// How it goes on.
+    pub then: Then,
+}
+
+/// How a letter goes on.
+#[derive(Clone, Debug)]
+pub enum Then {
+    /// It waits for the dispatcher, or at the desk of a worker outside.
+    Wait {
+        /// At which; `None`: the dispatcher's.
+        desk: Option<WorkerName>,
+        /// Not before this.
+        due: Timestamp,
+    },
+    /// One of our workers keeps it for a while.
+    Keep {
+        /// Which.
+        by: WorkerName,
+        /// Under which key.
+        key: Option<String>,
+        /// Until then.
+        due: Timestamp,
+    },
+    /// The worker at whose desk it waits has it.
+    HandOver {
+        /// Until then.
+        until: Timestamp,
+    },
+    /// That worker failed, did not answer in time, or is down.
+    PutBack {
+        /// The next try is not before this.
+        due: Timestamp,
+        /// Whether the worker was reached at all.
+        tried: bool,
+        /// What went wrong.
+        why: String,
+    },
+    /// It is through, and is sent.
+    Post(Box<Post>),
+    /// It is through, and joins what was heard of its session.
+    Deliver(Box<Keep>),
+    /// It is through, and is put into boxes.
+    Dispatch(Box<Dispatch>),
+    /// Into the bin.
+    Trash {
+        /// Why.
+        why: String,
+    },
+    /// It is given up.
+    GiveUp {
+        /// Why.
+        why: String,
+    },
+}
+
+/// What became of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advanced {
+    /// Where the letter stands now. One that can't be sent is DEAD, whatever was meant.
+    pub state: LetterState,
+    /// Its revision now.
+    pub revision: i64,
+}
+
+/// What a person does with a letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ByHand {
+    /// DEAD → WAITING for the worker that failed; a WAITING one is due now.
+    Retry,
+    /// Into the bin.
+    Trash {
+        /// Why.
+        why: String,
+    },
+    /// TRASHED → WAITING, for whoever comes after the worker that threw it away.
+    Restore,
+    /// TRASHED or DEAD → WAITING, as it came, for the first worker of its chain.
+    Replay,
+}
+
+/// Which letters.
+#[derive(Clone, Debug, Default)]
+pub struct LetterQuery {
+    /// Only those that stand so; none: all.
+    pub states: Vec<LetterState>,
+    /// Only those at this worker's desk, or kept by it.
+    pub worker: Option<WorkerName>,
+    /// Only those of this direction.
+    pub direction: Option<Direction>,
+    /// Only those of this tunnel.
+    pub tunnel: Option<TunnelId>,
+    /// Only those that came at this time or later.
+    pub since: Option<Timestamp>,
+}
+
+/// What the store counts of letters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LetterFigures {
+    /// How many there are of each state.
+    pub states: BTreeMap<LetterState, i64>,
+    /// How many wait, or are away, at each desk; under "" for the dispatcher.
+    pub desks: BTreeMap<String, i64>,
+    /// How many of those are away.
+    pub away: BTreeMap<String, i64>,
+    /// How many each of our workers keeps.
+    pub kept: BTreeMap<String, i64>,
+    /// Since when the oldest letter that is due waits for the dispatcher.
+    pub oldest_due: Option<Timestamp>,
+}
+
+/// Letters go through the post office.
+#[async_trait]
+pub trait Letters: Send + Sync {
+    /// Takes letters in, each once, all in one commit.
+    async fn accept(
+        &self,
+        batch: Vec<Origin>,
+        now: Timestamp,
+    ) -> Vec<Result<Accepted, StoreError>>;
+
+    /// At most `limit` letters that wait at a desk (`None`: the dispatcher's) and are
+    /// due, the one that was due first before the others.
+    async fn due_letters(
+        &self,
+        desk: Option<&WorkerName>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<LetterRow>, StoreError>;
+
+    /// When the next letter at a desk is due, if one waits.
+    async fn next_letter(
+        &self,
+        desk: Option<&WorkerName>,
+    ) -> Result<Option<Timestamp>, StoreError>;
+
+    /// At most `limit` letters that a worker of ours keeps under a key, in the order
+    /// they came.
+    async fn kept_letters(
+        &self,
+        by: &WorkerName,
+        key: &str,
+        limit: usize,
+    ) -> Result<Vec<LetterRow>, StoreError>;
+
+    /// Letters at an outside worker, those whose time is over first; at most `limit`.
+    async fn away_letters(
+        &self,
+        desk: &WorkerName,
+        limit: usize,
+    ) -> Result<Vec<LetterRow>, StoreError>;
+
+    /// Up to when these keys of a limit are booked.
+    async fn booked(&self, keys: Vec<String>) -> Result<BTreeMap<String, Booked>, StoreError>;
+
+    /// Takes one step with each of some letters, all in one commit. One that is refused
+    /// does not harm the others.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Conflict`] when a letter changed since it was looked at.
+    async fn advance(
+        &self,
+        batch: Vec<Advance>,
+        now: Timestamp,
+    ) -> Vec<Result<Advanced, StoreError>>;
+
+    /// One letter.
+    async fn letter(&self, id: LetterId) -> Result<LetterRow, StoreError>;
+
+    /// Letters by number.
+    async fn letters(
+        &self,
+        query: LetterQuery,
+        window: Window,
+    ) -> Result<Page<LetterRow>, StoreError>;
+
+    /// Letters that were made of a message, or became it.
+    async fn letters_of(&self, msg_id: ObjId) -> Result<Vec<LetterRow>, StoreError>;
+
+    /// Letters that were given up, the oldest first.
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<LetterRow>, StoreError>;
+
+    /// Moves a letter by hand.
+    async fn move_letter(
+        &self,
+        id: LetterId,
+        how: ByHand,
+        now: Timestamp,
+    ) -> Result<LetterRow, StoreError>;
+
+    /// Takes back at most `limit` letters that wait at, or are with, a worker that is
+    /// not one of `desks`. Returns how many there were.
+    async fn recall_letters(
+        &self,
+        desks: &[WorkerName],
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
+
+    /// Takes back at most `limit` letters that a worker of ours keeps, and what it has
+    /// booked: its rule changed. Returns how many there were.
+    async fn recall_kept(
+        &self,
+        by: &WorkerName,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
+
+    /// Puts back, for another try, every letter that is away at one of these workers:
+    /// they were run by an earlier courier, and can't answer any more.
+    async fn release_letters(
+        &self,
+        desks: &[WorkerName],
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
+
+    /// Why `author` or one of those it is for keeps a letter from being delivered, if
+    /// anything does: somebody is blocked.
+    async fn unwelcome(
+        &self,
+        author: &Did,
+        to: &[Did],
+        tunnel: Option<&TunnelId>,
+    ) -> Result<Option<String>, StoreError>;
+
+    /// Forgets at most `limit` letters that were thrown away on the day `trashed` of
+    /// the hub's life or before, or are through since the day `done` or before, and
+    /// bookings that are over. Returns how many letters there were.
+    async fn purge_letters(
+        &self,
+        trashed: i64,
+        done: i64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
+
+    /// What the store counts of letters.
+    async fn letter_figures(&self, now: Timestamp) -> Result<LetterFigures, StoreError>;
+
+    /// Changes after each commit by which a letter waits that did not before.
+    fn newest_letter(&self) -> watch::Receiver<u64>;
+}
+
+impl Advance {
+    /// A step of a letter about which nobody said anything.
+    pub fn only(row: &LetterRow, then: Then) -> Self {
+        Self {
+            id: row.id,
+            revision: row.revision,
+            letter: None,
+            had: Vec::new(),
+            booked: Vec::new(),
+            joins: Vec::new(),
+            then,
+        }
+    }
+}
+
+impl Through {
+    /// Whether a message of this tunnel, or of none, goes through the post office.
+    pub fn takes(&self, tunnel: Option<&TunnelId>) -> bool {
+        let own = tunnel.and_then(|tunnel| self.tunnels.get(tunnel));
+        *own.unwrap_or(&self.all)
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        !self.all && !self.tunnels.values().any(|through| *through)
+    }
+}
+
+impl Source {
+    /// The letter as it came.
+    ///
+    /// # Errors
+    ///
+    /// When what is stored does not fit into a DID, which it did when it came.
+    pub fn letter(&self) -> Result<Letter, BadDid> {
+        match self {
+            Self::Door(letter) => Ok(letter.clone()),
+            Self::Heard(keep) => Letter::of_said(&keep.said, &keep.tunnel, &keep.provider),
+            Self::Dispatch(dispatch) => Ok(Letter::of_msg(&dispatch.msg, Direction::Inbound)),
+            Self::Post(post) => Ok(Letter::of_msg(&post.msg, Direction::Outbound)),
+        }
+    }
+}

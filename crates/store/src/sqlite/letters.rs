@@ -1,0 +1,306 @@
+//! Letters in the post office: their rows, and the steps they take.
+//!
+//! * [`accept`]: how a message becomes a letter, once.
+//! * [`advance`]: one step, with all that it leads to.
+//! * [`by_hand`]: what people do, and what is taken back and forgotten.
+//! * [`lists`]: which letters there are.
+//! * [`rows`] and [`texts`]: how letters are kept.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use monoco_core::did::{Did, TunnelId};
+use monoco_core::letter::{LetterId, WorkerName};
+use monoco_core::limit::Booked;
+use monoco_core::object::ObjId;
+use monoco_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension};
+use tokio::sync::watch;
+
+use super::open::fault;
+use super::{RELEASED, SqliteStore, objects, people, tally};
+use crate::{
+    Accepted, Advance, Advanced, ByHand, LetterFigures, LetterQuery, LetterRow, Letters, Origin,
+    Page, StoreError, Window,
+};
+use rows::Bundle;
+
+pub(super) mod accept;
+mod advance;
+mod by_hand;
+mod lists;
+pub(super) mod rows;
+mod texts;
+
+/// Most bytes of letters that are handed out at once; one letter may have more.
+const AT_ONCE: usize = 32 << 20;
+
+impl SqliteStore {
+    /// Letters with what they say, as many as memory is meant for. One that is damaged
+    /// is given up, and does not hold up the others.
+    async fn hand_out(
+        &self,
+        bundles: Vec<Bundle>,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<LetterRow>, StoreError> {
+        let (mut letters, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
+        for bundle in bundles {
+            let (id, revision) = (bundle.stub.id, bundle.stub.revision);
+            let now = now.unwrap_or(bundle.stub.updated_at);
+            match self.whole(bundle).await {
+                Ok(row) => {
+                    bytes += row.letter.data.len();
+                    letters.push(row);
+                }
+                Err(StoreError::Damaged { detail, .. }) => {
+                    tracing::error!(letter = %id, detail, "damaged");
+                    let put_aside = self
+                        .writer
+                        .run(move |tx| by_hand::put_aside(tx, id, revision, &detail, now));
+                    put_aside.await?;
+                }
+                Err(error) => return Err(error),
+            }
+            if bytes > AT_ONCE {
+                break;
+            }
+        }
+        Ok(letters)
+    }
+
+    /// Letters for somebody who wants to see them, damaged ones among them.
+    async fn show(&self, bundles: Vec<Bundle>) -> Result<Vec<LetterRow>, StoreError> {
+        let mut letters = Vec::with_capacity(bundles.len());
+        for bundle in bundles {
+            letters.push(self.what_is_left(bundle).await?);
+        }
+        Ok(letters)
+    }
+}
+
+fn booked(db: &Connection, keys: &[String]) -> Result<BTreeMap<String, Booked>, StoreError> {
+    let sql = "SELECT booked FROM bookings WHERE key = ?1";
+    let mut statement = db.prepare_cached(sql).map_err(fault)?;
+    let mut found = BTreeMap::new();
+    for key in keys {
+        let booked = statement.query_row([key], |row| row.get(0)).optional().map_err(fault)?;
+        found.extend(booked.map(|booked| (key.clone(), booked)));
+    }
+    Ok(found)
+}
+
+fn unwelcome(
+    db: &Connection,
+    author: &Did,
+    to: &[Did],
+    tunnel: Option<&TunnelId>,
+) -> Result<Option<String>, StoreError> {
+    let others: Vec<&Did> = to.iter().collect();
+    let book = people::book_by(db, |did| people::find(db, did), author, &others, tunnel)?;
+    if book.blocks(author) {
+        return Ok(Some("its author is blocked".to_owned()));
+    }
+    let blocked = to.iter().find(|target| book.is_block(author, target));
+    Ok(blocked.map(|target| format!("{target} has blocked its author")))
+}
+
+#[async_trait]
+impl Letters for SqliteStore {
+    async fn accept(
+        &self,
+        batch: Vec<Origin>,
+        now: Timestamp,
+    ) -> Vec<Result<Accepted, StoreError>> {
+        let count = batch.len();
+        let mut prepared = Vec::with_capacity(count);
+        for origin in batch {
+            match self.prepare(origin).await {
+                Ok(one) => prepared.push(one),
+                Err(error) => return vec![Err(error); count],
+            }
+        }
+        let answers = self
+            .writer
+            .run(move |tx| tx.each(&prepared, |tx, one| accept::accept(tx, one, now)))
+            .await;
+        answers.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn due_letters(
+        &self,
+        desk: Option<&WorkerName>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<LetterRow>, StoreError> {
+        let desk = desk.map_or_else(String::new, WorkerName::to_string);
+        let bundles = self.read(move |db| lists::due(db, &desk, limit, now)).await?;
+        self.hand_out(bundles, Some(now)).await
+    }
+
+    async fn next_letter(
+        &self,
+        desk: Option<&WorkerName>,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let desk = desk.map_or_else(String::new, WorkerName::to_string);
+        self.read(move |db| lists::next(db, &desk)).await
+    }
+
+    async fn kept_letters(
+        &self,
+        by: &WorkerName,
+        key: &str,
+        limit: usize,
+    ) -> Result<Vec<LetterRow>, StoreError> {
+        let (by, key) = (by.clone(), key.to_owned());
+        let bundles = self.read(move |db| lists::kept(db, &by, &key, limit)).await?;
+        self.hand_out(bundles, None).await
+    }
+
+    async fn away_letters(
+        &self,
+        desk: &WorkerName,
+        limit: usize,
+    ) -> Result<Vec<LetterRow>, StoreError> {
+        let desk = desk.clone();
+        let bundles = self.read(move |db| lists::away(db, &desk, limit)).await?;
+        self.hand_out(bundles, None).await
+    }
+
+    async fn booked(&self, keys: Vec<String>) -> Result<BTreeMap<String, Booked>, StoreError> {
+        self.read(move |db| booked(db, &keys)).await
+    }
+
+    async fn advance(
+        &self,
+        batch: Vec<Advance>,
+        now: Timestamp,
+    ) -> Vec<Result<Advanced, StoreError>> {
+        let count = batch.len();
+        let mut steps = Vec::with_capacity(count);
+        for one in batch {
+            match self.prepare_step(one).await {
+                Ok(step) => steps.push(step),
+                Err(error) => return vec![Err(error); count],
+            }
+        }
+        let answers = self
+            .writer
+            .run(move |tx| tx.each(&steps, |tx, step| advance::advance(tx, step, now)))
+            .await;
+        answers.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn letter(&self, id: LetterId) -> Result<LetterRow, StoreError> {
+        let bundle = self.read(move |db| lists::one(db, id)).await?;
+        self.whole(bundle).await
+    }
+
+    async fn letters(
+        &self,
+        query: LetterQuery,
+        window: Window,
+    ) -> Result<Page<LetterRow>, StoreError> {
+        let Page { entries, next } = self.read(move |db| lists::page(db, &query, &window)).await?;
+        Ok(Page { entries: self.show(entries).await?, next })
+    }
+
+    async fn letters_of(&self, msg_id: ObjId) -> Result<Vec<LetterRow>, StoreError> {
+        let bundles = self
+            .look_up(move |db, recent| lists::of_object(db, objects::row_of(db, recent, &msg_id)?))
+            .await?;
+        self.show(bundles).await
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<LetterRow>, StoreError> {
+        let bundles = self.read(move |db| lists::dead(db, limit)).await?;
+        self.show(bundles).await
+    }
+
+    async fn move_letter(
+        &self,
+        id: LetterId,
+        how: ByHand,
+        now: Timestamp,
+    ) -> Result<LetterRow, StoreError> {
+        let bundle = self
+            .writer
+            .run(move |tx| {
+                by_hand::move_letter(tx, id, &how, now)?;
+                lists::one(tx.db, id)
+            })
+            .await?;
+        self.what_is_left(bundle).await
+    }
+
+    async fn recall_letters(
+        &self,
+        desks: &[WorkerName],
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let desks = desks.to_vec();
+        self.writer.run(move |tx| by_hand::recall(tx, &desks, limit, now)).await
+    }
+
+    async fn recall_kept(
+        &self,
+        by: &WorkerName,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let by = by.clone();
+        self.writer.run(move |tx| by_hand::recall_kept(tx, &by, limit, now)).await
+    }
+
+    async fn release_letters(
+        &self,
+        desks: &[WorkerName],
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let mut all = 0;
+        for desk in desks {
+            loop {
+                let desk = desk.clone();
+                let some =
+                    self.writer.run(move |tx| by_hand::release(tx, &desk, RELEASED, now)).await?;
+                all += some;
+                if some < RELEASED {
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    async fn unwelcome(
+        &self,
+        author: &Did,
+        to: &[Did],
+        tunnel: Option<&TunnelId>,
+    ) -> Result<Option<String>, StoreError> {
+        let (author, to, tunnel) = (author.clone(), to.to_vec(), tunnel.cloned());
+        self.read(move |db| unwelcome(db, &author, &to, tunnel.as_ref())).await
+    }
+
+    async fn purge_letters(
+        &self,
+        trashed: i64,
+        done: i64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        self.writer.run(move |tx| by_hand::purge(tx, trashed, done, limit, now)).await
+    }
+
+    async fn letter_figures(&self, now: Timestamp) -> Result<LetterFigures, StoreError> {
+        self.read(move |db| {
+            let oldest_due = lists::next(db, "")?.filter(|due| *due <= now);
+            Ok(LetterFigures { oldest_due, ..tally::letter_figures(db)? })
+        })
+        .await
+    }
+
+    fn newest_letter(&self) -> watch::Receiver<u64> {
+        self.board.letter.subscribe()
+    }
+}

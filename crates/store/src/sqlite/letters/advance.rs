@@ -1,0 +1,278 @@
+//! One step of a letter, with all that it leads to.
+
+use monoco_core::event::EventKind;
+use monoco_core::letter::{LetterId, LetterState, Passed, Standing};
+use monoco_core::limit::Booked;
+use monoco_core::record::WrongState;
+use monoco_core::time::Timestamp;
+use rusqlite::params;
+use serde_json::json;
+
+use super::rows::{self, Made, Stub};
+use super::texts::{self, Text};
+use crate::sqlite::journal::{self, About};
+use crate::sqlite::open::fault;
+use crate::sqlite::rows::check_revision;
+use crate::sqlite::writer::Tx;
+use crate::sqlite::{SqliteStore, center, heard, objects};
+use crate::{
+    Advance, Advanced, Dispatch, DispatchOutcome, Keep, Keeping, Post, Posted, StoreError, Then,
+};
+
+const BOOK: &str = "
+    INSERT INTO bookings (key, booked)
+    VALUES (?1, ?2)
+        ON CONFLICT (key) DO UPDATE SET booked = excluded.booked
+";
+
+/// A step, with the letter's new text where that belongs.
+pub(super) struct Step {
+    advance: Advance,
+    changed: Option<Text>,
+}
+
+impl SqliteStore {
+    /// Puts what is too large for a row into files.
+    pub(super) async fn prepare_step(&self, advance: Advance) -> Result<Step, StoreError> {
+        match &advance.then {
+            Then::Post(post) => self.keep_msg(&post.msg).await?,
+            Then::Dispatch(dispatch) => self.keep_msg(&dispatch.msg).await?,
+            _ => {}
+        }
+        let changed = match &advance.letter {
+            Some(letter) => Some(self.keep_text(texts::letter_text(letter)?).await?),
+            None => None,
+        };
+        Ok(Step { advance, changed })
+    }
+}
+
+/// Takes one step.
+pub(super) fn advance(
+    tx: &mut Tx<'_>,
+    step: &Step,
+    now: Timestamp,
+) -> Result<Advanced, StoreError> {
+    let Advance { id, revision, had, booked, joins, then, .. } = &step.advance;
+    let before = looked_at(tx, *id, *revision)?;
+    let parts = parts(tx, *id, joins)?;
+    let mut after = before.clone();
+    let refused = go(tx, &mut after, then, now)?;
+    // Whoever was to end the chain has not: it is its turn again when the letter is
+    // taken up once more.
+    let had = if refused { had.split_last().map_or(&[][..], |(_, had)| had) } else { had };
+    after.had.extend_from_slice(had);
+    let revision = rows::save(tx, &before, &after, now)?;
+    if let Some(text) = &step.changed {
+        rows::put_changed(tx, *id, text)?;
+    }
+    book(tx, booked)?;
+    for (before, after) in &parts {
+        rows::save(tx, before, after, now)?;
+        tell(tx, after, &[], now)?;
+    }
+    tell(tx, &after, had, now)?;
+    Ok(Advanced { state: after.journey.standing.name(), revision })
+}
+
+/// A letter, unless it changed since it was looked at.
+fn looked_at(tx: &Tx<'_>, id: LetterId, revision: i64) -> Result<Stub, StoreError> {
+    let stub = rows::find(tx.db, id)?;
+    check_revision("the letter", Some(revision), stub.revision)?;
+    Ok(stub)
+}
+
+/// The letters that are part of `into` from now on, before and after.
+fn parts(
+    tx: &Tx<'_>,
+    into: LetterId,
+    joins: &[(LetterId, i64)],
+) -> Result<Vec<(Stub, Stub)>, StoreError> {
+    let mut parts = Vec::with_capacity(joins.len());
+    for (id, revision) in joins {
+        let before = looked_at(tx, *id, *revision)?;
+        let journey = before.journey.clone().join(into)?;
+        if *id == into {
+            let merged = LetterState::Merged.as_str();
+            return Err(WrongState { from: LetterState::Waiting.as_str(), to: merged }.into());
+        }
+        let after =
+            Stub { journey, desk: None, kept_by: None, key: None, failure: None, ..before.clone() };
+        parts.push((before, after));
+    }
+    Ok(parts)
+}
+
+/// Moves a letter on. Returns whether it was refused at its end.
+fn go(tx: &mut Tx<'_>, letter: &mut Stub, then: &Then, now: Timestamp) -> Result<bool, StoreError> {
+    let journey = letter.journey.clone();
+    match then {
+        Then::Wait { desk, due } => {
+            letter.rest(journey.go_on(*due)?);
+            letter.desk.clone_from(desk);
+        }
+        Then::Keep { by, key, due } => {
+            letter.rest(journey.go_on(*due)?);
+            letter.kept_by = Some(by.clone());
+            letter.key.clone_from(key);
+        }
+        Then::HandOver { until } => {
+            if letter.desk.is_none() {
+                let (from, to) = (journey.standing.name().as_str(), LetterState::Away.as_str());
+                return Err(WrongState { from, to }.into());
+            }
+            letter.journey = journey.hand_over(now, *until)?;
+        }
+        Then::PutBack { due, tried, why } => {
+            letter.journey = journey.put_back(*due, *tried)?;
+            letter.failure = Some(why.clone());
+        }
+        Then::Trash { why } => letter.rest(journey.trash(why.clone())?),
+        Then::GiveUp { why } => {
+            let desk = letter.desk.clone();
+            letter.rest(journey.give_up(why.clone())?);
+            letter.desk = desk;
+        }
+        Then::Post(_) | Then::Deliver(_) | Then::Dispatch(_) => {
+            let through = journey.clone().finish()?;
+            let end = match then {
+                Then::Post(one) => post(tx, letter.made, one, now)?,
+                Then::Deliver(keep) => deliver(tx, letter, keep, now)?,
+                Then::Dispatch(one) => dispatch(tx, letter.heard, one, now)?,
+                _ => End::Through(None),
+            };
+            match end {
+                End::Through(object) => {
+                    letter.rest(through);
+                    letter.became = object;
+                }
+                End::Unwanted(why) => letter.rest(journey.trash(why)?),
+                End::Refused(why) => letter.rest(journey.give_up(why)?),
+            }
+            return Ok(letter.journey.standing.name() != LetterState::Done);
+        }
+    }
+    Ok(false)
+}
+
+impl Stub {
+    /// With nobody any more, and where this says.
+    pub(super) fn rest(&mut self, journey: monoco_core::letter::Journey) {
+        self.failure = match &journey.standing {
+            Standing::Trashed { why } | Standing::Dead { why } => Some(why.clone()),
+            _ => None,
+        };
+        (self.journey, self.desk, self.kept_by, self.key) = (journey, None, None, None);
+    }
+}
+
+/// What came of a letter that is through its chain.
+enum End {
+    /// It is through, and became the object of this row, as far as that is known.
+    Through(Option<i64>),
+    /// Somebody does not want it.
+    Unwanted(String),
+    /// It can't be sent.
+    Refused(String),
+}
+
+fn post(tx: &mut Tx<'_>, made: Made, post: &Post, now: Timestamp) -> Result<End, StoreError> {
+    let mut post = post.clone();
+    if made == Made::Post {
+        // The key stands for the message as it came.
+        post.key = None;
+    }
+    match center::post(tx, &post, now) {
+        Ok(Posted::OnItsWay { msg_id, .. } | Posted::Chained { msg_id, .. }) => {
+            let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
+            Ok(End::Through(Some(object)))
+        }
+        Ok(Posted::BlockedAuthor { .. }) => Ok(End::Unwanted("blocked_author".to_owned())),
+        Err(error) => refused(error),
+    }
+}
+
+fn deliver(tx: &mut Tx<'_>, letter: &Stub, keep: &Keep, now: Timestamp) -> Result<End, StoreError> {
+    let Some(heard) = letter.heard.filter(|_| letter.made == Made::Heard) else {
+        let what = "message that was heard for";
+        return Err(StoreError::Missing { what, key: letter.id.to_string() });
+    };
+    Ok(match heard::admit(tx, keep, heard, now)? {
+        // What it becomes is known when its window is over.
+        Keeping::Kept | Keeping::Duplicate => End::Through(None),
+        Keeping::Blocked => End::Unwanted("blocked_author".to_owned()),
+        Keeping::Dropped => End::Unwanted("dropped_stranger".to_owned()),
+    })
+}
+
+fn dispatch(
+    tx: &mut Tx<'_>,
+    heard: Option<i64>,
+    dispatch: &Dispatch,
+    now: Timestamp,
+) -> Result<End, StoreError> {
+    let mut dispatch = dispatch.clone();
+    if heard.is_some() {
+        // It was remembered when the letter came.
+        dispatch.external_id = None;
+    }
+    let dispatched = match center::dispatch(tx, &dispatch, now) {
+        Ok(dispatched) => dispatched,
+        Err(error) => return refused(error),
+    };
+    match dispatched.outcome {
+        DispatchOutcome::Delivered { .. } | DispatchOutcome::Chained { .. } => {}
+        DispatchOutcome::Blocked => return Ok(End::Unwanted("blocked_author".to_owned())),
+        DispatchOutcome::Dropped => return Ok(End::Unwanted("dropped_stranger".to_owned())),
+    }
+    let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &dispatched.msg_id)?;
+    if let Some(heard) = heard {
+        let sql = "UPDATE heard SET object = ?2 WHERE seq = ?1";
+        let row = params![heard, object];
+        tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    }
+    Ok(End::Through(Some(object)))
+}
+
+/// Sorts what the hub says: what is true of the letter ends it, what is true of the
+/// store does not.
+fn refused(error: StoreError) -> Result<End, StoreError> {
+    match error {
+        StoreError::Unresolvable(_)
+        | StoreError::Expired(_)
+        | StoreError::KeyReused(_)
+        | StoreError::NobodyHere(_) => Ok(End::Refused(error.to_string())),
+        other => Err(other),
+    }
+}
+
+fn book(tx: &Tx<'_>, booked: &[(String, Booked)]) -> Result<(), StoreError> {
+    for (key, booked) in booked {
+        let row = params![key, booked];
+        tx.db.prepare_cached(BOOK).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    }
+    Ok(())
+}
+
+/// Adds an event, if workers said something of the letter or it came to an end.
+fn tell(tx: &mut Tx<'_>, letter: &Stub, had: &[Passed], now: Timestamp) -> Result<(), StoreError> {
+    let state = letter.journey.standing.name();
+    if had.is_empty() && matches!(state, LetterState::Waiting | LetterState::Away) {
+        return Ok(());
+    }
+    let mut detail = json!({"letter": letter.id, "verdicts": had, "state": state.as_str()});
+    if let Some(desk) = &letter.desk {
+        detail["desk"] = json!(desk);
+    }
+    if let Some(kept_by) = &letter.kept_by {
+        detail["kept_by"] = json!(kept_by);
+    }
+    if let Some(why) = &letter.failure {
+        detail["why"] = json!(why);
+    }
+    if let Standing::Merged { into } = &letter.journey.standing {
+        detail["into"] = json!(into);
+    }
+    let about = About { object: letter.became.or(letter.object), ..About::default() };
+    journal::append(tx, EventKind::Verdict, about, &detail, now)
+}

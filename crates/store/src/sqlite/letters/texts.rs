@@ -1,0 +1,220 @@
+//! What letters say, as JSON: how it is written, kept, and read again.
+
+use std::time::Duration;
+
+use monoco_core::heard::Said;
+use monoco_core::letter::Letter;
+use monoco_core::merge::Debounce;
+use monoco_core::object::{MsgObject, ObjId, ObjKind};
+use monoco_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::rows::{Bundle, Made, Stub};
+use crate::sqlite::{SqliteStore, objects};
+use crate::{Dispatch, Keep, LetterRow, Post, Source, StoreError};
+
+/// A text of a letter, as a row has it.
+#[derive(Clone, Debug)]
+pub(super) enum Text {
+    /// In the row.
+    Inline(String),
+    /// In a file.
+    File(ObjId),
+}
+
+impl Text {
+    /// What stands in the row: the hash, and the body.
+    pub(super) fn columns(&self) -> (Option<&[u8; 32]>, Option<&str>) {
+        match self {
+            Self::Inline(body) => (None, Some(body)),
+            Self::File(id) => (Some(id.hash()), None),
+        }
+    }
+
+    /// What names it: the hash of what it says.
+    pub(super) fn digest(&self) -> [u8; 32] {
+        match self {
+            Self::Inline(body) => *ObjId::of(ObjKind::Bytes, body.as_bytes()).hash(),
+            Self::File(id) => *id.hash(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct LetterOut<'a> {
+    from: &'a str,
+    to: &'a [String],
+    data: &'a str,
+    extra: &'a Map<String, Value>,
+    rest: &'a Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct LetterIn {
+    from: String,
+    to: Vec<String>,
+    data: String,
+    extra: Map<String, Value>,
+    rest: Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct HeardOut<'a> {
+    provider: &'a str,
+    window_ms: u64,
+    max_wait_ms: u64,
+    said: &'a Said,
+}
+
+#[derive(Deserialize)]
+struct HeardIn {
+    provider: String,
+    window_ms: u64,
+    max_wait_ms: u64,
+    said: Said,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct DispatchText {
+    external_id: Option<String>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct PostText {
+    key: Option<String>,
+    not_before: Option<Timestamp>,
+}
+
+pub(super) fn letter_text(letter: &Letter) -> Result<String, StoreError> {
+    let Letter { from, to, data, extra, rest } = letter;
+    written(&LetterOut { from, to, data, extra, rest })
+}
+
+pub(super) fn heard_text(keep: &Keep) -> Result<String, StoreError> {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    written(&HeardOut {
+        provider: &keep.provider,
+        window_ms: ms(keep.debounce.window),
+        max_wait_ms: ms(keep.debounce.max_wait),
+        said: &keep.said,
+    })
+}
+
+/// `None`: there is nothing to say beyond the object.
+pub(super) fn dispatch_text(dispatch: &Dispatch) -> Result<Option<String>, StoreError> {
+    let external_id = dispatch.external_id.clone();
+    external_id.is_some().then(|| written(&DispatchText { external_id })).transpose()
+}
+
+/// `None`: there is nothing to say beyond the object.
+pub(super) fn post_text(post: &Post) -> Result<Option<String>, StoreError> {
+    let (key, not_before) = (post.key.clone(), post.not_before);
+    let any = key.is_some() || not_before.is_some();
+    any.then(|| written(&PostText { key, not_before })).transpose()
+}
+
+fn written(value: &impl Serialize) -> Result<String, StoreError> {
+    // Nothing in them has keys that are no text.
+    serde_json::to_string(value).map_err(|error| damaged(error.to_string()))
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|error| damaged(error.to_string()))
+}
+
+fn damaged(detail: String) -> StoreError {
+    StoreError::Damaged { what: "letter", detail }
+}
+
+fn read_letter(text: &str) -> Result<Letter, StoreError> {
+    let LetterIn { from, to, data, extra, rest } = parsed(text)?;
+    Ok(Letter { from, to, data, extra, rest })
+}
+
+fn read_heard(text: &str, stub: &Stub) -> Result<Keep, StoreError> {
+    let HeardIn { provider, window_ms, max_wait_ms, said } = parsed(text)?;
+    let debounce = Debounce {
+        window: Duration::from_millis(window_ms),
+        max_wait: Duration::from_millis(max_wait_ms),
+    };
+    let tunnel = stub.tunnel.clone().ok_or_else(|| damaged("heard of no tunnel".to_owned()))?;
+    Ok(Keep { tunnel, provider, said, debounce })
+}
+
+impl SqliteStore {
+    /// Keeps a text, in a file when it is too large for a row.
+    pub(super) async fn keep_text(&self, text: String) -> Result<Text, StoreError> {
+        if text.len() <= objects::INLINE {
+            return Ok(Text::Inline(text));
+        }
+        let id = ObjId::of(ObjKind::Bytes, text.as_bytes());
+        self.keep_large(id, text.as_bytes()).await?;
+        Ok(Text::File(id))
+    }
+
+    /// Keeps a message's object as a file, when it is too large for a row.
+    pub(super) async fn keep_msg(&self, msg: &MsgObject) -> Result<(), StoreError> {
+        if msg.canonical().len() <= objects::INLINE {
+            return Ok(());
+        }
+        self.keep_large(msg.id(), msg.canonical().as_bytes()).await
+    }
+
+    /// A letter with all that it says.
+    pub(super) async fn whole(&self, bundle: Bundle) -> Result<LetterRow, StoreError> {
+        let Bundle { stub, origin, changed, object, became } = bundle;
+        let origin = match origin {
+            Some(text) => self.read_text(text).await?,
+            None => "{}".to_owned(),
+        };
+        let source = match stub.made {
+            Made::Door => Source::Door(read_letter(&origin)?),
+            Made::Heard => Source::Heard(read_heard(&origin, &stub)?),
+            Made::Dispatch => {
+                let DispatchText { external_id } = parsed(&origin)?;
+                let (msg, tunnel) = (self.read_msg(object).await?, stub.tunnel.clone());
+                Source::Dispatch(Dispatch { msg, tunnel, external_id })
+            }
+            Made::Post => {
+                let PostText { key, not_before } = parsed(&origin)?;
+                Source::Post(Post { msg: self.read_msg(object).await?, key, not_before })
+            }
+        };
+        let letter = match changed {
+            Some(text) => read_letter(&self.read_text(text).await?)?,
+            None => source.letter().map_err(|error| damaged(error.to_string()))?,
+        };
+        Ok(stub.row(source, letter, became))
+    }
+
+    /// The same; of one whose texts are damaged, what is left.
+    pub(super) async fn what_is_left(&self, bundle: Bundle) -> Result<LetterRow, StoreError> {
+        let (stub, became) = (bundle.stub.clone(), bundle.became);
+        match self.whole(bundle).await {
+            Err(error @ StoreError::Damaged { .. }) => {
+                tracing::error!(letter = %stub.id, %error, "damaged");
+                Ok(stub.row(Source::Door(Letter::default()), Letter::default(), became))
+            }
+            whole => whole,
+        }
+    }
+
+    async fn read_text(&self, text: Text) -> Result<String, StoreError> {
+        match text {
+            Text::Inline(body) => Ok(body),
+            Text::File(id) => self.utf8(id, None).await,
+        }
+    }
+
+    async fn read_msg(
+        &self,
+        object: Option<(ObjId, Option<Vec<u8>>)>,
+    ) -> Result<MsgObject, StoreError> {
+        let (id, body) = object.ok_or_else(|| damaged("it has no object".to_owned()))?;
+        let text = self.utf8(id, body).await?;
+        // It was small enough when it came.
+        let msg = MsgObject::seal_up_to(parsed(&text)?, usize::MAX);
+        msg.map_err(|error| damaged(error.to_string()))
+    }
+}
