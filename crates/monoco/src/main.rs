@@ -5,6 +5,7 @@
 //! * [`serve`]: builds the courier. The only place that wires.
 //! * [`center`]: what the hub does with messages, for whoever asks.
 //! * [`courier`]: what runs in the background.
+//! * [`postoffice`]: letters, and the workers they go through.
 //! * [`mailbox`]: the workspace's side: files, and no courier needed.
 //! * [`api`]: the HTTP door. One guard in front of all of it.
 //! * [`cli`]: the command line. The only place that prints.
@@ -21,6 +22,7 @@ mod courier;
 mod home;
 mod log;
 mod mailbox;
+mod postoffice;
 mod serve;
 
 fn main() -> std::process::ExitCode {

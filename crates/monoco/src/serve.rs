@@ -11,11 +11,12 @@ use monoco_adapters::{Adapter, Ear};
 use monoco_core::contact::{Contact, Level};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::lease::Holder;
+use monoco_core::letter::Direction;
 use monoco_core::life::LONGEST_STEP;
 use monoco_core::retry::Retry;
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{Labels, Shared, StoreError};
+use monoco_store::{Labels, Shared, StoreError, Through};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api;
-use crate::center::Center;
+use crate::center::{Center, Chains};
 use crate::clock::{Clock, wall_now};
 use crate::config::{AdapterConfig, Config, ConfigError, Source, TunnelConfig};
 use crate::courier::drafts::Drafts;
@@ -36,6 +37,8 @@ use crate::courier::tunnels::{Idle, Tunnel, Tunnels};
 use crate::courier::{HOLDER, locks, retention, sweep};
 use crate::home::{Home, HomeError, Reload, Running};
 use crate::log::Log;
+use crate::postoffice::office::{PostOffice, open_queue};
+use crate::postoffice::settings::Settings;
 
 /// How many deliveries of one tunnel are tried at the same time.
 const LANES: usize = 4;
@@ -115,6 +118,13 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
 
     // Those who hear stop first, so that what they heard can be finished by the rest.
     let (doors, loops) = (Staff::default(), Staff::default());
+    let pipeline = Arc::new(config.pipeline.clone());
+    let gates = Gates::new(&pipeline);
+    let (queue, carrier) = open_queue(&pipeline, &center, &loops.tasks, &loops.stop);
+    let center = center.with_chains(gates.chains(), carrier);
+    let post_office =
+        PostOffice::start(center.clone(), pipeline, queue, &loops.tasks, &loops.stop).await;
+    let post_office = Arc::new(post_office.map_err(broken)?);
     let (now, settings) = watch::channel(Arc::clone(&config));
     let office = Office {
         center: center.clone(),
@@ -124,6 +134,8 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
             .unwrap_or_else(|_| Holder::anonymous()),
         doors: doors.clone(),
         loops: loops.clone(),
+        post_office: Arc::clone(&post_office),
+        gates,
     };
     office.run_tunnels(None, &config).await.map_err(broken)?;
     let tunnels = Arc::clone(&office.tunnels);
@@ -157,6 +169,7 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
         metrics: Arc::new(api::Metrics::new()),
         tunnels,
         filer,
+        office: post_office,
         config: settings,
         stop: doors.stop.clone(),
     };
@@ -267,6 +280,28 @@ impl Staff {
     }
 }
 
+/// Which messages have a chain in their way, for whoever lets them in.
+struct Gates {
+    inbound: watch::Sender<Arc<Through>>,
+    outbound: watch::Sender<Arc<Through>>,
+}
+
+impl Gates {
+    fn new(pipeline: &Settings) -> Self {
+        let gate = |direction| watch::Sender::new(Arc::new(pipeline.through(direction)));
+        Self { inbound: gate(Direction::Inbound), outbound: gate(Direction::Outbound) }
+    }
+
+    fn chains(&self) -> Chains {
+        Chains { inbound: self.inbound.subscribe(), outbound: self.outbound.subscribe() }
+    }
+
+    fn set(&self, pipeline: &Settings) {
+        self.inbound.send_replace(Arc::new(pipeline.through(Direction::Inbound)));
+        self.outbound.send_replace(Arc::new(pipeline.through(Direction::Outbound)));
+    }
+}
+
 /// What tunnels are run with.
 struct Office {
     center: Center,
@@ -276,6 +311,8 @@ struct Office {
     holder: Holder,
     doors: Staff,
     loops: Staff,
+    post_office: Arc<PostOffice>,
+    gates: Gates,
 }
 
 impl Office {
@@ -294,6 +331,9 @@ impl Office {
         let changes = old.changes(&new);
         let new = Arc::new(old.reloaded(new));
         let ran = self.run_tunnels(Some(&old), &new).await;
+        ran.map_err(|error| refused(error.to_string()))?;
+        self.gates.set(&new.pipeline);
+        let ran = self.post_office.reload(Arc::new(new.pipeline.clone())).await;
         ran.map_err(|error| refused(error.to_string()))?;
         now.send_replace(new);
         for change in &changes {

@@ -39,7 +39,7 @@ pub enum BadTarget {
 }
 
 /// Where a request goes, checked as far as it can be without asking for names.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     pub(super) url: Url,
     pub(super) reach: Reach,
@@ -81,6 +81,13 @@ impl Target {
             reach.check(host, ip)?;
         }
         Ok(Self { url, reach })
+    }
+
+    /// A place below this one.
+    pub fn below(&self, path: &str) -> Self {
+        let mut target = self.clone();
+        target.url.set_path(&format!("{}/{path}", self.url.path().trim_end_matches('/')));
+        target
     }
 
     /// It without what may be secret: path and query often are.
@@ -320,6 +327,21 @@ mod tests {
                 assert!(said.contains(want), "{url}, allow_private: {allow_private}: {said}");
             }
         }
+    }
+
+    #[test]
+    fn a_place_below_is_reached_as_the_one_above() {
+        for (above, below) in [
+            ("http://127.0.0.1:11333", "http://127.0.0.1:11333/checkv2"),
+            ("http://127.0.0.1:11333/", "http://127.0.0.1:11333/checkv2"),
+            ("http://ci.internal/spam/", "http://ci.internal/spam/checkv2"),
+            ("http://ci.internal/spam?a=b", "http://ci.internal/spam/checkv2?a=b"),
+        ] {
+            let target = Target::parse(above, true).unwrap();
+            assert!(target.below("checkv2") == Target::parse(below, true).unwrap(), "{above}");
+        }
+        let away = Target::parse("https://example.com/", false).unwrap().below("/@127.0.0.1/../x");
+        assert_eq!(away.shown(), "https://example.com", "no path leads to another host");
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! How the courier is, for people and for Prometheus.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use monoco_core::delivery::SendState;
+use monoco_core::letter::LetterState;
 use monoco_core::pulse::Hearing;
 use monoco_core::record::{BoxKind, ReadState};
 use monoco_core::time::Timestamp;
-use monoco_store::{Figures, StoreHealth};
+use monoco_store::{Figures, LetterFigures, StoreHealth};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -23,17 +24,22 @@ use utoipa::ToSchema;
 use super::Api;
 use super::problem::{Problem, ProblemView};
 use crate::courier::tunnels::Tunnels;
+use crate::postoffice::dispatcher::Dispatcher;
+
+/// How long a letter may be due without anybody looking at it, in milliseconds.
+const DUE: i64 = 60_000;
 
 /// How the courier is.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Health {
-    /// `ok`, `degraded` (it reads but can't write now) or `failed` (restart it)
+    /// `ok`, `degraded` (it can't write now, or letters do not go on) or `failed` (restart it)
     status: &'static str,
     version: &'static str,
     adapters: BTreeMap<String, AdapterHealth>,
     metrics: Counts,
     storage: Storage,
     mailbox: MailboxHealth,
+    post_office: PostOfficeHealth,
     /// Age of the oldest delivery that is not yet sent
     oldest_waiting_delivery_ms: Option<i64>,
     /// Age of the oldest Mail that nobody has claimed
@@ -88,6 +94,19 @@ pub struct MailboxHealth {
     error: Option<String>,
 }
 
+/// How letters get on.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub struct PostOfficeHealth {
+    /// `ok` or `degraded`
+    status: &'static str,
+    /// What is wrong, in words
+    problems: Vec<String>,
+    /// Letters that wait, or are with a worker
+    under_way: i64,
+    /// Letters that were given up
+    dead: i64,
+}
+
 /// The plain figures.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Counts {
@@ -120,13 +139,15 @@ pub async fn health(State(api): State<Api>) -> Response {
         StoreHealth::Broken(why) => ("broken", Some(why)),
     };
     let figures = api.center.store().figures().await;
-    let (status, code) = match (storage, &figures) {
-        ("broken", _) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
-        ("ok", Ok(_)) => ("ok", StatusCode::OK),
+    let now = api.center.now();
+    let letters = api.center.store().letter_figures(now).await;
+    let post_office = post_office(api.office.dispatcher(), letters.ok().as_ref(), now);
+    let (status, code) = match (storage, &figures, post_office.status) {
+        ("broken", ..) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
+        ("ok", Ok(_), "ok") => ("ok", StatusCode::OK),
         _ => ("degraded", StatusCode::OK),
     };
     let figures = figures.unwrap_or_default();
-    let now = api.center.now();
     let age = |at: Timestamp| now.ms().saturating_sub(at.ms()).max(0);
     let health = Health {
         status,
@@ -135,6 +156,7 @@ pub async fn health(State(api): State<Api>) -> Response {
         metrics: Counts::from(&figures),
         storage: Storage { status: storage, detail },
         mailbox: mailbox(&api, &figures),
+        post_office,
         oldest_waiting_delivery_ms: figures.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: figures.oldest_unclaimed.map(age),
         clock_drift_ms: api.center.drift(),
@@ -179,6 +201,36 @@ fn adapters(tunnels: &Tunnels, now: Timestamp) -> BTreeMap<String, AdapterHealth
         (tunnel.id.to_string(), health)
     });
     running.chain(down).collect()
+}
+
+/// How letters get on, by what is counted of them; `None` when that can't be read.
+fn post_office(
+    dispatcher: &Dispatcher,
+    letters: Option<&LetterFigures>,
+    now: Timestamp,
+) -> PostOfficeHealth {
+    let settings = dispatcher.settings();
+    let counted = dispatcher.figures().all();
+    let down = settings.outside().filter_map(|(name, _)| {
+        let why = counted.get(name)?.down.as_ref()?;
+        Some(format!("{name} is down: {why}"))
+    });
+    let mut problems: Vec<_> = down.collect();
+    let Some(letters) = letters else {
+        problems.push("letters can't be counted".to_owned());
+        return PostOfficeHealth { status: "degraded", problems, ..PostOfficeHealth::default() };
+    };
+    let waits = letters.oldest_due.map_or(0, |due| now.ms().saturating_sub(due.ms()));
+    if waits > DUE {
+        problems.push(format!("a letter is due for {} s and nobody looks at it", waits / 1_000));
+    }
+    let count = |state: LetterState| letters.states.get(&state).copied().unwrap_or(0);
+    PostOfficeHealth {
+        status: if problems.is_empty() { "ok" } else { "degraded" },
+        problems,
+        under_way: count(LetterState::Waiting) + count(LetterState::Away),
+        dead: count(LetterState::Dead),
+    }
 }
 
 fn mode(provider: &str) -> &'static str {
@@ -227,6 +279,11 @@ pub struct Metrics {
     records: Family<Held, Gauge<i64, AtomicI64>>,
     deliveries: Family<OnItsWay, Gauge<i64, AtomicI64>>,
     writable: Gauge<i64, AtomicI64>,
+    worker_letters: Family<Said, Counter>,
+    worker_seconds: Family<ByWorker, Counter<f64, AtomicU64>>,
+    worker_up: Family<ByWorker, Gauge<i64, AtomicI64>>,
+    letters: Family<OnItsWay, Gauge<i64, AtomicI64>>,
+    desks: Family<ByDesk, Gauge<i64, AtomicI64>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -251,6 +308,22 @@ struct OnItsWay {
     state: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Said {
+    worker: String,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByWorker {
+    worker: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByDesk {
+    desk: String,
+}
+
 impl Metrics {
     /// All at zero.
     pub fn new() -> Self {
@@ -267,7 +340,31 @@ impl Metrics {
         registry.register("records", "Records by box and state", records.clone());
         registry.register("deliveries", "Deliveries by state", deliveries.clone());
         registry.register("store_writable", "1 when the store takes writes", writable.clone());
-        Self { registry, requests, dispatches, posts, records, deliveries, writable }
+        let worker_letters = Family::default();
+        let worker_seconds = Family::default();
+        let worker_up = Family::default();
+        let letters = Family::default();
+        let desks = Family::default();
+        let help = "Letters that workers had, by what came of it";
+        registry.register("worker_letters", help, worker_letters.clone());
+        registry.register("worker_seconds", "How long workers had letters", worker_seconds.clone());
+        registry.register("worker_up", "1 while a worker outside is reached", worker_up.clone());
+        registry.register("letters", "Letters by state", letters.clone());
+        registry.register("desk_letters", "Letters that wait, or are away, by desk", desks.clone());
+        Self {
+            registry,
+            requests,
+            dispatches,
+            posts,
+            records,
+            deliveries,
+            writable,
+            worker_letters,
+            worker_seconds,
+            worker_up,
+            letters,
+            desks,
+        }
     }
 
     /// Counts a request.
@@ -298,6 +395,46 @@ impl Metrics {
     }
 }
 
+impl Metrics {
+    /// Takes in what the post office counts.
+    fn take_in_letters(&self, figures: &LetterFigures, dispatcher: &Dispatcher) {
+        let all = dispatcher.figures().all();
+        for (name, counted) in &all {
+            let worker = || name.to_string();
+            for (result, count) in [
+                ("in", counted.taken),
+                ("pass", counted.pass),
+                ("skip", counted.skip),
+                ("trash", counted.trash),
+                ("error", counted.errors),
+                ("late", counted.late),
+            ] {
+                let said = Said { worker: worker(), result };
+                let counter = self.worker_letters.get_or_create(&said);
+                counter.inner().store(count, Ordering::Relaxed);
+            }
+            let seconds = self.worker_seconds.get_or_create(&ByWorker { worker: worker() });
+            seconds.inner().store(counted.seconds.to_bits(), Ordering::Relaxed);
+        }
+        // Workers come and go with the config; those that are gone are not shown.
+        self.worker_up.clear();
+        for (name, _) in dispatcher.settings().outside() {
+            let up = all.get(name).is_none_or(|counted| counted.down.is_none());
+            let worker = name.to_string();
+            self.worker_up.get_or_create(&ByWorker { worker }).set(i64::from(up));
+        }
+        for state in LetterState::ALL {
+            let count = figures.states.get(&state).copied().unwrap_or(0);
+            self.letters.get_or_create(&OnItsWay { state: state.as_str() }).set(count);
+        }
+        self.desks.clear();
+        for (desk, count) in &figures.desks {
+            let desk = if desk.is_empty() { "dispatcher" } else { desk };
+            self.desks.get_or_create(&ByDesk { desk: desk.to_owned() }).inc_by(*count);
+        }
+    }
+}
+
 /// The figures in the format of Prometheus
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
@@ -306,6 +443,8 @@ impl Metrics {
 pub async fn metrics(State(api): State<Api>) -> Result<Response, Problem> {
     let store = api.center.store();
     api.metrics.take_in(&store.figures().await?, &store.health());
+    let letters = store.letter_figures(api.center.now()).await?;
+    api.metrics.take_in_letters(&letters, api.office.dispatcher());
     let mut text = String::new();
     // Writing into a string can't fail.
     let _ = encode(&mut text, &api.metrics.registry);

@@ -4,21 +4,24 @@ use axum::extract::State;
 use monoco_core::claim::{ClaimState, Workspace};
 use monoco_core::delivery::SendState;
 use monoco_core::lease::LeaseLost;
+use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
-use monoco_store::{ClaimStep, MailQuery, MailRow, StoreError, Window};
+use monoco_store::{ClaimStep, LetterQuery, MailQuery, MailRow, StoreError, Window};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
 use super::input::{self, Json, Paging, Query, Segments};
+use super::letters::LetterView;
 use super::problem::{Problem, ProblemView};
 use super::trace::{TraceView, story};
 use super::views::RecordView;
 use crate::courier::check::Rebuilt;
 use crate::courier::files::FilesError;
 use crate::courier::locks::ClaimView;
+use crate::postoffice::leafing::Leafing;
 
 /// The route that may take long.
 pub const REBUILD: &str = "/api/v1/mailbox/rebuild";
@@ -81,6 +84,7 @@ pub struct ClaimsView {
 pub struct DeadView {
     claims: Vec<ClaimView>,
     deliveries: Vec<RecordView>,
+    letters: Vec<LetterView>,
 }
 
 /// Which Mails.
@@ -401,8 +405,8 @@ pub async fn rebuild(State(api): State<Api>) -> Result<axum::Json<Rebuilt>, Prob
 
 /// What was given up
 ///
-/// Claims, and deliveries that are DEAD or UNCERTAIN: the oldest thousand of each kind,
-/// and of each tunnel.
+/// Claims, letters, and deliveries that are DEAD or UNCERTAIN: the oldest thousand of each
+/// kind, and of each tunnel.
 #[utoipa::path(
     get, path = "/api/v1/dead", tag = "mails",
     responses((status = 200, body = DeadView), (status = "4XX", body = ProblemView))
@@ -418,7 +422,14 @@ pub async fn dead(State(api): State<Api>) -> Result<axum::Json<DeadView>, Proble
         deliveries.extend(page.entries.into_iter().map(RecordView::from));
     }
     let claims = claims.iter().map(ClaimView::from).collect();
-    Ok(axum::Json(DeadView { claims, deliveries }))
+    let query = LetterQuery { states: vec![LetterState::Dead], ..LetterQuery::default() };
+    let window = Window { beyond: None, limit: input::MAX_PAGE, newest_first: false };
+    let mut leafing = Leafing::new(query, window);
+    let mut letters = Vec::new();
+    while let Some(few) = leafing.few(store).await? {
+        letters.extend(few.iter().map(LetterView::from));
+    }
+    Ok(axum::Json(DeadView { claims, deliveries, letters }))
 }
 
 async fn settle(

@@ -61,6 +61,9 @@ pub struct DispatchAnswer {
     /// Whether it had come before; then nothing was done
     duplicate: bool,
     delivered: Vec<PlacedView>,
+    /// The letter it goes through its chain as; it is in nobody's box before that
+    #[serde(skip_serializing_if = "Option::is_none")]
+    letter: Option<String>,
 }
 
 /// A record that was made.
@@ -188,6 +191,7 @@ impl DispatchAnswer {
             msg_id: msg_id.clone(),
             duplicate: false,
             delivered: Vec::new(),
+            letter: None,
         };
         match answer.outcome {
             DispatchOutcome::Blocked => refused("blocked"),
@@ -199,8 +203,17 @@ impl DispatchAnswer {
                     record_id: placed.record_id.to_string(),
                 });
                 let delivered = delivered.collect();
-                Self { line, ok: true, reason: None, msg_id, duplicate, delivered }
+                Self { line, ok: true, reason: None, msg_id, duplicate, delivered, letter: None }
             }
+            DispatchOutcome::Chained { letter, duplicate } => Self {
+                line,
+                ok: true,
+                reason: None,
+                msg_id,
+                duplicate,
+                delivered: Vec::new(),
+                letter: Some(letter.to_string()),
+            },
         }
     }
 }
@@ -233,6 +246,9 @@ pub struct PostAnswer {
     /// Whether it was posted before; then nothing was done
     duplicate: bool,
     deliveries: Vec<SentView>,
+    /// The letter it goes through its chain as; there are no deliveries before that
+    #[serde(skip_serializing_if = "Option::is_none")]
+    letter: Option<String>,
 }
 
 /// How one target gets it.
@@ -276,6 +292,15 @@ pub async fn post_send(
             msg_id: msg_id.to_string(),
             duplicate: false,
             deliveries: Vec::new(),
+            letter: None,
+        },
+        Posted::Chained { msg_id, letter, duplicate } => PostAnswer {
+            ok: true,
+            reason: None,
+            msg_id: msg_id.to_string(),
+            duplicate,
+            deliveries: Vec::new(),
+            letter: Some(letter.to_string()),
         },
         Posted::OnItsWay { msg_id, duplicate, ways } => PostAnswer {
             ok: true,
@@ -291,6 +316,7 @@ pub async fn post_send(
                     plan: way.plan.map(Into::into),
                 })
                 .collect(),
+            letter: None,
         },
     };
     api.metrics.posted(answer.ok, answer.duplicate);
@@ -390,6 +416,8 @@ impl health::Metrics {
             DispatchOutcome::Delivered { duplicate: true, .. } => "duplicate",
             DispatchOutcome::Blocked => "blocked",
             DispatchOutcome::Dropped => "dropped",
+            DispatchOutcome::Chained { duplicate: false, .. } => "letter",
+            DispatchOutcome::Chained { duplicate: true, .. } => "duplicate",
         });
     }
 

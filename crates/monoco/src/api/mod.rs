@@ -21,6 +21,7 @@ use crate::center::Center;
 use crate::config::{Claims, Config};
 use crate::courier::files::Filer;
 use crate::courier::tunnels::Tunnels;
+use crate::postoffice::office::PostOffice;
 pub use guard::Door;
 pub use health::Metrics;
 use problem::Problem;
@@ -30,9 +31,11 @@ mod events;
 mod guard;
 mod health;
 mod input;
+mod letters;
 mod mails;
 mod messages;
 mod people;
+mod pipeline;
 mod problem;
 pub mod server;
 mod sessions;
@@ -51,6 +54,8 @@ pub struct Api {
     pub tunnels: Arc<Tunnels>,
     /// The mailbox.
     pub filer: Arc<Filer>,
+    /// The post office.
+    pub office: Arc<PostOffice>,
     /// How it is to run, as of now.
     pub config: watch::Receiver<Arc<Config>>,
     /// Ends what would go on for ever.
@@ -101,6 +106,14 @@ pub fn router(api: Api, door: Door) -> Router {
         .routes(routes!(mails::lay_to_rest))
         .routes(routes!(mails::dead))
         .routes(routes!(mails::rebuild))
+        .routes(routes!(letters::hand_in, letters::list))
+        .routes(routes!(letters::show))
+        .routes(routes!(letters::retry))
+        .routes(routes!(letters::trash))
+        .routes(routes!(letters::restore))
+        .routes(routes!(letters::replay))
+        .routes(routes!(pipeline::status))
+        .routes(routes!(pipeline::replay))
         .routes(routes!(boxes::boxes))
         .routes(routes!(boxes::list))
         .routes(routes!(boxes::peek))

@@ -7,7 +7,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use monoco_core::json::BadJson;
 use monoco_core::lease::{Lease, LeaseLost};
+use monoco_core::letter::BadLetter;
 use monoco_core::object::BadObject;
+use monoco_core::record::WrongState;
 use monoco_store::StoreError;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -151,6 +153,14 @@ impl Problem {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong_shape", error.to_string())
     }
 
+    /// A letter can't be moved so.
+    pub fn wrong_state(wrong: &WrongState, why: &str) -> Self {
+        let message = format!("{wrong}: {why}");
+        Self::new(StatusCode::CONFLICT, "wrong_state", message)
+            .with("from", wrong.from)
+            .with("to", wrong.to)
+    }
+
     pub fn id_mismatch(shown: &str, real: &str) -> Self {
         let message = format!("the object's id is {real}, not {shown}");
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "id_mismatch", message).with("msg_id", real)
@@ -158,13 +168,25 @@ impl Problem {
 
     /// The refusal as one line of a batch's answer.
     pub fn line(&self, number: usize) -> Value {
-        json!({
+        let mut line = json!({
             "line": number,
             "ok": false,
             "code": self.code,
             "message": self.message,
             "status": self.status.as_u16(),
-        })
+        });
+        if let Some(line) = line.as_object_mut() {
+            line.extend(self.more.clone());
+        }
+        line
+    }
+}
+
+impl From<BadLetter> for Problem {
+    fn from(error: BadLetter) -> Self {
+        let message = error.to_string();
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_letter", message)
+            .with("field", error.field)
     }
 }
 
@@ -230,8 +252,9 @@ impl From<StoreError> for Problem {
             StoreError::Expired(at) => {
                 say(StatusCode::UNPROCESSABLE_ENTITY, "expired").with("expires_at_ms", at.ms())
             }
-            StoreError::KeyReused(msg_id) => {
-                say(StatusCode::CONFLICT, "key_reused").with("msg_id", msg_id.to_string())
+            StoreError::KeyReused(id) => {
+                let what = if id.starts_with("ltr_") { "letter" } else { "msg_id" };
+                say(StatusCode::CONFLICT, "key_reused").with(what, id)
             }
             StoreError::Full => say(StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
             StoreError::Damaged { .. } => {

@@ -1,6 +1,8 @@
 //! The story of one message.
 
 use axum::extract::State;
+use monoco_core::letter::{LetterId, Standing};
+use monoco_store::{Source, Trace};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -8,15 +10,21 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::input::Segments;
+use super::letters::LetterView;
 use super::problem::{Problem, ProblemView};
 use super::views::{EventView, RecordView, raw};
 use crate::center::Entry;
 use crate::courier::locks::ClaimView;
 
+/// How often a letter that became part of another is followed.
+const MERGED: usize = 8;
+
 /// Everything about one message.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub struct TraceView {
-    msg_id: String,
+    /// None for a letter that is no message yet
+    #[serde(skip_serializing_if = "Option::is_none")]
+    msg_id: Option<String>,
     /// What was said; none when it is damaged
     #[schema(value_type = Option<Object>)]
     msg: Option<Box<RawValue>>,
@@ -31,6 +39,8 @@ pub struct TraceView {
     /// What it was merged from: each message's `id`, `from`, `at` and `heard_at`
     #[schema(value_type = Vec<Object>)]
     heard: Vec<Value>,
+    /// The letters that it was made of, or became, with what workers said of them
+    letters: Vec<LetterView>,
     /// Every workspace's claim on that
     claims: Vec<ClaimView>,
     /// What happened to it, in order
@@ -43,7 +53,7 @@ pub struct TraceView {
 #[utoipa::path(
     get, path = "/api/v1/trace/{id}", tag = "events",
     params(("id" = String, Path, description =
-        "Any id: of the message, of a Mail, of a record, of a delivery, or one that a provider gave")),
+        "Any id: of the message, of a Mail, of a letter, of a record, of a delivery, or one that a provider gave")),
     responses((status = 200, body = TraceView), (status = "4XX", body = ProblemView))
 )]
 pub async fn trace(
@@ -55,19 +65,62 @@ pub async fn trace(
 
 /// Everything about the message that `id` leads to.
 pub async fn story(api: &Api, id: &str) -> Result<axum::Json<TraceView>, Problem> {
-    let trace = api.center.trace(id).await?;
-    let deliveries = trace.deliveries.into_iter().map(Entry::Delivery).map(Into::into);
-    Ok(axum::Json(TraceView {
-        msg_id: trace.msg_id.to_string(),
-        heard: trace.body.as_deref().map(heard).unwrap_or_default(),
-        msg: trace.body.map(raw).transpose()?,
-        records: trace.records.into_iter().map(Into::into).collect(),
-        deliveries: deliveries.collect(),
-        mail: trace.mail.map(|entry| json!(entry)),
-        claims: trace.claims.iter().map(ClaimView::from).collect(),
-        events: trace.events.into_iter().map(Into::into).collect(),
-        truncated: trace.truncated,
-    }))
+    let view = match id.parse::<LetterId>() {
+        Ok(letter) => of_letter(api, letter).await?,
+        Err(_) => TraceView::try_from(api.center.trace(id).await?)?,
+    };
+    Ok(axum::Json(view))
+}
+
+/// Everything about the message that a letter was made of or became, or about the
+/// letter alone when it is none.
+async fn of_letter(api: &Api, id: LetterId) -> Result<TraceView, Problem> {
+    let store = api.center.store();
+    let mut row = store.letter(id).await?;
+    let mut letters = vec![LetterView::whole(&row)];
+    for _ in 0..MERGED {
+        let Standing::Merged { into } = row.journey.standing else { break };
+        row = store.letter(into).await?;
+        letters.push(LetterView::whole(&row));
+    }
+    let msg_id = match &row.source {
+        _ if row.became.is_some() => row.became,
+        Source::Dispatch(dispatch) => Some(dispatch.msg.id()),
+        Source::Post(post) => Some(post.msg.id()),
+        Source::Heard(keep) => store.message_heard(&keep.said.id).await.ok(),
+        Source::Door(_) => None,
+    };
+    let mut view = match msg_id {
+        Some(msg_id) => TraceView::try_from(store.trace(msg_id).await?)?,
+        None => TraceView::default(),
+    };
+    // Two providers may use the same id; then the message is another one's.
+    if !view.letters.iter().any(|letter| letters.iter().any(|own| own.id == letter.id)) {
+        view = if row.became.is_some() { view } else { TraceView::default() };
+    }
+    letters.retain(|own| view.letters.iter().all(|letter| letter.id != own.id));
+    letters.append(&mut view.letters);
+    Ok(TraceView { letters, ..view })
+}
+
+impl TryFrom<Trace> for TraceView {
+    type Error = Problem;
+
+    fn try_from(trace: Trace) -> Result<Self, Problem> {
+        let deliveries = trace.deliveries.into_iter().map(Entry::Delivery).map(Into::into);
+        Ok(Self {
+            msg_id: Some(trace.msg_id.to_string()),
+            heard: trace.body.as_deref().map(heard).unwrap_or_default(),
+            msg: trace.body.map(raw).transpose()?,
+            records: trace.records.into_iter().map(Into::into).collect(),
+            deliveries: deliveries.collect(),
+            mail: trace.mail.map(|entry| json!(entry)),
+            letters: trace.letters.iter().map(LetterView::whole).collect(),
+            claims: trace.claims.iter().map(ClaimView::from).collect(),
+            events: trace.events.into_iter().map(Into::into).collect(),
+            truncated: trace.truncated,
+        })
+    }
 }
 
 /// What a Mail was merged from, without the texts.

@@ -5,21 +5,26 @@
 //! which time it is, how long a lease runs, what an id may mean.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use monoco_core::claim::Workspace;
 use monoco_core::delivery::{Delivery, Outcome, SendState};
 use monoco_core::did::Did;
 use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::letter::{LetterId, Standing};
 use monoco_core::mail::MailId;
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
 use monoco_core::retry::{Failure, Retry};
 use monoco_core::time::Timestamp;
 use monoco_store::{
-    Again, Dispatch, Dispatched, Page, Post, Posted, Shared, StoreError, Taken, Trace, Window,
+    Accepted, Again, ByHand, Dispatch, DispatchOutcome, Dispatched, LetterRow, Origin, Page, Post, Posted, Shared,
+    StoreError, Taken, Through, Trace, Window,
 };
+use tokio::sync::watch;
 
 use crate::clock::{self, Clock};
+use crate::postoffice::queue::Carrier;
 
 /// Expired deliveries that one `next` may clear away before it gives up.
 const CLEARED: usize = 100;
@@ -30,6 +35,25 @@ pub struct Center {
     store: Shared,
     clock: Arc<Clock>,
     retry: Retry,
+    chains: Chains,
+    carrier: Carrier,
+}
+
+/// Which messages go through the post office, as things are now.
+#[derive(Clone)]
+pub struct Chains {
+    /// Those that come in.
+    pub inbound: watch::Receiver<Arc<Through>>,
+    /// Those that go out.
+    pub outbound: watch::Receiver<Arc<Through>>,
+}
+
+impl Chains {
+    /// None does.
+    pub fn none() -> Self {
+        let none = || watch::channel(Arc::new(Through::default())).1;
+        Self { inbound: none(), outbound: none() }
+    }
 }
 
 /// A record or a delivery: whatever a box holds.
@@ -88,7 +112,14 @@ pub enum CenterError {
 impl Center {
     /// A center on `store`.
     pub fn new(store: Shared, clock: Arc<Clock>, retry: Retry) -> Self {
-        Self { store, clock, retry }
+        let (chains, carrier) = (Chains::none(), Carrier::default());
+        Self { store, clock, retry, chains, carrier }
+    }
+
+    /// The same center, with these chains in the way of messages.
+    #[must_use]
+    pub fn with_chains(self, chains: Chains, carrier: Carrier) -> Self {
+        Self { chains, carrier, ..self }
     }
 
     /// The store behind it, for what needs no more than that.
@@ -116,9 +147,31 @@ impl Center {
         Again { retry: self.retry, jitter: clock::jitter() }
     }
 
-    /// Puts messages that came in into their boxes, all in one commit.
+    /// Puts messages that came in into their boxes, all in one commit; those with a
+    /// chain in their way become letters, all in another.
     pub async fn dispatch(&self, batch: Vec<Dispatch>) -> Vec<Result<Dispatched, StoreError>> {
-        self.store.dispatch(batch, self.now()).await
+        let through = self.inbound();
+        if through.is_empty() {
+            return self.store.dispatch(batch, self.now()).await;
+        }
+        let chained: Vec<bool> =
+            batch.iter().map(|dispatch| through.takes(dispatch.tunnel.as_ref())).collect();
+        let (mut letters, mut plain) = (Vec::new(), Vec::new());
+        for (dispatch, chained) in batch.into_iter().zip(&chained) {
+            match chained {
+                true => letters.push(Origin::Dispatch(dispatch)),
+                false => plain.push(dispatch),
+            }
+        }
+        let ids: Vec<_> = letters.iter().map(named).collect();
+        let letters = self.hand_in(letters).await.into_iter().zip(ids);
+        let mut letters = letters.map(|(accepted, id)| dispatched(accepted?, id));
+        let mut plain = match plain.is_empty() {
+            true => Vec::new().into_iter(),
+            false => self.store.dispatch(plain, self.now()).await.into_iter(),
+        };
+        let next = |chained| if chained { letters.next() } else { plain.next() };
+        chained.into_iter().filter_map(next).collect()
     }
 
     /// Puts a message on its way.
@@ -128,7 +181,58 @@ impl Center {
         key: Option<String>,
         not_before: Option<Timestamp>,
     ) -> Result<Posted, StoreError> {
-        self.store.post(Post { msg, key, not_before }, self.now()).await
+        let (through, msg_id) = (self.outbound(), msg.id());
+        let post = Post { msg, key, not_before };
+        if through.is_empty() {
+            return self.store.post(post, self.now()).await;
+        }
+        let accepted = self.hand_in(vec![Origin::Post(post, through)]).await.pop();
+        match accepted.unwrap_or_else(|| Err(no_answer()))? {
+            Accepted::Posted(posted) => Ok(posted),
+            Accepted::Letter { id, duplicate, .. } => {
+                Ok(Posted::Chained { msg_id, letter: id, duplicate })
+            }
+            Accepted::Heard(_) | Accepted::Dispatched(_) => Err(no_answer()),
+        }
+    }
+
+    /// Takes letters in, all in one commit, and has them carried to the dispatcher.
+    pub async fn hand_in(&self, batch: Vec<Origin>) -> Vec<Result<Accepted, StoreError>> {
+        let answers = self.store.accept(batch, self.now()).await;
+        for answer in answers.iter().flatten() {
+            if let Accepted::Letter { id, duplicate: false, .. } = answer {
+                self.carrier.carry(*id, Duration::ZERO);
+            }
+        }
+        answers
+    }
+
+    /// Moves a letter by hand, and has it carried to the dispatcher if it waits.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such letter, or it can't be moved so.
+    pub async fn move_letter(&self, id: LetterId, how: ByHand) -> Result<LetterRow, StoreError> {
+        let row = self.store.move_letter(id, how, self.now()).await?;
+        if let Standing::Waiting { due } = row.journey.standing {
+            self.carry(id, due);
+        }
+        Ok(row)
+    }
+
+    /// Has a letter carried to the dispatcher later.
+    pub fn carry(&self, id: LetterId, due: Timestamp) {
+        self.carrier.carry(id, due.since(self.now()));
+    }
+
+    /// Which messages that come in go through the post office.
+    pub fn inbound(&self) -> Arc<Through> {
+        Arc::clone(&self.chains.inbound.borrow())
+    }
+
+    /// Which messages that go out do.
+    pub fn outbound(&self) -> Arc<Through> {
+        Arc::clone(&self.chains.outbound.borrow())
     }
 
     /// Takes the next entry of a box.
@@ -298,6 +402,31 @@ impl Center {
         }
         Err(CenterError::UnknownOwner(owner.clone()))
     }
+}
+
+/// The message that a letter to be made is about.
+fn named(origin: &Origin) -> Option<ObjId> {
+    match origin {
+        Origin::Dispatch(dispatch) => Some(dispatch.msg.id()),
+        Origin::Post(post, _) => Some(post.msg.id()),
+        Origin::Door { .. } | Origin::Heard(_) => None,
+    }
+}
+
+/// What became of a message that came in and had a chain in its way.
+fn dispatched(accepted: Accepted, msg_id: Option<ObjId>) -> Result<Dispatched, StoreError> {
+    match (accepted, msg_id) {
+        (Accepted::Dispatched(dispatched), _) => Ok(dispatched),
+        (Accepted::Letter { id, duplicate, msg_id: first }, Some(msg_id)) => {
+            let outcome = DispatchOutcome::Chained { letter: id, duplicate };
+            Ok(Dispatched { msg_id: first.unwrap_or(msg_id), outcome })
+        }
+        _ => Err(no_answer()),
+    }
+}
+
+fn no_answer() -> StoreError {
+    StoreError::Unavailable("the store gave no answer".to_owned())
 }
 
 /// When the message stopped being wanted, if it did by `now`.

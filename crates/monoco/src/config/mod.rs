@@ -25,10 +25,12 @@ use serde::{Deserialize, Serialize};
 use tracing::Level;
 
 use crate::home::Home;
+use crate::postoffice::settings::Settings;
 use raw::{RawClaims, RawCourier, RawDebounce, RawFile, RawRetention, RawService, RawStorage};
 use value::{Reader, Variables};
 
 mod changes;
+mod pipeline;
 mod raw;
 mod tunnel;
 mod value;
@@ -59,6 +61,8 @@ pub struct Config {
     pub claims: Claims,
     /// How long what is done is kept.
     pub retention: Retention,
+    /// How letters go through the post office.
+    pub pipeline: Settings,
     /// All tunnels, those that are turned off among them.
     pub tunnels: BTreeMap<TunnelId, TunnelConfig>,
 }
@@ -198,9 +202,6 @@ impl Config {
         let RawCourier { owner, service, storage, debounce, claims, retention, pipeline, adapters } =
             file.courier.unwrap_or_default();
         let reader = Reader::new(env);
-        if pipeline.is_some() {
-            return Err(BadConfig::at("courier.pipeline", "not in this version"));
-        }
         let owner = match owner {
             Some(owner) => reader.parsed("courier.owner", &owner)?,
             None => default_owner(),
@@ -211,6 +212,7 @@ impl Config {
             debounce_of("courier.debounce", debounce.as_ref(), Debounce::DEFAULT, &reader)?;
         let claims = claims_of(claims.unwrap_or_default(), &reader)?;
         let retention = retention_of(retention.unwrap_or_default(), &reader)?;
+        let pipeline = pipeline::check(pipeline.unwrap_or_default(), &reader)?;
         let tunnels = tunnel::check(adapters.unwrap_or_default(), debounce, &reader)?;
         let Service { host, port, webhook_port, log_level } = service;
         Ok(Self {
@@ -224,6 +226,7 @@ impl Config {
             debounce,
             claims,
             retention,
+            pipeline,
             tunnels,
         })
     }

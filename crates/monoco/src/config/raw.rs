@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use monoco_adapters::webhook;
 use monoco_core::rule::nearest;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde_saphyr::budget::BudgetBreach;
 
 use super::BadConfig;
@@ -27,7 +27,7 @@ pub struct RawCourier {
     pub debounce: Option<RawDebounce>,
     pub claims: Option<RawClaims>,
     pub retention: Option<RawRetention>,
-    pub pipeline: Option<IgnoredAny>,
+    pub pipeline: Option<RawPipeline>,
     pub adapters: Option<RawTunnels>,
 }
 
@@ -72,6 +72,85 @@ pub struct RawRetention {
     pub archive_days: Option<String>,
     pub trash_days: Option<String>,
     pub events_days: Option<String>,
+}
+
+/// The post office. A list that is there and empty is not one that is missing.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawPipeline {
+    pub queue: Option<String>,
+    pub inbound: Option<Vec<String>>,
+    pub outbound: Option<Vec<String>>,
+    pub tunnels: Option<BTreeMap<String, Option<RawChains>>>,
+    pub workers: Option<BTreeMap<String, Option<RawWorker>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawChains {
+    pub inbound: Option<Vec<String>>,
+    pub outbound: Option<Vec<String>>,
+}
+
+/// A worker: the keys of every kind. Which belong to which is checked later.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawWorker {
+    pub kind: Option<String>,
+
+    pub senders: Option<Vec<String>>,
+    pub recipients: Option<Vec<String>>,
+
+    pub threshold: Option<String>,
+    pub rules: Option<Vec<RawRule>>,
+    pub rspamd: Option<String>,
+    pub password: Option<String>,
+    pub password_file: Option<String>,
+
+    pub template: Option<String>,
+
+    pub text: Option<String>,
+    pub html: Option<String>,
+
+    pub window_s: Option<String>,
+    pub most: Option<String>,
+
+    pub per_recipient: Option<String>,
+    pub per_domain: Option<String>,
+    pub per_tunnel: Option<String>,
+
+    pub tunnel: Option<String>,
+
+    pub server: Option<String>,
+    pub tube: Option<String>,
+    pub results: Option<String>,
+    pub in_flight: Option<String>,
+
+    pub command: Option<Vec<String>>,
+    pub memory_mb: Option<String>,
+
+    pub url: Option<String>,
+    pub secret: Option<String>,
+    pub secret_file: Option<String>,
+    pub allow_private: Option<String>,
+
+    pub timeout_s: Option<String>,
+    pub retries: Option<String>,
+    pub when_down: Option<String>,
+    pub readdress: Option<String>,
+    pub parallel: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawRule {
+    pub name: Option<String>,
+    pub score: Option<String>,
+    pub subject: Option<String>,
+    pub text: Option<String>,
+    pub from: Option<String>,
+    pub to: Option<String>,
+    pub header: Option<String>,
 }
 
 /// A tunnel: what all have, and then what webhooks have.
@@ -240,6 +319,8 @@ fn told(error: &serde_saphyr::Error) -> BadConfig {
 fn wanted(expected: &str) -> &str {
     if expected.contains("struct") || expected.contains("map") {
         "keys and values here"
+    } else if expected.contains("sequence") {
+        "a list here"
     } else if expected.contains("scalar") || expected.contains("string") {
         "a single value here"
     } else {

@@ -1,5 +1,10 @@
 //! What the config takes, what it refuses, and what it never shows.
 
+use std::collections::HashSet;
+
+use monoco_core::letter::{Direction, WorkerName};
+use monoco_store::Through;
+
 use super::changes::Change;
 use super::*;
 
@@ -10,7 +15,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 fn env(name: &str) -> Option<String> {
     match name {
         "HOME" => Some("/home/ann".to_owned()),
-        "CI_SECRET" => Some(SECRET.to_owned()),
+        "CI_SECRET" | "WORKER_SECRET" => Some(SECRET.to_owned()),
         "GITHUB_SECRET" => Some("hush-hush".to_owned()),
         "PORT" => Some("9000".to_owned()),
         "EMPTY" => Some(String::new()),
@@ -40,7 +45,8 @@ fn hook(keys: &str) -> String {
 fn the_documented_config_is_taken() {
     let page = include_str!("../../../../docs/config.md");
     let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
-    let config = good(example.unwrap());
+    let example = example.unwrap();
+    let config = good(example);
     let tunnels: Vec<_> = config.tunnels.keys().map(TunnelId::as_str).collect();
     assert_eq!(tunnels, ["ci", "github", "pager", "stub"]);
     // What it says are the defaults are the defaults.
@@ -51,6 +57,23 @@ fn the_documented_config_is_taken() {
     assert_eq!(config.retention, default.retention);
     assert_eq!(config.owner, default.owner);
     assert_eq!(config.log_level, default.log_level);
+    assert_eq!(config.pipeline, default.pipeline);
+}
+
+#[test]
+fn the_documented_pipeline_is_taken_and_its_defaults_are_the_defaults() {
+    let page = include_str!("../../../../docs/config.md");
+    let example = page.split("```yaml\n").nth(2).and_then(|rest| rest.split("```").next());
+    let example = example.unwrap();
+    let config = good(example).pipeline;
+    // A worker of each kind; spam is asked of rspamd, which is outside.
+    let kinds: HashSet<_> = config.workers.values().map(std::mem::discriminant).collect();
+    assert_eq!(kinds.len(), 9, "{:?}", config.workers.keys());
+    // A setting that its line calls the default makes no difference when it is left out.
+    let is_default = |line: &&str| line.contains("# default");
+    assert!(example.lines().filter(is_default).count() > 15);
+    let shorter: Vec<_> = example.lines().filter(|line| !is_default(line)).collect();
+    assert_eq!(good(&shorter.join("\n")).pipeline, config);
 }
 
 #[test]
@@ -93,6 +116,13 @@ courier:
   debounce:  { window_ms: 5000, max_wait_ms: 30000 }
   claims:    { timeout_s: 300, max_retries: 3, backoff_ms: 1000, max_backoff_ms: 30000 }
   retention: { archive_days: 30, trash_days: 30, events_days: 90 }
+  pipeline:
+    queue: store                 # or beanstalkd://127.0.0.1:11300
+    inbound:  [block, deliver]
+    outbound: [send]
+    workers:                     # foreign workers and settings of built-in ones
+      tagger: { kind: beanstalkd, timeout_s: 30, when_down: hold }
+      limit:  { per_recipient: 10/min, per_domain: 100/min }
   adapters:                      # one entry, one tunnel; its key is the tunnel's id
     github:    { provider: webhook, verify: github, secret: '${GITHUB_SECRET}', binding: alpha }
     ci:        { provider: webhook, verify: standard, secret: '${CI_SECRET}', send_to: https://ci.example.com/hook,
@@ -112,6 +142,12 @@ courier:
     let AdapterConfig::Webhook(settings) = &ci.adapter else { panic!("{ci:?}") };
     assert_eq!(settings.secret.expose(), SECRET);
     assert_eq!(settings.send_to.as_deref(), Some("https://ci.example.com/hook"));
+    let workers: Vec<_> = config.pipeline.workers.keys().map(WorkerName::as_str).collect();
+    assert_eq!(workers, ["block", "deliver", "limit", "send", "tagger"]);
+    for direction in Direction::ALL {
+        let through = config.pipeline.through(direction);
+        assert_eq!(through, Through::default(), "no chain names what is set up");
+    }
 }
 
 #[test]
@@ -129,8 +165,6 @@ fn what_is_not_built_yet_says_so() {
     }
     let said = bad("courier: {storage: {store: 'postgres://me:hunter2@db/monoco'}}");
     assert!(said.contains("not in this version") && !said.contains("hunter2"), "{said}");
-    let said = bad("courier: {pipeline: {queue: store}}");
-    assert_eq!(said, "courier.pipeline: not in this version");
 }
 
 #[test]
@@ -411,6 +445,7 @@ fn a_reload_says_what_changes_and_what_must_wait() {
   debounce: { window_ms: 1000 }
   claims: { timeout_s: 60, max_retries: 5, backoff_ms: 10, max_backoff_ms: 20 }
   retention: { archive_days: 1, trash_days: 2, events_days: 3 }
+  pipeline: { queue: 'beanstalkd://127.0.0.1', outbound: [merge, send] }
   adapters:
     stub: { enabled: false }
     ci: { provider: webhook, verify: github, secret: other, binding: alpha }
@@ -435,6 +470,8 @@ fn a_reload_says_what_changes_and_what_must_wait() {
             "retention archive_days: 30 becomes 1",
             "retention trash_days: 30 becomes 2",
             "retention events_days: 90 becomes 3",
+            "pipeline queue: store becomes beanstalkd://127.0.0.1:11300",
+            "pipeline outbound: [send] becomes [merge, send]",
             "tunnel ci: changed debounce, binding, verify, secret",
             "tunnel stub: turned off",
             "tunnel two: added",
@@ -444,6 +481,7 @@ fn a_reload_says_what_changes_and_what_must_wait() {
     let reloaded = old.reloaded(new.clone());
     assert!(reloaded.changes(&new).iter().all(|change| !change.live));
     assert_eq!(reloaded.changes(&new).len(), 5);
+    assert_eq!(reloaded.pipeline, new.pipeline);
     let back: Vec<String> = new.changes(&old).iter().map(Change::to_string).collect();
     assert!(back.contains(&"tunnel two: removed".to_owned()), "{back:?}");
     assert!(back.contains(&"tunnel stub: turned on".to_owned()), "{back:?}");

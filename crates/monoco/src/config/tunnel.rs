@@ -1,7 +1,6 @@
 //! The tunnels of the config: which provider each has, and what it takes.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 
 use monoco_adapters::webhook::{Encoding, HmacHeader, Settings, Verify, wire};
 use monoco_adapters::{Secret, egress};
@@ -19,9 +18,6 @@ const BUILT: [&str; 2] = ["stub", "webhook"];
 
 /// What will have one.
 const TO_COME: [&str; 5] = ["dingtalk", "lark", "slack", "telegram", "email"];
-
-/// Largest file with a secret that is read.
-const MAX_SECRET: u64 = 64 << 10;
 
 /// The tunnel that is there without being configured.
 const STUB: &str = "stub";
@@ -142,7 +138,7 @@ fn webhook(
     reader: &Reader<'_>,
 ) -> Result<Settings, BadConfig> {
     let key = |name: &str| format!("{at}.{name}");
-    let secret = secret(at, raw, reader)?;
+    let secret = reader.secret(at, "secret", raw.secret.as_deref(), raw.secret_file.as_deref())?;
     // One that is turned off may be half done.
     if enabled && secret.is_empty() {
         let why = "missing or empty: a tunnel without a secret does not start; \
@@ -214,30 +210,4 @@ fn verify(at: &str, raw: Option<&RawVerify>, reader: &Reader<'_>) -> Result<Veri
         prefix: prefix.unwrap_or_default(),
         timestamp_header: timestamp,
     }))
-}
-
-/// What is signed with: given in place or in a file of its own; empty when neither is.
-fn secret(at: &str, raw: &RawTunnel, reader: &Reader<'_>) -> Result<String, BadConfig> {
-    let at_file = format!("{at}.secret_file");
-    let file = match (raw.secret.as_deref(), raw.secret_file.as_deref()) {
-        (Some(_), Some(_)) => {
-            return Err(BadConfig::at(at_file, "there is a `secret` as well; want one of them"));
-        }
-        (Some(secret), None) => return reader.text(&format!("{at}.secret"), secret),
-        (None, Some(file)) => file,
-        (None, None) => return Ok(String::new()),
-    };
-    let path = reader.path(&at_file, file)?;
-    let failed = |error: std::io::Error| {
-        BadConfig::at(&at_file, format!("can't read {}: {error}", path.display()))
-    };
-    let mut bytes = Vec::new();
-    let opened = std::fs::File::open(&path).map_err(failed)?;
-    opened.take(MAX_SECRET + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > MAX_SECRET {
-        return Err(BadConfig::at(&at_file, "larger than 64 KiB"));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| BadConfig::at(&at_file, "not UTF-8"))?;
-    // Editors end the last line.
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }

@@ -1,6 +1,7 @@
 //! One value of the config: its variables expanded, its form checked.
 
 use std::fmt::Display;
+use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -8,6 +9,9 @@ use std::str::FromStr;
 use monoco_core::rule::nearest;
 
 use super::BadConfig;
+
+/// Largest file with a secret that is read.
+const MAX_SECRET: u64 = 64 << 10;
 
 /// Where variables come from.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -114,28 +118,31 @@ impl<'a> Reader<'a> {
         T: FromStr,
         T::Err: Display,
     {
+        self.checked(at, raw, str::parse)
+    }
+
+    /// Whatever `check` makes of the text.
+    pub fn checked<T, E: Display>(
+        &self,
+        at: &str,
+        raw: &str,
+        check: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, BadConfig> {
         let text = self.text(at, raw)?;
-        let plain = text == raw;
-        text.parse().map_err(|error: T::Err| {
+        check(&text).map_err(|error| {
             // What it says of its text may be what a variable holds.
-            let why =
-                if plain { error.to_string() } else { format!("not what it should be: {raw}") };
+            let why = if text == raw {
+                error.to_string()
+            } else {
+                format!("not what it should be: {raw}")
+            };
             BadConfig::at(at, why)
         })
     }
 
     /// An absolute path; `~` is the user's home directory.
     pub fn path(&self, at: &str, raw: &str) -> Result<PathBuf, BadConfig> {
-        let text = self.text(at, raw)?;
-        let path = match text.strip_prefix('~') {
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => {
-                let Some(home) = (self.variables)("HOME").filter(|home| !home.is_empty()) else {
-                    return Err(BadConfig::at(at, "`~` stands for HOME, which is not set"));
-                };
-                Path::new(&home).join(rest.trim_start_matches('/'))
-            }
-            _ => PathBuf::from(text),
-        };
+        let path = PathBuf::from(self.at_home(at, raw)?);
         if !path.is_absolute() || path.to_str().is_some_and(|path| path.contains('\0')) {
             let found = shown(raw);
             return Err(BadConfig::at(
@@ -144,6 +151,54 @@ impl<'a> Reader<'a> {
             ));
         }
         Ok(path)
+    }
+
+    /// Text in which a `~` at the start is the user's home directory.
+    pub fn at_home(&self, at: &str, raw: &str) -> Result<String, BadConfig> {
+        let text = self.text(at, raw)?;
+        let Some(rest) = text.strip_prefix('~').filter(|r| r.is_empty() || r.starts_with('/'))
+        else {
+            return Ok(text);
+        };
+        let Some(home) = (self.variables)("HOME").filter(|home| !home.is_empty()) else {
+            return Err(BadConfig::at(at, "`~` stands for HOME, which is not set"));
+        };
+        let path = Path::new(&home).join(rest.trim_start_matches('/'));
+        Ok(path.to_string_lossy().into_owned())
+    }
+
+    /// A secret: given in place under `key`, or in a file of its own under `{key}_file`;
+    /// empty when neither is.
+    pub fn secret(
+        &self,
+        at: &str,
+        key: &str,
+        given: Option<&str>,
+        file: Option<&str>,
+    ) -> Result<String, BadConfig> {
+        let at_file = format!("{at}.{key}_file");
+        let file = match (given, file) {
+            (Some(_), Some(_)) => {
+                let why = format!("there is a `{key}` as well; want one of them");
+                return Err(BadConfig::at(at_file, why));
+            }
+            (Some(secret), None) => return self.text(&format!("{at}.{key}"), secret),
+            (None, Some(file)) => file,
+            (None, None) => return Ok(String::new()),
+        };
+        let path = self.path(&at_file, file)?;
+        let failed = |error: std::io::Error| {
+            BadConfig::at(&at_file, format!("can't read {}: {error}", path.display()))
+        };
+        let mut bytes = Vec::new();
+        let opened = std::fs::File::open(&path).map_err(failed)?;
+        opened.take(MAX_SECRET + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > MAX_SECRET {
+            return Err(BadConfig::at(&at_file, "larger than 64 KiB"));
+        }
+        let text = String::from_utf8(bytes).map_err(|_| BadConfig::at(&at_file, "not UTF-8"))?;
+        // Editors end the last line.
+        Ok(text.trim_end_matches(['\r', '\n']).to_owned())
     }
 }
 

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use monoco_adapters::{Ear, NotKept};
 use monoco_core::heard::{Artifact, Heard};
-use monoco_store::{Keep, Keeping, StoreError};
+use monoco_store::{Accepted, Keep, Keeping, Origin, StoreError};
 
 use super::tunnels::Tunnel;
 use crate::center::Center;
@@ -49,10 +49,17 @@ impl Keeper<'_> {
         said.check().map_err(|error| NotKept::Unusable(error.to_string()))?;
         let provider = self.tunnel.adapter.provider().to_owned();
         let keep = Keep { tunnel, provider, said, debounce: self.tunnel.debounce };
-        let mut answers = store.keep(vec![keep], self.center.now()).await;
-        match answers.pop() {
-            Some(Ok(keeping)) => Ok(keeping == Keeping::Kept),
-            Some(Err(error)) => Err(not_kept(error)),
+        let kept = match self.center.inbound().takes(Some(&keep.tunnel)) {
+            true => self.center.hand_in(vec![Origin::Heard(keep)]).await.pop().map(|accepted| {
+                accepted.map(|accepted| matches!(accepted, Accepted::Letter { duplicate: false, .. }))
+            }),
+            false => {
+                let kept = store.keep(vec![keep], self.center.now()).await.pop();
+                kept.map(|kept| kept.map(|keeping| keeping == Keeping::Kept))
+            }
+        };
+        match kept {
+            Some(kept) => kept.map_err(not_kept),
             None => Err(NotKept::Unavailable("the store gave no answer".to_owned())),
         }
     }

@@ -86,9 +86,15 @@ impl Drafts {
             provider: uid.provider.clone(),
             post: Post { msg, key: Some(key), not_before },
         };
-        match handle.block_on(self.center.store().post_draft(post, self.center.now())) {
+        let (store, through) = (self.center.store(), self.center.outbound());
+        match handle.block_on(store.post_draft(post, &through, self.center.now())) {
             Ok(Posted::OnItsWay { msg_id, duplicate, .. }) => {
                 tracing::info!(draft = uid.uid, %msg_id, duplicate, "a draft is on its way");
+                Ok(())
+            }
+            Ok(Posted::Chained { msg_id, letter, duplicate }) => {
+                tracing::info!(draft = uid.uid, %msg_id, %letter, duplicate, "a draft is a letter");
+                self.center.carry(letter, self.center.now());
                 Ok(())
             }
             Ok(Posted::BlockedAuthor { .. }) => Err(bad(format!("{} is blocked", self.owner))),
@@ -178,8 +184,8 @@ impl Drafts {
         }
         let deliveries: Vec<_> = fate.deliveries.iter().map(shown).collect();
         let sent = |delivery: &Delivery| matches!(delivery.sending.state, Progress::Sent { .. });
-        if !fate.deliveries.iter().all(sent) {
-            let reason = "it was not delivered to everybody";
+        if fate.ended.is_some() || !fate.deliveries.iter().all(sent) {
+            let reason = fate.ended.as_deref().unwrap_or("it was not delivered to everybody");
             tracing::warn!(draft = uid.uid, msg_id = %fate.msg_id, reason, "a draft is given up");
             let about = json!({
                 "draft": uid.uid, "reason": reason, "msg_id": fate.msg_id, "deliveries": deliveries,

@@ -6,6 +6,7 @@
 mod acks;
 mod api;
 mod book;
+mod carriers;
 mod cli;
 mod clock;
 mod common;
@@ -19,6 +20,10 @@ mod hooks;
 mod hostile;
 mod judges;
 mod mails;
+mod mime;
+mod office;
+mod outsiders;
+mod pipeline;
 mod room;
 mod story;
 mod sweeps;

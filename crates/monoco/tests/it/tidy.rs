@@ -56,6 +56,8 @@ fn dependencies(name: &str) -> Vec<String> {
 #[test]
 fn the_walls_stand() {
     let words = [
+        "base64",
+        "encoding_rs",
         "regex",
         "serde",
         "serde-saphyr",

@@ -1,0 +1,612 @@
+//! Letters: handing them in, looking at them, and moving them by hand.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use monoco_core::letter::{
+    BadLetter, Direction, LetterId, LetterState, MAX_DATA, MAX_EXTRA, Passed, Standing, WorkerName,
+};
+use monoco_core::mime;
+use monoco_core::time::Timestamp;
+use monoco_store::{Accepted, ByHand, LetterQuery, LetterRow, Origin, Source, StoreError, Window};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::Api;
+use super::input::{self, Json, Query, Segments};
+use super::problem::{Problem, ProblemView};
+use crate::postoffice::doorman;
+use crate::postoffice::leafing::Leafing;
+use crate::postoffice::sendmail::{self, Named};
+
+/// Largest body with letters: one with as much data as may be, and room for escapes.
+const MAX_LETTERS: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;
+
+/// Most letters of one batch.
+const MAX_LINES: usize = 1_000;
+
+/// Recipients that are shown in a list.
+const SHOWN: usize = 10;
+
+/// How much of a subject is shown in a list, in bytes.
+const MAX_SUBJECT: usize = 200;
+
+/// Longest reason, in bytes. Longer ones are cut.
+const MAX_REASON: usize = 500;
+
+/// The parameters of a query, in order; a name may be there twice.
+type Pairs = Vec<(String, String)>;
+
+/// A letter that is handed in. Keys that are not named here are kept for the workers.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = LetterBody)]
+#[expect(dead_code, reason = "only describes what the doorman reads by itself")]
+pub struct LetterBody {
+    /// Who sends it: an address or a DID
+    from: String,
+    /// Whom it is for: addresses or DIDs, 1 to 1000
+    to: Vec<String>,
+    /// A whole mail (RFC 5322), or text: `extra.content_type` says which
+    data: String,
+    /// What workers may want to know. `content_type`: `message/rfc822` (the default),
+    /// `text/markdown` or `text/plain`; `charset`: `latin-1` when `data` has one character
+    /// for each byte of a mail that is not UTF-8; `tunnel`, `subject`, `merge_key`
+    #[schema(value_type = Option<Object>)]
+    extra: Option<Value>,
+}
+
+/// What became of a letter that was handed in.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct HandedIn {
+    /// The line of a batch, from 1
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    /// The letter's name
+    id: String,
+    /// Whether it was handed in before; then nothing was done
+    duplicate: bool,
+}
+
+/// A letter, without what it says.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Letter)]
+pub struct LetterView {
+    pub id: String,
+    /// `inbound` or `outbound`
+    direction: &'static str,
+    /// The tunnel it comes or goes through, as far as that is known
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tunnel: Option<String>,
+    /// What it was made of: `door` (handed in), `heard`, `dispatch` or `post`
+    source: &'static str,
+    from: String,
+    /// Whom it is for, the first ten
+    to: Vec<String>,
+    /// How many it is for
+    recipients: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<String>,
+    /// Bytes of `data`
+    size: usize,
+    /// WAITING, AWAY, DONE, MERGED, TRASHED or DEAD
+    state: &'static str,
+    /// Whose turn it is, who keeps it, or who failed
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<String>,
+    /// When it is looked at again
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due_at: Option<String>,
+    /// Until when the worker that has it may answer
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+    /// How often that worker was tried
+    attempts: u32,
+    /// Who had it, and what they said
+    pub verdicts: Vec<VerdictView>,
+    /// Why it failed, was thrown away or given up
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+    /// The message it became
+    #[serde(skip_serializing_if = "Option::is_none")]
+    became: Option<String>,
+    /// The letter that it is part of
+    #[serde(skip_serializing_if = "Option::is_none")]
+    merged_into: Option<String>,
+    created_at: String,
+    updated_at: String,
+}
+
+/// What one worker said.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Verdict)]
+pub struct VerdictView {
+    worker: String,
+    /// `pass`, `skip` or `trash`
+    result: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<String>,
+    /// Why, in the worker's words
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+}
+
+/// A page of letters.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Letters)]
+pub struct LettersView {
+    letters: Vec<LetterView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// One letter with what it says.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = WholeLetter)]
+pub struct WholeLetterView {
+    #[serde(flatten)]
+    view: LetterView,
+    /// The letter as a worker gets it: `id`, `from`, `to`, `data`, `extra`, `processed`
+    #[schema(value_type = Object)]
+    letter: Value,
+    /// The letter as it came, where it was asked for and workers changed it
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    original: Option<Value>,
+    /// The letters that are part of this one
+    merged: Vec<String>,
+    /// Counts every change
+    revision: i64,
+}
+
+/// How much of a letter to show.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct WholeQuery {
+    /// Show it as it came, too
+    original: Option<bool>,
+}
+
+/// Why a letter is thrown away.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrashBody {
+    /// For whoever looks into the bin
+    reason: Option<String>,
+}
+
+/// Hand in a letter
+///
+/// It is kept before you are told so, and goes through the chain of what goes out. 422
+/// `bad_letter` says in `field` what is wrong. With `Content-Type: application/x-ndjson`
+/// the body is a batch, one letter per line, and so is the answer: all in one commit, and
+/// a line that is refused does not harm the others; an `Idempotency-Key` counts for each
+/// line by its number. With `Content-Type: message/rfc822` the body is a mail as it is;
+/// whom the parameters do not name, its header does, and then it goes without its Bcc.
+#[utoipa::path(
+    post, path = "/api/v1/letters", tag = "letters",
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description = "Your own name for this letter"),
+        ("from" = Option<String>, Query, description = "Of a mail as it is: who sends it"),
+        ("to" = Option<String>, Query, description = "Of a mail as it is: whom it is for; can be repeated"),
+        ("tunnel" = Option<String>, Query, description = "Of a mail as it is: the tunnel it goes through"),
+    ),
+    request_body(content(
+        (LetterBody = "application/json"),
+        (String = "application/x-ndjson"),
+        (Vec<u8> = "message/rfc822"),
+    )),
+    responses(
+        (status = 202, body = HandedIn),
+        (status = "4XX", body = ProblemView),
+        (status = "5XX", body = ProblemView),
+    )
+)]
+pub async fn hand_in(
+    State(api): State<Api>,
+    Query(pairs): Query<Pairs>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, Problem> {
+    let key = key(&headers)?;
+    let kind = input::content_type(&headers);
+    if kind != Some("message/rfc822")
+        && let Some((name, _)) = pairs.first()
+    {
+        return Err(Problem::bad_parameter(name, "goes with Content-Type: message/rfc822"));
+    }
+    let value = match kind {
+        Some("application/json") => {
+            monoco_core::json::parse(&input::body(request, MAX_LETTERS).await?)?
+        }
+        Some("message/rfc822") => {
+            let named = named(pairs)?;
+            sendmail::letter(&input::body(request, MAX_DATA).await?, named)?
+        }
+        Some("application/x-ndjson") => {
+            let bytes = input::body(request, MAX_LETTERS).await?;
+            return hand_in_batch(&api, &bytes, key.as_deref()).await;
+        }
+        _ => {
+            let wanted = "application/json`, `application/x-ndjson` or `message/rfc822";
+            return Err(Problem::wrong_type(wanted));
+        }
+    };
+    let door = Doorman::of(&api).await?;
+    let mut answers = api.center.hand_in(vec![door.read(value, key)?]).await;
+    let answer = handed_in(answers.pop(), None)?;
+    Ok((StatusCode::ACCEPTED, axum::Json(answer)).into_response())
+}
+
+/// What the doorman has to know.
+struct Doorman {
+    settings: std::sync::Arc<crate::postoffice::settings::Settings>,
+    tunnels: std::collections::BTreeSet<monoco_core::did::TunnelId>,
+}
+
+impl Doorman {
+    async fn of(api: &Api) -> Result<Self, Problem> {
+        let settings = api.office.dispatcher().settings();
+        let tunnels = api.center.store().tunnels().await?;
+        Ok(Self { settings, tunnels: tunnels.into_iter().map(|tunnel| tunnel.id).collect() })
+    }
+
+    fn read(&self, value: Value, key: Option<String>) -> Result<Origin, BadLetter> {
+        doorman::read(value, key, &self.settings, &self.tunnels)
+    }
+}
+
+async fn hand_in_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Response, Problem> {
+    let lines: Vec<_> = bytes
+        .split(|byte| *byte == b'\n')
+        .enumerate()
+        .filter(|(_, line)| !line.trim_ascii().is_empty())
+        .collect();
+    if lines.len() > MAX_LINES {
+        let why = format!("{} lines; {MAX_LINES} is the most", lines.len());
+        return Err(Problem::bad_field("body", why));
+    }
+    let door = Doorman::of(api).await?;
+    let read = |at: usize, line: &[u8]| -> Result<Origin, Problem> {
+        let key = key.map(|key| format!("{key}:{}", at + 1));
+        Ok(door.read(monoco_core::json::parse(line)?, key)?)
+    };
+    let (mut good, mut refused) = (Vec::new(), Vec::with_capacity(lines.len()));
+    for (at, line) in lines {
+        match read(at, line) {
+            Ok(origin) => {
+                good.push(origin);
+                refused.push((at, None));
+            }
+            Err(problem) => refused.push((at, Some(problem))),
+        }
+    }
+    let mut answers = api.center.hand_in(good).await.into_iter();
+    let mut text = Vec::new();
+    for (at, refused) in refused {
+        let answer = match refused {
+            None => handed_in(answers.next(), Some(at + 1)),
+            Some(problem) => Err(problem),
+        };
+        let written = match answer {
+            Ok(answer) => serde_json::to_writer(&mut text, &answer),
+            Err(problem) => serde_json::to_writer(&mut text, &problem.line(at + 1)),
+        };
+        written.map_err(|error| Problem::wrong_shape(&error))?;
+        text.push(b'\n');
+    }
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], text).into_response())
+}
+
+fn handed_in(
+    answer: Option<Result<Accepted, StoreError>>,
+    line: Option<usize>,
+) -> Result<HandedIn, Problem> {
+    match answer {
+        Some(Ok(Accepted::Letter { id, duplicate, .. })) => {
+            Ok(HandedIn { line, id: id.to_string(), duplicate })
+        }
+        Some(Err(error)) => Err(error.into()),
+        // What is handed in becomes a letter or is refused.
+        Some(Ok(_)) | None => {
+            Err(StoreError::Unavailable("the store gave no answer".to_owned()).into())
+        }
+    }
+}
+
+fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let key = headers.get("idempotency-key").map(|value| value.to_str().map(str::to_owned));
+    key.transpose().map_err(|_| {
+        let (field, why) = ("Idempotency-Key".to_owned(), "want plain ASCII".to_owned());
+        BadLetter { field, why }.into()
+    })
+}
+
+fn named(pairs: Pairs) -> Result<Named, Problem> {
+    let mut named = Named::default();
+    for (name, value) in pairs {
+        match name.as_str() {
+            "from" => named.from = Some(value),
+            "to" => named.to.push(value),
+            "tunnel" => named.tunnel = Some(value),
+            _ => return Err(Problem::bad_parameter(&name, "want from, to or tunnel")),
+        }
+    }
+    Ok(named)
+}
+
+/// List letters, the newest first
+///
+/// Without what they say; at most ten recipients of each.
+#[utoipa::path(
+    get, path = "/api/v1/letters", tag = "letters",
+    params(
+        ("state" = Option<String>, Query, description =
+            "Only those that stand so, separated by commas or repeated: WAITING, AWAY, DONE, MERGED, TRASHED, DEAD"),
+        ("worker" = Option<String>, Query, description = "Only those at this worker, or kept by it"),
+        ("direction" = Option<String>, Query, description = "`inbound` or `outbound`"),
+        ("tunnel" = Option<String>, Query, description = "Only those of this tunnel"),
+        ("since" = Option<String>, Query, description = "Only those that came then or later, RFC 3339"),
+        ("cursor" = Option<String>, Query, description = "Where the last page ended: its `next_cursor`"),
+        ("limit" = Option<i64>, Query, description = "Most letters to return, 1 to 1000"),
+    ),
+    responses((status = 200, body = LettersView), (status = "4XX", body = ProblemView))
+)]
+pub async fn list(
+    State(api): State<Api>,
+    Query(pairs): Query<Pairs>,
+) -> Result<axum::Json<LettersView>, Problem> {
+    let (query, window) = wanted(pairs)?;
+    let mut leafing = Leafing::new(query, window.clone());
+    let mut letters = Vec::new();
+    while let Some(few) = leafing.few(api.center.store()).await? {
+        letters.extend(few.iter().map(LetterView::from));
+    }
+    let next_cursor = input::next_cursor("letters", &window, leafing.next());
+    Ok(axum::Json(LettersView { letters, next_cursor }))
+}
+
+fn wanted(pairs: Pairs) -> Result<(LetterQuery, Window), Problem> {
+    let mut query = LetterQuery::default();
+    let mut paging = input::Paging { cursor: None, limit: None, order: None };
+    for (name, value) in pairs {
+        let bad = |why: String| Problem::bad_parameter(&name, why);
+        match name.as_str() {
+            "state" => {
+                for word in value.split(',') {
+                    query.states.push(state(word).ok_or_else(|| {
+                        let known = LetterState::ALL.map(LetterState::as_str).join(", ");
+                        bad(format!("want one of {known}"))
+                    })?);
+                }
+            }
+            "worker" => query.worker = Some(read(&value).map_err(bad)?),
+            "direction" => query.direction = Some(direction(&value).map_err(bad)?),
+            "tunnel" => query.tunnel = Some(read(&value).map_err(bad)?),
+            "since" => query.since = Some(when(&value).map_err(bad)?),
+            "cursor" => paging.cursor = Some(value),
+            "limit" => paging.limit = Some(read(&value).map_err(bad)?),
+            _ => {
+                let known = "state, worker, direction, tunnel, since, cursor or limit";
+                return Err(bad(format!("want {known}")));
+            }
+        }
+    }
+    Ok((query, paging.window("letters")?))
+}
+
+fn state(word: &str) -> Option<LetterState> {
+    LetterState::parse(word.trim())
+}
+
+fn read<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
+/// A direction that a caller named.
+pub fn direction(text: &str) -> Result<Direction, String> {
+    Direction::parse(text).ok_or_else(|| "want inbound or outbound".to_owned())
+}
+
+/// A time that a caller named.
+pub fn when(text: &str) -> Result<Timestamp, String> {
+    Timestamp::from_rfc3339(text).map_err(|error| error.to_string())
+}
+
+/// Show one letter
+#[utoipa::path(
+    get, path = "/api/v1/letters/{id}", tag = "letters", params(WholeQuery),
+    params(("id" = String, Path, description = "The letter's name: `ltr_…`")),
+    responses((status = 200, body = WholeLetterView), (status = "4XX", body = ProblemView))
+)]
+pub async fn show(
+    State(api): State<Api>,
+    path: Segments,
+    Query(WholeQuery { original }): Query<WholeQuery>,
+) -> Result<axum::Json<WholeLetterView>, Problem> {
+    let row = api.center.store().letter(letter_id(&path)?).await?;
+    let asked = original.unwrap_or(false);
+    let original = row.source.letter().ok().filter(|letter| asked && *letter != row.letter);
+    let merged = row.letter.extra.get("merged").and_then(Value::as_array);
+    let merged = merged.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+    Ok(axum::Json(WholeLetterView {
+        view: LetterView::whole(&row),
+        letter: row.letter.to_worker(row.id, &row.had),
+        original: original.map(|letter| letter.to_worker(row.id, &[])),
+        merged: merged.collect(),
+        revision: row.revision,
+    }))
+}
+
+/// Give a dead letter another chance, or have one that waits looked at now
+#[utoipa::path(
+    post, path = "/api/v1/letters/{id}/retry", tag = "letters",
+    params(("id" = String, Path, description = "The letter's name: `ltr_…`")),
+    responses((status = 200, body = LetterView), (status = "4XX", body = ProblemView))
+)]
+pub async fn retry(
+    State(api): State<Api>,
+    path: Segments,
+) -> Result<axum::Json<LetterView>, Problem> {
+    by_hand(&api, &path, ByHand::Retry).await
+}
+
+/// Throw a letter away
+///
+/// It stays in the bin for a while, and can be restored.
+#[utoipa::path(
+    post, path = "/api/v1/letters/{id}/trash", tag = "letters", request_body = TrashBody,
+    params(("id" = String, Path, description = "The letter's name: `ltr_…`")),
+    responses((status = 200, body = LetterView), (status = "4XX", body = ProblemView))
+)]
+pub async fn trash(
+    State(api): State<Api>,
+    path: Segments,
+    Json(TrashBody { reason }): Json<TrashBody>,
+) -> Result<axum::Json<LetterView>, Problem> {
+    let mut why = reason.unwrap_or_else(|| "by hand".to_owned());
+    why.truncate(why.floor_char_boundary(MAX_REASON));
+    by_hand(&api, &path, ByHand::Trash { why }).await
+}
+
+/// Take a letter out of the bin
+///
+/// It goes on to whoever comes after the worker that threw it away.
+#[utoipa::path(
+    post, path = "/api/v1/letters/{id}/restore", tag = "letters",
+    params(("id" = String, Path, description = "The letter's name: `ltr_…`")),
+    responses((status = 200, body = LetterView), (status = "4XX", body = ProblemView))
+)]
+pub async fn restore(
+    State(api): State<Api>,
+    path: Segments,
+) -> Result<axum::Json<LetterView>, Problem> {
+    by_hand(&api, &path, ByHand::Restore).await
+}
+
+/// Have a letter go through its chain again, as it came
+///
+/// Only one that is TRASHED or DEAD: what was sent or delivered is not sent again.
+#[utoipa::path(
+    post, path = "/api/v1/letters/{id}/replay", tag = "letters",
+    params(("id" = String, Path, description = "The letter's name: `ltr_…`")),
+    responses((status = 200, body = LetterView), (status = "4XX", body = ProblemView))
+)]
+pub async fn replay(
+    State(api): State<Api>,
+    path: Segments,
+) -> Result<axum::Json<LetterView>, Problem> {
+    by_hand(&api, &path, ByHand::Replay).await
+}
+
+async fn by_hand(
+    api: &Api,
+    path: &Segments,
+    how: ByHand,
+) -> Result<axum::Json<LetterView>, Problem> {
+    let id = letter_id(path)?;
+    let row = api.center.move_letter(id, how).await.map_err(refused)?;
+    Ok(axum::Json(LetterView::whole(&row)))
+}
+
+/// A step that a letter can't take is refused in words of its own.
+fn refused(error: StoreError) -> Problem {
+    let StoreError::WrongState(wrong) = &error else { return error.into() };
+    let why = match wrong.from {
+        "WAITING" => "it is under way",
+        "AWAY" => "a worker has it; wait until its time is over, or throw it away",
+        "DONE" => "it was sent or delivered, and nothing takes that back",
+        "MERGED" => "it is part of another letter",
+        "TRASHED" => "it is in the bin; restore it",
+        "DEAD" => "it is given up; try it again, or throw it away",
+        _ => return error.into(),
+    };
+    Problem::wrong_state(wrong, why)
+}
+
+/// The letter that the path names. What can't be a name is no letter either.
+fn letter_id(path: &Segments) -> Result<LetterId, Problem> {
+    path.text("id").parse().map_err(|_| {
+        let key = path.text("id").chars().take(80).collect();
+        StoreError::Missing { what: "letter", key }.into()
+    })
+}
+
+impl LetterView {
+    /// With everything that workers said.
+    pub fn whole(row: &LetterRow) -> Self {
+        Self { verdicts: row.had.iter().map(VerdictView::whole).collect(), ..row.into() }
+    }
+}
+
+impl From<&LetterRow> for LetterView {
+    fn from(row: &LetterRow) -> Self {
+        let (mut due_at, mut until, mut merged_into, mut why) = (None, None, None, None);
+        match &row.journey.standing {
+            Standing::Waiting { due } => due_at = Some(due.rfc3339()),
+            Standing::Away { until: over } => until = Some(over.rfc3339()),
+            Standing::Merged { into } => merged_into = Some(into.to_string()),
+            Standing::Trashed { why: said } | Standing::Dead { why: said } => {
+                why = Some(said.clone());
+            }
+            Standing::Done => {}
+        }
+        let worker = row.desk.as_ref().or(row.kept_by.as_ref());
+        Self {
+            id: row.id.to_string(),
+            direction: row.direction.as_str(),
+            tunnel: row.tunnel.as_ref().map(ToString::to_string),
+            source: source(&row.source),
+            from: row.letter.from.clone(),
+            to: row.letter.to.iter().take(SHOWN).cloned().collect(),
+            recipients: row.letter.to.len(),
+            subject: subject(row),
+            size: row.letter.data.len(),
+            state: row.journey.standing.name().as_str(),
+            worker: worker.map(WorkerName::to_string),
+            due_at,
+            until,
+            attempts: row.journey.attempts,
+            verdicts: row.had.iter().map(VerdictView::from).collect(),
+            failure: why.or_else(|| row.failure.clone()),
+            became: row.became.map(|msg_id| msg_id.to_string()),
+            merged_into,
+            created_at: row.created_at.rfc3339(),
+            updated_at: row.updated_at.rfc3339(),
+        }
+    }
+}
+
+impl VerdictView {
+    /// With time and reason.
+    pub fn whole(passed: &Passed) -> Self {
+        let (at, note) = (Some(passed.at.rfc3339()), passed.note.clone());
+        Self { at, note, ..passed.into() }
+    }
+}
+
+impl From<&Passed> for VerdictView {
+    fn from(passed: &Passed) -> Self {
+        let worker = passed.worker.to_string();
+        Self { worker, result: passed.result.as_str(), at: None, note: None }
+    }
+}
+
+const fn source(source: &Source) -> &'static str {
+    match source {
+        Source::Door(_) => "door",
+        Source::Heard(_) => "heard",
+        Source::Dispatch(_) => "dispatch",
+        Source::Post(_) => "post",
+    }
+}
+
+/// What a letter is about, cut short.
+fn subject(row: &LetterRow) -> Option<String> {
+    let mut subject = match row.letter.is_mail() {
+        true => mime::subject(&row.letter.bytes())?,
+        false => row.letter.extra("subject")?.to_owned(),
+    };
+    subject.truncate(subject.floor_char_boundary(MAX_SUBJECT));
+    Some(subject)
+}

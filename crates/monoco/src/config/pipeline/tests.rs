@@ -1,0 +1,416 @@
+//! Which pipelines are taken, what they become, and why others are refused.
+
+use std::time::Duration;
+
+use monoco_core::letter::{Direction, WorkerName};
+use monoco_core::retry::Retry;
+use monoco_store::Through;
+
+use super::super::Config;
+use crate::postoffice::settings::{
+    How, Limit, Merge, Outside, QueueKind, Settings, WhenDown, Worker,
+};
+use crate::postoffice::workers::footer::Footer;
+use crate::postoffice::workers::spam::{Rule, Spam, What};
+use crate::postoffice::workers::subject::Subject;
+
+mod refused;
+
+/// A secret of Standard Webhooks.
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+fn env(name: &str) -> Option<String> {
+    let value = match name {
+        "HOME" => "/home/ann",
+        "WORKER_SECRET" => SECRET,
+        "RSPAMD_PASSWORD" | "LOUD" => "hunter2-hunter2",
+        "CHAIN" => "footer",
+        "N" => "7",
+        "EMPTY" => "",
+        _ => return None,
+    };
+    Some(value.to_owned())
+}
+
+fn parse(pipeline: &str) -> Result<Settings, String> {
+    let text = format!("courier: {{pipeline: {{{pipeline}}}}}");
+    Config::parse(&text, &env).map(|config| config.pipeline).map_err(|error| error.to_string())
+}
+
+#[track_caller]
+fn good(pipeline: &str) -> Settings {
+    parse(pipeline).unwrap_or_else(|error| panic!("{error}\n{pipeline}"))
+}
+
+#[track_caller]
+fn bad(pipeline: &str) -> String {
+    match parse(pipeline) {
+        Ok(settings) => panic!("taken:\n{pipeline}\n{settings:#?}"),
+        Err(error) => error,
+    }
+}
+
+/// The worker `w` with these keys.
+#[track_caller]
+fn worker(keys: &str) -> Worker {
+    named(&good(&format!("workers: {{w: {{{keys}}}}}")), "w")
+}
+
+#[track_caller]
+fn outside(keys: &str) -> Outside {
+    match worker(keys) {
+        Worker::Outside(outside) => *outside,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn named(settings: &Settings, name: &str) -> Worker {
+    settings.workers[&name.parse::<WorkerName>().unwrap()].clone()
+}
+
+fn inbound(settings: &Settings) -> String {
+    chain(settings, Direction::Inbound, None)
+}
+
+fn outbound(settings: &Settings) -> String {
+    chain(settings, Direction::Outbound, None)
+}
+
+fn chain(settings: &Settings, direction: Direction, tunnel: Option<&str>) -> String {
+    let tunnel = tunnel.map(|tunnel| tunnel.parse().unwrap());
+    let chain = settings.chain(direction, tunnel.as_ref());
+    chain.0.iter().map(WorkerName::as_str).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn without_a_pipeline_nothing_goes_through_the_post_office() {
+    let empty = Config::parse("", &env).unwrap().pipeline;
+    for text in ["", "queue: store", "tunnels: , workers: , inbound: ", "workers: {block: }"] {
+        assert_eq!(good(text), empty, "{text}");
+    }
+    assert_eq!(Config::parse("courier: {pipeline: }", &env).unwrap().pipeline, empty);
+    assert_eq!(empty.queue, QueueKind::Store);
+    assert_eq!((inbound(&empty).as_str(), outbound(&empty).as_str()), ("block deliver", "send"));
+    for direction in Direction::ALL {
+        assert_eq!(empty.through(direction), Through::default(), "{direction:?}");
+    }
+    // Every name of a chain is a worker that is there.
+    let names: Vec<_> = empty.workers.keys().map(WorkerName::as_str).collect();
+    assert_eq!(names, ["block", "deliver", "send"]);
+}
+
+#[test]
+fn an_empty_chain_is_its_end_alone() {
+    let settings = good("inbound: [], outbound: [], tunnels: {ci: {inbound: [], outbound: }}");
+    assert_eq!((inbound(&settings).as_str(), outbound(&settings).as_str()), ("deliver", "send"));
+    assert_eq!(chain(&settings, Direction::Inbound, Some("ci")), "deliver");
+    assert_eq!(settings.tunnels.values().next().unwrap().outbound, None);
+}
+
+#[test]
+fn a_tunnel_may_have_chains_of_its_own() {
+    let settings = good(
+        "inbound: [block, spam, deliver], \
+         tunnels: {ci: {inbound: [deliver], outbound: [tagger, send]}, mail: , web: {}}, \
+         workers: {spam: {rules: [{name: a, text: b, score: 1}]}, tagger: {kind: exec, command: [t]}}",
+    );
+    let of = |direction, tunnel| chain(&settings, direction, tunnel);
+    assert_eq!(of(Direction::Inbound, None), "block spam deliver");
+    assert_eq!(of(Direction::Inbound, Some("mail")), "block spam deliver");
+    assert_eq!(of(Direction::Inbound, Some("ci")), "deliver");
+    assert_eq!(of(Direction::Outbound, Some("ci")), "tagger send");
+    assert_eq!(of(Direction::Outbound, None), "send");
+    assert_eq!(settings.tunnels.len(), 1, "one that says nothing is none");
+    let through = settings.through(Direction::Inbound);
+    assert!(through.all && !through.tunnels[&"ci".parse().unwrap()]);
+    let through = settings.through(Direction::Outbound);
+    assert!(!through.all && through.tunnels[&"ci".parse().unwrap()]);
+}
+
+#[test]
+fn an_end_may_have_another_name() {
+    let settings = good(
+        "inbound: [home], outbound: [bin], tunnels: {ci: {inbound: [trash], outbound: [trash]}}, \
+         workers: {home: {kind: deliver}, bin: {kind: trash}, news: {kind: send, tunnel: work-mail}}",
+    );
+    assert_eq!((inbound(&settings).as_str(), outbound(&settings).as_str()), ("home", "bin"));
+    assert_eq!(named(&settings, "bin"), Worker::Trash);
+    let tunnel = Some("work-mail".parse().unwrap());
+    assert_eq!(named(&settings, "news"), Worker::Send { tunnel });
+    assert_eq!(named(&good(""), "send"), Worker::Send { tunnel: None });
+}
+
+#[test]
+fn built_in_workers_take_their_settings() {
+    let Worker::Block(block) = worker("kind: block, senders: ['@spam.example', a@b.c, did:web:x]")
+    else {
+        panic!("not a block")
+    };
+    assert_eq!(block.senders, ["@spam.example", "a@b.c", "did:web:x"]);
+    assert!(block.recipients.is_empty());
+
+    let subject = worker("kind: subject, template: '[News] {subject}'");
+    assert_eq!(subject, Worker::Subject(Subject::new("[News] {subject}").unwrap()));
+    let footer = worker("kind: footer, text: a, html: b");
+    assert_eq!(footer, Worker::Footer(Footer::new("a", Some("b")).unwrap()));
+
+    let merge = |keys: &str| worker(&format!("kind: merge, {keys}"));
+    let merging = |secs, most| Worker::Merge(Merge { window: Duration::from_secs(secs), most });
+    assert_eq!(merge(""), merging(60, 100));
+    assert_eq!(merge("window_s: 1, most: 2"), merging(1, 2));
+    assert_eq!(merge("window_s: 86400, most: 1000"), merging(86_400, 1_000));
+
+    let limit = worker("kind: limit, per_recipient: 10/min, per_tunnel: 1000/h");
+    let rate = |text: &str| Some(text.parse().unwrap());
+    let wanted =
+        Limit { per_recipient: rate("10/min"), per_domain: None, per_tunnel: rate("1000/h") };
+    assert_eq!(limit, Worker::Limit(wanted));
+}
+
+#[test]
+fn spam_has_rules_or_rspamd_or_both() {
+    const RULES: &str = "rules: [{name: casino, subject: '(?i)casino', score: 3}, \
+        {name: shout, text: '[A-Z]{20}', score: 2.5}, \
+        {name: friend, from: '@example\\.com$', score: -5}, {name: list, to: '^all@', score: 1}, \
+        {name: bulk, header: 'Precedence: bulk', score: 1}]";
+    let Worker::Spam(spam) = worker(&format!("kind: spam, threshold: 4.5, {RULES}")) else {
+        panic!("not a spam")
+    };
+    let rule = |name, score, key, text| {
+        let (what, pattern) = What::read(key, text).unwrap();
+        Rule::new(name, score, what, pattern).unwrap()
+    };
+    let rules = vec![
+        rule("casino", 3.0, "subject", "(?i)casino"),
+        rule("shout", 2.5, "text", "[A-Z]{20}"),
+        rule("friend", -5.0, "from", r"@example\.com$"),
+        rule("list", 1.0, "to", "^all@"),
+        rule("bulk", 1.0, "header", "Precedence: bulk"),
+    ];
+    assert_eq!(spam, Spam::new(4.5, rules.clone()).unwrap());
+    let by_default = Spam::new(5.0, rules).unwrap();
+    let rspamd = outside(&format!("kind: spam, rspamd: 'http://127.0.0.1:11333', {RULES}"));
+    let How::Rspamd { target, password, rules } = rspamd.how else { panic!("{rspamd:?}") };
+    assert_eq!((target.shown().as_str(), password), ("http://127.0.0.1:11333", None));
+    assert_eq!(rules, by_default);
+    assert_eq!((rspamd.at_once, rspamd.timeout), (4, Duration::from_secs(30)));
+    let rspamd =
+        outside("kind: spam, rspamd: 'http://localhost:1/', password: '${RSPAMD_PASSWORD}'");
+    let How::Rspamd { password: Some(password), rules, .. } = rspamd.how else {
+        panic!("{rspamd:?}")
+    };
+    assert_eq!(password.expose(), "hunter2-hunter2");
+    assert_eq!(rules, Spam::new(5.0, Vec::new()).unwrap());
+    let rspamd = outside("kind: spam, rspamd: 'http://[::1]:11333', password: '${EMPTY}'");
+    assert!(matches!(rspamd.how, How::Rspamd { password: None, .. }), "{rspamd:?}");
+    outside("kind: spam, rspamd: 'https://rspamd.example.com'");
+    outside("kind: spam, rspamd: 'https://10.0.0.1', allow_private: true");
+}
+
+#[test]
+fn workers_outside_have_defaults_and_bounds() {
+    let exec = outside("kind: exec, command: [python3, score.py]");
+    let How::Exec { command, memory } = &exec.how else { panic!("{exec:?}") };
+    assert_eq!((command.join(" ").as_str(), *memory), ("python3 score.py", 512 << 20));
+    let retry = Retry {
+        first: Duration::from_secs(1),
+        longest: Duration::from_secs(30),
+        tries: Some(4),
+        patience: None,
+    };
+    assert_eq!((exec.timeout, exec.retry, exec.at_once), (Duration::from_secs(30), retry, 2));
+    assert_eq!((exec.when_down, exec.readdress), (WhenDown::Hold, false));
+
+    let http = outside(
+        "kind: http, url: 'http://127.0.0.1:1/w', allow_private: true, secret: '${WORKER_SECRET}', \
+         timeout_s: 3600, retries: 0, when_down: skip, readdress: true, parallel: 64",
+    );
+    let How::Http { target, secret } = &http.how else { panic!("{http:?}") };
+    assert_eq!((target.shown().as_str(), secret.expose()), ("http://127.0.0.1:1", SECRET));
+    assert_eq!((http.timeout.as_secs(), http.retry.tries, http.at_once), (3_600, Some(1), 64));
+    assert_eq!((http.when_down, http.readdress), (WhenDown::Skip, true));
+
+    let tube = outside("kind: beanstalkd, when_down: dead, retries: 100, timeout_s: 1");
+    let How::Beanstalkd { address, tube: letters, results } = &tube.how else { panic!("{tube:?}") };
+    assert_eq!(address.to_string(), "beanstalkd://127.0.0.1:11300");
+    assert_eq!((letters.as_str(), results.as_str()), ("monoco.worker.w", "monoco.results"));
+    assert_eq!((tube.when_down, tube.at_once), (WhenDown::Dead, 1_000));
+    assert_eq!((tube.retry.tries, tube.timeout.as_secs()), (Some(101), 1));
+    let http = outside("kind: http, url: 'https://example.com/w', secret: '${WORKER_SECRET}'");
+    assert_eq!(http.at_once, 4);
+}
+
+#[test]
+fn a_tube_is_on_the_queues_server_unless_it_names_its_own() {
+    let server = |pipeline: &str| {
+        let Worker::Outside(outside) = named(&good(pipeline), "w") else { panic!("{pipeline}") };
+        let How::Beanstalkd { address, .. } = outside.how else { panic!("{pipeline}") };
+        address.to_string()
+    };
+    let queue = "queue: 'beanstalkd://queue.example:1'";
+    let default = server(&format!("{queue}, workers: {{w: {{kind: beanstalkd}}}}"));
+    assert_eq!(default, "beanstalkd://queue.example:1");
+    let own = "workers: {w: {kind: beanstalkd, server: 'beanstalkd://own', tube: t, results: r}}";
+    assert_eq!(server(&format!("{queue}, {own}")), "beanstalkd://own:11300");
+    let QueueKind::Beanstalkd(address) = good(queue).queue else { panic!("the store") };
+    assert_eq!(address.to_string(), "beanstalkd://queue.example:1");
+}
+
+#[test]
+fn variables_and_the_home_are_expanded_everywhere() {
+    let exec = outside("kind: exec, command: ['~/bin/w', '~/x', 'a~/x', '${N}'], parallel: '${N}'");
+    let How::Exec { command, .. } = exec.how else { panic!("not a command") };
+    assert_eq!(command, ["/home/ann/bin/w", "/home/ann/x", "a~/x", "7"]);
+    assert_eq!(exec.at_once, 7);
+    let settings = good(
+        "outbound: ['${CHAIN}', '${END:-send}'], workers: {footer: {text: '${N} lines'}, \
+         limit: {per_domain: '${N}/min'}, two: {kind: '${CHAIN}', text: x}}",
+    );
+    assert_eq!(outbound(&settings), "footer send");
+    let Worker::Limit(limit) = named(&settings, "limit") else { panic!("not a limit") };
+    assert_eq!(limit.per_domain.unwrap().to_string(), "7/min");
+}
+
+#[test]
+fn a_secret_may_be_in_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("secret");
+    std::fs::write(&path, format!("{SECRET}\n")).unwrap();
+    let path = path.display();
+    let http = outside(&format!("kind: http, url: 'https://example.com', secret_file: {path}"));
+    let How::Http { secret, .. } = http.how else { panic!("not http") };
+    assert_eq!(secret.expose(), SECRET);
+    let rspamd = format!("kind: spam, rspamd: 'http://127.0.0.1:11333', password_file: {path}");
+    let How::Rspamd { password: Some(password), .. } = outside(&rspamd).how else {
+        panic!("no password")
+    };
+    assert_eq!(password.expose(), SECRET);
+    let both = bad(&format!("workers: {{w: {{{rspamd}, password: x}}}}"));
+    let wanted = "courier.pipeline.workers.w.password_file: there is a `password` as well; \
+                  want one of them";
+    assert_eq!(both, wanted);
+}
+
+#[test]
+fn neither_errors_nor_debug_output_nor_changes_show_a_secret() {
+    const HTTP: &str = "kind: http, url: 'https://example.com/${LOUD}', secret: ";
+    const RSPAMD: &str = "kind: spam, rspamd: 'http://localhost', password: ";
+    let loud = good(&format!(
+        "workers: {{a: {{{HTTP} '${{WORKER_SECRET}}'}}, b: {{{RSPAMD} '${{LOUD}}'}}}}"
+    ));
+    let debug = format!("{loud:?}");
+    assert!(!debug.contains("hunter2") && !debug.contains("MfKQ9r8"), "{debug}");
+    let other = good(&format!(
+        "workers: {{a: {{{HTTP} c2l4dGVlbiBieXRlcyBvciBtb3Jl}}, b: {{{RSPAMD} x}}}}"
+    ));
+    let said = changes(&loud, &other);
+    assert_eq!(said, ["pipeline worker a: changed secret", "pipeline worker b: changed password"]);
+    for keys in [
+        format!("{HTTP} hunter2-hunter2"),
+        format!("{HTTP} [hunter2-hunter2]"),
+        format!("{HTTP} hunter2, secret_file: /x"),
+        format!("{HTTP} '${{WORKER_SECRET}}', timeout_s: '${{LOUD}}'"),
+        format!("{HTTP} '${{WORKER_SECRET}}', when_down: '${{LOUD}}'"),
+        format!("{RSPAMD} \"hunter2\\n\""),
+        format!("{RSPAMD} {{hunter2: 1}}"),
+        format!("{RSPAMD} hunter2, readdress: true"),
+        "kind: http, url: 'https://ann:hunter2@example.com', secret: x".to_owned(),
+        "kind: spam, rspamd: 'https://ann:hunter2@example.com'".to_owned(),
+        "kind: spam, rules: [{name: '${LOUD}', text: '(', score: 1}]".to_owned(),
+        "kind: spam, rules: [{name: a, text: '(${LOUD}', score: 1}]".to_owned(),
+        "kind: spam, rules: [{name: '${LOUD}', text: a, score: 1}, \
+         {name: '${LOUD}', text: b, score: 1}]"
+            .to_owned(),
+        "kind: subject, template: '{${LOUD}}'".to_owned(),
+        "kind: beanstalkd, server: '${LOUD}'".to_owned(),
+        "kind: beanstalkd, tube: '${LOUD} '".to_owned(),
+        "kind: exec, command: ['${LOUD}/x']".to_owned(),
+        "kind: '${LOUD}'".to_owned(),
+    ] {
+        let said = bad(&format!("workers: {{w: {{{keys}}}}}"));
+        assert!(!said.contains("hunter2"), "{keys}\n{said}");
+    }
+}
+
+fn changes(old: &Settings, new: &Settings) -> Vec<String> {
+    super::changes(old, new).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_reload_says_what_changes() {
+    let empty = good("");
+    assert_eq!(changes(&empty, &empty), [""; 0]);
+    let full = good(
+        "queue: 'beanstalkd://127.0.0.1', inbound: [spam, deliver], \
+         outbound: [subject, merge, trash], tunnels: {ci: {outbound: [tagger, send]}}, \
+         workers: {spam: {rules: [{name: a, text: b, score: 1}]}, subject: {template: x}, \
+         block: {senders: [a@b.c]}, send: {tunnel: ci}, tagger: {kind: exec, command: [t]}}",
+    );
+    assert_eq!(
+        changes(&empty, &full),
+        [
+            "pipeline queue: store becomes beanstalkd://127.0.0.1:11300",
+            "pipeline inbound: [block, deliver] becomes [spam, deliver]",
+            "pipeline outbound: [send] becomes [subject, merge, trash]",
+            "pipeline outbound of ci: as for everybody becomes [tagger, send]",
+            "pipeline worker block: changed senders",
+            "pipeline worker send: changed tunnel",
+            "pipeline worker spam: added",
+            "pipeline worker subject: added",
+            "pipeline worker tagger: added",
+        ]
+    );
+    let back = changes(&full, &empty);
+    assert!(back.contains(&"pipeline worker tagger: removed".to_owned()), "{back:?}");
+    assert_eq!(changes(&full, &full), [""; 0]);
+}
+
+#[test]
+fn a_reload_names_the_settings_of_a_worker_that_change() {
+    const RSPAMD: &str = "kind: spam, rspamd: 'http://localhost'";
+    const RULES: &str = "rules: [{name: a, text: b, score: 1}]";
+    const URL: &str = "secret: '${WORKER_SECRET}', url: 'https://example.com/";
+    for (old, new, wanted) in [
+        ("kind: subject, template: a", "kind: subject, template: b", "template"),
+        ("kind: footer, text: a", "kind: footer, text: a, html: b", "text or html"),
+        ("kind: merge", "kind: merge, window_s: 1, most: 2", "window_s, most"),
+        ("kind: merge", "kind: merge, window_s: 60", ""),
+        (
+            "kind: limit, per_recipient: 1/s, per_domain: 1/s",
+            "kind: limit, per_domain: 2/s, per_tunnel: 1/s",
+            "per_recipient, per_domain, per_tunnel",
+        ),
+        ("kind: trash", "kind: deliver", "kind"),
+        ("kind: send", "kind: send, tunnel: ci", "tunnel"),
+        ("kind: block", "kind: block, recipients: [a@b.c]", "recipients"),
+        (
+            &format!("kind: spam, {RULES}"),
+            &format!("kind: spam, {RULES}, threshold: 6"),
+            "threshold or rules",
+        ),
+        (&format!("kind: spam, {RULES}"), &format!("{RSPAMD}, {RULES}"), "rspamd"),
+        (RSPAMD, &format!("{RSPAMD}, password: a, {RULES}"), "threshold or rules, password"),
+        (RSPAMD, "kind: spam, rspamd: 'http://localhost:2'", "rspamd"),
+        (
+            "kind: exec, command: [a]",
+            "kind: exec, command: [b], memory_mb: 16, timeout_s: 1, retries: 1, when_down: skip, \
+             readdress: true, parallel: 1",
+            "command, memory_mb, timeout_s, retries, when_down, readdress, parallel",
+        ),
+        (&format!("kind: http, {URL}a'"), &format!("kind: http, {URL}b'"), "url"),
+        (
+            "kind: beanstalkd",
+            "kind: beanstalkd, server: 'beanstalkd://b', tube: b, results: c, in_flight: 1",
+            "server, tube, results, in_flight",
+        ),
+        ("kind: exec, command: [a], parallel: 4", &format!("kind: http, {URL}'"), "kind"),
+    ] {
+        let of = |keys: &str| good(&format!("workers: {{w: {{{keys}}}}}"));
+        let said = changes(&of(old), &of(new)).join("; ");
+        let wanted = match wanted {
+            "" => String::new(),
+            names => format!("pipeline worker w: changed {names}"),
+        };
+        assert_eq!(said, wanted, "{old} → {new}");
+    }
+}

@@ -1,0 +1,358 @@
+//! What is refused, each with the words that are said.
+
+use super::{bad, good};
+
+#[test]
+fn chains_that_make_no_sense_say_why() {
+    let long = format!("outbound: [{}]", "send, ".repeat(33));
+    for (pipeline, wanted) in [
+        (
+            "inbound: [block, spma, deliver], workers: {spam: {rspamd: 'http://localhost'}}",
+            "inbound: unknown worker \"spma\", did you mean spam?",
+        ),
+        (
+            "outbound: [tager, send], workers: {tagger: {kind: exec, command: [t]}}",
+            "outbound: unknown worker \"tager\", did you mean tagger?",
+        ),
+        (
+            "outbound: [zzzzzzzz, send]",
+            "outbound: unknown worker \"zzzzzzzz\", set it up under courier.pipeline.workers",
+        ),
+        ("outbound: [Send]", "outbound: unknown worker \"Send\", did you mean send?"),
+        (
+            "outbound: ['${LOUD}', send]",
+            "outbound: unknown worker \"${LOUD}\", set it up under courier.pipeline.workers",
+        ),
+        ("outbound: ['${NOT_SET}', send]", "outbound: the variable NOT_SET is not set"),
+        ("inbound: [block, block, deliver]", "inbound: \"block\" is there twice"),
+        ("inbound: [block]", "inbound: want deliver or trash at the end"),
+        ("outbound: [merge]", "outbound: want send or trash at the end"),
+        ("outbound: [send, merge]", "outbound: send is an end, and \"merge\" comes after it"),
+        ("outbound: [send, send]", "outbound: send is an end, and \"send\" comes after it"),
+        ("inbound: [trash, deliver]", "inbound: trash is an end, and \"deliver\" comes after it"),
+        (
+            "outbound: [bin, send], workers: {bin: {kind: trash}}",
+            "outbound: bin is an end, and \"send\" comes after it",
+        ),
+        (
+            "outbound: [deliver]",
+            "outbound: \"deliver\" can't be here: what goes out is sent, not delivered",
+        ),
+        (
+            "inbound: [send]",
+            "inbound: \"send\" can't be here: what comes in is delivered, not sent",
+        ),
+        (
+            "inbound: [out], workers: {out: {kind: send}}",
+            "inbound: \"out\" can't be here: what comes in is delivered, not sent",
+        ),
+        (
+            "inbound: [merge, deliver]",
+            "inbound: \"merge\" can't be here: inbound messages are merged by `debounce`",
+        ),
+        (
+            "inbound: [ours, deliver], workers: {ours: {kind: footer, text: x}}",
+            "inbound: \"ours\" can't be here: a footer would change what people said to us",
+        ),
+        (&long, "outbound: 33 workers; 32 is the most"),
+        (
+            "tunnels: {ci: {outbound: [limit, send]}}",
+            "workers.limit: want at least one of per_recipient, per_domain and per_tunnel",
+        ),
+        (
+            "tunnels: {ci: {inbound: [spam, block]}}, workers: {spam: {rspamd: 'http://localhost'}}",
+            "tunnels.ci.inbound: want deliver or trash at the end",
+        ),
+        ("outbound: [subject, send]", "workers.subject.template: is missing"),
+        ("outbound: [footer, send]", "workers.footer.text: is missing"),
+        ("inbound: [spam, deliver]", "workers.spam: want `rules`, `rspamd` or both"),
+    ] {
+        assert_eq!(bad(pipeline), format!("courier.pipeline.{wanted}"), "{pipeline}");
+    }
+    let most = (0..31).map(|n| format!("w{n}: {{kind: subject, template: x}}"));
+    let workers = most.collect::<Vec<_>>().join(", ");
+    let names = (0..31).map(|n| format!("w{n}, ")).collect::<String>();
+    let settings = good(&format!("workers: {{{workers}}}, outbound: [{names} send]"));
+    assert_eq!(settings.outbound.0.len(), 32);
+}
+
+#[test]
+fn workers_that_make_no_sense_say_why() {
+    for (keys, wanted) in [
+        (
+            "",
+            ": `kind` is missing; want beanstalkd, exec, http, block, spam, subject, footer, \
+              merge, limit, trash, send or deliver",
+        ),
+        (
+            "kind: exce, command: [a]",
+            ".kind: want block, spam, subject, footer, merge, limit, trash, send, deliver, \
+          beanstalkd, exec or http; found \"exce\", did you mean exec?",
+        ),
+        ("kind: exec, command: [a], tube: t", ": `tube` is for kind beanstalkd"),
+        ("kind: deliver, timeout_s: 1", ": `timeout_s` is for kind spam, beanstalkd, exec or http"),
+        ("kind: http, url: 'https://a', command: [a]", ": `command` is for kind exec"),
+        ("kind: trash, tunnel: a", ": `tunnel` is for kind send"),
+        (
+            "kind: spam, rspamd: 'http://localhost', readdress: true",
+            ": `readdress` is for kind beanstalkd, exec or http",
+        ),
+        (
+            "kind: spam, rules: [{name: a, text: b, score: 1}], parallel: 2",
+            ": `parallel` goes with `rspamd`, which is not set",
+        ),
+        (
+            "kind: block, senders: [nobody]",
+            ".senders: \"nobody\": want name@domain or a DID; a whole domain is written @example.com",
+        ),
+        (
+            "kind: block, recipients: ['@']",
+            ".recipients: \"@\": its domain is none; a whole domain is written @example.com",
+        ),
+        ("kind: block, senders: ['${LOUD}']", ".senders: not what it should be: ${LOUD}"),
+        ("kind: subject", ".template: is missing"),
+        ("kind: subject, template: ''", ".template: is empty; want text such as [Team] {subject}"),
+        ("kind: footer, html: x", ".text: is missing"),
+        ("kind: footer, text: ' '", ": text: is empty"),
+        ("kind: merge, window_s: 0", ".window_s: want a number from 1 to 86400, found \"0\""),
+        ("kind: merge, most: 1", ".most: want a number from 2 to 1000, found \"1\""),
+        ("kind: limit", ": want at least one of per_recipient, per_domain and per_tunnel"),
+        (
+            "kind: limit, per_domain: 10",
+            ".per_domain: want a rate such as 10/min: a whole number from 1, and s, min, h or day",
+        ),
+        ("kind: limit, per_domain: '${LOUD}'", ".per_domain: not what it should be: ${LOUD}"),
+        (
+            "kind: send, tunnel: 'A B'",
+            ".tunnel: not a DID: \"A B\" (a tunnel's name takes 1 to 64 of a-z, 0-9, '-' and '_')",
+        ),
+        ("kind: spam", ": want `rules`, `rspamd` or both"),
+        ("kind: spam, rules: []", ": want `rules`, `rspamd` or both"),
+        ("kind: spam, rules: [{text: a, score: 1}]", ".rules[0].name: is missing"),
+        ("kind: spam, rules: [{name: a, text: b}]", ".rules[0].score: is missing"),
+        (
+            "kind: spam, rules: [{name: a, text: b, score: lots}]",
+            ".rules[0].score: want a number from -1000000 to 1000000, found \"lots\"",
+        ),
+        (
+            "kind: spam, rules: [{name: a, text: b, score: nan}]",
+            ".rules[0].score: want a number from -1000000 to 1000000, found \"nan\"",
+        ),
+        (
+            "kind: spam, rules: [{name: a, text: b, score: 1}, {name: b, score: 1}]",
+            ".rules[1]: want one of subject, text, from, to and header",
+        ),
+        (
+            "kind: spam, rules: [{name: a, text: b, to: c, score: 1}]",
+            ".rules[0]: want one of subject, text, from, to and header",
+        ),
+        (
+            "kind: spam, rules: [{name: a, text: '(', score: 1}]",
+            ".rules[0].text: rule a: not a pattern: unclosed group",
+        ),
+        (
+            "kind: spam, rules: [{name: a, header: bulk, score: 1}]",
+            ".rules[0].header: header: want `Name: pattern`",
+        ),
+        (
+            "kind: spam, rules: [{name: a, text: b, score: 1}, {name: a, to: c, score: 1}]",
+            ".rules: two rules are called a",
+        ),
+        (
+            "kind: spam, threshold: 0, rules: [{name: a, text: b, score: 1}]",
+            ".threshold: want a number from 0.001 to 1000000, found \"0\"",
+        ),
+    ] {
+        let said = bad(&format!("workers: {{w: {{{keys}}}}}"));
+        assert_eq!(said, format!("courier.pipeline.workers.w{wanted}"), "{keys}");
+    }
+}
+
+#[test]
+fn workers_outside_that_make_no_sense_say_why() {
+    for (keys, wanted) in [
+        ("kind: exec", ".command: is missing"),
+        ("kind: exec, command: []", ".command: want a program, and its arguments"),
+        ("kind: exec, command: ['', a]", ".command: want a program, and its arguments"),
+        (
+            "kind: exec, command: [bin/w]",
+            ".command: want an absolute path, ~/…, or a program found in PATH",
+        ),
+        (
+            "kind: exec, command: [./w]",
+            ".command: want an absolute path, ~/…, or a program found in PATH",
+        ),
+        ("kind: exec, command: [w, \"a\\0b\"]", ".command: a word can't have a NUL in it"),
+        (
+            "kind: exec, command: [w], memory_mb: 15",
+            ".memory_mb: want a number from 16 to 65536, found \"15\"",
+        ),
+        (
+            "kind: exec, command: [w], parallel: 65",
+            ".parallel: want a number from 1 to 64, found \"65\"",
+        ),
+        (
+            "kind: exec, command: [w], timeout_s: 3601",
+            ".timeout_s: want a number from 1 to 3600, found \"3601\"",
+        ),
+        (
+            "kind: exec, command: [w], retries: 101",
+            ".retries: want a number from 0 to 100, found \"101\"",
+        ),
+        (
+            "kind: exec, command: [w], when_down: hodl",
+            ".when_down: want hold, skip or dead; found \"hodl\", did you mean hold?",
+        ),
+        ("kind: exec, command: [w], readdress: 1", ".readdress: want true or false; found \"1\""),
+        ("kind: http, secret: '${WORKER_SECRET}'", ".url: is missing"),
+        (
+            "kind: http, url: 'https://example.com'",
+            ".secret: missing or empty: a worker without a secret is not asked; \
+          set it to what the worker checks signatures with",
+        ),
+        (
+            "kind: http, url: 'https://example.com', secret: '${EMPTY}'",
+            ".secret: missing or empty: a worker without a secret is not asked; \
+          set it to what the worker checks signatures with",
+        ),
+        (
+            "kind: http, url: 'https://example.com', secret: '${LOUD}'",
+            ": secret: not one of Standard Webhooks; want base64 of 16 bytes or more, with or \
+          without whsec_ in front (`openssl rand -base64 32` makes one)",
+        ),
+        (
+            "kind: http, url: 'http://example.com', secret: '${WORKER_SECRET}'",
+            ".url: want https://; http:// is for hosts of your own network, and then set \
+          allow_private: true",
+        ),
+        (
+            "kind: http, url: 'https://127.0.0.1', secret: '${WORKER_SECRET}'",
+            ".url: 127.0.0.1 is an address of this machine or a private network; if that is meant, \
+          set allow_private: true",
+        ),
+        (
+            "kind: http, url: 'ftp://hunter2@${LOUD}/hunter2', secret: '${WORKER_SECRET}'",
+            ".url: with its variables it is no URL that is asked; want one like \
+          https://example.com/hook, and allow_private: true for one of your own network",
+        ),
+        (
+            "kind: spam, rspamd: 'http://10.0.0.1:11333', allow_private: true",
+            ".rspamd: http:// is for an rspamd on this machine; want https://",
+        ),
+        (
+            "kind: spam, rspamd: 'http://127.0.0.1.example.com'",
+            ".rspamd: http:// is for an rspamd on this machine; want https://",
+        ),
+        (
+            "kind: spam, rspamd: 'http://localhost@example.com', allow_private: true",
+            ".rspamd: leave out what stands before the @: names and passwords in a URL end up in \
+             logs",
+        ),
+        (
+            "kind: spam, rspamd: 'http:localhost/checkv2'",
+            ".rspamd: want only a host and a port, such as http://127.0.0.1:11333",
+        ),
+        (
+            "kind: spam, rspamd: localhost",
+            ".rspamd: not a URL (relative URL without a base); want one like \
+             https://example.com/hook",
+        ),
+        (
+            "kind: spam, rspamd: 'HTTP://10.0.0.1', allow_private: true",
+            ".rspamd: http:// is for an rspamd on this machine; want https://",
+        ),
+        (
+            "kind: spam, rspamd: 'http://localhost:11333/checkv2'",
+            ".rspamd: want only a host and a port, such as http://127.0.0.1:11333",
+        ),
+        (
+            "kind: spam, rspamd: 'https://10.0.0.1'",
+            ".rspamd: 10.0.0.1 is an address of this machine or a private network; if that is \
+          meant, set allow_private: true",
+        ),
+        (
+            "kind: spam, rspamd: 'http://localhost', password: \"a\\nb\"",
+            ".password: want printable ASCII: it is sent as a header",
+        ),
+        (
+            "kind: beanstalkd, server: localhost",
+            ".server: not the address of a beanstalkd: \"localhost\": does not begin with \
+          beanstalkd:// (want beanstalkd://host:port)",
+        ),
+        (
+            "kind: beanstalkd, tube: 'a b'",
+            ".tube: not the name of a tube: \"a b\" (want 1 to 200 of A-Z a-z 0-9 - + / ; . $ _ ( ), \
+          not beginning with -)",
+        ),
+        (
+            "kind: beanstalkd, in_flight: 0",
+            ".in_flight: want a number from 1 to 10000, found \"0\"",
+        ),
+        (
+            "kind: beanstalkd, tube: monoco.results",
+            ".tube: monoco.results is where w answers; want another",
+        ),
+    ] {
+        let said = bad(&format!("workers: {{w: {{{keys}}}}}"));
+        assert_eq!(said, format!("courier.pipeline.workers.w{wanted}"), "{keys}");
+    }
+}
+
+#[test]
+fn the_rest_of_a_pipeline_is_checked_as_well() {
+    for (pipeline, wanted) in [
+        (
+            "queue: redis",
+            "courier.pipeline.queue: want store or beanstalkd://host:port; found \"redis\"",
+        ),
+        (
+            "queue: '${LOUD}'",
+            "courier.pipeline.queue: want store or beanstalkd://host:port; found \"${LOUD}\"",
+        ),
+        (
+            "queue: 'redis://x'",
+            "courier.pipeline.queue: not the address of a beanstalkd: \"redis://x\": does not begin \
+          with beanstalkd:// (want beanstalkd://host:port)",
+        ),
+        (
+            "workers: {Tagger: {kind: exec, command: [a]}}",
+            "courier.pipeline.workers.Tagger: a worker's name has 1 to 64 of a-z, 0-9, - and _, and \
+          starts with a letter or digit",
+        ),
+        (
+            "workers: {spam: {kind: exec, command: [a]}}",
+            "courier.pipeline.workers.spam: its name says spam and `kind` says otherwise; give it \
+          another name",
+        ),
+        (
+            "workers: {a: {kind: beanstalkd, tube: t}, b: {kind: beanstalkd, tube: t}}",
+            "courier.pipeline.workers.b.tube: t is the tube of a already",
+        ),
+        (
+            "workers: {a: {kind: beanstalkd, tube: t}, b: {kind: beanstalkd, results: t}}",
+            "courier.pipeline.workers.a.tube: t is where b answers; want another",
+        ),
+    ] {
+        assert_eq!(bad(pipeline), wanted, "{pipeline}");
+    }
+    for (pipeline, wanted) in [
+        ("inboud: []", "unknown key `inboud`, did you mean `inbound`?"),
+        ("tunnels: {ci: {inbond: []}}", "unknown key `inbond`, did you mean `inbound`?"),
+        ("workers: {w: {comand: [a]}}", "unknown key `comand`, did you mean `command`?"),
+        ("workers: {spam: {rules: [{titel: a}]}}", "unknown key `titel`, known are name, score"),
+        ("inbound: deliver", "want a list here"),
+        ("workers: [a]", "want keys and values here"),
+        ("workers: {spam: {rules: {a: 1}}}", "want a list here"),
+        ("workers: {subject: {template: [a]}}", "want a single value here"),
+        ("tunnels: {'A B': {inbound: []}}", "courier.pipeline.tunnels.A B: "),
+        ("workers: {w: {kind: send}, w: {kind: send}}", "the key `w` is there twice"),
+    ] {
+        let said = bad(pipeline);
+        assert!(said.contains(wanted), "{pipeline}\nsaid   {said}\nwanted {wanted}");
+    }
+    // The same name on another server is another tube.
+    good(
+        "workers: {a: {kind: beanstalkd, tube: t}, \
+          b: {kind: beanstalkd, tube: t, server: 'beanstalkd://b'}}",
+    );
+}

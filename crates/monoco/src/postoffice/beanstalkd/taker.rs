@@ -1,0 +1,258 @@
+//! Takes jobs from some tubes, over a connection of its own.
+//!
+//! A call that is dropped in the middle leaves its question and what came for it with
+//! the taker, not in the future that is gone; the next call goes on from there.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::line::{Answer, Coming, Line, arrived};
+use super::wire::{Command, Kind, Reply, seconds};
+use super::{Address, BeanError, Job, JobId, Tube, refusal};
+
+/// How long one question waits in the server. A longer wait is several questions, so
+/// that a `delete` behind a reserve that was given up waits no longer than this.
+pub const SLICE: Duration = Duration::from_secs(1);
+
+/// How many jobs one call takes at most.
+const MOST_AT_ONCE: usize = 256;
+
+/// How many jobs are remembered as held. Only those that were handed out and then
+/// forgotten by everybody can be so many.
+const MOST_HELD: usize = 65_536;
+
+/// The priority of a job that is buried for its size.
+const LEAST_URGENT: u32 = u32::MAX;
+
+/// How long to leave the server alone that only says that a held job is about to run
+/// out. It would say so again at once.
+const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection of its own that takes jobs from some tubes.
+///
+/// A reserve blocks everything behind it on its connection, so takers do not share.
+/// Dropping it closes the connection, and beanstalkd gives what it held to others.
+pub struct Taker {
+    line: Line,
+    /// Reserves that were sent and whose answers were not looked at yet.
+    asked: VecDeque<Coming>,
+    /// Jobs that came and were not handed out yet.
+    ready: VecDeque<Job>,
+    /// Jobs that are larger than we take, to be buried.
+    too_long: Vec<JobId>,
+    /// Jobs that came over `connection` and were not given back. Only these may be named
+    /// to the server: after a restart the same number may be another job.
+    held: BTreeSet<JobId>,
+    connection: u64,
+}
+
+/// What the answers to some reserves say about the next one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Supply {
+    /// There was a job for each.
+    Flowing,
+    /// There was none for the last.
+    Dry,
+    /// There was none, and a job that we hold is about to run out.
+    Deadline,
+}
+
+impl Taker {
+    /// Takes from these tubes and no others; from the default tube if there are none.
+    /// Nothing is connected until something is asked.
+    pub fn new(
+        address: Address,
+        tubes: Vec<Tube>,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            line: Line::new(address, tubes, tasks, stop),
+            asked: VecDeque::new(),
+            ready: VecDeque::new(),
+            too_long: Vec::new(),
+            held: BTreeSet::new(),
+            connection: 0,
+        }
+    }
+
+    /// The next job within `wait`, which is rounded up to whole seconds. `None` may come
+    /// early, when a job that is held is about to run out.
+    ///
+    /// Dropping the future loses nothing: a job that comes for it is handed to the next
+    /// call if it is still ours by then. If not, beanstalkd has given it to somebody.
+    pub async fn reserve(&mut self, wait: Duration) -> Result<Option<Job>, BeanError> {
+        Ok(self.reserve_some(1, wait).await?.pop())
+    }
+
+    /// Up to `most` jobs (and up to 256) that are ready now, once the first came within
+    /// `wait`. Waits and is dropped like [`Taker::reserve`].
+    pub async fn reserve_some(
+        &mut self,
+        most: usize,
+        wait: Duration,
+    ) -> Result<Vec<Job>, BeanError> {
+        let most = most.min(MOST_AT_ONCE);
+        if most == 0 {
+            return Ok(Vec::new());
+        }
+        // What went wrong with a question of before is not this call's error.
+        let _ = self.look().await;
+        self.check().await?;
+        let slice = seconds(wait.min(SLICE));
+        let mut supply = Supply::Flowing;
+        for _ in 0..seconds(wait).max(1) {
+            if !self.ready.is_empty() || supply == Supply::Deadline {
+                break;
+            }
+            supply = self.ask(1, slice).await?;
+        }
+        if supply == Supply::Deadline {
+            tokio::time::sleep(DEADLINE_PAUSE).await;
+        }
+        // Twice as many each time: few questions in vain when there is little to do.
+        let mut step = 2;
+        while supply == Supply::Flowing && self.ready.len() < most {
+            supply = self.ask(step.min(most - self.ready.len()), 0).await?;
+            step *= 2;
+        }
+        let count = most.min(self.ready.len());
+        Ok(self.ready.drain(..count).collect())
+    }
+
+    /// Deletes jobs. One that is not ours any more is passed over: it will come again.
+    pub async fn delete(&mut self, ids: &[JobId]) -> Result<(), BeanError> {
+        self.each(ids, Kind::Delete, |id| format!("delete {id}")).await?;
+        Ok(())
+    }
+
+    /// Puts jobs back, for anybody. One that is not ours any more is passed over.
+    pub async fn release(
+        &mut self,
+        ids: &[JobId],
+        priority: u32,
+        delay: Duration,
+    ) -> Result<(), BeanError> {
+        let delay = seconds(delay);
+        self.each(ids, Kind::Release, |id| format!("release {id} {priority} {delay}")).await?;
+        Ok(())
+    }
+
+    /// Puts jobs aside until somebody kicks them. One that is not ours any more is
+    /// passed over.
+    pub async fn bury(&mut self, ids: &[JobId], priority: u32) -> Result<(), BeanError> {
+        self.each(ids, Kind::Bury, |id| format!("bury {id} {priority}")).await?;
+        Ok(())
+    }
+
+    /// Lets the time of jobs begin anew. Returns those that are not ours any more.
+    pub async fn touch(&mut self, ids: &[JobId]) -> Result<Vec<JobId>, BeanError> {
+        self.each(ids, Kind::Touch, |id| format!("touch {id}")).await
+    }
+
+    /// Sends as many reserves, all at once, and looks at the answers.
+    async fn ask(&mut self, count: usize, seconds: u32) -> Result<Supply, BeanError> {
+        for _ in 0..count {
+            let line = format!("reserve-with-timeout {seconds}");
+            let coming = self.line.send(Command::line(Kind::Reserve, line), None).await?;
+            self.asked.push_back(coming);
+        }
+        self.look().await
+    }
+
+    /// Waits for all that was asked. Between an answer and its place in `ready` nothing
+    /// waits, so a dropped future can't lose it.
+    async fn look(&mut self) -> Result<Supply, BeanError> {
+        let mut seen = Ok(Supply::Flowing);
+        while let Some(coming) = self.asked.front_mut() {
+            let answer = arrived(coming.await);
+            self.asked.pop_front();
+            // The first error is the cause of the others.
+            match (answer.and_then(|answer| self.keep(answer)), &mut seen) {
+                (Ok(supply), Ok(worst)) => *worst = supply.max(*worst),
+                (Err(error), Ok(_)) => seen = Err(error),
+                (_, Err(_)) => {}
+            }
+        }
+        let too_long = self.too_long.clone();
+        self.bury(&too_long, LEAST_URGENT).await?;
+        self.too_long.clear();
+        seen
+    }
+
+    fn keep(&mut self, answer: Answer) -> Result<Supply, BeanError> {
+        if answer.connection != self.connection {
+            // What the old connection held is somebody else's by now.
+            self.held.clear();
+            self.ready.clear();
+            self.too_long.clear();
+            self.connection = answer.connection;
+        }
+        match answer.reply {
+            Reply::Reserved(job) => {
+                self.hold(job.id);
+                self.ready.push_back(job);
+                Ok(Supply::Flowing)
+            }
+            Reply::TooLong(job, size) => {
+                tracing::warn!(job = job.0, size, "job is too large to be read, and buried");
+                self.hold(job);
+                self.too_long.push(job);
+                Ok(Supply::Flowing)
+            }
+            Reply::TimedOut => Ok(Supply::Dry),
+            Reply::DeadlineSoon => Ok(Supply::Deadline),
+            other => Err(refusal(other)),
+        }
+    }
+
+    fn hold(&mut self, job: JobId) {
+        self.held.insert(job);
+        if self.held.len() > MOST_HELD {
+            self.held.pop_first();
+        }
+    }
+
+    /// Sees to it that jobs from before are still ours: they may have run out while
+    /// nobody called.
+    async fn check(&mut self) -> Result<(), BeanError> {
+        let ids: Vec<_> = self.ready.iter().map(|job| job.id).collect();
+        let lost = self.touch(&ids).await?;
+        self.ready.retain(|job| !lost.contains(&job.id));
+        Ok(())
+    }
+
+    /// Sends one line for each job, all at once. Returns those that are not ours any more.
+    async fn each(
+        &mut self,
+        ids: &[JobId],
+        kind: Kind,
+        line: impl Fn(JobId) -> String,
+    ) -> Result<Vec<JobId>, BeanError> {
+        let (ours, mut lost): (Vec<_>, Vec<_>) = ids.iter().partition(|id| self.held.contains(id));
+        let mut asked = Vec::with_capacity(ours.len());
+        for id in ours {
+            let command = Command::line(kind, line(id));
+            asked.push((id, self.line.send(command, Some(self.connection)).await?));
+        }
+        let mut seen = Ok(());
+        for (id, coming) in asked {
+            match arrived(coming.await)?.reply {
+                Reply::Touched => continue,
+                Reply::NotFound => lost.push(id),
+                Reply::Deleted | Reply::Released => {}
+                Reply::Buried(_) if kind == Kind::Bury => {}
+                // The server may have done it or not; so may a second try.
+                other => {
+                    seen = seen.and(Err(refusal(other)));
+                    continue;
+                }
+            }
+            self.held.remove(&id);
+        }
+        seen.map(|()| lost)
+    }
+}

@@ -1,0 +1,378 @@
+//! The desk of a worker behind a tube of a beanstalkd, and where the answers come.
+//!
+//! The store knows which letters are away; the beanstalkd only carries them. A job that
+//! was lost with it is put again when the connection is back, and a letter nobody took
+//! or answered in time is tried again like any other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use monoco_core::letter::{LetterId, LetterState, WorkerName};
+use monoco_core::time::Timestamp;
+use monoco_store::{LetterRow, StoreError, Then};
+use serde::Deserialize;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::desk::{self, Down};
+use crate::postoffice::beanstalkd::{BeanError, Client, Job, JobId, Put, Taker, Tube};
+use crate::postoffice::dispatcher::Dispatcher;
+use crate::postoffice::settings::{Outside, WhenDown};
+
+/// How long to wait for anything before looking by oneself.
+const POLL: Duration = Duration::from_secs(2);
+
+/// How much longer than we wait the worker may hold a job.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long an answer waits that could not be put on record.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Answers that are read at once.
+const ANSWERS: usize = 256;
+
+/// The desk of one worker.
+pub struct TubeDesk {
+    /// The worker.
+    pub name: WorkerName,
+    /// What it is to us.
+    pub outside: Outside,
+    /// Where letters are put.
+    pub tube: Tube,
+    /// Who takes the letters on.
+    pub dispatcher: Arc<Dispatcher>,
+    /// The beanstalkd.
+    pub client: Client,
+    /// What is away.
+    pub flights: Arc<Flights>,
+}
+
+/// The letters that are away at one worker.
+#[derive(Default)]
+pub struct Flights {
+    all: Mutex<HashMap<LetterId, Flight>>,
+    landed: Notify,
+}
+
+/// One of them.
+#[derive(Clone, Copy)]
+struct Flight {
+    /// Its job; `None`: put by an earlier courier.
+    job: Option<JobId>,
+    since: Instant,
+    until: Timestamp,
+}
+
+impl Flights {
+    fn all(&self) -> MutexGuard<'_, HashMap<LetterId, Flight>> {
+        // Nothing panics while it holds the lock.
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn land(&self, id: LetterId) -> Option<Flight> {
+        let flight = self.all().remove(&id);
+        self.landed.notify_one();
+        flight
+    }
+}
+
+impl TubeDesk {
+    /// Puts letters into the tube and looks after them, until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut hints = self.dispatcher.center().store().newest_letter();
+        let mut connections = self.client.connections();
+        let mut down = Down::default();
+        // Those of an earlier courier are looked after like those of an earlier connection.
+        let mut unsure = true;
+        while !stop.is_cancelled() {
+            if unsure || connections.has_changed().unwrap_or_default() {
+                connections.mark_unchanged();
+                unsure = self.look_after().await.is_err();
+            }
+            let mut wait = POLL;
+            match down.rest() {
+                Some(rest) => wait = wait.min(rest),
+                None => match self.send(down.is_up()).await {
+                    Ok(Some(sent)) => down.note(!sent),
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(worker = %self.name, %error, "no letters"),
+                },
+            }
+            self.take_back().await;
+            tokio::select! {
+                changed = hints.changed() => if changed.is_err() { return },
+                () = self.flights.landed.notified() => {}
+                _ = connections.changed() => connections.mark_changed(),
+                () = tokio::time::sleep(wait) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+
+    /// Puts letters that are due into the tube. Says whether the beanstalkd took them;
+    /// nothing when there were none.
+    async fn send(&self, up: bool) -> Result<Option<bool>, StoreError> {
+        let most = if up { self.outside.at_once } else { 1 };
+        let free = most.saturating_sub(self.flights.all().len());
+        if free == 0 {
+            return Ok(None);
+        }
+        let rows = desk::take(&self.dispatcher, &self.name, &self.outside, free).await?;
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        if let Some(why) = self.unwatched().await {
+            for row in rows {
+                self.is_down(row, &why).await;
+            }
+            return Ok(Some(false));
+        }
+        let puts = join_all(rows.iter().map(|row| self.put(row))).await;
+        let mut taken = true;
+        for (row, put) in rows.into_iter().zip(puts) {
+            taken &= self.was_put(row, put).await;
+        }
+        Ok(Some(taken))
+    }
+
+    /// Why nobody will take a letter, where it is not to wait for somebody.
+    async fn unwatched(&self) -> Option<String> {
+        if self.outside.when_down == WhenDown::Hold {
+            return None;
+        }
+        let stats = self.client.stats_tube(&self.tube).await.ok()?;
+        let watching = stats.map_or(0, |stats| stats.watching);
+        (watching == 0).then(|| format!("nobody watches {}", self.tube))
+    }
+
+    async fn put(&self, row: &LetterRow) -> Result<JobId, BeanError> {
+        let body = desk::to_worker(row).into_bytes();
+        let ttr = self.outside.timeout + GRACE;
+        let job = Put { body, priority: 1024, delay: Duration::ZERO, ttr };
+        self.client.put(&self.tube, job).await
+    }
+
+    /// Notes where a letter is, or deals with it when it could not be put.
+    async fn was_put(&self, row: LetterRow, put: Result<JobId, BeanError>) -> bool {
+        match put {
+            Ok(job) => {
+                let until = self.dispatcher.center().now() + self.outside.timeout;
+                let flight = Flight { job: Some(job), since: Instant::now(), until };
+                self.flights.all().insert(row.id, flight);
+                true
+            }
+            Err(error @ BeanError::TooBig { .. }) => {
+                let why = format!("{}: {error}; its -z says how large a job may be", self.name);
+                self.dispatcher.figures().failed(&self.name, Duration::ZERO);
+                desk::step(&self.dispatcher, &row, Then::GiveUp { why }).await;
+                true
+            }
+            Err(error) => {
+                self.is_down(row, &error.to_string()).await;
+                false
+            }
+        }
+    }
+
+    async fn is_down(&self, row: LetterRow, why: &str) {
+        self.dispatcher.figures().down(&self.name, why);
+        desk::is_down(&self.dispatcher, &self.name, &self.outside, row, why).await;
+    }
+
+    /// Sees to it that every letter that is away has a job, and puts those again whose
+    /// job was lost.
+    async fn look_after(&self) -> Result<(), BeanError> {
+        let center = self.dispatcher.center();
+        let stats = self.client.stats().await?;
+        let away = center.store().away_letters(&self.name, self.outside.at_once).await;
+        let away = away.map_err(|error| BeanError::Down(error.to_string()))?;
+        let mut lost = Vec::new();
+        for row in away {
+            let known = self.flights.all().get(&row.id).copied();
+            let there = match known.and_then(|flight| flight.job) {
+                Some(job) => self.carries(job, row.id).await?,
+                // It runs since before the letter was put, so it has it still, or the
+                // answer.
+                None => stats.uptime >= center.now().since(row.updated_at),
+            };
+            if there {
+                let until = row.updated_at + self.outside.timeout;
+                let flight = Flight { job: None, since: Instant::now(), until };
+                self.flights.all().entry(row.id).or_insert(flight);
+            } else {
+                lost.push(row);
+            }
+        }
+        if lost.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(worker = %self.name, letters = lost.len(), "lost letters are put again");
+        let puts = join_all(lost.iter().map(|row| self.put(row))).await;
+        for (row, put) in lost.into_iter().zip(puts) {
+            self.was_put(row, put).await;
+        }
+        Ok(())
+    }
+
+    /// Whether a job is still there and is that letter's. Numbers are given anew by a
+    /// beanstalkd that was wiped. One that was answered already is gone too: then the
+    /// worker has it twice, which it can tell.
+    async fn carries(&self, job: JobId, id: LetterId) -> Result<bool, BeanError> {
+        let found = self.client.peek(job).await?;
+        Ok(found.is_some_and(|job| named(&job.body) == Some(id)))
+    }
+
+    /// Takes letters back that were not answered in time.
+    async fn take_back(&self) {
+        let now = self.dispatcher.center().now();
+        let late: Vec<(LetterId, Flight)> = {
+            let all = self.flights.all();
+            let late = all.iter().filter(|(_, flight)| flight.until <= now);
+            late.map(|(id, flight)| (*id, *flight)).collect()
+        };
+        for (id, flight) in late {
+            let untouched = match flight.job {
+                Some(job) => self.withdraw(job, id).await,
+                None => false,
+            };
+            self.flights.land(id);
+            let store = self.dispatcher.center().store();
+            let Ok(row) = store.letter(id).await else { continue };
+            if row.journey.standing.name() != LetterState::Away {
+                continue;
+            }
+            if untouched {
+                let why = format!("nobody took it from {} in time", self.tube);
+                self.is_down(row, &why).await;
+            } else {
+                self.dispatcher.figures().failed(&self.name, flight.since.elapsed());
+                let why = "it did not answer in time";
+                desk::failed(&self.dispatcher, &self.name, &self.outside, row, why).await;
+            }
+        }
+    }
+
+    /// Takes a job out of the tube. Says whether nobody had ever taken it.
+    async fn withdraw(&self, job: JobId, id: LetterId) -> bool {
+        let ours = self.carries(job, id).await.unwrap_or_default();
+        if !ours {
+            return false;
+        }
+        let stats = self.client.stats_job(job).await.ok().flatten();
+        let reserves = stats.map_or(1, |stats| stats.reserves);
+        // It may have been taken this moment; then its answer comes too late.
+        let _ = self.client.delete(job).await;
+        reserves == 0
+    }
+}
+
+/// Where the answers of some workers come.
+pub struct Results {
+    /// The tube's connection.
+    pub taker: Taker,
+    /// The workers that answer there.
+    pub desks: BTreeMap<WorkerName, (Outside, Arc<Flights>)>,
+    /// Who takes the letters on.
+    pub dispatcher: Arc<Dispatcher>,
+}
+
+impl Results {
+    /// Reads answers, until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut pause = Duration::from_millis(100);
+        while !stop.is_cancelled() {
+            let came = stop.run_until_cancelled(self.taker.reserve_some(ANSWERS, POLL)).await;
+            match came {
+                None => return,
+                Some(Ok(jobs)) => {
+                    pause = Duration::from_millis(100);
+                    self.file(jobs).await;
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "no answers");
+                    let _ = stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+                    pause = (pause * 2).min(AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Files some answers; a job is deleted once its answer is on record.
+    async fn file(&mut self, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let rows = join_all(jobs.iter().map(|job| self.asked(job))).await;
+        let mut answers = Vec::new();
+        let mut done = true;
+        for (job, row) in jobs.iter().zip(rows) {
+            let row = match row {
+                Ok(Some(row)) => row,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "an answer waits");
+                    done = false;
+                    continue;
+                }
+            };
+            let Some((name, (outside, flights))) =
+                row.desk.as_ref().and_then(|desk| self.desks.get_key_value(desk))
+            else {
+                continue;
+            };
+            let took = flights.land(row.id).map_or(Duration::ZERO, |flight| flight.since.elapsed());
+            let figures = self.dispatcher.figures();
+            match desk::read(&job.body, &row, name, outside) {
+                Ok(opinion) => {
+                    figures.said(name, opinion.verdict, took);
+                    answers.push((name.clone(), row, opinion));
+                }
+                Err(why) => {
+                    figures.failed(name, took);
+                    done &= desk::failed(&self.dispatcher, name, outside, row, &why).await;
+                }
+            }
+        }
+        if !answers.is_empty() {
+            done &= desk::said(&self.dispatcher, answers).await;
+        }
+        let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
+        // One that stays comes again, and finds its letter answered.
+        let _ = match done {
+            true => self.taker.delete(&ids).await,
+            false => self.taker.release(&ids, 1024, AGAIN).await,
+        };
+    }
+
+    /// The letter that an answer is to, when it is away at one of these workers.
+    async fn asked(&self, job: &Job) -> Result<Option<LetterRow>, StoreError> {
+        let Some(id) = named(&job.body) else {
+            let start = String::from_utf8_lossy(&job.body[..job.body.len().min(100)]);
+            tracing::warn!(job = %job.id, start = %start.escape_debug(), "an answer to no letter");
+            return Ok(None);
+        };
+        let row = match self.dispatcher.center().store().letter(id).await {
+            Err(StoreError::Missing { .. }) => return Ok(None),
+            other => other?,
+        };
+        let Some(desk) = row.desk.as_ref().filter(|desk| self.desks.contains_key(*desk)) else {
+            return Ok(None);
+        };
+        if row.journey.standing.name() == LetterState::Away {
+            return Ok(Some(row));
+        }
+        self.dispatcher.figures().late(desk);
+        Ok(None)
+    }
+}
+
+/// The letter that a job names.
+fn named(body: &[u8]) -> Option<LetterId> {
+    #[derive(Deserialize)]
+    struct Named {
+        id: LetterId,
+    }
+    serde_json::from_slice::<Named>(body).ok().map(|named| named.id)
+}

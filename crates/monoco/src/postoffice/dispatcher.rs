@@ -1,0 +1,601 @@
+//! Hands each letter to the next worker that has not had it.
+//!
+//! Our own workers are called one after the other in memory, between two commits: one
+//! took the letter in, the next says what all of them said and how it goes on. Only a
+//! worker outside, or one that keeps the letter for a while, ends the walk in between.
+//!
+//! One batch is walked at a time. What a walk reads to decide (who is booked until
+//! when, who waits to be merged) is changed by nobody but another walk.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use monoco_core::did::{Did, Endpoint, EndpointKind, TunnelId};
+use monoco_core::letter::{
+    INLINE_MAIL, Letter, LetterId, Passed, Sealing, Standing, TooLate, Verdict, WorkerName,
+    address_domain, posted, resaid, resealed,
+};
+use monoco_core::limit::{Booked, Rate, book};
+use monoco_core::mime;
+use monoco_core::time::Timestamp;
+use monoco_store::{
+    Advance, Advanced, Dispatch, LetterRow, Post, Source, StoreError, Then,
+};
+use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::figures::Figures;
+use super::queue::Queue;
+use super::settings::{Limit, Merge, Settings, Worker};
+use super::workers::{Opinion, merge, opinion};
+use crate::center::Center;
+
+/// Most letters of one walk, and so of one commit.
+const BATCH: usize = 256;
+
+/// How long the dispatcher rests after the store refused it.
+const REST: Duration = Duration::from_secs(1);
+
+/// Walks letters through their chains.
+pub struct Dispatcher {
+    center: Center,
+    settings: watch::Receiver<Arc<Settings>>,
+    figures: Arc<Figures>,
+    /// One walk at a time.
+    alone: Mutex<()>,
+}
+
+/// A letter that is to go on, with what the worker said that just had it.
+pub struct Arrival {
+    /// The letter, as it was looked at.
+    pub row: LetterRow,
+    /// What was said; `None`: it comes from nobody.
+    pub said: Option<Said>,
+}
+
+/// What a worker outside said.
+pub struct Said {
+    /// Who.
+    pub worker: WorkerName,
+    /// What.
+    pub opinion: Opinion,
+}
+
+/// What one walk knows beyond the letters themselves.
+struct Walk<'a> {
+    settings: &'a Settings,
+    now: Timestamp,
+    /// Up to when keys are booked, those included that this walk has booked.
+    booked: BTreeMap<String, Option<Booked>>,
+    /// When the groups that letters of this walk wait in are due, and how many there are.
+    groups: HashMap<(WorkerName, String), (Timestamp, usize)>,
+    /// Letters whose merging is decided in this walk, and not yet in the store.
+    merged: HashSet<LetterId>,
+    /// Whether anybody is unwelcome, by letters' senders and recipients.
+    unwelcome: HashMap<(String, Vec<String>), Option<String>>,
+}
+
+/// One letter on its way.
+struct Going {
+    row: LetterRow,
+    letter: Letter,
+    changed: bool,
+    had: Vec<Passed>,
+    new: usize,
+    booked: Vec<(String, Booked)>,
+    joins: Vec<(LetterId, i64)>,
+}
+
+impl Dispatcher {
+    /// A dispatcher that goes by these settings, as they are at the time.
+    pub fn new(
+        center: Center,
+        settings: watch::Receiver<Arc<Settings>>,
+        figures: Arc<Figures>,
+    ) -> Self {
+        Self { center, settings, figures, alone: Mutex::new(()) }
+    }
+
+    /// The hub.
+    pub fn center(&self) -> &Center {
+        &self.center
+    }
+
+    /// The settings as they are now.
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.borrow())
+    }
+
+    /// What is counted.
+    pub fn figures(&self) -> &Arc<Figures> {
+        &self.figures
+    }
+
+    /// Walks whatever is due, until `stop`.
+    pub async fn run(self: Arc<Self>, mut queue: Queue, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            match self.clear(&stop).await {
+                Ok(()) => queue.cleared().await,
+                Err(error) => {
+                    tracing::warn!(%error, "letters wait; the store refuses");
+                    if stop.run_until_cancelled(tokio::time::sleep(REST)).await.is_none() {
+                        return;
+                    }
+                    continue;
+                }
+            }
+            if stop.run_until_cancelled(queue.woken(&self.center)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Walks letters until none is due.
+    async fn clear(&self, stop: &CancellationToken) -> Result<(), StoreError> {
+        let store = self.center.store();
+        while !stop.is_cancelled() {
+            let due = store.due_letters(None, BATCH, self.center.now()).await?;
+            if due.is_empty() {
+                return Ok(());
+            }
+            let arrivals = due.into_iter().map(|row| Arrival { row, said: None }).collect();
+            for (id, went) in self.go_on(arrivals).await? {
+                match went {
+                    // Somebody else moved it meanwhile.
+                    Ok(_) | Err(StoreError::Conflict { .. } | StoreError::WrongState(_)) => {}
+                    Err(
+                        error @ (StoreError::Full
+                        | StoreError::Broken(_)
+                        | StoreError::Unavailable(_)),
+                    ) => return Err(error),
+                    Err(error) => self.give_up(id, &error).await?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A letter whose step can't be taken must not hold up those behind it.
+    async fn give_up(&self, id: LetterId, error: &StoreError) -> Result<(), StoreError> {
+        tracing::error!(letter = %id, %error, "a letter is given up");
+        let row = self.center.store().letter(id).await?;
+        let then = Then::GiveUp { why: error.to_string() };
+        let advance = Advance::only(&row, then);
+        let mut given_up = self.center.store().advance(vec![advance], self.center.now()).await;
+        given_up.pop().unwrap_or_else(|| Err(error.clone())).map(|_| ())
+    }
+
+    /// Walks these letters as far as they get, in one commit.
+    ///
+    /// # Errors
+    ///
+    /// When what the walk has to know can't be read; then nothing happened.
+    pub async fn go_on(
+        &self,
+        arrivals: Vec<Arrival>,
+    ) -> Result<Vec<(LetterId, Result<Advanced, StoreError>)>, StoreError> {
+        let _alone = self.alone.lock().await;
+        let settings = self.settings();
+        let mut walk = Walk {
+            settings: &settings,
+            now: self.center.now(),
+            booked: BTreeMap::new(),
+            groups: HashMap::new(),
+            merged: HashSet::new(),
+            unwelcome: HashMap::new(),
+        };
+        self.read_ahead(&mut walk, &arrivals).await?;
+        let mut advances = Vec::with_capacity(arrivals.len());
+        for arrival in arrivals {
+            if walk.merged.contains(&arrival.row.id) {
+                continue;
+            }
+            advances.push(self.walk(&mut walk, arrival).await?);
+        }
+        let ids: Vec<_> = advances.iter().map(|advance| advance.id).collect();
+        let kept: Vec<_> = advances.iter().filter_map(kept_until).collect();
+        let answers = self.center.store().advance(advances, walk.now).await;
+        for (id, due) in kept {
+            self.center.carry(id, due);
+        }
+        Ok(ids.into_iter().zip(answers).collect())
+    }
+
+    /// Reads what is booked for all letters at once.
+    async fn read_ahead(
+        &self,
+        walk: &mut Walk<'_>,
+        arrivals: &[Arrival],
+    ) -> Result<(), StoreError> {
+        let mut keys = Vec::new();
+        for Arrival { row, .. } in arrivals.iter().filter(|arrival| arrival.row.kept_by.is_none()) {
+            for name in &walk.settings.chain(row.direction, row.tunnel.as_ref()).0 {
+                if let Some(Worker::Limit(limit)) = walk.settings.workers.get(name) {
+                    keys.extend(limited(name, limit, row, &row.letter).map(|(key, _)| key));
+                }
+            }
+        }
+        if keys.is_empty() {
+            return Ok(());
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        let mut booked = self.center.store().booked(keys.clone()).await?;
+        walk.booked.extend(keys.into_iter().map(|key| {
+            let booked = booked.remove(&key);
+            (key, booked)
+        }));
+        Ok(())
+    }
+
+    /// Walks one letter as far as it gets.
+    async fn walk(&self, walk: &mut Walk<'_>, arrival: Arrival) -> Result<Advance, StoreError> {
+        let Arrival { row, said } = arrival;
+        let (kept_by, key) = (row.kept_by.clone(), row.key.clone());
+        let mut going = Going::new(row);
+        if let Some(Said { worker, opinion }) = said
+            && let Some(then) = going.said(&worker, opinion, walk.now)
+        {
+            return Ok(going.then(then));
+        }
+        if let Some(keeper) = kept_by {
+            self.returned(walk, &mut going, keeper, key).await?;
+        }
+        loop {
+            let chain = walk.settings.chain(going.row.direction, going.row.tunnel.as_ref());
+            let Some(name) = chain.next(&going.had).cloned() else {
+                let why = "its chain has no end: no worker is left that sends or delivers it";
+                return Ok(going.then(Then::GiveUp { why: why.to_owned() }));
+            };
+            let Some(worker) = walk.settings.workers.get(&name) else {
+                let why = format!("there is no worker {name}");
+                return Ok(going.then(Then::GiveUp { why }));
+            };
+            let started = Instant::now();
+            let opinion = match worker {
+                Worker::Block(block) => match block.work(&going.letter) {
+                    Opinion::PASS => self.blocked(walk, &going).await?,
+                    listed => listed,
+                },
+                Worker::Spam(_) | Worker::Subject(_) | Worker::Footer(_) | Worker::Trash => {
+                    opinion(worker, &going.letter, walk.now).unwrap_or(Opinion::PASS)
+                }
+                Worker::Limit(limit) => {
+                    match self.limit(walk, &mut going, &name, limit).await? {
+                        due if due <= walk.now => Opinion::PASS,
+                        due => return Ok(going.then(Then::Keep { by: name, key: None, due })),
+                    }
+                }
+                Worker::Merge(rule) => {
+                    let key = merge::key(&going.letter);
+                    let due = self.group(walk, &name, &key, rule).await?;
+                    return Ok(going.then(Then::Keep { by: name, key: Some(key), due }));
+                }
+                Worker::Outside(_) => {
+                    let then = Then::Wait { desk: Some(name), due: walk.now };
+                    return Ok(going.then(then));
+                }
+                Worker::Send { .. } | Worker::Deliver => {
+                    let then = self.end(walk.settings, worker, &going).await?;
+                    going.passed(&name, Verdict::Pass, None, walk.now);
+                    self.figures.said(&name, Verdict::Pass, started.elapsed());
+                    return Ok(going.then(then));
+                }
+            };
+            self.figures.said(&name, opinion.verdict, started.elapsed());
+            if let Some(then) = going.said(&name, opinion, walk.now) {
+                return Ok(going.then(then));
+            }
+        }
+    }
+
+    /// A worker of ours hands a letter back that it kept.
+    async fn returned(
+        &self,
+        walk: &mut Walk<'_>,
+        going: &mut Going,
+        keeper: WorkerName,
+        key: Option<String>,
+    ) -> Result<(), StoreError> {
+        let rule = walk.settings.workers.get(&keeper);
+        let note = match (rule, key) {
+            (Some(Worker::Merge(rule)), Some(key)) => {
+                self.join(walk, going, &keeper, &key, rule).await?
+            }
+            _ => {
+                let waited = walk.now.since(going.row.updated_at).as_secs();
+                Some(format!("waited {waited} s"))
+            }
+        };
+        self.figures.said(&keeper, Verdict::Pass, Duration::ZERO);
+        going.passed(&keeper, Verdict::Pass, note, walk.now);
+        Ok(())
+    }
+
+    /// Takes those that wait under the same key into a letter whose window is over.
+    async fn join(
+        &self,
+        walk: &mut Walk<'_>,
+        going: &mut Going,
+        keeper: &WorkerName,
+        key: &str,
+        rule: &Merge,
+    ) -> Result<Option<String>, StoreError> {
+        let own = going.row.id;
+        walk.merged.insert(own);
+        let most = rule.most + walk.merged.len();
+        let kept = self.center.store().kept_letters(keeper, key, most).await?;
+        let others = kept.into_iter().filter(|row| {
+            let over = matches!(row.journey.standing,
+                Standing::Waiting { due } if due <= walk.now);
+            row.id != own && over && !walk.merged.contains(&row.id)
+        });
+        let others: Vec<_> = others.take(rule.most.saturating_sub(1)).collect();
+        let mut letters = vec![(own, &going.letter)];
+        letters.extend(others.iter().map(|row| (row.id, &row.letter)));
+        let fit = merge::fits(&letters);
+        letters.truncate(fit.max(1));
+        if letters.len() < 2 {
+            return Ok(None);
+        }
+        let count = letters.len();
+        let joined = merge::join(&letters);
+        for row in &others[..count - 1] {
+            walk.merged.insert(row.id);
+            going.joins.push((row.id, row.revision));
+        }
+        going.change(joined);
+        Ok(Some(format!("{count} letters became one")))
+    }
+
+    /// When the group is due that a letter joins or opens.
+    async fn group(
+        &self,
+        walk: &mut Walk<'_>,
+        name: &WorkerName,
+        key: &str,
+        rule: &Merge,
+    ) -> Result<Timestamp, StoreError> {
+        let place = (name.clone(), key.to_owned());
+        let open = match walk.groups.get(&place) {
+            Some(open) => Some(*open),
+            None => {
+                let kept = self.center.store().kept_letters(name, key, rule.most).await?;
+                let due = |row: &LetterRow| match row.journey.standing {
+                    Standing::Waiting { due } => Some(due),
+                    _ => None,
+                };
+                let due = kept.iter().filter_map(due).max();
+                due.map(|due| (due, kept.len()))
+            }
+        };
+        let (due, count) = match open {
+            Some((due, count)) if due > walk.now && count < rule.most => (due, count + 1),
+            _ => (walk.now + rule.window, 1),
+        };
+        walk.groups.insert(place, (due, count));
+        Ok(due)
+    }
+
+    /// Books the next place of a letter. Returns when that is.
+    async fn limit(
+        &self,
+        walk: &mut Walk<'_>,
+        going: &mut Going,
+        name: &WorkerName,
+        limit: &Limit,
+    ) -> Result<Timestamp, StoreError> {
+        let keys: Vec<_> = limited(name, limit, &going.row, &going.letter).collect();
+        let unread: Vec<_> =
+            keys.iter().filter(|(key, _)| !walk.booked.contains_key(key)).collect();
+        if !unread.is_empty() {
+            let unread: Vec<_> = unread.into_iter().map(|(key, _)| key.clone()).collect();
+            let mut booked = self.center.store().booked(unread.clone()).await?;
+            for key in unread {
+                let until = booked.remove(&key);
+                walk.booked.insert(key, until);
+            }
+        }
+        let places: Vec<(Rate, Option<Booked>)> = keys
+            .iter()
+            .map(|(key, rate)| (*rate, walk.booked.get(key).copied().flatten()))
+            .collect();
+        let (due, booked) = book(&places, walk.now);
+        for ((key, _), until) in keys.into_iter().zip(booked) {
+            walk.booked.insert(key.clone(), Some(until));
+            going.booked.push((key, until));
+        }
+        Ok(due)
+    }
+
+    /// Whether somebody is blocked, by the contacts.
+    async fn blocked(&self, walk: &mut Walk<'_>, going: &Going) -> Result<Opinion, StoreError> {
+        let Letter { from, to, .. } = &going.letter;
+        let place = (from.clone(), to.clone());
+        let why = match walk.unwelcome.get(&place) {
+            Some(known) => known.clone(),
+            None => {
+                let why = self.unwelcome(walk.settings, &going.row, &going.letter).await?;
+                walk.unwelcome.insert(place, why.clone());
+                why
+            }
+        };
+        Ok(why.map_or(Opinion::PASS, Opinion::trash))
+    }
+
+    /// Why somebody keeps a letter from going on, by the contacts.
+    ///
+    /// # Errors
+    ///
+    /// When they can't be read.
+    pub async fn unwelcome(
+        &self,
+        settings: &Settings,
+        row: &LetterRow,
+        letter: &Letter,
+    ) -> Result<Option<String>, StoreError> {
+        let tunnel = tunnel_of(row, settings);
+        let did = |address: &String| as_did(address, tunnel);
+        let Some(author) = did(&letter.from) else { return Ok(None) };
+        let to: Vec<Did> = letter.to.iter().filter_map(did).collect();
+        self.center.store().unwelcome(&author, &to, row.tunnel.as_ref()).await
+    }
+
+    /// What a letter becomes that is through.
+    async fn end(
+        &self,
+        settings: &Settings,
+        worker: &Worker,
+        going: &Going,
+    ) -> Result<Then, StoreError> {
+        let (row, letter) = (&going.row, &going.letter);
+        let too_late = |error: TooLate| Then::GiveUp { why: error.to_string() };
+        Ok(match (worker, &row.source) {
+            (Worker::Send { .. }, Source::Door(_)) => {
+                let bytes = match letter.is_mail() {
+                    true => letter.bytes(),
+                    false => Vec::new(),
+                };
+                let mut letter = letter.clone();
+                if !letter.extra.contains_key("subject")
+                    && let Some(subject) = mime::subject(&bytes)
+                {
+                    letter.extra.insert("subject".to_owned(), subject.into());
+                }
+                let mut sealing =
+                    Sealing { id: row.id, at: row.created_at, tunnel: None, bytes: None };
+                sealing.tunnel = tunnel_of(&going.row, settings);
+                if bytes.len() > INLINE_MAIL {
+                    let size = bytes.len() as u64;
+                    sealing.bytes = Some((self.center.store().keep_bytes(bytes).await?, size));
+                }
+                match posted(&letter, sealing) {
+                    Ok(msg) => Then::Post(Box::new(Post { msg, key: None, not_before: None })),
+                    Err(error) => too_late(error),
+                }
+            }
+            (Worker::Send { .. }, Source::Post(post)) => {
+                match resealed(&post.msg, letter, row.id) {
+                    Ok(msg) => {
+                        let not_before = post.not_before;
+                        Then::Post(Box::new(Post { msg, key: None, not_before }))
+                    }
+                    Err(error) => too_late(error),
+                }
+            }
+            (Worker::Deliver, Source::Heard(keep)) => match resaid(&keep.said, letter) {
+                Ok(said) => {
+                    let mut keep = keep.clone();
+                    keep.said = said;
+                    Then::Deliver(Box::new(keep))
+                }
+                Err(error) => too_late(error),
+            },
+            (Worker::Deliver, Source::Dispatch(dispatch)) => {
+                match resealed(&dispatch.msg, letter, row.id) {
+                    Ok(msg) => Then::Dispatch(Box::new(Dispatch { msg, ..dispatch.clone() })),
+                    Err(error) => too_late(error),
+                }
+            }
+            _ => {
+                let why = "its chain ends with a worker of the other direction";
+                Then::GiveUp { why: why.to_owned() }
+            }
+        })
+    }
+}
+
+impl Going {
+    fn new(row: LetterRow) -> Self {
+        let (letter, had) = (row.letter.clone(), row.had.clone());
+        let new = had.len();
+        Self { row, letter, changed: false, had, new, booked: Vec::new(), joins: Vec::new() }
+    }
+
+    fn change(&mut self, letter: Letter) {
+        self.changed |= letter != self.letter;
+        self.letter = letter;
+    }
+
+    fn passed(&mut self, by: &WorkerName, result: Verdict, note: Option<String>, at: Timestamp) {
+        self.had.push(Passed { worker: by.clone(), result, at, note });
+    }
+
+    /// Takes an opinion over. Returns how the letter goes on when that ends the walk.
+    fn said(&mut self, by: &WorkerName, opinion: Opinion, at: Timestamp) -> Option<Then> {
+        let Opinion { verdict, note, letter } = opinion;
+        if let Some(letter) = letter {
+            self.change(letter);
+        }
+        self.passed(by, verdict, note.clone(), at);
+        (verdict == Verdict::Trash).then(|| {
+            let note = note.map(|note| format!(": {note}")).unwrap_or_default();
+            Then::Trash { why: format!("{by}{note}") }
+        })
+    }
+
+    fn then(mut self, then: Then) -> Advance {
+        Advance {
+            id: self.row.id,
+            revision: self.row.revision,
+            letter: self.changed.then_some(self.letter),
+            had: self.had.split_off(self.new),
+            booked: self.booked,
+            joins: self.joins,
+            then,
+        }
+    }
+}
+
+/// When a letter is due again that a worker of ours keeps.
+fn kept_until(advance: &Advance) -> Option<(LetterId, Timestamp)> {
+    match advance.then {
+        Then::Keep { due, .. } => Some((advance.id, due)),
+        _ => None,
+    }
+}
+
+/// The keys of a letter that a limit counts by, with their rates.
+fn limited<'l>(
+    name: &'l WorkerName,
+    limit: &'l Limit,
+    row: &'l LetterRow,
+    letter: &'l Letter,
+) -> impl Iterator<Item = (String, Rate)> + 'l {
+    let recipients = limit.per_recipient.iter().flat_map(move |rate| {
+        letter.to.iter().map(move |to| (format!("{name}:to:{}", to.to_lowercase()), *rate))
+    });
+    let domains = limit.per_domain.iter().flat_map(move |rate| {
+        let domains: std::collections::BTreeSet<_> =
+            letter.to.iter().map(|to| address_domain(to)).collect();
+        domains.into_iter().map(move |domain| (format!("{name}:domain:{domain}"), *rate))
+    });
+    let tunnel = limit.per_tunnel.iter().map(move |rate| {
+        let tunnel = row.tunnel.as_ref().map_or("", |tunnel| tunnel.as_str());
+        (format!("{name}:tunnel:{tunnel}"), *rate)
+    });
+    recipients.chain(domains).chain(tunnel)
+}
+
+/// The tunnel for addresses that do not name one.
+fn tunnel_of<'s>(row: &'s LetterRow, settings: &'s Settings) -> Option<&'s TunnelId> {
+    let by_settings = || {
+        settings.workers.values().find_map(|worker| match worker {
+            Worker::Send { tunnel } => tunnel.as_ref(),
+            _ => None,
+        })
+    };
+    row.tunnel.as_ref().or_else(by_settings)
+}
+
+fn as_did(address: &String, tunnel: Option<&TunnelId>) -> Option<Did> {
+    if address.starts_with("did:") {
+        return address.parse().ok();
+    }
+    let (account, kind) = (address.clone(), EndpointKind::Addr);
+    Endpoint { account, kind, tunnel: tunnel?.clone() }.did().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! Letters walked through chains, on a real store.
+
+use std::collections::BTreeSet;
+
+use monoco_core::contact::{Strangers, Tunnel};
+use monoco_core::letter::LetterState;
+use monoco_core::retry::Retry;
+use monoco_store::sqlite::SqliteStore;
+use monoco_store::{Accepted, Shared};
+use serde_json::json;
+
+use super::*;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::postoffice::doorman;
+
+struct Post {
+    _dir: tempfile::TempDir,
+    dispatcher: Dispatcher,
+    settings: watch::Sender<Arc<Settings>>,
+}
+
+fn settings(pipeline: &str) -> Arc<Settings> {
+    let text = format!("courier:\n  pipeline: {{ {pipeline} }}\n");
+    Arc::new(Config::parse(&text, &|_| None).unwrap().pipeline)
+}
+
+impl Post {
+    async fn new(pipeline: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Shared = Arc::new(SqliteStore::open(&dir.path().join("store")).unwrap());
+        let center = Center::new(store, Arc::new(Clock::start(None)), Retry::DELIVERY);
+        let (id, provider) = ("mail".parse().unwrap(), "stub".to_owned());
+        let tunnel = Tunnel { id, provider, strangers: Strangers::Accept, idempotent: true };
+        center.store().put_tunnel(tunnel, center.now()).await.unwrap();
+        let (settings, receiver) = watch::channel(settings(pipeline));
+        let dispatcher = Dispatcher::new(center, receiver, Arc::default());
+        Self { _dir: dir, dispatcher, settings }
+    }
+
+    async fn hand_in(&self, to: &str, text: &str) -> LetterId {
+        let letter = json!({
+            "from": "team@example.com", "to": [to],
+            "data": format!("From: team@example.com\r\nTo: {to}\r\nSubject: News\r\n\r\n{text}\r\n"),
+            "extra": {"tunnel": "mail"},
+        });
+        let tunnels = BTreeSet::from(["mail".parse().unwrap()]);
+        let origin = doorman::read(letter, None, &self.settings.borrow(), &tunnels).unwrap();
+        match self.dispatcher.center.hand_in(vec![origin]).await.pop() {
+            Some(Ok(Accepted::Letter { id, duplicate: false, .. })) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn clear(&self) {
+        self.dispatcher.clear(&CancellationToken::new()).await.unwrap();
+    }
+
+    async fn letter(&self, id: LetterId) -> LetterRow {
+        self.dispatcher.center.store().letter(id).await.unwrap()
+    }
+
+    async fn state(&self, id: LetterId) -> LetterState {
+        self.letter(id).await.journey.standing.name()
+    }
+}
+
+fn verdicts(row: &LetterRow) -> String {
+    let said = row.had.iter().map(|had| format!("{} {}", had.worker, had.result.as_str()));
+    said.collect::<Vec<_>>().join(", ")
+}
+
+const FIVE: &str = "outbound: [spam, subject, footer, limit, send], workers: { \
+    spam: { threshold: 5, rules: [ { name: casino, text: casino, score: 5 } ] }, \
+    subject: { template: '[Team] {subject}' }, footer: { text: Bye }, \
+    limit: { per_recipient: 2/h } }";
+
+#[tokio::test]
+async fn an_ordinary_letter_passes_everybody_and_is_sent() {
+    let post = Post::new(FIVE).await;
+    let id = post.hand_in("ann@example.com", "hello").await;
+    post.clear().await;
+    let row = post.letter(id).await;
+    assert_eq!(row.journey.standing, Standing::Done);
+    assert_eq!(verdicts(&row), "spam pass, subject pass, footer pass, limit pass, send pass");
+    let store = post.dispatcher.center.store();
+    let sent = store.object(row.became.unwrap()).await.unwrap();
+    let sent: serde_json::Value = serde_json::from_slice(&sent).unwrap();
+    let mail = sent["content"]["content"].as_str().unwrap();
+    assert!(mail.contains("Subject: [Team] News\r\n"), "{mail}");
+    assert!(mail.ends_with("hello\r\n-- \r\nBye\r\n"), "{mail}");
+    assert_eq!(sent["to"], json!(["did:msgtunnel:ann%40example%2Ecom.addr.mail"]));
+    let figures = post.dispatcher.figures.all();
+    assert_eq!(figures[&"footer".parse().unwrap()].pass, 1);
+}
+
+#[tokio::test]
+async fn spam_goes_to_the_bin_and_no_further() {
+    let post = Post::new(FIVE).await;
+    let id = post.hand_in("ann@example.com", "the casino is open").await;
+    post.clear().await;
+    let row = post.letter(id).await;
+    assert_eq!(verdicts(&row), "spam trash");
+    assert!(matches!(row.journey.standing, Standing::Trashed { why } if why.contains("casino")));
+    assert_eq!(row.became, None);
+}
+
+#[tokio::test]
+async fn letters_over_the_limit_wait_in_their_order_and_others_pass_by() {
+    let post = Post::new(FIVE).await;
+    let mut ids = Vec::new();
+    for at in 0..5 {
+        ids.push(post.hand_in("ann@example.com", &format!("letter {at}")).await);
+    }
+    let other = post.hand_in("bob@example.com", "hello").await;
+    post.clear().await;
+    let mut dues = Vec::new();
+    for id in &ids {
+        match post.letter(*id).await.journey.standing {
+            Standing::Done => dues.push(None),
+            Standing::Waiting { due } => dues.push(Some(due)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(dues[..2], [None, None]);
+    assert!(dues[2..].is_sorted() && dues[2..].iter().all(Option::is_some), "{dues:?}");
+    assert_eq!(post.state(other).await, LetterState::Done);
+    let kept = post.letter(ids[2]).await;
+    assert_eq!(kept.kept_by.unwrap().as_str(), "limit");
+    // What waits was booked before; the next one comes behind it, also in another walk.
+    let late = post.hand_in("ann@example.com", "the last").await;
+    post.clear().await;
+    let Standing::Waiting { due } = post.letter(late).await.journey.standing else { panic!() };
+    assert!(Some(due) > dues[4]);
+}
+
+#[tokio::test]
+async fn a_letter_that_waited_its_turn_goes_on_with_what_was_done_before() {
+    let post = Post::new(FIVE).await;
+    let mut last = None;
+    for _ in 0..3 {
+        last = Some(post.hand_in("ann@example.com", "hello").await);
+    }
+    post.clear().await;
+    let last = last.unwrap();
+    assert_eq!(post.state(last).await, LetterState::Waiting);
+    let store = post.dispatcher.center.store();
+    let now = post.dispatcher.center.now();
+    store.move_letter(last, monoco_store::ByHand::Retry, now).await.unwrap();
+    post.clear().await;
+    let row = post.letter(last).await;
+    assert_eq!(verdicts(&row), "spam pass, subject pass, footer pass, limit pass, send pass");
+    assert_eq!(row.letter.data.matches("Bye").count(), 1, "{}", row.letter.data);
+}
+
+#[tokio::test]
+async fn a_worker_outside_gets_the_letter_at_its_desk() {
+    let post = Post::new(
+        "outbound: [subject, tagger, send], workers: { subject: { template: 'x' }, \
+         tagger: { kind: exec, command: ['true'] } }",
+    )
+    .await;
+    let id = post.hand_in("ann@example.com", "hello").await;
+    post.clear().await;
+    let row = post.letter(id).await;
+    assert_eq!(row.desk.as_ref().map(WorkerName::as_str), Some("tagger"));
+    assert_eq!(verdicts(&row), "subject pass");
+    let taken = post.dispatcher.center.now();
+    let over = Advance::only(&row, Then::HandOver { until: taken + Duration::from_secs(9) });
+    let store = post.dispatcher.center.store();
+    let over = store.advance(vec![over], taken).await.pop().unwrap().unwrap();
+    let row = post.letter(id).await;
+    assert_eq!((row.revision, row.journey.attempts), (over.revision, 1));
+    // Its answer takes the letter on to the end, in one commit.
+    let said = Said { worker: "tagger".parse().unwrap(), opinion: Opinion::PASS };
+    let went = post.dispatcher.go_on(vec![Arrival { row, said: Some(said) }]).await.unwrap();
+    assert_eq!(went[0].1.as_ref().unwrap().state, LetterState::Done);
+    assert_eq!(verdicts(&post.letter(id).await), "subject pass, tagger pass, send pass");
+}
+
+#[tokio::test]
+async fn a_chain_that_changed_counts_from_where_the_letter_is() {
+    let post = Post::new(
+        "outbound: [tagger, send], workers: { tagger: { kind: exec, command: ['true'] } }",
+    )
+    .await;
+    let id = post.hand_in("ann@example.com", "hello").await;
+    post.clear().await;
+    assert_eq!(post.letter(id).await.desk.unwrap().as_str(), "tagger");
+    post.settings.send_replace(settings(
+        "outbound: [subject, send], workers: { subject: { template: 'New' } }",
+    ));
+    let store = post.dispatcher.center.store();
+    let now = post.dispatcher.center.now();
+    assert_eq!(store.recall_letters(&[], 10, now).await.unwrap(), 1);
+    post.clear().await;
+    assert_eq!(verdicts(&post.letter(id).await), "subject pass, send pass");
+}
+
+#[tokio::test]
+async fn letters_of_one_key_become_one_and_none_is_lost() {
+    let post =
+        Post::new("outbound: [merge, send], workers: { merge: { window_s: 1, most: 3 } }").await;
+    let mut ids = Vec::new();
+    for at in 0..5 {
+        ids.push(post.hand_in("ann@example.com", &format!("letter {at}")).await);
+    }
+    let alone = post.hand_in("bob@example.com", "alone").await;
+    post.clear().await;
+    for id in ids.iter().chain([&alone]) {
+        assert_eq!(post.state(*id).await, LetterState::Waiting);
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while post.state(ids[4]).await == LetterState::Waiting {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        post.clear().await;
+    }
+    let mut sent = String::new();
+    let mut ends = Vec::new();
+    for id in &ids {
+        let row = post.letter(*id).await;
+        ends.push(row.journey.standing.name().as_str());
+        if let Some(became) = row.became {
+            let body = post.dispatcher.center.store().object(became).await.unwrap();
+            sent.push_str(&String::from_utf8(body).unwrap());
+        }
+    }
+    assert_eq!(ends, ["DONE", "MERGED", "MERGED", "DONE", "MERGED"]);
+    for at in 0..5 {
+        assert_eq!(sent.matches(&format!("letter {at}")).count(), 1, "{at}: {sent}");
+    }
+    let row = post.letter(alone).await;
+    assert_eq!(row.journey.standing, Standing::Done);
+    assert_eq!(row.letter.data, post_data(&row), "one alone stays as it is");
+}
+
+fn post_data(row: &LetterRow) -> String {
+    row.source.letter().unwrap().data
+}
+
+#[tokio::test]
+async fn a_letter_that_cannot_be_sent_is_dead_with_words_and_holds_up_nobody() {
+    let post = Post::new("outbound: [send]").await;
+    let id = post.hand_in("ann@example.com", "hello").await;
+    // A target nobody can reach: the letter is right, the way is not.
+    let lost = json!({
+        "from": "did:monoco:me", "to": ["did:monoco:nobody"],
+        "data": "hello", "extra": {"content_type": "text/markdown"},
+    });
+    let origin = doorman::read(lost, None, &post.settings.borrow(), &BTreeSet::new()).unwrap();
+    let lost = match post.dispatcher.center.hand_in(vec![origin]).await.pop() {
+        Some(Ok(Accepted::Letter { id, .. })) => id,
+        other => panic!("{other:?}"),
+    };
+    let after = post.hand_in("bob@example.com", "hello").await;
+    post.clear().await;
+    let Standing::Dead { why } = post.letter(lost).await.journey.standing else {
+        panic!("{:?}", post.letter(lost).await)
+    };
+    assert!(why.contains("did:monoco:nobody"), "{why}");
+    assert_eq!(post.state(id).await, LetterState::Done);
+    assert_eq!(post.state(after).await, LetterState::Done);
+}

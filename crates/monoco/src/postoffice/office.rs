@@ -1,0 +1,227 @@
+//! Runs the post office: the dispatcher, and a desk for each worker outside.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use monoco_adapters::webhook::Verify;
+use monoco_adapters::webhook::wire::Signer;
+use monoco_core::letter::WorkerName;
+use monoco_store::StoreError;
+use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::beanstalkd::{Address, Client, Taker, Tube};
+use super::desks::desk::Desk;
+use super::desks::tube::{Flights, Results, TubeDesk};
+use super::desks::egress;
+use super::dispatcher::Dispatcher;
+use super::figures::Figures;
+use super::queue::{Carrier, Queue};
+use super::settings::{How, Outside, QueueKind, Settings, Worker};
+use crate::center::Center;
+
+/// Letters that one commit of a recall moves.
+const RECALLED: usize = 500;
+
+/// Everything that runs, and what it runs by.
+pub struct PostOffice {
+    dispatcher: Arc<Dispatcher>,
+    settings: watch::Sender<Arc<Settings>>,
+    desks: Mutex<BTreeMap<WorkerName, (Outside, CancellationToken)>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// Opens the queue that letters are carried by.
+pub fn open_queue(
+    settings: &Settings,
+    center: &Center,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> (Queue, Carrier) {
+    match &settings.queue {
+        QueueKind::Store => (Queue::store(center), Carrier::default()),
+        QueueKind::Beanstalkd(address) => Queue::beanstalkd(address, center, tasks, stop),
+    }
+}
+
+impl PostOffice {
+    /// Starts what these settings ask for.
+    ///
+    /// # Errors
+    ///
+    /// When letters of an earlier courier can't be taken back.
+    pub async fn start(
+        center: Center,
+        settings: Arc<Settings>,
+        queue: Queue,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Result<Self, StoreError> {
+        let (sender, receiver) = watch::channel(Arc::clone(&settings));
+        let figures = Arc::new(Figures::default());
+        let dispatcher = Arc::new(Dispatcher::new(center, receiver, figures));
+        let office = Self {
+            dispatcher: Arc::clone(&dispatcher),
+            settings: sender,
+            desks: Mutex::default(),
+            tasks: tasks.clone(),
+            stop: stop.clone(),
+        };
+        office.release(&settings).await?;
+        office.recall(&settings).await?;
+        office.run_desks(&settings).await;
+        tasks.spawn(dispatcher.run(queue, stop.clone()));
+        Ok(office)
+    }
+
+    /// Who walks the letters.
+    pub fn dispatcher(&self) -> &Arc<Dispatcher> {
+        &self.dispatcher
+    }
+
+    /// Goes by other settings from now on. Letters under way go on by the new chains.
+    ///
+    /// # Errors
+    ///
+    /// When letters can't be taken back from workers that are gone.
+    pub async fn reload(&self, new: Arc<Settings>) -> Result<(), StoreError> {
+        let old = self.settings.send_replace(Arc::clone(&new));
+        self.run_desks(&new).await;
+        self.recall(&new).await?;
+        // What was kept by a rule that is no more comes round again, in its order.
+        for (name, worker) in &old.workers {
+            let keeps = matches!(worker, Worker::Limit(_) | Worker::Merge(_));
+            if keeps && new.workers.get(name) != Some(worker) {
+                let store = self.dispatcher.center().store();
+                while store.recall_kept(name, RECALLED, self.now()).await? == RECALLED {}
+            }
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> monoco_core::time::Timestamp {
+        self.dispatcher.center().now()
+    }
+
+    /// Letters at workers that died with the courier before this one.
+    async fn release(&self, settings: &Settings) -> Result<(), StoreError> {
+        let ours = settings.outside().filter(|(_, outside)| !is_tube(outside));
+        let ours: Vec<_> = ours.map(|(name, _)| name.clone()).collect();
+        let released = self.dispatcher.center().store().release_letters(&ours, self.now()).await?;
+        if released > 0 {
+            tracing::info!(released, "letters of an earlier run are tried again");
+        }
+        Ok(())
+    }
+
+    /// Letters at workers that are gone.
+    async fn recall(&self, settings: &Settings) -> Result<(), StoreError> {
+        let desks: Vec<_> = settings.outside().map(|(name, _)| name.clone()).collect();
+        let store = self.dispatcher.center().store();
+        let mut recalled = 0;
+        loop {
+            let now = store.recall_letters(&desks, RECALLED, self.now()).await?;
+            recalled += now;
+            if now < RECALLED || self.stop.is_cancelled() {
+                break;
+            }
+        }
+        if recalled > 0 {
+            tracing::info!(recalled, "letters go on without a worker that is gone");
+        }
+        Ok(())
+    }
+
+    /// Starts, stops and leaves desks alone, so that those of `settings` run.
+    async fn run_desks(&self, settings: &Settings) {
+        let mut running = self.desks.lock().await;
+        let wanted: BTreeMap<_, _> = settings.outside().collect();
+        // Tubes share connections and places for answers: they change together.
+        let tubes = |desks: &mut dyn Iterator<Item = (&WorkerName, &Outside)>| -> Vec<_> {
+            desks
+                .filter(|(_, outside)| is_tube(outside))
+                .map(|(name, outside)| (name.clone(), outside.clone()))
+                .collect()
+        };
+        let before = tubes(&mut running.iter().map(|(name, (outside, _))| (name, outside)));
+        let after = tubes(&mut wanted.iter().map(|(name, outside)| (*name, *outside)));
+        let same_tubes = before == after;
+        running.retain(|name, (outside, stop)| {
+            let same = wanted.get(name).is_some_and(|new| **new == *outside);
+            let stays = same && (same_tubes || !is_tube(outside));
+            if !stays {
+                stop.cancel();
+            }
+            stays
+        });
+        for (name, outside) in wanted.iter().filter(|(_, outside)| !is_tube(outside)) {
+            if !running.contains_key(*name) {
+                let stop = self.stop.child_token();
+                self.tasks.spawn(self.desk(name, outside).run(stop.clone()));
+                running.insert((*name).clone(), ((*outside).clone(), stop));
+            }
+        }
+        if !same_tubes {
+            self.run_tubes(after, &mut running);
+        }
+    }
+
+    fn desk(&self, name: &WorkerName, outside: &Outside) -> Desk {
+        let way_out = egress(outside.timeout);
+        if let Err(error) = &way_out {
+            tracing::error!(worker = %name, %error, "there is no way out over HTTP");
+        }
+        let signer = match &outside.how {
+            // The config has seen to it that the secret is one.
+            How::Http { secret, .. } => Signer::new(&Verify::Standard, secret).ok(),
+            _ => None,
+        };
+        Desk {
+            name: name.clone(),
+            outside: outside.clone(),
+            dispatcher: Arc::clone(&self.dispatcher),
+            egress: way_out.ok(),
+            signer,
+        }
+    }
+
+    fn run_tubes(
+        &self,
+        tubes: Vec<(WorkerName, Outside)>,
+        running: &mut BTreeMap<WorkerName, (Outside, CancellationToken)>,
+    ) {
+        let stop = self.stop.child_token();
+        let mut clients: BTreeMap<Address, Client> = BTreeMap::new();
+        let mut answers: BTreeMap<(Address, Tube), BTreeMap<_, _>> = BTreeMap::new();
+        for (name, outside) in tubes {
+            let How::Beanstalkd { address, tube, results } = outside.how.clone() else { continue };
+            let client = clients
+                .entry(address.clone())
+                .or_insert_with(|| Client::new(address.clone(), &self.tasks, stop.clone()));
+            let flights = Arc::new(Flights::default());
+            let desk = TubeDesk {
+                name: name.clone(),
+                outside: outside.clone(),
+                tube,
+                dispatcher: Arc::clone(&self.dispatcher),
+                client: client.clone(),
+                flights: Arc::clone(&flights),
+            };
+            self.tasks.spawn(desk.run(stop.clone()));
+            let desks = answers.entry((address, results)).or_default();
+            desks.insert(name.clone(), (outside.clone(), flights));
+            running.insert(name, (outside, stop.clone()));
+        }
+        for ((address, tube), desks) in answers {
+            let taker = Taker::new(address, vec![tube], &self.tasks, stop.clone());
+            let results = Results { taker, desks, dispatcher: Arc::clone(&self.dispatcher) };
+            self.tasks.spawn(results.run(stop.clone()));
+        }
+    }
+}
+
+fn is_tube(outside: &Outside) -> bool {
+    matches!(outside.how, How::Beanstalkd { .. })
+}

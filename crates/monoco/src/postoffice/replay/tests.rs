@@ -1,0 +1,228 @@
+//! How letters would fare, as a table: what they were, what the chain is now.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use monoco_core::letter::{Chain, Direction, Journey, LetterId, Standing};
+use monoco_core::retry::Retry;
+use monoco_store::Source;
+
+use super::*;
+use crate::postoffice::settings::{Merge, Outside, QueueKind, WhenDown};
+use crate::postoffice::workers::block::Block;
+use crate::postoffice::workers::footer::Footer;
+use crate::postoffice::workers::spam::{Rule, Spam, What};
+use crate::postoffice::workers::subject::Subject;
+
+const NOW: Timestamp = Timestamp::from_ms(1_790_000_000_000);
+
+fn name(text: &str) -> WorkerName {
+    text.parse().unwrap()
+}
+
+fn spam(pattern: &str) -> Worker {
+    let rule = Rule::new("words", 5.0, What::Subject, pattern).unwrap();
+    Worker::Spam(Spam::new(5.0, vec![rule]).unwrap())
+}
+
+fn outside() -> Worker {
+    let how = How::Exec { command: vec!["true".to_owned()], memory: 1 << 20 };
+    Worker::Outside(Box::new(Outside {
+        how,
+        timeout: Duration::from_secs(1),
+        retry: Retry::DELIVERY,
+        when_down: WhenDown::Hold,
+        readdress: false,
+        at_once: 1,
+    }))
+}
+
+/// A post office with an outbound chain of these.
+fn office(chain: &str) -> Settings {
+    let mut workers = BTreeMap::new();
+    for word in chain.split(' ') {
+        let worker = match word {
+            "spam" => spam("cheap"),
+            "strict" => spam("."),
+            "block" => Worker::Block(Block {
+                senders: vec!["@bad.test".to_owned()],
+                recipients: Vec::new(),
+            }),
+            "subject" => Worker::Subject(Subject::new("[T] {subject}").unwrap()),
+            "footer" => Worker::Footer(Footer::new("bye", None).unwrap()),
+            "merge" => Worker::Merge(Merge { window: Duration::from_secs(60), most: 10 }),
+            "trash" => Worker::Trash,
+            "send" => Worker::Send { tunnel: None },
+            _ => outside(),
+        };
+        workers.insert(name(word), worker);
+    }
+    let outbound = Chain(chain.split(' ').map(name).collect());
+    let (inbound, tunnels, queue) = (Chain::default(), BTreeMap::new(), QueueKind::Store);
+    Settings { queue, inbound, outbound, tunnels, workers }
+}
+
+/// A letter that fared so: `spam=trash`, and where it stands.
+fn row(subject: &str, had: &str, standing: Standing) -> LetterRow {
+    let letter = Letter {
+        from: "ann@x.test".to_owned(),
+        to: vec!["bob@x.test".to_owned()],
+        data: format!("Subject: {subject}\n\ntext\n"),
+        ..Letter::default()
+    };
+    let verdict = |word: &str| {
+        let (worker, result) = word.split_once('=').unwrap();
+        let result = match result {
+            "pass" => Verdict::Pass,
+            "skip" => Verdict::Skip,
+            _ => Verdict::Trash,
+        };
+        Passed { worker: name(worker), result, at: NOW, note: None }
+    };
+    LetterRow {
+        id: LetterId { seq: 1, mark: 1 },
+        direction: Direction::Outbound,
+        tunnel: None,
+        source: Source::Door(letter.clone()),
+        letter,
+        had: had.split_whitespace().map(verdict).collect(),
+        journey: Journey { standing, attempts: 0 },
+        desk: None,
+        kept_by: None,
+        key: None,
+        failure: None,
+        became: None,
+        revision: 1,
+        created_at: NOW,
+        updated_at: NOW,
+    }
+}
+
+fn trashed() -> Standing {
+    Standing::Trashed { why: "x".to_owned() }
+}
+
+fn dead() -> Standing {
+    Standing::Dead { why: "x".to_owned() }
+}
+
+/// How it would fare, whether that is another way, and whether it would get free.
+fn look(chain: &str, row: &LetterRow) -> (String, bool, bool) {
+    let letter = row.source.letter().unwrap();
+    let fate = walk(&office(chain), row, letter, None, NOW);
+    let verdicts: Vec<_> = fate
+        .verdicts
+        .iter()
+        .map(|passed| format!("{}={}", passed.worker, passed.result.as_str()))
+        .collect();
+    let at = fate.at_worker.as_ref().map(|worker| format!(" at {worker}")).unwrap_or_default();
+    let told = format!("{} {}{at}", fate.state.as_str(), verdicts.join(" "));
+    (told.trim().to_owned(), fate.differs(row), fate.frees(row))
+}
+
+#[test]
+fn what_fared_by_the_same_chain_does_not_differ() {
+    for (subject, had, standing) in [
+        ("hi", "spam=pass subject=pass send=pass", Standing::Done),
+        ("cheap", "spam=trash", trashed()),
+        ("hi", "spam=pass", Standing::Waiting { due: NOW }),
+        ("hi", "", Standing::Waiting { due: NOW }),
+        ("hi", "spam=pass subject=pass", Standing::Merged { into: LetterId { seq: 2, mark: 2 } }),
+        // It came to its end and could not be sent: no other verdict helps it.
+        ("hi", "spam=pass subject=pass send=pass", dead()),
+        // A person threw it away, or took it out of the bin.
+        ("hi", "spam=pass", trashed()),
+        ("hi", "spam=pass subject=pass send=pass", trashed()),
+        ("cheap", "spam=trash subject=pass send=pass", Standing::Done),
+        ("cheap", "spam=trash", Standing::Waiting { due: NOW }),
+    ] {
+        let row = row(subject, had, standing);
+        let (told, differs, frees) = look("spam subject send", &row);
+        assert!(!differs && !frees, "{subject} {had} {:?}: {told}", row.journey);
+    }
+}
+
+#[test]
+fn a_changed_chain_shows_what_would_differ() {
+    let done = || Standing::Done;
+    for (chain, subject, had, standing, wanted, frees) in [
+        ("strict send", "hi", "send=pass", done(), "TRASHED strict=trash", false),
+        ("spam send", "hi", "send=pass", done(), "DONE spam=pass send=pass", false),
+        ("send", "hi", "spam=pass send=pass", done(), "DONE send=pass", false),
+        ("send", "cheap", "spam=trash", trashed(), "DONE send=pass", true),
+        ("spam send", "hi", "spam=trash", trashed(), "DONE spam=pass send=pass", true),
+        ("strict send", "cheap", "spam=trash", trashed(), "TRASHED strict=trash", false),
+        ("subject trash", "hi", "send=pass", done(), "TRASHED subject=pass trash=trash", false),
+        (
+            "strict send",
+            "hi",
+            "strict=pass",
+            Standing::Waiting { due: NOW },
+            "TRASHED strict=trash",
+            false,
+        ),
+        ("send", "hi", "spam=pass", Standing::Waiting { due: NOW }, "DONE send=pass", false),
+    ] {
+        let row = row(subject, had, standing);
+        let told = look(chain, &row);
+        assert_eq!(told, (wanted.to_owned(), true, frees), "{chain}: {had} {:?}", row.journey);
+    }
+}
+
+#[test]
+fn workers_outside_are_not_asked_again() {
+    let kept = row("hi", "mine=pass send=pass", Standing::Done);
+    assert_eq!(look("mine send", &kept), ("DONE mine=pass send=pass".to_owned(), false, false));
+    let binned = row("hi", "mine=trash", trashed());
+    assert_eq!(look("mine send", &binned), ("TRASHED mine=trash".to_owned(), false, false));
+    // One that was never asked ends the walk, and is new.
+    let asked = row("hi", "send=pass", Standing::Done);
+    assert_eq!(look("mine send", &asked), ("AWAY at mine".to_owned(), true, false));
+    // It failed there before: nothing is new.
+    let failed = LetterRow { desk: Some(name("mine")), ..row("hi", "", dead()) };
+    assert_eq!(look("mine send", &failed), ("AWAY at mine".to_owned(), false, false));
+    // The worker that failed is gone.
+    assert_eq!(look("send", &failed), ("DONE send=pass".to_owned(), true, true));
+    let waits =
+        LetterRow { desk: Some(name("mine")), ..row("hi", "", Standing::Away { until: NOW }) };
+    assert_eq!(look("mine send", &waits), ("AWAY at mine".to_owned(), false, false));
+}
+
+#[test]
+fn workers_that_keep_letters_let_them_pass() {
+    let one = row("hi", "merge=pass footer=pass send=pass", Standing::Done);
+    let told = look("merge footer send", &one);
+    assert_eq!(told, ("DONE merge=pass footer=pass send=pass".to_owned(), false, false));
+}
+
+#[test]
+fn the_walk_goes_on_with_what_the_worker_before_made() {
+    // The footer is there already, so the second one skips it.
+    let settings = office("footer send");
+    let mut twice = office("footer again send");
+    let footer = settings.workers[&name("footer")].clone();
+    twice.workers.insert(name("again"), footer);
+    let row = row("hi", "footer=pass send=pass", Standing::Done);
+    let fate = walk(&twice, &row, row.source.letter().unwrap(), None, NOW);
+    let said: Vec<_> = fate.verdicts.iter().map(|passed| passed.result).collect();
+    assert_eq!(said, [Verdict::Pass, Verdict::Skip, Verdict::Pass]);
+}
+
+#[test]
+fn whom_a_contact_blocks_goes_no_further() {
+    let row = row("hi", "block=pass send=pass", Standing::Done);
+    let letter = || row.source.letter().unwrap();
+    let settings = office("block send");
+    let fate = walk(&settings, &row, letter(), Some("bob has blocked ann".to_owned()), NOW);
+    assert_eq!(fate.state, LetterState::Trashed);
+    assert_eq!(fate.verdicts[0].note.as_deref(), Some("bob has blocked ann"));
+    assert_eq!(walk(&settings, &row, letter(), None, NOW).state, LetterState::Done);
+}
+
+#[test]
+fn a_chain_without_an_end_ends_nowhere() {
+    let settings = office("subject");
+    let row = row("hi", "subject=pass", dead());
+    let fate = walk(&settings, &row, row.source.letter().unwrap(), None, NOW);
+    assert_eq!((fate.state, fate.differs(&row)), (LetterState::Dead, false));
+}

@@ -1,0 +1,414 @@
+//! A post office with somebody at the far end of its tunnels, real beanstalkds, and the
+//! workers of `docs/workers.md`.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::common::{Courier, PATIENCE};
+use crate::hooks::{Receiver, SECRET, configure};
+
+/// A courier whose letters go through chains, and whoever takes what it sends.
+pub struct PostOffice {
+    pub courier: Courier,
+    receiver: Receiver,
+    tunnels: Vec<String>,
+    dir: TempDir,
+    /// Everything that came so far, in order.
+    came: RefCell<Vec<Arrived>>,
+}
+
+/// What came out of a tunnel.
+#[derive(Clone, Debug)]
+pub struct Arrived {
+    /// The delivery's own name: the same for every try.
+    pub key: String,
+    pub to: String,
+    pub text: String,
+    pub title: Option<String>,
+}
+
+impl PostOffice {
+    /// One with the tunnel `ci`.
+    pub fn open(pipeline: &Value) -> Self {
+        Self::with_tunnels(&["ci"], pipeline)
+    }
+
+    /// One with these tunnels.
+    pub fn with_tunnels(tunnels: &[&str], pipeline: &Value) -> Self {
+        let (dir, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
+        let tunnels: Vec<_> = tunnels.iter().map(|name| (*name).to_owned()).collect();
+        let home = dir.path().join("home");
+        configure(&home, &config(&tunnels, &receiver, pipeline));
+        let courier = Courier::start_in(&home);
+        Self { courier, receiver, tunnels, dir, came: RefCell::default() }
+    }
+
+    /// One whose config is `text`, with the tunnel `ci` added.
+    pub fn from_text(text: &str) -> Self {
+        let office = Self::open(&json!({}));
+        let adapters = adapters(&office.tunnels, &office.receiver);
+        office.configure(&format!("{text}\n  adapters: {adapters}\n"));
+        office
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    /// A file beside the home.
+    pub fn file(&self, name: &str, text: &str) -> String {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// A place beside the home.
+    pub fn place(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Changes the pipeline of the courier that runs.
+    pub fn reload(&self, pipeline: &Value) {
+        self.configure(&config(&self.tunnels, &self.receiver, pipeline));
+    }
+
+    fn configure(&self, text: &str) {
+        configure(&self.home(), text);
+        self.courier.cli(&["courier", "reload"]).ok();
+    }
+
+    /// `kill -9`, and another courier.
+    pub fn restart(&mut self) {
+        self.courier.kill();
+        self.courier = Courier::start_in(&self.home());
+    }
+
+    /// Hands a letter in; its id.
+    #[track_caller]
+    pub fn post(&self, letter: &Value) -> String {
+        let answer = self.courier.post("/api/v1/letters", letter);
+        assert_eq!(answer.status, 202, "{}", answer.text());
+        answer.json()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Everything that is known of a letter.
+    #[track_caller]
+    pub fn letter(&self, id: &str) -> Value {
+        self.courier.get(&format!("/api/v1/letters/{id}")).ok()
+    }
+
+    /// Waits until a letter is as wanted.
+    #[track_caller]
+    pub fn until(&self, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        self.courier.until(&format!("/api/v1/letters/{id}"), wanted)
+    }
+
+    /// Waits until a letter stands so.
+    #[track_caller]
+    pub fn stands(&self, id: &str, state: &str) -> Value {
+        self.until(id, |letter| letter["state"] == state)
+    }
+
+    /// How many letters stand so.
+    pub fn count(&self, state: &str) -> u64 {
+        let answer = self.courier.get("/api/v1/pipeline").ok();
+        answer["states"][state].as_u64().unwrap_or_default()
+    }
+
+    /// Waits until no letter is under way.
+    #[track_caller]
+    pub fn settled(&self) {
+        let quiet = |states: &Value| {
+            ["WAITING", "AWAY"].iter().all(|state| states[state].as_u64().unwrap_or_default() == 0)
+        };
+        self.courier.until("/api/v1/pipeline", |answer| quiet(&answer["states"]));
+    }
+
+    /// Everything that came so far.
+    pub fn came(&self) -> Vec<Arrived> {
+        let mut came = self.came.borrow_mut();
+        came.extend(self.receiver.all().iter().map(|got| Arrived::read(&got.body)));
+        came.clone()
+    }
+
+    /// Waits until so many different deliveries have come, and returns them, each once.
+    #[track_caller]
+    pub fn arrivals(&self, count: usize) -> Vec<Arrived> {
+        let deadline = Instant::now() + 2 * PATIENCE;
+        loop {
+            let mut seen = BTreeSet::new();
+            let mut came = self.came();
+            came.retain(|arrived| seen.insert(arrived.key.clone()));
+            assert!(came.len() <= count, "{} came, want {count}: {came:#?}", came.len());
+            if came.len() == count {
+                return came;
+            }
+            assert!(Instant::now() < deadline, "{} came, want {count}", came.len());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until each of these words has come, and sees that each came in one delivery.
+    #[track_caller]
+    pub fn each_once(&self, words: &BTreeSet<String>) {
+        self.arrivals(words.len());
+        self.settled();
+        let mut keys: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        let came = self.came();
+        for arrived in &came {
+            let word = arrived.word().unwrap_or_else(|| panic!("unasked: {arrived:?}"));
+            keys.entry(word).or_default().insert(arrived.key.clone());
+        }
+        let found: BTreeSet<_> = keys.keys().map(|word| (*word).to_owned()).collect();
+        assert_eq!(found, *words);
+        let twice: Vec<_> = keys.iter().filter(|(_, keys)| keys.len() > 1).collect();
+        assert!(twice.is_empty(), "sent twice: {twice:?}");
+    }
+}
+
+impl Arrived {
+    fn read(body: &str) -> Self {
+        let body: Value = serde_json::from_str(body).unwrap();
+        let text = |key: &str| body[key].as_str().map(str::to_owned);
+        Self {
+            key: text("id").unwrap(),
+            to: text("to").unwrap(),
+            text: text("text").unwrap_or_default(),
+            title: text("title"),
+        }
+    }
+
+    /// The word that tells a letter from all others, where its text has one: `word-…`.
+    pub fn word(&self) -> Option<&str> {
+        let at = self.text.find("word-")?;
+        let rest = &self.text[at..];
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+        Some(&rest[..end.unwrap_or(rest.len())])
+    }
+}
+
+/// A config with these tunnels, which all answer to `receiver`.
+fn config(tunnels: &[String], receiver: &Receiver, pipeline: &Value) -> String {
+    let mut pipeline = pipeline.clone();
+    if pipeline["workers"]["send"].is_null() {
+        pipeline["workers"]["send"] = json!({"tunnel": tunnels[0]});
+    }
+    json!({"courier": {
+        "debounce": {"window_ms": 50},
+        "pipeline": pipeline,
+        "adapters": adapters(tunnels, receiver),
+    }})
+    .to_string()
+}
+
+fn adapters(tunnels: &[String], receiver: &Receiver) -> Value {
+    let adapter = json!({
+        "provider": "webhook", "verify": "standard", "secret": SECRET,
+        "send_to": receiver.url("/hook"), "allow_private": true,
+    });
+    tunnels.iter().map(|name| (name.clone(), adapter.clone())).collect()
+}
+
+/// A mail to somebody.
+pub fn mail(to: &str, subject: &str, text: &str) -> Value {
+    let data = format!(
+        "From: ann@example.com\r\nTo: {to}\r\nSubject: {subject}\r\nDate: Mon, 1 Jun 2026 \
+         12:00:00 +0000\r\n\r\n{text}\r\n"
+    );
+    json!({"from": "ann@example.com", "to": [to], "data": data})
+}
+
+/// A mail for one tunnel of several.
+pub fn mail_through(tunnel: &str, text: &str) -> Value {
+    let mut letter = mail("bob@example.org", "Hello", text);
+    letter["extra"] = json!({"tunnel": tunnel});
+    letter
+}
+
+/// What workers said of a letter, in order.
+pub fn verdicts(letter: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let said = letter["verdicts"].as_array().unwrap_or_else(|| panic!("{letter:#}"));
+    said.iter().map(|said| (text(&said["worker"]), text(&said["result"]))).collect()
+}
+
+/// Verdicts as a table writes them.
+pub fn said(list: &[(&str, &str)]) -> Vec<(String, String)> {
+    list.iter().map(|(worker, result)| ((*worker).to_owned(), (*result).to_owned())).collect()
+}
+
+/// A port that nobody listens on.
+pub fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// Waits until somebody listens on a port.
+#[track_caller]
+fn listens(port: u16) {
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        assert!(Instant::now() < deadline, "nobody listens on {port}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A real beanstalkd, with a log on disk.
+pub struct Beanstalkd {
+    process: Option<Child>,
+    port: u16,
+    log: PathBuf,
+    args: Vec<String>,
+    /// Removed when the test ends.
+    _dir: Option<TempDir>,
+}
+
+impl Beanstalkd {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// One with more arguments.
+    pub fn start_with(args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut beanstalkd = Self::start_in(dir.path(), args);
+        beanstalkd._dir = Some(dir);
+        beanstalkd
+    }
+
+    /// One whose log is in a directory that somebody has made.
+    pub fn start_in(log: &Path, args: &[&str]) -> Self {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let (port, log) = (free_port(), log.to_owned());
+        let mut beanstalkd = Self { process: None, port, log, args, _dir: None };
+        beanstalkd.run();
+        beanstalkd
+    }
+
+    /// Runs, again where it was.
+    pub fn run(&mut self) {
+        let mut command = Command::new("beanstalkd");
+        command.args(["-l", "127.0.0.1", "-p", &self.port.to_string(), "-f0", "-b"]);
+        command.arg(&self.log).args(&self.args).stdout(Stdio::null()).stderr(Stdio::null());
+        self.process = Some(command.spawn().unwrap());
+        listens(self.port);
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// As the config names it.
+    pub fn url(&self) -> String {
+        format!("beanstalkd://{}", self.address())
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            process.wait().unwrap();
+        }
+    }
+
+    /// `kill -9`, and everything it knew is gone.
+    pub fn kill_and_wipe(&mut self) {
+        self.kill();
+        for entry in std::fs::read_dir(&self.log).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        signal_child(self.process.as_ref().unwrap(), signal);
+    }
+}
+
+impl Drop for Beanstalkd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn signal_child(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// A Python program that runs until the test ends.
+pub struct Python {
+    process: Child,
+    _file: tempfile::NamedTempFile,
+}
+
+impl Python {
+    /// Runs a script, with the judges at hand and these variables.
+    pub fn run(script: &str, variables: &[(&str, &str)]) -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), script).unwrap();
+        let mut command = Command::new("python3");
+        command.arg(file.path()).env_clear().envs(variables.iter().copied());
+        command.env("PATH", std::env::var_os("PATH").unwrap()).env("PYTHONPATH", judges());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self { process: command.spawn().unwrap(), _file: file }
+    }
+
+    /// The worker of the docs that is behind a tube: `tagger`.
+    pub fn tagger(beanstalkd: &Beanstalkd) -> Self {
+        Self::run(&documented("greenstalk"), &[("BEANSTALKD", &beanstalkd.address())])
+    }
+
+    /// The one that is behind a URL; with the URL.
+    pub fn enrich() -> (Self, String) {
+        let port = free_port();
+        let variables = [("PORT", &*port.to_string()), ("WORKER_SECRET", SECRET)];
+        let worker = Self::run(&documented("http.server"), &variables);
+        listens(port);
+        (worker, format!("http://127.0.0.1:{port}/"))
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn judges() -> PathBuf {
+    let judges = root().join("target/judges");
+    assert!(judges.exists(), "the judges are missing; ./test installs them in {judges:?}");
+    judges
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The one Python program of `docs/workers.md` with this word in it.
+pub fn documented(word: &str) -> String {
+    block("python", word)
+}
+
+/// The one block of `docs/workers.md` in this language with this word in it.
+pub fn block(language: &str, word: &str) -> String {
+    let text = std::fs::read_to_string(root().join("docs/workers.md")).unwrap();
+    let fence = format!("```{language}\n");
+    let blocks = text.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap());
+    let blocks: Vec<_> = blocks.filter(|block| block.contains(word)).collect();
+    assert_eq!(blocks.len(), 1, "{word}");
+    blocks[0].to_owned()
+}

@@ -1,0 +1,313 @@
+//! Workers outside: those of `docs/workers.md`, and those on their bad days.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::hooks::SECRET;
+use crate::office::{
+    Beanstalkd, PostOffice, Python, block, documented, free_port, mail, mail_through, said,
+    verdicts,
+};
+
+/// Says `pass` to the letter on its stdin, faster than Python could.
+const PASSES: &str = r#"exec sed 's/^{/{"result":"pass",/'"#;
+
+/// What workers know of a letter.
+fn extra<'l>(letter: &'l Value, key: &str) -> &'l Value {
+    &letter["letter"]["extra"][key]
+}
+
+#[test]
+fn the_documented_worker_behind_a_tube_tags_letters() {
+    let beanstalkd = Beanstalkd::start();
+    let config = block("yaml", "kind: beanstalkd");
+    let office = PostOffice::from_text(&config.replace("127.0.0.1:11300", &beanstalkd.address()));
+    let _worker = Python::tagger(&beanstalkd);
+    let id = office.post(&mail_through("ci", "This is URGENT."));
+    let done = office.stands(&id, "DONE");
+    assert_eq!(extra(&done, "tags"), &json!(["urgent"]));
+    assert_eq!(verdicts(&done), said(&[("tagger", "pass"), ("send", "pass")]));
+    let id = office.post(&mail_through("ci", "Grüße, 世界"));
+    assert_eq!(extra(&office.stands(&id, "DONE"), "tags"), &json!([]));
+    assert!(office.arrivals(2)[1].text.contains("Grüße, 世界"));
+}
+
+#[test]
+fn the_documented_command_scores_letters() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("scorer.py");
+    std::fs::write(&script, documented("json.load(sys.stdin)")).unwrap();
+    let config = block("yaml", "kind: exec");
+    let office =
+        PostOffice::from_text(&config.replace("~/workers/scorer.py", script.to_str().unwrap()));
+    let good = office.post(&mail_through("ci", "The winner is Bob."));
+    let bad = office.post(&mail_through("ci", "Casino lottery: you are the winner"));
+    let done = office.stands(&good, "DONE");
+    assert_eq!(extra(&done, "score"), &json!(1));
+    assert!(done["verdicts"][0]["note"].as_str().unwrap().starts_with("1 bad words of "));
+    let trashed = office.stands(&bad, "TRASHED");
+    assert_eq!(verdicts(&trashed), said(&[("scorer", "trash")]));
+    assert_eq!(extra(&trashed, "score"), &json!(3));
+    assert_eq!(office.arrivals(1).len(), 1);
+}
+
+#[test]
+fn the_documented_worker_behind_a_url_checks_who_asks() {
+    let (_worker, url) = Python::enrich();
+    let config = block("yaml", "kind: http").replace("http://127.0.0.1:8700/", &url);
+    let office = PostOffice::from_text(&config.replace("${WORKER_SECRET}", SECRET));
+    let mut letter = mail_through("ci", "hello");
+    letter["to"] = json!(["bob@example.org", "ann@example.com", "eve@example.org"]);
+    let id = office.post(&letter);
+    let done = office.stands(&id, "DONE");
+    assert_eq!(extra(&done, "domains"), &json!(["example.com", "example.org"]));
+    assert_eq!(office.arrivals(3).len(), 3);
+
+    // Whoever has another secret is not believed.
+    let other = config.replace("${WORKER_SECRET}", "whsec_YW5vdGhlciBzZWNyZXQgYWx0b2dldGhlcg==");
+    let office = PostOffice::from_text(&other.replace("kind: http,", "kind: http, retries: 0,"));
+    let dead = office.stands(&office.post(&mail_through("ci", "hello")), "DEAD");
+    assert!(dead["failure"].as_str().unwrap().contains("401"), "{dead:#}");
+}
+
+/// Commands on bad days: the script, and words that say what was wrong with it.
+const BAD_DAYS: [(&str, &str, &str); 10] = [
+    ("hangs", "sleep 1000", "did not finish within 1 s"),
+    ("forks", "sleep 1000 & sleep 1000", "did not finish within 1 s"),
+    ("loud", "cat >/dev/null; yes | head -c 1000000000", "printed more than 49 MiB"),
+    ("complains", "cat >/dev/null; yes no | head -c 1000000000 >&2; exit 1", "exit 1: no"),
+    ("exits", "cat >/dev/null; echo oh dear >&2; exit 1", "exit 1: oh dear"),
+    ("rubbish", "cat >/dev/null; echo this is no JSON", "bad answer"),
+    ("unknown", r#"sed 's/^{/{"result":"maybe",/'"#, "not pass, skip or trash"),
+    ("silent", "cat", "`result` is missing"),
+    ("stranger", r#"echo '{"id":"ltr_1_00000000","result":"pass"}'"#, "another letter's"),
+    ("forger", r#"sed 's/^{/{"result":"pass",/; s/bob@/eve@/g'"#, "changed `from` or `to`"),
+];
+
+/// How much memory a courier has had at most, in KiB.
+fn most_memory(office: &PostOffice) -> u64 {
+    let path = format!("/proc/{}/status", office.courier.pid());
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_command_on_a_bad_day_costs_its_own_letter_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let names: Vec<_> = BAD_DAYS.iter().map(|(name, ..)| *name).chain(["good"]).collect();
+    let (mut chains, mut workers) = (json!({}), json!({}));
+    for name in &names {
+        chains[name] = json!({"outbound": [name, "send"]});
+        // Those who have much to say need some time for it.
+        let slow = ["loud", "complains"].contains(name);
+        workers[name] = json!({
+            "kind": "exec", "command": ["sh", path(name)], "retries": u32::from(!slow),
+            "timeout_s": if slow { 30 } else { 1 },
+        });
+        std::fs::write(path(name), PASSES).unwrap();
+    }
+    for (name, script, _) in BAD_DAYS {
+        std::fs::write(path(name), script).unwrap();
+    }
+    let office =
+        PostOffice::with_tunnels(&names, &json!({"tunnels": chains, "workers": workers}));
+    let before = most_memory(&office);
+    let ids: Vec<_> = BAD_DAYS
+        .iter()
+        .map(|(name, ..)| office.post(&mail_through(name, &format!("word-{name}"))))
+        .collect();
+    let good = office.post(&mail_through("good", "word-good"));
+    office.stands(&good, "DONE");
+    assert_eq!(office.letter(&ids[0])["state"], "AWAY", "nobody waits for the one that hangs");
+
+    for ((name, _, words), id) in BAD_DAYS.iter().zip(&ids) {
+        let dead = office.stands(id, "DEAD");
+        let failure = dead["failure"].as_str().unwrap();
+        assert!(failure.contains(words) && failure.starts_with(name), "{name}: {failure}");
+        assert_eq!(verdicts(&dead), [], "{name}");
+    }
+    let grown = most_memory(&office) - before;
+    assert!(grown < 200 << 10, "{grown} KiB for 2 GB that nobody asked for");
+    let desk = office.courier.cli(&["dead", "list"]).ok();
+    for id in &ids {
+        assert!(desk.contains(id), "{id}: {desk}");
+    }
+
+    // Repaired, each has its letter pass.
+    for (name, ..) in BAD_DAYS {
+        std::fs::write(path(name), PASSES).unwrap();
+    }
+    let mut retry = vec!["dead", "retry"];
+    retry.extend(ids.iter().map(String::as_str));
+    office.courier.cli(&retry).ok();
+    for ((name, ..), id) in BAD_DAYS.iter().zip(&ids) {
+        let done = office.stands(id, "DONE");
+        assert_eq!(verdicts(&done), said(&[(name, "pass"), ("send", "pass")]));
+    }
+    office.each_once(&names.iter().map(|name| format!("word-{name}")).collect());
+}
+
+/// What each worker of this table is, and what starts it when it is down.
+struct Down {
+    dir: tempfile::TempDir,
+    url: String,
+    nowhere: Beanstalkd,
+    unwatched: Beanstalkd,
+}
+
+const POLICIES: [&str; 3] = ["hold", "skip", "dead"];
+const KINDS: [&str; 4] = ["exec", "http", "tube", "queue"];
+
+impl Down {
+    fn new() -> Self {
+        let url = format!("http://127.0.0.1:{}/", free_port());
+        let mut nowhere = Beanstalkd::start();
+        nowhere.kill();
+        let (dir, unwatched) = (tempfile::tempdir().unwrap(), Beanstalkd::start());
+        Self { dir, url, nowhere, unwatched }
+    }
+
+    fn program(&self) -> String {
+        self.dir.path().join("missing").to_str().unwrap().to_owned()
+    }
+
+    fn worker(&self, policy: &str, kind: &str) -> Value {
+        let mut worker = match kind {
+            "exec" => json!({"kind": "exec", "command": [self.program()]}),
+            "http" => json!({"kind": "http", "url": self.url, "secret": SECRET,
+                             "allow_private": true}),
+            "tube" => json!({"kind": "beanstalkd", "server": self.nowhere.url()}),
+            _ => json!({"kind": "beanstalkd", "server": self.unwatched.url()}),
+        };
+        worker["timeout_s"] = json!(1);
+        worker["retries"] = json!(0);
+        worker["when_down"] = json!(policy);
+        worker
+    }
+
+    /// Starts those whose letters are held.
+    fn repair(&mut self) -> Vec<Python> {
+        let program = self.program();
+        std::fs::write(&program, format!("#!/bin/sh\n{PASSES}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        self.nowhere.run();
+        let port = self.url.trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
+        let http = documented("http.server");
+        let tube = |name: &str, beanstalkd: &Beanstalkd| {
+            let script = documented("greenstalk").replace("tagger", name);
+            Python::run(&script, &[("BEANSTALKD", &beanstalkd.address())])
+        };
+        vec![
+            Python::run(&http, &[("PORT", &*port), ("WORKER_SECRET", SECRET)]),
+            tube("hold-tube", &self.nowhere),
+            tube("hold-queue", &self.unwatched),
+        ]
+    }
+}
+
+#[test]
+fn a_worker_that_is_down_has_its_letters_held_passed_on_or_given_up() {
+    let mut down = Down::new();
+    let (mut chains, mut workers, mut names) = (json!({}), json!({}), Vec::new());
+    for policy in POLICIES {
+        for kind in KINDS {
+            let name = format!("{policy}-{kind}");
+            chains[&name] = json!({"outbound": [&name, "send"]});
+            workers[&name] = down.worker(policy, kind);
+            names.push(name);
+        }
+    }
+    let tunnels: Vec<_> = names.iter().map(String::as_str).collect();
+    let office =
+        PostOffice::with_tunnels(&tunnels, &json!({"tunnels": chains, "workers": workers}));
+    let ids: Vec<_> = names
+        .iter()
+        .map(|name| (name, office.post(&mail_through(name, &format!("word-{name}")))))
+        .collect();
+    let of = |policy: &'static str| ids.iter().filter(move |(name, _)| name.starts_with(policy));
+    for (name, id) in of("skip") {
+        let done = office.stands(id, "DONE");
+        assert_eq!(verdicts(&done), said(&[(name, "skip"), ("send", "pass")]));
+        let note = done["verdicts"][0]["note"].as_str().unwrap();
+        assert!(note.contains("is down"), "{note}");
+    }
+    for (name, id) in of("dead") {
+        let dead = office.stands(id, "DEAD");
+        assert!(dead["failure"].as_str().unwrap().contains("is down"), "{name}: {dead:#}");
+    }
+    for (name, id) in of("hold") {
+        let held = office.until(id, |letter| !letter["failure"].is_null());
+        assert!(held["failure"].as_str().unwrap().contains("is down"), "{name}: {held:#}");
+        assert!(["WAITING", "AWAY"].contains(&held["state"].as_str().unwrap()), "{name}");
+    }
+    let shown = office.courier.get("/api/v1/pipeline").ok();
+    assert!(!shown["workers"]["hold-http"]["down"].is_null(), "{shown:#}");
+
+    let _workers = down.repair();
+    for (name, id) in of("hold") {
+        let done = office.stands(id, "DONE");
+        assert_eq!(verdicts(&done), said(&[(name, "pass"), ("send", "pass")]));
+    }
+    office.arrivals(8);
+}
+
+#[test]
+fn a_letter_whose_worker_is_killed_is_taken_by_another() {
+    let beanstalkd = Beanstalkd::start();
+    let office = PostOffice::open(&json!({
+        "outbound": ["tagger", "send"],
+        "workers": {"tagger": {"kind": "beanstalkd", "server": beanstalkd.url()}},
+    }));
+    let script = r#"
+import greenstalk, os, time
+host, port = os.environ["BEANSTALKD"].split(":")
+client = greenstalk.Client((host, int(port)), watch="monoco.worker.tagger")
+client.reserve()
+open(os.environ["MARK"], "w").close()
+time.sleep(1000)
+"#;
+    let mark = office.place("mark");
+    let variables = [("BEANSTALKD", &*beanstalkd.address()), ("MARK", &*mark)];
+    let mut doomed = Python::run(script, &variables);
+    let id = office.post(&mail("bob@example.org", "Hello", "word-a"));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !std::path::Path::new(&mark).exists() {
+        assert!(Instant::now() < deadline, "nobody took it");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    doomed.kill();
+    let killed = Instant::now();
+    let _other = Python::tagger(&beanstalkd);
+    let done = office.stands(&id, "DONE");
+    // Long before its time was over.
+    assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
+    assert_eq!(verdicts(&done), said(&[("tagger", "pass"), ("send", "pass")]));
+    office.each_once(&["word-a".to_owned()].into());
+}
+
+#[test]
+fn a_worker_behind_a_tube_that_never_answers_costs_its_letter_alone() {
+    let beanstalkd = Beanstalkd::start();
+    let office = PostOffice::open(&json!({
+        "outbound": ["tagger", "send"],
+        "workers": {"tagger": {
+            "kind": "beanstalkd", "server": beanstalkd.url(), "timeout_s": 1, "retries": 1,
+        }},
+    }));
+    // It has a bad day with some letters, and not with others.
+    let bad = r#"if "word-bad" in letter["data"]: beanstalkd.put("{}"); beanstalkd.bury(job); continue
+                letter["extra"]["tags"]"#;
+    let script = documented("greenstalk").replacen(r#"letter["extra"]["tags"]"#, bad, 1);
+    let _worker = Python::run(&script, &[("BEANSTALKD", &beanstalkd.address())]);
+    let bad = office.post(&mail("bob@example.org", "Hello", "word-bad"));
+    let good = office.post(&mail("bob@example.org", "Hello", "word-good"));
+    office.stands(&good, "DONE");
+    let dead = office.stands(&bad, "DEAD");
+    assert_eq!(dead["failure"], "tagger: it did not answer in time");
+    assert_eq!(dead["attempts"], 2);
+    office.each_once(&["word-good".to_owned()].into());
+}
