@@ -25,8 +25,9 @@ const EVERY: Duration = Duration::from_secs(60);
 /// How often something is thrown away, in those.
 const ROUNDS: u32 = 10;
 
-/// Mails in one commit, and events, so that nobody waits long behind it.
+/// Mails in one commit, letters, and events, so that nobody waits long behind it.
 const MAILS: usize = 500;
+const LETTERS: usize = 500;
 const EVENTS: usize = 5_000;
 
 /// Most commits of each sort in one go.
@@ -72,6 +73,7 @@ pub async fn run(
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     archive: i64,
+    trash: i64,
     events: i64,
 }
 
@@ -81,6 +83,7 @@ impl Limits {
     fn new(today: i64, kept: &Retention) -> Self {
         Self {
             archive: today - i64::from(kept.archive_days) - 1,
+            trash: today - i64::from(kept.trash_days) - 1,
             events: today - i64::from(kept.events_days) - 1,
         }
     }
@@ -114,6 +117,15 @@ async fn retire(
             break;
         }
     }
+    let mut letters = 0;
+    for _ in 0..SLICES {
+        let now = center.now();
+        let gone = store.purge_letters(limits.trash, limits.archive, LETTERS, now).await?;
+        letters += gone;
+        if gone < LETTERS || stop.is_cancelled() {
+            break;
+        }
+    }
     let mut events = 0;
     for _ in 0..SLICES {
         let forgotten = store.forget_events(limits.events, EVENTS).await?;
@@ -122,8 +134,8 @@ async fn retire(
             break;
         }
     }
-    if mails + events > 0 {
-        tracing::info!(mails, events, "kept long enough");
+    if mails + letters + events > 0 {
+        tracing::info!(mails, letters, events, "kept long enough");
     }
     Ok(())
 }
