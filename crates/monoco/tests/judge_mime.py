@@ -1,6 +1,7 @@
 """Reads mails before and after an edit with Python's own parser, and says what differs.
 
-Takes JSON on stdin: {"edits": [...], "digests": [...]}, with mails in base64. Prints
+Takes JSON on stdin: {"edits": [...], "digests": [...]}, with mails in base64; an edit is one
+of the subject, the footer or both, and `{subject}` is the subject that was there. Prints
 {"problems": [...], "edited": {"case": ["plain", "html"]}, "judged": number}.
 """
 
@@ -20,13 +21,17 @@ def headers(part, without=()):
     return [(name, str(value)) for name, value in part.items() if name.lower() not in without]
 
 
+def payload(part):
+    return part.get_payload(decode=True)
+
+
 def text(part):
     name = part.get_content_charset("us-ascii")
     try:
         codecs.lookup(name)
     except LookupError:
         name = "us-ascii"
-    return part.get_payload(decode=True).decode(name, "replace")
+    return payload(part).decode(name, "replace")
 
 
 def lines(words):
@@ -79,21 +84,19 @@ def has_html_footer(old, new, footer):
 
 
 def judge_subject(old, new, case):
-    if old.get("subject") is None:
-        added, rest = new.items()[-1], new.items()[:-1]
-    else:
-        place = [name.lower() for name, _ in old.items()].index("subject")
-        added, rest = new.items()[place], new.items()[:place] + new.items()[place + 1:]
-        old_items = old.items()[:place] + old.items()[place + 1:]
-    if old.get("subject") is None:
-        old_items = old.items()
-    if [(n, str(v)) for n, v in rest] != [(n, str(v)) for n, v in old_items]:
-        return f"fields {old_items} became {rest}"
-    if added[0].lower() != "subject":
-        return f"{added[0]} is there instead of a subject"
-    value = added[1]
-    if case["policy"] == "default" and str(value).strip() != case["subject"]:
-        return f"the subject is {str(value)!r}"
+    """The first subject is the new one, and the other fields are what they were."""
+    old_fields, new_fields = headers(old), headers(new)
+    names = [name.lower() for name, _ in old_fields]
+    # A mail without one gets it at the end.
+    place = names.index("subject") if "subject" in names else len(names)
+    if new_fields[:place] + new_fields[place + 1:] != old_fields[:place] + old_fields[place + 1:]:
+        return f"fields {old_fields} became {new_fields}"
+    name, value = new_fields[place]
+    if name.lower() != "subject":
+        return f"{name} is there instead of a subject"
+    # The older policy leaves encoded words as they are.
+    if case["policy"] == "default" and value.strip() != case["subject"]:
+        return f"the subject is {value!r}"
     return None
 
 
@@ -101,7 +104,7 @@ def judge_edit(case, edited):
     reader = POLICIES[case["policy"]]
     old = message_from_bytes(base64.b64decode(case["old"]), policy=reader)
     new = message_from_bytes(base64.b64decode(case["new"]), policy=reader)
-    if case["edit"] == "subject":
+    if case["edit"] != "footer":
         if problem := judge_subject(old, new, case):
             return problem
     old_parts, new_parts = list(old.walk()), list(new.walk())
@@ -110,8 +113,8 @@ def judge_edit(case, edited):
     for number, (before, after) in enumerate(zip(old_parts, new_parts)):
         if problem := same_shape(before, after):
             return problem
-        is_same = before.is_multipart() or before.get_payload(decode=True) == after.get_payload(decode=True)
-        without = {"subject"} if case["edit"] == "subject" and number == 0 else set()
+        is_same = before.is_multipart() or payload(before) == payload(after)
+        without = {"subject"} if case["edit"] != "footer" and number == 0 else set()
         if not is_same:
             without = without | OURS
         if headers(before, without) != headers(after, without):

@@ -9,9 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use monoco_core::did::{BadDid, Did, TunnelId};
-use monoco_core::letter::{
-    Direction, Journey, Letter, LetterId, LetterState, Passed, WorkerName,
-};
+use monoco_core::letter::{Direction, Journey, Letter, LetterId, LetterState, Passed, WorkerName};
 use monoco_core::limit::Booked;
 use monoco_core::object::ObjId;
 use monoco_core::time::Timestamp;
@@ -30,6 +28,7 @@ pub struct Through {
 
 /// What a letter is made of.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each letter, and it is moved once")]
 pub enum Origin {
     /// It was handed in as it is, to be sent.
     Door {
@@ -105,6 +104,7 @@ pub struct LetterRow {
 
 /// What a letter was made of, enough to finish it.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is part of a row that is larger anyway")]
 pub enum Source {
     /// The letter as it was handed in.
     Door(Letter),
@@ -246,11 +246,8 @@ pub struct LetterFigures {
 #[async_trait]
 pub trait Letters: Send + Sync {
     /// Takes letters in, each once, all in one commit.
-    async fn accept(
-        &self,
-        batch: Vec<Origin>,
-        now: Timestamp,
-    ) -> Vec<Result<Accepted, StoreError>>;
+    async fn accept(&self, batch: Vec<Origin>, now: Timestamp)
+    -> Vec<Result<Accepted, StoreError>>;
 
     /// At most `limit` letters that wait at a desk (`None`: the dispatcher's) and are
     /// due, the one that was due first before the others.
@@ -262,10 +259,8 @@ pub trait Letters: Send + Sync {
     ) -> Result<Vec<LetterRow>, StoreError>;
 
     /// When the next letter at a desk is due, if one waits.
-    async fn next_letter(
-        &self,
-        desk: Option<&WorkerName>,
-    ) -> Result<Option<Timestamp>, StoreError>;
+    async fn next_letter(&self, desk: Option<&WorkerName>)
+    -> Result<Option<Timestamp>, StoreError>;
 
     /// At most `limit` letters that a worker of ours keeps under a key, in the order
     /// they came.

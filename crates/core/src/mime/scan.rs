@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::content::Content;
-use super::head::{Line, Sort, envelope_line, fields_from, line_at, sort, without_break};
+use super::head::{Line, Sort, envelope_line, fields_from, line_at, sort, unfold, without_break};
 use super::transfer::Transfer;
 
 /// How deep multiparts may nest. Deeper ones are not entered.
@@ -281,19 +281,21 @@ fn read_head(mail: &[u8], part: &mut Part) {
             ("Content-Disposition", &mut disposition),
         ] {
             if first.is_none() && field.is(mail, name) {
-                *first = Some(Content::read(&mail[field.value.clone()]));
+                *first = Some(&mail[field.value.clone()]);
             }
         }
     }
-    if let Some(kind) = kind {
+    if let Some(kind) = kind.map(Content::read) {
         if !is_type(&kind.word) || !kind.is_clean {
             part.flaw = Some("its Content-Type is unclear");
         }
         part.is_file |= kind.has("name");
         part.content = kind;
     }
-    part.transfer = transfer.map(|transfer| transfer.word).unwrap_or_default();
-    if let Some(disposition) = disposition {
+    // Some readers know no comments here, so that only the bare word counts.
+    let transfer = unfold(transfer.unwrap_or_default()).to_ascii_lowercase();
+    part.transfer = String::from_utf8_lossy(&transfer).into_owned();
+    if let Some(disposition) = disposition.map(Content::read) {
         part.is_file |= disposition.word != "inline" || disposition.has("filename");
     }
 }

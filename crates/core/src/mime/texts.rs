@@ -44,7 +44,8 @@ pub fn texts(mail: &[u8]) -> Vec<Text> {
         }
         let charset = part.content.get("charset");
         let raw = &mail[part.body.clone()];
-        let transfer = Transfer::read(&part.transfer).unwrap_or(Transfer::EightBit);
+        let word = part.transfer.split([';', '(', ' ', '\t']).next().unwrap_or_default();
+        let transfer = Transfer::read(word).unwrap_or(Transfer::EightBit);
         let bytes = transfer.decode_some(&raw[..raw.len().min(MAX_RAW)]);
         let bytes = &bytes[..bytes.len().min(MAX_TEXTS)];
         let mut decoded = match Charset::find(charset.as_deref()) {

@@ -133,10 +133,10 @@ fn units(value: &str) -> Vec<String> {
         return encoded(" ", value);
     }
     let needs = |word: &&str| !word.is_ascii() || word.contains("=?");
-    let Some(first) = words.iter().position(|word| needs(&word)) else {
+    let Some(first) = words.iter().position(needs) else {
         return words.iter().map(|word| (*word).to_owned()).enumerate().map(lead).collect();
     };
-    let last = words.iter().rposition(|word| needs(&word)).unwrap_or(first);
+    let last = words.iter().rposition(needs).unwrap_or(first);
     let blanks = &words[first][..words[first].len() - words[first].trim_start_matches(' ').len()];
     let middle = words[first..=last].concat();
     let start = words[..first].iter().map(|word| (*word).to_owned());

@@ -53,10 +53,21 @@ impl Conn {
 
     /// The same with more headers, each a whole line.
     pub fn post_with(&mut self, path: &str, more: &str, body: &[u8]) -> Result<(u16, &[u8])> {
+        self.ask("POST", path, more, body)
+    }
+
+    /// The same with any method.
+    pub fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        more: &str,
+        body: &[u8],
+    ) -> Result<(u16, &[u8])> {
         self.out.clear();
         write!(
             self.out,
-            "POST {path} HTTP/1.1\r\n{}{more}Content-Length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\n{}{more}Content-Length: {}\r\n\r\n",
             self.headers,
             body.len()
         )?;

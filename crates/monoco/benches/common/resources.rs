@@ -39,10 +39,19 @@ impl AtRest {
 
 /// The resident memory of a process.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
+    memory(pid, "VmRSS:")
+}
+
+/// The most memory that a process had resident so far.
+pub fn peak_bytes(pid: u32) -> Result<u64> {
+    memory(pid, "VmHWM:")
+}
+
+fn memory(pid: u32, key: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let kib = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .find_map(|line| line.strip_prefix(key))
         .and_then(|rest| rest.split_whitespace().next())
         .ok_or_else(|| format!("process {pid} has no resident memory"))?;
     Ok(kib.parse::<u64>()? * 1024)

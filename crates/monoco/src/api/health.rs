@@ -100,6 +100,7 @@ pub struct PostOfficeHealth {
     /// `ok` or `degraded`
     status: &'static str,
     /// What is wrong, in words
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
     /// Letters that wait, or are with a worker
     under_way: i64,
@@ -428,9 +429,12 @@ impl Metrics {
             self.letters.get_or_create(&OnItsWay { state: state.as_str() }).set(count);
         }
         self.desks.clear();
-        for (desk, count) in &figures.desks {
+        let settings = dispatcher.settings();
+        let empty = settings.outside().map(|(name, _)| (name.as_str(), 0)).chain([("", 0)]);
+        let figures = figures.desks.iter().map(|(desk, count)| (desk.as_str(), *count));
+        for (desk, count) in empty.chain(figures) {
             let desk = if desk.is_empty() { "dispatcher" } else { desk };
-            self.desks.get_or_create(&ByDesk { desk: desk.to_owned() }).inc_by(*count);
+            self.desks.get_or_create(&ByDesk { desk: desk.to_owned() }).inc_by(count);
         }
     }
 }

@@ -154,6 +154,7 @@ pub struct WholeLetterView {
     #[schema(value_type = Option<Object>)]
     original: Option<Value>,
     /// The letters that are part of this one
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     merged: Vec<String>,
     /// Counts every change
     revision: i64,
@@ -505,7 +506,7 @@ async fn by_hand(
     how: ByHand,
 ) -> Result<axum::Json<LetterView>, Problem> {
     let id = letter_id(path)?;
-    let row = api.center.move_letter(id, how).await.map_err(refused)?;
+    let row = api.office.move_letter(id, how).await.map_err(refused)?;
     Ok(axum::Json(LetterView::whole(&row)))
 }
 

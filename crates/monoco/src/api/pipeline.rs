@@ -303,7 +303,7 @@ async fn judge(api: &Api, row: &LetterRow, dry_run: bool) -> Result<Option<Diffe
     let would = Fate::would(dispatcher, &dispatcher.settings(), row).await?;
     let Some(would) = would.filter(|would| would.differs(row)) else { return Ok(None) };
     let moved = match !dry_run && would.frees(row) {
-        true => match api.center.move_letter(row.id, ByHand::Replay).await {
+        true => match api.office.move_letter(row.id, ByHand::Replay).await {
             Ok(_) => true,
             // Somebody else moved it meanwhile.
             Err(StoreError::WrongState(_) | StoreError::Conflict { .. }) => false,

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use monoco_core::letter::{LetterId, Standing};
-use monoco_store::{Source, Trace};
+use monoco_store::{LetterRow, Source, Trace};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -83,24 +83,31 @@ async fn of_letter(api: &Api, id: LetterId) -> Result<TraceView, Problem> {
         row = store.letter(into).await?;
         letters.push(LetterView::whole(&row));
     }
-    let msg_id = match &row.source {
-        _ if row.became.is_some() => row.became,
-        Source::Dispatch(dispatch) => Some(dispatch.msg.id()),
-        Source::Post(post) => Some(post.msg.id()),
-        Source::Heard(keep) => store.message_heard(&keep.said.id).await.ok(),
-        Source::Door(_) => None,
-    };
-    let mut view = match msg_id {
-        Some(msg_id) => TraceView::try_from(store.trace(msg_id).await?)?,
+    let mut view = match of_message(api, &row).await? {
+        Some(trace) => TraceView::try_from(trace)?,
         None => TraceView::default(),
     };
-    // Two providers may use the same id; then the message is another one's.
-    if !view.letters.iter().any(|letter| letters.iter().any(|own| own.id == letter.id)) {
-        view = if row.became.is_some() { view } else { TraceView::default() };
-    }
     letters.retain(|own| view.letters.iter().all(|letter| letter.id != own.id));
     letters.append(&mut view.letters);
     Ok(TraceView { letters, ..view })
+}
+
+/// Everything about the message of a letter, if it has one.
+async fn of_message(api: &Api, row: &LetterRow) -> Result<Option<Trace>, Problem> {
+    let store = api.center.store();
+    let msg_id = match (&row.source, row.became) {
+        (_, Some(msg_id)) => msg_id,
+        (Source::Dispatch(dispatch), None) => dispatch.msg.id(),
+        (Source::Post(post), None) => post.msg.id(),
+        (Source::Heard(keep), None) => {
+            let Ok(msg_id) = store.message_heard(&keep.said.id).await else { return Ok(None) };
+            let trace = store.trace(msg_id).await?;
+            // Two providers may use the same id; then the message is another one's.
+            return Ok(Some(trace).filter(|it| it.letters.iter().any(|own| own.id == row.id)));
+        }
+        (Source::Door(_), None) => return Ok(None),
+    };
+    Ok(Some(store.trace(msg_id).await?))
 }
 
 impl TryFrom<Trace> for TraceView {

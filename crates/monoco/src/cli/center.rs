@@ -395,7 +395,7 @@ fn accepted(format: Format, answer: &Value, key: &str, who: &str) -> Result<(), 
     if format != Format::Table {
         return output::one(format, answer, "msg_id", &[("msg", "msg_id")]);
     }
-    output::one(format, answer, "msg_id", &[("msg", "msg_id")])?;
+    output::one(format, answer, "msg_id", &[("msg", "msg_id"), ("letter", "letter")])?;
     output::list(format, answer, key, &[("record", "record_id"), ("to", who)])
 }
 

@@ -52,6 +52,17 @@ impl Client {
         self.ask(Method::POST, path, Some(body)).await
     }
 
+    /// Posts under the caller's own name for it, so that a second time does nothing.
+    pub async fn post_once(
+        &self,
+        path: &str,
+        body: &Value,
+        key: Option<&str>,
+    ) -> Result<Value, Failure> {
+        let body = Body { text: body.to_string(), key };
+        answer(self.send(Method::POST, path, Some(body), "application/json").await?).await
+    }
+
     pub async fn delete(&self, path: &str) -> Result<Value, Failure> {
         self.ask(Method::DELETE, path, None).await
     }
@@ -63,16 +74,8 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
-        let body = body.map(|body| (body.to_string(), "application/json"));
-        let response = self.send(method, path, body, "application/json").await?;
-        let status = response.status();
-        let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
-        if bytes.is_empty() && status.is_success() {
-            return Ok(Value::Null);
-        }
-        let answer: Value = serde_json::from_slice(&bytes)
-            .map_err(|_| Failure::new(Exit::Courier, format!("the courier answered {status}")))?;
-        if status.is_success() { Ok(answer) } else { Err(refusal(status.as_u16(), &answer)) }
+        let body = body.map(|body| Body { text: body.to_string(), key: None });
+        answer(self.send(method, path, body, "application/json").await?).await
     }
 
     /// Follows the events after `after`, line by line as the stream has them.
@@ -93,7 +96,7 @@ impl Client {
         &self,
         method: Method,
         path: &str,
-        body: Option<(String, &'static str)>,
+        body: Option<Body<'_>>,
         accept: &'static str,
     ) -> Result<Response<Incoming>, Failure> {
         let stream = TcpStream::connect(self.running.address).await.map_err(|error| {
@@ -108,8 +111,11 @@ impl Client {
             .header(header::AUTHORIZATION, format!("Bearer {}", self.token))
             .header(header::ACCEPT, accept);
         let mut bytes = Bytes::new();
-        if let Some((text, kind)) = body {
-            request = request.header(header::CONTENT_TYPE, kind);
+        if let Some(Body { text, key }) = body {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+            if let Some(key) = key {
+                request = request.header("Idempotency-Key", key);
+            }
             bytes = text.into();
         }
         let request = request
@@ -119,6 +125,25 @@ impl Client {
         let _connection = tokio::spawn(connection);
         sender.send_request(request).await.map_err(broken)
     }
+}
+
+/// JSON to be sent.
+struct Body<'a> {
+    text: String,
+    /// The caller's own name for it.
+    key: Option<&'a str>,
+}
+
+/// The JSON of a good answer; `null` when it has none.
+async fn answer(response: Response<Incoming>) -> Result<Value, Failure> {
+    let status = response.status();
+    let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
+    if bytes.is_empty() && status.is_success() {
+        return Ok(Value::Null);
+    }
+    let answer: Value = serde_json::from_slice(&bytes)
+        .map_err(|_| Failure::new(Exit::Courier, format!("the courier answered {status}")))?;
+    if status.is_success() { Ok(answer) } else { Err(refusal(status.as_u16(), &answer)) }
 }
 
 fn broken(error: hyper::Error) -> Failure {

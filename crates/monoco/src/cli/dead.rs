@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::Context;
 use super::client::{Client, query, segment};
 use super::failure::{Exit, Failure};
+use super::mailbox::ids as given;
 use super::output::{self, Format, print, shown};
 
 #[derive(Debug, clap::Subcommand)]
@@ -15,7 +16,7 @@ pub enum Command {
     List,
     /// Show everything that happened to one
     Show {
-        /// The id of the Mail or the delivery
+        /// The id of the Mail, the delivery or the letter
         id: String,
     },
     /// Put some back, with all their tries
@@ -23,7 +24,7 @@ pub enum Command {
     /// Fix the cause first. A delivery that is UNCERTAIN may have arrived: put back, it
     /// may arrive twice.
     Retry {
-        /// Ids of Mails or deliveries
+        /// Ids of Mails, deliveries or letters; - reads them from stdin
         #[arg(required = true)]
         ids: Vec<String>,
         /// The workspace that gave the Mails up; without it each one that did
@@ -31,8 +32,10 @@ pub enum Command {
         workspace: Option<String>,
     },
     /// Have nobody deal with some any more
+    ///
+    /// A letter goes into the bin, from where `monoco pipeline trash restore` takes it.
     Drop {
-        /// Ids of Mails or deliveries
+        /// Ids of Mails, deliveries or letters; - reads them from stdin
         #[arg(required = true)]
         ids: Vec<String>,
         /// The workspace that gave the Mails up; without it each one that did
@@ -47,10 +50,10 @@ pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::List => list(context.format, &client.get("/api/v1/dead").await?),
         Command::Show { id } => super::trace::run(context, super::trace::Args { id }).await,
         Command::Retry { ids, workspace } => {
-            change(&client, context.format, &ids, workspace, Fate::Retry).await
+            change(&client, context.format, &given(ids)?, workspace, Fate::Retry).await
         }
         Command::Drop { ids, workspace } => {
-            change(&client, context.format, &ids, workspace, Fate::Drop).await
+            change(&client, context.format, &given(ids)?, workspace, Fate::Drop).await
         }
     }
 }
@@ -78,7 +81,14 @@ fn rows(answer: &Value) -> Vec<Value> {
             "cause": record["delivery"]["failure"]["detail"], "at_ms": record["updated_at_ms"],
         })
     });
-    claims.chain(deliveries).collect()
+    let letters = list("letters").into_iter().map(|letter| {
+        json!({
+            "id": letter["id"], "kind": "letter", "state": letter["state"],
+            "of": letter["worker"], "attempts": letter["attempts"],
+            "cause": letter["failure"], "at": letter["updated_at"],
+        })
+    });
+    claims.chain(deliveries).chain(letters).collect()
 }
 
 fn list(format: Format, answer: &Value) -> Result<(), Failure> {
@@ -138,7 +148,14 @@ async fn change(
 
 async fn change_one(client: &Client, row: &Value, fate: Fate) -> Result<Value, Failure> {
     let id = segment(row["id"].as_str().unwrap_or_default());
-    let now = if row["kind"] == "claim" {
+    let now = if row["kind"] == "letter" {
+        let verb = match fate {
+            Fate::Retry => "retry",
+            Fate::Drop => "trash",
+        };
+        let path = format!("/api/v1/letters/{id}/{verb}");
+        client.post(&path, &json!({})).await?["state"].clone()
+    } else if row["kind"] == "claim" {
         let of = query(&[("workspace", row["of"].as_str().map(str::to_owned))]);
         let verb = match fate {
             Fate::Retry => "revive",

@@ -303,6 +303,8 @@ async fn courier(home: &Home, running: &Running) -> (Check, Option<Value>) {
         }
         "ok" => Check::ok(name, detail),
         "failed" => Check::fail(name, detail, "check the disk, then `monoco courier restart`"),
+        // It is the letters that do not go on, and what is said of them tells more.
+        "degraded" if health["storage"]["status"] == "ok" => Check::ok(name, detail),
         _ => Check::fail(name, detail, "see what is said of the store"),
     };
     (check, Some(health))
@@ -352,7 +354,28 @@ fn of_health(health: &Value) -> Vec<Check> {
     } else {
         checks.push(Check::ok("mailbox", "only files of the courier"));
     }
+    checks.push(post_office(&health["post_office"]));
     checks
+}
+
+/// What the courier says of letters.
+fn post_office(health: &Value) -> Check {
+    let name = "post office";
+    let count = |key: &str| health[key].as_i64().unwrap_or(0);
+    let problems = health["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let problems: Vec<_> = problems.take(3).collect();
+    if !problems.is_empty() {
+        let hint = "start the worker or change the chain; `monoco pipeline status` shows more";
+        return Check::warn(name, problems.join("; "), hint);
+    }
+    let detail = format!("{} letters under way", count("under_way"));
+    match count("dead") {
+        0 => Check::ok(name, detail),
+        dead => {
+            let hint = "`monoco dead list` shows why, and `monoco dead retry` puts them back";
+            Check::warn(name, format!("{detail}, {dead} given up"), hint)
+        }
+    }
 }
 
 /// The store of a courier that does not run.
@@ -468,17 +491,20 @@ mod tests {
         let health = |text: &str| of_health(&serde_json::from_str(text).unwrap());
         let well = r#"{"storage":{"status":"ok"},"mailbox":{"foreign_files":0},
             "adapters":{"a":{"status":"hearing"},"b":{"status":"quiet"},
-                        "c":{"status":"down","last_error":"turned off in the config"}}}"#;
+                        "c":{"status":"down","last_error":"turned off in the config"}},
+            "post_office":{"status":"ok","problems":[],"under_way":3,"dead":0}}"#;
         assert!(health(well).iter().all(|check| check.state == State::Ok));
         let ill = r#"{"storage":{"status":"full"},
             "mailbox":{"foreign_files":2,"foreign":["x.md"]},
             "adapters":{"a":{"status":"deaf","last_error":"not verified"},
-                        "b":{"status":"down","last_error":"no secret"}}}"#;
+                        "b":{"status":"down","last_error":"no secret"}},
+            "post_office":{"status":"degraded","problems":["mine is down: refused"]}}"#;
         let wanted = [
             ("store", State::Fail),
             ("tunnel", State::Warn),
             ("tunnel", State::Fail),
             ("mailbox", State::Warn),
+            ("post office", State::Warn),
         ];
         assert_eq!(states(&health(ill)), wanted);
         assert!(health("{}").iter().any(|check| check.state == State::Fail));

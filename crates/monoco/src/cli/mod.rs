@@ -26,6 +26,7 @@ mod failure;
 mod mailbox;
 mod message;
 mod output;
+mod pipeline;
 mod since;
 mod trace;
 
@@ -61,7 +62,10 @@ enum Command {
     /// People, groups, and how to reach them
     #[command(subcommand)]
     Contact(contact::Command),
-    /// What was given up: claims and deliveries, on one desk
+    /// Letters on their way through the post office, and its workers
+    #[command(subcommand)]
+    Pipeline(pipeline::Command),
+    /// What was given up: claims, deliveries and letters, on one desk
     #[command(subcommand)]
     Dead(dead::Command),
     /// Show what happened
@@ -137,6 +141,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Mailbox(args) => mailbox::run(&context, args),
         Command::Center(command) => ask(center::run(&context, command)),
         Command::Contact(command) => ask(contact::run(&context, command)),
+        Command::Pipeline(command) => ask(pipeline::run(&context, command)),
         Command::Dead(command) => ask(dead::run(&context, command)),
         Command::Events(args) => ask(events::run(&context, args)),
         Command::Trace(args) => ask(trace::run(&context, args)),

@@ -4,17 +4,19 @@ use super::Context;
 use super::client::segment;
 use super::failure::Failure;
 use super::output::{self, Format, print};
+use super::pipeline;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Any id: of the message, of a Mail, of a record or delivery, or one that a provider gave
+    /// Any id: of the message, of a Mail, of a letter, of a record or delivery, or one that a
+    /// provider gave
     pub id: String,
 }
 
 pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     let format = context.format;
     let client = context.client()?;
-    let answer = client.get(&format!("/api/v1/trace/{}", segment(&args.id))).await?;
+    let mut answer = client.get(&format!("/api/v1/trace/{}", segment(&args.id))).await?;
     let records = [("record", "record_id"), ("owner", "owner"), ("box", "box"), ("state", "state")];
     let deliveries = [
         ("delivery", "record_id"),
@@ -39,7 +41,20 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         ("attempts", "attempts"),
         ("reason", "reason"),
     ];
+    let letters = [
+        ("letter", "id"),
+        ("direction", "direction"),
+        ("state", "state"),
+        ("worker", "worker"),
+        ("verdicts", "said"),
+        ("failure", "failure"),
+        ("became", "became"),
+    ];
     match format {
+        // A letter that is no message yet has only its own name.
+        Format::Id if answer["msg_id"].is_null() => {
+            output::list(format, &answer, "letters", &letters)
+        }
         Format::Json | Format::Id => output::one(format, &answer, "msg_id", &[]),
         Format::Compact => output::list(format, &answer, "events", &events),
         Format::Table => {
@@ -53,8 +68,12 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
                 ("text", "msg.content.content"),
             ];
             output::one(format, &answer, "msg_id", &said)?;
+            for letter in answer["letters"].as_array_mut().into_iter().flatten() {
+                letter["said"] = pipeline::said(&letter["verdicts"]).into();
+            }
             for (key, columns) in [
                 ("heard", &heard[..]),
+                ("letters", &letters),
                 ("records", &records),
                 ("claims", &claims),
                 ("deliveries", &deliveries),

@@ -4,6 +4,7 @@ use std::fmt::{self, Display};
 use std::time::Duration;
 
 use super::{AdapterConfig, Config, TunnelConfig};
+use crate::postoffice::settings::Settings;
 
 /// One thing that a new config says differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +67,7 @@ impl Config {
             webhook_port: self.webhook_port,
             mailbox_root: self.mailbox_root.clone(),
             store: self.store,
+            pipeline: Settings { queue: self.pipeline.queue.clone(), ..new.pipeline },
             ..new
         }
     }

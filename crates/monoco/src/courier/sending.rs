@@ -183,19 +183,28 @@ impl Drafts {
             return Ok(());
         }
         let deliveries: Vec<_> = fate.deliveries.iter().map(shown).collect();
+        let letters = handle.block_on(self.center.store().letters_of(fate.msg_id))?;
+        let letter = letters.first().map(|row| json!(row.id));
         let sent = |delivery: &Delivery| matches!(delivery.sending.state, Progress::Sent { .. });
         if fate.ended.is_some() || !fate.deliveries.iter().all(sent) {
             let reason = fate.ended.as_deref().unwrap_or("it was not delivered to everybody");
             tracing::warn!(draft = uid.uid, msg_id = %fate.msg_id, reason, "a draft is given up");
-            let about = json!({
+            let mut about = json!({
                 "draft": uid.uid, "reason": reason, "msg_id": fate.msg_id, "deliveries": deliveries,
             });
+            if let Some(letter) = letter {
+                about["letter"] = letter;
+            }
             give_up(hands, uid, &about)?;
             return Ok(());
         }
         let (life, _) = handle.block_on(self.center.store().live(self.center.now()))?;
         // `day` is for retention, which does not trust the clock.
-        let outcome = json!({"msg_id": fate.msg_id, "deliveries": deliveries, "day": life.day()});
+        let mut outcome =
+            json!({"msg_id": fate.msg_id, "deliveries": deliveries, "day": life.day()});
+        if let Some(letter) = letter {
+            outcome["letter"] = letter;
+        }
         // Somebody may have removed it meanwhile; what became of it is still worth knowing.
         let draft = match read_draft(hands, uid) {
             Ok(draft) => draft.unwrap_or_default(),

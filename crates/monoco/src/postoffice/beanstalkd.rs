@@ -222,66 +222,9 @@ impl Client {
         self.done(Command::line(Kind::Delete, format!("delete {id}"))).await
     }
 
-    /// Takes this very job, which is then held by this client. `None`: there is none, or
-    /// somebody else holds it.
-    pub async fn reserve_job(&self, id: JobId) -> Result<Option<Job>, BeanError> {
-        self.job(Command::line(Kind::ReserveJob, format!("reserve-job {id}"))).await
-    }
-
-    /// Puts a job back that this client holds. `false`: it does not.
-    pub async fn release(
-        &self,
-        id: JobId,
-        priority: u32,
-        delay: Duration,
-    ) -> Result<bool, BeanError> {
-        let delay = seconds(delay);
-        self.done(Command::line(Kind::Release, format!("release {id} {priority} {delay}"))).await
-    }
-
-    /// Puts a job aside that this client holds. `false`: it does not.
-    pub async fn bury(&self, id: JobId, priority: u32) -> Result<bool, BeanError> {
-        self.done(Command::line(Kind::Bury, format!("bury {id} {priority}"))).await
-    }
-
-    /// Lets the time of a job that this client holds begin anew. `false`: it does not.
-    pub async fn touch(&self, id: JobId) -> Result<bool, BeanError> {
-        self.done(Command::line(Kind::Touch, format!("touch {id}"))).await
-    }
-
-    /// Makes up to `bound` buried jobs of a tube ready, or delayed ones if none is
-    /// buried. Returns how many.
-    pub async fn kick(&self, tube: &Tube, bound: u32) -> Result<u64, BeanError> {
-        let kick = Command::in_tube(Kind::Kick, tube, format!("kick {bound}"));
-        match self.line.ask(kick).await? {
-            Reply::Kicked(Some(count)) => Ok(count),
-            other => Err(refusal(other)),
-        }
-    }
-
-    /// Makes one buried or delayed job ready. `false`: there is none such.
-    pub async fn kick_job(&self, id: JobId) -> Result<bool, BeanError> {
-        self.done(Command::line(Kind::KickJob, format!("kick-job {id}"))).await
-    }
-
     /// Looks at a job.
     pub async fn peek(&self, id: JobId) -> Result<Option<Job>, BeanError> {
         self.job(Command::line(Kind::Peek, format!("peek {id}"))).await
-    }
-
-    /// Looks at the next job of a tube.
-    pub async fn peek_ready(&self, tube: &Tube) -> Result<Option<Job>, BeanError> {
-        self.job(Command::in_tube(Kind::Peek, tube, "peek-ready".to_owned())).await
-    }
-
-    /// Looks at the job of a tube whose delay ends first.
-    pub async fn peek_delayed(&self, tube: &Tube) -> Result<Option<Job>, BeanError> {
-        self.job(Command::in_tube(Kind::Peek, tube, "peek-delayed".to_owned())).await
-    }
-
-    /// Looks at the job of a tube that was buried first.
-    pub async fn peek_buried(&self, tube: &Tube) -> Result<Option<Job>, BeanError> {
-        self.job(Command::in_tube(Kind::Peek, tube, "peek-buried".to_owned())).await
     }
 
     /// Where a job stands. `None`: there is none such.
@@ -327,6 +270,70 @@ impl Client {
             Reply::Stats(yaml) => Ok(Some(Figures::read(&yaml))),
             other => Err(refusal(other)),
         }
+    }
+}
+
+// The rest of what the protocol can do with jobs.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the client knows every command, the courier needs fewer")
+)]
+impl Client {
+    /// Takes this very job, which is then held by this client. `None`: there is none, or
+    /// somebody else holds it.
+    pub async fn reserve_job(&self, id: JobId) -> Result<Option<Job>, BeanError> {
+        self.job(Command::line(Kind::ReserveJob, format!("reserve-job {id}"))).await
+    }
+
+    /// Puts a job back that this client holds. `false`: it does not.
+    pub async fn release(
+        &self,
+        id: JobId,
+        priority: u32,
+        delay: Duration,
+    ) -> Result<bool, BeanError> {
+        let delay = seconds(delay);
+        self.done(Command::line(Kind::Release, format!("release {id} {priority} {delay}"))).await
+    }
+
+    /// Puts a job aside that this client holds. `false`: it does not.
+    pub async fn bury(&self, id: JobId, priority: u32) -> Result<bool, BeanError> {
+        self.done(Command::line(Kind::Bury, format!("bury {id} {priority}"))).await
+    }
+
+    /// Lets the time of a job that this client holds begin anew. `false`: it does not.
+    pub async fn touch(&self, id: JobId) -> Result<bool, BeanError> {
+        self.done(Command::line(Kind::Touch, format!("touch {id}"))).await
+    }
+
+    /// Makes up to `bound` buried jobs of a tube ready, or delayed ones if none is
+    /// buried. Returns how many.
+    pub async fn kick(&self, tube: &Tube, bound: u32) -> Result<u64, BeanError> {
+        let kick = Command::in_tube(Kind::Kick, tube, format!("kick {bound}"));
+        match self.line.ask(kick).await? {
+            Reply::Kicked(Some(count)) => Ok(count),
+            other => Err(refusal(other)),
+        }
+    }
+
+    /// Makes one buried or delayed job ready. `false`: there is none such.
+    pub async fn kick_job(&self, id: JobId) -> Result<bool, BeanError> {
+        self.done(Command::line(Kind::KickJob, format!("kick-job {id}"))).await
+    }
+
+    /// Looks at the next job of a tube.
+    pub async fn peek_ready(&self, tube: &Tube) -> Result<Option<Job>, BeanError> {
+        self.job(Command::in_tube(Kind::Peek, tube, "peek-ready".to_owned())).await
+    }
+
+    /// Looks at the job of a tube whose delay ends first.
+    pub async fn peek_delayed(&self, tube: &Tube) -> Result<Option<Job>, BeanError> {
+        self.job(Command::in_tube(Kind::Peek, tube, "peek-delayed".to_owned())).await
+    }
+
+    /// Looks at the job of a tube that was buried first.
+    pub async fn peek_buried(&self, tube: &Tube) -> Result<Option<Job>, BeanError> {
+        self.job(Command::in_tube(Kind::Peek, tube, "peek-buried".to_owned())).await
     }
 }
 

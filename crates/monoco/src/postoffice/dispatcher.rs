@@ -589,11 +589,11 @@ fn tunnel_of<'s>(row: &'s LetterRow, settings: &'s Settings) -> Option<&'s Tunne
     row.tunnel.as_ref().or_else(by_settings)
 }
 
-fn as_did(address: &String, tunnel: Option<&TunnelId>) -> Option<Did> {
+fn as_did(address: &str, tunnel: Option<&TunnelId>) -> Option<Did> {
     if address.starts_with("did:") {
         return address.parse().ok();
     }
-    let (account, kind) = (address.clone(), EndpointKind::Addr);
+    let (account, kind) = (address.to_owned(), EndpointKind::Addr);
     Endpoint { account, kind, tunnel: tunnel?.clone() }.did().ok()
 }
 

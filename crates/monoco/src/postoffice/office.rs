@@ -1,12 +1,12 @@
 //! Runs the post office: the dispatcher, and a desk for each worker outside.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use monoco_adapters::webhook::Verify;
 use monoco_adapters::webhook::wire::Signer;
-use monoco_core::letter::WorkerName;
-use monoco_store::StoreError;
+use monoco_core::letter::{Direction, LetterId, Standing, WorkerName};
+use monoco_store::{ByHand, LetterRow, StoreError};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -70,7 +70,8 @@ impl PostOffice {
             stop: stop.clone(),
         };
         office.release(&settings).await?;
-        office.recall(&settings).await?;
+        office.recall(&settings, &BTreeSet::new()).await?;
+        office.recall_unkept(&settings).await?;
         office.run_desks(&settings).await;
         tasks.spawn(dispatcher.run(queue, stop.clone()));
         Ok(office)
@@ -89,16 +90,35 @@ impl PostOffice {
     pub async fn reload(&self, new: Arc<Settings>) -> Result<(), StoreError> {
         let old = self.settings.send_replace(Arc::clone(&new));
         self.run_desks(&new).await;
-        self.recall(&new).await?;
+        let left = left(&old, &new);
+        self.recall(&new, &left).await?;
         // What was kept by a rule that is no more comes round again, in its order.
         for (name, worker) in &old.workers {
             let keeps = matches!(worker, Worker::Limit(_) | Worker::Merge(_));
-            if keeps && new.workers.get(name) != Some(worker) {
-                let store = self.dispatcher.center().store();
-                while store.recall_kept(name, RECALLED, self.now()).await? == RECALLED {}
+            if keeps && (new.workers.get(name) != Some(worker) || left.contains(name)) {
+                self.recall_kept(name).await?;
             }
         }
         Ok(())
+    }
+
+    /// Moves a letter by hand. One that would wait for a worker that is no more in its
+    /// chain goes on without it.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such letter, or it can't be moved so.
+    pub async fn move_letter(&self, id: LetterId, how: ByHand) -> Result<LetterRow, StoreError> {
+        let center = self.dispatcher.center();
+        let row = center.move_letter(id, how).await?;
+        let settings = self.dispatcher.settings();
+        let chain = settings.chain(row.direction, row.tunnel.as_ref());
+        let gone = row.desk.as_ref().filter(|desk| !chain.0.contains(desk));
+        let (Standing::Waiting { .. }, Some(gone)) = (&row.journey.standing, gone) else {
+            return Ok(row);
+        };
+        self.recall(&settings, &BTreeSet::from([gone.clone()])).await?;
+        center.store().letter(id).await
     }
 
     fn now(&self) -> monoco_core::time::Timestamp {
@@ -116,9 +136,16 @@ impl PostOffice {
         Ok(())
     }
 
-    /// Letters at workers that are gone.
-    async fn recall(&self, settings: &Settings) -> Result<(), StoreError> {
-        let desks: Vec<_> = settings.outside().map(|(name, _)| name.clone()).collect();
+    /// Letters at workers that are gone, that no chain has, or that have `left` one. Those
+    /// of other chains come back to them.
+    async fn recall(
+        &self,
+        settings: &Settings,
+        left: &BTreeSet<WorkerName>,
+    ) -> Result<(), StoreError> {
+        let stays = |name: &&WorkerName| settings.is_used(name) && !left.contains(*name);
+        let desks = settings.outside().map(|(name, _)| name).filter(stays);
+        let desks: Vec<_> = desks.cloned().collect();
         let store = self.dispatcher.center().store();
         let mut recalled = 0;
         loop {
@@ -131,6 +158,24 @@ impl PostOffice {
         if recalled > 0 {
             tracing::info!(recalled, "letters go on without a worker that is gone");
         }
+        Ok(())
+    }
+
+    /// Letters that were kept by a rule that went while no courier ran.
+    async fn recall_unkept(&self, settings: &Settings) -> Result<(), StoreError> {
+        let figures = self.dispatcher.center().store().letter_figures(self.now()).await?;
+        for name in figures.kept.keys().filter_map(|name| name.parse::<WorkerName>().ok()) {
+            let rule = settings.workers.get(&name).filter(|_| settings.is_used(&name));
+            if !matches!(rule, Some(Worker::Limit(_) | Worker::Merge(_))) {
+                self.recall_kept(&name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn recall_kept(&self, name: &WorkerName) -> Result<(), StoreError> {
+        let store = self.dispatcher.center().store();
+        while store.recall_kept(name, RECALLED, self.now()).await? == RECALLED {}
         Ok(())
     }
 
@@ -220,6 +265,21 @@ impl PostOffice {
             self.tasks.spawn(results.run(stop.clone()));
         }
     }
+}
+
+/// The workers that some chain had and has no more.
+fn left(old: &Settings, new: &Settings) -> BTreeSet<WorkerName> {
+    let own = |settings: &Settings| settings.tunnels.keys().cloned().collect::<BTreeSet<_>>();
+    let tunnels = own(old).into_iter().chain(own(new)).map(Some).chain([None]);
+    let mut left = BTreeSet::new();
+    for tunnel in tunnels {
+        for direction in Direction::ALL {
+            let chain = |settings: &Settings| settings.chain(direction, tunnel.as_ref()).clone();
+            let now = chain(new);
+            left.extend(chain(old).0.into_iter().filter(|name| !now.0.contains(name)));
+        }
+    }
+    left
 }
 
 fn is_tube(outside: &Outside) -> bool {

@@ -109,7 +109,9 @@ impl Tubed {
                     self.held = jobs.into_iter().map(|job| job.id).collect();
                     return;
                 }
-                Ok(_) => self.put_missed(center).await,
+                Ok(_) if self.put_missed(center).await => {}
+                // It is full or draining: as good as down.
+                Ok(_) => return,
                 Err(error) => {
                     tracing::debug!(%error, "letters do without the queue");
                     return by_hint(&mut self.hints, center, WITHOUT).await;
@@ -118,16 +120,17 @@ impl Tubed {
         }
     }
 
-    /// Puts letters again that are due and were not carried to us.
-    async fn put_missed(&self, center: &Center) {
+    /// Puts letters again that are due and were not carried to us. Says whether all that
+    /// are due will be.
+    async fn put_missed(&self, center: &Center) -> bool {
         let due = center.store().due_letters(None, AT_ONCE, center.now()).await;
-        let Ok(due) = due else { return };
+        let Ok(due) = due else { return true };
         if due.is_empty() {
-            return;
+            return true;
         }
         tracing::info!(letters = due.len(), "the queue lost letters; they are put again");
         let puts = due.iter().map(|row| put(&self.client, &self.tube, row.id, Duration::ZERO));
-        join_all(puts).await;
+        join_all(puts).await.into_iter().all(|put| put)
     }
 }
 
@@ -138,7 +141,7 @@ pub(super) async fn by_hint(hints: &mut watch::Receiver<u64>, center: &Center, p
     // Whoever is gone hints no more; then the time alone wakes us.
     let hinted = async {
         if hints.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     };
     tokio::select! {
@@ -173,8 +176,8 @@ async fn carry(
     }
 }
 
-async fn put(client: &Client, tube: &Tube, id: LetterId, delay: Duration) {
+/// Says whether the beanstalkd took it. Failing is fine: the store has the letter.
+async fn put(client: &Client, tube: &Tube, id: LetterId, delay: Duration) -> bool {
     let body = json!({"id": id}).to_string().into_bytes();
-    // Failing is fine: the store has the letter.
-    let _ = client.put(tube, Put { body, priority: 1024, delay, ttr: TTR }).await;
+    client.put(tube, Put { body, priority: 1024, delay, ttr: TTR }).await.is_ok()
 }

@@ -204,6 +204,12 @@ impl Settings {
         })
     }
 
+    /// Whether any chain has this worker.
+    pub fn is_used(&self, name: &WorkerName) -> bool {
+        let own = self.tunnels.values().flat_map(|own| [&own.inbound, &own.outbound]).flatten();
+        [&self.inbound, &self.outbound].into_iter().chain(own).any(|chain| chain.0.contains(name))
+    }
+
     /// The workers outside.
     pub fn outside(&self) -> impl Iterator<Item = (&WorkerName, &Outside)> {
         self.workers.iter().filter_map(|(name, worker)| match worker {

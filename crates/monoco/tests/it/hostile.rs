@@ -30,13 +30,28 @@ struct Victim {
     here: PathBuf,
 }
 
+/// A worker that repeats what letters say: as its reason, or as its last words.
+const PARROT: &str = r#"
+import json, sys
+letter = json.load(sys.stdin)
+if "die" in letter["extra"]:
+    sys.exit(letter["data"])
+letter.update(result="trash", note=letter["data"])
+print(json.dumps(letter))
+"#;
+
 impl Victim {
     fn new() -> Self {
         let receiver = Receiver::start();
         let url = receiver.url("/hook");
+        let parrot = json!({"kind": "exec", "command": ["python3", "-c", PARROT], "retries": 0});
+        let pipeline = json!({
+            "tunnels": {"stub": {"outbound": ["parrot", "trash"]}},
+            "workers": {"parrot": parrot},
+        });
         let user = User::new(&format!(
             "courier:\n  service: {{ port: 0, webhook_port: 0 }}\n  debounce: {{ window_ms: 50 }}\n  \
-             adapters:\n    ci: {{ provider: webhook, verify: standard, secret: '{SECRET}', \
+             pipeline: {pipeline}\n  adapters:\n    ci: {{ provider: webhook, verify: standard, secret: '{SECRET}', \
              send_to: '{url}', allow_private: true }}\n"
         ));
         let rules =
@@ -143,6 +158,21 @@ fn fill(victim: &Victim) -> Ids {
     until("the bad draft is given up", || reasons().count() == 3);
     victim.runs(&["courier", "rebuild"]).ok();
 
+    // Letters, and workers that repeat what they say.
+    let [letter, fallen] = ["bin", "die"].map(|word| {
+        let letter = json!({
+            "from": "did:monoco:me", "to": ["did:msgtunnel:x.user.stub"], "data": EVIL, EVIL: EVIL,
+            "extra": {"content_type": "text/markdown", "subject": eve, EVIL: EVIL, word: EVIL},
+        });
+        let file = home.join(format!("{word}.json"));
+        fs::write(&file, letter.to_string()).unwrap();
+        let posted = victim.runs(&["pipeline", "post", file.to_str().unwrap()]).ok();
+        posted.trim().to_owned()
+    });
+    for (id, state) in [(&letter, "TRASHED"), (&fallen, "DEAD")] {
+        until(state, || victim.runs(&["pipeline", "show", id]).ok().contains(state));
+    }
+
     let first = |args: &[&str]| {
         let said = victim.runs(args).ok();
         said.lines().next().unwrap_or_default().to_owned()
@@ -161,6 +191,9 @@ fn fill(victim: &Victim) -> Ids {
         ("RECORD", record),
         ("DELIVERY", delivery),
         ("MSG", msg.trim().to_owned()),
+        ("LETTER", letter),
+        ("FALLEN", fallen),
+        ("FILE", home.join("bin.json").to_str().unwrap().to_owned()),
         ("ME", "did:monoco:me".to_owned()),
         ("EVE", "did:web:eve".to_owned()),
         ("TEAM", "did:web:team".to_owned()),
@@ -247,7 +280,26 @@ const COMMANDS: &[&str] = &[
     "contact group subscribe TEAM ME",
     "contact group unsubscribe TEAM ME",
     "contact remove EVE",
+    "pipeline status",
+    "pipeline letters",
+    "pipeline letters --worker EVIL",
+    "pipeline show LETTER --data --original",
+    "pipeline show FALLEN",
+    "pipeline show EVIL",
+    "pipeline trash list",
+    "pipeline trash restore LETTER",
+    "pipeline trash restore EVIL",
+    "pipeline trash put FALLEN --reason EVIL",
+    "pipeline retry FALLEN EVIL",
+    "pipeline replay --since 1d --dry-run",
+    "pipeline replay --since EVIL",
+    "pipeline post FILE",
+    "pipeline post FILE --to EVIL",
+    "pipeline post FILE --key EVIL",
+    "pipeline post FILE --tunnel EVIL",
+    "pipeline post EVIL",
     "dead list",
+    "dead show FALLEN",
     "dead show DEAD",
     "dead show EVIL",
     "dead retry EVIL",
@@ -257,6 +309,7 @@ const COMMANDS: &[&str] = &[
     "trace MAIL",
     "trace DELIVERY",
     "trace MSG",
+    "trace LETTER",
     "trace EVIL",
     "doctor",
     "completions bash",

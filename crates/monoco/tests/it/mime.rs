@@ -24,12 +24,12 @@ const SUBJECTS: [&str; 4] = [
     "x\r\nBcc: eve@example.org\r\n\r\n<script>",
 ];
 
-fn directory() -> PathBuf {
+pub fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
 /// The mails by name.
-fn corpus() -> BTreeMap<String, Vec<u8>> {
+pub fn corpus() -> BTreeMap<String, Vec<u8>> {
     let mut mails = BTreeMap::new();
     for entry in std::fs::read_dir(directory()).unwrap() {
         let path = entry.unwrap().path();
@@ -71,7 +71,7 @@ fn word(why: &Untouched) -> &'static str {
     }
 }
 
-fn in_base64(mail: &[u8]) -> String {
+pub fn in_base64(mail: &[u8]) -> String {
     STANDARD.encode(mail)
 }
 
@@ -144,7 +144,7 @@ fn a_digest_of_the_corpus_is_read_back_by_python() {
 }
 
 /// Has Python compare, and returns what it found.
-fn judge(input: &Value, judged: usize) -> Value {
+pub fn judge(input: &Value, judged: usize) -> Value {
     let verdict: Value = serde_json::from_str(&python(JUDGE, input)).unwrap();
     let problems: Vec<_> = verdict["problems"].as_array().unwrap().iter().collect();
     assert!(problems.is_empty(), "{problems:#?}");

@@ -91,6 +91,13 @@ impl PostOffice {
         self.courier = Courier::start_in(&self.home());
     }
 
+    /// `kill -9`, and another courier that finds its pipeline changed.
+    pub fn restart_with(&mut self, pipeline: &Value) {
+        self.courier.kill();
+        configure(&self.home(), &config(&self.tunnels, &self.receiver, pipeline));
+        self.courier = Courier::start_in(&self.home());
+    }
+
     /// Hands a letter in; its id.
     #[track_caller]
     pub fn post(&self, letter: &Value) -> String {

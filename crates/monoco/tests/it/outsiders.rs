@@ -43,7 +43,7 @@ fn the_documented_command_scores_letters() {
     let office =
         PostOffice::from_text(&config.replace("~/workers/scorer.py", script.to_str().unwrap()));
     let good = office.post(&mail_through("ci", "The winner is Bob."));
-    let bad = office.post(&mail_through("ci", "Casino lottery: you are the winner"));
+    let bad = office.post(&mail_through("ci", "Casino and lottery make a winner"));
     let done = office.stands(&good, "DONE");
     assert_eq!(extra(&done, "score"), &json!(1));
     assert!(done["verdicts"][0]["note"].as_str().unwrap().starts_with("1 bad words of "));
@@ -77,7 +77,7 @@ const BAD_DAYS: [(&str, &str, &str); 10] = [
     ("hangs", "sleep 1000", "did not finish within 1 s"),
     ("forks", "sleep 1000 & sleep 1000", "did not finish within 1 s"),
     ("loud", "cat >/dev/null; yes | head -c 1000000000", "printed more than 49 MiB"),
-    ("complains", "cat >/dev/null; yes no | head -c 1000000000 >&2; exit 1", "exit 1: no"),
+    ("complains", "cat >/dev/null; yes no | head -c 999999999 >&2; exit 1", "exit 1: no"),
     ("exits", "cat >/dev/null; echo oh dear >&2; exit 1", "exit 1: oh dear"),
     ("rubbish", "cat >/dev/null; echo this is no JSON", "bad answer"),
     ("unknown", r#"sed 's/^{/{"result":"maybe",/'"#, "not pass, skip or trash"),
@@ -147,6 +147,71 @@ fn a_command_on_a_bad_day_costs_its_own_letter_alone() {
     for ((name, ..), id) in BAD_DAYS.iter().zip(&ids) {
         let done = office.stands(id, "DONE");
         assert_eq!(verdicts(&done), said(&[(name, "pass"), ("send", "pass")]));
+    }
+    office.each_once(&names.iter().map(|name| format!("word-{name}")).collect());
+}
+
+/// A worker behind a URL, whose path says what day it has, until the file WELL is there.
+const MOODY: &str = r#"
+import json, os, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Worker(BaseHTTPRequestHandler):
+    def do_POST(self):
+        letter = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        day = "well" if os.path.exists(os.environ["WELL"]) else self.path[1:]
+        if day == "hangs":
+            time.sleep(5)
+        self.send_response(500 if day == "fails" else 200)
+        self.end_headers()
+        well = json.dumps({"id": letter["id"], "result": "pass"})
+        said = {"loud": "", "fails": "oh dear", "silent": "", "rubbish": "no JSON"}.get(day, well)
+        self.wfile.write(said.encode())
+        for _ in range(16_000 if day == "loud" else 0):
+            self.wfile.write(b"x" * 65_536)
+
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Worker).serve_forever()
+"#;
+
+#[test]
+fn a_worker_behind_a_url_on_a_bad_day_costs_its_own_letter_alone() {
+    let bad_days = [
+        ("hangs", "did not answer within 1 s"),
+        ("loud", "bytes"),
+        ("fails", "500 Internal Server Error: oh dear"),
+        ("silent", "answered nothing"),
+        ("rubbish", "bad answer"),
+    ];
+    let (port, dir) = (free_port(), tempfile::tempdir().unwrap());
+    let well = dir.path().join("well");
+    let variables = [("PORT", &*port.to_string()), ("WELL", well.to_str().unwrap())];
+    let _worker = Python::run(MOODY, &variables);
+    let names: Vec<_> = bad_days.iter().map(|(name, _)| *name).chain(["good"]).collect();
+    let (mut chains, mut workers) = (json!({}), json!({}));
+    for name in &names {
+        chains[name] = json!({"outbound": [name, "send"]});
+        workers[name] = json!({
+            "kind": "http", "url": format!("http://127.0.0.1:{port}/{name}"), "secret": SECRET,
+            "allow_private": true, "retries": 0, "timeout_s": if *name == "loud" { 30 } else { 1 },
+        });
+    }
+    let office =
+        PostOffice::with_tunnels(&names, &json!({"tunnels": chains, "workers": workers}));
+    let before = most_memory(&office);
+    let post = |name: &&str| office.post(&mail_through(name, &format!("word-{name}")));
+    let ids: Vec<_> = names.iter().map(post).collect();
+    office.stands(&ids[bad_days.len()], "DONE");
+    for ((name, words), id) in bad_days.iter().zip(&ids) {
+        let dead = office.stands(id, "DEAD");
+        let failure = dead["failure"].as_str().unwrap();
+        assert!(failure.contains(words) && failure.starts_with(name), "{name}: {failure}");
+    }
+    let grown = most_memory(&office) - before;
+    assert!(grown < 200 << 10, "{grown} KiB for 1 GB that nobody asked for");
+    std::fs::write(&well, "").unwrap();
+    for id in &ids[..bad_days.len()] {
+        office.courier.post(&format!("/api/v1/letters/{id}/retry"), &json!({})).ok();
+        office.stands(id, "DONE");
     }
     office.each_once(&names.iter().map(|name| format!("word-{name}")).collect());
 }

@@ -19,13 +19,13 @@ use crate::crash::{killing, start_killing};
 use crate::hooks::{Receiver, configure};
 
 /// A call, and the file or directory of the home that it is on; anywhere, with `None`.
-type Call = (&'static str, Option<&'static str>);
+pub type Call = (&'static str, Option<&'static str>);
 
 /// What stands for all, where there are many.
 const FEW: [u32; 19] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 30, 38, 48, 64];
 
 /// At which calls of a kind to be killed.
-fn points() -> Vec<u32> {
+pub fn points() -> Vec<u32> {
     match std::env::var("MONOCO_POINTS") {
         Ok(most) => (1..=most.parse().unwrap()).collect(),
         Err(_) => FEW.to_vec(),

@@ -181,7 +181,7 @@ fn docs_api_md_is_what_the_courier_describes() {
             }
             let body = &operation["requestBody"]["content"]["application/json"]["schema"];
             fields(&doc, "Body", body, &mut text);
-            for status in ["200", "201"] {
+            for status in ["200", "201", "202"] {
                 let answer = &operation["responses"][status]["content"]["application/json"];
                 fields(&doc, "Answer", &answer["schema"], &mut text);
             }

@@ -34,6 +34,9 @@ pub(crate) mod deliveries;
 pub(crate) mod dispatch;
 pub(crate) mod drafts;
 pub(crate) mod journal;
+pub(crate) mod letter_care;
+pub(crate) mod letter_model;
+pub(crate) mod letter_steps;
 pub(crate) mod letters;
 mod mail_model;
 pub(crate) mod mails;
@@ -184,6 +187,8 @@ macro_rules! every_law {
             what_is_refused_leaves_no_letter,
             what_goes_out_is_a_letter_where_a_chain_is_in_its_way,
             a_bad_one_among_letters_does_not_harm_the_others,
+        }
+        crate::conformance::laws! { $home, letter_steps:
             letters_are_due_at_their_desks_in_their_order,
             steps_follow_the_machine,
             a_step_of_a_letter_that_changed_is_refused,
@@ -193,6 +198,24 @@ macro_rules! every_law {
             what_can_not_be_sent_is_dead_or_in_the_bin,
             what_was_heard_joins_its_session_at_the_end,
             large_letters_are_kept_whole,
+        }
+        crate::conformance::laws! { $home, letter_care:
+            a_person_throws_away_and_takes_out_again,
+            a_dead_letter_is_tried_again_where_it_failed,
+            a_letter_is_replayed_as_it_came,
+            letters_of_workers_that_are_gone_are_taken_back,
+            letters_that_are_kept_are_taken_back_with_what_is_booked,
+            letters_that_were_away_are_put_back,
+            those_whose_time_is_over_come_first,
+            letters_are_forgotten_by_the_days_of_the_hubs_life,
+            letter_figures_equal_a_recount,
+            letters_are_listed_by_every_filter_and_both_ways,
+            letters_are_listed_from_a_time_on,
+            whoever_is_blocked_is_unwelcome,
+            the_newest_letter_is_told_when_one_waits,
+            a_draft_ends_as_its_letter_does,
+            a_draft_whose_letter_is_part_of_another_ends_with_that,
+            a_wrong_clock_holds_up_no_letter,
         }
         crate::conformance::laws! { $home, people:
             a_contact_is_replaced_and_keeps_its_bindings,

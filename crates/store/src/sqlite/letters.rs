@@ -304,3 +304,6 @@ impl Letters for SqliteStore {
         self.board.letter.subscribe()
     }
 }
+
+#[cfg(test)]
+mod tests;

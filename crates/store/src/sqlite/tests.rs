@@ -10,7 +10,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::conformance::{Home, model};
+use crate::conformance::{Home, letter_model, model};
 use crate::{DispatchOutcome, Shared};
 
 #[async_trait]
@@ -41,6 +41,11 @@ impl Home for Restless {
 #[test]
 fn any_history_is_the_models_history() {
     model::any_history_is_the_models_history(|| Restless(home()));
+}
+
+#[test]
+fn any_history_of_letters_is_the_models_history() {
+    letter_model::any_history_is_the_models_history(|| Restless(home()));
 }
 
 const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);

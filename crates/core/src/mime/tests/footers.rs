@@ -151,8 +151,10 @@ fn quoted_printable_is_continued() {
         assert_eq!(footed(&format!("{head}{text}"), "ü"), format!("{head}{want}"), "{text:?}");
     }
     assert!(matches!(untouched(&format!("{head}a= "), "x"), Untouched::Broken(_)));
-    let long = footed(&format!("{head}a\n"), &"ü".repeat(100));
-    assert!(long.lines().all(|line| line.len() <= 76), "{long}");
+    for letter in ["ü", "x"] {
+        let long = footed(&format!("{head}a\n"), &letter.repeat(100));
+        assert!(long.lines().all(|line| line.len() <= 76), "{long}");
+    }
 }
 
 #[test]
@@ -218,9 +220,9 @@ fn ascii_text_becomes_utf_8_when_the_footer_needs_it() {
              Content-Transfer-Encoding: 8bit\n\nx\n-- \nü\n",
         ),
         (
-            "MIME-Version: 1.0\nContent-Type: text/plain (plain);\n\tCharset = us-ascii\n\
+            "MIME-Version: 1.0\nContent-Type: text/plain (a (b) c);\n\tCharset = us-ascii\n\
              Content-Transfer-Encoding: base64\n\neA==\n",
-            "MIME-Version: 1.0\nContent-Type: text/plain (plain);\n\tCharset = utf-8\n\
+            "MIME-Version: 1.0\nContent-Type: text/plain (a (b) c);\n\tCharset = utf-8\n\
              Content-Transfer-Encoding: base64\n\neAotLSAKw7w=\n",
         ),
         // It has the character, but may not have it in 7 bits.
@@ -250,6 +252,7 @@ fn what_can_not_be_written_leaves_the_mail_alone() {
         ("Content-Type: text/plain; charset=big5", "ß\n", "я"),
         ("Content-Type: text/plain; charset=shift_jis", "ß\n", "①"),
         ("Content-Type: text/plain; charset=iso-2022-jp", "\x1b$BF|\x1b(B\n", "①"),
+        ("Content-Type: text/plain; charset=iso-2022-jp", "\x1b$BF|\x1b(B\n", "ｶﾅ"),
         ("Content-Type: text/plain; charset=utf-16", "x\n", "x"),
         ("Content-Type: text/plain; charset=utf-7", "x\n", "x"),
         ("Content-Type: text/plain; charset=klingon", "x\n", "x"),
@@ -258,6 +261,7 @@ fn what_can_not_be_written_leaves_the_mail_alone() {
         ("Content-Type: text/plain; charset*0=us-; charset*1=ascii", "x\n", "ü"),
         ("Content-Type: text/plain; (or so) charset=utf-8", "ß\n", "ü"),
         ("Content-Transfer-Encoding: x-uuencode", "x\n", "x"),
+        ("Content-Transfer-Encoding: base64;", "eA==\n", "x"),
         ("Content-Type: multipart/mixed; boundary=b", "--b\n\nhi\n--b--\n", "--b"),
         ("Content-Type: multipart/mixed; boundary=b", "--b\n\nhi\n--b--\n", "--b--"),
     ] {
@@ -305,6 +309,8 @@ fn a_mail_without_text_is_left_alone() {
         "Content-Type: text/calendar\n\nx",
         "Content-Type: text/plain\nContent-Disposition: attachment\n\nx",
         "Content-Type: text/plain; name*0*=utf-8''x\n\nx",
+        // RFC 2183: what we do not know is an attachment.
+        "Content-Type: text/plain\nContent-Disposition: form-data\n\nx",
         "Content-Type: message/rfc822\n\nSubject: x\n\nhi",
         "Content-Type: multipart/mixed; boundary=b\n\n--b--\n",
         "Content-Type: multipart/mixed; boundary=b\n\nno parts\n",

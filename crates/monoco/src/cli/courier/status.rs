@@ -24,7 +24,7 @@ pub struct Args {
     watch: bool,
 }
 
-const COURIER: [(&str, &str); 16] = [
+const COURIER: [(&str, &str); 18] = [
     ("status", "status"),
     ("address", "address"),
     ("webhooks", "webhook_address"),
@@ -37,6 +37,8 @@ const COURIER: [(&str, &str); 16] = [
     ("storage detail", "storage.detail"),
     ("mailbox error", "mailbox.error"),
     ("foreign files", "mailbox.foreign_files"),
+    ("letters", "post_office.under_way"),
+    ("post office", "post_office.problems"),
     ("received", "metrics.messages_received"),
     ("sent", "metrics.messages_sent"),
     ("pending", "metrics.messages_pending"),

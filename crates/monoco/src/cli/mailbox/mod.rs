@@ -248,7 +248,7 @@ fn random() -> Result<u64, Failure> {
 }
 
 /// Ids as they were given; `-` stands for those on stdin.
-fn ids(given: Vec<String>) -> Result<Vec<String>, Failure> {
+pub fn ids(given: Vec<String>) -> Result<Vec<String>, Failure> {
     let mut ids = Vec::new();
     for id in given {
         if id != "-" {

@@ -117,7 +117,9 @@ fn show(format: Format, answer: &Value) -> Result<(), Failure> {
             let status = answer.get("status").and_then(Value::as_str).unwrap_or_default();
             let file = answer.get("file").and_then(Value::as_str).unwrap_or_default();
             let told = if status == "waiting" { String::new() } else { format!("{status}\t") };
-            print(&format!("{told}{}", shown(file)))
+            let letter = answer.pointer("/outcome/letter").and_then(Value::as_str);
+            let letter = letter.map(|id| format!("\t{}", shown(id))).unwrap_or_default();
+            print(&format!("{told}{}{letter}", shown(file)))
         }
     }
 }

@@ -1,5 +1,6 @@
-//! What a reload changes in the post office, in words. All of it counts at once.
+//! What a reload changes in the post office, in words. Only the queue waits for a restart.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use monoco_core::letter::{Chain, WorkerName};
@@ -10,12 +11,11 @@ use crate::postoffice::settings::{How, Outside, OwnChains, QueueKind, Settings, 
 
 /// What `new` says differently, without secrets.
 pub fn changes(old: &Settings, new: &Settings) -> Vec<Change> {
-    let mut said = Vec::new();
-    note(&mut said, "queue", &queue(&old.queue), &queue(&new.queue));
+    let (mut waits, mut said) = (Vec::new(), Vec::new());
+    note(&mut waits, "queue", &queue(&old.queue), &queue(&new.queue));
     note(&mut said, "inbound", &list(Some(&old.inbound)), &list(Some(&new.inbound)));
     note(&mut said, "outbound", &list(Some(&old.outbound)), &list(Some(&new.outbound)));
-    let tunnels: std::collections::BTreeSet<_> =
-        old.tunnels.keys().chain(new.tunnels.keys()).collect();
+    let tunnels: BTreeSet<_> = old.tunnels.keys().chain(new.tunnels.keys()).collect();
     let none = OwnChains::default();
     for id in tunnels {
         let old = old.tunnels.get(id).unwrap_or(&none);
@@ -26,7 +26,9 @@ pub fn changes(old: &Settings, new: &Settings) -> Vec<Change> {
         note(&mut said, &format!("outbound of {id}"), &from, &to);
     }
     said.extend(of_workers(old, new));
-    said.into_iter().map(|what| Change { what: format!("pipeline {what}"), live: true }).collect()
+    let change = |what, live| Change { what: format!("pipeline {what}"), live };
+    let waits = waits.into_iter().map(|what| change(what, false));
+    waits.chain(said.into_iter().map(|what| change(what, true))).collect()
 }
 
 fn note(said: &mut Vec<String>, name: &str, old: &impl Display, new: &impl Display) {
@@ -51,8 +53,7 @@ fn list(chain: Option<&Chain>) -> String {
 
 /// Built-in workers that need no settings are always there, named or not.
 fn of_workers(old: &Settings, new: &Settings) -> Vec<String> {
-    let names: std::collections::BTreeSet<_> =
-        old.workers.keys().chain(new.workers.keys()).collect();
+    let names: BTreeSet<_> = old.workers.keys().chain(new.workers.keys()).collect();
     let mut said = Vec::new();
     for name in names {
         let usual = workers::usual(name);

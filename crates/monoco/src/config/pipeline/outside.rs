@@ -17,6 +17,7 @@ use super::super::value::Reader;
 use super::workers::needed;
 use super::{AT, Workers};
 use crate::postoffice::beanstalkd::{Address, Tube};
+use crate::postoffice::queue::TUBE;
 use crate::postoffice::settings::{How, Outside, QueueKind, WhenDown, Worker};
 use crate::postoffice::workers::spam::Spam;
 
@@ -40,7 +41,13 @@ pub fn beanstalkd(
         (None, QueueKind::Store) => BEANSTALKD.parse().expect("the default address is one"),
     };
     let tube = |key: &str, raw: Option<&str>, default: &str| {
-        reader.parsed::<Tube>(&format!("{at}.{key}"), raw.unwrap_or(default))
+        let at = format!("{at}.{key}");
+        match reader.parsed::<Tube>(&at, raw.unwrap_or(default))? {
+            tube if tube.as_str() == TUBE => {
+                Err(BadConfig::at(at, format!("{TUBE} is the dispatcher's own; want another")))
+            }
+            tube => Ok(tube),
+        }
     };
     let results = tube("results", raw.results.as_deref(), RESULTS)?;
     let tube = tube("tube", raw.tube.as_deref(), &format!("monoco.worker.{name}"))?;

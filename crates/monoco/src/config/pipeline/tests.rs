@@ -349,7 +349,7 @@ fn a_reload_says_what_changes() {
     assert_eq!(
         changes(&empty, &full),
         [
-            "pipeline queue: store becomes beanstalkd://127.0.0.1:11300",
+            "pipeline queue: store becomes beanstalkd://127.0.0.1:11300 (after a restart)",
             "pipeline inbound: [block, deliver] becomes [spam, deliver]",
             "pipeline outbound: [send] becomes [subject, merge, trash]",
             "pipeline outbound of ci: as for everybody becomes [tagger, send]",

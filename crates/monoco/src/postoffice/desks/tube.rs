@@ -59,7 +59,7 @@ pub struct Flights {
 /// One of them.
 #[derive(Clone, Copy)]
 struct Flight {
-    /// Its job; `None`: put by an earlier courier.
+    /// Its job; `None`: put by an earlier courier, or being put.
     job: Option<JobId>,
     since: Instant,
     until: Timestamp,
@@ -86,7 +86,14 @@ impl TubeDesk {
         let mut down = Down::default();
         // Those of an earlier courier are looked after like those of an earlier connection.
         let mut unsure = true;
+        let mut asked = Instant::now();
         while !stop.is_cancelled() {
+            // A connection is made when something is asked. Nothing may be to ask for as
+            // long as all letters are away, and they would be missed only when they are late.
+            if asked.elapsed() >= POLL && !self.flights.all().is_empty() {
+                asked = Instant::now();
+                let _ = self.client.stats().await;
+            }
             if unsure || connections.has_changed().unwrap_or_default() {
                 connections.mark_unchanged();
                 unsure = self.look_after().await.is_err();
@@ -114,8 +121,9 @@ impl TubeDesk {
     /// Puts letters that are due into the tube. Says whether the beanstalkd took them;
     /// nothing when there were none.
     async fn send(&self, up: bool) -> Result<Option<bool>, StoreError> {
-        let most = if up { self.outside.at_once } else { 1 };
-        let free = most.saturating_sub(self.flights.all().len());
+        let free = self.outside.at_once.saturating_sub(self.flights.all().len());
+        // One that was down is asked with a single letter, whatever else is still away.
+        let free = if up { free } else { free.min(1) };
         if free == 0 {
             return Ok(None);
         }
@@ -148,6 +156,10 @@ impl TubeDesk {
     }
 
     async fn put(&self, row: &LetterRow) -> Result<JobId, BeanError> {
+        // Before it is there: the answer may be on record before we know of the job.
+        let until = self.dispatcher.center().now() + self.outside.timeout;
+        let flight = Flight { job: None, since: Instant::now(), until };
+        self.flights.all().insert(row.id, flight);
         let body = desk::to_worker(row).into_bytes();
         let ttr = self.outside.timeout + GRACE;
         let job = Put { body, priority: 1024, delay: Duration::ZERO, ttr };
@@ -156,11 +168,14 @@ impl TubeDesk {
 
     /// Notes where a letter is, or deals with it when it could not be put.
     async fn was_put(&self, row: LetterRow, put: Result<JobId, BeanError>) -> bool {
+        if put.is_err() {
+            self.flights.all().remove(&row.id);
+        }
         match put {
             Ok(job) => {
-                let until = self.dispatcher.center().now() + self.outside.timeout;
-                let flight = Flight { job: Some(job), since: Instant::now(), until };
-                self.flights.all().insert(row.id, flight);
+                if let Some(flight) = self.flights.all().get_mut(&row.id) {
+                    flight.job = Some(job);
+                }
                 true
             }
             Err(error @ BeanError::TooBig { .. }) => {
@@ -188,6 +203,7 @@ impl TubeDesk {
         let stats = self.client.stats().await?;
         let away = center.store().away_letters(&self.name, self.outside.at_once).await;
         let away = away.map_err(|error| BeanError::Down(error.to_string()))?;
+        let ids: Vec<_> = away.iter().map(|row| row.id).collect();
         let mut lost = Vec::new();
         for row in away {
             let known = self.flights.all().get(&row.id).copied();
@@ -205,15 +221,25 @@ impl TubeDesk {
                 lost.push(row);
             }
         }
-        if lost.is_empty() {
-            return Ok(());
+        if !lost.is_empty() {
+            tracing::info!(worker = %self.name, letters = lost.len(), "lost letters are put again");
         }
-        tracing::info!(worker = %self.name, letters = lost.len(), "lost letters are put again");
         let puts = join_all(lost.iter().map(|row| self.put(row))).await;
         for (row, put) in lost.into_iter().zip(puts) {
             self.was_put(row, put).await;
         }
+        self.land_answered(ids).await;
         Ok(())
+    }
+
+    /// Forgets flights of letters that were answered while somebody looked after them.
+    async fn land_answered(&self, ids: Vec<LetterId>) {
+        for id in ids {
+            let row = self.dispatcher.center().store().letter(id).await;
+            if row.is_ok_and(|row| row.journey.standing.name() != LetterState::Away) {
+                self.flights.land(id);
+            }
+        }
     }
 
     /// Whether a job is still there and is that letter's. Numbers are given anew by a
@@ -305,7 +331,7 @@ impl Results {
             return;
         }
         let rows = join_all(jobs.iter().map(|job| self.asked(job))).await;
-        let mut answers = Vec::new();
+        let (mut answers, mut landing) = (Vec::new(), Vec::new());
         let mut done = true;
         for (job, row) in jobs.iter().zip(rows) {
             let row = match row {
@@ -322,14 +348,17 @@ impl Results {
             else {
                 continue;
             };
-            let took = flights.land(row.id).map_or(Duration::ZERO, |flight| flight.since.elapsed());
+            let flight = flights.all().get(&row.id).copied();
+            let took = flight.map_or(Duration::ZERO, |flight| flight.since.elapsed());
             let figures = self.dispatcher.figures();
             match desk::read(&job.body, &row, name, outside) {
                 Ok(opinion) => {
                     figures.said(name, opinion.verdict, took);
+                    landing.push((Arc::clone(flights), row.id));
                     answers.push((name.clone(), row, opinion));
                 }
                 Err(why) => {
+                    flights.land(row.id);
                     figures.failed(name, took);
                     done &= desk::failed(&self.dispatcher, name, outside, row, &why).await;
                 }
@@ -337,6 +366,10 @@ impl Results {
         }
         if !answers.is_empty() {
             done &= desk::said(&self.dispatcher, answers).await;
+        }
+        // Not before it is on record: whoever looks after letters would take it for lost.
+        for (flights, id) in landing {
+            flights.land(id);
         }
         let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
         // One that stays comes again, and finds its letter answered.

@@ -110,14 +110,11 @@ fn dead() -> Standing {
 fn look(chain: &str, row: &LetterRow) -> (String, bool, bool) {
     let letter = row.source.letter().unwrap();
     let fate = walk(&office(chain), row, letter, None, NOW);
-    let verdicts: Vec<_> = fate
-        .verdicts
-        .iter()
-        .map(|passed| format!("{}={}", passed.worker, passed.result.as_str()))
-        .collect();
-    let at = fate.at_worker.as_ref().map(|worker| format!(" at {worker}")).unwrap_or_default();
-    let told = format!("{} {}{at}", fate.state.as_str(), verdicts.join(" "));
-    (told.trim().to_owned(), fate.differs(row), fate.frees(row))
+    let mut told = vec![fate.state.as_str().to_owned()];
+    let said = |passed: &Passed| format!("{}={}", passed.worker, passed.result.as_str());
+    told.extend(fate.verdicts.iter().map(said));
+    told.extend(fate.at_worker.as_ref().map(|worker| format!("at {worker}")));
+    (told.join(" "), fate.differs(row), fate.frees(row))
 }
 
 #[test]

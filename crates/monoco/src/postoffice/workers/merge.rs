@@ -5,7 +5,7 @@
 
 use monoco_core::letter::{Letter, LetterId, MAX_DATA, MAX_EXTRA, OURS, content_type};
 use monoco_core::mime;
-use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::object::{MAX_OBJECT, ObjId, ObjKind};
 use serde_json::{Map, Value, json};
 
 /// Longest key that is kept as it is, in bytes. A longer one is its hash.
@@ -23,6 +23,9 @@ const PER_MAIL: usize = 128;
 /// Most bytes that a digest has beyond its mails and what it takes of the first one's
 /// header: its own fields, and a subject that is encoded.
 const PER_DIGEST: usize = 8 << 10;
+
+/// Room that is left in a message for what else it has, and for a footer.
+const BESIDE_TEXT: usize = 128 << 10;
 
 /// What letters that may become one have in common: sender, recipients in any order,
 /// tunnel, content type, and `extra.merge_key`, which keeps apart what would be one.
@@ -46,7 +49,7 @@ pub fn key(letter: &Letter) -> String {
 }
 
 /// How many of these letters, from the start, may become one: as many as stay within
-/// what a letter may have, and one at least.
+/// what a letter may have, and what it becomes; and one at least.
 pub fn fits(letters: &[(LetterId, &Letter)]) -> usize {
     let Some((_, first)) = letters.first() else { return 0 };
     let mail = first.is_mail();
@@ -61,7 +64,7 @@ pub fn fits(letters: &[(LetterId, &Letter)]) -> usize {
         data.bytes += if mail { PER_MAIL } else { BETWEEN.len() };
         let merged = letter.extra.get("merged").map_or(0, |ids| ids.to_string().len());
         extra += id.to_string().len() + r#""","#.len() + merged;
-        if data.total() > MAX_DATA || extra > MAX_EXTRA {
+        if data.total() > MAX_DATA || extra > MAX_EXTRA || !data.fits_message_of(first) {
             break;
         }
         count += 1;
@@ -141,6 +144,8 @@ struct Size {
     /// Bytes that take two when one of the mails is not UTF-8: all travel as Latin-1 then.
     wide: usize,
     latin: bool,
+    /// Bytes that JSON adds.
+    escapes: usize,
 }
 
 impl Size {
@@ -149,10 +154,23 @@ impl Size {
         self.bytes += bytes.len();
         self.wide += bytes.iter().filter(|byte| !byte.is_ascii()).count();
         self.latin |= letter.extra("charset").is_some();
+        let json = serde_json::to_string(&letter.data).map_or(usize::MAX, |json| json.len());
+        self.escapes += json - letter.data.len();
     }
 
     fn total(&self) -> usize {
         self.bytes + if self.latin { self.wide } else { 0 }
+    }
+
+    /// Whether it can be the text of a message. A mail that was handed in need not: if
+    /// it is large, it goes beside its message.
+    fn fits_message_of(&self, first: &Letter) -> bool {
+        if first.is_mail() && !first.extra.contains_key("msg_id") {
+            return true;
+        }
+        // An address takes more room as a DID.
+        let to: usize = first.to.iter().map(|to| 3 * to.len() + 100).sum();
+        self.total() + self.escapes + to + BESIDE_TEXT <= MAX_OBJECT
     }
 }
 

@@ -212,9 +212,21 @@ impl SqliteStore {
         object: Option<(ObjId, Option<Vec<u8>>)>,
     ) -> Result<MsgObject, StoreError> {
         let (id, body) = object.ok_or_else(|| damaged("it has no object".to_owned()))?;
-        let text = self.utf8(id, body).await?;
+        let body = match body {
+            Some(body) => body,
+            None => self.blob(id).await.map_err(|error| match error {
+                StoreError::Missing { .. } => damaged(format!("the file of {id} is gone")),
+                other => other,
+            })?,
+        };
+        let value = serde_json::from_slice(&body).map_err(|error| damaged(error.to_string()))?;
         // It was small enough when it came.
-        let msg = MsgObject::seal_up_to(parsed(&text)?, usize::MAX);
-        msg.map_err(|error| damaged(error.to_string()))
+        let msg =
+            MsgObject::seal_up_to(value, usize::MAX).map_err(|error| damaged(error.to_string()))?;
+        // Sealing names it anew: what was hashed is what is stored.
+        if msg.id() == id {
+            return Ok(msg);
+        }
+        Err(damaged(format!("{id} has another hash")))
     }
 }

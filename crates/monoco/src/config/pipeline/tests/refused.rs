@@ -292,6 +292,14 @@ fn workers_outside_that_make_no_sense_say_why() {
             "kind: beanstalkd, tube: monoco.results",
             ".tube: monoco.results is where w answers; want another",
         ),
+        (
+            "kind: beanstalkd, tube: monoco.letters",
+            ".tube: monoco.letters is the dispatcher's own; want another",
+        ),
+        (
+            "kind: beanstalkd, results: monoco.letters",
+            ".results: monoco.letters is the dispatcher's own; want another",
+        ),
     ] {
         let said = bad(&format!("workers: {{w: {{{keys}}}}}"));
         assert_eq!(said, format!("courier.pipeline.workers.w{wanted}"), "{keys}");

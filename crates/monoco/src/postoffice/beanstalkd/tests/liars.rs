@@ -1,9 +1,10 @@
 //! Servers that are none: they answer rubbish, half, too much, late or not at all.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use super::load::for_a_while;
 use super::*;
 
 /// Says the same to everybody, once something was asked, and then waits or closes.
@@ -134,6 +135,42 @@ async fn a_tube_that_cannot_be_used_or_watched_ends_the_connection() {
 async fn statistics_without_figures_are_none() {
     let liar = Liar::start(b"OK 4\r\n---\n\r\n", false).await;
     assert!(down(liar.client().stats().await).contains("without"));
+}
+
+/// Answers each line as the table says, one connection only. A real server can't be made
+/// to take a job back at a given moment: 1.12 may forget the time of one that is held.
+async fn play(listener: TcpListener, table: &[(&str, &str)]) {
+    let (stream, _) = listener.accept().await.unwrap();
+    let (from, mut to) = stream.into_split();
+    let mut lines = BufReader::new(from).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let answer = table.iter().find(|(asked, _)| *asked == line).map(|(_, answer)| *answer);
+        to.write_all(answer.unwrap_or_else(|| panic!("{line}")).as_bytes()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_ran_out_while_nobody_asked_is_not_handed_out() {
+    for (touched, handed_out) in [("TOUCHED\r\n", true), ("NOT_FOUND\r\n", false)] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let table = [
+            ("reserve-with-timeout 1", "RESERVED 7 1\r\nx\r\n"),
+            ("touch 7", touched),
+            ("reserve-with-timeout 0", "TIMED_OUT\r\n"),
+        ];
+        let address = Address { host: "127.0.0.1".to_owned(), port };
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let mut taker = Taker::new(address, Vec::new(), &tasks, stop);
+        let taking = async {
+            assert!(for_a_while(1, taker.reserve(seconds(1))).await.is_none());
+            let job = taker.reserve(seconds(0)).await.unwrap();
+            drop(taker);
+            job
+        };
+        let (job, ()) = tokio::join!(taking, play(listener, &table));
+        assert_eq!(job.is_some(), handed_out, "{touched}");
+    }
 }
 
 #[tokio::test]

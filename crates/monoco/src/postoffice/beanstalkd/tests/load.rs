@@ -25,7 +25,7 @@ impl Dice {
 }
 
 /// Polls a call so many times and then drops it, even if its answer has just come.
-async fn for_a_while<T>(polls: u64, call: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn for_a_while<T>(polls: u64, call: impl Future<Output = T>) -> Option<T> {
     let mut call = pin!(call);
     let mut left = polls;
     poll_fn(|context| {
@@ -172,19 +172,6 @@ async fn a_job_for_a_call_that_was_dropped_goes_to_the_next() {
     assert_eq!((stats.state.as_str(), stats.reserves), ("reserved", 1));
     taker.delete(&[id]).await.unwrap();
     assert_eq!(client.peek(id).await, Ok(None));
-}
-
-#[tokio::test]
-async fn a_job_that_ran_out_while_nobody_asked_is_not_handed_out() {
-    let server = Beanstalkd::start(&[]);
-    let (client, tube) = (server.client(), tube("a"));
-    let (mut taker, mut other) = (server.taker(&[&tube]), server.taker(&[&tube]));
-    give_up_while_waiting(&mut taker, &client, &tube).await;
-    let id = client.put(&tube, Put { ttr: seconds(1), ..put("x") }).await.unwrap();
-    let job = other.reserve(seconds(5)).await.unwrap().unwrap();
-    assert_eq!(job.id, id, "the server gave it to somebody else");
-    other.delete(&[id]).await.unwrap();
-    assert_eq!(taker.reserve(seconds(0)).await, Ok(None));
 }
 
 #[tokio::test]

@@ -72,7 +72,9 @@ async fn a_binlog_brings_back_what_was_there() {
     taker.delete(&[first[0].id, first[1].id]).await.unwrap();
     server.restart(&["-b", dir.path().to_str().unwrap(), "-f0"]);
     let mut found = Vec::new();
+    let end = Instant::now() + SOON;
     while found.len() < 8 {
+        assert!(Instant::now() < end, "{} came back", found.len());
         found.extend(once_up(async || taker.reserve_some(20, seconds(1)).await).await);
     }
     let mut again: Vec<_> = found.iter().map(|job| job.id).collect();

@@ -1,6 +1,6 @@
 //! Which letters become one, and what that one has of each.
 
-use monoco_core::letter::{Direction, RFC822};
+use monoco_core::letter::{Direction, RFC822, Sealing, posted};
 use monoco_core::object::MsgObject;
 use proptest::prelude::*;
 
@@ -134,7 +134,8 @@ fn texts_follow_each_other() {
 
 #[test]
 fn a_letter_is_no_other_letters_message() {
-    let other = json!({"subject": "x", "msg_id": "cymsg:2", "kind": "chat", "external_id": "7"});
+    let other = json!({"subject": "x", "msg_id": "cymsg:2", "kind": "chat", "external_id": "7",
+                       "charset": "latin-1"});
     let letters = [letter("one", json!({})), letter("two", other)];
     let merged = json!({"content_type": "text/markdown", "merged": ["ltr_2_00000abc"]});
     assert_eq!(Value::from(join(&numbered(&letters)).extra), merged);
@@ -194,16 +195,55 @@ fn no_subject_breaks_a_digest() {
 
 #[test]
 fn as_many_as_have_room() {
-    let third = "x".repeat(MAX_DATA / 3);
-    let letters = [(); 4].map(|()| letter(&third, json!({})));
-    assert_eq!(fits(&numbered(&letters)), 2, "two breaks between three are too much");
-    let large = letter(&"x".repeat(MAX_DATA), json!({}));
+    let mail_of = |size: usize| mail(&[&b"Subject: x\n\n"[..], &vec![b'x'; size]].concat());
+    let letters = [(); 4].map(|()| mail_of(MAX_DATA / 3));
+    assert_eq!(fits(&numbered(&letters)), 2, "a digest is more than its mails");
+    let large = mail_of(MAX_DATA - 20);
     assert_eq!(fits(&numbered(&[large.clone(), large])), 1);
     let known = letter("x", json!({"known": "x".repeat(MAX_EXTRA - 200)}));
     let letters = vec![known; 50];
     let fit = fits(&numbered(&letters));
     assert!((2..10).contains(&fit), "{fit}");
     assert!(size(&join(&numbered(&letters[..fit])).extra) <= MAX_EXTRA);
+}
+
+#[test]
+fn what_is_joined_can_still_be_sent() {
+    let tunnel = "work-mail".parse().unwrap();
+    let at = monoco_core::time::Timestamp::from_ms(0);
+    let sealing = Sealing { id: id(1), at, tunnel: Some(&tunnel), bytes: None };
+    for text in ["x".repeat(50_000), "\n\u{1}".repeat(20_000), "€".repeat(20_000)] {
+        let mut letters = vec![letter(&text, json!({})); 100];
+        for letter in &mut letters {
+            letter.to = (0..300).map(|n| format!("a.b.{n}@sub.example.com")).collect();
+        }
+        let fit = fits(&numbered(&letters));
+        assert!((4..50).contains(&fit), "{fit}");
+        let joined = join(&numbered(&letters[..fit]));
+        assert!(posted(&joined, sealing).is_ok(), "{fit}");
+        assert!(posted(&join(&numbered(&letters)), sealing).is_err());
+    }
+    // A mail of a message is in it, one that was handed in need not be.
+    let mut letters = vec![mail(&[&b"Subject: x\n\n"[..], &[b'x'; 300_000]].concat()); 5];
+    assert_eq!(fits(&numbered(&letters)), 5);
+    letters[0].extra.insert("msg_id".to_owned(), json!("cymsg:1"));
+    assert_eq!(fits(&numbered(&letters)), 3);
+}
+
+#[test]
+fn what_others_know_is_kept_as_long_as_there_is_room() {
+    let knows = |key: &str| letter("x", json!({key: "x".repeat(MAX_EXTRA / 2 - 100)}));
+    let mut letters = [knows("a"), knows("b"), knows("c"), letter("x", json!({"d": 1}))];
+    for letter in &mut letters {
+        letter.rest = letter.extra.clone();
+    }
+    let joined = join(&numbered(&letters));
+    for map in [&joined.extra, &joined.rest] {
+        let has: Vec<_> =
+            ["a", "b", "c", "d"].iter().filter(|key| map.contains_key(**key)).collect();
+        assert_eq!(has, [&"a", &"b", &"d"], "c has no room");
+        assert!(size(map) <= MAX_EXTRA);
+    }
 }
 
 #[test]

@@ -182,6 +182,7 @@ fn rules_that_are_none() {
         ("a\nb", 1.0, "text", "x", "its name"),
         (long.as_str(), 1.0, "text", "x", "its name"),
         ("casino", 0.0, "text", "x", "rule casino: score"),
+        ("casino", 1.2345, "text", "x", "rule casino: score"),
         ("casino", 0.0001, "text", "x", "rule casino: score"),
         ("casino", f64::NAN, "text", "x", "rule casino: score"),
         ("casino", f64::INFINITY, "text", "x", "rule casino: score"),

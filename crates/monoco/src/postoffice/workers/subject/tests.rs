@@ -175,6 +175,8 @@ fn nobody_gets_a_header_in() {
         assert!(mime::subject(&after).unwrap().contains("Bcc: victim@example.com"));
         assert!(after.ends_with(b"\r\n\r\nhi"));
     }
+    let after = work("{subject}!", &chat(Some("a\0b\u{1b}[31mc\u{85}\u{2028}d"))).unwrap();
+    assert_eq!(after, "a b [31mc d!");
     let after = work("{subject}!", &chat(Some(attack))).unwrap();
     assert_eq!(after, "x Bcc: victim@example.com <script>!");
 }

@@ -1,0 +1,75 @@
+//! Five workers of our own, durable in and out, beside a bare durable dispatch.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::common::Result;
+use crate::common::drive::{Bounds, drive, median};
+use crate::common::figures::thousands;
+use crate::common::http::Conn;
+use crate::common::running::{Running, refused};
+use crate::letters::{SIZE, write_message};
+use crate::office::{Office, TUNNEL, workers};
+use crate::plan::{PRODUCERS, Plan};
+use crate::report::{Report, ratio};
+
+/// The chain.
+pub const CHAIN: [&str; 5] = ["spam", "subject", "footer", "limit", "send"];
+
+/// How much longer than a dispatch a letter may take.
+const WANTED: &str = "≤ 2";
+
+/// Measures both, turn by turn.
+pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
+    let pipeline = json!({"outbound": CHAIN, "workers": workers()});
+    let (mut bare, mut through) = (Vec::new(), Vec::new());
+    for producers in PRODUCERS {
+        let (mut dispatches, mut letters) = (Vec::new(), Vec::new());
+        // They take turns, so that a slow minute of the disk hits both.
+        for round in 1..=plan.repeats {
+            dispatches.push(dispatch(plan, producers)?);
+            letters.push(Office::open(&plan.dir, &pipeline, &[TUNNEL])?.rate(plan, producers)?);
+            eprintln!(
+                "{producers} producers, round {round}: dispatch {:.0?}/s, letters {:.0?}/s",
+                dispatches.last(),
+                letters.last()
+            );
+        }
+        bare.push(median(dispatches).unwrap_or_default());
+        through.push(median(letters).unwrap_or_default());
+    }
+    report.heading("five workers of our own", &report.producers());
+    report.row("bare dispatch, messages/s", "", bare.iter().copied().map(thousands));
+    let name = format!("{}, letters/s", CHAIN.join(", "));
+    report.row(&name, "", through.iter().copied().map(thousands));
+    let times = bare.iter().zip(&through).map(|(bare, through)| ratio(bare / through));
+    report.row("time of a letter ÷ time of a dispatch", WANTED, times);
+    Ok(())
+}
+
+/// Messages per second, dispatched one by one to a courier without chains.
+fn dispatch(plan: &Plan, producers: usize) -> Result<f64> {
+    let courier = Running::start(TempDir::new_in(&plan.dir)?)?;
+    dispatched(&courier, producers, plan.warming())?;
+    let (messages, took) = dispatched(&courier, producers, plan.counting())?;
+    Ok(messages as f64 / took.as_secs_f64())
+}
+
+fn dispatched(courier: &Running, producers: usize, bounds: Bounds) -> Result<(u64, Duration)> {
+    let first = &OnceLock::new();
+    let seen = drive(producers, bounds, |producer| {
+        let mut conn = Conn::open(courier.addr, &courier.token, "application/json")?;
+        let mut body = Vec::new();
+        Ok(move || {
+            body.clear();
+            write_message(&mut body, SIZE, producer);
+            first.get_or_init(Instant::now);
+            let (status, answer) = conn.post("/api/v1/dispatch", &body)?;
+            if status == 200 { Ok(1) } else { Err(refused(status, answer)) }
+        })
+    })?;
+    Ok((seen.messages, first.get().ok_or("nothing was dispatched")?.elapsed()))
+}

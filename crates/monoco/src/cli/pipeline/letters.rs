@@ -1,0 +1,247 @@
+//! `monoco pipeline letters`, `show`, `retry` and `trash`: letters one by one.
+
+use serde_json::{Value, json};
+
+use super::said;
+use crate::cli::client::{Client, query, segment};
+use crate::cli::failure::Failure;
+use crate::cli::mailbox::ids as given;
+use crate::cli::output::{self, Format, print, shown_lines};
+use crate::cli::{Context, since};
+use crate::clock::wall_now;
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// Only these states, separated by commas: waiting, away, done, merged, trashed, dead
+    #[arg(long)]
+    state: Option<String>,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Which letters.
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// Only those at this worker, or kept by it
+    #[arg(long)]
+    worker: Option<String>,
+    /// inbound or outbound
+    #[arg(long)]
+    direction: Option<String>,
+    /// Only those of this tunnel
+    #[arg(long)]
+    tunnel: Option<String>,
+    /// Only those that came since then: 2h, 7d, 2026-02-06, or RFC 3339
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Most letters to show
+    #[arg(long, allow_negative_numbers = true)]
+    limit: Option<i64>,
+    /// Where the last page ended
+    #[arg(long)]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ShowArgs {
+    /// The letter
+    id: String,
+    /// Show what it says, as workers see it
+    #[arg(long)]
+    data: bool,
+    /// Show it as it came, when workers changed it
+    #[arg(long)]
+    original: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct TrashArgs {
+    #[command(subcommand)]
+    command: Option<TrashCommand>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum TrashCommand {
+    /// List what is in the bin, the newest first
+    ///
+    /// Example: monoco pipeline trash list --since 7d
+    List(#[command(flatten)] Which),
+    /// Take letters out of the bin
+    ///
+    /// They go on to whoever comes after the worker that threw them away. Example:
+    /// monoco pipeline trash list --format id | monoco pipeline trash restore -
+    Restore {
+        /// Letters; - reads their ids from stdin
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+    /// Throw letters away that are under way or dead
+    ///
+    /// Example: monoco pipeline trash put ltr_7_00000abc --reason 'sent by mistake'
+    Put {
+        /// Letters; - reads their ids from stdin
+        #[arg(required = true)]
+        ids: Vec<String>,
+        /// Why, for whoever looks into the bin
+        #[arg(long)]
+        reason: Option<String>,
+    },
+}
+
+const LETTERS: [(&str, &str); 9] = [
+    ("letter", "id"),
+    ("direction", "direction"),
+    ("state", "state"),
+    ("worker", "worker"),
+    ("from", "from"),
+    ("to", "to"),
+    ("subject", "subject"),
+    ("verdicts", "said"),
+    ("came", "created_at"),
+];
+
+const BIN: [(&str, &str); 6] = [
+    ("letter", "id"),
+    ("direction", "direction"),
+    ("from", "from"),
+    ("subject", "subject"),
+    ("why", "failure"),
+    ("came", "created_at"),
+];
+
+const LETTER: [(&str, &str); 19] = [
+    ("letter", "id"),
+    ("state", "state"),
+    ("worker", "worker"),
+    ("due", "due_at"),
+    ("until", "until"),
+    ("attempts", "attempts"),
+    ("failure", "failure"),
+    ("direction", "direction"),
+    ("tunnel", "tunnel"),
+    ("source", "source"),
+    ("from", "from"),
+    ("to", "to"),
+    ("recipients", "recipients"),
+    ("subject", "subject"),
+    ("size", "size"),
+    ("became", "became"),
+    ("merged into", "merged_into"),
+    ("merged", "merged"),
+    ("came", "created_at"),
+];
+
+const MOVED: [(&str, &str); 3] = [("letter", "id"), ("now", "state"), ("worker", "worker")];
+
+pub async fn list(context: &Context, args: ListArgs) -> Result<(), Failure> {
+    let answer = letters(context, args.state, args.which).await?;
+    output::list(context.format, &answer, "letters", &LETTERS)
+}
+
+async fn letters(context: &Context, state: Option<String>, which: Which) -> Result<Value, Failure> {
+    let since = which.since.map(|text| since::parse(&text, wall_now())).transpose()?;
+    let query = query(&[
+        ("state", state),
+        ("worker", which.worker),
+        ("direction", which.direction),
+        ("tunnel", which.tunnel),
+        ("since", since.map(|time| time.rfc3339())),
+        ("limit", which.limit.map(|limit| limit.to_string())),
+        ("cursor", which.cursor),
+    ]);
+    let mut answer = context.client()?.get(&format!("/api/v1/letters{query}")).await?;
+    if context.format != Format::Json {
+        for letter in answer["letters"].as_array_mut().into_iter().flatten() {
+            letter["said"] = said(&letter["verdicts"]).into();
+        }
+    }
+    Ok(answer)
+}
+
+pub async fn show(context: &Context, args: ShowArgs) -> Result<(), Failure> {
+    let asked = query(&[("original", args.original.then(|| "true".to_owned()))]);
+    let path = format!("/api/v1/letters/{}{asked}", segment(&args.id));
+    let answer = context.client()?.get(&path).await?;
+    let format = context.format;
+    output::one(format, &answer, "id", &LETTER)?;
+    if format != Format::Table {
+        return Ok(());
+    }
+    if answer["verdicts"].as_array().is_some_and(|said| !said.is_empty()) {
+        print("")?;
+        let columns = [("worker", "worker"), ("said", "result"), ("when", "at"), ("why", "note")];
+        output::list(format, &answer, "verdicts", &columns)?;
+    }
+    if args.data {
+        text(&answer["letter"])?;
+    }
+    match &answer["original"] {
+        Value::Null if args.original => {
+            output::note("workers left it as it came");
+            if args.data { Ok(()) } else { text(&answer["letter"]) }
+        }
+        Value::Null => Ok(()),
+        original => {
+            print("\nas it came:")?;
+            text(original)
+        }
+    }
+}
+
+/// What a letter says.
+fn text(letter: &Value) -> Result<(), Failure> {
+    print(&format!("\n{}", shown_lines(letter["data"].as_str().unwrap_or_default())))
+}
+
+pub async fn retry(context: &Context, ids: Vec<String>) -> Result<(), Failure> {
+    change(context, ids, "retry", &json!({})).await
+}
+
+pub async fn trash(context: &Context, args: TrashArgs) -> Result<(), Failure> {
+    let everything = Which {
+        worker: None,
+        direction: None,
+        tunnel: None,
+        since: None,
+        limit: None,
+        cursor: None,
+    };
+    match args.command.unwrap_or(TrashCommand::List(everything)) {
+        TrashCommand::List(which) => {
+            let answer = letters(context, Some("TRASHED".to_owned()), which).await?;
+            output::list(context.format, &answer, "letters", &BIN)
+        }
+        TrashCommand::Restore { ids } => change(context, ids, "restore", &json!({})).await,
+        TrashCommand::Put { ids, reason } => {
+            let body = match reason {
+                Some(reason) => json!({ "reason": reason }),
+                None => json!({}),
+            };
+            change(context, ids, "trash", &body).await
+        }
+    }
+}
+
+/// Moves some letters. One that can't be moved does not keep the others from it.
+async fn change(
+    context: &Context,
+    ids: Vec<String>,
+    verb: &str,
+    body: &Value,
+) -> Result<(), Failure> {
+    let client: Client = context.client()?;
+    let (mut moved, mut failed) = (Vec::new(), None);
+    for id in given(ids)? {
+        match client.post(&format!("/api/v1/letters/{}/{verb}", segment(&id)), body).await {
+            Ok(letter) => moved.push(letter),
+            Err(failure) => {
+                let message = format!("{id}: {}", failure.message);
+                failed = failed.or(Some(Failure { message, ..failure }));
+            }
+        }
+    }
+    if !moved.is_empty() || failed.is_none() {
+        output::list(context.format, &json!({ "letters": moved }), "letters", &MOVED)?;
+    }
+    failed.map_or(Ok(()), Err)
+}

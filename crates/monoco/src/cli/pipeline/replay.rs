@@ -1,0 +1,124 @@
+//! `monoco pipeline replay`: what the chains as they are now would make of letters.
+
+use std::io::{IsTerminal, Write};
+
+use serde_json::{Value, json};
+
+use super::said;
+use crate::cli::failure::Failure;
+use crate::cli::output::{self, Format, print, shown};
+use crate::cli::{Context, since};
+use crate::clock::wall_now;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Letters that came since then: 2h, 7d, 2026-02-06, or RFC 3339
+    #[arg(long, value_name = "TIME")]
+    since: String,
+    /// inbound or outbound
+    #[arg(long)]
+    direction: Option<String>,
+    /// Only those of this tunnel
+    #[arg(long)]
+    tunnel: Option<String>,
+    /// Only show what would differ
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Found {
+    looked: u64,
+    differ: usize,
+    moved: usize,
+    /// All of them, for JSON.
+    letters: Vec<Value>,
+}
+
+pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    let client = context.client()?;
+    let since = since::parse(&args.since, wall_now())?.rfc3339();
+    let mut ask = json!({
+        "since": since, "direction": args.direction, "tunnel": args.tunnel,
+        "dry_run": args.dry_run,
+    });
+    let mut found = Found::default();
+    let counted = std::io::stderr().is_terminal();
+    loop {
+        let answer = client.post("/api/v1/pipeline/replay", &ask).await?;
+        found.looked += answer["looked"].as_u64().unwrap_or(0);
+        clear(counted);
+        for letter in answer["differ"].as_array().into_iter().flatten() {
+            found.add(context.format, letter)?;
+        }
+        if counted {
+            let Found { looked, differ, .. } = &found;
+            // It is only for whoever waits.
+            let _ = write!(std::io::stderr(), "{looked} letters looked at, {differ} differ ");
+        }
+        if answer["next_cursor"].is_null() {
+            break;
+        }
+        ask["cursor"] = answer["next_cursor"].clone();
+        ask["until"] = answer["until"].clone();
+    }
+    clear(counted);
+    found.end(context.format, args.dry_run)
+}
+
+/// Takes the line away that says how far it is.
+fn clear(counted: bool) {
+    if counted {
+        let _ = write!(std::io::stderr(), "\r\u{1b}[K");
+    }
+}
+
+impl Found {
+    fn add(&mut self, format: Format, letter: &Value) -> Result<(), Failure> {
+        self.differ += 1;
+        self.moved += usize::from(letter["moved"] == true);
+        let id = shown(letter["id"].as_str().unwrap_or_default());
+        match format {
+            Format::Json => {
+                self.letters.push(letter.clone());
+                Ok(())
+            }
+            Format::Id => print(&id),
+            Format::Compact | Format::Table => {
+                let again = if letter["moved"] == true { "run again" } else { "" };
+                let line = [id, fate(&letter["was"]), fate(&letter["would"]), again.to_owned()];
+                if format == Format::Compact {
+                    return print(&line.join("\t"));
+                }
+                let [id, was, would, again] = line;
+                print(format!("{id}  {was}  ->  {would}  {again}").trim_end())
+            }
+        }
+    }
+
+    fn end(self, format: Format, dry_run: bool) -> Result<(), Failure> {
+        let Self { looked, differ, moved, letters } = self;
+        if format == Format::Json {
+            let answer = json!({"looked": looked, "differ": letters, "moved": moved});
+            return print(&output::json(&answer));
+        }
+        let end = if dry_run { String::new() } else { format!(", {moved} run again") };
+        output::note(&format!("{looked} letters looked at, {differ} would differ{end}"));
+        Ok(())
+    }
+}
+
+/// How a letter fares, in few words.
+fn fate(fate: &Value) -> String {
+    let state = fate["state"].as_str().unwrap_or("?");
+    let mut words = vec![state.to_owned()];
+    let verdicts = said(&fate["verdicts"]);
+    if !verdicts.is_empty() {
+        words.push(format!("({verdicts})"));
+    }
+    if let Some(worker) = fate["at_worker"].as_str() {
+        words.push(format!("at {worker}"));
+    }
+    shown(&words.join(" "))
+}

@@ -1,0 +1,308 @@
+//! `kill -9` at every step of the way of a letter, power cuts, and a full disk.
+//!
+//! Who was told 202 has nothing more to do: the letter comes to its end, once. Who was told
+//! nothing hands it in again under the same key, and there is one letter all the same.
+//! How a sweep works is in `sweeps.rs`; `MONOCO_POINTS=1000` takes every call here, too.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::acks::{Dice, Tracer, long, say, times};
+use crate::clerk::{Clerk, PASSES};
+use crate::crash::{killing, signal};
+use crate::faults::{Disk, one_large_file, tool};
+use crate::office::mail_through;
+use crate::sweeps::{Call, points};
+
+/// Writes of the store, its syncs, and answers.
+const CALLS: [Call; 3] = [("pwrite64", None), ("fsync", None), ("writev,sendto", None)];
+
+/// At which calls of a kind to be killed.
+fn points_of(call: Call) -> Vec<u32> {
+    let all = points();
+    match call {
+        // Whoever waits for a letter asks again and again, and gets more and more answers.
+        ("writev,sendto", _) => all.into_iter().take(3).collect(),
+        _ => all,
+    }
+}
+
+/// Kills the courier at each of the calls that `act` makes it do, until `act` runs
+/// through. `ready` goes before, and is not swept. Each kind of call has a home of its
+/// own, which lives through all of it.
+fn sweep(
+    what: &str,
+    least: u32,
+    calls: &[Call],
+    ready: impl Fn(&mut Clerk, &str) + Sync,
+    act: impl Fn(&mut Clerk, &str) -> io::Result<()> + Sync,
+) {
+    let lane = |call: Call| {
+        let (mut clerk, mut killed) = (Clerk::open(), 0);
+        for n in points_of(call) {
+            let word = format!("word-{what}-{n}");
+            ready(&mut clerk, &word);
+            let args = killing(&clerk.home, call, n);
+            let args: Vec<_> = args.iter().map(String::as_str).collect();
+            let tracer = Tracer::attach(&clerk.courier, &args);
+            let acted = act(&mut clerk, &word);
+            drop(tracer);
+            // It may have been killed after it had answered.
+            let answers = clerk.courier.try_request("GET", "/health", None).is_ok();
+            if acted.is_ok() && answers {
+                break;
+            }
+            killed += 1;
+            clerk.recover();
+        }
+        clerk.check();
+        killed
+    };
+    let swept: Vec<(Call, u32)> = std::thread::scope(|scope| {
+        let lane = &lane;
+        let lanes: Vec<_> =
+            calls.iter().map(|call| (*call, scope.spawn(move || lane(*call)))).collect();
+        let join = |lane: std::thread::ScopedJoinHandle<'_, u32>| {
+            // The first complaint, in its own words.
+            lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        lanes.into_iter().map(|(call, lane)| (call, join(lane))).collect()
+    });
+    say(&format!("{what}: killed at {swept:?}"));
+    for (call, killed) in &swept {
+        assert!(*killed > 0, "{what}: there was no {call:?}");
+    }
+    let points: u32 = swept.iter().map(|(_, killed)| killed).sum();
+    assert!(points >= least, "{what}: only {points} points were swept");
+}
+
+#[test]
+fn killed_at_every_step_from_the_door_to_the_tunnel() {
+    let post = |clerk: &mut Clerk, word: &str| {
+        clerk.sends(word, "plain/bob")?;
+        clerk.arrives(word)?;
+        clerk.stands(word, "DONE")
+    };
+    sweep("door", 12, &CALLS, |_, _| (), post);
+}
+
+#[test]
+fn killed_at_every_step_from_the_door_to_the_bin() {
+    let post = |clerk: &mut Clerk, word: &str| {
+        clerk.hand_in(word, "spammy/bob", "Subject: casino", &["TRASHED"])?;
+        clerk.stands(word, "TRASHED")
+    };
+    sweep("bin", 6, &CALLS, |_, _| (), post);
+}
+
+#[test]
+fn killed_at_every_step_of_throwing_away_by_hand() {
+    let ready = |clerk: &mut Clerk, word: &str| {
+        let first = "word-first";
+        if clerk.letters.told() == 0 {
+            clerk.sends(first, "shut/bob").unwrap();
+            clerk.arrives(first).unwrap();
+        }
+        // Its turn is tomorrow.
+        clerk.hand_in(word, "shut/bob", "Subject: Hello", &["TRASHED"]).unwrap();
+        clerk.is_kept(word);
+    };
+    let trash = |clerk: &mut Clerk, word: &str| {
+        clerk.letters.ask(&clerk.courier, word, "trash")?;
+        clerk.stands(word, "TRASHED")
+    };
+    sweep("trash", 4, &CALLS, ready, trash);
+}
+
+#[test]
+fn killed_at_every_step_from_the_bin_to_the_tunnel() {
+    let ready = |clerk: &mut Clerk, word: &str| {
+        clerk.hand_in(word, "spammy/bob", "Subject: casino", &["DONE"]).unwrap();
+        clerk.stands(word, "TRASHED").unwrap();
+    };
+    let restore = |clerk: &mut Clerk, word: &str| {
+        clerk.letters.ask(&clerk.courier, word, "restore")?;
+        clerk.arrives(word)?;
+        clerk.stands(word, "DONE")
+    };
+    sweep("restore", 8, &CALLS, ready, restore);
+}
+
+#[test]
+fn killed_at_every_step_of_another_chance_for_a_dead_letter() {
+    let ready = |clerk: &mut Clerk, word: &str| {
+        let program = clerk.beside("missing");
+        let _ = std::fs::remove_file(&program);
+        clerk.sends(word, "failing/bob").unwrap();
+        clerk.stands(word, "DEAD").unwrap();
+        std::fs::write(&program, format!("#!/bin/sh\n{PASSES}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let retry = |clerk: &mut Clerk, word: &str| {
+        clerk.letters.ask(&clerk.courier, word, "retry")?;
+        clerk.arrives(word)?;
+        clerk.stands(word, "DONE")
+    };
+    sweep("retry", 4, &CALLS, ready, retry);
+}
+
+#[test]
+fn killed_at_every_step_of_a_window_that_closes() {
+    let three = |word: &str| ["a", "b", "c"].map(|end| format!("{word}-{end}"));
+    let ready = |clerk: &mut Clerk, word: &str| {
+        for one in three(word) {
+            let to = format!("merging/{word}");
+            clerk.hand_in(&one, &to, "Subject: Hello", &["DONE", "MERGED"]).unwrap();
+        }
+    };
+    let close = |clerk: &mut Clerk, word: &str| {
+        clerk.arrives(&three(word)[2])?;
+        clerk.stands(&three(word)[0], "DONE")?;
+        // Three letters came as one.
+        let keys: BTreeSet<_> = three(word).iter().map(|one| clerk.came[one].clone()).collect();
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        Ok(())
+    };
+    sweep("window", 6, &CALLS[..2], ready, close);
+}
+
+#[test]
+fn killed_at_every_step_of_a_letter_whose_turn_comes() {
+    let ready = |clerk: &mut Clerk, word: &str| {
+        let (first, to) = (format!("{word}-first"), format!("limited/{word}"));
+        clerk.sends(&first, &to).unwrap();
+        clerk.sends(word, &to).unwrap();
+        clerk.is_kept(word);
+        clerk.arrives(&first).unwrap();
+    };
+    let due = |clerk: &mut Clerk, word: &str| {
+        clerk.arrives(word)?;
+        clerk.stands(word, "DONE")
+    };
+    sweep("limit", 6, &CALLS[..2], ready, due);
+}
+
+#[test]
+fn killed_at_every_step_of_a_letter_that_goes_to_a_command() {
+    let calls = [CALLS[0], CALLS[1], ("clone,clone3,vfork", None)];
+    let ask = |clerk: &mut Clerk, word: &str| {
+        clerk.sends(word, "asking/bob")?;
+        clerk.arrives(word)?;
+        clerk.stands(word, "DONE")
+    };
+    sweep("command", 12, &calls, |_, _| (), ask);
+}
+
+/// Killed when the command has just begun, while it is at work, and when it has answered.
+#[test]
+fn killed_while_a_command_has_a_letter_that_letter_is_tried_again() {
+    let mut clerk = Clerk::open();
+    let mut again = 0;
+    for (n, after) in [0, 30, 60, 90, 105, 120].into_iter().enumerate() {
+        let word = format!("word-{n}");
+        let runs = |clerk: &Clerk| {
+            let log = std::fs::read_to_string(clerk.beside("runs")).unwrap_or_default();
+            log.lines().count()
+        };
+        let before = runs(&clerk);
+        clerk.sends(&word, "asking/bob").unwrap();
+        clerk.until(|clerk| Ok(runs(clerk) > before)).unwrap();
+        std::thread::sleep(Duration::from_millis(after));
+        signal(&clerk.courier, Signal::KILL);
+        clerk.recover();
+        let tries = runs(&clerk) - before;
+        assert!((1..=2).contains(&tries), "tried {tries} times after one kill");
+        again += tries - 1;
+        assert!(after > 0 || tries == 2, "it had nobody to answer to");
+    }
+    say(&format!("{again} of 6 were tried again"));
+}
+
+#[test]
+fn killed_at_every_step_from_a_webhook_through_its_chain() {
+    let push = |clerk: &mut Clerk, word: &str| {
+        clerk.book.push(&clerk.courier, word)?.ok();
+        clerk.until(|clerk| {
+            let mails = crate::book::mails(&clerk.courier)?;
+            Ok(mails.values().any(|mail| mail["session"]["id"] == word))
+        })
+    };
+    sweep("heard", 8, &CALLS, |_, _| (), push);
+}
+
+/// Whoever was told 202 may turn his back: neither under load nor at rest does a power cut
+/// lose his letter.
+#[test]
+fn a_power_cut_loses_no_letter_that_was_acknowledged() {
+    let (mut dice, names) = (Dice::new(), AtomicU64::new(0));
+    let disk = Disk::ext4();
+    let mut clerk = Clerk::open_in(&disk.home());
+    tool("sync", &["-f", &disk.place()]);
+    let cuts = times("MONOCO_CUTS", 4);
+    for cut in 0..cuts {
+        let (courier, letters) = (&clerk.courier, &clerk.letters);
+        let hand_in = || {
+            let word = format!("word-{}", names.fetch_add(1, Ordering::Relaxed));
+            let letter = mail_through("plain", &format!("{word} says hello"));
+            letters.hand_in(courier, &word, letter, &["DONE"]).is_ok()
+        };
+        if cut % 2 == 0 {
+            // At rest, where no later sync saves what was forgotten.
+            (0..3).for_each(|_| assert!(hand_in()));
+            std::thread::sleep(Duration::from_millis(dice.below(400)));
+            disk.cut(courier);
+        } else {
+            std::thread::scope(|scope| {
+                (0..2).for_each(|_| drop(scope.spawn(|| while hand_in() {})));
+                std::thread::sleep(Duration::from_millis(50 + dice.below(200)));
+                disk.cut(courier);
+            });
+        }
+        clerk.courier.kill();
+        disk.restore();
+        clerk.recover();
+    }
+    say(&format!("{cuts} cuts, {} letters", clerk.letters.told()));
+}
+
+#[test]
+fn a_full_disk_refuses_letters_and_all_go_on_when_there_is_room() {
+    let disk = Disk::tmpfs("size=5m");
+    let mut clerk = Clerk::open_in(&disk.home());
+    let ballast = one_large_file(Path::new(&disk.place()));
+    // Large ones until one is refused, then small ones until no more of those fit either.
+    let (mut count, mut refused) = (0, Vec::new());
+    while refused.len() < 5 {
+        count += 1;
+        assert!(count < 900, "it never became full");
+        let (word, size) = (format!("word-{count}"), if refused.is_empty() { 10_000 } else { 10 });
+        let letter = mail_through("plain", &format!("{word} says {}", long("hello", size)));
+        let answer = clerk.letters.hand_in(&clerk.courier, &word, letter, &["DONE"]).unwrap();
+        if answer.status != 202 {
+            refused.push(word);
+        }
+    }
+    // Nothing of them is kept; what was taken before is there, and can be read.
+    assert_eq!(clerk.letters.told(), count - refused.len());
+    assert_eq!(clerk.stored("outbound").len(), clerk.letters.told());
+    let open = clerk.stored("outbound").values().filter(|one| one["state"] != "DONE").count();
+
+    for file in ballast {
+        std::fs::remove_file(file).unwrap();
+    }
+    tool("mount", &["-o", "remount,size=64m", &disk.place()]);
+    // Without a restart, its sender tries again, and every other letter goes its way.
+    for word in &refused {
+        let again = || clerk.letters.again(&clerk.courier, word).unwrap().status == 202;
+        crate::files::until("there is room", again);
+    }
+    clerk.check();
+    clerk.recover();
+    say(&format!("full after {count} letters, {open} of them on their way"));
+}

@@ -1,0 +1,665 @@
+//! Letters over HTTP and on the command line: handing in, looking, moving, replaying.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::common::{Answer, Courier, ME, Ran, binary, chat, cli, raw};
+use crate::office::{PostOffice, free_port, mail, said, verdicts};
+
+/// A chain that throws away what matches, marks and signs the rest, and sends it.
+fn chain(spam: &str) -> Value {
+    json!({
+        "outbound": ["spam", "subject", "footer", "send"],
+        "workers": {
+            "spam": {"rules": [{"name": "words", "subject": spam, "score": 9}]},
+            "subject": {"template": "[Team] {subject}"},
+            "footer": {"text": "Sent by Monoco"},
+        },
+    })
+}
+
+/// Hands something in that is no plain JSON, or has headers of its own.
+fn hand_in(courier: &Courier, query: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    let mut all = vec![
+        ("Host".to_owned(), format!("localhost:{}", courier.address.port())),
+        ("Authorization".to_owned(), format!("Bearer {}", courier.token)),
+    ];
+    all.extend(headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    raw(courier.address, "POST", &format!("/api/v1/letters{query}"), &all, body).unwrap()
+}
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+const LINES: (&str, &str) = ("Content-Type", "application/x-ndjson");
+const MAIL: (&str, &str) = ("Content-Type", "message/rfc822");
+
+/// A command that gets these bytes.
+fn piped(courier: &Courier, args: &[&str], input: &[u8]) -> Ran {
+    let mut command = Command::new(binary());
+    command.args(args).env_clear().env("MONOCO_HOME", courier.home());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    // It may refuse before it has read all of it.
+    let _ = process.stdin.take().unwrap().write_all(input);
+    let output = process.wait_with_output().unwrap();
+    Ran {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+fn no_letters(courier: &Courier) {
+    assert_eq!(courier.get("/api/v1/letters").ok()["letters"], json!([]));
+}
+
+#[test]
+fn a_letter_that_is_handed_in_is_kept_goes_through_and_can_be_followed() {
+    let office = PostOffice::open(&chain("casino"));
+    let mut letter = mail("bob@example.org", "Hello", "word-1");
+    letter["campaign"] = json!({"name": "autumn"});
+    letter["extra"] = json!({"score": 7});
+    let id = office.post(&letter);
+    let done = office.stands(&id, "DONE");
+    let passed = ["spam", "subject", "footer", "send"].map(|worker| (worker, "pass"));
+    assert_eq!(verdicts(&done), said(&passed));
+    assert_eq!(done["letter"]["campaign"], json!({"name": "autumn"}), "unknown keys survive");
+    assert_eq!(done["letter"]["extra"]["score"], 7);
+    assert_eq!(done["letter"]["processed"], json!(["spam", "subject", "footer", "send"]));
+    let kind = ["source", "direction", "tunnel"].map(|key| done[key].as_str().unwrap());
+    assert_eq!(kind, ["door", "outbound", "ci"]);
+    let arrived = office.arrivals(1).remove(0);
+    assert!(arrived.text.contains("Subject: [Team] Hello\r\n"), "{}", arrived.text);
+    assert!(arrived.text.ends_with("word-1\r\n-- \r\nSent by Monoco\r\n"), "{}", arrived.text);
+
+    // As it came, where that is asked for.
+    let courier = &office.courier;
+    assert_eq!(done.get("original"), None);
+    let whole = courier.get(&format!("/api/v1/letters/{id}?original=true")).ok();
+    assert_eq!(whole["original"]["data"], letter["data"]);
+    // The list does not carry what it says.
+    let list = courier.get("/api/v1/letters?limit=1").ok();
+    let line = &list["letters"][0];
+    assert_eq!((&line["id"], &line["subject"]), (&json!(id), &json!("[Team] Hello")));
+    assert_eq!((line.get("letter"), line.get("data")), (None, None));
+    assert_eq!(line["size"], done["letter"]["data"].as_str().unwrap().len());
+
+    // From the letter to what was sent, and back.
+    let by_letter = courier.get(&format!("/api/v1/trace/{id}")).ok();
+    assert_eq!(by_letter["msg_id"], done["became"]);
+    assert_eq!(by_letter["deliveries"].as_array().unwrap().len(), 1);
+    let became = done["became"].as_str().unwrap();
+    let by_message = courier.get(&format!("/api/v1/trace/{became}")).ok();
+    assert_eq!(by_message["letters"][0]["id"], id.as_str());
+    assert_eq!(verdicts(&by_message["letters"][0]), said(&passed));
+    let told = courier.cli(&["trace", &id]).ok();
+    assert!(told.contains("spam=pass subject=pass footer=pass send=pass"), "{told}");
+    assert_eq!(courier.cli(&["trace", &id, "--format", "id"]).ok().trim(), became);
+    for gone in ["ltr_999_00000abc", "ltr_1_00000000", "x"] {
+        assert_eq!(courier.get(&format!("/api/v1/letters/{gone}")).refused(404), "not_found");
+    }
+}
+
+/// Letters that are refused, with the field that is wrong.
+fn bad_letters() -> Vec<(Value, &'static str)> {
+    let good = || mail("bob@example.org", "Hello", "hi");
+    let with = |key: &str, value: Value| {
+        let mut letter = good();
+        letter[key] = value;
+        letter
+    };
+    let without = |key: &str| {
+        let mut letter = good();
+        letter.as_object_mut().unwrap().remove(key);
+        letter
+    };
+    let data = |data: &str| with("data", json!(data));
+    let extra = |extra: Value| with("extra", extra);
+    let mut bad = vec![
+        (json!([good()]), "letter"),
+        (with("id", json!("ltr_1_00000abc")), "id"),
+        (with("processed", json!(["spam"])), "processed"),
+        (with("last_worker", json!("spam")), "last_worker"),
+        (with("result", json!("pass")), "result"),
+        (without("from"), "from"),
+        (with("from", json!(["a@example.com"])), "from"),
+        (without("to"), "to"),
+        (with("to", json!("a@example.com")), "to"),
+        (with("to", json!([])), "to"),
+        (with("to", json!(vec!["a@example.com"; 1_001])), "to"),
+        (with("to", json!([7])), "to[0]"),
+        (without("data"), "data"),
+        (with("data", json!(7)), "data"),
+        (data(""), "data"),
+        (data("no header"), "data"),
+        (data("Subject: a\rBcc: eve@example.com\r\n\r\nhi"), "data"),
+        (data("Subject: a\r\nX: \u{0}\r\n\r\nhi"), "data"),
+        (data("Subject: a\r\n\r\nhi\u{0}"), "data"),
+        (data("Subject: a\r\nnot a field\r\n\r\nhi"), "data"),
+        (extra(json!([])), "extra"),
+        (extra(json!({"content_type": "text/html"})), "extra.content_type"),
+        (extra(json!({"content_type": 7})), "extra.content_type"),
+        (extra(json!({"charset": "utf-7"})), "extra.charset"),
+        (extra(json!({"tunnel": "no such"})), "extra.tunnel"),
+        (extra(json!({"tunnel": "elsewhere"})), "extra.tunnel"),
+        (extra(json!({"subject": "a\r\nBcc: eve@example.com"})), "extra.subject"),
+        (extra(json!({"subject": "x".repeat(999)})), "extra.subject"),
+        (extra(json!({"merge_key": "a\nb"})), "extra.merge_key"),
+        (extra(json!({"large": "x".repeat(70_000)})), "extra"),
+        (with("large", json!("x".repeat(70_000))), "letter"),
+    ];
+    let mut wide = data("Subject: a\r\n\r\n\u{20ac}");
+    wide["extra"] = json!({"charset": "latin-1"});
+    bad.push((wide, "data"));
+    // What would put a line of its own into an envelope or a header.
+    for address in [
+        "a@example.com\r\nBcc: eve@example.com",
+        "a@example.com\nRCPT TO:<eve@example.com>",
+        "a\r@example.com",
+        "a@exam\rple.com",
+        "a\u{0}@example.com",
+        "Ann <a@example.com>",
+        "a@example.com, eve@example.com",
+        "a b@example.com",
+        "@example.com",
+        "a@",
+        "a",
+        "",
+    ] {
+        bad.push((with("from", json!(address)), "from"));
+        bad.push((with("to", json!(["bob@example.org", address])), "to[1]"));
+    }
+    bad
+}
+
+#[test]
+fn every_field_that_is_wrong_is_named_and_nothing_is_kept() {
+    let office = PostOffice::open(&chain("casino"));
+    let courier = &office.courier;
+    for (letter, field) in bad_letters() {
+        let refused = courier.post("/api/v1/letters", &letter);
+        let shown: String = letter.to_string().chars().take(200).collect();
+        assert_eq!(refused.refused(422), "bad_letter", "{shown}");
+        assert_eq!(refused.json()["field"], field, "{shown}: {}", refused.text());
+        assert!(refused.json()["message"].as_str().unwrap().starts_with(field), "{shown}");
+    }
+    let letter = mail("bob@example.org", "Hello", "hi").to_string();
+    for key in ["", &"k".repeat(257)] {
+        let refused = hand_in(courier, "", &[JSON, ("Idempotency-Key", key)], letter.as_bytes());
+        assert_eq!(refused.refused(422), "bad_letter");
+        assert_eq!(refused.json()["field"], "Idempotency-Key");
+    }
+    assert_eq!(hand_in(courier, "", &[JSON], b"{\"from\": ").refused(400), "truncated_json");
+    assert_eq!(hand_in(courier, "", &[JSON], b"{\"a\":1,\"a\":2}").refused(400), "bad_json");
+    assert_eq!(hand_in(courier, "", &[], letter.as_bytes()).refused(415), "wrong_type");
+    assert_eq!(hand_in(courier, "?to=a", &[JSON], letter.as_bytes()).refused(400), "bad_parameter");
+    no_letters(courier);
+}
+
+#[test]
+fn a_letter_is_handed_in_once_however_often() {
+    let office = PostOffice::open(&chain("casino"));
+    let courier = &office.courier;
+    let letter = mail("bob@example.org", "Hello", "hi").to_string();
+    let post = |key: &str, letter: &str| {
+        hand_in(courier, "", &[JSON, ("Idempotency-Key", key)], letter.as_bytes())
+    };
+    let first = post("mine", &letter).ok();
+    assert_eq!(first["duplicate"], false);
+    office.stands(first["id"].as_str().unwrap(), "DONE");
+    let again = post("mine", &letter);
+    assert_eq!(again.status, 202);
+    assert_eq!(again.json(), json!({"id": first["id"], "duplicate": true}));
+    let other = post("mine", &mail("bob@example.org", "Hello", "other").to_string());
+    assert_eq!(other.refused(409), "key_reused");
+    assert_eq!(other.json()["letter"], first["id"]);
+    // Without a key, or with another one, it is another letter.
+    let second = post("yours", &letter).ok();
+    let third = courier.post("/api/v1/letters", &serde_json::from_str(&letter).unwrap()).ok();
+    assert!(second["id"] != first["id"] && third["id"] != second["id"]);
+    office.arrivals(3);
+}
+
+#[test]
+fn a_line_that_is_refused_does_not_harm_its_batch() {
+    let office = PostOffice::open(&chain("casino"));
+    let courier = &office.courier;
+    let mut bad = mail("bob@example.org", "Hello", "no");
+    bad["to"] = json!(["a@example.com\r\nBcc: eve@example.com"]);
+    let lines = [
+        mail("bob@example.org", "Hello", "word-1").to_string(),
+        bad.to_string(),
+        String::new(),
+        "{".to_owned(),
+        mail("bob@example.org", "Hello", "word-2").to_string(),
+    ]
+    .join("\n");
+    let key = ("Idempotency-Key", "batch-7");
+    let answers = |answer: &Answer| -> Vec<Value> {
+        answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let answer = hand_in(courier, "", &[LINES, key], lines.as_bytes());
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let first = answers(&answer);
+    let numbers: Vec<_> = first.iter().map(|line| line["line"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, [1, 2, 4, 5]);
+    assert_eq!((&first[1]["code"], &first[1]["field"]), (&json!("bad_letter"), &json!("to[0]")));
+    assert_eq!((&first[2]["code"], &first[2]["status"]), (&json!("truncated_json"), &json!(400)));
+    let again = answers(&hand_in(courier, "", &[LINES, key], lines.as_bytes()));
+    for at in [0, 3] {
+        assert_eq!(
+            (&first[at]["duplicate"], &again[at]["duplicate"]),
+            (&json!(false), &json!(true))
+        );
+        assert_eq!(first[at]["id"], again[at]["id"]);
+    }
+    let texts: Vec<_> = office.arrivals(2).iter().map(|it| it.word().unwrap().to_owned()).collect();
+    assert!(texts.contains(&"word-1".to_owned()) && texts.contains(&"word-2".to_owned()));
+    let many = vec!["{}"; 1_001].join("\n");
+    assert_eq!(hand_in(courier, "", &[LINES], many.as_bytes()).refused(422), "bad_field");
+}
+
+/// A mail with a byte that is no UTF-8, and somebody whom nobody is to see.
+const RAW: &[u8] = b"From: Ann <ann@example.com>\r\nTo: Bob <bob@example.org>,\r\n \
+                     \"Carl, C.\" <carl@example.org>\r\nCc: dora@example.org\r\n\
+                     Bcc: eve@example.org\r\nSubject: Hello\r\n\r\ncaf\xe9 word-1\r\n";
+
+/// The bytes of a letter's data that is not UTF-8.
+fn latin(letter: &Value) -> Vec<u8> {
+    assert_eq!(letter["extra"]["charset"], "latin-1");
+    let data = letter["data"].as_str().unwrap();
+    data.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect()
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+#[test]
+fn a_mail_as_it_is_names_its_people_and_keeps_its_bytes() {
+    let office = PostOffice::open(&chain("casino"));
+    let courier = &office.courier;
+    let id = hand_in(courier, "", &[MAIL], RAW).ok()["id"].as_str().unwrap().to_owned();
+    let done = office.stands(&id, "DONE");
+    assert_eq!(done["from"], "ann@example.com");
+    let to = ["bob@example.org", "carl@example.org", "dora@example.org", "eve@example.org"];
+    assert_eq!(done["to"], json!(to));
+    let sent = latin(&done["letter"]);
+    assert!(!contains(&sent, b"eve@"), "{}", String::from_utf8_lossy(&sent));
+    assert!(contains(&sent, b"\r\n\r\ncaf\xe9 word-1\r\n-- \r\nSent by Monoco"));
+    office.arrivals(4);
+
+    // Whom the parameters name it is for, and then it stays as it is.
+    let query = "?from=me%40example.com&to=x%40example.org&to=y%40example.org&tunnel=ci";
+    let id = hand_in(courier, query, &[MAIL], RAW).ok()["id"].as_str().unwrap().to_owned();
+    let whole = courier.get(&format!("/api/v1/letters/{id}?original=true")).ok();
+    assert_eq!(whole["from"], "me@example.com");
+    assert_eq!(whole["to"], json!(["x@example.org", "y@example.org"]));
+    let done = office.stands(&id, "DONE");
+    assert!(contains(&latin(&done["letter"]), b"Bcc: eve@example.org\r\n"));
+
+    for (query, body, status, what) in [
+        ("", &b"no header"[..], 422, "data"),
+        ("", b"From: a@example.com\n\nhi", 422, "to"),
+        ("", b"To: a@example.com\n\nhi", 422, "from"),
+        ("", b"From: a@example.com\nTo: b@example.com\rBcc: c@example.com\n\nhi", 422, "data"),
+        ("", b"From: a@example.com\nTo: <b@example.com\n\nhi", 422, "data"),
+        ("", b"From: a@example.com\nTo: a b\n\nhi", 422, "to[0]"),
+        ("?to=a%40example.com%0d%0aBcc:%20b", b"From: a@example.com\n\nhi", 422, "to[0]"),
+        ("?from=a%00%40example.com", b"To: a@example.com\n\nhi", 422, "from"),
+        ("?tunnel=nowhere", RAW, 422, "extra.tunnel"),
+    ] {
+        let refused = hand_in(courier, query, &[MAIL], body);
+        assert_eq!(refused.status, status, "{query}: {}", refused.text());
+        assert_eq!(refused.json()["field"], what, "{query}: {}", refused.text());
+    }
+    assert_eq!(hand_in(courier, "?bcc=x", &[MAIL], RAW).refused(400), "bad_parameter");
+    let large = [RAW, &vec![b'x'; 16 << 20]].concat();
+    assert_eq!(hand_in(courier, "", &[MAIL], &large).refused(413), "too_large");
+}
+
+#[test]
+fn post_stands_in_for_sendmail() {
+    let office = PostOffice::open(&chain("casino"));
+    let courier = &office.courier;
+    let post = |args: &[&str], input: &[u8]| {
+        let ran = piped(courier, &[&["pipeline", "post"], args].concat(), input);
+        ran.ok().trim().to_owned()
+    };
+    let id = post(&["-t", "-oi", "-i"], RAW);
+    let done = office.stands(&id, "DONE");
+    assert_eq!(done["recipients"], 4);
+    let sent = latin(&done["letter"]);
+    assert!(contains(&sent, b"caf\xe9") && !contains(&sent, b"eve@"));
+    assert_eq!(office.arrivals(4).len(), 4);
+
+    // From a file, with everybody named; a line with a dot is a line.
+    let file = office.place("mail.eml");
+    std::fs::write(&file, b"Subject: Dots\n\na\n.\nb\n").unwrap();
+    let args = ["-f", "me@example.com", "--to", "x@example.org", "--to", "y@example.org"];
+    let id = post(&[&args[..], &["--tunnel", "ci", &file]].concat(), b"");
+    let shown = courier.get(&format!("/api/v1/letters/{id}?original=true")).ok();
+    assert_eq!(shown["from"], "me@example.com");
+    assert_eq!(shown["to"], json!(["x@example.org", "y@example.org"]));
+    let done = office.stands(&id, "DONE");
+    assert!(done["letter"]["data"].as_str().unwrap().contains("\na\n.\nb\n"));
+
+    // A letter as JSON, and one's own name for it.
+    let letter = mail("bob@example.org", "Hello", "json").to_string();
+    let id = post(&["--key", "mine", "--format", "id"], letter.as_bytes());
+    assert_eq!(post(&["--key", "mine", "-"], format!("\n {letter}").as_bytes()), id);
+    let id = post(&["--from", "other@example.com", "--to", "z@example.org"], letter.as_bytes());
+    let shown = courier.get(&format!("/api/v1/letters/{id}")).ok();
+    assert_eq!(
+        (&shown["from"], &shown["to"]),
+        (&json!("other@example.com"), &json!(["z@example.org"]))
+    );
+
+    // 1: refused, and nothing is kept of it.
+    let before = courier.get("/api/v1/letters").ok()["letters"].as_array().unwrap().len();
+    let to = ["--to", "x@example.org"];
+    for (args, input, why) in [
+        (&[][..], &b"From: a@example.com\n\nhi"[..], "to:"),
+        (&["--raw"], b"{\"from\": 1}", "from:"),
+        (&["--json"], RAW, "can't be read"),
+        (&[], b"{\"from\": ", "can't be read"),
+        (&["--to", "a@example.com\r\nBcc: eve@example.com"], RAW, "to[0]"),
+        (&["--to", "a@example.com\nX: y"], RAW, "to[0]"),
+        (&["--from", "a\r@example.com", "--to", "x@example.org"], RAW, "from:"),
+        (&["--tunnel", "ci\r\nX: y"], RAW, "extra.tunnel"),
+        (&["--key", ""], RAW, "Idempotency-Key"),
+        (&to, b"Subject: a\rBcc: eve@example.com\n\nhi", "data:"),
+        (&to, b"Subject: a\n\nhi\0", "data:"),
+        (&["x@example.org"], RAW, "--to"),
+    ] {
+        let ran = piped(courier, &[&["pipeline", "post"], args].concat(), input);
+        let said = ran.failed(1);
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+    let after = courier.get("/api/v1/letters").ok()["letters"].as_array().unwrap().len();
+    assert_eq!(after, before);
+    // 64: not understood, a header that would be another one among it; 3: no courier, so
+    // that whoever has the mail keeps it.
+    piped(courier, &["pipeline", "post", "--key", "a\r\nX: y"], RAW).failed(64);
+    piped(courier, &["pipeline", "post", "-t", "--to", "x@example.org"], RAW).failed(64);
+    let empty = tempfile::tempdir().unwrap();
+    cli(empty.path(), &["pipeline", "post"], "From: a@example.com\nTo: b@example.com\n\nhi")
+        .failed(3);
+}
+
+#[test]
+fn letters_are_listed_thrown_away_taken_out_and_hurried() {
+    let office = PostOffice::open(&json!({
+        "outbound": ["limit", "send"],
+        "workers": {"limit": {"per_recipient": "1/h"}},
+    }));
+    let courier = &office.courier;
+    let post = |text: &str| office.post(&mail("bob@example.org", "Hello", text));
+    let first = post("word-1");
+    office.stands(&first, "DONE");
+    let (second, third) = (post("word-2"), post("word-3"));
+    for id in [&second, &third] {
+        office.until(id, |letter| letter["worker"] == "limit");
+    }
+    let ids = |args: &[&str]| -> Vec<String> {
+        let args = [&["pipeline", "letters", "--format", "id"], args].concat();
+        courier.cli(&args).ok().lines().map(str::to_owned).collect()
+    };
+    assert_eq!(ids(&[]), [third.clone(), second.clone(), first.clone()]);
+    assert_eq!(ids(&["--worker", "limit"]), [third.clone(), second.clone()]);
+    assert_eq!(ids(&["--state", "done,dead"]), [first.clone()]);
+    assert_eq!(
+        ids(&["--direction", "outbound", "--tunnel", "ci", "--limit", "1"]),
+        [third.clone()]
+    );
+    assert_eq!(ids(&["--since", "2099-01-01"]), Vec::<String>::new());
+    let page = courier.get("/api/v1/letters?state=WAITING&state=DONE&limit=2").ok();
+    let cursor = page["next_cursor"].as_str().unwrap();
+    let rest = courier.get(&format!("/api/v1/letters?state=waiting,done&cursor={cursor}")).ok();
+    assert_eq!(rest["letters"][0]["id"], first.as_str());
+    for bad in ["state=x", "worker=A", "direction=up", "tunnel=a%20b", "since=x", "limit=0", "x=1"]
+    {
+        let refused = courier.get(&format!("/api/v1/letters?{bad}"));
+        assert_eq!(refused.refused(400), "bad_parameter", "{bad}");
+    }
+
+    // Thrown away, with a reason that is shown; out again, and hurried.
+    let put = ["pipeline", "trash", "put", &second, "--reason", "sent by mistake"];
+    assert!(courier.cli(&put).ok().contains("TRASHED"));
+    let bin = courier.cli(&["pipeline", "trash", "list"]).ok();
+    assert!(bin.contains(&second) && bin.contains("sent by mistake"), "{bin}");
+    assert_eq!(courier.cli(&["pipeline", "trash"]).ok(), bin);
+    let both = format!("{second}\n");
+    let out = cli(courier.home(), &["pipeline", "trash", "restore", "-"], &both).ok();
+    assert!(out.contains(&second) && out.contains("WAITING"), "{out}");
+    office.until(&second, |letter| letter["worker"] == "limit");
+    cli(courier.home(), &["pipeline", "retry", "-"], &format!("{second} {third}")).ok();
+    let waited = office.stands(&second, "DONE");
+    assert_eq!(verdicts(&waited), said(&[("limit", "pass"), ("send", "pass")]));
+    office.stands(&third, "DONE");
+    assert_eq!(office.arrivals(3).len(), 3);
+
+    // What is through stays through.
+    for verb in ["retry", "trash", "restore", "replay"] {
+        let refused = courier.post(&format!("/api/v1/letters/{first}/{verb}"), &json!({}));
+        assert_eq!(refused.refused(409), "wrong_state", "{verb}");
+        assert!(refused.text().contains("nothing takes that back"), "{}", refused.text());
+    }
+    let said = courier.cli(&["pipeline", "retry", &first]).failed(1);
+    assert!(said.contains(&first) && said.contains("DONE can't become WAITING"), "{said}");
+    // One that can't be moved does not keep the other from it.
+    let fourth = post("word-4");
+    office.until(&fourth, |letter| letter["worker"] == "limit");
+    let ran = courier.cli(&["pipeline", "trash", "put", &first, &fourth]);
+    assert_eq!((ran.code, ran.stdout.contains(&fourth)), (1, true), "{ran:?}");
+    let shown = courier.cli(&["pipeline", "show", &fourth, "--data"]).ok();
+    assert!(shown.contains("by hand") && shown.contains("word-4"), "{shown}");
+}
+
+/// What a replay says: which letters, how they were, how they would be, and what moved.
+fn replayed(courier: &Courier, args: &[&str]) -> Vec<(String, String, String, bool)> {
+    let args = [&["pipeline", "replay", "--since", "1h", "--format", "json"], args].concat();
+    let answer: Value = serde_json::from_str(&courier.cli(&args).ok()).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let one = |it: &Value| {
+        let (was, would) = (text(&it["was"]["state"]), text(&it["would"]["state"]));
+        (text(&it["id"]), was, would, it["moved"] == true)
+    };
+    answer["differ"].as_array().unwrap().iter().map(one).collect()
+}
+
+#[test]
+fn a_replay_shows_exactly_what_a_changed_chain_would_change() {
+    let office = PostOffice::open(&chain("casino"));
+    let courier = &office.courier;
+    let post = |subject: &str| office.post(&mail("bob@example.org", subject, "hi"));
+    let (casino, hello, both) = (post("casino"), post("hello"), post("hello casino"));
+    let other = post("other");
+    let by_hand = post("by hand: casino");
+    for (id, state) in
+        [(&casino, "TRASHED"), (&hello, "DONE"), (&both, "TRASHED"), (&other, "DONE")]
+    {
+        office.stands(id, state);
+    }
+    // A person let this one through.
+    office.stands(&by_hand, "TRASHED");
+    courier.cli(&["pipeline", "trash", "restore", &by_hand]).ok();
+    office.stands(&by_hand, "DONE");
+    office.arrivals(3);
+    assert_eq!(replayed(courier, &["--dry-run"]), [], "nothing has changed");
+
+    office.reload(&chain("hello"));
+    let owned = |id: &str, was: &str, would: &str, moved| {
+        (id.to_owned(), was.to_owned(), would.to_owned(), moved)
+    };
+    let wanted =
+        [owned(&casino, "TRASHED", "DONE", false), owned(&hello, "DONE", "TRASHED", false)];
+    assert_eq!(replayed(courier, &["--dry-run"]), wanted);
+    assert_eq!(replayed(courier, &["--dry-run", "--direction", "inbound"]), []);
+    assert_eq!(replayed(courier, &["--dry-run", "--tunnel", "elsewhere"]), []);
+    // Page by page it is the same.
+    let (mut found, mut cursor, mut looked) = (Vec::new(), Value::Null, 0);
+    loop {
+        let ask = json!({"dry_run": true, "limit": 2, "cursor": cursor});
+        let answer = courier.post("/api/v1/pipeline/replay", &ask).ok();
+        looked += answer["looked"].as_u64().unwrap();
+        found.extend(answer["differ"].as_array().unwrap().iter().map(|it| it["id"].clone()));
+        cursor = answer["next_cursor"].clone();
+        if cursor.is_null() {
+            break;
+        }
+    }
+    assert_eq!((looked, found), (5, vec![json!(casino), json!(hello)]));
+    // Looking has changed nothing.
+    assert_eq!(office.letter(&casino)["state"], "TRASHED");
+
+    // For good: what was thrown away goes through, what was sent is not sent again.
+    let moved = [owned(&casino, "TRASHED", "DONE", true), owned(&hello, "DONE", "TRASHED", false)];
+    assert_eq!(replayed(courier, &[]), moved);
+    let done = office.stands(&casino, "DONE");
+    let passed = ["spam", "subject", "footer", "send"].map(|worker| (worker, "pass"));
+    assert_eq!(verdicts(&done), said(&passed));
+    office.arrivals(4);
+    office.settled();
+    assert_eq!(office.letter(&hello)["state"], "DONE");
+    let ran = courier.cli(&["pipeline", "replay", "--since", "1h", "--dry-run"]);
+    assert!(ran.stderr.contains("5 letters looked at, 1 would differ"), "{ran:?}");
+    assert_eq!(ran.stdout.lines().count(), 1, "{ran:?}");
+    for bad in [
+        json!({"dry_run": true, "limit": 501}),
+        json!({"dry_run": true, "since": "x"}),
+        json!({"dry_run": true, "direction": "up"}),
+        json!({"dry_run": true, "cursor": "x"}),
+        json!({}),
+    ] {
+        let refused = courier.post("/api/v1/pipeline/replay", &bad);
+        assert!([400, 422].contains(&refused.status), "{bad}: {}", refused.text());
+    }
+}
+
+#[test]
+fn letters_that_were_given_up_lie_on_the_desk_of_the_dead() {
+    let office = PostOffice::open(&json!({
+        "outbound": ["mine", "send"],
+        "workers": {"mine": {"kind": "exec", "command": ["false"], "retries": 0}},
+    }));
+    let courier = &office.courier;
+    let id = office.post(&mail("bob@example.org", "Hello", "hi"));
+    office.stands(&id, "DEAD");
+    let dead = courier.get("/api/v1/dead").ok();
+    assert_eq!(dead["letters"][0]["id"], id.as_str());
+    assert_eq!(dead["letters"][0]["worker"], "mine");
+    let list = courier.cli(&["dead", "list"]).ok();
+    assert!(list.contains(&id) && list.contains("letter") && list.contains("mine"), "{list}");
+    assert!(courier.cli(&["dead", "show", &id]).ok().contains("DEAD"));
+    let doctor = courier.cli(&["doctor"]);
+    assert!(doctor.stdout.contains("post office   0 letters under way, 1 given up"), "{doctor:?}");
+
+    // Another try fails as the first did; without its worker it goes on.
+    assert!(courier.cli(&["dead", "retry", &id]).ok().contains("WAITING"));
+    office.stands(&id, "DEAD");
+    office.reload(&json!({"outbound": ["send"]}));
+    cli(courier.home(), &["dead", "retry", "-"], &id).ok();
+    office.stands(&id, "DONE");
+    office.arrivals(1);
+    let said = courier.cli(&["dead", "retry", &id]).failed(1);
+    assert!(said.contains("is not dead"), "{said}");
+
+    office.reload(&json!({
+        "outbound": ["mine", "send"],
+        "workers": {"mine": {"kind": "exec", "command": ["false"], "retries": 0}},
+    }));
+    let id = office.post(&mail("bob@example.org", "Hello", "rubbish"));
+    office.stands(&id, "DEAD");
+    assert!(courier.cli(&["dead", "drop", &id]).ok().contains("TRASHED"));
+    assert_eq!(courier.get("/api/v1/dead").ok()["letters"], json!([]));
+}
+
+#[test]
+fn what_is_counted_is_shown_and_a_worker_that_is_down_is_said() {
+    let away = format!("beanstalkd://127.0.0.1:{}", free_port());
+    let mut pipeline = chain("casino");
+    pipeline["tunnels"] = json!({"other": {"outbound": ["mine", "send"]}});
+    pipeline["workers"]["mine"] = json!({"kind": "beanstalkd", "server": away});
+    let office = PostOffice::with_tunnels(&["ci", "other"], &pipeline);
+    let courier = &office.courier;
+    let ham = office.post(&mail("bob@example.org", "Hello", "hi"));
+    let spam = office.post(&mail("bob@example.org", "casino", "hi"));
+    office.stands(&ham, "DONE");
+    office.stands(&spam, "TRASHED");
+    let mut letter = mail("bob@example.org", "Hello", "hi");
+    letter["extra"] = json!({"tunnel": "other"});
+    let held = office.post(&letter);
+    office.until(&held, |letter| letter["worker"] == "mine");
+    let health = courier.until("/health", |health| health["status"] == "degraded");
+    let problem = health["post_office"]["problems"][0].as_str().unwrap();
+    assert!(problem.starts_with("mine is down: "), "{problem}");
+    let doctor = courier.cli(&["doctor"]);
+    assert!(doctor.code == 0 && doctor.stdout.contains("mine is down"), "{doctor:?}");
+
+    let status = courier.get("/api/v1/pipeline").ok();
+    assert_eq!(status["queue"], json!({"kind": "store"}));
+    assert_eq!(status["chains"]["outbound"], json!(["spam", "subject", "footer", "send"]));
+    assert_eq!(status["chains"]["tunnels"]["other"]["outbound"], json!(["mine", "send"]));
+    let worker = &status["workers"]["spam"];
+    let counts = ["kind", "in", "pass", "skip", "trash", "errors"].map(|key| worker[key].clone());
+    assert_eq!(counts, [json!("spam"), json!(2), json!(1), json!(0), json!(1), json!(0)]);
+    let worker = &status["workers"]["mine"];
+    assert_eq!((&worker["kind"], &worker["waiting"]), (&json!("beanstalkd"), &json!(1)));
+    assert!(worker["down"].is_string(), "{worker:#}");
+    assert_eq!((&status["states"]["DONE"], &status["states"]["WAITING"]), (&json!(1), &json!(1)));
+
+    let metrics = courier.get("/metrics").text();
+    for line in [
+        "monoco_worker_letters_total{worker=\"spam\",result=\"in\"} 2\n",
+        "monoco_worker_letters_total{worker=\"spam\",result=\"trash\"} 1\n",
+        "monoco_worker_letters_total{worker=\"send\",result=\"pass\"} 1\n",
+        "monoco_worker_letters_total{worker=\"send\",result=\"error\"} 0\n",
+        "monoco_worker_letters_total{worker=\"send\",result=\"late\"} 0\n",
+        "monoco_worker_seconds_total{worker=\"footer\"} ",
+        "monoco_worker_up{worker=\"mine\"} 0\n",
+        "monoco_letters{state=\"TRASHED\"} 1\n",
+        "monoco_desk_letters{desk=\"mine\"} 1\n",
+        "monoco_desk_letters{desk=\"dispatcher\"} 0\n",
+    ] {
+        assert!(metrics.contains(line), "{line}{metrics}");
+    }
+    assert!(!metrics.contains("worker_up{worker=\"spam\"}"), "only those outside can be down");
+    for (format, part) in [("table", "down"), ("compact", "spam\tspam\t2"), ("id", "mine\n")] {
+        let shown = courier.cli(&["pipeline", "status", "--format", format]).ok();
+        assert!(shown.to_lowercase().contains(part), "{shown}");
+    }
+}
+
+#[test]
+fn messages_say_which_letter_they_are_and_without_a_chain_none() {
+    let to = "did:msgtunnel:room-7.group.ci";
+    let office = PostOffice::open(&chain("casino"));
+    let courier = &office.courier;
+    let args = ["center", "send", "--from", ME, "--to", to, "--text", "hi"];
+    let shown = courier.cli(&args).ok();
+    let letter = shown.lines().find_map(|line| line.strip_prefix("letter  ")).unwrap();
+    assert_eq!(office.stands(letter.trim(), "DONE")["source"], "post");
+    let args = ["mailbox", "send", "--tunnel", "ci", "--to", "group:room-7", "--text", "hi"];
+    let shown = courier.cli(&[&args[..], &["--wait"]].concat()).ok();
+    let letter = shown.trim().rsplit('\t').next().unwrap();
+    assert_eq!(office.letter(letter)["state"], "DONE", "{shown}");
+    let plain =
+        courier.post("/api/v1/dispatch", &json!({"msg": chat("did:web:ann", ME, "hi")})).ok();
+    assert_eq!(plain.get("letter"), None);
+    office.reload(&json!({"inbound": ["spam", "deliver"],
+                          "workers": {"spam": {"rules": [{"name": "x", "text": "casino", "score": 9}]}}}));
+    let sent = courier.post("/api/v1/post_send", &json!({"msg": chat(ME, to, "plain")})).ok();
+    assert_eq!((sent.get("letter"), sent["deliveries"].as_array().unwrap().len()), (None, 1));
+
+    // From what the provider said, over the letter, to the Mail.
+    let mail = courier.mail("build-7");
+    let trace = courier.get(&format!("/api/v1/messages/{mail}/trace")).ok();
+    let letter = &trace["letters"][0];
+    assert_eq!(verdicts(letter), said(&[("spam", "pass"), ("deliver", "pass")]), "{trace:#}");
+    assert_eq!((&letter["source"], &letter["direction"]), (&json!("heard"), &json!("inbound")));
+    let id = letter["id"].as_str().unwrap();
+    let by_letter = courier.get(&format!("/api/v1/trace/{id}")).ok();
+    assert_eq!((&by_letter["mail"]["id"], &by_letter["msg_id"]), (&json!(mail), &trace["msg_id"]));
+}

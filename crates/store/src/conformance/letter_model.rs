@@ -1,0 +1,665 @@
+//! Any history of letters, on the store and on a model of it.
+//!
+//! Like [`super::model`], for letters: the model keeps a plain list and asks
+//! [`monoco_core`] for every step. What is compared after each call is the answer, where
+//! every letter stands, who is due at which desk, what is kept and booked, and the
+//! figures.
+
+use std::collections::BTreeMap;
+
+use monoco_core::contact::{AddressBook, plan_delivery};
+use monoco_core::letter::{Journey, LetterId, LetterState, Standing};
+use monoco_core::record::WrongState;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+use super::letter_care::recount;
+use super::letters::{accept, door, keep, letter, out, passed, posted, send, trash, wait, worker};
+use super::*;
+use crate::{Accepted, Advance, Advanced, ByHand, LetterQuery, LetterRow, Origin, Then};
+
+/// How many histories are tried, and how many calls the longest has.
+const CASES: u32 = 64;
+const CALLS: usize = 60;
+
+const DESKS: [&str; 3] = ["", "spam", "note"];
+const KEEPERS: [&str; 2] = ["limit", "merge"];
+
+/// Which letter: by its number among all there ever were.
+type Which = usize;
+
+#[derive(Clone, Debug)]
+enum Call {
+    /// With a key or not.
+    Door {
+        key: Option<u8>,
+        text: u8,
+    },
+    /// A message, of which there are only a few.
+    Post {
+        text: u8,
+    },
+    /// A step, of the letter as it is or as it was.
+    Step {
+        which: Which,
+        stale: bool,
+        step: Step,
+        change: bool,
+    },
+    /// Some become part of another.
+    Join {
+        into: Which,
+        others: Vec<Which>,
+    },
+    Hand {
+        which: Which,
+        how: u8,
+    },
+    Recall {
+        desk: usize,
+        limit: usize,
+    },
+    RecallKept {
+        by: usize,
+        limit: usize,
+    },
+    Release {
+        desk: usize,
+    },
+    Purge {
+        trashed: bool,
+        done: bool,
+        limit: usize,
+    },
+    Tick {
+        secs: i64,
+    },
+    Reopen,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Wait { desk: usize, secs: i64 },
+    Keep { by: usize, secs: i64 },
+    HandOver { secs: i64 },
+    PutBack { tried: bool, secs: i64 },
+    Send,
+    Unsendable,
+    Trash,
+    GiveUp,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let which = || 0..12_usize;
+    let secs = || 0..4_i64;
+    let step = prop_oneof![
+        4 => (0..DESKS.len(), secs()).prop_map(|(desk, secs)| Step::Wait { desk, secs }),
+        3 => (0..KEEPERS.len(), secs()).prop_map(|(by, secs)| Step::Keep { by, secs }),
+        6 => secs().prop_map(|secs| Step::HandOver { secs }),
+        3 => (any::<bool>(), secs()).prop_map(|(tried, secs)| Step::PutBack { tried, secs }),
+        2 => Just(Step::Send),
+        1 => Just(Step::Unsendable),
+        2 => Just(Step::Trash),
+        2 => Just(Step::GiveUp),
+    ];
+    prop_oneof![
+        6 => (prop::option::weighted(0.3, 0..3_u8), 0..3_u8)
+            .prop_map(|(key, text)| Call::Door { key, text }),
+        3 => (0..4_u8).prop_map(|text| Call::Post { text }),
+        20 => (which(), prop::bool::weighted(0.1), step, prop::bool::weighted(0.3))
+            .prop_map(|(which, stale, step, change)| Call::Step { which, stale, step, change }),
+        2 => (which(), prop::collection::vec(which(), 1..3))
+            .prop_map(|(into, others)| Call::Join { into, others }),
+        5 => (which(), 0..4_u8).prop_map(|(which, how)| Call::Hand { which, how }),
+        1 => (0..DESKS.len(), 1..4_usize).prop_map(|(desk, limit)| Call::Recall { desk, limit }),
+        1 => (0..KEEPERS.len(), 1..4_usize)
+            .prop_map(|(by, limit)| Call::RecallKept { by, limit }),
+        1 => (0..DESKS.len()).prop_map(|desk| Call::Release { desk }),
+        1 => (any::<bool>(), any::<bool>(), 1..4_usize)
+            .prop_map(|(trashed, done, limit)| Call::Purge { trashed, done, limit }),
+        6 => (1..4_i64).prop_map(|secs| Call::Tick { secs }),
+        1 => Just(Call::Reopen),
+    ]
+}
+
+/// Tries histories until one tells the store from the model, and then shows the
+/// shortest that does.
+pub(crate) fn any_history_is_the_models_history<H: Home>(home: impl Fn() -> H) {
+    let config = Config { failure_persistence: None, ..Config::with_cases(CASES) };
+    let histories = prop::collection::vec(call(), 1..=CALLS);
+    let result = TestRunner::new(config).run(&histories, |history| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(replay(&home(), &history))
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> {
+    let mut model = Model::default();
+    let mut store = home.open().await;
+    lark(&*store).await;
+    for (number, call) in history.iter().enumerate() {
+        if matches!(call, Call::Reopen) {
+            drop(store);
+            store = home.open().await;
+        }
+        let answer = ask(&*store, &mut model, call).await;
+        prop_assert_eq!(answer, model.answer(call), "call {}: {:?}", number, call);
+        let found = contents(&*store, model.now).await;
+        prop_assert_eq!(found, model.contents(), "call {}: {:?}", number, call);
+        let now = at(model.now);
+        let figures = store.letter_figures(now).await.unwrap();
+        prop_assert_eq!(figures, recount(&*store, now).await, "call {}: {:?}", number, call);
+    }
+    drop(store);
+    prop_assert_eq!(contents(&*home.open().await, model.now).await, model.contents(), "closed");
+    Ok(())
+}
+
+impl Step {
+    fn then(&self, now: i64) -> Then {
+        match self {
+            Self::Wait { desk, secs } => {
+                wait(Some(DESKS[*desk]).filter(|name| !name.is_empty()), now + secs)
+            }
+            Self::Keep { by, secs } => keep(KEEPERS[*by], Some("k"), now + secs),
+            Self::HandOver { secs } => Then::HandOver { until: at(now + secs) },
+            Self::PutBack { tried, secs } => {
+                Then::PutBack { due: at(now + secs), tried: *tried, why: "no".to_owned() }
+            }
+            Self::Send => send(out("ann", "sent")),
+            Self::Unsendable => send(chat("me", &["nobody"], "x")),
+            Self::Trash => trash("bad"),
+            Self::GiveUp => Then::GiveUp { why: "enough".to_owned() },
+        }
+    }
+}
+
+fn hand(how: u8) -> ByHand {
+    match how {
+        0 => ByHand::Retry,
+        1 => ByHand::Trash { why: "by hand".to_owned() },
+        2 => ByHand::Restore,
+        _ => ByHand::Replay,
+    }
+}
+
+fn handed_in(key: Option<u8>, text: u8) -> Origin {
+    match door(&text.to_string()) {
+        Origin::Door { letter, tunnel, .. } => {
+            Origin::Door { letter, tunnel, key: key.map(|key| key.to_string()) }
+        }
+        other => other,
+    }
+}
+
+/// Makes the call on the store and says what it answered. The names that the store
+/// gives are noted in the model.
+async fn ask(store: &dyn Store, model: &mut Model, call: &Call) -> String {
+    let now = at(model.now);
+    match call {
+        Call::Door { key, text } => {
+            model.name(accept(store, handed_in(*key, *text), model.now).await)
+        }
+        Call::Post { text } => {
+            model.name(accept(store, posted(out("ann", &text.to_string())), model.now).await)
+        }
+        Call::Step { which, stale, step, change } => {
+            let Some(one) = model.find(*which) else { return String::new() };
+            let (id, revision) = (one.id, one.revision - i64::from(*stale));
+            let advance = Advance {
+                id,
+                revision,
+                letter: change.then(|| letter("changed")),
+                had: vec![passed("w")],
+                booked: vec![("limit:k".to_owned(), model.now + 1)],
+                joins: Vec::new(),
+                then: step.then(model.now),
+            };
+            advanced(store.advance(vec![advance], now).await.remove(0))
+        }
+        Call::Join { into, others } => {
+            let Some(one) = model.find(*into) else { return String::new() };
+            let joins = others.iter().filter_map(|which| model.find(*which));
+            let advance = Advance {
+                id: one.id,
+                revision: one.revision,
+                letter: Some(letter("joined")),
+                had: Vec::new(),
+                booked: Vec::new(),
+                joins: joins.map(|other| (other.id, other.revision)).collect(),
+                then: wait(None, model.now),
+            };
+            advanced(store.advance(vec![advance], now).await.remove(0))
+        }
+        Call::Hand { which, how } => {
+            let Some(one) = model.find(*which) else { return String::new() };
+            match store.move_letter(one.id, hand(*how), now).await {
+                Ok(row) => format!("{} {}", row.journey.standing.name().as_str(), row.revision),
+                Err(error) => word(&error),
+            }
+        }
+        Call::Recall { desk, limit } => {
+            let known: Vec<_> = DESKS
+                .iter()
+                .enumerate()
+                .filter(|(n, name)| n != desk && !name.is_empty())
+                .collect();
+            let known: Vec<_> = known.into_iter().map(|(_, name)| worker(name)).collect();
+            store.recall_letters(&known, *limit, now).await.unwrap().to_string()
+        }
+        Call::RecallKept { by, limit } => {
+            store.recall_kept(&worker(KEEPERS[*by]), *limit, now).await.unwrap().to_string()
+        }
+        Call::Release { desk } => {
+            let desks: Vec<_> =
+                DESKS[*desk..=*desk].iter().filter_map(|name| name.parse().ok()).collect();
+            store.release_letters(&desks, now).await.unwrap().to_string()
+        }
+        Call::Purge { trashed, done, limit } => {
+            let day = |all: bool| if all { 0 } else { -1 };
+            // Before anything that is booked is over.
+            let gone =
+                store.purge_letters(day(*trashed), day(*done), *limit, Timestamp::from_ms(0));
+            gone.await.unwrap().to_string()
+        }
+        Call::Tick { .. } | Call::Reopen => String::new(),
+    }
+}
+
+fn advanced(answer: Result<Advanced, StoreError>) -> String {
+    match answer {
+        Ok(advanced) => format!("{} {}", advanced.state.as_str(), advanced.revision),
+        Err(error) => word(&error),
+    }
+}
+
+/// Which error it was, without its details.
+fn word(error: &StoreError) -> String {
+    match error {
+        StoreError::WrongState(_) => "wrong state".to_owned(),
+        StoreError::Conflict { .. } => "conflict".to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How one letter is shown, of the store and of the model.
+fn line(id: LetterId, journey: &Journey, place: (&str, &str), rest: (&str, usize, i64)) -> String {
+    let ((desk, kept_by), (text, had, revision)) = (place, rest);
+    format!("{} {journey:?} {desk:?} {kept_by:?} {text} {had} {revision}", id.seq)
+}
+
+fn shown(row: &LetterRow) -> String {
+    let desk = row.desk.as_ref().map_or("", |name| name.as_str());
+    let kept_by = row.kept_by.as_ref().map_or("", |name| name.as_str());
+    let rest = (&*row.letter.data, row.had.len(), row.revision);
+    line(row.id, &row.journey, (desk, kept_by), rest)
+}
+
+type Contents = (Vec<String>, Vec<Vec<i64>>, Option<i64>);
+
+/// Every letter, which are due, away and kept in which order, and what is booked.
+async fn contents(store: &dyn Store, now: i64) -> Contents {
+    let all =
+        pages(3, true, async |window| store.letters(LetterQuery::default(), window).await.unwrap());
+    let mut letters: Vec<_> = all.await.into_iter().flatten().collect();
+    letters.reverse();
+    let seqs = |rows: Vec<LetterRow>| rows.iter().map(|row| row.id.seq).collect::<Vec<_>>();
+    let mut lists = Vec::new();
+    for desk in DESKS {
+        let desk = desk.parse().ok();
+        lists.push(seqs(store.due_letters(desk.as_ref(), 100, at(now)).await.unwrap()));
+        if let Some(desk) = &desk {
+            lists.push(seqs(store.away_letters(desk, 100).await.unwrap()));
+        }
+    }
+    for by in KEEPERS {
+        lists.push(seqs(store.kept_letters(&worker(by), "k", 100).await.unwrap()));
+    }
+    lists.push(seqs(store.dead_letters(100).await.unwrap()));
+    let booked = store.booked(vec!["limit:k".to_owned()]).await.unwrap().into_values().next();
+    (letters.iter().map(shown).collect(), lists, booked)
+}
+
+/// The whole store, as far as the calls above can see it.
+#[derive(Default)]
+struct Model {
+    now: i64,
+    /// In the order of their numbers.
+    letters: Vec<Kept>,
+    /// What the key and the message of each number stands for.
+    keys: BTreeMap<u8, (i64, u8)>,
+    booked: Option<i64>,
+    next: i64,
+    /// The name that the store gave last.
+    named: Option<LetterId>,
+}
+
+#[derive(Clone)]
+struct Kept {
+    id: LetterId,
+    text: String,
+    came_as: String,
+    /// The message it was made of.
+    message: Option<u8>,
+    journey: Journey,
+    desk: String,
+    kept_by: String,
+    had: usize,
+    revision: i64,
+}
+
+impl Model {
+    /// Says what became of a message, and remembers its name.
+    fn name(&mut self, accepted: Result<Accepted, StoreError>) -> String {
+        match accepted {
+            Ok(Accepted::Letter { id, duplicate, .. }) => {
+                self.named = Some(id);
+                format!("{} {duplicate}", id.seq)
+            }
+            Err(StoreError::KeyReused(first)) => {
+                let first: LetterId = first.parse().unwrap();
+                format!("reused {}", first.seq)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The letter that a call means, if there is any.
+    fn find(&self, which: Which) -> Option<&Kept> {
+        self.letters.get(self.place(which))
+    }
+
+    fn place(&self, which: Which) -> usize {
+        which % self.letters.len().max(1)
+    }
+
+    fn answer(&mut self, call: &Call) -> String {
+        match call {
+            Call::Door { key, text } => self.door(*key, *text),
+            Call::Post { text } => {
+                let first = self.letters.iter().rev().find(|one| one.message == Some(*text));
+                match first.map(|one| one.id.seq) {
+                    Some(seq) => format!("{seq} true"),
+                    None => self.add(text.to_string(), Some(*text)),
+                }
+            }
+            Call::Step { which, stale, step, change } => {
+                if self.letters.is_empty() {
+                    return String::new();
+                }
+                self.step(self.place(*which), *stale, step, *change)
+            }
+            Call::Join { into, others } => {
+                if self.letters.is_empty() {
+                    return String::new();
+                }
+                let others: Vec<_> = others.iter().map(|which| self.place(*which)).collect();
+                self.join(self.place(*into), &others)
+            }
+            Call::Hand { which, how } => {
+                if self.letters.is_empty() {
+                    return String::new();
+                }
+                self.hand(self.place(*which), *how)
+            }
+            Call::Recall { desk, limit } => self.recall(DESKS[*desk], *limit).to_string(),
+            Call::RecallKept { by, limit } => self.recall_kept(KEEPERS[*by], *limit).to_string(),
+            Call::Release { desk } => self.release(DESKS[*desk]).to_string(),
+            Call::Purge { trashed, done, limit } => self.purge(*trashed, *done, *limit).to_string(),
+            Call::Tick { secs } => {
+                self.now += secs;
+                String::new()
+            }
+            Call::Reopen => String::new(),
+        }
+    }
+
+    fn door(&mut self, key: Option<u8>, text: u8) -> String {
+        if let Some(key) = key
+            && let Some((seq, first)) = self.keys.get(&key)
+        {
+            return if *first == text { format!("{seq} true") } else { format!("reused {seq}") };
+        }
+        let answer = self.add(text.to_string(), None);
+        if let Some(key) = key {
+            self.keys.insert(key, (self.next, text));
+        }
+        answer
+    }
+
+    fn add(&mut self, text: String, message: Option<u8>) -> String {
+        self.next += 1;
+        let id = self.named.take().filter(|id| id.seq == self.next).expect("named by the store");
+        self.letters.push(Kept {
+            id,
+            came_as: text.clone(),
+            text,
+            message,
+            journey: Journey::start(at(self.now)),
+            desk: String::new(),
+            kept_by: String::new(),
+            had: 0,
+            revision: 1,
+        });
+        format!("{} false", self.next)
+    }
+
+    fn step(&mut self, place: usize, stale: bool, step: &Step, change: bool) -> String {
+        if stale {
+            return "conflict".to_owned();
+        }
+        let (now, before) = (self.now, self.letters[place].clone());
+        let (journey, mut one) = (before.journey.clone(), before.clone());
+        (one.desk, one.kept_by, one.had) = (String::new(), String::new(), before.had + 1);
+        let next = match step {
+            Step::Wait { desk, secs } => {
+                one.desk = DESKS[*desk].to_owned();
+                journey.go_on(at(now + secs))
+            }
+            Step::Keep { by, secs } => {
+                one.kept_by = KEEPERS[*by].to_owned();
+                journey.go_on(at(now + secs))
+            }
+            Step::HandOver { secs } if !before.desk.is_empty() => {
+                one.desk.clone_from(&before.desk);
+                journey.hand_over(at(now), at(now + secs))
+            }
+            Step::HandOver { .. } => Err(WrongState { from: "", to: "" }),
+            Step::PutBack { tried, secs } => {
+                one.desk.clone_from(&before.desk);
+                journey.put_back(at(now + secs), *tried)
+            }
+            Step::Send => journey.finish(),
+            Step::Unsendable => {
+                one.had = before.had;
+                let msg = chat("me", &["nobody"], "x");
+                let why = plan_delivery(&msg, &AddressBook::default()).unwrap_err();
+                journey.give_up(why.to_string())
+            }
+            Step::Trash => journey.trash("bad".to_owned()),
+            Step::GiveUp => {
+                one.desk.clone_from(&before.desk);
+                journey.give_up("enough".to_owned())
+            }
+        };
+        let Ok(next) = next else { return "wrong state".to_owned() };
+        if change {
+            one.text = "changed".to_owned();
+        }
+        self.booked = Some(now + 1);
+        self.put(place, one, next)
+    }
+
+    fn put(&mut self, place: usize, mut one: Kept, journey: Journey) -> String {
+        one.journey = journey;
+        one.revision += 1;
+        let answer = format!("{} {}", one.journey.standing.name().as_str(), one.revision);
+        self.letters[place] = one;
+        answer
+    }
+
+    fn join(&mut self, into: usize, others: &[usize]) -> String {
+        let id = self.letters[into].id;
+        let mut joined: Vec<_> = others.to_vec();
+        joined.sort_unstable();
+        joined.dedup();
+        // Looked at one after the other, before anything is written.
+        for other in others {
+            let fits = self.letters[*other].journey.clone().join(id).is_ok() && *other != into;
+            if !fits {
+                return "wrong state".to_owned();
+            }
+        }
+        let Ok(next) = self.letters[into].journey.clone().go_on(at(self.now)) else {
+            return "wrong state".to_owned();
+        };
+        if joined.len() < others.len() {
+            return "conflict".to_owned();
+        }
+        for other in joined {
+            let mut one = self.letters[other].clone();
+            (one.desk, one.kept_by) = (String::new(), String::new());
+            let journey = one.journey.clone().join(id).expect("it was asked before");
+            self.put(other, one, journey);
+        }
+        let mut one = self.letters[into].clone();
+        (one.desk, one.kept_by, one.text) = (String::new(), String::new(), "joined".to_owned());
+        self.put(into, one, next)
+    }
+
+    fn hand(&mut self, place: usize, how: u8) -> String {
+        let (now, mut one) = (at(self.now), self.letters[place].clone());
+        let journey = one.journey.clone();
+        let dead = journey.standing.name() == LetterState::Dead;
+        let next = match how {
+            0 => journey.revive(now),
+            1 => journey.trash("by hand".to_owned()),
+            2 => journey.restore(now),
+            _ if dead => journey.revive(now),
+            _ => journey.restore(now),
+        };
+        let Ok(next) = next else { return "wrong state".to_owned() };
+        if how > 0 {
+            (one.desk, one.kept_by) = (String::new(), String::new());
+        }
+        if how == 3 {
+            (one.text, one.had) = (one.came_as.clone(), 0);
+        }
+        self.put(place, one, next)
+    }
+
+    /// The letters of which `which` is so, in the order that `key` says.
+    fn some<K: Ord>(
+        &self,
+        limit: usize,
+        which: impl Fn(&Kept) -> bool,
+        key: impl Fn(&Kept) -> K,
+    ) -> Vec<usize> {
+        let mut found: Vec<_> =
+            (0..self.letters.len()).filter(|n| which(&self.letters[*n])).collect();
+        found.sort_by_key(|n| (key(&self.letters[*n]), self.letters[*n].id.seq));
+        found.truncate(limit);
+        found
+    }
+
+    fn take_back(&mut self, some: &[usize]) {
+        for n in some {
+            let mut one = self.letters[*n].clone();
+            let next = one.journey.clone().go_on(at(self.now)).expect("it is under way");
+            (one.desk, one.kept_by) = (String::new(), String::new());
+            self.put(*n, one, next);
+        }
+    }
+
+    fn recall(&mut self, desk: &str, limit: usize) -> usize {
+        if desk.is_empty() {
+            return 0;
+        }
+        let mut some =
+            self.some(limit, |one| one.desk == desk && due(one).is_some(), |one| due(one));
+        let left = limit - some.len();
+        some.extend(self.some(left, |one| one.desk == desk && until(one).is_some(), until));
+        self.take_back(&some);
+        some.len()
+    }
+
+    fn recall_kept(&mut self, by: &str, limit: usize) -> usize {
+        let some = self.some(limit, |one| one.kept_by == by, |_| ());
+        self.take_back(&some);
+        if by == "limit" {
+            self.booked = None;
+        }
+        some.len()
+    }
+
+    fn release(&mut self, desk: &str) -> usize {
+        let some = self.some(100, |one| one.desk == desk && until(one).is_some(), until);
+        for n in &some {
+            let one = self.letters[*n].clone();
+            let next = one.journey.clone().put_back(at(self.now), true).expect("it is away");
+            self.put(*n, one, next);
+        }
+        some.len()
+    }
+
+    fn purge(&mut self, trashed: bool, done: bool, limit: usize) -> usize {
+        let newest = self.letters.iter().map(|one| one.id.seq).max();
+        let mut gone = Vec::new();
+        for (state, wanted) in [
+            (LetterState::Trashed, trashed),
+            (LetterState::Done, done),
+            (LetterState::Merged, done),
+        ] {
+            let which = |one: &Kept| {
+                wanted && one.journey.standing.name() == state && Some(one.id.seq) != newest
+            };
+            gone.extend(self.some(limit - gone.len(), which, |_| ()));
+        }
+        let gone: Vec<_> = gone.into_iter().map(|n| self.letters[n].id.seq).collect();
+        self.letters.retain(|one| !gone.contains(&one.id.seq));
+        self.keys.retain(|_, (seq, _)| !gone.contains(seq));
+        gone.len()
+    }
+
+    fn contents(&self) -> Contents {
+        let letters = self.letters.iter().map(|one| {
+            let rest = (&*one.text, one.had, one.revision);
+            line(one.id, &one.journey, (&one.desk, &one.kept_by), rest)
+        });
+        let seqs =
+            |some: Vec<usize>| some.into_iter().map(|n| self.letters[n].id.seq).collect::<Vec<_>>();
+        let mut lists = Vec::new();
+        for desk in DESKS {
+            let is_due =
+                |one: &Kept| one.desk == desk && due(one).is_some_and(|due| due <= at(self.now));
+            lists.push(seqs(self.some(100, is_due, due)));
+            if !desk.is_empty() {
+                let is_away = |one: &Kept| one.desk == desk && until(one).is_some();
+                lists.push(seqs(self.some(100, is_away, until)));
+            }
+        }
+        for by in KEEPERS {
+            lists.push(seqs(self.some(100, |one| one.kept_by == by, |_| ())));
+        }
+        let dead = |one: &Kept| one.journey.standing.name() == LetterState::Dead;
+        lists.push(seqs(self.some(100, dead, |_| ())));
+        (letters.collect(), lists, self.booked)
+    }
+}
+
+fn due(one: &Kept) -> Option<Timestamp> {
+    match one.journey.standing {
+        Standing::Waiting { due } => Some(due),
+        _ => None,
+    }
+}
+
+fn until(one: &Kept) -> Option<Timestamp> {
+    match one.journey.standing {
+        Standing::Away { until } => Some(until),
+        _ => None,
+    }
+}

@@ -1,0 +1,179 @@
+//! What only SQLite promises of letters: seeks instead of scans, and care for damage.
+
+use std::fs;
+use std::path::Path;
+
+use monoco_core::letter::{Letter, LetterState};
+use monoco_core::object::MsgObject;
+use rusqlite::params_from_iter;
+use serde_json::json;
+use tempfile::tempdir;
+
+use super::*;
+use crate::{Dispatch, Then, Window};
+
+const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
+
+fn door(text: &str) -> Origin {
+    let letter = Letter {
+        from: "ann@example.org".to_owned(),
+        to: vec!["bob@example.org".to_owned()],
+        data: text.to_owned(),
+        ..Letter::default()
+    };
+    Origin::Door { letter, tunnel: None, key: None }
+}
+
+async fn take_in(store: &SqliteStore, text: &str) -> LetterId {
+    match store.accept(vec![door(text)], NOON).await.remove(0).unwrap() {
+        Accepted::Letter { id, .. } => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn plan(store: &SqliteStore, sql: &str) -> String {
+    let plan = store.readers.with(|db| {
+        let mut statement = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let nothing = vec![rusqlite::types::Null; statement.parameter_count()];
+        let rows = statement.query_map(params_from_iter(nothing), |row| row.get::<_, String>(3));
+        Ok(rows.unwrap().collect::<Result<Vec<_>, _>>().unwrap())
+    });
+    plan.unwrap().join("; ")
+}
+
+#[tokio::test]
+async fn every_question_is_a_seek() {
+    let dir = tempdir().unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let window = |newest_first| Window { beyond: None, limit: 10, newest_first };
+    let (there, back) = (window(false), window(true));
+    let first = |which: &str| format!("SELECT * FROM letters l WHERE {which} LIMIT 1");
+    for (sql, index) in [
+        (rows::bundles_sql(lists::DUE), "letters_waiting (desk=? AND due_at<?)"),
+        (lists::NEXT.to_owned(), "letters_waiting (desk=?)"),
+        (rows::bundles_sql(lists::KEPT), "letters_kept (kept_by=? AND keep_key=?)"),
+        (rows::bundles_sql(lists::AWAY), "letters_away (desk=?)"),
+        (rows::bundles_sql(lists::DEAD), "letters_by_state (state=?)"),
+        (rows::bundles_sql("l.seq = ?1"), "PRIMARY KEY (rowid=?)"),
+        (lists::walk_sql(true, &there), "letters_by_state (state=? AND seq>?)"),
+        (lists::walk_sql(true, &back), "letters_by_state (state=? AND seq>? AND seq<?)"),
+        (lists::walk_sql(false, &there), "PRIMARY KEY (rowid>?)"),
+        (lists::walk_sql(false, &back), "PRIMARY KEY (rowid>? AND rowid<?)"),
+        (by_hand::AWAY_AT.to_owned(), "letters_away (desk=?)"),
+        (by_hand::KEPT_BY.to_owned(), "letters_kept (kept_by=?)"),
+        (by_hand::ENDED.to_owned(), "letters_ended (state=? AND day>? AND day<?)"),
+        (by_hand::ENDED.to_owned(), "drafts_by_object (object=?)"),
+        (first("l.heard = ?1"), "letters_by_heard (heard=?)"),
+        (
+            first("l.object = ?1 AND l.origin = ?2 ORDER BY l.seq DESC"),
+            "letters_by_object (object=?)",
+        ),
+        (first("l.became = ?1 ORDER BY l.seq"), "letters_by_became (became=?)"),
+    ] {
+        let plan = plan(&store, &sql);
+        assert!(plan.contains(index), "{sql}\n{plan}");
+        assert!(!plan.contains("SCAN l"), "{sql}\n{plan}");
+        assert!(!plan.contains("TEMP B-TREE"), "{sql}\n{plan}");
+    }
+}
+
+/// Changes one byte after each occurrence of `text` in the files below `dir`.
+fn damage(dir: &Path, text: &str) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            damage(&path, text);
+            continue;
+        }
+        let mut bytes = fs::read(&path).unwrap();
+        let hits = bytes.windows(text.len()).enumerate();
+        let hits: Vec<_> =
+            hits.filter(|(_, window)| *window == text.as_bytes()).map(|(at, _)| at).collect();
+        for at in hits {
+            bytes[at] ^= 1;
+        }
+        fs::write(&path, bytes).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_letter_does_not_hold_up_the_others() {
+    let dir = tempdir().unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let damaged = take_in(&store, &"treasure ".repeat(10_000)).await;
+    let msg = json!({"from": "did:web:ann", "to": ["did:web:bob"], "kind": "chat",
+                     "content": {"content": "silver ".repeat(10_000)}});
+    let msg = MsgObject::seal(msg).unwrap();
+    let dispatch = Origin::Dispatch(Dispatch { msg, tunnel: None, external_id: None });
+    let lost = match store.accept(vec![dispatch], NOON).await.remove(0).unwrap() {
+        Accepted::Letter { id, .. } => id,
+        other => panic!("{other:?}"),
+    };
+    take_in(&store, "still fine").await;
+    drop(store);
+    damage(&dir.path().join("blobs"), "treasure");
+    damage(&dir.path().join("blobs"), "silver");
+
+    let store = SqliteStore::open(dir.path()).unwrap();
+    for id in [damaged, lost] {
+        let read = store.letter(id).await;
+        assert!(matches!(read, Err(StoreError::Damaged { .. })), "{read:?}");
+    }
+    let due = store.due_letters(None, 10, NOON).await.unwrap();
+    assert_eq!(due.iter().map(|row| &*row.letter.data).collect::<String>(), "still fine");
+    let dead = store.dead_letters(10).await.unwrap();
+    assert_eq!(dead.iter().map(|row| row.id).collect::<Vec<_>>(), [damaged, lost]);
+    assert!(dead[0].failure.as_ref().unwrap().contains("another hash"), "{:?}", dead[0].failure);
+    let events = store.read(|db| super::super::journal::events(db, 0, 100)).await.unwrap();
+    assert_eq!(events.last().unwrap().kind.as_str(), "damaged");
+
+    let retried = store.move_letter(damaged, ByHand::Retry, NOON).await.unwrap();
+    assert_eq!(retried.journey.standing.name(), LetterState::Waiting);
+    store.due_letters(None, 10, NOON).await.unwrap();
+    assert_eq!(store.dead_letters(10).await.unwrap().len(), 2, "and again it is put aside");
+}
+
+#[tokio::test]
+async fn no_more_is_handed_out_than_memory_is_meant_for() {
+    let dir = tempdir().unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    for text in ["a", "b", "c", "d"] {
+        take_in(&store, &text.repeat(12 << 20)).await;
+    }
+    let first = store.due_letters(None, 10, NOON).await.unwrap();
+    assert_eq!(first.len(), 3);
+    for row in first {
+        let step = Advance::only(&row, Then::Trash { why: "read".to_owned() });
+        store.advance(vec![step], NOON).await.remove(0).unwrap();
+    }
+    assert_eq!(store.due_letters(None, 10, NOON).await.unwrap().len(), 1);
+}
+
+/// What is on disk at any moment is a store in which each letter is, or has become its
+/// message, and never both or neither.
+#[tokio::test]
+async fn a_crash_between_steps_loses_and_doubles_nothing() {
+    let dir = tempdir().unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let mut under_way = Vec::new();
+    for round in 0..12_usize {
+        under_way.push(take_in(&store, &format!("{round}")).await);
+        if round % 2 == 1 {
+            let id = under_way.remove(0);
+            let row = store.letter(id).await.unwrap();
+            let step = Advance::only(&row, Then::Trash { why: "done with".to_owned() });
+            store.advance(vec![step], NOON).await.remove(0).unwrap();
+        }
+        let copy = tempdir().unwrap();
+        for file in ["monoco.db", "monoco.db-wal"] {
+            fs::copy(dir.path().join(file), copy.path().join(file)).unwrap();
+        }
+        let found = SqliteStore::open(copy.path()).unwrap();
+        let due = found.due_letters(None, 100, NOON).await.unwrap();
+        assert_eq!(due.iter().map(|row| row.id).collect::<Vec<_>>(), under_way);
+        let states = found.letter_figures(NOON).await.unwrap().states;
+        let trashed = i64::try_from((round + 1) / 2).unwrap();
+        assert_eq!(states.get(&LetterState::Trashed).copied().unwrap_or(0), trashed);
+        assert_eq!(states[&LetterState::Waiting], i64::try_from(under_way.len()).unwrap());
+    }
+}
