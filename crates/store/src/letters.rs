@@ -250,7 +250,8 @@ pub trait Letters: Send + Sync {
     -> Vec<Result<Accepted, StoreError>>;
 
     /// At most `limit` letters that wait at a desk (`None`: the dispatcher's) and are
-    /// due, the one that was due first before the others.
+    /// due, the one that was due first before the others. Fewer when they are large;
+    /// none only when none is due. One that is damaged is DEAD, and left out.
     async fn due_letters(
         &self,
         desk: Option<&WorkerName>,

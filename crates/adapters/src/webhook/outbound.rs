@@ -11,6 +11,7 @@
 //! | `text` | what is said |
 //! | `title` | its subject |
 //! | `format` | the MIME type of the text |
+//! | `charset` | `latin-1`: the text is a mail with one character for each of its bytes |
 //! | `reply_to` | the receiver's own id of the message that this answers |
 //! | `correlation_id` | what the sender files it under |
 //! | `from` | the author's DID |
@@ -65,6 +66,7 @@ pub fn body(parcel: &Parcel<'_>) -> Result<Vec<u8>, Failure> {
         text: content.content,
         title: content.title,
         format: content.format,
+        charset: content.charset,
         reply_to: in_reply_to.as_ref().and_then(scalar),
         correlation_id: thread.correlation_id,
         from: source.unwrap_or(from),
@@ -178,6 +180,7 @@ struct Content {
     content: String,
     title: Option<String>,
     format: Option<String>,
+    charset: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -192,6 +195,8 @@ struct Posted<'a> {
     title: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     format: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    charset: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reply_to: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -231,6 +236,24 @@ mod tests {
                 .collect(),
             body: body.as_bytes().to_vec(),
         }
+    }
+
+    #[test]
+    fn a_mail_that_is_not_utf8_says_how_its_bytes_are_written() {
+        let body = serde_json::json!({
+            "from": "did:monoco:me",
+            "content": {"format": "message/rfc822", "content": "caf\u{e9}", "charset": "latin-1"},
+        });
+        let parcel = Parcel {
+            address: "ann@example.com",
+            kind: EndpointKind::Addr,
+            body: &body.to_string(),
+            attachments: &[],
+            key: format!("dlv_{}", "0".repeat(48)).parse().unwrap(),
+            now: Timestamp::from_ms(0),
+        };
+        let posted: Value = serde_json::from_slice(&super::body(&parcel).unwrap()).unwrap();
+        assert_eq!((&posted["text"], &posted["charset"]), (&"café".into(), &"latin-1".into()));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::common::figures::thousands;
 use crate::common::http::Conn;
 use crate::common::running::{Running, refused};
 use crate::letters::{SIZE, write_message};
-use crate::office::{Office, TUNNEL, workers};
+use crate::office::{Office, TUNNEL, calm, workers};
 use crate::plan::{PRODUCERS, Plan};
 use crate::report::{Report, ratio};
 
@@ -30,13 +30,14 @@ pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         let (mut dispatches, mut letters) = (Vec::new(), Vec::new());
         // They take turns, so that a slow minute of the disk hits both.
         for round in 1..=plan.repeats {
-            dispatches.push(dispatch(plan, producers)?);
-            letters.push(Office::open(&plan.dir, &pipeline, &[TUNNEL])?.rate(plan, producers)?);
+            let base = dispatch(plan, producers)?;
+            let office = Office::open(&plan.dir, &pipeline, &[TUNNEL])?;
+            let ours = office.rate(producers, plan.bounds())?;
             eprintln!(
-                "{producers} producers, round {round}: dispatch {:.0?}/s, letters {:.0?}/s",
-                dispatches.last(),
-                letters.last()
+                "{producers} producers, round {round}: {base:.0} dispatches/s, {ours:.0} letters/s"
             );
+            dispatches.push(base);
+            letters.push(ours);
         }
         bare.push(median(dispatches).unwrap_or_default());
         through.push(median(letters).unwrap_or_default());
@@ -53,8 +54,10 @@ pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
 /// Messages per second, dispatched one by one to a courier without chains.
 fn dispatch(plan: &Plan, producers: usize) -> Result<f64> {
     let courier = Running::start(TempDir::new_in(&plan.dir)?)?;
-    dispatched(&courier, producers, plan.warming())?;
-    let (messages, took) = dispatched(&courier, producers, plan.counting())?;
+    let [warming, counting] = plan.bounds();
+    calm();
+    dispatched(&courier, producers, warming)?;
+    let (messages, took) = dispatched(&courier, producers, counting)?;
     Ok(messages as f64 / took.as_secs_f64())
 }
 

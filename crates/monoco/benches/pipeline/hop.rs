@@ -10,7 +10,7 @@ use crate::common::Result;
 use crate::common::drive::{drive, median};
 use crate::common::figures::thousands;
 use crate::letters::{SIZE, write_letter};
-use crate::office::{Office, TUNNEL, workers};
+use crate::office::{Office, TUNNEL, calm, workers};
 use crate::plan::{PRODUCERS, Plan};
 use crate::report::{Report, ratio};
 use crate::tubes::{Beanstalkd, Tagger};
@@ -28,13 +28,12 @@ pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         let (mut cycles, mut letters) = (Vec::new(), Vec::new());
         // They take turns, so that a slow minute of the disk hits both.
         for round in 1..=plan.repeats {
-            cycles.push(cycle(plan, producers)?);
-            letters.push(hop(plan, producers)?);
+            let (base, ours) = (cycle(plan, producers)?, hop(plan, producers)?);
             eprintln!(
-                "{producers} producers, round {round}: cycles {:.0?}/s, letters {:.0?}/s",
-                cycles.last(),
-                letters.last()
+                "{producers} producers, round {round}: {base:.0} cycles/s, {ours:.0} letters/s"
             );
+            cycles.push(base);
+            letters.push(ours);
         }
         bare.push(median(cycles).unwrap_or_default());
         through.push(median(letters).unwrap_or_default());
@@ -64,8 +63,10 @@ fn cycle(plan: &Plan, connections: usize) -> Result<f64> {
             })
         })
     };
-    run(plan.warming())?;
-    Ok(run(plan.counting())?.rate)
+    let [warming, counting] = plan.bounds();
+    calm();
+    run(warming)?;
+    Ok(run(counting)?.rate)
 }
 
 /// Letters per second, with the worker in the middle of them.
@@ -76,7 +77,7 @@ fn hop(plan: &Plan, producers: usize) -> Result<f64> {
     let pipeline = json!({"outbound": CHAIN, "workers": workers});
     let office = Office::open(&plan.dir, &pipeline, &[TUNNEL])?;
     let tagger = Tagger::start(&beanstalkd)?;
-    let rate = office.rate(plan, producers)?;
+    let rate = office.rate(producers, plan.few())?;
     tagger.stop()?;
     Ok(rate)
 }

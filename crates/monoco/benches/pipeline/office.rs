@@ -12,7 +12,6 @@ use crate::common::drive::{Bounds, drive};
 use crate::common::http::Conn;
 use crate::common::running::{Running, refused};
 use crate::letters::{SIZE, write_letter};
-use crate::plan::Plan;
 
 /// Where letters go that name no tunnel. Nobody sends from it.
 pub const TUNNEL: &str = "post";
@@ -26,8 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How often one looks whether it is done.
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// A rate that no producer reaches: the limit counts, and never holds.
-pub const GENEROUS: &str = "1000000/s";
+/// Rates that no producer reaches, for one recipient and for all. The limit never holds a
+/// letter, and yet has to remember each: what is booked is not over at once.
+const PER_RECIPIENT: &str = "10000/h";
+pub const FOR_ALL: &str = "10000000/h";
 
 /// A running courier with a chain.
 pub struct Office {
@@ -50,7 +51,7 @@ pub fn workers() -> Value {
         "subject": {"template": "[Team] {subject}"},
         "footer": {"text": "Sent by Monoco"},
         "limit": {
-            "per_recipient": GENEROUS, "per_domain": GENEROUS, "per_tunnel": GENEROUS,
+            "per_recipient": PER_RECIPIENT, "per_domain": FOR_ALL, "per_tunnel": FOR_ALL,
         },
         "send": {"tunnel": TUNNEL},
     })
@@ -64,7 +65,7 @@ impl Office {
         let config = json!({"courier": {"pipeline": pipeline}});
         std::fs::write(home.path().join("courier/config.yaml"), config.to_string())?;
         let courier = Running::start(home)?;
-        let mut conn = Conn::open(courier.addr, &courier.token, "application/json")?;
+        let mut conn = connect(&courier)?;
         for tunnel in tunnels {
             let (status, answer) =
                 conn.ask("PUT", &format!("/api/v1/tunnels/{tunnel}"), "", b"{}")?;
@@ -75,11 +76,18 @@ impl Office {
         Ok(Self { courier, conn, posted: 0 })
     }
 
+    /// Looks over another connection from now on: one that idled too long was closed.
+    pub fn connect_again(&mut self) -> Result<()> {
+        self.conn = connect(&self.courier)?;
+        Ok(())
+    }
+
     /// Letters per second, from the first request until the last letter is done.
-    pub fn rate(mut self, plan: &Plan, producers: usize) -> Result<f64> {
-        self.hand_in(producers, plan.warming())?;
+    pub fn rate(mut self, producers: usize, [warming, counting]: [Bounds; 2]) -> Result<f64> {
+        calm();
+        self.hand_in(producers, warming)?;
         let before = self.posted;
-        let took = self.hand_in(producers, plan.counting())?;
+        let took = self.hand_in(producers, counting)?;
         self.check_outbox()?;
         Ok((self.posted - before) as f64 / took.as_secs_f64())
     }
@@ -89,8 +97,7 @@ impl Office {
     fn hand_in(&mut self, producers: usize, bounds: Bounds) -> Result<Duration> {
         let (courier, first) = (&self.courier, &OnceLock::new());
         let seen = drive(producers, bounds, |_| {
-            let mut conn = Conn::open(courier.addr, &courier.token, "application/json")?;
-            let mut body = Vec::new();
+            let (mut conn, mut body) = (connect(courier)?, Vec::new());
             Ok(move || {
                 body.clear();
                 write_letter(&mut body, SIZE, None);
@@ -165,6 +172,16 @@ impl Office {
         }
         Ok(started.elapsed())
     }
+}
+
+/// Brings to the disk what the one measured before has left, so that the next one's syncs
+/// do not wait for it.
+pub fn calm() {
+    rustix::fs::sync();
+}
+
+fn connect(courier: &Running) -> Result<Conn> {
+    Conn::open(courier.addr, &courier.token, "application/json")
 }
 
 /// What the post office says of itself.

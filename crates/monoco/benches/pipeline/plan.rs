@@ -37,6 +37,10 @@ pub const PRODUCERS: [usize; 3] = [1, 8, 64];
 /// The most letters of one measurement.
 const MOST: u64 = 500_000;
 
+/// The same where each has to wait for somebody outside, before it counts and then: they
+/// are handed in much faster than they get through.
+const FEW: [u64; 2] = [500, 4_000];
+
 impl Part {
     /// What the command line calls them; the first is all of them.
     pub const NAMES: [&str; 4] = ["pipeline", "chain", "hop", "waiting"];
@@ -77,14 +81,19 @@ impl Plan {
         self.parts.contains(&part)
     }
 
-    /// Where posting ends, before it counts.
-    pub const fn warming(&self) -> Bounds {
-        Bounds { warm_up: Duration::ZERO, measure: self.warm_up, calls: MOST }
+    /// Where posting ends, before it counts and then.
+    pub fn bounds(&self) -> [Bounds; 2] {
+        self.bounded([MOST; 2])
     }
 
-    /// Where posting ends that counts.
-    pub const fn counting(&self) -> Bounds {
-        Bounds { warm_up: Duration::ZERO, measure: self.measure, calls: MOST }
+    /// The same for letters that wait for somebody outside.
+    pub fn few(&self) -> [Bounds; 2] {
+        self.bounded(FEW)
+    }
+
+    fn bounded(&self, [warming, counting]: [u64; 2]) -> [Bounds; 2] {
+        let bounds = |measure, calls| Bounds { warm_up: Duration::ZERO, measure, calls };
+        [bounds(self.warm_up, warming), bounds(self.measure, counting)]
     }
 }
 

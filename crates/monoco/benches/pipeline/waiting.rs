@@ -13,7 +13,7 @@ use crate::common::http::Conn;
 use crate::common::resources::{peak_bytes, resident_bytes};
 use crate::common::running::refused;
 use crate::letters::{SMALL, write_letter};
-use crate::office::{DOOR, GENEROUS, Office, TUNNEL, workers};
+use crate::office::{DOOR, FOR_ALL, Office, TUNNEL, workers};
 use crate::plan::Plan;
 use crate::report::{Report, mib, ms};
 
@@ -36,7 +36,7 @@ struct Step {
 pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut workers = workers();
     workers["limit"] = json!({"per_tunnel": "1/day"});
-    workers["roomy"] = json!({"kind": "limit", "per_tunnel": GENEROUS});
+    workers["roomy"] = json!({"kind": "limit", "per_tunnel": FOR_ALL});
     let free = CHAIN.map(|name| if name == "limit" { "roomy" } else { name });
     let tunnels = json!({FREE: {"outbound": free}});
     let pipeline = json!({"outbound": CHAIN, "tunnels": tunnels, "workers": workers});
@@ -62,6 +62,7 @@ pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
 fn step(office: &mut Office, waiting: u64, passing: usize) -> Result<Step> {
     let (started, before) = (Instant::now(), office.posted);
     fill(office, waiting)?;
+    office.connect_again()?;
     office.until("letters wait behind the limit", |state| {
         // The first one of all finds the limit free.
         state.all["workers"]["limit"]["kept"].as_u64() == Some(waiting - 1)

@@ -29,6 +29,7 @@ use problem::Problem;
 mod boxes;
 mod events;
 mod guard;
+mod hand_in;
 mod health;
 mod input;
 mod letters;
@@ -106,7 +107,7 @@ pub fn router(api: Api, door: Door) -> Router {
         .routes(routes!(mails::lay_to_rest))
         .routes(routes!(mails::dead))
         .routes(routes!(mails::rebuild))
-        .routes(routes!(letters::hand_in, letters::list))
+        .routes(routes!(hand_in::hand_in, letters::list))
         .routes(routes!(letters::show))
         .routes(routes!(letters::retry))
         .routes(routes!(letters::trash))

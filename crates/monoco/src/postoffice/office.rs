@@ -13,8 +13,8 @@ use tokio_util::task::TaskTracker;
 
 use super::beanstalkd::{Address, Client, Taker, Tube};
 use super::desks::desk::Desk;
-use super::desks::tube::{Flights, Results, TubeDesk};
 use super::desks::egress;
+use super::desks::tube::{Flights, Results, TubeDesk};
 use super::dispatcher::Dispatcher;
 use super::figures::Figures;
 use super::queue::{Carrier, Queue};

@@ -165,12 +165,7 @@ fn letters_wait_for_a_worker_whose_beanstalkd_is_full() {
 
 #[test]
 fn a_queue_that_drains_is_full_or_gone_holds_no_letter_up() {
-    let trouble: [(&str, fn(&mut Beanstalkd)); 3] = [
-        ("draining", |beanstalkd| beanstalkd.signal(Signal::USR1)),
-        ("full", |beanstalkd| fill(beanstalkd)),
-        ("gone", |beanstalkd| beanstalkd.kill_and_wipe()),
-    ];
-    for (what, trouble) in trouble {
+    for what in ["draining", "full", "gone"] {
         let disk = Disk::tmpfs("size=256k");
         let mut beanstalkd = Beanstalkd::start_in(Path::new(&disk.place()), &["-s", "16384"]);
         let office = PostOffice::open(&json!({
@@ -184,7 +179,11 @@ fn a_queue_that_drains_is_full_or_gone_holds_no_letter_up() {
             assert!(posted.elapsed() < Duration::from_secs(20), "{what}: {:?}", posted.elapsed());
         };
         passes("word-well");
-        trouble(&mut beanstalkd);
+        match what {
+            "draining" => beanstalkd.signal(Signal::USR1),
+            "full" => fill(&beanstalkd),
+            _ => beanstalkd.kill_and_wipe(),
+        }
         passes("word-ill");
         beanstalkd.kill_and_wipe();
         beanstalkd.run();

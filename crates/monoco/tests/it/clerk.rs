@@ -49,6 +49,24 @@ struct Line {
     asked: Option<(&'static str, bool)>,
 }
 
+impl Line {
+    /// What is wrong with it as it is stored, when it came out of its tunnel so often.
+    fn complain(&self, word: &str, found: &Value, came: usize, wrong: &mut Vec<String>) {
+        let state = found["state"].as_str().unwrap_or_default();
+        if !self.ends.contains(&state) {
+            wrong.push(format!("{word} is {state} and not {:?}: {found}", self.ends));
+        }
+        let said = found["verdicts"].as_array().into_iter().flatten();
+        let said: Vec<_> = said.map(|said| said["worker"].to_string()).collect();
+        if said.iter().collect::<BTreeSet<_>>().len() != said.len() {
+            wrong.push(format!("{word} had a worker twice: {said:?}"));
+        }
+        if came != usize::from(!self.ends.contains(&"TRASHED")) {
+            wrong.push(format!("{word} is {state} and came {came} times"));
+        }
+    }
+}
+
 impl Letters {
     /// Hands a letter in for the first time.
     pub fn hand_in(
@@ -138,7 +156,7 @@ pub struct Clerk {
     pub book: Book,
     receiver: Receiver,
     /// The keys that each word came under.
-    pub came: BTreeMap<String, BTreeSet<String>>,
+    came: BTreeMap<String, BTreeSet<String>>,
     pub home: PathBuf,
     /// Removed when the test ends.
     _dir: Option<TempDir>,
@@ -235,7 +253,9 @@ impl Clerk {
         for got in self.receiver.all() {
             let body: Value = serde_json::from_str(&got.body).unwrap();
             let key = got.headers["idempotency-key"].as_str().unwrap().to_owned();
-            for word in words(body["text"].as_str().unwrap()) {
+            // Of a large mail the text is an attachment.
+            let (title, text) = (body["title"].as_str(), body["text"].as_str());
+            for word in words(title.unwrap_or_default()).chain(words(text.unwrap())) {
                 self.came.entry(word.to_owned()).or_default().insert(key.clone());
             }
         }
@@ -271,27 +291,25 @@ impl Clerk {
         let mut wrong = Vec::new();
         let lines = self.letters.lines().clone();
         let mut stored = self.stored("outbound");
+        let mut merged = BTreeMap::<String, BTreeSet<&String>>::new();
         for (word, line) in &lines {
             let Some(found) = line.id.as_ref().and_then(|id| stored.remove(id)) else {
                 wrong.push(format!("{word} is lost"));
                 continue;
             };
-            let state = found["state"].as_str().unwrap_or_default();
-            if !line.ends.contains(&state) {
-                wrong.push(format!("{word} is {state} and not {:?}: {found}", line.ends));
-            }
-            let said = found["verdicts"].as_array().into_iter().flatten();
-            let said: Vec<_> = said.map(|said| said["worker"].to_string()).collect();
-            if said.iter().collect::<BTreeSet<_>>().len() != said.len() {
-                wrong.push(format!("{word} had a worker twice: {said:?}"));
-            }
-            let keys = self.came.get(word).map(BTreeSet::len).unwrap_or_default();
-            if keys != usize::from(!line.ends.contains(&"TRASHED")) {
-                wrong.push(format!("{word} is {state} and came {keys} times"));
+            let keys = self.came.get(word);
+            line.complain(word, &found, keys.map_or(0, BTreeSet::len), &mut wrong);
+            if line.ends.contains(&"MERGED") {
+                merged
+                    .entry(line.letter["to"].to_string())
+                    .or_default()
+                    .extend(keys.into_iter().flatten());
             }
         }
         wrong.extend(stored.keys().map(|id| format!("{id} is there, and nobody handed it in")));
         wrong.extend(self.came.keys().filter(|word| !lines.contains_key(*word)).cloned());
+        let pieces = merged.iter().filter(|(_, keys)| keys.len() != 1);
+        wrong.extend(pieces.map(|(to, keys)| format!("those to {to} came as {keys:?}")));
         let heard = self.stored("inbound");
         let open = heard.values().filter(|letter| letter["state"] != "DONE");
         wrong.extend(open.map(|letter| format!("it was heard and not delivered: {letter}")));

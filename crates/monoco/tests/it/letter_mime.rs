@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::common::{Answer, raw};
+use crate::common::{Answer, Courier, raw};
+use crate::hooks::{Receiver, SECRET};
 use crate::judges::python;
 use crate::mime::{corpus, directory, in_base64, judge};
 use crate::office::{PostOffice, mail, said, verdicts};
@@ -25,14 +26,18 @@ fn editing(template: &str) -> Value {
 
 /// Hands in a mail as it is.
 fn post_raw(office: &PostOffice, query: &str, mail: &[u8]) -> Answer {
+    post_raw_to(&office.courier, query, mail)
+}
+
+fn post_raw_to(courier: &Courier, query: &str, mail: &[u8]) -> Answer {
     let headers = [
-        ("Host", format!("localhost:{}", office.courier.address.port())),
-        ("Authorization", format!("Bearer {}", office.courier.token)),
+        ("Host", format!("localhost:{}", courier.address.port())),
+        ("Authorization", format!("Bearer {}", courier.token)),
         ("Content-Type", "message/rfc822".to_owned()),
     ];
     let headers = headers.map(|(name, value)| (name.to_owned(), value));
     let path = format!("/api/v1/letters{query}");
-    raw(office.courier.address, "POST", &path, &headers, mail).unwrap()
+    raw(courier.address, "POST", &path, &headers, mail).unwrap()
 }
 
 /// The bytes of the mail that a letter became, and of the text that a tunnel was given.
@@ -134,6 +139,40 @@ fn the_corpus_comes_out_of_a_chain_with_another_subject_and_a_footer() {
     assert_eq!(arrived, texts, "the tunnel was given what the letters became");
 }
 
+/// What is too large for a row travels as a file of its own, and has the same bytes.
+#[test]
+fn a_large_mail_that_is_no_text_comes_out_as_an_attachment_byte_for_byte() {
+    let receiver = Receiver::start();
+    let mut pipeline = editing("[Team] {subject}");
+    pipeline["workers"]["send"] = json!({"tunnel": "ci"});
+    let courier = Courier::start_configured(
+        &json!({"courier": {"pipeline": pipeline, "adapters": {"ci": {
+            "provider": "webhook", "verify": "standard", "secret": SECRET,
+            "send_to": receiver.url("/hook"), "allow_private": true,
+        }}}})
+        .to_string(),
+    );
+    let head = "From: ann@example.com\r\nTo: bob@example.org\r\nSubject: ";
+    let mime = "\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nHello\r\n";
+    let part = "--b\r\nContent-Type: application/octet-stream\r\n\
+                Content-Transfer-Encoding: binary\r\n\r\n";
+    // Every byte but NUL, which no mail may have.
+    let binary: Vec<u8> = (1..=255).cycle().take(600_000).collect();
+    let whole = |subject: &str, footer: &str| {
+        let start = format!("{head}{subject}{mime}{footer}{part}");
+        [start.as_bytes(), &binary, b"\r\n--b--\r\n"].concat()
+    };
+    let answer = post_raw_to(&courier, "", &whole("large", ""));
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    let got: Value = serde_json::from_str(&receiver.next().body).unwrap();
+    let attachment = &got["attachments"][0];
+    assert_eq!(got["title"], "[Team] large");
+    assert_eq!(attachment["mime_type"], "message/rfc822");
+    let base64 = attachment["base64"].as_str().unwrap();
+    let footer = format!("-- \r\n{}\r\n", FOOTER.replace('\n', "\r\n"));
+    assert!(base64 == in_base64(&whole("[Team] large", &footer)), "not the same bytes");
+}
+
 /// Names of all header fields and whom Python takes a mail to be for, by both its readers.
 const FIELDS: &str = r#"
 import sys, json, base64, email, email.policy
@@ -158,7 +197,7 @@ const SUBJECTS: [&str; 8] = [
     "=?utf-8?q?x=0DBcc:_eve@example.org?=",
     "=?utf-8?b?eA0KQmNjOiBldmVAZXhhbXBsZS5vcmcNCg0KPHNjcmlwdD4=?=",
     "=?utf-8?q?x=E2=80=A8Bcc:_eve@example.org?= =?utf-8?q?=C2=85Bcc:_eve@example.org?=",
-    "=?utf-16?b?AHgADQAKAEIAYwBjADoAIABlAHYAZQ==?=",
+    "=?utf-16le?b?eAANAAoAQgBjAGMAOgAgAGUAQAB4AC4AdABlAHMAdAA=?=",
     "x\r\n Bcc: eve@example.org\r\n\t\r\n X: y",
     "=?us-ascii?q?x=00=0D=0A?= =?us-ascii?q?Bcc:_eve@example.org?=",
 ];
@@ -173,7 +212,8 @@ fn a_subject_that_hides_a_field_adds_none() {
         for from in ["ann@example.com", hidden] {
             let mut letter = mail("bob@example.org", subject, "hello");
             letter["from"] = json!(from);
-            letter["extra"] = json!({"subject": "y\r\nBcc: eve@example.org", "x\r\nBcc": "z"});
+            letter["extra"] =
+                json!({"x\r\nBcc": "y\r\nBcc: e@x.test", "subject": "\u{2028}Bcc: e"});
             let answer = office.courier.post("/api/v1/letters", &letter);
             if answer.status != 202 {
                 assert_eq!(answer.refused(422), "bad_letter");
@@ -190,7 +230,7 @@ fn a_subject_that_hides_a_field_adds_none() {
     for ((old, new), (mail, edited)) in fields(&old).iter().zip(fields(&new)).zip(&pairs) {
         let edited = String::from_utf8_lossy(edited);
         assert_eq!(old, &new, "{mail:?} became {edited:?}");
-        assert!(edited.contains(" to bob@example.org by ci: "), "{edited:?}");
+        assert!(edited.contains(" to bob@example.org by ci:"), "{edited:?}");
     }
     for arrived in office.arrivals(pairs.len()) {
         let title = arrived.title.unwrap();
@@ -216,7 +256,9 @@ fn addresses_that_hide_a_field_are_refused_at_every_door() {
         };
         with("from", json!(address));
         with("to", json!(["bob@example.org", address]));
-        with("extra", json!({"tunnel": address}));
+        for key in ["tunnel", "subject", "merge_key", "content_type", "charset"] {
+            with("extra", json!({key: address}));
+        }
 
         let coded: String = address.bytes().map(|byte| format!("%{byte:02x}")).collect();
         for query in [format!("?to={coded}"), format!("?to=bob@example.org&from={coded}")] {

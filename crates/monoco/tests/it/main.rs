@@ -28,6 +28,7 @@ mod mime;
 mod office;
 mod outsiders;
 mod pipeline;
+mod replays;
 mod room;
 mod rspamd;
 mod story;

@@ -113,8 +113,7 @@ fn a_command_on_a_bad_day_costs_its_own_letter_alone() {
     for (name, script, _) in BAD_DAYS {
         std::fs::write(path(name), script).unwrap();
     }
-    let office =
-        PostOffice::with_tunnels(&names, &json!({"tunnels": chains, "workers": workers}));
+    let office = PostOffice::with_tunnels(&names, &json!({"tunnels": chains, "workers": workers}));
     let before = most_memory(&office);
     let ids: Vec<_> = BAD_DAYS
         .iter()
@@ -195,8 +194,7 @@ fn a_worker_behind_a_url_on_a_bad_day_costs_its_own_letter_alone() {
             "allow_private": true, "retries": 0, "timeout_s": if *name == "loud" { 30 } else { 1 },
         });
     }
-    let office =
-        PostOffice::with_tunnels(&names, &json!({"tunnels": chains, "workers": workers}));
+    let office = PostOffice::with_tunnels(&names, &json!({"tunnels": chains, "workers": workers}));
     let before = most_memory(&office);
     let post = |name: &&str| office.post(&mail_through(name, &format!("word-{name}")));
     let ids: Vec<_> = names.iter().map(post).collect();
@@ -375,4 +373,22 @@ fn a_worker_behind_a_tube_that_never_answers_costs_its_letter_alone() {
     assert_eq!(dead["failure"], "tagger: it did not answer in time");
     assert_eq!(dead["attempts"], 2);
     office.each_once(&["word-good".to_owned()].into());
+}
+
+#[test]
+fn a_worker_that_is_fast_always_gets_the_next_letter() {
+    let beanstalkd = Beanstalkd::start();
+    let office = PostOffice::open(&json!({
+        "outbound": ["tagger", "send"],
+        "workers": {"tagger": {
+            "kind": "beanstalkd", "server": beanstalkd.url(), "in_flight": 2, "timeout_s": 600,
+        }},
+    }));
+    let _worker = Python::tagger(&beanstalkd);
+    // A place in the tube that an answer did not free would be missed soon.
+    let words: Vec<_> = (0..150).map(|n| format!("word-{n}")).collect();
+    for word in &words {
+        office.post(&mail("bob@example.org", "Hello", word));
+    }
+    office.each_once(&words.into_iter().collect());
 }

@@ -173,7 +173,8 @@ fn what_is_heard_goes_through_the_inbound_chain() {
 
     // The same chain for whoever has a tunnel of his own.
     let dispatch = |text: &str| {
-        let answer = courier.post("/api/v1/dispatch", &json!({"msg": chat("did:web:ann", ME, text)}));
+        let answer =
+            courier.post("/api/v1/dispatch", &json!({"msg": chat("did:web:ann", ME, text)}));
         answer.ok()["letter"].as_str().unwrap().to_owned()
     };
     let (spam, ham) = (dispatch("casino royale"), dispatch("good evening"));
@@ -184,7 +185,10 @@ fn what_is_heard_goes_through_the_inbound_chain() {
     let found: BTreeSet<_> =
         inbox["records"].as_array().unwrap().iter().map(|r| r["msg_id"].to_string()).collect();
     assert!(found.contains(&done["became"].to_string()), "{inbox:#}");
-    assert_eq!(courier.get("/api/v1/letters?state=TRASHED").ok()["letters"][0]["id"], spam.as_str());
+    assert_eq!(
+        courier.get("/api/v1/letters?state=TRASHED").ok()["letters"][0]["id"],
+        spam.as_str()
+    );
 }
 
 /// A chain that throws casinos away and adds a footer.
@@ -202,7 +206,8 @@ fn footed() -> Value {
 fn a_message_that_is_posted_goes_through_the_outbound_chain() {
     let office = PostOffice::open(&footed());
     let post = |text: &str| {
-        let answer = office.courier.post("/api/v1/post_send", &json!({"msg": chat(ME, ROOM, text)}));
+        let answer =
+            office.courier.post("/api/v1/post_send", &json!({"msg": chat(ME, ROOM, text)}));
         answer.ok()
     };
     let answer = post("hello");

@@ -154,7 +154,7 @@ fn odd_mail_is_judged_by_rspamd_and_not_held_up() {
     let coded = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, format!("{GTUBE}\r\n"));
     for (to, data, state) in [
         ("bob@example.org", format!("{hidden}{coded}\r\n--b--\r\n"), "TRASHED"),
-        ("bob@example.org", format!("Subject: caf\u{e9}\r\n\r\ncaf\u{e9}\r\n"), "DONE"),
+        ("bob@example.org", "Subject: caf\u{e9}\r\n\r\ncaf\u{e9}\r\n".to_owned(), "DONE"),
         ("b\u{fc}rgermeister@example.org", format!("Subject: y\r\n\r\n{GTUBE}\r\n"), "TRASHED"),
     ] {
         let letter = json!({"from": "ann@example.com", "to": [to], "data": data});

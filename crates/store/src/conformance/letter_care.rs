@@ -320,6 +320,26 @@ pub(crate) async fn letters_are_listed_by_every_filter_and_both_ways(home: &dyn 
     }
 }
 
+pub(crate) async fn a_search_that_looked_at_enough_goes_on_where_it_stopped(home: &dyn Home) {
+    let store = &*home.open().await;
+    for n in 0..40_u8 {
+        let text = char::from(b'A' + n).to_string();
+        let heard = Origin::Heard(super::mails::says(&text, "ann", &text));
+        let origin = if n % 8 > 5 { heard } else { door(&text) };
+        let id = take_in(store, origin, 0).await;
+        if n % 8 == 6 {
+            go(store, id, trash("no"), 0).await.unwrap();
+        }
+    }
+    let states = vec![LetterState::Waiting, LetterState::Trashed];
+    let direction = Some(Direction::Inbound);
+    let query = LetterQuery { states, direction, ..LetterQuery::default() };
+    let found = listed(store, &query, false).await.replace(' ', "");
+    assert_eq!(found, "GHOPWX_`gh", "each once, in order");
+    let back = listed(store, &query, true).await.replace(' ', "");
+    assert_eq!(back, found.chars().rev().collect::<String>());
+}
+
 pub(crate) async fn letters_are_listed_from_a_time_on(home: &dyn Home) {
     let store = &*home.open().await;
     let mut ids = Vec::new();

@@ -210,6 +210,7 @@ macro_rules! every_law {
             letters_are_forgotten_by_the_days_of_the_hubs_life,
             letter_figures_equal_a_recount,
             letters_are_listed_by_every_filter_and_both_ways,
+            a_search_that_looked_at_enough_goes_on_where_it_stopped,
             letters_are_listed_from_a_time_on,
             whoever_is_blocked_is_unwelcome,
             the_newest_letter_is_told_when_one_waits,

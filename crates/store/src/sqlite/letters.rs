@@ -68,11 +68,17 @@ impl SqliteStore {
         Ok(letters)
     }
 
-    /// Letters for somebody who wants to see them, damaged ones among them.
+    /// Letters for somebody who wants to see them, damaged ones among them, as many as
+    /// memory is meant for.
     async fn show(&self, bundles: Vec<Bundle>) -> Result<Vec<LetterRow>, StoreError> {
-        let mut letters = Vec::with_capacity(bundles.len());
+        let (mut letters, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
         for bundle in bundles {
-            letters.push(self.what_is_left(bundle).await?);
+            let row = self.what_is_left(bundle).await?;
+            bytes += row.letter.data.len();
+            letters.push(row);
+            if bytes > AT_ONCE {
+                break;
+            }
         }
         Ok(letters)
     }
@@ -132,9 +138,16 @@ impl Letters for SqliteStore {
         limit: usize,
         now: Timestamp,
     ) -> Result<Vec<LetterRow>, StoreError> {
-        let desk = desk.map_or_else(String::new, WorkerName::to_string);
-        let bundles = self.read(move |db| lists::due(db, &desk, limit, now)).await?;
-        self.hand_out(bundles, Some(now)).await
+        loop {
+            let desk = desk.map_or_else(String::new, WorkerName::to_string);
+            let bundles = self.read(move |db| lists::due(db, &desk, limit, now)).await?;
+            let any = !bundles.is_empty();
+            let letters = self.hand_out(bundles, Some(now)).await?;
+            // When all of them were damaged, they are out of the way now.
+            if !letters.is_empty() || !any {
+                return Ok(letters);
+            }
+        }
     }
 
     async fn next_letter(
@@ -200,8 +213,14 @@ impl Letters for SqliteStore {
         query: LetterQuery,
         window: Window,
     ) -> Result<Page<LetterRow>, StoreError> {
-        let Page { entries, next } = self.read(move |db| lists::page(db, &query, &window)).await?;
-        Ok(Page { entries: self.show(entries).await?, next })
+        let Page { entries, mut next } =
+            self.read(move |db| lists::page(db, &query, &window)).await?;
+        let count = entries.len();
+        let entries = self.show(entries).await?;
+        if entries.len() < count {
+            next = entries.last().map(|row| row.id.seq);
+        }
+        Ok(Page { entries, next })
     }
 
     async fn letters_of(&self, msg_id: ObjId) -> Result<Vec<LetterRow>, StoreError> {

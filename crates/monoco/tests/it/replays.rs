@@ -1,0 +1,249 @@
+//! Letters afterwards: listed, moved by hand, replayed, given up, and counted.
+
+use serde_json::{Value, json};
+
+use crate::common::{Courier, cli};
+use crate::letters::chain;
+use crate::office::{PostOffice, free_port, mail, said, verdicts};
+
+#[test]
+fn letters_are_listed_thrown_away_taken_out_and_hurried() {
+    let office = PostOffice::open(&json!({
+        "outbound": ["limit", "send"],
+        "workers": {"limit": {"per_recipient": "1/h"}},
+    }));
+    let courier = &office.courier;
+    let post = |text: &str| office.post(&mail("bob@example.org", "Hello", text));
+    let first = post("word-1");
+    office.stands(&first, "DONE");
+    let (second, third) = (post("word-2"), post("word-3"));
+    for id in [&second, &third] {
+        office.until(id, |letter| letter["worker"] == "limit");
+    }
+    let ids = |args: &[&str], wanted: &[&String]| {
+        let args = [&["pipeline", "letters", "--format", "id"], args].concat();
+        let shown = courier.cli(&args).ok();
+        assert_eq!(shown.lines().collect::<Vec<_>>(), wanted, "{args:?}");
+    };
+    ids(&[], &[&third, &second, &first]);
+    ids(&["--worker", "limit"], &[&third, &second]);
+    ids(&["--state", "done,dead"], &[&first]);
+    ids(&["--direction", "outbound", "--tunnel", "ci", "--limit", "1"], &[&third]);
+    ids(&["--since", "2099-01-01"], &[]);
+    let page = courier.get("/api/v1/letters?state=WAITING&state=DONE&limit=2").ok();
+    let cursor = page["next_cursor"].as_str().unwrap();
+    let rest = courier.get(&format!("/api/v1/letters?state=waiting,done&cursor={cursor}")).ok();
+    assert_eq!(rest["letters"][0]["id"], first.as_str());
+    for bad in ["state=x", "worker=A", "direction=up", "tunnel=a%20b", "since=x", "limit=0", "x=1"]
+    {
+        let refused = courier.get(&format!("/api/v1/letters?{bad}"));
+        assert_eq!(refused.refused(400), "bad_parameter", "{bad}");
+    }
+
+    // Thrown away, with a reason that is shown; out again, and hurried.
+    let put = ["pipeline", "trash", "put", &second, "--reason", "sent by mistake"];
+    assert!(courier.cli(&put).ok().contains("TRASHED"));
+    let bin = courier.cli(&["pipeline", "trash", "list"]).ok();
+    assert!(bin.contains(&second) && bin.contains("sent by mistake"), "{bin}");
+    assert_eq!(courier.cli(&["pipeline", "trash"]).ok(), bin);
+    let both = format!("{second}\n");
+    let out = cli(courier.home(), &["pipeline", "trash", "restore", "-"], &both).ok();
+    assert!(out.contains(&second) && out.contains("WAITING"), "{out}");
+    office.until(&second, |letter| letter["worker"] == "limit");
+    cli(courier.home(), &["pipeline", "retry", "-"], &format!("{second} {third}")).ok();
+    let waited = office.stands(&second, "DONE");
+    assert_eq!(verdicts(&waited), said(&[("limit", "pass"), ("send", "pass")]));
+    office.stands(&third, "DONE");
+    assert_eq!(office.arrivals(3).len(), 3);
+
+    // What is through stays through.
+    for verb in ["retry", "trash", "restore", "replay"] {
+        let refused = courier.post(&format!("/api/v1/letters/{first}/{verb}"), &json!({}));
+        assert_eq!(refused.refused(409), "wrong_state", "{verb}");
+        assert!(refused.text().contains("nothing takes that back"), "{}", refused.text());
+    }
+    let said = courier.cli(&["pipeline", "retry", &first]).failed(1);
+    assert!(said.contains(&first) && said.contains("DONE can't become WAITING"), "{said}");
+    // One that can't be moved does not keep the other from it.
+    let fourth = post("word-4");
+    office.until(&fourth, |letter| letter["worker"] == "limit");
+    let ran = courier.cli(&["pipeline", "trash", "put", &first, &fourth]);
+    assert_eq!((ran.code, ran.stdout.contains(&fourth)), (1, true), "{ran:?}");
+    let shown = courier.cli(&["pipeline", "show", &fourth, "--data"]).ok();
+    assert!(shown.contains("by hand") && shown.contains("word-4"), "{shown}");
+}
+
+/// What a replay says: which letters, how they were, how they would be, and what moved.
+fn replayed(courier: &Courier, args: &[&str]) -> Vec<(String, String, String, bool)> {
+    let args = [&["pipeline", "replay", "--since", "1h", "--format", "json"], args].concat();
+    let answer: Value = serde_json::from_str(&courier.cli(&args).ok()).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let one = |it: &Value| {
+        let (was, would) = (text(&it["was"]["state"]), text(&it["would"]["state"]));
+        (text(&it["id"]), was, would, it["moved"] == true)
+    };
+    answer["differ"].as_array().unwrap().iter().map(one).collect()
+}
+
+#[test]
+fn a_replay_shows_exactly_what_a_changed_chain_would_change() {
+    let office = PostOffice::open(&chain("casino"));
+    let courier = &office.courier;
+    let post = |subject: &str| office.post(&mail("bob@example.org", subject, "hi"));
+    let (casino, hello, both) = (post("casino"), post("hello"), post("hello casino"));
+    let other = post("other");
+    let by_hand = post("by hand: casino");
+    for (id, state) in
+        [(&casino, "TRASHED"), (&hello, "DONE"), (&both, "TRASHED"), (&other, "DONE")]
+    {
+        office.stands(id, state);
+    }
+    // A person let this one through.
+    office.stands(&by_hand, "TRASHED");
+    courier.cli(&["pipeline", "trash", "restore", &by_hand]).ok();
+    office.stands(&by_hand, "DONE");
+    office.arrivals(3);
+    assert_eq!(replayed(courier, &["--dry-run"]), [], "nothing has changed");
+
+    office.reload(&chain("hello"));
+    let owned = |id: &str, was: &str, would: &str, moved| {
+        (id.to_owned(), was.to_owned(), would.to_owned(), moved)
+    };
+    let wanted =
+        [owned(&casino, "TRASHED", "DONE", false), owned(&hello, "DONE", "TRASHED", false)];
+    assert_eq!(replayed(courier, &["--dry-run"]), wanted);
+    assert_eq!(replayed(courier, &["--dry-run", "--direction", "inbound"]), []);
+    assert_eq!(replayed(courier, &["--dry-run", "--tunnel", "elsewhere"]), []);
+    // Page by page it is the same.
+    let (mut found, mut cursor, mut looked) = (Vec::new(), Value::Null, 0);
+    loop {
+        let ask = json!({"dry_run": true, "limit": 2, "cursor": cursor});
+        let answer = courier.post("/api/v1/pipeline/replay", &ask).ok();
+        looked += answer["looked"].as_u64().unwrap();
+        found.extend(answer["differ"].as_array().unwrap().iter().map(|it| it["id"].clone()));
+        cursor = answer["next_cursor"].clone();
+        if cursor.is_null() {
+            break;
+        }
+    }
+    assert_eq!((looked, found), (5, vec![json!(casino), json!(hello)]));
+    // Looking has changed nothing.
+    assert_eq!(office.letter(&casino)["state"], "TRASHED");
+
+    // For good: what was thrown away goes through, what was sent is not sent again.
+    let moved = [owned(&casino, "TRASHED", "DONE", true), owned(&hello, "DONE", "TRASHED", false)];
+    assert_eq!(replayed(courier, &[]), moved);
+    let done = office.stands(&casino, "DONE");
+    let passed = ["spam", "subject", "footer", "send"].map(|worker| (worker, "pass"));
+    assert_eq!(verdicts(&done), said(&passed));
+    office.arrivals(4);
+    office.settled();
+    assert_eq!(office.letter(&hello)["state"], "DONE");
+    let ran = courier.cli(&["pipeline", "replay", "--since", "1h", "--dry-run"]);
+    assert!(ran.stderr.contains("5 letters looked at, 1 would differ"), "{ran:?}");
+    assert_eq!(ran.stdout.lines().count(), 1, "{ran:?}");
+    for bad in [
+        json!({"dry_run": true, "limit": 501}),
+        json!({"dry_run": true, "since": "x"}),
+        json!({"dry_run": true, "direction": "up"}),
+        json!({"dry_run": true, "cursor": "x"}),
+        json!({}),
+    ] {
+        let refused = courier.post("/api/v1/pipeline/replay", &bad);
+        assert!([400, 422].contains(&refused.status), "{bad}: {}", refused.text());
+    }
+}
+
+#[test]
+fn letters_that_were_given_up_lie_on_the_desk_of_the_dead() {
+    let office = PostOffice::open(&json!({
+        "outbound": ["mine", "send"],
+        "workers": {"mine": {"kind": "exec", "command": ["false"], "retries": 0}},
+    }));
+    let courier = &office.courier;
+    let id = office.post(&mail("bob@example.org", "Hello", "hi"));
+    office.stands(&id, "DEAD");
+    let dead = courier.get("/api/v1/dead").ok();
+    assert_eq!(dead["letters"][0]["id"], id.as_str());
+    assert_eq!(dead["letters"][0]["worker"], "mine");
+    let list = courier.cli(&["dead", "list"]).ok();
+    assert!(list.contains(&id) && list.contains("letter") && list.contains("mine"), "{list}");
+    assert!(courier.cli(&["dead", "show", &id]).ok().contains("DEAD"));
+    let doctor = courier.cli(&["doctor"]);
+    assert!(doctor.stdout.contains("post office   0 letters under way, 1 given up"), "{doctor:?}");
+
+    // Another try fails as the first did; without its worker it goes on.
+    assert!(courier.cli(&["dead", "retry", &id]).ok().contains("WAITING"));
+    office.stands(&id, "DEAD");
+    office.reload(&json!({"outbound": ["send"]}));
+    cli(courier.home(), &["dead", "retry", "-"], &id).ok();
+    office.stands(&id, "DONE");
+    office.arrivals(1);
+    let said = courier.cli(&["dead", "retry", &id]).failed(1);
+    assert!(said.contains("is not dead"), "{said}");
+
+    office.reload(&json!({
+        "outbound": ["mine", "send"],
+        "workers": {"mine": {"kind": "exec", "command": ["false"], "retries": 0}},
+    }));
+    let id = office.post(&mail("bob@example.org", "Hello", "rubbish"));
+    office.stands(&id, "DEAD");
+    assert!(courier.cli(&["dead", "drop", &id]).ok().contains("TRASHED"));
+    assert_eq!(courier.get("/api/v1/dead").ok()["letters"], json!([]));
+}
+
+#[test]
+fn what_is_counted_is_shown_and_a_worker_that_is_down_is_said() {
+    let away = format!("beanstalkd://127.0.0.1:{}", free_port());
+    let mut pipeline = chain("casino");
+    pipeline["tunnels"] = json!({"other": {"outbound": ["mine", "send"]}});
+    pipeline["workers"]["mine"] = json!({"kind": "beanstalkd", "server": away});
+    let office = PostOffice::with_tunnels(&["ci", "other"], &pipeline);
+    let courier = &office.courier;
+    let ham = office.post(&mail("bob@example.org", "Hello", "hi"));
+    let spam = office.post(&mail("bob@example.org", "casino", "hi"));
+    office.stands(&ham, "DONE");
+    office.stands(&spam, "TRASHED");
+    let mut letter = mail("bob@example.org", "Hello", "hi");
+    letter["extra"] = json!({"tunnel": "other"});
+    let held = office.post(&letter);
+    office.until(&held, |letter| letter["worker"] == "mine");
+    let health = courier.until("/health", |health| health["status"] == "degraded");
+    let problem = health["post_office"]["problems"][0].as_str().unwrap();
+    assert!(problem.starts_with("mine is down: "), "{problem}");
+    let doctor = courier.cli(&["doctor"]);
+    assert!(doctor.code == 0 && doctor.stdout.contains("mine is down"), "{doctor:?}");
+
+    let status = courier.get("/api/v1/pipeline").ok();
+    assert_eq!(status["queue"], json!({"kind": "store"}));
+    assert_eq!(status["chains"]["outbound"], json!(["spam", "subject", "footer", "send"]));
+    assert_eq!(status["chains"]["tunnels"]["other"]["outbound"], json!(["mine", "send"]));
+    let worker = &status["workers"]["spam"];
+    let counts = ["kind", "in", "pass", "skip", "trash", "errors"].map(|key| worker[key].clone());
+    assert_eq!(counts, [json!("spam"), json!(2), json!(1), json!(0), json!(1), json!(0)]);
+    let worker = &status["workers"]["mine"];
+    assert_eq!((&worker["kind"], &worker["waiting"]), (&json!("beanstalkd"), &json!(1)));
+    assert!(worker["down"].is_string(), "{worker:#}");
+    assert_eq!((&status["states"]["DONE"], &status["states"]["WAITING"]), (&json!(1), &json!(1)));
+
+    let metrics = courier.get("/metrics").text();
+    for line in [
+        "monoco_worker_letters_total{worker=\"spam\",result=\"in\"} 2\n",
+        "monoco_worker_letters_total{worker=\"spam\",result=\"trash\"} 1\n",
+        "monoco_worker_letters_total{worker=\"send\",result=\"pass\"} 1\n",
+        "monoco_worker_letters_total{worker=\"send\",result=\"error\"} 0\n",
+        "monoco_worker_letters_total{worker=\"send\",result=\"late\"} 0\n",
+        "monoco_worker_seconds_total{worker=\"footer\"} ",
+        "monoco_worker_up{worker=\"mine\"} 0\n",
+        "monoco_letters{state=\"TRASHED\"} 1\n",
+        "monoco_desk_letters{desk=\"mine\"} 1\n",
+        "monoco_desk_letters{desk=\"dispatcher\"} 0\n",
+    ] {
+        assert!(metrics.contains(line), "{line}{metrics}");
+    }
+    assert!(!metrics.contains("worker_up{worker=\"spam\"}"), "only those outside can be down");
+    for (format, part) in [("table", "down"), ("compact", "spam\tspam\t2"), ("id", "mine\n")] {
+        let shown = courier.cli(&["pipeline", "status", "--format", format]).ok();
+        assert!(shown.to_lowercase().contains(part), "{shown}");
+    }
+}
