@@ -231,7 +231,7 @@ pub(super) fn is_late(row: &LetterRow, now: Timestamp, grace: Duration) -> bool 
 
 /// Hands at most `most` letters that are due over to a worker. Returns them as they are
 /// then.
-pub(super) async fn take(
+pub(in crate::postoffice) async fn take(
     dispatcher: &Dispatcher,
     name: &WorkerName,
     outside: &Outside,
@@ -240,6 +240,15 @@ pub(super) async fn take(
     let center = dispatcher.center();
     let now = center.now();
     let due = center.store().due_letters(Some(name), most, now).await?;
+    // One that took the courier down with it each time has used its tries up as well.
+    let tries = outside.retry.tries.unwrap_or(u32::MAX);
+    let (due, spent): (Vec<_>, Vec<_>) =
+        due.into_iter().partition(|row| row.journey.attempts < tries);
+    for row in spent {
+        let last = row.failure.as_deref().unwrap_or("no answer");
+        let why = format!("{name}: tried {} times: {last}", row.journey.attempts);
+        step(dispatcher, &row, Then::GiveUp { why }).await;
+    }
     if due.is_empty() {
         return Ok(due);
     }

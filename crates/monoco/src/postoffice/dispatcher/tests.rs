@@ -12,6 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::postoffice::desks::desk::take;
 use crate::postoffice::doorman;
 
 struct Post {
@@ -176,6 +177,30 @@ async fn a_worker_outside_gets_the_letter_at_its_desk() {
     let went = post.dispatcher.go_on(vec![Arrival { row, said: Some(said) }]).await.unwrap();
     assert_eq!(went[0].1.as_ref().unwrap().state, LetterState::Done);
     assert_eq!(verdicts(&post.letter(id).await), "subject pass, tagger pass, send pass");
+}
+
+#[tokio::test]
+async fn a_letter_that_stops_the_courier_each_time_runs_out_of_tries() {
+    let post = Post::new(
+        "outbound: [tagger, send], workers: { tagger: { kind: exec, command: ['true'], \
+         retries: 1 } }",
+    )
+    .await;
+    let id = post.hand_in("ann@example.com", "hello").await;
+    post.clear().await;
+    let settings = Arc::clone(&post.settings.borrow());
+    let (name, outside) = settings.outside().next().unwrap();
+    let store = post.dispatcher.center.store();
+    for attempt in 1..=2 {
+        let taken = take(&post.dispatcher, name, outside, 9).await.unwrap();
+        assert_eq!(taken[0].journey.attempts, attempt);
+        let released =
+            store.release_letters(std::slice::from_ref(name), post.dispatcher.center.now());
+        assert_eq!(released.await.unwrap(), 1);
+    }
+    assert!(take(&post.dispatcher, name, outside, 9).await.unwrap().is_empty());
+    let Standing::Dead { why } = post.letter(id).await.journey.standing else { panic!() };
+    assert!(why.contains("tried 2 times: the courier stopped"), "{why}");
 }
 
 #[tokio::test]
