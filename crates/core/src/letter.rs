@@ -247,9 +247,7 @@ impl Journey {
     /// When it does not wait.
     pub fn join(self, into: LetterId) -> Result<Self, WrongState> {
         match self.standing {
-            Standing::Waiting { .. } => {
-                Ok(Self { standing: Standing::Merged { into }, ..self })
-            }
+            Standing::Waiting { .. } => Ok(Self { standing: Standing::Merged { into }, ..self }),
             _ => Err(self.wrong(LetterState::Merged)),
         }
     }

@@ -127,8 +127,7 @@ mod tests {
     #[test]
     fn the_slowest_key_decides_and_the_others_wait_with_it() {
         let (slow, fast) = (rate("1/min"), rate("100/s"));
-        let (due, booked) =
-            book(&[(slow, Some(60_000_000)), (fast, None)], Timestamp::from_ms(0));
+        let (due, booked) = book(&[(slow, Some(60_000_000)), (fast, None)], Timestamp::from_ms(0));
         assert_eq!(due.ms(), 60_000);
         assert_eq!(booked, [120_000_000, 60_010_000]);
     }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{Direction, Letter, LetterId, RFC822, content_type};
 use crate::did::{BadDid, Did, Endpoint, EndpointKind, TunnelId};
 use crate::heard::{BadHeard, Said};
+use crate::mime;
 use crate::object::{BadObject, MsgObject, ObjId};
 use crate::time::Timestamp;
 
@@ -166,8 +167,13 @@ pub fn posted(letter: &Letter, sealing: Sealing<'_>) -> Result<MsgObject, TooLat
     let to = letter.to.iter().map(|address| did(address)).collect::<Result<Vec<_>, _>>()?;
     let format = content_type(&letter.extra);
     let mut content = json!({"format": format});
-    if let Some(subject) = letter.extra("subject") {
-        content["title"] = json!(subject);
+    let title = match letter.extra("subject") {
+        Some(subject) => Some(subject.to_owned()),
+        None if letter.is_mail() => mime::subject(&letter.bytes()),
+        None => None,
+    };
+    if let Some(title) = title {
+        content["title"] = json!(title);
     }
     match sealing.bytes {
         Some((hash, size)) => {

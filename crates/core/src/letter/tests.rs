@@ -84,8 +84,17 @@ fn a_letter_has_one_name() {
     assert_eq!(id().to_string(), "ltr_7_00000abc");
     assert_eq!("ltr_7_00000abc".parse(), Ok(id()));
     for text in [
-        "", "ltr_", "ltr_7", "ltr_7_abc", "ltr_07_00000abc", "ltr_+7_00000abc", "ltr_0_00000abc",
-        "ltr_-1_00000abc", "ltr_7_00000ABC", "LTR_7_00000abc", "ltr_7_00000abc ",
+        "",
+        "ltr_",
+        "ltr_7",
+        "ltr_7_abc",
+        "ltr_07_00000abc",
+        "ltr_+7_00000abc",
+        "ltr_0_00000abc",
+        "ltr_-1_00000abc",
+        "ltr_7_00000ABC",
+        "LTR_7_00000abc",
+        "ltr_7_00000abc ",
         "ltr_9223372036854775808_00000abc",
     ] {
         assert!(text.parse::<LetterId>().is_err(), "{text}");
@@ -122,12 +131,8 @@ fn a_worker_gets_exactly_the_contract() {
         extra: json!({"a": 1}).as_object().unwrap().clone(),
         rest: json!({"campaign": "autumn"}).as_object().unwrap().clone(),
     };
-    let had = [Passed {
-        worker: "spam".parse().unwrap(),
-        result: Verdict::Pass,
-        at: at(0),
-        note: None,
-    }];
+    let had =
+        [Passed { worker: "spam".parse().unwrap(), result: Verdict::Pass, at: at(0), note: None }];
     assert_eq!(
         letter.to_worker(id(), &had),
         json!({"id": "ltr_7_00000abc", "from": "sender@example.com", "to": ["ann@example.com"],

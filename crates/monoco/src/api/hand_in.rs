@@ -1,12 +1,8 @@
 //! Handing in: letters as JSON, batches of them, and mails as they are.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use monoco_core::did::TunnelId;
 use monoco_core::json;
 use monoco_core::letter::{BadLetter, MAX_DATA, MAX_EXTRA};
 use monoco_store::{Accepted, Origin, StoreError};
@@ -18,9 +14,7 @@ use super::Api;
 use super::input::{self, Query};
 use super::letters::Pairs;
 use super::problem::{Problem, ProblemView};
-use crate::postoffice::doorman;
 use crate::postoffice::sendmail::{self, Named};
-use crate::postoffice::settings::Settings;
 
 /// Largest body with letters: one with as much data as may be, and room for escapes.
 const MAX_LETTERS: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;
@@ -113,28 +107,9 @@ pub async fn hand_in(
             return Err(Problem::wrong_type(wanted));
         }
     };
-    let door = Doorman::of(&api).await?;
-    let mut answers = api.center.hand_in(vec![door.read(value, key)?]).await;
+    let mut answers = api.center.hand_in(vec![api.office.read(value, key).await?]).await;
     let answer = handed_in(answers.pop(), None)?;
     Ok((StatusCode::ACCEPTED, axum::Json(answer)).into_response())
-}
-
-/// What the doorman has to know.
-struct Doorman {
-    settings: Arc<Settings>,
-    tunnels: BTreeSet<TunnelId>,
-}
-
-impl Doorman {
-    async fn of(api: &Api) -> Result<Self, Problem> {
-        let settings = api.office.dispatcher().settings();
-        let tunnels = api.center.store().tunnels().await?;
-        Ok(Self { settings, tunnels: tunnels.into_iter().map(|tunnel| tunnel.id).collect() })
-    }
-
-    fn read(&self, value: Value, key: Option<String>) -> Result<Origin, BadLetter> {
-        doorman::read(value, key, &self.settings, &self.tunnels)
-    }
 }
 
 async fn hand_in_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Response, Problem> {
@@ -147,14 +122,13 @@ async fn hand_in_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Res
         let why = format!("{} lines; {MAX_LINES} is the most", lines.len());
         return Err(Problem::bad_field("body", why));
     }
-    let door = Doorman::of(api).await?;
-    let read = |at: usize, line: &[u8]| -> Result<Origin, Problem> {
+    let read = async |at: usize, line: &[u8]| -> Result<Origin, Problem> {
         let key = key.map(|key| format!("{key}:{}", at + 1));
-        Ok(door.read(json::parse(line)?, key)?)
+        Ok(api.office.read(json::parse(line)?, key).await?)
     };
     let (mut good, mut refused) = (Vec::new(), Vec::with_capacity(lines.len()));
     for (at, line) in lines {
-        match read(at, line) {
+        match read(at, line).await {
             Ok(origin) => {
                 good.push(origin);
                 refused.push((at, None));

@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::center::CenterError;
+use crate::postoffice::office::NotTaken;
 
 /// A refusal.
 #[derive(Debug)]
@@ -179,6 +180,15 @@ impl Problem {
             line.extend(self.more.clone());
         }
         line
+    }
+}
+
+impl From<NotTaken> for Problem {
+    fn from(error: NotTaken) -> Self {
+        match error {
+            NotTaken::Bad(bad) => bad.into(),
+            NotTaken::Store(error) => error.into(),
+        }
     }
 }
 

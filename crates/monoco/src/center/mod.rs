@@ -18,8 +18,8 @@ use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
 use monoco_core::retry::{Failure, Retry};
 use monoco_core::time::Timestamp;
 use monoco_store::{
-    Accepted, Again, ByHand, Dispatch, DispatchOutcome, Dispatched, LetterRow, Origin, Page, Post, Posted, Shared,
-    StoreError, Taken, Through, Trace, Window,
+    Accepted, Again, ByHand, Dispatch, DispatchOutcome, Dispatched, LetterRow, Origin, Page, Post,
+    Posted, Shared, StoreError, Taken, Through, Trace, Window,
 };
 use tokio::sync::watch;
 

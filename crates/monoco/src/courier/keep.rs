@@ -51,7 +51,8 @@ impl Keeper<'_> {
         let keep = Keep { tunnel, provider, said, debounce: self.tunnel.debounce };
         let kept = match self.center.inbound().takes(Some(&keep.tunnel)) {
             true => self.center.hand_in(vec![Origin::Heard(keep)]).await.pop().map(|accepted| {
-                accepted.map(|accepted| matches!(accepted, Accepted::Letter { duplicate: false, .. }))
+                accepted
+                    .map(|accepted| matches!(accepted, Accepted::Letter { duplicate: false, .. }))
             }),
             false => {
                 let kept = store.keep(vec![keep], self.center.now()).await.pop();

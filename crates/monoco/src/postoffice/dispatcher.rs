@@ -8,6 +8,7 @@
 //! when, who waits to be merged) is changed by nobody but another walk.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,11 +18,8 @@ use monoco_core::letter::{
     address_domain, posted, resaid, resealed,
 };
 use monoco_core::limit::{Booked, Rate, book};
-use monoco_core::mime;
 use monoco_core::time::Timestamp;
-use monoco_store::{
-    Advance, Advanced, Dispatch, LetterRow, Post, Source, StoreError, Then,
-};
+use monoco_store::{Advance, Advanced, Dispatch, LetterRow, Post, Source, StoreError, Then};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -78,6 +76,7 @@ struct Walk<'a> {
 
 /// One letter on its way.
 struct Going {
+    /// As it was looked at, but for the letter and who had it.
     row: LetterRow,
     letter: Letter,
     changed: bool,
@@ -261,12 +260,10 @@ impl Dispatcher {
                 Worker::Spam(_) | Worker::Subject(_) | Worker::Footer(_) | Worker::Trash => {
                     opinion(worker, &going.letter, walk.now).unwrap_or(Opinion::PASS)
                 }
-                Worker::Limit(limit) => {
-                    match self.limit(walk, &mut going, &name, limit).await? {
-                        due if due <= walk.now => Opinion::PASS,
-                        due => return Ok(going.then(Then::Keep { by: name, key: None, due })),
-                    }
-                }
+                Worker::Limit(limit) => match self.limit(walk, &mut going, &name, limit).await? {
+                    due if due <= walk.now => Opinion::PASS,
+                    due => return Ok(going.then(Then::Keep { by: name, key: None, due })),
+                },
                 Worker::Merge(rule) => {
                     let key = merge::key(&going.letter);
                     let due = self.group(walk, &name, &key, rule).await?;
@@ -453,24 +450,18 @@ impl Dispatcher {
         let too_late = |error: TooLate| Then::GiveUp { why: error.to_string() };
         Ok(match (worker, &row.source) {
             (Worker::Send { .. }, Source::Door(_)) => {
-                let bytes = match letter.is_mail() {
-                    true => letter.bytes(),
-                    false => Vec::new(),
-                };
-                let mut letter = letter.clone();
-                if !letter.extra.contains_key("subject")
-                    && let Some(subject) = mime::subject(&bytes)
-                {
-                    letter.extra.insert("subject".to_owned(), subject.into());
-                }
                 let mut sealing =
                     Sealing { id: row.id, at: row.created_at, tunnel: None, bytes: None };
-                sealing.tunnel = tunnel_of(&going.row, settings);
-                if bytes.len() > INLINE_MAIL {
+                sealing.tunnel = tunnel_of(row, settings);
+                // Its bytes are no more than its text, so a small one is not asked for them.
+                if letter.is_mail() && letter.data.len() > INLINE_MAIL {
+                    let bytes = letter.bytes();
                     let size = bytes.len() as u64;
-                    sealing.bytes = Some((self.center.store().keep_bytes(bytes).await?, size));
+                    if bytes.len() > INLINE_MAIL {
+                        sealing.bytes = Some((self.center.store().keep_bytes(bytes).await?, size));
+                    }
                 }
-                match posted(&letter, sealing) {
+                match posted(letter, sealing) {
                     Ok(msg) => Then::Post(Box::new(Post { msg, key: None, not_before: None })),
                     Err(error) => too_late(error),
                 }
@@ -507,8 +498,8 @@ impl Dispatcher {
 }
 
 impl Going {
-    fn new(row: LetterRow) -> Self {
-        let (letter, had) = (row.letter.clone(), row.had.clone());
+    fn new(mut row: LetterRow) -> Self {
+        let (letter, had) = (mem::take(&mut row.letter), mem::take(&mut row.had));
         let new = had.len();
         Self { row, letter, changed: false, had, new, booked: Vec::new(), joins: Vec::new() }
     }

@@ -16,19 +16,14 @@ use super::settings::{Settings, Worker};
 /// Longest idempotency key, in bytes.
 pub const MAX_KEY: usize = 256;
 
-/// Reads and checks a letter. `tunnels` are those there are.
+/// Reads and checks a letter, but for its way.
 ///
 /// # Errors
 ///
 /// The first field that is wrong.
-pub fn read(
-    value: Value,
-    key: Option<String>,
-    settings: &Settings,
-    tunnels: &BTreeSet<TunnelId>,
-) -> Result<Origin, BadLetter> {
+pub fn read(value: Value, key: Option<&str>) -> Result<Letter, BadLetter> {
     let bad = |field: &str, why: String| BadLetter { field: field.to_owned(), why };
-    if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_KEY) {
+    if key.is_some_and(|key| key.is_empty() || key.len() > MAX_KEY) {
         return Err(bad("Idempotency-Key", format!("want 1 to {MAX_KEY} bytes")));
     }
     let mut letter = read_door(value)?;
@@ -46,19 +41,27 @@ pub fn read(
     } else if letter.data.contains('\0') {
         return Err(bad("data", "has a NUL".to_owned()));
     }
-    let tunnel = way(&letter, settings, tunnels)?;
+    Ok(letter)
+}
+
+/// The letter as it is taken in, with what the post office itself knows of it.
+pub fn addressed(mut letter: Letter, tunnel: Option<TunnelId>, key: Option<String>) -> Origin {
     let content_type = content_type(&letter.extra).to_owned();
     letter.extra.insert("content_type".to_owned(), content_type.into());
     letter.extra.insert("direction".to_owned(), json!(Direction::Outbound));
     if let Some(tunnel) = &tunnel {
         letter.extra.insert("tunnel".to_owned(), json!(tunnel));
     }
-    Ok(Origin::Door { letter, tunnel, key })
+    Origin::Door { letter, tunnel, key }
 }
 
 /// The tunnel that a letter goes through: the one it names, the one its addresses name,
-/// or the one for all letters. No guess.
-fn way(
+/// or the one for all letters. No guess. `tunnels` are those there are.
+///
+/// # Errors
+///
+/// When it names none, or one that there is not.
+pub fn way(
     letter: &Letter,
     settings: &Settings,
     tunnels: &BTreeSet<TunnelId>,

@@ -1,12 +1,14 @@
 //! Runs the post office: the dispatcher, and a desk for each worker outside.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use monoco_adapters::webhook::Verify;
 use monoco_adapters::webhook::wire::Signer;
-use monoco_core::letter::{Direction, LetterId, Standing, WorkerName};
-use monoco_store::{ByHand, LetterRow, StoreError};
+use monoco_core::did::TunnelId;
+use monoco_core::letter::{BadLetter, Direction, LetterId, Standing, WorkerName};
+use monoco_store::{ByHand, LetterRow, Origin, StoreError};
+use serde_json::Value;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,6 +18,7 @@ use super::desks::desk::Desk;
 use super::desks::egress;
 use super::desks::tube::{Flights, Results, TubeDesk};
 use super::dispatcher::Dispatcher;
+use super::doorman;
 use super::figures::Figures;
 use super::queue::{Carrier, Queue};
 use super::settings::{How, Outside, QueueKind, Settings, Worker};
@@ -29,8 +32,21 @@ pub struct PostOffice {
     dispatcher: Arc<Dispatcher>,
     settings: watch::Sender<Arc<Settings>>,
     desks: Mutex<BTreeMap<WorkerName, (Outside, CancellationToken)>>,
+    /// Tunnels that were asked for before. None is ever taken away.
+    tunnels: RwLock<Arc<BTreeSet<TunnelId>>>,
     tasks: TaskTracker,
     stop: CancellationToken,
+}
+
+/// Why a letter is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum NotTaken {
+    /// Something is wrong with it.
+    #[error(transparent)]
+    Bad(#[from] BadLetter),
+    /// The store can't be asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 /// Opens the queue that letters are carried by.
@@ -66,6 +82,7 @@ impl PostOffice {
             dispatcher: Arc::clone(&dispatcher),
             settings: sender,
             desks: Mutex::default(),
+            tunnels: RwLock::default(),
             tasks: tasks.clone(),
             stop: stop.clone(),
         };
@@ -100,6 +117,30 @@ impl PostOffice {
             }
         }
         Ok(())
+    }
+
+    /// Reads and checks a letter that is handed in.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, or with the store.
+    pub async fn read(&self, value: Value, key: Option<String>) -> Result<Origin, NotTaken> {
+        let settings = self.dispatcher.settings();
+        let letter = doorman::read(value, key.as_deref())?;
+        let known = Arc::clone(&self.tunnels.read().unwrap_or_else(PoisonError::into_inner));
+        let tunnel = match doorman::way(&letter, &settings, &known) {
+            Ok(tunnel) => tunnel,
+            // It may name a tunnel that nobody has named before.
+            Err(_) => doorman::way(&letter, &settings, &*self.look_up_tunnels().await?)?,
+        };
+        Ok(doorman::addressed(letter, tunnel, key))
+    }
+
+    async fn look_up_tunnels(&self) -> Result<Arc<BTreeSet<TunnelId>>, StoreError> {
+        let all = self.dispatcher.center().store().tunnels().await?;
+        let all: Arc<BTreeSet<_>> = Arc::new(all.into_iter().map(|tunnel| tunnel.id).collect());
+        *self.tunnels.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&all);
+        Ok(all)
     }
 
     /// Moves a letter by hand. One that would wait for a worker that is no more in its

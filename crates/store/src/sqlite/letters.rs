@@ -198,7 +198,11 @@ impl Letters for SqliteStore {
         }
         let answers = self
             .writer
-            .run(move |tx| tx.each(&steps, |tx, step| advance::advance(tx, step, now)))
+            .run(move |tx| {
+                let answers = tx.each(&steps, |tx, step| advance::advance(tx, step, now))?;
+                advance::book(tx, steps.iter().zip(&answers))?;
+                Ok(answers)
+            })
             .await;
         answers.unwrap_or_else(|error| vec![Err(error); count])
     }

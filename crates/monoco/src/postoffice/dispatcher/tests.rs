@@ -6,8 +6,8 @@ use monoco_core::contact::{Strangers, Tunnel};
 use monoco_core::letter::LetterState;
 use monoco_core::retry::Retry;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{Accepted, Shared};
-use serde_json::json;
+use monoco_store::{Accepted, Origin, Shared};
+use serde_json::{Value, json};
 
 use super::*;
 use crate::clock::Clock;
@@ -39,14 +39,20 @@ impl Post {
         Self { _dir: dir, dispatcher, settings }
     }
 
+    fn addressed(&self, letter: Value) -> Origin {
+        let letter = doorman::read(letter, None).unwrap();
+        let tunnels = BTreeSet::from(["mail".parse().unwrap()]);
+        let tunnel = doorman::way(&letter, &self.settings.borrow(), &tunnels).unwrap();
+        doorman::addressed(letter, tunnel, None)
+    }
+
     async fn hand_in(&self, to: &str, text: &str) -> LetterId {
         let letter = json!({
             "from": "team@example.com", "to": [to],
             "data": format!("From: team@example.com\r\nTo: {to}\r\nSubject: News\r\n\r\n{text}\r\n"),
             "extra": {"tunnel": "mail"},
         });
-        let tunnels = BTreeSet::from(["mail".parse().unwrap()]);
-        let origin = doorman::read(letter, None, &self.settings.borrow(), &tunnels).unwrap();
+        let origin = self.addressed(letter);
         match self.dispatcher.center.hand_in(vec![origin]).await.pop() {
             Some(Ok(Accepted::Letter { id, duplicate: false, .. })) => id,
             other => panic!("{other:?}"),
@@ -86,7 +92,7 @@ async fn an_ordinary_letter_passes_everybody_and_is_sent() {
     assert_eq!(verdicts(&row), "spam pass, subject pass, footer pass, limit pass, send pass");
     let store = post.dispatcher.center.store();
     let sent = store.object(row.became.unwrap()).await.unwrap();
-    let sent: serde_json::Value = serde_json::from_slice(&sent).unwrap();
+    let sent: Value = serde_json::from_slice(&sent).unwrap();
     let mail = sent["content"]["content"].as_str().unwrap();
     assert!(mail.contains("Subject: [Team] News\r\n"), "{mail}");
     assert!(mail.ends_with("hello\r\n-- \r\nBye\r\n"), "{mail}");
@@ -273,7 +279,7 @@ async fn a_letter_that_cannot_be_sent_is_dead_with_words_and_holds_up_nobody() {
         "from": "did:monoco:me", "to": ["did:monoco:nobody"],
         "data": "hello", "extra": {"content_type": "text/markdown"},
     });
-    let origin = doorman::read(lost, None, &post.settings.borrow(), &BTreeSet::new()).unwrap();
+    let origin = post.addressed(lost);
     let lost = match post.dispatcher.center.hand_in(vec![origin]).await.pop() {
         Some(Ok(Accepted::Letter { id, .. })) => id,
         other => panic!("{other:?}"),

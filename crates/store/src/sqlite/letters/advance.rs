@@ -1,5 +1,7 @@
 //! One step of a letter, with all that it leads to.
 
+use std::collections::BTreeMap;
+
 use monoco_core::event::EventKind;
 use monoco_core::letter::{LetterId, LetterState, Passed, Standing};
 use monoco_core::limit::Booked;
@@ -53,7 +55,7 @@ pub(super) fn advance(
     step: &Step,
     now: Timestamp,
 ) -> Result<Advanced, StoreError> {
-    let Advance { id, revision, had, booked, joins, then, .. } = &step.advance;
+    let Advance { id, revision, had, joins, then, .. } = &step.advance;
     let before = looked_at(tx, *id, *revision)?;
     let parts = parts(tx, *id, joins)?;
     let mut after = before.clone();
@@ -66,7 +68,6 @@ pub(super) fn advance(
     if let Some(text) = &step.changed {
         rows::put_changed(tx, *id, text)?;
     }
-    book(tx, booked)?;
     for (before, after) in &parts {
         rows::save(tx, before, after, now)?;
         tell(tx, after, &[], now)?;
@@ -177,12 +178,10 @@ enum End {
 }
 
 fn post(tx: &mut Tx<'_>, made: Made, post: &Post, now: Timestamp) -> Result<End, StoreError> {
-    let mut post = post.clone();
-    if made == Made::Post {
-        // The key stands for the message as it came.
-        post.key = None;
-    }
-    match center::post(tx, &post, now) {
+    // The key stands for the message as it came.
+    let keyless =
+        (made == Made::Post && post.key.is_some()).then(|| Post { key: None, ..post.clone() });
+    match center::post(tx, keyless.as_ref().unwrap_or(post), now) {
         Ok(Posted::OnItsWay { msg_id, .. } | Posted::Chained { msg_id, .. }) => {
             let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
             Ok(End::Through(Some(object)))
@@ -246,8 +245,19 @@ fn refused(error: StoreError) -> Result<End, StoreError> {
     }
 }
 
-fn book(tx: &Tx<'_>, booked: &[(String, Booked)]) -> Result<(), StoreError> {
-    for (key, booked) in booked {
+/// Notes what the steps that were taken have booked, each key once. Many letters of one
+/// commit have a domain and a tunnel in common.
+pub(super) fn book<'s>(
+    tx: &Tx<'_>,
+    steps: impl Iterator<Item = (&'s Step, &'s Result<Advanced, StoreError>)>,
+) -> Result<(), StoreError> {
+    let mut latest: BTreeMap<&str, Booked> = BTreeMap::new();
+    for (step, _) in steps.filter(|(_, answer)| answer.is_ok()) {
+        for (key, booked) in &step.advance.booked {
+            latest.insert(key, *booked);
+        }
+    }
+    for (key, booked) in latest {
         let row = params![key, booked];
         tx.db.prepare_cached(BOOK).and_then(|mut s| s.execute(row)).map_err(fault)?;
     }
