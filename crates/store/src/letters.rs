@@ -125,6 +125,9 @@ pub struct Advance {
     pub revision: i64,
     /// The letter from now on, when workers changed it.
     pub letter: Option<Letter>,
+    /// Whether the message that is posted says its `data` word for word. Then that is
+    /// not kept twice.
+    pub in_object: bool,
     /// What workers said since it was last looked at.
     pub had: Vec<Passed>,
     /// Up to when keys of a limit are booked now.
@@ -378,6 +381,7 @@ impl Advance {
             id: row.id,
             revision: row.revision,
             letter: None,
+            in_object: false,
             had: Vec::new(),
             booked: Vec::new(),
             joins: Vec::new(),

@@ -72,7 +72,8 @@ pub(crate) async fn a_letter_is_replayed_as_it_came(home: &dyn Home) {
         assert_eq!(move_to(store, id, ByHand::Replay, 1).await, "-", "it is under way");
         let row = store.letter(id).await.unwrap();
         let (changed, had) = (Some(letter("changed")), vec![passed("subject")]);
-        let change = Advance { letter: changed, had, ..Advance::only(&row, end) };
+        // It was to become a message that says the same, and does not.
+        let change = Advance { letter: changed, in_object: true, had, ..Advance::only(&row, end) };
         store.advance(vec![change], at(1)).await.remove(0).unwrap();
         assert_eq!(store.letter(id).await.unwrap().letter, letter("changed"));
         assert_eq!(move_to(store, id, ByHand::Replay, 2).await, "WAITING from 2");

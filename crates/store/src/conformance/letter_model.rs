@@ -213,6 +213,7 @@ async fn ask(store: &dyn Store, model: &mut Model, call: &Call) -> String {
             let Some(one) = model.find(*which) else { return String::new() };
             let (id, revision) = (one.id, one.revision - i64::from(*stale));
             let advance = Advance {
+                in_object: false,
                 id,
                 revision,
                 letter: change.then(|| letter("changed")),
@@ -227,6 +228,7 @@ async fn ask(store: &dyn Store, model: &mut Model, call: &Call) -> String {
             let Some(one) = model.find(*into) else { return String::new() };
             let joins = others.iter().filter_map(|which| model.find(*which));
             let advance = Advance {
+                in_object: false,
                 id: one.id,
                 revision: one.revision,
                 letter: Some(letter("joined")),

@@ -219,7 +219,8 @@ pub(crate) async fn a_letter_is_sent_as_what_it_became(home: &dyn Home) {
     let changed = Letter { data: "hello, with a footer".to_owned(), ..row.letter.clone() };
     let then = Then::Post(Box::new(Post { msg: other.clone(), ..post.clone() }));
     let (letter, had) = (Some(changed.clone()), vec![passed("footer"), passed("send")]);
-    let advance = Advance { letter, had: had.clone(), ..Advance::only(&row, then) };
+    let advance =
+        Advance { letter, in_object: true, had: had.clone(), ..Advance::only(&row, then) };
     let advanced = store.advance(vec![advance], at(1)).await.remove(0).unwrap();
     assert_eq!(advanced, Advanced { state: LetterState::Done, revision: 2 });
     assert_eq!(outgoing(store, "lark").await, "hello, with a footer WAIT");

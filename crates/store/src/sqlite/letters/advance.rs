@@ -42,6 +42,7 @@ impl SqliteStore {
             _ => {}
         }
         let changed = match &advance.letter {
+            Some(letter) if advance.in_object => Some(Text::Inline(texts::letter_around(letter)?)),
             Some(letter) => Some(self.keep_text(texts::letter_text(letter)?).await?),
             None => None,
         };
@@ -65,8 +66,13 @@ pub(super) fn advance(
     let had = if refused { had.split_last().map_or(&[][..], |(_, had)| had) } else { had };
     after.had.extend_from_slice(had);
     let revision = rows::save(tx, &before, &after, now)?;
-    if let Some(text) = &step.changed {
-        rows::put_changed(tx, *id, text)?;
+    match (&step.changed, &step.advance.letter) {
+        // There is no message after all that has its words.
+        (Some(_), Some(letter)) if step.advance.in_object && after.became.is_none() => {
+            rows::put_changed(tx, *id, &Text::Inline(texts::letter_text(letter)?))?;
+        }
+        (Some(text), _) => rows::put_changed(tx, *id, text)?,
+        (None, _) => {}
     }
     for (before, after) in &parts {
         rows::save(tx, before, after, now)?;

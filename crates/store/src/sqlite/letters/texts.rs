@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::rows::{Bundle, Made, Stub};
 use crate::sqlite::{SqliteStore, objects};
-use crate::{Dispatch, Keep, LetterRow, Post, Source, StoreError};
+use crate::{Boxes, Dispatch, Keep, LetterRow, Post, Source, StoreError};
 
 /// A text of a letter, as a row has it.
 #[derive(Clone, Debug)]
@@ -45,7 +45,8 @@ impl Text {
 struct LetterOut<'a> {
     from: &'a str,
     to: &'a [String],
-    data: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a str>,
     extra: &'a Map<String, Value>,
     rest: &'a Map<String, Value>,
 }
@@ -54,7 +55,8 @@ struct LetterOut<'a> {
 struct LetterIn {
     from: String,
     to: Vec<String>,
-    data: String,
+    /// Missing: the message it became says so.
+    data: Option<String>,
     extra: Map<String, Value>,
     rest: Map<String, Value>,
 }
@@ -88,7 +90,13 @@ struct PostText {
 
 pub(super) fn letter_text(letter: &Letter) -> Result<String, StoreError> {
     let Letter { from, to, data, extra, rest } = letter;
-    written(&LetterOut { from, to, data, extra, rest })
+    written(&LetterOut { from, to, data: Some(data), extra, rest })
+}
+
+/// A letter without its `data`, which the message it becomes has.
+pub(super) fn letter_around(letter: &Letter) -> Result<String, StoreError> {
+    let Letter { from, to, extra, rest, .. } = letter;
+    written(&LetterOut { from, to, data: None, extra, rest })
 }
 
 pub(super) fn heard_text(keep: &Keep) -> Result<String, StoreError> {
@@ -127,9 +135,10 @@ fn damaged(detail: String) -> StoreError {
     StoreError::Damaged { what: "letter", detail }
 }
 
-fn read_letter(text: &str) -> Result<Letter, StoreError> {
+fn read_letter(text: &str) -> Result<(Letter, bool), StoreError> {
     let LetterIn { from, to, data, extra, rest } = parsed(text)?;
-    Ok(Letter { from, to, data, extra, rest })
+    let whole = data.is_some();
+    Ok((Letter { from, to, data: data.unwrap_or_default(), extra, rest }, whole))
 }
 
 fn read_heard(text: &str, stub: &Stub) -> Result<Keep, StoreError> {
@@ -169,7 +178,7 @@ impl SqliteStore {
             None => "{}".to_owned(),
         };
         let source = match stub.made {
-            Made::Door => Source::Door(read_letter(&origin)?),
+            Made::Door => Source::Door(read_letter(&origin)?.0),
             Made::Heard => Source::Heard(read_heard(&origin, &stub)?),
             Made::Dispatch => {
                 let DispatchText { external_id } = parsed(&origin)?;
@@ -182,7 +191,13 @@ impl SqliteStore {
             }
         };
         let letter = match changed {
-            Some(text) => read_letter(&self.read_text(text).await?)?,
+            Some(text) => {
+                let (mut letter, whole) = read_letter(&self.read_text(text).await?)?;
+                if !whole {
+                    letter.data = self.said_in(became).await?;
+                }
+                letter
+            }
             None => source.letter().map_err(|error| damaged(error.to_string()))?,
         };
         Ok(stub.row(source, letter, became))
@@ -197,6 +212,18 @@ impl SqliteStore {
                 Ok(stub.row(Source::Door(Letter::default()), Letter::default(), became))
             }
             whole => whole,
+        }
+    }
+
+    /// What the message says that a letter became.
+    async fn said_in(&self, became: Option<ObjId>) -> Result<String, StoreError> {
+        let id = became.ok_or_else(|| damaged("it became no message".to_owned()))?;
+        let body = self.object(id).await?;
+        let mut msg: Value =
+            serde_json::from_slice(&body).map_err(|error| damaged(error.to_string()))?;
+        match msg.pointer_mut("/content/content").map(Value::take) {
+            Some(Value::String(said)) => Ok(said),
+            _ => Err(damaged(format!("{id} says nothing"))),
         }
     }
 
