@@ -44,6 +44,8 @@ pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     report.row(&name, "", through.iter().copied().map(thousands));
     let ratios = bare.iter().zip(&through).map(|(bare, through)| ratio(through / bare));
     report.row("letters ÷ bare cycles", WANTED, ratios);
+    let cycles = bare.iter().zip(&through).map(|(bare, through)| ratio(2.0 * through / bare));
+    report.row("cycles of letters and answers ÷ bare cycles", "", cycles);
     Ok(())
 }
 
