@@ -210,14 +210,15 @@ fn a_mail_that_was_handed_in_becomes_a_message() {
         json!({"from": "did:msgtunnel:sender%40example%2Ecom.addr.work-mail",
                "to": ["did:msgtunnel:ann%40example%2Ecom.addr.work-mail", "did:monoco:bob"],
                "kind": "deliver", "created_at_ms": 5_000, "letter": "ltr_7_00000abc",
-               "content": {"format": "message/rfc822", "content": "Subject: x\n\nhi"}})
+               "content": {"title": "x", "format": "message/rfc822",
+                           "content": "Subject: x\n\nhi"}})
     );
     let mut bytes = handed_in(RFC822);
     bytes.set_bytes(b"Subject: x\n\ncaf\xe9".to_vec());
-    bytes.extra.insert("subject".to_owned(), json!("x"));
+    bytes.extra.insert("subject".to_owned(), json!("what workers say"));
     let content = &fields(&posted(&bytes, sealing(Some(&tunnel))).unwrap())["content"];
     assert_eq!(content["charset"], "latin-1");
-    assert_eq!(content["title"], "x");
+    assert_eq!(content["title"], "what workers say");
 }
 
 #[test]
