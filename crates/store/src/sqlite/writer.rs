@@ -283,21 +283,25 @@ impl Desk {
             if commit.is_err() || self.db.total_changes() != written {
                 board.note(commit.as_ref().map(|_| ()));
             }
+            if commit.is_ok() {
+                // Before anybody is answered: whoever knows that something was done finds
+                // it behind the newest number.
+                if let Some(event) = news.event {
+                    board.event.send_replace(event);
+                }
+                if let Some(filing) = news.filing {
+                    board.filing.send_replace(filing);
+                }
+                if news.letter {
+                    board.letter.send_modify(|count| *count += 1);
+                }
+            }
             for command in batch {
                 command.answer(&commit);
             }
             if commit.is_err() {
                 self.forget();
                 continue;
-            }
-            if let Some(event) = news.event {
-                board.event.send_replace(event);
-            }
-            if let Some(filing) = news.filing {
-                board.filing.send_replace(filing);
-            }
-            if news.letter {
-                board.letter.send_modify(|count| *count += 1);
             }
             for hint in news.hints {
                 let _ = board.hints.send(hint);
