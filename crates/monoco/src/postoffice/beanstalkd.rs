@@ -7,7 +7,7 @@
 //!
 //! * [`Client`]: everything but taking jobs; shared by all.
 //! * [`taker`]: taking jobs, over a connection of its own.
-//! * [`line`]: the task that owns a connection.
+//! * [`mod@line`]: the task that owns a connection.
 //! * [`wire`]: bytes and words; pure.
 //! * [`names`]: addresses and tubes.
 

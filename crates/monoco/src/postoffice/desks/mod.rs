@@ -1,8 +1,8 @@
 //! The workers outside: how one letter is given to one of them, once.
 //!
-//! * [`exec`]: a command, which reads the letter and prints its answer.
-//! * [`http`]: a signed POST, answered by its reply.
-//! * [`rspamd`]: a spam filter, which has a language of its own.
+//! * [`mod@exec`]: a command, which reads the letter and prints its answer.
+//! * [`mod@http`]: a signed POST, answered by its reply.
+//! * [`mod@rspamd`]: a spam filter, which has a language of its own.
 //!
 //! Whatever comes back is data of somebody else: bounded here, and checked by whoever
 //! asked. Nothing is tried twice, and nothing is remembered.
