@@ -284,10 +284,15 @@ fn killed_while_the_log_is_moved_into_the_database() {
                 break;
             }
         }
-        // Another thread moves it, in its own time.
+        // Another thread moves it, in its own time, and syncs the database only when nobody
+        // wrote meanwhile: so one more now and then, until it has.
         let deadline = Instant::now() + PATIENCE;
-        while courier.is_alive() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
+        for number in 200.. {
+            if !courier.is_alive() || Instant::now() > deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let _ = ledger.dispatch(&courier, &long(&format!("no. {number}"), 30_000));
         }
         drop(tracer);
         assert!(!courier.is_alive(), "the log was not moved, or not by {call:?} {n}");
