@@ -1,26 +1,23 @@
 //! Handing in: letters as JSON, batches of them, and mails as they are.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use monoco_core::json;
 use monoco_core::letter::{BadLetter, MAX_DATA, MAX_EXTRA};
-use monoco_store::{Accepted, Origin, StoreError};
+use monoco_store::{Accepted, Origin};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::input::{self, Query};
 use super::letters::Pairs;
 use super::problem::{Problem, ProblemView};
+use super::{Api, batch};
 use crate::postoffice::sendmail::{self, Named};
 
 /// Largest body with letters: one with as much data as may be, and room for escapes.
 const MAX_LETTERS: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;
-
-/// Most letters of one batch.
-const MAX_LINES: usize = 1_000;
 
 /// A letter that is handed in. Keys that are not named here are kept for the workers.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -108,71 +105,37 @@ pub async fn hand_in(
         }
     };
     let mut answers = api.center.hand_in(vec![api.office.read(value, key).await?]).await;
-    let answer = handed_in(answers.pop(), None)?;
+    let answer = handed_in(answers.pop().ok_or_else(batch::no_answer)??, None)?;
     Ok((StatusCode::ACCEPTED, axum::Json(answer)).into_response())
 }
 
 async fn hand_in_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Response, Problem> {
-    let lines: Vec<_> = bytes
-        .split(|byte| *byte == b'\n')
-        .enumerate()
-        .filter(|(_, line)| !line.trim_ascii().is_empty())
-        .collect();
-    if lines.len() > MAX_LINES {
-        let why = format!("{} lines; {MAX_LINES} is the most", lines.len());
-        return Err(Problem::bad_field("body", why));
+    let (mut good, mut lines) = (Vec::new(), Vec::new());
+    for (number, line) in batch::lines(bytes)? {
+        let key = key.map(|key| format!("{key}:{number}"));
+        lines.push((number, read(api, line, key).await.map(|origin| good.push(origin))));
     }
-    let read = async |at: usize, line: &[u8]| -> Result<Origin, Problem> {
-        let key = key.map(|key| format!("{key}:{}", at + 1));
-        Ok(api.office.read(json::parse(line)?, key).await?)
-    };
-    let (mut good, mut refused) = (Vec::new(), Vec::with_capacity(lines.len()));
-    for (at, line) in lines {
-        match read(at, line).await {
-            Ok(origin) => {
-                good.push(origin);
-                refused.push((at, None));
-            }
-            Err(problem) => refused.push((at, Some(problem))),
-        }
-    }
-    let mut answers = api.center.hand_in(good).await.into_iter();
-    let mut text = Vec::new();
-    for (at, refused) in refused {
-        let answer = match refused {
-            None => handed_in(answers.next(), Some(at + 1)),
-            Some(problem) => Err(problem),
-        };
-        let written = match answer {
-            Ok(answer) => serde_json::to_writer(&mut text, &answer),
-            Err(problem) => serde_json::to_writer(&mut text, &problem.line(at + 1)),
-        };
-        written.map_err(|error| Problem::wrong_shape(&error))?;
-        text.push(b'\n');
-    }
-    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], text).into_response())
+    let answers = api.center.hand_in(good).await;
+    batch::answer(lines, answers, |number, accepted| handed_in(accepted, Some(number)))
 }
 
-fn handed_in(
-    answer: Option<Result<Accepted, StoreError>>,
-    line: Option<usize>,
-) -> Result<HandedIn, Problem> {
-    match answer {
-        Some(Ok(Accepted::Letter { id, duplicate, .. })) => {
+async fn read(api: &Api, line: &[u8], key: Option<String>) -> Result<Origin, Problem> {
+    Ok(api.office.read(json::parse(line)?, key).await?)
+}
+
+fn handed_in(accepted: Accepted, line: Option<usize>) -> Result<HandedIn, Problem> {
+    match accepted {
+        Accepted::Letter { id, duplicate, .. } => {
             Ok(HandedIn { line, id: id.to_string(), duplicate })
         }
-        Some(Err(error)) => Err(error.into()),
         // What is handed in becomes a letter or is refused.
-        Some(Ok(_)) | None => {
-            Err(StoreError::Unavailable("the store gave no answer".to_owned()).into())
-        }
+        _ => Err(batch::no_answer()),
     }
 }
 
 fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let key = headers.get("idempotency-key").map(|value| value.to_str().map(str::to_owned));
-    key.transpose().map_err(|_| {
-        let (field, why) = ("Idempotency-Key".to_owned(), "want plain ASCII".to_owned());
+    input::idempotency_key(headers).map_err(|why| {
+        let (field, why) = ("Idempotency-Key".to_owned(), why.to_owned());
         BadLetter { field, why }.into()
     })
 }

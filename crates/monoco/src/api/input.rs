@@ -60,6 +60,12 @@ pub fn content_type(headers: &HeaderMap) -> Option<&str> {
     value.split(';').next().map(str::trim)
 }
 
+/// What the header `Idempotency-Key` says, where there is one; or what is wrong with it.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
+    let key = headers.get("idempotency-key").map(|value| value.to_str().map(str::to_owned));
+    key.transpose().map_err(|_| "want plain ASCII")
+}
+
 /// The whole body, within a limit and a deadline.
 pub async fn body(request: Request<Body>, limit: usize) -> Result<Bytes, Problem> {
     let limited = Limited::new(request.into_body(), limit);

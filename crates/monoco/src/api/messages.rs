@@ -8,7 +8,7 @@ use monoco_core::did::TunnelId;
 use monoco_core::heard::check_external_id;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
-use monoco_store::{Dispatch, DispatchOutcome, Dispatched, Posted, StoreError};
+use monoco_store::{Dispatch, DispatchOutcome, Dispatched, Posted};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -16,10 +16,7 @@ use utoipa::ToSchema;
 use super::input::{self, Json, Segments};
 use super::problem::{Problem, ProblemView};
 use super::views::PlanView;
-use super::{Api, health};
-
-/// Most messages of one batch.
-const MAX_LINES: usize = 1_000;
+use super::{Api, batch, health};
 
 /// Longest idempotency key, in bytes.
 const MAX_KEY: usize = 256;
@@ -96,7 +93,7 @@ pub async fn dispatch(State(api): State<Api>, request: Request) -> Result<Respon
         Some("application/json") => {
             let bytes = input::body(request, input::MAX_JSON).await?;
             let mut answers = api.center.dispatch(vec![read_dispatch(&bytes)?]).await;
-            let answer = answers.pop().unwrap_or_else(|| Err(lost_answer()))?;
+            let answer = answers.pop().ok_or_else(batch::no_answer)??;
             api.metrics.dispatched(&answer.outcome);
             Ok(axum::Json(DispatchAnswer::new(answer, None)).into_response())
         }
@@ -109,48 +106,15 @@ pub async fn dispatch(State(api): State<Api>, request: Request) -> Result<Respon
 }
 
 async fn dispatch_batch(api: &Api, bytes: &[u8]) -> Result<Response, Problem> {
-    let lines: Vec<_> = bytes
-        .split(|byte| *byte == b'\n')
-        .enumerate()
-        .filter(|(_, line)| !line.trim_ascii().is_empty())
-        .collect();
-    if lines.len() > MAX_LINES {
-        let why = format!("{} lines; {MAX_LINES} is the most", lines.len());
-        return Err(Problem::bad_field("body", why));
+    let (mut good, mut lines) = (Vec::new(), Vec::new());
+    for (number, line) in batch::lines(bytes)? {
+        lines.push((number, read_dispatch(line).map(|dispatch| good.push(dispatch))));
     }
-    let mut good = Vec::with_capacity(lines.len());
-    let mut refused = Vec::with_capacity(lines.len());
-    for (_, line) in &lines {
-        match read_dispatch(line) {
-            Ok(dispatch) => {
-                good.push(dispatch);
-                refused.push(None);
-            }
-            Err(problem) => refused.push(Some(problem)),
-        }
-    }
-    let mut answers = api.center.dispatch(good).await.into_iter();
-    let mut text = Vec::new();
-    for ((at, _), refused) in lines.into_iter().zip(refused) {
-        let answer = match refused {
-            None => answers.next().unwrap_or_else(|| Err(lost_answer())).map_err(Problem::from),
-            Some(problem) => Err(problem),
-        };
-        let written = match answer {
-            Ok(answer) => {
-                api.metrics.dispatched(&answer.outcome);
-                serde_json::to_writer(&mut text, &DispatchAnswer::new(answer, Some(at + 1)))
-            }
-            Err(problem) => serde_json::to_writer(&mut text, &problem.line(at + 1)),
-        };
-        written.map_err(|error| Problem::wrong_shape(&error))?;
-        text.push(b'\n');
-    }
-    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], text).into_response())
-}
-
-fn lost_answer() -> StoreError {
-    StoreError::Unavailable("the store gave no answer".to_owned())
+    let answers = api.center.dispatch(good).await;
+    batch::answer(lines, answers, |number, answer| {
+        api.metrics.dispatched(&answer.outcome);
+        Ok(DispatchAnswer::new(answer, Some(number)))
+    })
 }
 
 fn read_dispatch(bytes: &[u8]) -> Result<Dispatch, Problem> {
@@ -324,13 +288,8 @@ pub async fn post_send(
 }
 
 fn key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, Problem> {
-    let header = match headers.get("idempotency-key") {
-        Some(value) => match value.to_str() {
-            Ok(text) => Some(text.to_owned()),
-            Err(_) => return Err(Problem::bad_parameter("Idempotency-Key", "want plain ASCII")),
-        },
-        None => None,
-    };
+    let header = input::idempotency_key(headers)
+        .map_err(|why| Problem::bad_parameter("Idempotency-Key", why))?;
     if let (Some(header), Some(field)) = (&header, &field)
         && header != field
     {

@@ -26,6 +26,7 @@ pub use guard::Door;
 pub use health::Metrics;
 use problem::Problem;
 
+mod batch;
 mod boxes;
 mod events;
 mod guard;

@@ -72,8 +72,6 @@ fn wiped_twice(office: &PostOffice, beanstalkd: &mut Beanstalkd, what: &str) {
         for some in [30, 120] {
             came(office, some);
             beanstalkd.kill_and_wipe();
-            // Long enough for everybody to see that it is gone.
-            std::thread::sleep(Duration::from_millis(200));
             beanstalkd.run();
             back = Instant::now();
         }

@@ -11,7 +11,7 @@ use monoco_core::contact::{AddressBook, plan_delivery};
 use monoco_core::letter::{Journey, LetterId, LetterState, Standing};
 use monoco_core::record::WrongState;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::TestCaseError;
 
 use self::model::Model;
 use super::letter_care::recount;
@@ -21,8 +21,7 @@ use crate::{Accepted, Advance, Advanced, ByHand, LetterQuery, LetterRow, Origin,
 
 mod model;
 
-/// How many histories are tried, and how many calls the longest has.
-const CASES: u32 = 64;
+/// How many calls the longest history has.
 const CALLS: usize = 60;
 
 const DESKS: [&str; 3] = ["", "spam", "note"];
@@ -125,18 +124,8 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Tries histories until one tells the store from the model, and then shows the
-/// shortest that does.
 pub(crate) fn any_history_is_the_models_history<H: Home>(home: impl Fn() -> H) {
-    let config = Config { failure_persistence: None, ..Config::with_cases(CASES) };
-    let histories = prop::collection::vec(call(), 1..=CALLS);
-    let result = TestRunner::new(config).run(&histories, |history| {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(replay(&home(), &history))
-    });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
+    any_history(home, call(), CALLS, replay);
 }
 
 async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> {

@@ -12,14 +12,13 @@ use monoco_core::mail::MailId;
 use monoco_core::merge::{Debounce, Window as Burst};
 use monoco_core::record::{Refused, WrongState};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::TestCaseError;
 
 use super::mails::{mails, says};
 use super::*;
 use crate::{ClaimStep, Keep, Keeping, Merging};
 
-/// How many histories are tried, and how many calls the longest has.
-const CASES: u32 = 64;
+/// How many calls the longest history has.
 const CALLS: usize = 80;
 
 const TUNNELS: [(&str, Strangers); 2] = [("lark", Strangers::Accept), ("wary", Strangers::Hold)];
@@ -71,18 +70,8 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Tries histories until one tells the store from the model, and then shows the
-/// shortest that does.
 pub(super) fn any_history_is_the_models_history<H: Home>(home: impl Fn() -> H) {
-    let config = Config { failure_persistence: None, ..Config::with_cases(CASES) };
-    let histories = prop::collection::vec(call(), 1..=CALLS);
-    let result = TestRunner::new(config).run(&histories, |history| {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(replay(&home(), &history))
-    });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
+    any_history(home, call(), CALLS, replay);
 }
 
 async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> {

@@ -21,6 +21,8 @@ use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::record::{BoxKind, MsgRecord};
 use monoco_core::retry::{Jitter, Retry};
 use monoco_core::time::Timestamp;
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::{Value, json};
 
 use crate::{
@@ -256,6 +258,27 @@ macro_rules! laws {
 }
 
 pub(crate) use {every_law, laws};
+
+/// Tries histories of at most `longest` calls until one tells the store from its model,
+/// and then shows the shortest that does. `replay` compares the two.
+// The caller's line in the failure says which model it was.
+#[track_caller]
+fn any_history<H: Home, C: Strategy>(
+    home: impl Fn() -> H,
+    call: C,
+    longest: usize,
+    replay: impl AsyncFn(&dyn Home, &[C::Value]) -> Result<(), TestCaseError>,
+) {
+    let config = Config { failure_persistence: None, ..Config::with_cases(64) };
+    let histories = proptest::collection::vec(call, 1..=longest);
+    let result = TestRunner::new(config).run(&histories, |history| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(replay(&home(), &history))
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
 
 fn at(secs: i64) -> Timestamp {
     Timestamp::from_ms(1_770_000_000_000 + secs * 1000)

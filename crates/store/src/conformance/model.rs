@@ -12,13 +12,12 @@ use monoco_core::lease::Lease;
 use monoco_core::record::{ReadState, Reading, RecordId, Standing};
 use monoco_core::retry::Failure;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::TestCaseError;
 
 use super::*;
 use crate::{Figures, Swept};
 
-/// How many histories are tried, and how many calls the longest has.
-const CASES: u32 = 64;
+/// How many calls the longest history has.
 const CALLS: usize = 60;
 
 const OWNERS: [&str; 6] = ["bob", "cat", "nobody", "me", "ann", "pest"];
@@ -106,18 +105,8 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Tries histories until one tells the store from the model, and then shows the
-/// shortest that does.
 pub(crate) fn any_history_is_the_models_history<H: Home>(home: impl Fn() -> H) {
-    let config = Config { failure_persistence: None, ..Config::with_cases(CASES) };
-    let histories = prop::collection::vec(call(), 1..=CALLS);
-    let result = TestRunner::new(config).run(&histories, |history| {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(replay(&home(), &history))
-    });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
+    any_history(&home, call(), CALLS, replay);
     mail_model::any_history_is_the_models_history(home);
 }
 

@@ -20,7 +20,7 @@ impl Home for TempDir {
     }
 }
 
-fn home() -> TempDir {
+pub(super) fn home() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
@@ -48,9 +48,9 @@ fn any_history_of_letters_is_the_models_history() {
     letter_model::any_history_is_the_models_history(|| Restless(home()));
 }
 
-const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
+pub(super) const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
 
-fn chat(text: &str) -> MsgObject {
+pub(super) fn chat(text: &str) -> MsgObject {
     let msg = json!({"from": "did:web:ann", "to": ["did:web:bob"], "kind": "chat",
                      "content": {"content": text}});
     MsgObject::seal(msg).unwrap()
@@ -68,7 +68,7 @@ async fn texts(store: &SqliteStore) -> usize {
 }
 
 /// Changes one byte after each occurrence of `text` in the files below `dir`.
-fn damage(dir: &Path, text: &str) {
+pub(super) fn damage(dir: &Path, text: &str) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {

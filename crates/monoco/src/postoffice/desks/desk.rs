@@ -1,6 +1,7 @@
 //! The desk of one worker outside: takes the letters that wait there, has each tried
 //! once, and files what came of it.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -302,7 +303,7 @@ pub(super) async fn failed(
     let center = dispatcher.center();
     let elapsed = center.now().since(row.created_at);
     let wait = outside.retry.wait(row.journey.attempts, elapsed, None, clock::jitter());
-    let why: String = format!("{name}: {}", why.chars().take(1_000).collect::<String>());
+    let why = reason(name, why);
     let then = match wait {
         Some(wait) => Then::PutBack { due: center.now() + wait, tried: true, why },
         None => Then::GiveUp { why },
@@ -319,7 +320,7 @@ pub(super) async fn is_down(
     why: &str,
 ) -> bool {
     let center = dispatcher.center();
-    let why: String = format!("{name} is down: {}", why.chars().take(1_000).collect::<String>());
+    let why = reason(format_args!("{name} is down"), why);
     match outside.when_down {
         WhenDown::Hold => {
             let due = center.now() + DOWN_FIRST;
@@ -332,6 +333,11 @@ pub(super) async fn is_down(
         }
         WhenDown::Dead => step(dispatcher, &row, Then::GiveUp { why }).await,
     }
+}
+
+/// Why a letter got no answer, as it is kept with it: a worker may say any amount.
+fn reason(what: impl Display, why: &str) -> String {
+    format!("{what}: {why:.1000}")
 }
 
 pub(super) async fn step(dispatcher: &Dispatcher, row: &LetterRow, then: Then) -> bool {

@@ -1,18 +1,13 @@
 //! What only SQLite promises of letters: seeks instead of scans, and care for damage.
 
 use std::fs;
-use std::path::Path;
 
 use monoco_core::letter::{Letter, LetterState};
-use monoco_core::object::MsgObject;
 use rusqlite::params_from_iter;
-use serde_json::json;
-use tempfile::tempdir;
 
 use super::*;
+use crate::sqlite::tests::{NOON, chat, damage, home};
 use crate::{Dispatch, Then, Window};
-
-const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
 
 fn door(text: &str) -> Origin {
     let letter = Letter {
@@ -43,7 +38,7 @@ fn plan(store: &SqliteStore, sql: &str) -> String {
 
 #[tokio::test]
 async fn every_question_is_a_seek() {
-    let dir = tempdir().unwrap();
+    let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let window = |newest_first| Window { beyond: None, limit: 10, newest_first };
     let (there, back) = (window(false), window(true));
@@ -77,33 +72,12 @@ async fn every_question_is_a_seek() {
     }
 }
 
-/// Changes one byte after each occurrence of `text` in the files below `dir`.
-fn damage(dir: &Path, text: &str) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            damage(&path, text);
-            continue;
-        }
-        let mut bytes = fs::read(&path).unwrap();
-        let hits = bytes.windows(text.len()).enumerate();
-        let hits: Vec<_> =
-            hits.filter(|(_, window)| *window == text.as_bytes()).map(|(at, _)| at).collect();
-        for at in hits {
-            bytes[at] ^= 1;
-        }
-        fs::write(&path, bytes).unwrap();
-    }
-}
-
 #[tokio::test]
 async fn a_damaged_letter_does_not_hold_up_the_others() {
-    let dir = tempdir().unwrap();
+    let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let damaged = take_in(&store, &"treasure ".repeat(10_000)).await;
-    let msg = json!({"from": "did:web:ann", "to": ["did:web:bob"], "kind": "chat",
-                     "content": {"content": "silver ".repeat(10_000)}});
-    let msg = MsgObject::seal(msg).unwrap();
+    let msg = chat(&"silver ".repeat(10_000));
     let dispatch = Origin::Dispatch(Dispatch { msg, tunnel: None, external_id: None });
     let lost = match store.accept(vec![dispatch], NOON).await.remove(0).unwrap() {
         Accepted::Letter { id, .. } => id,
@@ -135,7 +109,7 @@ async fn a_damaged_letter_does_not_hold_up_the_others() {
 
 #[tokio::test]
 async fn no_more_is_handed_out_than_memory_is_meant_for() {
-    let dir = tempdir().unwrap();
+    let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     for text in ["a", "b", "c", "d"] {
         take_in(&store, &text.repeat(12 << 20)).await;
@@ -158,7 +132,7 @@ async fn no_more_is_handed_out_than_memory_is_meant_for() {
 /// message, and never both or neither.
 #[tokio::test]
 async fn a_crash_between_steps_loses_and_doubles_nothing() {
-    let dir = tempdir().unwrap();
+    let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let mut under_way = Vec::new();
     for round in 0..12_usize {
@@ -169,7 +143,7 @@ async fn a_crash_between_steps_loses_and_doubles_nothing() {
             let step = Advance::only(&row, Then::Trash { why: "done with".to_owned() });
             store.advance(vec![step], NOON).await.remove(0).unwrap();
         }
-        let copy = tempdir().unwrap();
+        let copy = home();
         for file in ["monoco.db", "monoco.db-wal"] {
             fs::copy(dir.path().join(file), copy.path().join(file)).unwrap();
         }
