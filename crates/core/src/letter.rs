@@ -18,6 +18,7 @@
 //! part of the letter, so a chain may change while letters are under way: none is lost,
 //! and none passes a worker twice.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -410,14 +411,22 @@ impl Letter {
 
     /// The bytes of `data`. A mail that is not UTF-8 travels as Latin-1, one character
     /// for each byte, and `extra.charset` says so.
-    pub fn bytes(&self) -> Vec<u8> {
-        let bytes = || self.data.chars().map(|c| u8::try_from(u32::from(c)));
-        match self.extra("charset") {
-            Some("latin-1") => {
-                bytes().collect::<Result<_, _>>().unwrap_or_else(|_| self.data.clone().into())
-            }
-            _ => self.data.clone().into(),
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        let text = Cow::Borrowed(self.data.as_bytes());
+        if self.extra("charset") != Some("latin-1") {
+            return text;
         }
+        let bytes = self.data.chars().map(|c| u8::try_from(u32::from(c)));
+        bytes.collect::<Result<_, _>>().map_or(text, Cow::Owned)
+    }
+
+    /// The same letter with these bytes for its `data`.
+    pub fn with_bytes(&self, bytes: Vec<u8>) -> Self {
+        let Self { from, to, extra, rest, .. } = self;
+        let (from, to, extra, rest) = (from.clone(), to.clone(), extra.clone(), rest.clone());
+        let mut letter = Self { from, to, data: String::new(), extra, rest };
+        letter.set_bytes(bytes);
+        letter
     }
 
     /// Sets `data` to these bytes.

@@ -45,6 +45,8 @@ pub use footer::{Footer, Untouched, with_footer};
 pub use scan::{MAX_DEPTH, MAX_PARTS};
 pub use texts::{MAX_TEXTS, Text, TextKind, texts};
 
+use memchr::memchr;
+
 use head::{Sort, fields, line_at, sort, unfold};
 
 /// Largest header section, in bytes.
@@ -94,7 +96,7 @@ pub fn check(mail: &[u8]) -> Result<(), BadMail> {
     if at == 0 {
         return Err(bad(1, "the mail has no header; want `Name: value` lines before the text"));
     }
-    match mail.iter().position(|byte| *byte == 0) {
+    match memchr(0, mail) {
         None => Ok(()),
         Some(place) => Err(bad(line_number(mail, place), "there is a NUL byte")),
     }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use memchr::memchr;
+
 /// One line of a mail. Only LF ends it, with or without a CR before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
@@ -23,7 +25,7 @@ impl Line {
 /// The line that starts at `start`, if there is one.
 pub(super) fn line_at(mail: &[u8], start: usize) -> Option<Line> {
     let rest = mail.get(start..).filter(|rest| !rest.is_empty())?;
-    let Some(length) = rest.iter().position(|byte| *byte == b'\n') else {
+    let Some(length) = memchr(b'\n', rest) else {
         return Some(Line { start, text_end: mail.len(), end: mail.len() });
     };
     let end = start + length + 1;
@@ -39,7 +41,7 @@ pub(super) fn without_break(mail: &[u8], start: usize, end: usize) -> usize {
 
 /// How the first line ends that ends at all.
 pub(super) fn break_of(mail: &[u8]) -> Option<&'static [u8]> {
-    let end = mail.iter().position(|byte| *byte == b'\n')?;
+    let end = memchr(b'\n', mail)?;
     Some(if mail[..end].ends_with(b"\r") { b"\r\n" } else { b"\n" })
 }
 

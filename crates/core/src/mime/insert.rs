@@ -1,5 +1,7 @@
 //! Puts a footer into one text part, in the part's own charset and encoding.
 
+use memchr::memmem;
+
 use super::charset::Charset;
 use super::content::Content;
 use super::edit::Edit;
@@ -108,17 +110,15 @@ impl Target<'_> {
     /// Text that is signed or encrypted in line is left alone.
     fn refuse_pgp(&self) -> Result<(), Untouched> {
         let is_html = self.part.kind() == "text/html";
-        for (mark, why) in [
-            (&b"-----BEGIN PGP SIGNED MESSAGE-----"[..], Untouched::Signed),
-            (b"-----BEGIN PGP MESSAGE-----", Untouched::Encrypted),
-        ] {
+        for at in memmem::find_iter(self.content, b"-----BEGIN PGP ") {
+            let armour = &self.content[at..];
             // A quoted one says nothing about the mail. In HTML there are no lines.
-            let found = places(self.content, b"-----BEGIN PGP ").any(|at| {
-                let starts_line = at == 0 || self.content[at - 1] == b'\n';
-                (is_html || starts_line) && self.content[at..].starts_with(mark)
-            });
-            if found {
-                return Err(why);
+            let counts = is_html || at == 0 || self.content[at - 1] == b'\n';
+            if counts && armour.starts_with(b"-----BEGIN PGP SIGNED MESSAGE-----") {
+                return Err(Untouched::Signed);
+            }
+            if counts && armour.starts_with(b"-----BEGIN PGP MESSAGE-----") {
+                return Err(Untouched::Encrypted);
             }
         }
         Ok(())
@@ -355,10 +355,4 @@ fn last_end_tag(content: &[u8], name: &[u8]) -> Option<usize> {
         let is_name = rest.get(..name.len()).is_some_and(|n| n.eq_ignore_ascii_case(name));
         is_name && rest[name.len()..].trim_ascii_start().starts_with(b">")
     })
-}
-
-/// Where `mark` occurs.
-fn places<'c>(content: &'c [u8], mark: &'c [u8]) -> impl Iterator<Item = usize> + 'c {
-    let first = mark.first().copied().unwrap_or_default();
-    (0..content.len()).filter(move |at| content[*at] == first && content[*at..].starts_with(mark))
 }

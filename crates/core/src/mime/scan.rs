@@ -73,6 +73,10 @@ pub(super) fn scan(mail: &[u8]) -> Tree {
     while let Some(line) = line_at(mail, at) {
         scan.line(&line);
         at = line.end;
+        // What is left belongs to the part it is in, whatever it says.
+        if !scan.in_head && scan.open.is_empty() {
+            break;
+        }
     }
     scan.end_parts(0, mail.len(), mail.len());
     scan.tree

@@ -29,8 +29,11 @@ use super::settings::{Limit, Merge, Settings, Worker};
 use super::workers::{Opinion, merge, opinion};
 use crate::center::Center;
 
-/// Most letters of one walk, and so of one commit.
-const BATCH: usize = 256;
+/// Most letters that are walked in one go.
+const BATCH: usize = 512;
+
+/// Most letters of one commit. While it is under way, the next ones are walked.
+const COMMIT: usize = 64;
 
 /// Largest text that is kept as a part of its message alone.
 const SMALL: usize = 8 << 10;
@@ -66,6 +69,9 @@ pub struct Said {
     /// What.
     pub opinion: Opinion,
 }
+
+/// A letter, and how its step went.
+type Went = (LetterId, Result<Advanced, StoreError>);
 
 /// What one walk knows beyond the letters themselves.
 struct Walk<'a> {
@@ -155,11 +161,7 @@ impl Dispatcher {
                 match went {
                     // Somebody else moved it meanwhile.
                     Ok(_) | Err(StoreError::Conflict { .. } | StoreError::WrongState(_)) => {}
-                    Err(
-                        error @ (StoreError::Full
-                        | StoreError::Broken(_)
-                        | StoreError::Unavailable(_)),
-                    ) => return Err(error),
+                    Err(error) if refuses(&error) => return Err(error),
                     Err(error) => self.give_up(id, &error).await?,
                 }
             }
@@ -177,15 +179,12 @@ impl Dispatcher {
         given_up.pop().unwrap_or_else(|| Err(error.clone())).map(|_| ())
     }
 
-    /// Walks these letters as far as they get, in one commit.
+    /// Walks these letters as far as they get, some in each commit.
     ///
     /// # Errors
     ///
-    /// When what the walk has to know can't be read; then nothing happened.
-    pub async fn go_on(
-        &self,
-        arrivals: Vec<Arrival>,
-    ) -> Result<Vec<(LetterId, Result<Advanced, StoreError>)>, StoreError> {
+    /// When what the walk has to know can't be read. Some may have gone on by then.
+    pub async fn go_on(&self, arrivals: Vec<Arrival>) -> Result<Vec<Went>, StoreError> {
         let _alone = self.alone.lock().await;
         let settings = self.settings();
         let mut walk = Walk {
@@ -197,20 +196,54 @@ impl Dispatcher {
             unwelcome: HashMap::new(),
         };
         self.read_ahead(&mut walk, &arrivals).await?;
-        let mut advances = Vec::with_capacity(arrivals.len());
-        for arrival in arrivals {
-            if walk.merged.contains(&arrival.row.id) {
-                continue;
+        let (now, mut arrivals) = (walk.now, arrivals.into_iter());
+        let (mut walked, mut answers) = (Vec::new(), Vec::with_capacity(arrivals.len()));
+        while arrivals.len() > 0 {
+            let some = arrivals.by_ref().take(COMMIT);
+            // The store's writer has the last ones while this one walks the next.
+            let (filed, next) =
+                tokio::join!(self.file(walked, now), self.walk_some(&mut walk, some));
+            answers.extend(filed);
+            walked = next?;
+            // Those behind letters that can't be filed must not overtake them.
+            if let Some(error) = answers.iter().find_map(|(_, went): &Went| {
+                went.as_ref().err().filter(|error| refuses(error)).cloned()
+            }) {
+                answers.extend(walked.into_iter().map(|advance| (advance.id, Err(error.clone()))));
+                return Ok(answers);
             }
-            advances.push(self.walk(&mut walk, arrival).await?);
+        }
+        answers.extend(self.file(walked, now).await);
+        Ok(answers)
+    }
+
+    /// Walks some letters as far as they get.
+    async fn walk_some(
+        &self,
+        walk: &mut Walk<'_>,
+        arrivals: impl Iterator<Item = Arrival>,
+    ) -> Result<Vec<Advance>, StoreError> {
+        let mut advances = Vec::with_capacity(COMMIT);
+        for arrival in arrivals {
+            if !walk.merged.contains(&arrival.row.id) {
+                advances.push(self.walk(walk, arrival).await?);
+            }
+        }
+        Ok(advances)
+    }
+
+    /// Puts on record how far some letters got, in one commit.
+    async fn file(&self, advances: Vec<Advance>, now: Timestamp) -> Vec<Went> {
+        if advances.is_empty() {
+            return Vec::new();
         }
         let ids: Vec<_> = advances.iter().map(|advance| advance.id).collect();
         let kept: Vec<_> = advances.iter().filter_map(kept_until).collect();
-        let answers = self.center.store().advance(advances, walk.now).await;
+        let answers = self.center.store().advance(advances, now).await;
         for (id, due) in kept {
             self.center.carry(id, due);
         }
-        Ok(ids.into_iter().zip(answers).collect())
+        ids.into_iter().zip(answers).collect()
     }
 
     /// Reads what is booked for all letters at once.
@@ -470,7 +503,8 @@ impl Dispatcher {
                     let bytes = letter.bytes();
                     let size = bytes.len() as u64;
                     if bytes.len() > INLINE_MAIL {
-                        sealing.bytes = Some((self.center.store().keep_bytes(bytes).await?, size));
+                        sealing.bytes =
+                            Some((self.center.store().keep_bytes(bytes.into_owned()).await?, size));
                     }
                 }
                 match posted(letter, sealing) {
@@ -551,6 +585,11 @@ impl Going {
             then,
         }
     }
+}
+
+/// Whether this is the store's trouble, and no letter's.
+fn refuses(error: &StoreError) -> bool {
+    matches!(error, StoreError::Full | StoreError::Broken(_) | StoreError::Unavailable(_))
 }
 
 /// When a letter is due again that a worker of ours keeps.

@@ -33,7 +33,7 @@ pub fn read(value: Value, key: Option<&str>) -> Result<Letter, BadLetter> {
             return Err(bad("data", format!("{odd:?} is no byte, and extra.charset is latin-1")));
         }
         // Bytes that are text after all travel as text.
-        letter.set_bytes(letter.bytes());
+        letter.set_bytes(letter.bytes().into_owned());
     }
     if letter.is_mail() {
         let checked = mime::check(&letter.bytes());

@@ -104,7 +104,7 @@ fn the_largest_that_is_taken() {
 fn data_that_is_said_to_be_bytes_is_bytes() {
     let mut letter = with("extra", json!({"charset": "latin-1"}));
     letter["data"] = json!("caf\u{e9}");
-    assert_eq!(read_door(letter.clone()).unwrap().bytes(), b"caf\xe9");
+    assert_eq!(*read_door(letter.clone()).unwrap().bytes(), *b"caf\xe9");
     letter["data"] = json!("caf\u{e9} \u{20ac}");
     assert_eq!(read_door(letter).unwrap_err().field, "data");
 }

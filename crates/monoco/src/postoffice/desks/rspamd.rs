@@ -49,7 +49,7 @@ pub async fn rspamd(
         value.set_sensitive(true);
         headers.insert(PASSWORD, value);
     }
-    let body = if letter.is_mail() { letter.bytes() } else { wrapped(letter, id) };
+    let body = if letter.is_mail() { letter.bytes().into_owned() } else { wrapped(letter, id) };
     let place = target.below("checkv2");
     match within(timeout, egress.post(&place, headers, body)).await {
         Err(_) => Tried::Failed(format!("{peer} did not answer within {}", seconds(timeout))),

@@ -58,11 +58,7 @@ impl Footer {
         }
         let (text, html) = (self.text.clone(), self.html.clone());
         match mime::with_footer(&mail, &mime::Footer { text, html }) {
-            Ok(mail) => {
-                let mut letter = letter.clone();
-                letter.set_bytes(mail);
-                fitting(letter)
-            }
+            Ok(mail) => fitting(letter.with_bytes(mail)),
             Err(untouched) => Opinion::skip(untouched.to_string()),
         }
     }

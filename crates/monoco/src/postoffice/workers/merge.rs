@@ -98,8 +98,8 @@ pub fn join(letters: &[(LetterId, &Letter)]) -> Letter {
 }
 
 fn into_digest(joined: &mut Letter, letters: &[(LetterId, &Letter)], id: LetterId) {
-    let mails: Vec<Vec<u8>> = letters.iter().map(|(_, letter)| letter.bytes()).collect();
-    let mails: Vec<&[u8]> = mails.iter().map(Vec::as_slice).collect();
+    let mails: Vec<_> = letters.iter().map(|(_, letter)| letter.bytes()).collect();
+    let mails: Vec<&[u8]> = mails.iter().map(AsRef::as_ref).collect();
     let subject = mails.first().and_then(|mail| mime::subject(mail)).unwrap_or_default();
     let start = &subject[..subject.floor_char_boundary(MAX_SUBJECT)];
     let subject = format!("{start} (and {} more)", letters.len() - 1);

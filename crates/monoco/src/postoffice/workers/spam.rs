@@ -3,6 +3,7 @@
 //! Points are counted in thousandths, as whole numbers: 0.7, 0.1 and 0.2 are 1, which
 //! the sum of three floating-point numbers is not.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fmt;
 
@@ -214,7 +215,7 @@ impl fmt::Display for Points {
 /// What rules look at, each found when the first of them asks.
 struct Looked<'l> {
     letter: &'l Letter,
-    mail: OnceCell<Option<Vec<u8>>>,
+    mail: OnceCell<Option<Cow<'l, [u8]>>>,
     subject: OnceCell<Option<String>>,
     texts: OnceCell<Vec<String>>,
     senders: OnceCell<Vec<String>>,

@@ -50,7 +50,7 @@ impl Subject {
     /// they, and replies to them, are not rewritten again.
     pub fn work(&self, letter: &Letter, now: Timestamp) -> Opinion {
         let mail = letter.is_mail().then(|| letter.bytes());
-        if mail.as_ref().is_some_and(Vec::is_empty) {
+        if mail.as_ref().is_some_and(|mail| mail.is_empty()) {
             return Opinion::skip("has no mail in it");
         }
         let before = match &mail {
@@ -65,14 +65,14 @@ impl Subject {
         if after == before || self.made(&before) {
             return Opinion::skip("has it already");
         }
-        let mut letter = letter.clone();
+        let mut changed = match &mail {
+            Some(mail) => letter.with_bytes(mime::with_subject(mail, &after)),
+            None => letter.clone(),
+        };
         if mail.is_none() || letter.extra.contains_key("subject") {
-            letter.extra.insert("subject".to_owned(), after.clone().into());
+            changed.extra.insert("subject".to_owned(), after.into());
         }
-        if let Some(mail) = mail {
-            letter.set_bytes(mime::with_subject(&mail, &after));
-        }
-        Opinion::changed(letter)
+        Opinion::changed(changed)
     }
 
     /// Whether a subject has been made by this template, or answers one that was: the

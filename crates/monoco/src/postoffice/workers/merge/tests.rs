@@ -177,18 +177,21 @@ fn mails_become_a_digest() {
 #[test]
 fn a_digest_of_mails_without_a_subject() {
     let letters = [mail(b"From: a\n\nx"), mail(b"From: a\n\ny")];
-    let bytes = join(&numbered(&letters)).bytes();
+    let joined = join(&numbered(&letters));
+    let bytes = joined.bytes();
     assert_eq!(mime::subject(&bytes).as_deref(), Some("(and 1 more)"));
 }
 
 #[test]
 fn no_subject_breaks_a_digest() {
     let attack = b"Subject: =?utf-8?q?x=0D=0ABcc:_victim=40example.com?=\r\n\r\nhi";
-    let bytes = join(&numbered(&[mail(attack), mail(attack)])).bytes();
+    let joined = join(&numbered(&[mail(attack), mail(attack)]));
+    let bytes = joined.bytes();
     let names = field_names(&bytes);
     assert!(!names.iter().any(|name| name.eq_ignore_ascii_case("bcc")), "{names:?}");
     let long = format!("Subject: {}\n\nhi", "€".repeat(9_000));
-    let bytes = join(&numbered(&[mail(long.as_bytes()), mail(b"Subject: y\n\nhi")])).bytes();
+    let joined = join(&numbered(&[mail(long.as_bytes()), mail(b"Subject: y\n\nhi")]));
+    let bytes = joined.bytes();
     let subject = mime::subject(&bytes).unwrap();
     assert!(subject.len() <= 998 && subject.ends_with("€ (and 1 more)"), "{subject}");
 }
