@@ -357,15 +357,17 @@ pub trait Letters: Send + Sync {
     ) -> Result<Option<String>, StoreError>;
 
     /// Forgets at most `limit` letters that were thrown away on the day `trashed` of
-    /// the hub's life or before, or are through since the day `done` or before, and
-    /// bookings that are over. Returns how many letters there were.
+    /// the hub's life or before, or are through since the day `done` or before. Returns
+    /// how many there were.
     async fn purge_letters(
         &self,
         trashed: i64,
         done: i64,
         limit: usize,
-        now: Timestamp,
     ) -> Result<usize, StoreError>;
+
+    /// Forgets bookings that are over by `now`. Returns how many there were.
+    async fn forget_bookings(&self, now: Timestamp) -> Result<usize, StoreError>;
 
     /// What the store counts of letters.
     async fn letter_figures(&self, now: Timestamp) -> Result<LetterFigures, StoreError>;

@@ -119,13 +119,13 @@ async fn retire(
     }
     let mut letters = 0;
     for _ in 0..SLICES {
-        let now = center.now();
-        let gone = store.purge_letters(limits.trash, limits.archive, LETTERS, now).await?;
+        let gone = store.purge_letters(limits.trash, limits.archive, LETTERS).await?;
         letters += gone;
         if gone < LETTERS || stop.is_cancelled() {
             break;
         }
     }
+    store.forget_bookings(center.now()).await?;
     let mut events = 0;
     for _ in 0..SLICES {
         let forgotten = store.forget_events(limits.events, EVENTS).await?;

@@ -254,9 +254,7 @@ async fn ask(store: &dyn Store, model: &mut Model, call: &Call) -> String {
         }
         Call::Purge { trashed, done, limit } => {
             let day = |all: bool| if all { 0 } else { -1 };
-            // Before anything that is booked is over.
-            let gone =
-                store.purge_letters(day(*trashed), day(*done), *limit, Timestamp::from_ms(0));
+            let gone = store.purge_letters(day(*trashed), day(*done), *limit);
             gone.await.unwrap().to_string()
         }
         Call::Tick { .. } | Call::Reopen => String::new(),

@@ -209,6 +209,7 @@ macro_rules! every_law {
             letters_that_are_kept_are_taken_back_with_what_is_booked,
             letters_that_were_away_are_put_back,
             those_whose_time_is_over_come_first,
+            bookings_that_are_over_are_forgotten,
             letters_are_forgotten_by_the_days_of_the_hubs_life,
             letter_figures_equal_a_recount,
             letters_are_listed_by_every_filter_and_both_ways,

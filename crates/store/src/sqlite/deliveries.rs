@@ -84,8 +84,7 @@ pub(super) fn insert(
 ) -> Result<RecordId, StoreError> {
     let id = RecordId::delivery(&plan.tunnel_did, &plan.target_did, msg_id);
     let tunnel = people::row_of(tx, &plan.tunnel_did)?;
-    let row =
-        params![object, id.tag(), tunnel, author, json!(plan).to_string(), due.ms(), now.ms()];
+    let row = params![object, id.tag(), tunnel, author, rows::as_json(plan)?, due.ms(), now.ms()];
     tx.db.prepare_cached(INSERT).and_then(|mut s| s.insert(row)).map_err(fault)?;
     tx.news.tally.delivery(SendState::Wait, 1);
     hint(tx, &plan.tunnel_did);
@@ -306,7 +305,7 @@ fn swap(
         lease.map(|lease| lease.holder.as_str()),
         lease.map(|lease| lease.until.ms()),
         next.first_try.map(Timestamp::ms),
-        next.state.failure().map(|why| json!(why).to_string()),
+        next.state.failure().map(rows::as_json).transpose()?,
         external,
         now.ms(),
     ];

@@ -138,7 +138,7 @@ fn join(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let Keep { tunnel, provider, said, debounce } = keep;
-    let text = json!(said).to_string();
+    let text = rows::as_json(&said)?;
     let through = people::row_of(tx, &tunnel.did())?;
     let place = Place { tunnel: through, name: tunnel, provider, held };
     let window =

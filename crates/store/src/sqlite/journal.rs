@@ -5,7 +5,7 @@ use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::record::{MsgRecord, RecordId};
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use serde_json::Value;
+use serde::Serialize;
 
 use super::bulk::{Recent, Table};
 use super::open::fault;
@@ -69,12 +69,11 @@ pub(super) fn append(
     tx: &mut Tx<'_>,
     kind: EventKind,
     about: About,
-    detail: &Value,
+    detail: &impl Serialize,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let record = about.record.map(|id| id.to_string());
-    let row =
-        params![now.ms(), kind.as_str(), about.object, record, about.owner, detail.to_string()];
+    let (record, detail) = (about.record.map(|id| id.to_string()), rows::as_json(detail)?);
+    let row = params![now.ms(), kind.as_str(), about.object, record, about.owner, detail];
     let seq = tx.db.prepare_cached(APPEND).and_then(|mut s| s.insert(row)).map_err(fault)?;
     tx.news.event = Some(seq);
     Ok(())
@@ -87,7 +86,7 @@ pub(super) fn record(
     record: &MsgRecord,
     object: i64,
     owner: i64,
-    detail: &Value,
+    detail: &impl Serialize,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let about = About { object: Some(object), record: Some(record.id), owner: Some(owner) };

@@ -7,6 +7,7 @@
 //! * [`rows`] and [`texts`]: how letters are kept.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use monoco_core::did::{Did, TunnelId};
@@ -18,6 +19,7 @@ use rusqlite::{Connection, OptionalExtension};
 use tokio::sync::watch;
 
 use super::open::fault;
+use super::writer::Tx;
 use super::{RELEASED, SqliteStore, objects, people, tally};
 use crate::{
     Accepted, Advance, Advanced, ByHand, LetterFigures, LetterQuery, LetterRow, Letters, Origin,
@@ -34,6 +36,9 @@ mod texts;
 
 /// Most bytes of letters that are handed out at once; one letter may have more.
 const AT_ONCE: usize = 32 << 20;
+
+/// Bookings that are looked at in one go, when some are to be forgotten.
+const BOOKINGS: usize = 1_000;
 
 impl SqliteStore {
     /// Letters with what they say, as many as memory is meant for. One that is damaged
@@ -196,11 +201,14 @@ impl Letters for SqliteStore {
                 Err(error) => return vec![Err(error); count],
             }
         }
+        // The writer has others waiting: what the letters said is thrown away by us.
+        let steps = Arc::new(steps);
+        let taken = Arc::clone(&steps);
         let answers = self
             .writer
             .run(move |tx| {
-                let answers = tx.each(&steps, |tx, step| advance::advance(tx, step, now))?;
-                advance::book(tx, steps.iter().zip(&answers))?;
+                let answers = tx.each(&taken, |tx, step| advance::advance(tx, step, now))?;
+                advance::book(tx, taken.iter().zip(&answers))?;
                 Ok(answers)
             })
             .await;
@@ -310,9 +318,26 @@ impl Letters for SqliteStore {
         trashed: i64,
         done: i64,
         limit: usize,
-        now: Timestamp,
     ) -> Result<usize, StoreError> {
-        self.writer.run(move |tx| by_hand::purge(tx, trashed, done, limit, now)).await
+        self.writer.run(move |tx| by_hand::purge(tx, trashed, done, limit)).await
+    }
+
+    async fn forget_bookings(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let over = now.ms().saturating_mul(1_000);
+        let (mut after, mut gone) = (String::new(), 0);
+        loop {
+            let some = self.read(move |db| by_hand::bookings(db, &after, BOOKINGS)).await?;
+            let Some((last, _)) = some.last() else { return Ok(gone) };
+            after = last.clone();
+            let keys: Vec<_> = some
+                .into_iter()
+                .filter_map(|(key, booked)| (booked <= over).then_some(key))
+                .collect();
+            if !keys.is_empty() {
+                let forget = move |tx: &mut Tx<'_>| by_hand::forget_bookings(tx, &keys, over);
+                gone += self.writer.run(forget).await?;
+            }
+        }
     }
 
     async fn letter_figures(&self, now: Timestamp) -> Result<LetterFigures, StoreError> {

@@ -81,7 +81,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>, now: Timestamp) -> Resul
         place.as_str(),
         change,
         now.ms(),
-        json!(entry).to_string(),
+        rows::as_json(&entry)?,
     ];
     tx.db.prepare_cached(INSERT).and_then(|mut s| s.execute(row)).map_err(fault)?;
     Ok(())
@@ -98,13 +98,23 @@ pub(super) fn move_to(
         return Ok(());
     }
     let change = next_change(tx)?;
-    let day = mark(tx.db, "lived_ms")?.unwrap_or(0) / 86_400_000;
+    let day = day(tx)?;
     let sql = "UPDATE mails SET place = ?2, change = ?3, rested_on = ?4 WHERE seq = ?1";
     let row = params![mail.seq, place.as_str(), change, day];
     tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
     let about = About { object: Some(mail.object), ..About::default() };
     let detail = json!({"mail": mail.entry.id, "from": mail.place.as_str(), "to": place.as_str()});
     journal::append(tx, EventKind::Moved, about, &detail, now)
+}
+
+/// The day of the hub's life that it is.
+pub(super) fn day(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+    if let Some(day) = tx.known.day {
+        return Ok(day);
+    }
+    let day = mark(tx.db, "lived_ms")?.unwrap_or(0) / 86_400_000;
+    tx.known.day = Some(day);
+    Ok(day)
 }
 
 /// Makes the held Mails of an author visible: somebody has let him in.
@@ -116,7 +126,7 @@ pub(super) fn let_in(tx: &mut Tx<'_>, author: &Did, now: Timestamp) -> Result<()
         let visible = next(tx.db, "SELECT max(seq) + 1 FROM mails")?;
         let entry = Entry { seq: visible, ..mail.entry.clone() };
         let sql = "UPDATE mails SET seq = ?2, entry = ?3 WHERE seq = ?1";
-        let row = params![seq, visible, json!(entry).to_string()];
+        let row = params![seq, visible, rows::as_json(&entry)?];
         tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
         move_to(tx, &Found { seq: visible, entry, ..mail }, Place::Inbound, now)?;
     }
@@ -303,6 +313,7 @@ fn live(tx: &mut Tx<'_>, now: Timestamp) -> Result<(Life, Step), StoreError> {
     let (life, step) = noted.go_on(now);
     set_mark(tx.db, "lived_at", life.noted_at.ms())?;
     set_mark(tx.db, "lived_ms", life.lived_ms)?;
+    tx.known.day = None;
     let sql = "
         INSERT INTO days (day, event) VALUES (?1, ?2)
             ON CONFLICT (day) DO UPDATE SET event = excluded.event

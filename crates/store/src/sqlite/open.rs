@@ -10,10 +10,11 @@ use crate::StoreError;
 
 /// Schema versions, oldest first. Each is applied in a transaction of its own,
 /// and never edited once it has shipped.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../migrations/sqlite/0002_mails.sql"),
     include_str!("../../migrations/sqlite/0003_letters.sql"),
+    include_str!("../../migrations/sqlite/0004_bookings.sql"),
 ];
 
 /// Statements each connection keeps ready.

@@ -314,7 +314,7 @@ pub(super) fn put_contact(
     now: Timestamp,
 ) -> Result<Contact, StoreError> {
     let id = row_of(tx, &contact.did)?;
-    let names = json!(contact.names).to_string();
+    let names = rows::as_json(&contact.names)?;
     let mut statement = tx.db.prepare_cached(PUT_CONTACT).map_err(fault)?;
     statement.execute(params![id, contact.level.as_str(), names, contact.here]).map_err(fault)?;
     drop(statement);

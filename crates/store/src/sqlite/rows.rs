@@ -1,6 +1,7 @@
 //! Rows and pages: what every family of tables reads and cuts the same way.
 
 use rusqlite::{Connection, Row, ToSql};
+use serde::Serialize;
 
 use super::open::fault;
 use crate::{Page, StoreError, Window};
@@ -36,6 +37,12 @@ pub(super) fn seqs(db: &Connection, sql: &str, row: &[&dyn ToSql]) -> Result<Vec
     let mut statement = db.prepare_cached(sql).map_err(fault)?;
     let rows = statement.query_map(row, |row| row.get(0)).map_err(fault)?;
     rows.collect::<rusqlite::Result<_>>().map_err(fault)
+}
+
+/// A value as a column of JSON has it. All that is kept so has such a text.
+pub(super) fn as_json(value: &impl Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(value)
+        .map_err(|error| StoreError::Damaged { what: "row", detail: error.to_string() })
 }
 
 pub(super) fn check_revision(

@@ -97,6 +97,8 @@ pub(super) struct Known {
     pub(super) sessions: HashMap<(i64, i64), i64>,
     /// Parties that are noted to have a box.
     pub(super) boxes: HashSet<i64>,
+    /// The day of the hub's life.
+    pub(super) day: Option<i64>,
 }
 
 impl Known {
@@ -215,6 +217,8 @@ where
             (Err(error), _) => Err(error.clone()),
             (Ok(()), None) => Err(StoreError::Unavailable("the command was not run".to_owned())),
         };
+        // Before the answer: who shares something with it is the last to have it then.
+        drop(self.work);
         // Whoever asked may be gone; what was committed stays committed.
         let _ = self.reply.send(answer);
     }

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::{Value, json};
 
 use super::rows::{self, Made, NewLetter, Stub};
-use super::texts::{self, Text};
+use super::texts::{self, Named};
 use crate::sqlite::center::{Incoming, Outgoing};
 use crate::sqlite::heard::Hearing;
 use crate::sqlite::journal::{self, About};
@@ -21,7 +21,7 @@ use crate::{Accepted, Dispatch, Keep, Origin, Post, StoreError, Through};
 /// What a letter is made of, with its text where that belongs.
 pub(in crate::sqlite) struct Prepared {
     origin: Origin,
-    text: Option<Text>,
+    text: Option<Named>,
 }
 
 impl SqliteStore {
@@ -40,7 +40,7 @@ impl SqliteStore {
             }
         };
         let text = match text {
-            Some(text) => Some(self.keep_text(text).await?),
+            Some(text) => Some(Named::new(self.keep_text(text).await?)),
             None => None,
         };
         Ok(Prepared { origin, text })
@@ -69,13 +69,10 @@ fn door(
     letter: &Letter,
     tunnel: Option<&TunnelId>,
     key: Option<&str>,
-    text: Option<&Text>,
+    text: Option<&Named>,
     now: Timestamp,
 ) -> Result<Accepted, StoreError> {
-    // The tunnel is part of what a key stands for.
-    let name = tunnel.map_or("", TunnelId::as_str).as_bytes();
-    let said = text.map(Text::digest).unwrap_or_default();
-    let digest = *ObjId::of(ObjKind::Bytes, &[&said[..], name].concat()).hash();
+    let digest = key_digest(text, tunnel);
     if let Some(key) = key
         && let Some((first, same)) = find_key(tx, key, &digest)?
     {
@@ -103,6 +100,13 @@ fn door(
     Ok(Accepted::Letter { id, duplicate: false, msg_id: None })
 }
 
+/// What a key stands for. The tunnel is part of it.
+fn key_digest(text: Option<&Named>, tunnel: Option<&TunnelId>) -> [u8; 32] {
+    let said = text.map(|text| text.digest).unwrap_or_default();
+    let name = tunnel.map_or("", TunnelId::as_str).as_bytes();
+    *ObjId::of(ObjKind::Bytes, &[&said[..], name].concat()).hash()
+}
+
 /// The letter that a key stands for, and whether it is the one with this digest.
 fn find_key(tx: &Tx<'_>, key: &str, digest: &[u8; 32]) -> Result<Option<(Stub, bool)>, StoreError> {
     let sql = "SELECT letter, digest = ?2 FROM letter_keys WHERE key = ?1";
@@ -120,7 +124,7 @@ fn find_key(tx: &Tx<'_>, key: &str, digest: &[u8; 32]) -> Result<Option<(Stub, b
 fn hear(
     tx: &mut Tx<'_>,
     keep: &Keep,
-    text: Option<&Text>,
+    text: Option<&Named>,
     now: Timestamp,
 ) -> Result<Accepted, StoreError> {
     let hearsay = match heard::hear(tx, keep, now)? {
@@ -145,7 +149,7 @@ fn hear(
 fn dispatch(
     tx: &mut Tx<'_>,
     dispatch: &Dispatch,
-    text: Option<&Text>,
+    text: Option<&Named>,
     now: Timestamp,
 ) -> Result<Accepted, StoreError> {
     if let Some((heard, 0)) = center::heard_before(tx, dispatch)?
@@ -192,7 +196,7 @@ fn post(
     tx: &mut Tx<'_>,
     post: &Post,
     through: &Through,
-    text: Option<&Text>,
+    text: Option<&Named>,
     now: Timestamp,
 ) -> Result<Accepted, StoreError> {
     let (known, msg) = (center::known(tx, post)?, &post.msg);

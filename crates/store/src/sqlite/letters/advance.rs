@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use monoco_core::event::EventKind;
-use monoco_core::letter::{LetterId, LetterState, Passed, Standing};
+use monoco_core::letter::{LetterId, LetterState, Passed, Standing, WorkerName};
 use monoco_core::limit::Booked;
 use monoco_core::record::WrongState;
 use monoco_core::time::Timestamp;
 use rusqlite::params;
-use serde_json::json;
+use serde::Serialize;
 
 use super::rows::{self, Made, Stub};
 use super::texts::{self, Text};
@@ -270,25 +270,40 @@ pub(super) fn book<'s>(
     Ok(())
 }
 
+/// What the event of a step says.
+#[derive(Serialize)]
+struct Told<'a> {
+    letter: LetterId,
+    verdicts: &'a [Passed],
+    state: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    desk: Option<&'a WorkerName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_by: Option<&'a WorkerName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    into: Option<LetterId>,
+}
+
 /// Adds an event, if workers said something of the letter or it came to an end.
 fn tell(tx: &mut Tx<'_>, letter: &Stub, had: &[Passed], now: Timestamp) -> Result<(), StoreError> {
     let state = letter.journey.standing.name();
     if had.is_empty() && matches!(state, LetterState::Waiting | LetterState::Away) {
         return Ok(());
     }
-    let mut detail = json!({"letter": letter.id, "verdicts": had, "state": state.as_str()});
-    if let Some(desk) = &letter.desk {
-        detail["desk"] = json!(desk);
-    }
-    if let Some(kept_by) = &letter.kept_by {
-        detail["kept_by"] = json!(kept_by);
-    }
-    if let Some(why) = &letter.failure {
-        detail["why"] = json!(why);
-    }
-    if let Standing::Merged { into } = &letter.journey.standing {
-        detail["into"] = json!(into);
-    }
+    let detail = Told {
+        letter: letter.id,
+        verdicts: had,
+        state: state.as_str(),
+        desk: letter.desk.as_ref(),
+        kept_by: letter.kept_by.as_ref(),
+        why: letter.failure.as_deref(),
+        into: match letter.journey.standing {
+            Standing::Merged { into } => Some(into),
+            _ => None,
+        },
+    };
     let about = About { object: letter.became.or(letter.object), ..About::default() };
     journal::append(tx, EventKind::Verdict, about, &detail, now)
 }

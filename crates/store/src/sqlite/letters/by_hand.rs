@@ -2,8 +2,9 @@
 
 use monoco_core::event::EventKind;
 use monoco_core::letter::{LetterId, LetterState, WorkerName};
+use monoco_core::limit::Booked;
 use monoco_core::time::Timestamp;
-use rusqlite::params;
+use rusqlite::{Connection, params};
 use serde_json::json;
 
 use super::rows::{self, Stub};
@@ -50,9 +51,12 @@ pub(super) const ENDED: &str = "
      LIMIT ?3
 ";
 
-const OVER: &str = "
-    DELETE FROM bookings
-     WHERE key IN (SELECT key FROM bookings WHERE booked <= ?1 ORDER BY booked LIMIT ?2)
+pub(super) const BOOKED: &str = "
+    SELECT key, booked
+      FROM bookings
+     WHERE key > ?1
+     ORDER BY key
+     LIMIT ?2
 ";
 
 /// Moves a letter by hand.
@@ -183,16 +187,13 @@ pub(super) fn release(
     Ok(found.len())
 }
 
-/// Forgets letters that ended long ago, and bookings that are over.
+/// Forgets letters that ended long ago.
 pub(super) fn purge(
     tx: &mut Tx<'_>,
     trashed: i64,
     done: i64,
     limit: usize,
-    now: Timestamp,
 ) -> Result<usize, StoreError> {
-    let row = params![now.ms().saturating_mul(1_000), most(limit)];
-    tx.db.prepare_cached(OVER).and_then(|mut s| s.execute(row)).map_err(fault)?;
     let mut forgotten = 0;
     for (state, day) in
         [(LetterState::Trashed, trashed), (LetterState::Done, done), (LetterState::Merged, done)]
@@ -205,4 +206,29 @@ pub(super) fn purge(
         }
     }
     Ok(forgotten)
+}
+
+/// At most `limit` bookings behind `after`, by their keys.
+pub(super) fn bookings(
+    db: &Connection,
+    after: &str,
+    limit: usize,
+) -> Result<Vec<(String, Booked)>, StoreError> {
+    let mut statement = db.prepare_cached(BOOKED).map_err(fault)?;
+    let row = params![after, most(limit)];
+    let rows = statement.query_map(row, |row| Ok((row.get(0)?, row.get(1)?))).map_err(fault)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(fault)
+}
+
+/// Forgets those of some bookings that are over still.
+pub(super) fn forget_bookings(
+    tx: &Tx<'_>,
+    keys: &[String],
+    over: Booked,
+) -> Result<usize, StoreError> {
+    let sql = "DELETE FROM bookings WHERE key = ?1 AND booked <= ?2";
+    let mut statement = tx.db.prepare_cached(sql).map_err(fault)?;
+    keys.iter().try_fold(0, |gone, key| {
+        statement.execute(params![key, over]).map(|one| gone + one).map_err(fault)
+    })
 }

@@ -7,9 +7,8 @@ use monoco_core::letter::{
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
-use serde_json::json;
 
-use super::texts::Text;
+use super::texts::{Named, Text};
 use crate::sqlite::open::fault;
 use crate::sqlite::people::parsed;
 use crate::sqlite::tally::LetterPlace;
@@ -107,7 +106,7 @@ pub(super) struct NewLetter<'a> {
     pub(super) made: Made,
     pub(super) object: Option<i64>,
     pub(super) heard: Option<i64>,
-    pub(super) origin: Option<&'a Text>,
+    pub(super) origin: Option<&'a Named>,
 }
 
 impl Made {
@@ -179,8 +178,8 @@ pub(super) fn insert(
         now.ms(),
     ];
     let seq = tx.db.prepare_cached(INSERT).and_then(|mut s| s.insert(row)).map_err(fault)?;
-    if let Some(text) = new.origin {
-        put_text(tx, ADD_ORIGIN, seq, text)?;
+    if let Some(origin) = new.origin {
+        put_text(tx, ADD_ORIGIN, seq, &origin.text)?;
     }
     let place = LetterPlace { state: journey.standing.name(), desk: "", kept_by: None };
     tx.news.tally.letter(&place, 1);
@@ -191,7 +190,7 @@ pub(super) fn insert(
 /// Two letters of one store differ by their number. Those of two stores should not have
 /// the same mark as well.
 fn mark(new: &NewLetter<'_>, now: Timestamp) -> u32 {
-    let digest = new.origin.map(Text::digest).unwrap_or_default();
+    let digest = new.origin.map(|origin| origin.digest).unwrap_or_default();
     let about = [&digest[..], &now.ms().to_be_bytes(), &new.object.unwrap_or(0).to_be_bytes()];
     let hash = ObjId::of(ObjKind::Bytes, &about.concat());
     u32::from_be_bytes(hash.hash().first_chunk().copied().unwrap_or_default())
@@ -225,7 +224,7 @@ pub(super) fn save(
     }
     let state = after.journey.standing.name();
     if matches!(state, LetterState::Done | LetterState::Merged | LetterState::Trashed) {
-        day = Some(mails::mark(tx.db, "lived_ms")?.unwrap_or(0) / 86_400_000);
+        day = Some(mails::day(tx)?);
     }
     let row = params![
         before.id.seq,
@@ -241,7 +240,7 @@ pub(super) fn save(
         after.became,
         into,
         day,
-        json!(after.had).to_string(),
+        rows::as_json(&after.had)?,
         now.ms(),
     ];
     if tx.db.prepare_cached(SAVE).and_then(|mut s| s.execute(row)).map_err(fault)? == 0 {

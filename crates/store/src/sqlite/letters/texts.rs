@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::rows::{Bundle, Made, Stub};
+use crate::sqlite::rows::as_json;
 use crate::sqlite::{SqliteStore, objects};
 use crate::{Boxes, Dispatch, Keep, LetterRow, Post, Source, StoreError};
 
@@ -31,13 +32,21 @@ impl Text {
             Self::File(id) => (Some(id.hash()), None),
         }
     }
+}
 
-    /// What names it: the hash of what it says.
-    pub(super) fn digest(&self) -> [u8; 32] {
-        match self {
-            Self::Inline(body) => *ObjId::of(ObjKind::Bytes, body.as_bytes()).hash(),
-            Self::File(id) => *id.hash(),
-        }
+/// A text, and what names it: the hash of what it says.
+pub(super) struct Named {
+    pub(super) text: Text,
+    pub(super) digest: [u8; 32],
+}
+
+impl Named {
+    pub(super) fn new(text: Text) -> Self {
+        let digest = match &text {
+            Text::Inline(body) => *ObjId::of(ObjKind::Bytes, body.as_bytes()).hash(),
+            Text::File(id) => *id.hash(),
+        };
+        Self { text, digest }
     }
 }
 
@@ -90,18 +99,18 @@ struct PostText {
 
 pub(super) fn letter_text(letter: &Letter) -> Result<String, StoreError> {
     let Letter { from, to, data, extra, rest } = letter;
-    written(&LetterOut { from, to, data: Some(data), extra, rest })
+    as_json(&LetterOut { from, to, data: Some(data), extra, rest })
 }
 
 /// A letter without its `data`, which the message it becomes has.
 pub(super) fn letter_around(letter: &Letter) -> Result<String, StoreError> {
     let Letter { from, to, extra, rest, .. } = letter;
-    written(&LetterOut { from, to, data: None, extra, rest })
+    as_json(&LetterOut { from, to, data: None, extra, rest })
 }
 
 pub(super) fn heard_text(keep: &Keep) -> Result<String, StoreError> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    written(&HeardOut {
+    as_json(&HeardOut {
         provider: &keep.provider,
         window_ms: ms(keep.debounce.window),
         max_wait_ms: ms(keep.debounce.max_wait),
@@ -112,19 +121,14 @@ pub(super) fn heard_text(keep: &Keep) -> Result<String, StoreError> {
 /// `None`: there is nothing to say beyond the object.
 pub(super) fn dispatch_text(dispatch: &Dispatch) -> Result<Option<String>, StoreError> {
     let external_id = dispatch.external_id.clone();
-    external_id.is_some().then(|| written(&DispatchText { external_id })).transpose()
+    external_id.is_some().then(|| as_json(&DispatchText { external_id })).transpose()
 }
 
 /// `None`: there is nothing to say beyond the object.
 pub(super) fn post_text(post: &Post) -> Result<Option<String>, StoreError> {
     let (key, not_before) = (post.key.clone(), post.not_before);
     let any = key.is_some() || not_before.is_some();
-    any.then(|| written(&PostText { key, not_before })).transpose()
-}
-
-fn written(value: &impl Serialize) -> Result<String, StoreError> {
-    // Nothing in them has keys that are no text.
-    serde_json::to_string(value).map_err(|error| damaged(error.to_string()))
+    any.then(|| as_json(&PostText { key, not_before })).transpose()
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, StoreError> {
