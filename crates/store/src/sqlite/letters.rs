@@ -7,7 +7,6 @@
 //! * [`rows`] and [`texts`]: how letters are kept.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use monoco_core::did::{Did, TunnelId};
@@ -130,11 +129,11 @@ impl Letters for SqliteStore {
                 Err(error) => return vec![Err(error); count],
             }
         }
-        let answers = self
-            .writer
-            .run(move |tx| tx.each(&prepared, |tx, one| accept::accept(tx, one, now)))
-            .await;
-        answers.unwrap_or_else(|error| vec![Err(error); count])
+        self.writer
+            .run_each(prepared, move |tx, prepared| {
+                tx.each(prepared, |tx, one| accept::accept(tx, one, now))
+            })
+            .await
     }
 
     async fn due_letters(
@@ -201,18 +200,13 @@ impl Letters for SqliteStore {
                 Err(error) => return vec![Err(error); count],
             }
         }
-        // The writer has others waiting: what the letters said is thrown away by us.
-        let steps = Arc::new(steps);
-        let taken = Arc::clone(&steps);
-        let answers = self
-            .writer
-            .run(move |tx| {
-                let answers = tx.each(&taken, |tx, step| advance::advance(tx, step, now))?;
-                advance::book(tx, taken.iter().zip(&answers))?;
+        self.writer
+            .run_each(steps, move |tx, steps| {
+                let answers = tx.each(steps, |tx, step| advance::advance(tx, step, now))?;
+                advance::book(tx, steps.iter().zip(&answers))?;
                 Ok(answers)
             })
-            .await;
-        answers.unwrap_or_else(|error| vec![Err(error); count])
+            .await
     }
 
     async fn letter(&self, id: LetterId) -> Result<LetterRow, StoreError> {

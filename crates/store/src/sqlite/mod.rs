@@ -278,11 +278,11 @@ impl Boxes for SqliteStore {
                 return vec![Err(error); count];
             }
         }
-        let answers = self
-            .writer
-            .run(move |tx| tx.each(&batch, |tx, dispatch| center::dispatch(tx, dispatch, now)))
-            .await;
-        answers.unwrap_or_else(|error| vec![Err(error); count])
+        self.writer
+            .run_each(batch, move |tx, batch| {
+                tx.each(batch, |tx, dispatch| center::dispatch(tx, dispatch, now))
+            })
+            .await
     }
 
     async fn post(&self, post: Post, now: Timestamp) -> Result<Posted, StoreError> {

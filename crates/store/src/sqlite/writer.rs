@@ -251,6 +251,21 @@ impl Writer {
         queue.send(Box::new(errand)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
+
+    /// The same with each of `items`, which are thrown away by the caller: letters and
+    /// messages are large, and others wait for the writer.
+    pub(super) async fn run_each<I: Send + Sync + 'static, T: Clone + Send + 'static>(
+        &self,
+        items: Vec<I>,
+        work: impl Fn(&mut Tx<'_>, &[I]) -> Result<Vec<Result<T, StoreError>>, StoreError>
+        + Send
+        + 'static,
+    ) -> Vec<Result<T, StoreError>> {
+        let items = Arc::new(items);
+        let taken = Arc::clone(&items);
+        let answers = self.run(move |tx| work(tx, &taken)).await;
+        answers.unwrap_or_else(|error| vec![Err(error); items.len()])
+    }
 }
 
 impl Drop for Writer {
