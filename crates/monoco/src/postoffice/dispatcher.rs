@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use monoco_core::did::{Did, Endpoint, EndpointKind, TunnelId};
 use monoco_core::letter::{
@@ -21,6 +21,7 @@ use monoco_core::limit::{Booked, Rate, book};
 use monoco_core::time::Timestamp;
 use monoco_store::{Advance, Advanced, Dispatch, LetterRow, Post, Source, StoreError, Then};
 use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::figures::Figures;
@@ -38,9 +39,9 @@ const COMMIT: usize = 64;
 /// Largest text that is kept as a part of its message alone.
 const SMALL: usize = 8 << 10;
 
-/// How long the dispatcher waits for more letters before it walks those it has. A commit
-/// costs about the same for one as for ten, and whoever hands in waits behind it.
-const GATHER: Duration = Duration::from_millis(2);
+/// How long letters gather after a walk before the next. A commit costs about the same for
+/// one as for ten, and whoever hands in waits behind it. One that comes alone need not wait.
+const GATHER: Duration = Duration::from_millis(5);
 
 /// How long the dispatcher rests after the store refused it.
 const REST: Duration = Duration::from_secs(1);
@@ -126,8 +127,9 @@ impl Dispatcher {
 
     /// Walks whatever is due, until `stop`.
     pub async fn run(self: Arc<Self>, mut queue: Queue, stop: CancellationToken) {
+        let mut next = Instant::now();
         while !stop.is_cancelled() {
-            match self.clear(&stop).await {
+            match self.clear(&mut next, &stop).await {
                 Ok(()) => queue.cleared().await,
                 Err(error) => {
                     tracing::warn!(%error, "letters wait; the store refuses");
@@ -144,18 +146,18 @@ impl Dispatcher {
     }
 
     /// Walks letters until none is due.
-    async fn clear(&self, stop: &CancellationToken) -> Result<(), StoreError> {
+    /// Not before `next`, which says afterwards when to look again.
+    async fn clear(&self, next: &mut Instant, stop: &CancellationToken) -> Result<(), StoreError> {
         let store = self.center.store();
-        let mut full = false;
         while !stop.is_cancelled() {
-            if !full {
-                tokio::time::sleep(GATHER).await;
-            }
+            tokio::time::sleep_until(*next).await;
             let due = store.due_letters(None, BATCH, self.center.now()).await?;
             if due.is_empty() {
                 return Ok(());
             }
-            full = due.len() == BATCH;
+            if due.len() < COMMIT {
+                *next = Instant::now() + GATHER;
+            }
             let arrivals = due.into_iter().map(|row| Arrival { row, said: None }).collect();
             for (id, went) in self.go_on(arrivals).await? {
                 match went {

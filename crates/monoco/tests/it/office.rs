@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -337,6 +338,17 @@ impl Beanstalkd {
     pub fn signal(&self, signal: Signal) {
         signal_child(self.process.as_ref().unwrap(), signal);
     }
+
+    /// How many jobs were ever put into a tube.
+    pub fn jobs_in(&self, tube: &str) -> usize {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        write!(stream, "stats-tube {tube}\r\n").unwrap();
+        let lines = BufReader::new(stream).lines().map(Result::unwrap);
+        let total = lines
+            .take(20)
+            .find_map(|line| line.strip_prefix("total-jobs: ").map(|total| total.parse().unwrap()));
+        total.unwrap_or_else(|| panic!("no jobs are counted in {tube}"))
+    }
 }
 
 impl Drop for Beanstalkd {
@@ -368,9 +380,14 @@ impl Python {
         Self { process: command.spawn().unwrap(), _file: file }
     }
 
+    /// Runs a worker behind a tube.
+    pub fn behind(beanstalkd: &Beanstalkd, script: &str) -> Self {
+        Self::run(script, &[("BEANSTALKD", &beanstalkd.address())])
+    }
+
     /// The worker of the docs that is behind a tube: `tagger`.
     pub fn tagger(beanstalkd: &Beanstalkd) -> Self {
-        Self::run(&documented("greenstalk"), &[("BEANSTALKD", &beanstalkd.address())])
+        Self::behind(beanstalkd, &documented("worker.tagger"))
     }
 
     /// The one that is behind a URL; with the URL.

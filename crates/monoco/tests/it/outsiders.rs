@@ -35,6 +35,61 @@ fn the_documented_worker_behind_a_tube_tags_letters() {
 }
 
 #[test]
+fn the_documented_worker_that_answers_many_at_once_needs_few_jobs() {
+    let beanstalkd = Beanstalkd::start();
+    let config = block("yaml", "kind: beanstalkd").replace("tagger", "counter");
+    let office = PostOffice::from_text(&config.replace("127.0.0.1:11300", &beanstalkd.address()));
+    let post = |number| office.post(&mail_through("ci", &vec!["word"; number].join(" ")));
+    let ids: Vec<_> = (1..=50).map(post).collect();
+    for id in &ids {
+        office.stands(id, "AWAY");
+    }
+    let _worker = Python::behind(&beanstalkd, &documented("worker.counter"));
+    let first = extra(&office.stands(&ids[0], "DONE"), "words").as_i64().unwrap();
+    for (number, id) in (0..).zip(&ids) {
+        let done = office.stands(id, "DONE");
+        assert_eq!(extra(&done, "words"), &json!(first + number));
+        assert_eq!(verdicts(&done), said(&[("counter", "pass"), ("send", "pass")]));
+    }
+    let jobs = beanstalkd.jobs_in("monoco.results");
+    assert!(jobs < 25, "{jobs} jobs for 50 answers");
+}
+
+/// Answers its first three letters with one job, of which only the first part is any good.
+/// From then on it lets everything pass.
+const GARBLES: &str = r#"
+import json, os, greenstalk
+host, port = os.environ["BEANSTALKD"].split(":")
+tubes = {"watch": "monoco.worker.garbler", "use": "monoco.results"}
+with greenstalk.Client((host, int(port)), **tubes) as beanstalkd:
+    jobs = [beanstalkd.reserve() for _ in range(3)]
+    ids = [json.loads(job.body)["id"] for job in jobs]
+    good, bad = {"id": ids[0], "result": "pass"}, {"id": ids[1], "result": "maybe"}
+    beanstalkd.put(json.dumps(good) + json.dumps(bad) + ' {"id": "' + ids[2] + '", "res')
+    for job in jobs:
+        beanstalkd.delete(job)
+    while job := beanstalkd.reserve():
+        letter = json.loads(job.body)
+        said = {"id": letter["id"], "result": "pass", "extra": {"tries": letter["extra"]["attempt"]}}
+        beanstalkd.put(json.dumps(said))
+        beanstalkd.delete(job)
+"#;
+
+#[test]
+fn a_bad_answer_among_many_costs_its_own_letter_alone() {
+    let beanstalkd = Beanstalkd::start();
+    let worker = json!({"kind": "beanstalkd", "server": beanstalkd.url(), "timeout_s": 2});
+    let pipeline = json!({"outbound": ["garbler", "send"], "workers": {"garbler": worker}});
+    let office = PostOffice::with_tunnels(&["ci"], &pipeline);
+    let ids = ["one", "two", "three"].map(|text| office.post(&mail_through("ci", text)));
+    let _worker = Python::behind(&beanstalkd, GARBLES);
+    let tries = ids.map(|id| extra(&office.stands(&id, "DONE"), "tries").clone());
+    // The second was refused; the third was not readable, and too late then.
+    assert_eq!(tries, [json!(null), json!(2), json!(2)]);
+    assert_eq!(office.arrivals(3).len(), 3);
+}
+
+#[test]
 fn the_documented_command_scores_letters() {
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("scorer.py");

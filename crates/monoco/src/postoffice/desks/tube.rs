@@ -13,6 +13,7 @@ use monoco_core::letter::{LetterId, LetterState, WorkerName};
 use monoco_core::time::Timestamp;
 use monoco_store::{LetterRow, StoreError, Then};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -22,8 +23,9 @@ use crate::postoffice::dispatcher::Dispatcher;
 use crate::postoffice::settings::{Outside, WhenDown};
 
 /// How long letters and answers gather before the next are filed. A commit costs about
-/// the same for one as for ten, and syncs the disk that the beanstalkd may sync too.
-const GATHER: Duration = Duration::from_millis(5);
+/// the same for one as for ten, and syncs the disk that the beanstalkd may sync too. Those
+/// that come alone need not wait.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// How long to wait for anything before looking by oneself.
 const POLL: Duration = Duration::from_secs(2);
@@ -34,7 +36,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long an answer waits that could not be put on record.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Answers that are read at once.
+/// Answers that are filed at once, and jobs with answers that are taken at once.
 const ANSWERS: usize = 256;
 
 /// The desk of one worker.
@@ -92,6 +94,7 @@ impl TubeDesk {
         let mut unsure = true;
         let mut asked = Instant::now();
         while !stop.is_cancelled() {
+            let next = tokio::time::Instant::now() + GATHER;
             // A connection is made when something is asked. Nothing may be to ask for as
             // long as all letters are away, and they would be missed only when they are late.
             if asked.elapsed() >= POLL && !self.flights.all().is_empty() {
@@ -119,7 +122,7 @@ impl TubeDesk {
                 () = tokio::time::sleep(wait) => {}
                 () = stop.cancelled() => {}
             }
-            tokio::time::sleep(GATHER).await;
+            tokio::time::sleep_until(next).await;
         }
     }
 
@@ -319,8 +322,9 @@ impl Results {
                 None => return,
                 Some(Ok(jobs)) => {
                     pause = Duration::from_millis(100);
+                    let next = tokio::time::Instant::now() + GATHER;
                     self.file(jobs).await;
-                    tokio::time::sleep(GATHER).await;
+                    tokio::time::sleep_until(next).await;
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "no answers");
@@ -331,15 +335,30 @@ impl Results {
         }
     }
 
-    /// Files some answers; a job is deleted once its answer is on record.
+    /// Files what is in some jobs. They are deleted once all of it is on record.
     async fn file(&mut self, jobs: Vec<Job>) {
         if jobs.is_empty() {
             return;
         }
-        let rows = join_all(jobs.iter().map(|job| self.asked(job))).await;
+        let answers: Vec<_> = jobs.iter().flat_map(|job| answers(&job.body)).collect();
+        let mut done = true;
+        for some in answers.chunks(ANSWERS) {
+            done &= self.file_some(some).await;
+        }
+        let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
+        // One that stays comes again, and finds its letters answered.
+        let _ = match done {
+            true => self.taker.delete(&ids).await,
+            false => self.taker.release(&ids, 1024, AGAIN).await,
+        };
+    }
+
+    /// Files some answers. Says whether all of them are on record or never will be.
+    async fn file_some(&self, bodies: &[&[u8]]) -> bool {
+        let rows = join_all(bodies.iter().map(|body| self.asked(body))).await;
         let (mut answers, mut landing) = (Vec::new(), Vec::new());
         let mut done = true;
-        for (job, row) in jobs.iter().zip(rows) {
+        for (body, row) in bodies.iter().zip(rows) {
             let row = match row {
                 Ok(Some(row)) => row,
                 Ok(None) => continue,
@@ -357,7 +376,7 @@ impl Results {
             let flight = flights.all().get(&row.id).copied();
             let took = flight.map_or(Duration::ZERO, |flight| flight.since.elapsed());
             let figures = self.dispatcher.figures();
-            match desk::read(&job.body, &row, name, outside) {
+            match desk::read(body, &row, name, outside) {
                 Ok(opinion) => {
                     figures.said(name, opinion.verdict, took);
                     landing.push((Arc::clone(flights), row.id));
@@ -377,19 +396,14 @@ impl Results {
         for (flights, id) in landing {
             flights.land(id);
         }
-        let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
-        // One that stays comes again, and finds its letter answered.
-        let _ = match done {
-            true => self.taker.delete(&ids).await,
-            false => self.taker.release(&ids, 1024, AGAIN).await,
-        };
+        done
     }
 
     /// The letter that an answer is to, when it is away at one of these workers.
-    async fn asked(&self, job: &Job) -> Result<Option<LetterRow>, StoreError> {
-        let Some(id) = named(&job.body) else {
-            let start = String::from_utf8_lossy(&job.body[..job.body.len().min(100)]);
-            tracing::warn!(job = %job.id, start = %start.escape_debug(), "an answer to no letter");
+    async fn asked(&self, body: &[u8]) -> Result<Option<LetterRow>, StoreError> {
+        let Some(id) = named(body) else {
+            let start = String::from_utf8_lossy(&body[..body.len().min(100)]);
+            tracing::warn!(start = %start.escape_debug(), "an answer to no letter");
             return Ok(None);
         };
         let row = match self.dispatcher.center().store().letter(id).await {
@@ -407,6 +421,19 @@ impl Results {
     }
 }
 
+/// The answers in a job: one, or many one behind the other, which saves a busy worker a
+/// job for each. What is no JSON ends them, and is handed out with the last.
+fn answers(body: &[u8]) -> Vec<&[u8]> {
+    let mut values = serde_json::Deserializer::from_slice(body).into_iter::<IgnoredAny>();
+    let (mut answers, mut start) = (Vec::new(), 0);
+    while let Some(value) = values.next() {
+        let end = value.map_or(body.len(), |_| values.byte_offset());
+        answers.push(&body[start..end]);
+        start = end;
+    }
+    if answers.is_empty() { vec![body] } else { answers }
+}
+
 /// The letter that a job names.
 fn named(body: &[u8]) -> Option<LetterId> {
     #[derive(Deserialize)]
@@ -414,4 +441,29 @@ fn named(body: &[u8]) -> Option<LetterId> {
         id: LetterId,
     }
     serde_json::from_slice::<Named>(body).ok().map(|named| named.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_has_one_answer_or_many() {
+        for (body, want) in [
+            (r#"{"id":"a"}"#, vec![r#"{"id":"a"}"#]),
+            ("{\"id\":\n \"a\"}\n", vec!["{\"id\":\n \"a\"}"]),
+            ("{\"id\":1}\n{\"id\":2}\n", vec![r#"{"id":1}"#, "\n{\"id\":2}"]),
+            (r#"{"id":1}{"id":2}"#, vec![r#"{"id":1}"#, r#"{"id":2}"#]),
+            // What is unreadable is somebody's answer all the same.
+            (r#"{"id":1} oops {"id":2}"#, vec![r#"{"id":1}"#, r#" oops {"id":2}"#]),
+            (r#"{"id":1}{"id":"#, vec![r#"{"id":1}"#, r#"{"id":"#]),
+            ("rubbish", vec!["rubbish"]),
+            ("  ", vec!["  "]),
+            ("", vec![""]),
+        ] {
+            let found: Vec<_> = answers(body.as_bytes()).into_iter().map(<[u8]>::to_vec).collect();
+            let want: Vec<_> = want.into_iter().map(|text| text.as_bytes().to_vec()).collect();
+            assert_eq!(found, want, "{body:?}");
+        }
+    }
 }

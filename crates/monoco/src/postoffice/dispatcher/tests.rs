@@ -60,7 +60,7 @@ impl Post {
     }
 
     async fn clear(&self) {
-        self.dispatcher.clear(&CancellationToken::new()).await.unwrap();
+        self.dispatcher.clear(&mut Instant::now(), &CancellationToken::new()).await.unwrap();
     }
 
     async fn letter(&self, id: LetterId) -> LetterRow {
