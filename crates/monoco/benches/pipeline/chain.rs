@@ -7,14 +7,14 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::common::Result;
-use crate::common::drive::{Bounds, drive, median};
+use crate::common::drive::{Bounds, drive};
 use crate::common::figures::thousands;
 use crate::common::http::Conn;
 use crate::common::running::{Running, refused};
 use crate::letters::{SIZE, write_message};
 use crate::office::{Office, TUNNEL, calm, workers};
 use crate::plan::{PRODUCERS, Plan};
-use crate::report::{Report, ratio};
+use crate::report::{Report, Rounds, ratio};
 
 /// The chain.
 pub const CHAIN: [&str; 5] = ["spam", "subject", "footer", "limit", "send"];
@@ -25,10 +25,9 @@ const WANTED: &str = "≤ 2";
 /// Measures both, turn by turn.
 pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     let pipeline = json!({"outbound": CHAIN, "workers": workers()});
-    let (mut bare, mut through) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
     for producers in PRODUCERS {
-        let (mut dispatches, mut letters) = (Vec::new(), Vec::new());
-        // They take turns, so that a slow minute of the disk hits both.
+        let mut rounds = Rounds::default();
         for round in 1..=plan.repeats {
             let base = dispatch(plan, producers)?;
             let office = Office::open(&plan.dir, &pipeline, &[TUNNEL])?;
@@ -36,17 +35,15 @@ pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
             eprintln!(
                 "{producers} producers, round {round}: {base:.0} dispatches/s, {ours:.0} letters/s"
             );
-            dispatches.push(base);
-            letters.push(ours);
+            rounds.add([base, ours]);
         }
-        bare.push(median(dispatches).unwrap_or_default());
-        through.push(median(letters).unwrap_or_default());
+        rows.push(rounds);
     }
+    let rates = |at: usize| rows.iter().map(move |rounds| thousands(rounds.rate(at)));
     report.heading("five workers of our own", &report.producers());
-    report.row("bare dispatch, messages/s", "", bare.iter().copied().map(thousands));
-    let name = format!("{}, letters/s", CHAIN.join(", "));
-    report.row(&name, "", through.iter().copied().map(thousands));
-    let times = bare.iter().zip(&through).map(|(bare, through)| ratio(bare / through));
+    report.row("bare dispatch, messages/s", "", rates(0));
+    report.row(&format!("{}, letters/s", CHAIN.join(", ")), "", rates(1));
+    let times = rows.iter().map(|rounds| ratio(rounds.ratio(0, 1)));
     report.row("time of a letter ÷ time of a dispatch", WANTED, times);
     Ok(())
 }

@@ -1,18 +1,19 @@
 //! The same chain with one worker behind a beanstalkd, beside a bare cycle on that
 //! beanstalkd.
 //!
-//! A cycle is put, reserve and delete: two syncs of beanstalkd's log. A hop is two such
-//! cycles, one for the letter and one for the answer, beside the commits of our own.
+//! A cycle is put, reserve and delete: two syncs of beanstalkd's log. A hop is such a cycle
+//! for the letter and one for the answer, which many letters may share, beside the commits
+//! of our own.
 
 use serde_json::json;
 
 use crate::common::Result;
-use crate::common::drive::{drive, median};
+use crate::common::drive::drive;
 use crate::common::figures::thousands;
 use crate::letters::{SIZE, write_letter};
 use crate::office::{Office, TUNNEL, calm, workers};
 use crate::plan::{PRODUCERS, Plan};
-use crate::report::{Report, ratio};
+use crate::report::{Report, Rounds, ratio};
 use crate::tubes::{Beanstalkd, Tagger};
 
 /// The chain.
@@ -21,31 +22,35 @@ const CHAIN: [&str; 6] = ["spam", "subject", "tagger", "footer", "limit", "send"
 /// What is left of the rate of bare cycles, at least.
 const WANTED: &str = "≥ 0.5";
 
-/// Measures both, turn by turn.
+/// Most answers of one job, by a worker that gives many at once.
+const TOGETHER: usize = 32;
+
+/// Measures a bare cycle, a worker that answers many letters with a job, and one that
+/// answers each with its own, turn by turn.
 pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
-    let (mut bare, mut through) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
     for producers in PRODUCERS {
-        let (mut cycles, mut letters) = (Vec::new(), Vec::new());
-        // They take turns, so that a slow minute of the disk hits both.
+        let mut rounds = Rounds::default();
         for round in 1..=plan.repeats {
-            let (base, ours) = (cycle(plan, producers)?, hop(plan, producers)?);
+            let base = cycle(plan, producers)?;
+            let (many, one) = (hop(plan, producers, TOGETHER)?, hop(plan, producers, 1)?);
             eprintln!(
-                "{producers} producers, round {round}: {base:.0} cycles/s, {ours:.0} letters/s"
+                "{producers} producers, round {round}: {base:.0} cycles/s, {many:.0} letters/s, \
+                 {one:.0} with an answer per job"
             );
-            cycles.push(base);
-            letters.push(ours);
+            rounds.add([base, many, one]);
         }
-        bare.push(median(cycles).unwrap_or_default());
-        through.push(median(letters).unwrap_or_default());
+        rows.push(rounds);
     }
+    let rates = |at: usize| rows.iter().map(move |rounds| thousands(rounds.rate(at)));
+    let ratios = |at: usize| rows.iter().map(move |rounds| ratio(rounds.ratio(at, 0)));
     report.heading("one hop to a beanstalkd", &report.producers());
-    report.row("bare put → reserve → delete, jobs/s", "", bare.iter().copied().map(thousands));
-    let name = format!("{}, letters/s", CHAIN.join(", "));
-    report.row(&name, "", through.iter().copied().map(thousands));
-    let ratios = bare.iter().zip(&through).map(|(bare, through)| ratio(through / bare));
-    report.row("letters ÷ bare cycles", WANTED, ratios);
-    let cycles = bare.iter().zip(&through).map(|(bare, through)| ratio(2.0 * through / bare));
-    report.row("cycles of letters and answers ÷ bare cycles", "", cycles);
+    report.row("bare put → reserve → delete, jobs/s", "", rates(0));
+    let chain = CHAIN.join(", ");
+    report.row(&format!("{chain}, letters/s, up to {TOGETHER} answers per job"), "", rates(1));
+    report.row("letters ÷ bare cycles", WANTED, ratios(1));
+    report.row("the same chain, letters/s, one answer per job", "", rates(2));
+    report.row("letters ÷ bare cycles", WANTED, ratios(2));
     Ok(())
 }
 
@@ -60,8 +65,8 @@ fn cycle(plan: &Plan, connections: usize) -> Result<f64> {
                 write_letter(&mut body, SIZE, None);
                 line.put(&body)?;
                 // Whichever comes: there are as many as there are connections.
-                let job = line.reserve()?.ok_or("a job that was put is not there")?;
-                line.delete(job).map(|()| 1)
+                let job = line.reserve(1)?.ok_or("a job that was put is not there")?;
+                line.delete(&[job]).map(|()| 1)
             })
         })
     };
@@ -72,13 +77,13 @@ fn cycle(plan: &Plan, connections: usize) -> Result<f64> {
 }
 
 /// Letters per second, with the worker in the middle of them.
-fn hop(plan: &Plan, producers: usize) -> Result<f64> {
+fn hop(plan: &Plan, producers: usize, together: usize) -> Result<f64> {
     let beanstalkd = Beanstalkd::start(&plan.dir)?;
     let mut workers = workers();
     workers["tagger"] = json!({"kind": "beanstalkd", "server": beanstalkd.url()?});
     let pipeline = json!({"outbound": CHAIN, "workers": workers});
     let office = Office::open(&plan.dir, &pipeline, &[TUNNEL])?;
-    let tagger = Tagger::start(&beanstalkd)?;
+    let tagger = Tagger::start(&beanstalkd, together)?;
     let rate = office.rate(producers, plan.few())?;
     tagger.stop()?;
     Ok(rate)

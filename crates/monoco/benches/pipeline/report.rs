@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::common::drive::median;
 use crate::common::figures::{head, line, machine};
 use crate::letters::{RECIPIENTS, SIZE, SMALL};
 use crate::plan::{PRODUCERS, Plan};
@@ -16,7 +17,7 @@ impl Report {
     pub fn new(plan: &Plan, beanstalkd: &str) -> Self {
         let text = format!(
             "{}; Monoco {}, {beanstalkd}; mails of {SIZE} B to {RECIPIENTS} recipients, those \
-             that wait {SMALL} B; {} s per rate after {} s of warm-up, median of {}.\n",
+             that wait {SMALL} B; {} s per rate after {} s of warm-up, medians of {} rounds.\n",
             machine(),
             env!("CARGO_PKG_VERSION"),
             plan.measure.as_secs_f64(),
@@ -46,6 +47,37 @@ impl Report {
     pub fn producers(&self) -> Vec<String> {
         let name = |count| if count == 1 { "producer" } else { "producers" };
         PRODUCERS.iter().map(|count| format!("{count} {}", name(*count))).collect()
+    }
+}
+
+/// Rates of some contenders that took turns. A slow minute of the machine hits all of a
+/// round, so they are compared round by round.
+pub struct Rounds<const N: usize>(Vec<[f64; N]>);
+
+impl<const N: usize> Default for Rounds<N> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<const N: usize> Rounds<N> {
+    /// Adds a round.
+    pub fn add(&mut self, rates: [f64; N]) {
+        self.0.push(rates);
+    }
+
+    /// The usual rate of one of them.
+    pub fn rate(&self, of: usize) -> f64 {
+        self.usual(|rates| rates[of])
+    }
+
+    /// How often the rate of one usually is that of another.
+    pub fn ratio(&self, of: usize, by: usize) -> f64 {
+        self.usual(|rates| rates[of] / rates[by])
+    }
+
+    fn usual(&self, figure: impl Fn(&[f64; N]) -> f64) -> f64 {
+        median(self.0.iter().map(figure).collect()).unwrap_or_default()
     }
 }
 

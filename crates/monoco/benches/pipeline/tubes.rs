@@ -7,6 +7,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use serde::Deserialize;
 
 use crate::common::Result;
 use crate::server::{self, Launch, Server};
@@ -17,11 +20,14 @@ const NAME: &str = "beanstalkd";
 const LETTERS: &str = "monoco.worker.tagger";
 const ANSWERS: &str = "monoco.results";
 
-/// What the worker adds to a letter that it answers.
-const SAID: &[u8] = br#","last_worker":"tagger","result":"pass"}"#;
+/// What the worker says of every letter, behind its id.
+const SAID: &str = r#","last_worker":"tagger","result":"pass","extra":{"tags":[]}}"#;
 
-/// How many letters the worker has at once.
-const AT_ONCE: usize = 4;
+/// How many programs the worker is.
+const PROGRAMS: usize = 4;
+
+/// How long letters gather that are answered together.
+const GATHER: Duration = Duration::from_millis(20);
 
 const DURABLE: Launch = Launch {
     command: |addr, data| {
@@ -82,9 +88,9 @@ impl Line {
         self.answer("INSERTED ").map(drop)
     }
 
-    /// Reserves a job, unless none comes for a second.
-    pub fn reserve(&mut self) -> Result<Option<u64>> {
-        self.say(format_args!("reserve-with-timeout 1\r\n"))?;
+    /// Reserves a job, unless none comes within so many seconds.
+    pub fn reserve(&mut self, seconds: u32) -> Result<Option<u64>> {
+        self.say(format_args!("reserve-with-timeout {seconds}\r\n"))?;
         let answer = self.answer("")?;
         if answer == "TIMED_OUT" {
             return Ok(None);
@@ -100,10 +106,13 @@ impl Line {
         Ok(Some(id))
     }
 
-    /// Deletes a job.
-    pub fn delete(&mut self, id: u64) -> Result<()> {
-        self.say(format_args!("delete {id}\r\n"))?;
-        self.answer("DELETED").map(drop)
+    /// Deletes jobs, without waiting in between.
+    pub fn delete(&mut self, ids: &[u64]) -> Result<()> {
+        for id in ids {
+            write!(self.out, "delete {id}\r\n")?;
+        }
+        self.say(format_args!(""))?;
+        ids.iter().try_for_each(|_| self.answer("DELETED").map(drop))
     }
 
     fn say(&mut self, words: std::fmt::Arguments<'_>) -> Result<()> {
@@ -129,12 +138,12 @@ pub struct Tagger {
 }
 
 impl Tagger {
-    /// Starts it.
-    pub fn start(beanstalkd: &Beanstalkd) -> Result<Self> {
+    /// Starts it. It puts at most `together` answers into one job.
+    pub fn start(beanstalkd: &Beanstalkd, together: usize) -> Result<Self> {
         let mut tagger = Self { stop: Arc::default(), threads: Vec::new() };
-        for _ in 0..AT_ONCE {
+        for _ in 0..PROGRAMS {
             let (line, stop) = (beanstalkd.line(LETTERS, ANSWERS)?, Arc::clone(&tagger.stop));
-            tagger.threads.push(thread::spawn(move || work(line, &stop)));
+            tagger.threads.push(thread::spawn(move || work(line, together, &stop)));
         }
         Ok(tagger)
     }
@@ -156,17 +165,32 @@ impl Drop for Tagger {
 }
 
 /// Answers letters until it is told to stop.
-fn work(mut line: Line, stop: &AtomicBool) -> Result<()> {
-    let mut answer = Vec::new();
+fn work(mut line: Line, together: usize, stop: &AtomicBool) -> Result<()> {
+    let (mut jobs, mut answers) = (Vec::new(), Vec::new());
     while !stop.load(Relaxed) {
-        let Some(job) = line.reserve()? else { continue };
-        // The letter as it came, and what is said of it.
-        let letter = line.body.strip_suffix(b"}").ok_or("a job that is no letter")?;
-        answer.clear();
-        answer.extend_from_slice(letter);
-        answer.extend_from_slice(SAID);
-        line.put(&answer)?;
-        line.delete(job)?;
+        // It waits for the first, lets others gather, and takes what is there then.
+        while jobs.len() < together
+            && let Some(job) = line.reserve(u32::from(jobs.is_empty()))?
+        {
+            if jobs.is_empty() && together > 1 {
+                thread::sleep(GATHER);
+            }
+            jobs.push(job);
+            let Letter { id } = serde_json::from_slice(&line.body)?;
+            writeln!(answers, "{{\"id\":\"{id}\"{SAID}")?;
+        }
+        if !jobs.is_empty() {
+            line.put(&answers)?;
+            line.delete(&jobs)?;
+        }
+        jobs.clear();
+        answers.clear();
     }
     Ok(())
+}
+
+/// What the worker reads of a letter.
+#[derive(Deserialize)]
+struct Letter {
+    id: String,
 }
