@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use monoco_core::contact::{Strangers, Tunnel};
-use monoco_core::letter::LetterState;
+use monoco_core::letter::{LetterState, Standing};
 use monoco_core::retry::Retry;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{Accepted, Origin, Shared};
@@ -139,6 +139,32 @@ async fn letters_over_the_limit_wait_in_their_order_and_others_pass_by() {
     post.clear().await;
     let Standing::Waiting { due } = post.letter(late).await.journey.standing else { panic!() };
     assert!(Some(due) > dues[4]);
+}
+
+#[tokio::test]
+async fn what_a_walk_decides_holds_over_all_of_its_commits() {
+    let post = Post::new(
+        "outbound: [limit, merge, send], workers: { limit: { per_recipient: 100/h }, \
+         merge: { window_s: 3600, most: 1000 } }",
+    )
+    .await;
+    let count = 2 * COMMIT + 9;
+    let mut ids = Vec::new();
+    for at in 0..count {
+        ids.push(post.hand_in("ann@example.com", &format!("letter {at}")).await);
+    }
+    post.clear().await;
+    let mut dues = Vec::new();
+    for id in ids {
+        let row = post.letter(id).await;
+        let Standing::Waiting { due } = row.journey.standing else { panic!("{row:?}") };
+        dues.push((row.kept_by.unwrap().as_str().to_owned(), due));
+    }
+    let (limited, merged): (Vec<_>, Vec<_>) =
+        dues.into_iter().partition(|(keeper, _)| keeper == "limit");
+    assert_eq!((merged.len(), limited.len()), (100, count - 100));
+    assert!(merged.iter().all(|one| *one == merged[0]), "one group: {merged:?}");
+    assert!(limited.is_sorted_by(|(_, a), (_, b)| a < b), "one place each: {limited:?}");
 }
 
 #[tokio::test]
