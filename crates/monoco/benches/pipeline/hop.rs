@@ -23,7 +23,7 @@ const CHAIN: [&str; 6] = ["spam", "subject", "tagger", "footer", "limit", "send"
 const WANTED: &str = "≥ 0.5";
 
 /// Most answers of one job, by a worker that gives many at once.
-const TOGETHER: usize = 32;
+const TOGETHER: usize = 100;
 
 /// Measures a bare cycle, a worker that answers many letters with a job, and one that
 /// answers each with its own, turn by turn.

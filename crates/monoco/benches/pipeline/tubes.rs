@@ -23,8 +23,8 @@ const ANSWERS: &str = "monoco.results";
 /// What the worker says of every letter, behind its id.
 const SAID: &str = r#","last_worker":"tagger","result":"pass","extra":{"tags":[]}}"#;
 
-/// How many programs the worker is.
-const PROGRAMS: usize = 4;
+/// How many programs the worker is, when it answers one by one, and many at once.
+const PROGRAMS: [usize; 2] = [4, 3];
 
 /// How long letters gather that are answered together.
 const GATHER: Duration = Duration::from_millis(20);
@@ -141,7 +141,7 @@ impl Tagger {
     /// Starts it. It puts at most `together` answers into one job.
     pub fn start(beanstalkd: &Beanstalkd, together: usize) -> Result<Self> {
         let mut tagger = Self { stop: Arc::default(), threads: Vec::new() };
-        for _ in 0..PROGRAMS {
+        for _ in 0..PROGRAMS[usize::from(together > 1)] {
             let (line, stop) = (beanstalkd.line(LETTERS, ANSWERS)?, Arc::clone(&tagger.stop));
             tagger.threads.push(thread::spawn(move || work(line, together, &stop)));
         }

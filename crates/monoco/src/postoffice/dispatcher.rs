@@ -43,7 +43,7 @@ const SMALL: usize = 8 << 10;
 
 /// How long letters gather after a walk before the next. A commit costs about the same for
 /// one as for ten, and whoever hands in waits behind it. One that comes alone need not wait.
-const GATHER: Duration = Duration::from_millis(5);
+const GATHER: Duration = Duration::from_millis(10);
 
 /// How long the dispatcher rests after the store refused it.
 const REST: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ pub fn chain(spam: &str) -> Value {
 }
 
 /// Hands something in that is no plain JSON, or has headers of its own.
-fn hand_in(courier: &Courier, query: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+pub fn hand_in(courier: &Courier, query: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
     let mut all = vec![
         ("Host".to_owned(), format!("localhost:{}", courier.address.port())),
         ("Authorization".to_owned(), format!("Bearer {}", courier.token)),
@@ -32,7 +32,7 @@ fn hand_in(courier: &Courier, query: &str, headers: &[(&str, &str)], body: &[u8]
 }
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
-const LINES: (&str, &str) = ("Content-Type", "application/x-ndjson");
+pub const LINES: (&str, &str) = ("Content-Type", "application/x-ndjson");
 const MAIL: (&str, &str) = ("Content-Type", "message/rfc822");
 
 /// A command that gets these bytes.

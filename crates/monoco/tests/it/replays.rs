@@ -1,9 +1,13 @@
 //! Letters afterwards: listed, moved by hand, replayed, given up, and counted.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 
-use crate::common::{Courier, cli};
-use crate::letters::chain;
+use crate::common::{Courier, binary, cli};
+use crate::judges::python;
+use crate::letters::{LINES, chain, hand_in};
 use crate::office::{PostOffice, free_port, mail, said, verdicts};
 
 #[test]
@@ -154,6 +158,42 @@ fn a_replay_shows_exactly_what_a_changed_chain_would_change() {
     }
 }
 
+/// Runs a command on a terminal, and prints what that shows.
+const ON_A_TERMINAL: &str = r#"
+import json, os, pty, sys
+ask = json.load(sys.stdin)
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execve(ask["command"][0], ask["command"], {"MONOCO_HOME": ask["home"]})
+shown = b""
+try:
+    while part := os.read(terminal, 65536):
+        shown += part
+except OSError:
+    pass  # it has ended
+os.waitpid(pid, 0)
+sys.stdout.write(shown.decode())
+"#;
+
+#[test]
+fn on_a_terminal_a_long_replay_says_how_far_it_is() {
+    let office = PostOffice::open(&json!({"outbound": ["trash"]}));
+    let lines = format!("{}\n", mail("bob@example.org", "Hello", "How are you?")).repeat(900);
+    for _ in 0..2 {
+        let answer = hand_in(&office.courier, "", &[LINES], lines.as_bytes());
+        assert_eq!(answer.text().lines().filter(|line| line.contains("ltr_")).count(), 900);
+    }
+    let replay = ["pipeline", "replay", "--since", "1h", "--dry-run"];
+    let command: Vec<_> = [binary().to_str().unwrap()].into_iter().chain(replay).collect();
+    let shown = python(ON_A_TERMINAL, &json!({"command": command, "home": office.home()}));
+    // A count for whoever waits, taken away again, and at last the whole.
+    let counts = shown.matches(" letters looked at, 0 differ \r\u{1b}[K").count();
+    assert!(counts >= 2, "{shown:?}");
+    assert!(shown.ends_with("1800 letters looked at, 0 would differ\r\n"), "{shown:?}");
+    let piped = office.courier.cli(&replay);
+    assert_eq!(piped.stderr, "1800 letters looked at, 0 would differ\n", "no terminal, no count");
+}
+
 #[test]
 fn letters_that_were_given_up_lie_on_the_desk_of_the_dead() {
     let office = PostOffice::open(&json!({
@@ -245,5 +285,34 @@ fn what_is_counted_is_shown_and_a_worker_that_is_down_is_said() {
     for (format, part) in [("table", "down"), ("compact", "spam\tspam\t2"), ("id", "mine\n")] {
         let shown = courier.cli(&["pipeline", "status", "--format", format]).ok();
         assert!(shown.to_lowercase().contains(part), "{shown}");
+    }
+}
+
+#[test]
+fn whoever_watches_the_post_office_sees_it_move() {
+    let mut office = PostOffice::open(&json!({"outbound": ["trash"]}));
+    let watching = |format: &str| {
+        let mut command = Command::new(binary());
+        command.args(["pipeline", "status", "--watch", "--format", format]);
+        command.env_clear().env("MONOCO_HOME", office.home()).stderr(Stdio::piped());
+        let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+        (watch, lines.take(60))
+    };
+    let (mut words, mut table) = watching("table");
+    let (mut json, mut values) = watching("json");
+    assert!(table.next().unwrap().contains(" TRASHED=0 "));
+    office.post(&mail("bob@example.org", "Hello", "How are you?"));
+    assert!(table.any(|line| line.contains(" TRASHED=1 ")));
+    let trashed =
+        |line: String| serde_json::from_str::<Value>(&line).unwrap()["states"]["TRASHED"] == 1;
+    assert!(values.any(trashed));
+    // It goes on when somebody comes back.
+    office.restart();
+    office.post(&mail("bob@example.org", "Hello", "Are you there?"));
+    assert!(table.any(|line| line.contains(" TRASHED=2 ")));
+    for watch in [&mut words, &mut json] {
+        watch.kill().unwrap();
+        watch.wait().unwrap();
     }
 }

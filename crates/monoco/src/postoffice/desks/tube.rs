@@ -25,7 +25,7 @@ use crate::postoffice::settings::{Outside, WhenDown};
 /// How long letters and answers gather before the next are filed. A commit costs about
 /// the same for one as for ten, and syncs the disk that the beanstalkd may sync too. Those
 /// that come alone need not wait.
-const GATHER: Duration = Duration::from_millis(10);
+const GATHER: Duration = Duration::from_millis(20);
 
 /// How long to wait for anything before looking by oneself.
 const POLL: Duration = Duration::from_secs(2);
