@@ -62,7 +62,7 @@ impl Plan {
         let full = Self {
             parts,
             dir: args.dir.clone(),
-            repeats: 5,
+            repeats: 7,
             warm_up: Duration::from_millis(500),
             measure: Duration::from_secs(3),
             waiting: vec![10_000, 100_000, 1_000_000],

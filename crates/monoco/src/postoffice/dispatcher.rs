@@ -41,8 +41,8 @@ const COMMIT: usize = 64;
 /// Largest text that is kept as a part of its message alone.
 const SMALL: usize = 8 << 10;
 
-/// How long letters gather after a walk before the next. A commit costs about the same for
-/// one as for ten, and whoever hands in waits behind it. One that comes alone need not wait.
+/// How long letters gather between two walks when they come one after the other. A commit
+/// costs about the same for one as for ten, and whoever hands in waits behind it.
 const GATHER: Duration = Duration::from_millis(10);
 
 /// How long the dispatcher rests after the store refused it.
@@ -157,7 +157,8 @@ impl Dispatcher {
             if due.is_empty() {
                 return Ok(());
             }
-            if due.len() < COMMIT {
+            // One alone is followed by nobody, and many fill a commit as they are.
+            if (2..COMMIT).contains(&due.len()) {
                 *next = Instant::now() + GATHER;
             }
             let arrivals = due.into_iter().map(|row| Arrival { row, said: None }).collect();

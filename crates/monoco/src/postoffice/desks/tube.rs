@@ -22,9 +22,9 @@ use crate::postoffice::beanstalkd::{BeanError, Client, Job, JobId, Put, Taker, T
 use crate::postoffice::dispatcher::Dispatcher;
 use crate::postoffice::settings::{Outside, WhenDown};
 
-/// How long letters and answers gather before the next are filed. A commit costs about
-/// the same for one as for ten, and syncs the disk that the beanstalkd may sync too. Those
-/// that come alone need not wait.
+/// How long letters and answers gather, where there is more than one, before the next are
+/// filed. A commit costs about the same for one as for ten, and syncs the disk that the
+/// beanstalkd may sync too.
 const GATHER: Duration = Duration::from_millis(20);
 
 /// How long to wait for anything before looking by oneself.
@@ -38,6 +38,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Answers that are filed at once, and jobs with answers that are taken at once.
 const ANSWERS: usize = 256;
+
+/// Answers that one job may hold.
+const IN_A_JOB: usize = 1_000;
 
 /// The desk of one worker.
 pub struct TubeDesk {
@@ -122,7 +125,9 @@ impl TubeDesk {
                 () = tokio::time::sleep(wait) => {}
                 () = stop.cancelled() => {}
             }
-            tokio::time::sleep_until(next).await;
+            if self.flights.all().len() > 1 {
+                tokio::time::sleep_until(next).await;
+            }
         }
     }
 
@@ -323,8 +328,9 @@ impl Results {
                 Some(Ok(jobs)) => {
                     pause = Duration::from_millis(100);
                     let next = tokio::time::Instant::now() + GATHER;
-                    self.file(jobs).await;
-                    tokio::time::sleep_until(next).await;
+                    if self.file(jobs).await > 1 {
+                        tokio::time::sleep_until(next).await;
+                    }
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "no answers");
@@ -335,10 +341,11 @@ impl Results {
         }
     }
 
-    /// Files what is in some jobs. They are deleted once all of it is on record.
-    async fn file(&mut self, jobs: Vec<Job>) {
+    /// Files what is in some jobs. They are deleted once all of it is on record. Says how
+    /// many answers there were.
+    async fn file(&mut self, jobs: Vec<Job>) -> usize {
         if jobs.is_empty() {
-            return;
+            return 0;
         }
         let answers: Vec<_> = jobs.iter().flat_map(|job| answers(&job.body)).collect();
         let mut done = true;
@@ -351,6 +358,7 @@ impl Results {
             true => self.taker.delete(&ids).await,
             false => self.taker.release(&ids, 1024, AGAIN).await,
         };
+        answers.len()
     }
 
     /// Files some answers. Says whether all of them are on record or never will be.
@@ -421,17 +429,22 @@ impl Results {
     }
 }
 
-/// The answers in a job: one, or many one behind the other, which saves a busy worker a
-/// job for each. What is no JSON ends them, and is handed out with the last.
+/// The answers in a job: one, or up to [`IN_A_JOB`] one behind the other, which saves a busy
+/// worker a job for each. What is left then, or is no JSON, counts as one more.
 fn answers(body: &[u8]) -> Vec<&[u8]> {
     let mut values = serde_json::Deserializer::from_slice(body).into_iter::<IgnoredAny>();
     let (mut answers, mut start) = (Vec::new(), 0);
-    while let Some(value) = values.next() {
-        let end = value.map_or(body.len(), |_| values.byte_offset());
-        answers.push(&body[start..end]);
-        start = end;
+    while answers.len() < IN_A_JOB
+        && let Some(Ok(_)) = values.next()
+    {
+        answers.push(&body[start..values.byte_offset()]);
+        start = values.byte_offset();
     }
-    if answers.is_empty() { vec![body] } else { answers }
+    let rest = &body[start..];
+    if answers.is_empty() || !rest.trim_ascii().is_empty() {
+        answers.push(rest);
+    }
+    answers
 }
 
 /// The letter that a job names.
@@ -465,5 +478,9 @@ mod tests {
             let want: Vec<_> = want.into_iter().map(|text| text.as_bytes().to_vec()).collect();
             assert_eq!(found, want, "{body:?}");
         }
+        let many = "1\n".repeat(IN_A_JOB);
+        assert_eq!(answers(many.as_bytes()).len(), IN_A_JOB);
+        let more = answers(&[many.as_bytes(), many.as_bytes()].concat()).pop().unwrap().len();
+        assert_eq!(more, many.len() + 1, "all that is too much is one");
     }
 }

@@ -51,7 +51,7 @@ pub(super) const ENDED: &str = "
      LIMIT ?3
 ";
 
-pub(super) const BOOKED: &str = "
+const BOOKED: &str = "
     SELECT key, booked
       FROM bookings
      WHERE key > ?1
