@@ -27,7 +27,7 @@ const SAID: &str = r#","last_worker":"tagger","result":"pass","extra":{"tags":[]
 const PROGRAMS: [usize; 2] = [4, 3];
 
 /// How long letters gather that are answered together.
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(50);
 
 const DURABLE: Launch = Launch {
     command: |addr, data| {
