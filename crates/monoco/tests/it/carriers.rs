@@ -33,7 +33,7 @@ fn tagged(beanstalkd: &Beanstalkd) -> Value {
 /// The worker of the docs, who takes ten milliseconds for each letter.
 fn slow_tagger(beanstalkd: &Beanstalkd) -> Python {
     let slow = r#"time.sleep(0.01); letter["extra"]["tags"]"#;
-    let script = documented("greenstalk").replacen(r#"letter["extra"]["tags"]"#, slow, 1);
+    let script = documented("worker.tagger").replacen(r#"letter["extra"]["tags"]"#, slow, 1);
     Python::run(&script, &[("BEANSTALKD", &beanstalkd.address())])
 }
 

@@ -316,7 +316,7 @@ impl Down {
         let port = self.url.trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
         let http = documented("http.server");
         let tube = |name: &str, beanstalkd: &Beanstalkd| {
-            let script = documented("greenstalk").replace("tagger", name);
+            let script = documented("worker.tagger").replace("tagger", name);
             Python::run(&script, &[("BEANSTALKD", &beanstalkd.address())])
         };
         vec![
@@ -419,7 +419,7 @@ fn a_worker_behind_a_tube_that_never_answers_costs_its_letter_alone() {
     // It has a bad day with some letters, and not with others.
     let bad = r#"if "word-bad" in letter["data"]: beanstalkd.put("{}"); beanstalkd.bury(job); continue
                 letter["extra"]["tags"]"#;
-    let script = documented("greenstalk").replacen(r#"letter["extra"]["tags"]"#, bad, 1);
+    let script = documented("worker.tagger").replacen(r#"letter["extra"]["tags"]"#, bad, 1);
     let _worker = Python::run(&script, &[("BEANSTALKD", &beanstalkd.address())]);
     let bad = office.post(&mail("bob@example.org", "Hello", "word-bad"));
     let good = office.post(&mail("bob@example.org", "Hello", "word-good"));
