@@ -58,6 +58,7 @@ fn the_walls_stand() {
     let words = [
         "base64",
         "encoding_rs",
+        "memchr",
         "regex",
         "serde",
         "serde-saphyr",
