@@ -366,8 +366,14 @@ pub trait Letters: Send + Sync {
         limit: usize,
     ) -> Result<usize, StoreError>;
 
-    /// Forgets bookings that are over by `now`. Returns how many there were.
-    async fn forget_bookings(&self, now: Timestamp) -> Result<usize, StoreError>;
+    /// Looks at the `limit` bookings whose keys follow `after`, and forgets those that are
+    /// over by `now`. Returns how many these were, and the last key; `None` at the end.
+    async fn forget_bookings(
+        &self,
+        after: &str,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<(usize, Option<String>), StoreError>;
 
     /// What the store counts of letters.
     async fn letter_figures(&self, now: Timestamp) -> Result<LetterFigures, StoreError>;

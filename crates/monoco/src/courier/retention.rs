@@ -25,9 +25,10 @@ const EVERY: Duration = Duration::from_secs(60);
 /// How often something is thrown away, in those.
 const ROUNDS: u32 = 10;
 
-/// Mails in one commit, letters, and events, so that nobody waits long behind it.
+/// Mails in one commit, letters, bookings, and events, so that nobody waits long behind it.
 const MAILS: usize = 500;
 const LETTERS: usize = 500;
+const BOOKINGS: usize = 1_000;
 const EVENTS: usize = 5_000;
 
 /// Most commits of each sort in one go.
@@ -125,7 +126,12 @@ async fn retire(
             break;
         }
     }
-    store.forget_bookings(center.now()).await?;
+    let mut key = Some(String::new());
+    while let Some(after) = key
+        && !stop.is_cancelled()
+    {
+        (_, key) = store.forget_bookings(&after, BOOKINGS, center.now()).await?;
+    }
     let mut events = 0;
     for _ in 0..SLICES {
         let forgotten = store.forget_events(limits.events, EVENTS).await?;

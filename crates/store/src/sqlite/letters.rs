@@ -18,7 +18,6 @@ use rusqlite::{Connection, OptionalExtension};
 use tokio::sync::watch;
 
 use super::open::fault;
-use super::writer::Tx;
 use super::{RELEASED, SqliteStore, objects, people, tally};
 use crate::{
     Accepted, Advance, Advanced, ByHand, LetterFigures, LetterQuery, LetterRow, Letters, Origin,
@@ -35,9 +34,6 @@ mod texts;
 
 /// Most bytes of letters that are handed out at once; one letter may have more.
 const AT_ONCE: usize = 32 << 20;
-
-/// Bookings that are looked at in one go, when some are to be forgotten.
-const BOOKINGS: usize = 1_000;
 
 impl SqliteStore {
     /// Letters with what they say, as many as memory is meant for. One that is damaged
@@ -316,22 +312,22 @@ impl Letters for SqliteStore {
         self.writer.run(move |tx| by_hand::purge(tx, trashed, done, limit)).await
     }
 
-    async fn forget_bookings(&self, now: Timestamp) -> Result<usize, StoreError> {
-        let over = now.ms().saturating_mul(1_000);
-        let (mut after, mut gone) = (String::new(), 0);
-        loop {
-            let some = self.read(move |db| by_hand::bookings(db, &after, BOOKINGS)).await?;
-            let Some((last, _)) = some.last() else { return Ok(gone) };
-            after = last.clone();
-            let keys: Vec<_> = some
-                .into_iter()
-                .filter_map(|(key, booked)| (booked <= over).then_some(key))
-                .collect();
-            if !keys.is_empty() {
-                let forget = move |tx: &mut Tx<'_>| by_hand::forget_bookings(tx, &keys, over);
-                gone += self.writer.run(forget).await?;
-            }
+    async fn forget_bookings(
+        &self,
+        after: &str,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<(usize, Option<String>), StoreError> {
+        let (after, over) = (after.to_owned(), now.ms().saturating_mul(1_000));
+        let some = self.read(move |db| by_hand::bookings(db, &after, limit)).await?;
+        let last = some.last().map(|(key, _)| key.clone());
+        let keys: Vec<_> =
+            some.into_iter().filter_map(|(key, booked)| (booked <= over).then_some(key)).collect();
+        if keys.is_empty() {
+            return Ok((0, last));
         }
+        let gone = self.writer.run(move |tx| by_hand::forget_bookings(tx, &keys, over)).await?;
+        Ok((gone, last))
     }
 
     async fn letter_figures(&self, now: Timestamp) -> Result<LetterFigures, StoreError> {
