@@ -164,8 +164,12 @@ impl Dispatcher {
             let arrivals = due.into_iter().map(|row| Arrival { row, said: None }).collect();
             for (id, went) in self.go_on(arrivals).await? {
                 match went {
-                    // Somebody else moved it meanwhile.
-                    Ok(_) | Err(StoreError::Conflict { .. } | StoreError::WrongState(_)) => {}
+                    Ok(_) => {}
+                    // Somebody else moved it meanwhile. Should it be due all the same, it is
+                    // not asked for again at once.
+                    Err(StoreError::Conflict { .. } | StoreError::WrongState(_)) => {
+                        *next = Instant::now() + GATHER;
+                    }
                     Err(error) if refuses(&error) => return Err(error),
                     Err(error) => self.give_up(id, &error).await?,
                 }
@@ -208,12 +212,12 @@ impl Dispatcher {
             // The store's writer has the last ones while this one walks the next.
             let (filed, next) =
                 tokio::join!(self.file(walked, now), self.walk_some(&mut walk, some));
+            let mut errors = filed.iter().filter_map(|(_, went)| went.as_ref().err());
+            let refused = errors.find(|error| refuses(error)).cloned();
             answers.extend(filed);
             walked = next?;
             // Those behind letters that can't be filed must not overtake them.
-            if let Some(error) = answers.iter().find_map(|(_, went): &Went| {
-                went.as_ref().err().filter(|error| refuses(error)).cloned()
-            }) {
+            if let Some(error) = refused {
                 answers.extend(walked.into_iter().map(|advance| (advance.id, Err(error.clone()))));
                 return Ok(answers);
             }
