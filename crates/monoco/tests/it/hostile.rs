@@ -390,15 +390,16 @@ fn somebody_who_watches_sees_nothing_but_text() {
         let mail = victim.push(format, &full_of(EVIL));
         let inbox = victim.here.join(".monoco/mailbox/inbox");
         until("it is pulled", || list(&inbox).iter().any(|path| name(path).contains(&mail)));
-        let ended = |child: &mut std::process::Child| {
+        let ended = |child: &mut std::process::Child, signal| {
             let pid = rustix::process::Pid::from_child(child);
-            rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+            rustix::process::kill_process(pid, signal).unwrap();
         };
-        ended(&mut watch);
+        ended(&mut watch, rustix::process::Signal::INT);
         let output = watch.wait_with_output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.contains(&mail) && harmless(&said), "{said:?}");
-        ended(&mut events);
+        // It has no handler of its own, and INT is ignored by what runs in the background.
+        ended(&mut events, rustix::process::Signal::TERM);
         let said = String::from_utf8(events.wait_with_output().unwrap().stdout).unwrap();
         assert!(harmless(&said), "{said:?}");
     }
