@@ -1,23 +1,24 @@
-"""The Python predecessor's way with a mailbox, as a baseline for the benchmark.
+"""The mailbox algorithms of the Python predecessor, as a baseline for the benchmark.
 
-It stands for the algorithms, not for the program: plain Python, standard library
-only, no framework. What the predecessor did and what this does:
+This program implements the algorithms of the predecessor in plain Python, with the
+standard library only. The predecessor worked as follows, and so does this program:
 
-  sync      reads and parses every file of the mailbox, every time, asks the filters,
-            and links what matches into the workspace, then writes cursor.json, which
-            nothing reads
-  list      parses every file of the workspace's inbox, sorts, shows the newest
-  claim,    locks.json is read whole and written whole, under one lock; the file is
-  complete  found by glob("*{id}*") and moved
-  webhooks  verified, answered, and merged in memory; a thread writes the file when the
-            window is over. Nothing is synced, so what was answered may be lost
+  sync      reads and parses every file of the mailbox on every run, evaluates the
+            filters, links matching files into the workspace, and writes cursor.json,
+            which it never reads
+  list      parses every file of the workspace's inbox, sorts them, prints the newest
+  claim,    read and rewrite the complete locks.json under one lock; complete finds the
+  complete  file with glob("*{id}*") and moves it
+  webhooks  are verified, answered, and merged in memory; a thread writes the file when
+            the window is over. Files are not synced, so a crash can lose messages that
+            were answered
 
-Where there was a choice it is the faster one. A line of the front matter is JSON, so
-it is parsed by the json module and not by a YAML parser, which is far slower. There is
-a thread for each connection, and connections are kept, where the predecessor had one
-thread for everything. A claim does not look for the file. The lock of a completed Mail
-is forgotten, so that locks.json stays short. Defects that have nothing to do with speed
-are not here: the window is in milliseconds, and a Mail is written once.
+Where there was a choice, this program has the faster alternative. A line of the front
+matter is JSON and is parsed by the json module, because a YAML parser is far slower.
+There is one thread per connection, and connections are kept; the predecessor had one
+thread for all requests. A claim does not search for the file. The lock of a completed
+Mail is removed, so that locks.json stays short. Defects of the predecessor that do not
+affect speed are corrected: the window is in milliseconds, and a Mail is written once.
 """
 
 import argparse
@@ -43,7 +44,7 @@ LEASE_S = 300
 
 
 def parse(path):
-    """The front matter of a Mail."""
+    """Returns the front matter of a Mail file."""
     front = path.read_text(encoding="utf-8").split("---\n", 2)[1]
     fields, inner = {}, None
     for line in front.splitlines():
@@ -60,7 +61,7 @@ def parse(path):
 
 
 def render(fields, body):
-    """The file of a Mail."""
+    """Returns the content of a Mail file."""
     lines = ["---"]
     for key, value in fields.items():
         if isinstance(value, dict) and value:
@@ -75,7 +76,7 @@ def render(fields, body):
 
 
 def matches(rule, mail):
-    """Whether a rule of a workspace matches a Mail."""
+    """Returns whether a workspace filter matches a Mail."""
     kind = rule["type"]
     if kind == "all":
         return all(matches(inner, mail) for inner in rule["conditions"])
@@ -132,7 +133,7 @@ def sync(mailbox, workspace):
 def list_newest(mailbox, workspace, limit):
     locks_path = mailbox / ".state/locks.json"
     locks = json.loads(locks_path.read_text()) if locks_path.exists() else {}
-    if isinstance(locks.get("locks"), list):  # The courier's own form.
+    if isinstance(locks.get("locks"), list):  # Written by the courier.
         locks = {lock["id"]: lock for lock in locks["locks"]}
     mails = [parse(path) for path in (workspace / ".monoco/mailbox/inbox").glob("*.md")]
     mails.sort(key=lambda mail: mail["received_at"], reverse=True)
@@ -146,7 +147,7 @@ def list_newest(mailbox, workspace, limit):
 
 
 class Locks:
-    """Who holds which Mail: one file, read and written whole."""
+    """Open claims in locks.json, which is read and rewritten completely."""
 
     def __init__(self, mailbox):
         self.mailbox = mailbox
@@ -198,7 +199,7 @@ class Locks:
 
 
 class Debounce:
-    """Bursts under way, in memory, and the thread that writes those that are over."""
+    """Merge windows in memory, and the thread that writes their Mails."""
 
     def __init__(self, mailbox, window_ms):
         self.inbound = mailbox / "inbound/webhook"
@@ -258,10 +259,10 @@ def serve(mailbox, secret, window_ms):
     locks, debounce = Locks(mailbox), Debounce(mailbox, window_ms)
     key = base64.b64decode(secret.removeprefix("whsec_"))
 
-    def heard(headers, body):
+    def receive(headers, body):
         signed = f'{headers["webhook-id"]}.{headers["webhook-timestamp"]}.'.encode() + body
-        wanted = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
-        if not hmac.compare_digest(headers["webhook-signature"] or "", f"v1,{wanted}"):
+        expected = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
+        if not hmac.compare_digest(headers["webhook-signature"] or "", f"v1,{expected}"):
             return 401, {"code": "unverified"}
         debounce.add(json.loads(body))
         return 200, {"success": True, "action": "buffered"}
@@ -274,7 +275,7 @@ def serve(mailbox, secret, window_ms):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             parts = self.path.strip("/").split("/")
             if parts[0] == "webhooks":
-                self.answer(*heard(self.headers, body))
+                self.answer(*receive(self.headers, body))
             elif parts[-1] in ("claim", "complete"):
                 step = getattr(locks, parts[-1])
                 self.answer(*step(parts[-2], json.loads(body)["agent_id"]))
