@@ -5,13 +5,13 @@
 
 use std::fs;
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::acks::{Dice, LARGE, Ledger, Tracer, long, say, times};
 use crate::common::{Answer, Courier, ME, PATIENCE, binary, chat};
@@ -29,9 +29,22 @@ pub fn tool(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&ran.stdout).trim().to_owned()
 }
 
-/// A file system of its own. Taken away when the test ends, however it ends.
+/// Takes a [`Disk`] away when its stdin is closed. `$1` is the directory of the disk and
+/// `$PPID` the test process, which is spared. A courier that has files open there would keep
+/// the file system and its loop device.
+const REMOVE_DISK: &str = r#"
+cat >/dev/null
+find /proc/[0-9]*/fd -lname "$1/*" 2>/dev/null |
+  cut -d/ -f3 | sort -u | grep -vx "$PPID" | xargs -r kill -9
+umount "$1/disk" || umount --lazy "$1/disk"
+rm -rf "$1"
+"#;
+
+/// A file system of its own. It is removed when the test ends, however it ends: a process
+/// waits for the end of the test, and does so also when the test is killed.
 pub struct Disk {
-    dir: TempDir,
+    dir: PathBuf,
+    remover: Child,
 }
 
 impl Disk {
@@ -54,9 +67,15 @@ impl Disk {
     }
 
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("disk")).unwrap();
-        Self { dir }
+        let dir = tempfile::Builder::new().prefix("monoco-disk-").tempdir().unwrap();
+        let mut remover = Command::new("sh");
+        remover.args(["-c", REMOVE_DISK, "sh"]).arg(dir.path());
+        remover.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // A signal to the process group of the test does not reach the remover.
+        let remover = remover.process_group(0).spawn().unwrap();
+        let dir = dir.keep();
+        fs::create_dir(dir.join("disk")).unwrap();
+        Self { dir, remover }
     }
 
     fn mount(&self) {
@@ -65,15 +84,15 @@ impl Disk {
     }
 
     fn image(&self) -> String {
-        self.dir.path().join("image").display().to_string()
+        self.dir.join("image").display().to_string()
     }
 
     pub fn place(&self) -> String {
-        self.dir.path().join("disk").display().to_string()
+        self.dir.join("disk").display().to_string()
     }
 
     pub fn home(&self) -> PathBuf {
-        self.dir.path().join("disk/home")
+        self.dir.join("disk/home")
     }
 
     /// Cuts the power: whatever is not on disk now never will be. The courier goes with
@@ -97,11 +116,8 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let umount = |args: &[&str]| Command::new("umount").args(args).output();
-        let gone = umount(&[&self.place()]).is_ok_and(|ran| ran.status.success());
-        if !gone {
-            let _ = umount(&["--lazy", &self.place()]);
-        }
+        drop(self.remover.stdin.take());
+        let _ = self.remover.wait();
     }
 }
 
