@@ -192,7 +192,7 @@ impl Ledger {
     fn check_records(&self, courier: &Courier, wrong: &mut Vec<String>) -> Records {
         let mut states = Records::new();
         let mut found = BTreeMap::new();
-        for record in pages(courier, &format!("/api/v1/boxes/{ME}/INBOX?"), "records") {
+        for record in pages(courier, &format!("/api/v1/boxes/{ME}/INBOX?order=oldest"), "records") {
             let (id, msg_id) = (text(&record, "record_id"), text(&record, "msg_id"));
             if states.insert(id.clone(), text(&record, "state")).is_some() {
                 wrong.push(format!("{id} is in the box twice"));
@@ -281,7 +281,8 @@ impl Ledger {
 
     fn check_deliveries(&self, courier: &Courier, wrong: &mut Vec<String>) {
         let mut outbox = BTreeSet::new();
-        for record in pages(courier, &format!("/api/v1/boxes/{ME}/OUTBOX?"), "records") {
+        for record in pages(courier, &format!("/api/v1/boxes/{ME}/OUTBOX?order=oldest"), "records")
+        {
             if !outbox.insert(text(&record, "msg_id")) {
                 wrong.push(format!("{} is in the OUTBOX twice", record["msg_id"]));
             }
@@ -342,10 +343,11 @@ impl Ledger {
 
     /// Takes and finishes until nothing is left, also what others hold and will lose.
     pub fn drain(&self, courier: &Courier) {
-        let deadline = Instant::now() + PATIENCE;
+        let mut deadline = Instant::now() + PATIENCE;
         loop {
             while let Some((record, epoch)) = self.take(courier, 60).unwrap() {
                 self.finish(courier, &record, epoch).unwrap().ok();
+                deadline = Instant::now() + PATIENCE;
             }
             let open = format!("/api/v1/boxes/{ME}/INBOX?state=UNREAD,READING&limit=1");
             let open = courier.get(&open).ok();
@@ -376,13 +378,13 @@ fn check_one_state_each(courier: &Courier, wrong: &mut Vec<String>) {
     let mut last = String::new();
     for _ in 0..5 {
         let list = |states: &str| -> Vec<String> {
-            let path = format!("/api/v1/boxes/{ME}/INBOX?{states}");
+            let path = format!("/api/v1/boxes/{ME}/INBOX?order=oldest{states}");
             let records = pages(courier, &path, "records");
             records.iter().map(|record| text(record, "record_id")).collect()
         };
         let mut apart = Vec::new();
         for state in ["UNREAD", "READING", "READED", "SENT", "ARCHIVED", "DELETED"] {
-            apart.extend(list(&format!("state={state}&")));
+            apart.extend(list(&format!("&state={state}")));
         }
         let mut all = list("");
         apart.sort();
@@ -442,11 +444,12 @@ pub fn try_events(courier: &Courier) -> io::Result<Vec<Value>> {
     }
 }
 
-fn pages(courier: &Courier, path: &str, key: &str) -> Vec<Value> {
+/// Reads all pages of a list. `path` has a query already.
+pub fn pages(courier: &Courier, path: &str, key: &str) -> Vec<Value> {
     let mut all = Vec::new();
     let mut cursor = String::new();
     loop {
-        let page = courier.get(&format!("{path}limit=1000&order=oldest{cursor}")).ok();
+        let page = courier.get(&format!("{path}&limit=1000{cursor}")).ok();
         all.extend(page[key].as_array().unwrap().iter().cloned());
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),

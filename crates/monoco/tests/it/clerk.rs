@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::acks::pages;
 use crate::book::Book;
 use crate::common::{Answer, Courier, PATIENCE, raw};
 use crate::hooks::{Receiver, SECRET, configure};
@@ -174,8 +175,10 @@ impl Clerk {
     /// One in a home that was not used before, with its commands beside it.
     pub fn open_in(home: &Path) -> Self {
         let (receiver, place) = (Receiver::start(), home.parent().unwrap());
-        let log = place.join("runs");
-        let script = format!("echo run >>{}\nsleep 0.1\n{PASSES}\n", log.display());
+        let script = format!(
+            "cd {}\necho run >>runs\nwhile [ -e hold ]; do sleep 0.01; done\nsleep 0.1\n{PASSES}\n",
+            place.display()
+        );
         std::fs::write(place.join("command"), script).unwrap();
         configure(home, &config(place, &receiver));
         let (letters, book) = (Letters::default(), Book::default());
@@ -319,13 +322,11 @@ impl Clerk {
         wrong
     }
 
-    /// The letters there are, by their ids.
+    /// All stored letters of a direction, by their ids.
     pub fn stored(&self, direction: &str) -> BTreeMap<String, Value> {
-        let path = format!("/api/v1/letters?limit=1000&direction={direction}");
-        let page = self.courier.get(&path).ok();
-        assert!(page["next_cursor"].is_null(), "more letters than were handed in");
-        let letters = page["letters"].as_array().unwrap().iter();
-        letters.map(|one| (one["id"].as_str().unwrap().to_owned(), one.clone())).collect()
+        let path = format!("/api/v1/letters?direction={direction}");
+        let letters = pages(&self.courier, &path, "letters").into_iter();
+        letters.map(|one| (one["id"].as_str().unwrap().to_owned(), one)).collect()
     }
 }
 
