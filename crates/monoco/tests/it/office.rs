@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -253,9 +254,15 @@ pub fn said(list: &[(&str, &str)]) -> Vec<(String, String)> {
     list.iter().map(|(worker, result)| ((*worker).to_owned(), (*result).to_owned())).collect()
 }
 
-/// A port that nobody listens on.
+/// A port without a listener, for a server that may be restarted. Ports of 10,000 to 29,999
+/// are below those that Linux gives to clients and to listeners on port 0, so that none of
+/// these takes the port while its server is down.
 pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id();
+    let next = || first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+    let mut ports = (0..20_000).map(|_| 10_000 + u16::try_from(next()).unwrap());
+    ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).unwrap()
 }
 
 /// Waits until somebody listens on a port.
