@@ -13,7 +13,6 @@
 //! * [`heard`]: what a provider told us, before anyone has judged it.
 //! * [`merge`]: when a burst of messages becomes one Mail, and what it then says.
 //! * [`mail`]: the Mail, and its file: Markdown with a front matter.
-//! * [`mime`]: e-mail as it travels, edited without harm to the rest of it.
 //! * [`draft`]: what somebody wants to send, as a file.
 //! * [`lease`], [`retry`]: holding something for a while; trying again.
 //! * [`record`]: one owner's view of one object. The reading machine.
@@ -48,7 +47,6 @@ pub mod life;
 pub mod limit;
 pub mod mail;
 pub mod merge;
-pub mod mime;
 pub mod object;
 pub mod pulse;
 pub mod receipt;

@@ -21,7 +21,6 @@ mod config;
 mod courier;
 mod home;
 mod log;
-mod mailbox;
 mod postoffice;
 mod serve;
 

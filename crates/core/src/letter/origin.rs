@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use super::{Direction, Letter, LetterId, RFC822, content_type};
 use crate::did::{BadDid, Did, Endpoint, EndpointKind, TunnelId};
 use crate::heard::{BadHeard, Said};
-use crate::mime;
 use crate::object::{BadObject, MsgObject, ObjId};
 use crate::time::Timestamp;
 
@@ -47,6 +46,8 @@ pub struct Sealing<'a> {
     pub tunnel: Option<&'a TunnelId>,
     /// Its mail as bytes of their own, when it is larger than [`INLINE_MAIL`].
     pub bytes: Option<(ObjId, u64)>,
+    /// The subject in the mail's own header, for a letter that is a mail.
+    pub mail_subject: Option<&'a str>,
 }
 
 impl Letter {
@@ -169,8 +170,7 @@ pub fn posted(letter: &Letter, sealing: Sealing<'_>) -> Result<MsgObject, TooLat
     let mut content = json!({"format": format});
     let title = match letter.extra("subject") {
         Some(subject) => Some(subject.to_owned()),
-        None if letter.is_mail() => mime::subject(&letter.bytes()),
-        None => None,
+        None => sealing.mail_subject.map(str::to_owned),
     };
     if let Some(title) = title {
         content["title"] = json!(title);

@@ -2,7 +2,6 @@
 
 use axum::extract::State;
 use monoco_core::letter::{Direction, LetterId, LetterState, Passed, Standing, WorkerName};
-use monoco_core::mime;
 use monoco_core::time::Timestamp;
 use monoco_store::{ByHand, LetterQuery, LetterRow, Source, StoreError, Window};
 use serde::{Deserialize, Serialize};
@@ -403,7 +402,7 @@ const fn source(source: &Source) -> &'static str {
 /// What a letter is about, cut short.
 fn subject(row: &LetterRow) -> Option<String> {
     let mut subject = match row.letter.is_mail() {
-        true => mime::subject(&row.letter.bytes())?,
+        true => monoco_mime::subject(&row.letter.bytes())?,
         false => row.letter.extra("subject")?.to_owned(),
     };
     subject.truncate(subject.floor_char_boundary(MAX_SUBJECT));

@@ -358,9 +358,17 @@ impl Dispatcher {
         let too_late = |error: TooLate| Then::GiveUp { why: error.to_string() };
         Ok(match (worker, &row.source) {
             (Worker::Send { .. }, Source::Door(_)) => {
-                let mut sealing =
-                    Sealing { id: row.id, at: row.created_at, tunnel: None, bytes: None };
-                sealing.tunnel = tunnel_of(row, settings);
+                let subject = match letter.is_mail() && letter.extra("subject").is_none() {
+                    true => monoco_mime::subject(&letter.bytes()),
+                    false => None,
+                };
+                let mut sealing = Sealing {
+                    id: row.id,
+                    at: row.created_at,
+                    tunnel: tunnel_of(row, settings),
+                    bytes: None,
+                    mail_subject: subject.as_deref(),
+                };
                 // Its bytes are no more than its text, so a small one is not asked for them.
                 if letter.is_mail() && letter.data.len() > INLINE_MAIL {
                     let bytes = letter.bytes();

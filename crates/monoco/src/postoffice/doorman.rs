@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::letter::{BadLetter, Direction, Letter, content_type, read_door};
-use monoco_core::mime;
 use monoco_store::Origin;
 use serde_json::{Value, json};
 
@@ -36,7 +35,7 @@ pub fn read(value: Value, key: Option<&str>) -> Result<Letter, BadLetter> {
         letter.set_bytes(letter.bytes().into_owned());
     }
     if letter.is_mail() {
-        let checked = mime::check(&letter.bytes());
+        let checked = monoco_mime::check(&letter.bytes());
         checked.map_err(|error| bad("data", error.to_string()))?;
     } else if letter.data.contains('\0') {
         return Err(bad("data", "has a NUL".to_owned()));

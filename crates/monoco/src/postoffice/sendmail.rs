@@ -1,7 +1,6 @@
 //! A mail as it is becomes a letter, as programs hand it to sendmail.
 
 use monoco_core::letter::{BadLetter, Letter};
-use monoco_core::mime;
 use serde_json::{Value, json};
 
 /// What is said of a mail beside it.
@@ -26,13 +25,13 @@ pub struct Named {
 pub fn letter(mail: &[u8], named: Named) -> Result<Value, BadLetter> {
     let bad = |field: &str, why: String| BadLetter { field: field.to_owned(), why };
     let mail = without_envelope_line(mail);
-    mime::check(mail).map_err(|error| bad("data", error.to_string()))?;
+    monoco_mime::check(mail).map_err(|error| bad("data", error.to_string()))?;
     let Named { from, to, tunnel } = named;
     let mut letter = Letter::default();
-    letter.set_bytes(if to.is_empty() { mime::without_bcc(mail) } else { mail.to_vec() });
+    letter.set_bytes(if to.is_empty() { monoco_mime::without_bcc(mail) } else { mail.to_vec() });
     let header = match (&from, to.is_empty()) {
-        (Some(_), false) => mime::Envelope::default(),
-        _ => mime::envelope(mail).map_err(|error| bad("data", error.to_string()))?,
+        (Some(_), false) => monoco_mime::Envelope::default(),
+        _ => monoco_mime::envelope(mail).map_err(|error| bad("data", error.to_string()))?,
     };
     let missing = "no address is given, and the mail's From and Sender do not name one";
     let from = from.or(header.from).ok_or_else(|| bad("from", missing.to_owned()))?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use monoco_core::mime::{Footer, Untouched, check, digest, with_footer, with_header, with_subject};
+use monoco_mime::{Footer, Untouched, check, digest, with_footer, with_header, with_subject};
 use serde_json::{Value, json};
 
 use crate::judges::python;

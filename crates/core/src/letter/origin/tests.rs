@@ -198,7 +198,13 @@ fn handed_in(content_type: &str) -> Letter {
 }
 
 fn sealing(tunnel: Option<&TunnelId>) -> Sealing<'_> {
-    Sealing { id: id(), at: Timestamp::from_ms(5_000), tunnel, bytes: None }
+    Sealing {
+        id: id(),
+        at: Timestamp::from_ms(5_000),
+        tunnel,
+        bytes: None,
+        mail_subject: Some("x"),
+    }
 }
 
 #[test]
@@ -224,7 +230,8 @@ fn a_mail_that_was_handed_in_becomes_a_message() {
 #[test]
 fn chat_that_was_handed_in_is_chat() {
     let tunnel = "work-mail".parse().unwrap();
-    let msg = posted(&handed_in("text/markdown"), sealing(Some(&tunnel))).unwrap();
+    let chat = Sealing { mail_subject: None, ..sealing(Some(&tunnel)) };
+    let msg = posted(&handed_in("text/markdown"), chat).unwrap();
     assert_eq!(
         (&fields(&msg)["kind"], &fields(&msg)["content"]["format"]),
         (&json!("chat"), &json!("text/markdown"))

@@ -9,8 +9,8 @@ use super::Desk;
 use super::standings::{PAGE, Standings};
 use crate::cli::failure::Failure;
 use crate::cli::output::{note, shown};
-use crate::mailbox::inbox::{self, Named};
-use crate::mailbox::workspace::WorkspaceDir;
+use monoco_mailbox::inbox::{self, Named};
+use monoco_mailbox::workspace::WorkspaceDir;
 
 /// What may still be claimed, as far as we know. What is done for good is dropped when
 /// it is seen, so that nobody is asked about it again.

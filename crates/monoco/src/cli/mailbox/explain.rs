@@ -10,10 +10,10 @@ use super::{Desk, no_such};
 use crate::cli::client::segment;
 use crate::cli::failure::Failure;
 use crate::cli::output::{self, Format, print, shown};
-use crate::mailbox::inbox::{self, Wanted};
-use crate::mailbox::index::Index;
-use crate::mailbox::sync::body;
-use crate::mailbox::tree::Found;
+use monoco_mailbox::inbox::{self, Wanted};
+use monoco_mailbox::index::Index;
+use monoco_mailbox::sync::body;
+use monoco_mailbox::tree::Found;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

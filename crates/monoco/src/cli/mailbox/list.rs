@@ -10,9 +10,9 @@ use super::standings::{PAGE, Standings};
 use crate::cli::failure::Failure;
 use crate::cli::output::{self, Format, note, shown};
 use crate::cli::since;
-use crate::mailbox::inbox::{self, Named};
-use crate::mailbox::standing::Standing;
-use crate::mailbox::workspace::WorkspaceDir;
+use monoco_mailbox::inbox::{self, Named};
+use monoco_mailbox::standing::Standing;
+use monoco_mailbox::workspace::WorkspaceDir;
 
 /// Most files that can't be read of which each is named.
 const MAX_NOTES: usize = 10;
@@ -198,7 +198,7 @@ fn full(here: &WorkspaceDir, Row { name, mail, standing }: &Row) -> Value {
 mod tests {
     use super::*;
     use crate::cli::mailbox::tests::Bench;
-    use crate::mailbox::tests::{START, mail};
+    use monoco_mailbox::fixture::{START, mail};
 
     const ALL: Query = Query {
         status: None,

@@ -12,11 +12,11 @@ use super::failure::{Exit, Failure};
 use super::output::{self, note};
 use crate::clock::Clock;
 use crate::config;
-use crate::mailbox::inbox::{self, Wanted};
-use crate::mailbox::index::Index;
-use crate::mailbox::tree::Tree;
-use crate::mailbox::workspace::{self, WorkspaceDir};
-use crate::mailbox::{MailboxError, sync::Step, sync::Summary, sync::Wish};
+use monoco_mailbox::inbox::{self, Wanted};
+use monoco_mailbox::index::Index;
+use monoco_mailbox::tree::Tree;
+use monoco_mailbox::workspace::{self, WorkspaceDir};
+use monoco_mailbox::{MailboxError, sync::Step, sync::Summary, sync::Wish};
 
 mod backlog;
 mod claim;
@@ -231,7 +231,7 @@ impl<'a> Desk<'a> {
             }
             true
         };
-        Ok(crate::mailbox::sync::sync(here, &self.tree, &Wish::default(), &mut tell)?)
+        Ok(monoco_mailbox::sync::sync(here, &self.tree, &Wish::default(), &mut tell)?)
     }
 }
 
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
     use crate::cli::output::Format;
     use crate::home::Home;
-    use crate::mailbox::tests::Post;
+    use monoco_mailbox::fixture::Post;
 
     /// A courier's mailbox without a courier, and a workspace that pulls what is Ann's.
     pub struct Bench {
@@ -316,7 +316,7 @@ mod tests {
         // Two ids that start alike are rare, so they are looked for.
         let mut seen = std::collections::BTreeMap::new();
         let twins = (1_i64..).find_map(|n| {
-            let id = crate::mailbox::tests::mail(n, "ann", "").header.id;
+            let id = monoco_mailbox::fixture::mail(n, "ann", "").header.id;
             seen.insert(id.uid()[..6].to_owned(), n).map(|first| (first, n))
         });
         let (first, second) = twins.unwrap();

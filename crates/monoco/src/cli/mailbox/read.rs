@@ -11,10 +11,10 @@ use super::claim::worst;
 use super::{Desk, ids, no_such, random};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, Format, print, shown_lines};
-use crate::mailbox::fence::{Fence, neutral};
-use crate::mailbox::inbox::{self, Wanted};
-use crate::mailbox::index::Index;
-use crate::mailbox::tree::Found;
+use monoco_mailbox::fence::{Fence, neutral};
+use monoco_mailbox::inbox::{self, Wanted};
+use monoco_mailbox::index::Index;
+use monoco_mailbox::tree::Found;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -16,7 +16,7 @@ use super::{Desk, random};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, Format, print, shown};
 use crate::config::Source;
-use crate::mailbox::draft::{self, Fate, Letter};
+use monoco_mailbox::draft::{self, Fate, Letter};
 
 /// How often to look what became of a draft.
 const LOOK: Duration = Duration::from_millis(100);

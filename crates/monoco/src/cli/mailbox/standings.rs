@@ -10,8 +10,8 @@ use super::Desk;
 use crate::cli::client::Client;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{note, shown};
-use crate::mailbox::inbox::Named;
-use crate::mailbox::standing::{Shown, Standing};
+use monoco_mailbox::inbox::Named;
+use monoco_mailbox::standing::{Shown, Standing};
 
 /// Most Mails that the courier is asked about at once.
 pub const PAGE: usize = 1_000;

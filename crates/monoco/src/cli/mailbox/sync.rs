@@ -10,8 +10,8 @@ use super::Desk;
 use crate::cli::failure::Failure;
 use crate::cli::output::{self, Format, note, print, shown};
 use crate::cli::since;
-use crate::mailbox::sync::{Step, Summary, Wish, sync};
-use crate::mailbox::workspace::WorkspaceDir;
+use monoco_mailbox::sync::{Step, Summary, Wish, sync};
+use monoco_mailbox::workspace::WorkspaceDir;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

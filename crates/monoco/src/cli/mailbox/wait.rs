@@ -16,8 +16,8 @@ use super::claim::agent;
 use super::work::{Ended, Signals, Work};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, Format, note, print, shown};
-use crate::mailbox::tree::Tree;
-use crate::mailbox::workspace::WorkspaceDir;
+use monoco_mailbox::tree::Tree;
+use monoco_mailbox::workspace::WorkspaceDir;
 
 /// How often to look whether the index has grown.
 const LOOK: Duration = Duration::from_millis(200);

@@ -18,9 +18,9 @@ use super::claim::take_step;
 use super::read::{authors, fence};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{note, shown, shown_lines};
-use crate::mailbox::child::{self, Child, Job, Output};
-use crate::mailbox::standing::Standing;
-use crate::mailbox::workspace::WorkspaceDir;
+use monoco_mailbox::child::{self, Child, Job, Output};
+use monoco_mailbox::standing::Standing;
+use monoco_mailbox::workspace::WorkspaceDir;
 
 /// How long a command has to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(10);

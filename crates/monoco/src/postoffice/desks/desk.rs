@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use monoco_adapters::egress::Egress;
 use monoco_adapters::webhook::wire::Signer;
 use monoco_core::letter::{Answer, LetterId, Standing, Verdict, WorkerName};
-use monoco_core::mime;
 use monoco_core::time::Timestamp;
 use monoco_store::{Advance, LetterRow, StoreError, Then};
 use serde_json::json;
@@ -218,7 +217,7 @@ pub(super) fn read(
     let answer = Answer::read(bytes, row.id, name, &row.letter, outside.readdress);
     let Answer { result, note, letter } = answer.map_err(|error| error.to_string())?;
     if result == Verdict::Pass && letter.is_mail() && letter.data != row.letter.data {
-        let checked = mime::check(&letter.bytes());
+        let checked = monoco_mime::check(&letter.bytes());
         checked.map_err(|error| format!("bad answer: `data` is no mail any more: {error}"))?;
     }
     let letter = (letter != row.letter).then_some(letter);

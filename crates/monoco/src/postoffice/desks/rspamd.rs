@@ -12,7 +12,6 @@ use monoco_adapters::Secret;
 use monoco_adapters::egress::{Egress, Reply, Target};
 use monoco_core::did::Did;
 use monoco_core::letter::{Letter, LetterId, check_address};
-use monoco_core::mime;
 use tokio::time::timeout as within;
 
 use super::{Tried, refused, seconds, unanswered};
@@ -127,9 +126,9 @@ fn wrapped(letter: &Letter, id: LetterId) -> Vec<u8> {
     let from = mail_address(&letter.from).unwrap_or_else(|| SOMEBODY.to_owned());
     // The envelope has the others.
     let to = letter.to.iter().find_map(|address| mail_address(address));
-    let mail = mime::with_header(mail.as_bytes(), "From", &from);
-    let mail = mime::with_header(&mail, "To", to.as_deref().unwrap_or(SOMEBODY));
-    mime::with_subject(&mail, letter.extra("subject").unwrap_or("Message"))
+    let mail = monoco_mime::with_header(mail.as_bytes(), "From", &from);
+    let mail = monoco_mime::with_header(&mail, "To", to.as_deref().unwrap_or(SOMEBODY));
+    monoco_mime::with_subject(&mail, letter.extra("subject").unwrap_or("Message"))
 }
 
 #[cfg(test)]

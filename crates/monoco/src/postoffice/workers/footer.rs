@@ -1,7 +1,6 @@
 //! `footer`: adds some lines at the end of what is said.
 
 use monoco_core::letter::{Letter, MAX_DATA, content_type};
-use monoco_core::mime;
 
 use super::Opinion;
 
@@ -52,12 +51,12 @@ impl Footer {
 
     fn on_mail(&self, letter: &Letter) -> Opinion {
         let mail = letter.bytes();
-        let plain = |text: &mime::Text| text.mime_type == mime::TextKind::Plain;
-        if mime::texts(&mail).iter().any(|text| plain(text) && self.ends(&text.decoded)) {
+        let plain = |text: &monoco_mime::Text| text.mime_type == monoco_mime::TextKind::Plain;
+        if monoco_mime::texts(&mail).iter().any(|text| plain(text) && self.ends(&text.decoded)) {
             return Opinion::skip("has it already");
         }
         let (text, html) = (self.text.clone(), self.html.clone());
-        match mime::with_footer(&mail, &mime::Footer { text, html }) {
+        match monoco_mime::with_footer(&mail, &monoco_mime::Footer { text, html }) {
             Ok(mail) => fitting(letter.with_bytes(mail)),
             Err(untouched) => Opinion::skip(untouched.to_string()),
         }

@@ -4,7 +4,6 @@
 //! their time has come is the dispatcher.
 
 use monoco_core::letter::{Letter, LetterId, MAX_DATA, MAX_EXTRA, OURS, content_type};
-use monoco_core::mime;
 use monoco_core::object::{MAX_OBJECT, ObjId, ObjKind};
 use serde_json::{Map, Value, json};
 
@@ -100,14 +99,14 @@ pub fn join(letters: &[(LetterId, &Letter)]) -> Letter {
 fn into_digest(joined: &mut Letter, letters: &[(LetterId, &Letter)], id: LetterId) {
     let mails: Vec<_> = letters.iter().map(|(_, letter)| letter.bytes()).collect();
     let mails: Vec<&[u8]> = mails.iter().map(AsRef::as_ref).collect();
-    let subject = mails.first().and_then(|mail| mime::subject(mail)).unwrap_or_default();
+    let subject = mails.first().and_then(|mail| monoco_mime::subject(mail)).unwrap_or_default();
     let start = &subject[..subject.floor_char_boundary(MAX_SUBJECT)];
     let subject = format!("{start} (and {} more)", letters.len() - 1);
     let subject = subject.trim();
     if joined.extra.contains_key("subject") {
         joined.extra.insert("subject".to_owned(), subject.into());
     }
-    joined.set_bytes(mime::digest(&mails, subject, &id.to_string()));
+    joined.set_bytes(monoco_mime::digest(&mails, subject, &id.to_string()));
 }
 
 /// The names of all letters that are in this one, but for its own.

@@ -9,7 +9,6 @@ use std::fmt;
 
 use monoco_core::did::Did;
 use monoco_core::letter::{Letter, MAX_EXTRA};
-use monoco_core::mime;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value, json};
 
@@ -240,12 +239,12 @@ impl<'l> Looked<'l> {
     }
 
     fn header(&self, name: &str) -> Option<String> {
-        mime::header(self.mail()?, name)
+        monoco_mime::header(self.mail()?, name)
     }
 
     fn subject(&self) -> Option<&str> {
         let found = || match self.mail() {
-            Some(mail) => mime::subject(mail),
+            Some(mail) => monoco_mime::subject(mail),
             None => self.letter.extra("subject").map(str::to_owned),
         };
         self.subject.get_or_init(found).as_deref()
@@ -253,7 +252,7 @@ impl<'l> Looked<'l> {
 
     fn texts(&self) -> &[String] {
         self.texts.get_or_init(|| match self.mail() {
-            Some(mail) => mime::texts(mail).into_iter().map(|text| text.decoded).collect(),
+            Some(mail) => monoco_mime::texts(mail).into_iter().map(|text| text.decoded).collect(),
             None => vec![start(&self.letter.data).to_owned()],
         })
     }

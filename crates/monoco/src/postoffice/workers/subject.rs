@@ -2,7 +2,6 @@
 
 use monoco_core::did::Did;
 use monoco_core::letter::Letter;
-use monoco_core::mime;
 use monoco_core::time::Timestamp;
 
 use super::Opinion;
@@ -54,7 +53,7 @@ impl Subject {
             return Opinion::skip("has no mail in it");
         }
         let before = match &mail {
-            Some(mail) => mime::subject(mail),
+            Some(mail) => monoco_mime::subject(mail),
             None => letter.extra("subject").map(str::to_owned),
         };
         if before.is_none() && mail.is_none() {
@@ -66,7 +65,7 @@ impl Subject {
             return Opinion::skip("has it already");
         }
         let mut changed = match &mail {
-            Some(mail) => letter.with_bytes(mime::with_subject(mail, &after)),
+            Some(mail) => letter.with_bytes(monoco_mime::with_subject(mail, &after)),
             None => letter.clone(),
         };
         if mail.is_none() || letter.extra.contains_key("subject") {

@@ -115,7 +115,7 @@ async fn what_is_no_mail_is_wrapped_in_one() {
     let Request { headers, body, .. } = seen(&letter).await;
     assert_eq!(all(&headers, "from"), ["ann@example.com"]);
     assert_eq!(all(&headers, "rcpt"), [""; 0]);
-    assert_eq!(mime::check(&body), Ok(()));
+    assert_eq!(monoco_mime::check(&body), Ok(()));
     for (name, want) in [
         ("From", "ann@example.com"),
         ("To", SOMEBODY),
@@ -123,7 +123,7 @@ async fn what_is_no_mail_is_wrapped_in_one() {
         ("Message-ID", "<ltr_7_0000abcd@monoco.invalid>"),
         ("Content-Type", "text/plain; charset=utf-8"),
     ] {
-        assert_eq!(mime::header(&body, name).as_deref(), Some(want), "{name}");
+        assert_eq!(monoco_mime::header(&body, name).as_deref(), Some(want), "{name}");
     }
     assert!(body.ends_with("\r\n\r\nKäse?\n".as_bytes()));
     assert!(body[..body.len() - 7].is_ascii(), "the header is");
@@ -140,7 +140,7 @@ async fn no_word_of_a_message_becomes_a_header() {
         let Request { headers, body, .. } = seen(&letter).await;
         assert!(!headers.contains_key("x-evil"));
         if !letter.is_mail() {
-            assert_eq!(mime::header(&body, "X-Evil"), None);
+            assert_eq!(monoco_mime::header(&body, "X-Evil"), None);
             assert!(body.ends_with(format!("\r\n\r\n{evil}\r\n").as_bytes()));
         }
     }

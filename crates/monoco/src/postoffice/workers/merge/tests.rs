@@ -162,10 +162,10 @@ fn mails_become_a_digest() {
     letters[0].extra.insert("subject".to_owned(), json!("One"));
     let joined = join(&numbered(&letters));
     let bytes = joined.bytes();
-    assert_eq!(mime::subject(&bytes).as_deref(), Some("One (and 2 more)"));
+    assert_eq!(monoco_mime::subject(&bytes).as_deref(), Some("One (and 2 more)"));
     assert_eq!(joined.extra("subject"), Some("One (and 2 more)"));
-    assert_eq!(mime::header(&bytes, "From").as_deref(), Some("ann@example.com"));
-    assert_eq!(mime::check(&bytes), Ok(()));
+    assert_eq!(monoco_mime::header(&bytes, "From").as_deref(), Some("ann@example.com"));
+    assert_eq!(monoco_mime::check(&bytes), Ok(()));
     for mail in mails {
         let count = bytes.windows(mail.len()).filter(|window| *window == mail).count();
         assert_eq!(count, 1, "each is in it as it was");
@@ -179,7 +179,7 @@ fn a_digest_of_mails_without_a_subject() {
     let letters = [mail(b"From: a\n\nx"), mail(b"From: a\n\ny")];
     let joined = join(&numbered(&letters));
     let bytes = joined.bytes();
-    assert_eq!(mime::subject(&bytes).as_deref(), Some("(and 1 more)"));
+    assert_eq!(monoco_mime::subject(&bytes).as_deref(), Some("(and 1 more)"));
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn no_subject_breaks_a_digest() {
     let long = format!("Subject: {}\n\nhi", "€".repeat(9_000));
     let joined = join(&numbered(&[mail(long.as_bytes()), mail(b"Subject: y\n\nhi")]));
     let bytes = joined.bytes();
-    let subject = mime::subject(&bytes).unwrap();
+    let subject = monoco_mime::subject(&bytes).unwrap();
     assert!(subject.len() <= 998 && subject.ends_with("€ (and 1 more)"), "{subject}");
 }
 
@@ -214,7 +214,7 @@ fn as_many_as_have_room() {
 fn what_is_joined_can_still_be_sent() {
     let tunnel = "work-mail".parse().unwrap();
     let at = monoco_core::time::Timestamp::from_ms(0);
-    let sealing = Sealing { id: id(1), at, tunnel: Some(&tunnel), bytes: None };
+    let sealing = Sealing { id: id(1), at, tunnel: Some(&tunnel), bytes: None, mail_subject: None };
     for text in ["x".repeat(50_000), "\n\u{1}".repeat(20_000), "€".repeat(20_000)] {
         let mut letters = vec![letter(&text, json!({})); 100];
         for letter in &mut letters {

@@ -33,7 +33,7 @@ fn mail(bytes: &[u8]) -> Letter {
 fn work(template: &str, letter: &Letter) -> Result<String, String> {
     let opinion = Subject::new(template).unwrap().work(letter, NOW);
     match opinion.letter {
-        Some(letter) if letter.is_mail() => Ok(mime::subject(&letter.bytes()).unwrap()),
+        Some(letter) if letter.is_mail() => Ok(monoco_mime::subject(&letter.bytes()).unwrap()),
         Some(letter) => Ok(letter.extra("subject").unwrap().to_owned()),
         None => Err(opinion.note.unwrap()),
     }
@@ -173,7 +173,7 @@ fn nobody_gets_a_header_in() {
         let after = opinion.letter.unwrap();
         let after = after.bytes();
         assert_eq!(field_names(&after), ["From", "Subject"]);
-        assert!(mime::subject(&after).unwrap().contains("Bcc: victim@example.com"));
+        assert!(monoco_mime::subject(&after).unwrap().contains("Bcc: victim@example.com"));
         assert!(after.ends_with(b"\r\n\r\nhi"));
     }
     let after = work("{subject}!", &chat(Some("a\0b\u{1b}[31mc\u{85}\u{2028}d"))).unwrap();

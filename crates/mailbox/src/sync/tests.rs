@@ -5,7 +5,7 @@ use std::fs;
 use monoco_core::mail::Entry;
 
 use super::*;
-use crate::mailbox::tests::{Post, START, names};
+use crate::fixture::{Post, START, names};
 
 const ANN: &str = "[{type: from, value: ann}]";
 

@@ -101,5 +101,5 @@ fn hidden(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.tmp"))
 }
 
-#[cfg(test)]
-pub mod tests;
+#[cfg(any(test, feature = "test-fixtures"))]
+pub mod fixture;

@@ -143,8 +143,8 @@ fn stamp(inbox: &Path) -> io::Result<(String, Timestamp)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mailbox::sync::{Wish, sync};
-    use crate::mailbox::tests::{Post, START};
+    use crate::fixture::{Post, START};
+    use crate::sync::{Wish, sync};
 
     const LATER: Timestamp = Timestamp::from_ms(START * 2);
 

@@ -189,7 +189,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::mailbox::tests::{Post, START};
+    use crate::fixture::{Post, START};
 
     const ID: &str = "webhook_0123456789abcdef01234567";
 

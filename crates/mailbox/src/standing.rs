@@ -166,7 +166,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::mailbox::tests::{Post, START};
+    use crate::fixture::{Post, START};
 
     #[test]
     fn without_the_courier_its_files_show_who_is_at_what() {
