@@ -18,15 +18,15 @@ use reqwest::redirect::Policy;
 
 mod guard;
 
-use guard::Reach;
-pub use guard::{BadTarget, Target, is_public};
+use guard::AddressScope;
+pub use guard::{EgressTarget, InvalidTarget, is_public};
 
 /// Most characters of an error that a failure repeats.
 const MAX_DETAIL: usize = 300;
 
 /// How long a request may take, and how much of the answer is read.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct EgressLimits {
     /// Until there is a connection: name, TCP and TLS. It should end before `total`,
     /// since after a `total` nobody knows whether the request went out.
     pub connect: Duration,
@@ -36,7 +36,7 @@ pub struct Limits {
     pub reply: usize,
 }
 
-impl Default for Limits {
+impl Default for EgressLimits {
     fn default() -> Self {
         Self { connect: Duration::from_secs(10), total: Duration::from_secs(30), reply: 64 << 10 }
     }
@@ -45,11 +45,11 @@ impl Default for Limits {
 /// The HTTP client cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[error("the HTTP client cannot be built: {0}")]
-pub struct NoEgress(String);
+pub struct EgressUnavailable(String);
 
 /// What a peer answered.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct EgressResponse {
     /// Its status.
     pub status: StatusCode,
     /// Its headers.
@@ -61,7 +61,7 @@ pub struct Reply {
 /// The one HTTP client. Clones share what is costly.
 #[derive(Clone, Debug)]
 pub struct Egress {
-    limits: Limits,
+    limits: EgressLimits,
     inside: Client,
     public: Arc<OnceLock<Client>>,
     anywhere: Arc<OnceLock<Client>>,
@@ -74,27 +74,27 @@ impl Egress {
     ///
     /// # Errors
     ///
-    /// [`NoEgress`] when it cannot be built.
-    pub fn new() -> Result<Self, NoEgress> {
-        Self::with_limits(Limits::default())
+    /// [`EgressUnavailable`] when it cannot be built.
+    pub fn new() -> Result<Self, EgressUnavailable> {
+        Self::with_limits(EgressLimits::default())
     }
 
     /// The client, with other limits.
     ///
     /// # Errors
     ///
-    /// [`NoEgress`] when it cannot be built.
-    pub fn with_limits(limits: Limits) -> Result<Self, NoEgress> {
+    /// [`EgressUnavailable`] when it cannot be built.
+    pub fn with_limits(limits: EgressLimits) -> Result<Self, EgressUnavailable> {
         // An error says that somebody has chosen a provider before, and it is kept.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         // Nobody it talks to has a certificate, so it does not look for those of CAs.
         let no_roots = rustls::ClientConfig::builder()
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
-        let inside = builder(Reach::Inside, limits)
+        let inside = builder(AddressScope::Inside, limits)
             .tls_backend_preconfigured(no_roots)
             .build()
-            .map_err(|error| NoEgress(detail(&error)))?;
+            .map_err(|error| EgressUnavailable(detail(&error)))?;
         Ok(Self { limits, inside, public: Arc::default(), anywhere: Arc::default() })
     }
 
@@ -102,14 +102,14 @@ impl Egress {
     ///
     /// # Errors
     ///
-    /// A [`Failure`]: temporary when nothing was sent, permanent when nothing may
+    /// A [`CliError`]: temporary when nothing was sent, permanent when nothing may
     /// be sent there, unknown when it was sent and no answer came.
     pub async fn post(
         &self,
-        target: &Target,
+        target: &EgressTarget,
         headers: HeaderMap,
         body: Vec<u8>,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<EgressResponse, Failure> {
         let client = self.client(target.reach)?;
         let request = client.post(target.url.clone()).headers(headers).body(body);
         let mut response =
@@ -124,16 +124,16 @@ impl Egress {
                 break;
             }
         }
-        Ok(Reply { status, headers, body })
+        Ok(EgressResponse { status, headers, body })
     }
 
     /// Those that speak TLS are built when they are first needed, and again as long
     /// as that fails: somebody may install certificates meanwhile.
-    fn client(&self, reach: Reach) -> Result<Client, Failure> {
+    fn client(&self, reach: AddressScope) -> Result<Client, Failure> {
         let shelf = match reach {
-            Reach::Inside => return Ok(self.inside.clone()),
-            Reach::Public => &self.public,
-            Reach::Anywhere => &self.anywhere,
+            AddressScope::Inside => return Ok(self.inside.clone()),
+            AddressScope::Public => &self.public,
+            AddressScope::Anywhere => &self.anywhere,
         };
         if let Some(client) = shelf.get() {
             return Ok(client.clone());
@@ -150,7 +150,7 @@ impl Egress {
     }
 }
 
-fn builder(reach: Reach, limits: Limits) -> reqwest::ClientBuilder {
+fn builder(reach: AddressScope, limits: EgressLimits) -> reqwest::ClientBuilder {
     Client::builder()
         .user_agent(concat!("monoco/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
@@ -165,7 +165,7 @@ fn builder(reach: Reach, limits: Limits) -> reqwest::ClientBuilder {
 
 /// What it means that there was no answer.
 fn failure(error: &reqwest::Error, peer: &str) -> Failure {
-    if let Some(refused) = find::<BadTarget>(error) {
+    if let Some(refused) = find::<InvalidTarget>(error) {
         return Failure::Permanent { detail: refused.to_string() };
     }
     let words = detail(error);
@@ -214,34 +214,38 @@ fn detail(error: &reqwest::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scripted::{Act, Scripted};
+    use crate::scripted::{ScriptedAct, ScriptedServer};
 
-    async fn post(url: &str, allow_private: bool, limits: Limits) -> Result<Reply, Failure> {
-        let target = Target::parse(url, allow_private).unwrap();
+    async fn post(
+        url: &str,
+        allow_private: bool,
+        limits: EgressLimits,
+    ) -> Result<EgressResponse, Failure> {
+        let target = EgressTarget::parse(url, allow_private).unwrap();
         let egress = Egress::with_limits(limits).unwrap();
         egress.post(&target, HeaderMap::new(), b"{}".to_vec()).await
     }
 
     #[tokio::test]
     async fn the_guard_stands_where_the_connection_is_made() {
-        let server = Scripted::answering("200 OK", "", "");
+        let server = ScriptedServer::answering("200 OK", "", "");
         let url = format!("https://localhost:{}/", server.port());
-        let refused = post(&url, false, Limits::default()).await.unwrap_err();
+        let refused = post(&url, false, EgressLimits::default()).await.unwrap_err();
         assert!(matches!(refused, Failure::Permanent { .. }), "{refused:?}");
         assert!(refused.detail().contains("allow_private: true"), "{refused:?}");
         assert!(!server.heard_more());
 
         let url = format!("http://localhost:{}/", server.port());
-        assert_eq!(post(&url, true, Limits::default()).await.unwrap().status, StatusCode::OK);
+        assert_eq!(post(&url, true, EgressLimits::default()).await.unwrap().status, StatusCode::OK);
     }
 
     #[tokio::test]
     async fn what_was_never_sent_may_be_tried_again() {
-        let soon = Limits { connect: Duration::from_millis(300), ..Limits::default() };
+        let soon = EgressLimits { connect: Duration::from_millis(300), ..EgressLimits::default() };
         // Accepts, and never says hello in TLS.
-        let deaf = Scripted::new([Act::Deaf]);
+        let deaf = ScriptedServer::new([ScriptedAct::Deaf]);
         // Answers a TLS hello with HTTP.
-        let plain = Scripted::answering("400 Bad Request", "", "");
+        let plain = ScriptedServer::answering("400 Bad Request", "", "");
         for url in [
             deaf.url("https"),
             plain.url("https"),
@@ -258,8 +262,8 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_of_an_answer_is_read_than_is_of_use() {
-        let server = Scripted::answering("200 OK", "", &"x".repeat(100_000));
-        let limits = Limits { reply: 1000, ..Limits::default() };
+        let server = ScriptedServer::answering("200 OK", "", &"x".repeat(100_000));
+        let limits = EgressLimits { reply: 1000, ..EgressLimits::default() };
         let reply = post(&server.url("http"), true, limits).await.unwrap();
         assert_eq!(reply.body, "x".repeat(1000).as_bytes());
     }
@@ -287,11 +291,11 @@ mod tests {
             assert!(output.contains("1 passed"), "{output}");
             return;
         }
-        let failure = post("https://192.0.2.1/", true, Limits::default()).await.unwrap_err();
+        let failure = post("https://192.0.2.1/", true, EgressLimits::default()).await.unwrap_err();
         assert!(matches!(failure, Failure::Temporary { .. }), "{failure:?}");
         assert!(failure.detail().contains("install the CA certificates"), "{failure:?}");
-        let server = Scripted::answering("200 OK", "", "");
-        let reply = post(&server.url("http"), true, Limits::default()).await;
+        let server = ScriptedServer::answering("200 OK", "", "");
+        let reply = post(&server.url("http"), true, EgressLimits::default()).await;
         assert_eq!(reply.unwrap().status, StatusCode::OK);
     }
 }

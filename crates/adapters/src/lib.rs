@@ -9,9 +9,9 @@ use std::fmt;
 
 use async_trait::async_trait;
 use http::HeaderMap;
-use monoco_core::delivery::Outcome;
+use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::{EndpointKind, TunnelId};
-use monoco_core::heard::{Attachment, Heard};
+use monoco_core::inbound::{InboundAttachment, InboundEvent};
 use monoco_core::record::RecordId;
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
@@ -35,42 +35,42 @@ pub trait Adapter: Send + Sync {
 
     /// Whether the provider recognises a second copy by the parcel's key. Then,
     /// and only then, a delivery that may have arrived is tried again.
-    fn takes_keys(&self) -> bool;
+    fn accepts_idempotency_keys(&self) -> bool;
 
     /// Reads a request that the provider pushed to us: verified, or refused.
     ///
     /// # Errors
     ///
-    /// [`PushRefused`]. Adapters whose providers push nothing refuse everything.
-    fn pushed(&self, push: &Push<'_>) -> Result<Vec<Heard>, PushRefused> {
+    /// [`WebhookError`]. Adapters whose providers push nothing refuse everything.
+    fn pushed(&self, push: &WebhookRequest<'_>) -> Result<Vec<InboundEvent>, WebhookError> {
         let _ = push;
-        Err(PushRefused::NotTaken)
+        Err(WebhookError::NotTaken)
     }
 
     /// Listens until `stop`, handing over what it hears.
     ///
     /// Returns early only when listening again is pointless, such as with a
     /// revoked token. Dropped connections are the adapter's own business.
-    async fn listen(&self, ear: &dyn Ear, stop: CancellationToken) -> Result<(), Failure>;
+    async fn listen(&self, ear: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure>;
 
     /// Tries once to deliver `parcel`, and says what came of it.
     ///
     /// Never tries again by itself: the queue does, and it remembers.
-    async fn deliver(&self, parcel: &Parcel<'_>) -> Outcome;
+    async fn deliver(&self, parcel: &DeliveryRequest<'_>) -> DeliveryOutcome;
 }
 
 /// Where an adapter takes what it hears.
 #[async_trait]
-pub trait Ear: Send + Sync {
+pub trait InboundSink: Send + Sync {
     /// Returns once `heard` is safe on disk, and not before. Only then may the
     /// adapter acknowledge it to the provider.
     /// Says whether it was new.
-    async fn hear(&self, heard: Heard) -> Result<bool, NotKept>;
+    async fn receive(&self, heard: InboundEvent) -> Result<bool, InboundError>;
 }
 
 /// What was heard was not kept; the provider must not be told that it was.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotKept {
+pub enum InboundError {
     /// There is no room on the disk now.
     #[error("there is no room to keep it")]
     Full,
@@ -84,7 +84,7 @@ pub enum NotKept {
 
 /// A request that a provider pushed to us.
 #[derive(Clone, Copy, Debug)]
-pub struct Push<'a> {
+pub struct WebhookRequest<'a> {
     /// Its headers.
     pub headers: &'a HeaderMap,
     /// Its body, as it came: signatures are over bytes.
@@ -95,7 +95,7 @@ pub struct Push<'a> {
 
 /// Why a pushed request was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PushRefused {
+pub enum WebhookError {
     /// This tunnel takes none.
     #[error("this tunnel takes no webhooks")]
     NotTaken,
@@ -134,7 +134,7 @@ impl fmt::Debug for Secret {
 
 /// One message for one address.
 #[derive(Clone, Copy, Debug)]
-pub struct Parcel<'a> {
+pub struct DeliveryRequest<'a> {
     /// The account it is for, as the provider spells it.
     pub address: &'a str,
     /// What sort of account it is.
@@ -142,7 +142,7 @@ pub struct Parcel<'a> {
     /// The message's canonical JSON.
     pub body: &'a str,
     /// What goes with it.
-    pub attachments: &'a [Attachment],
+    pub attachments: &'a [InboundAttachment],
     /// The same for every try of the same delivery.
     pub key: RecordId,
     /// What time it is.

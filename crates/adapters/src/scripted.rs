@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// What the server does with one connection.
 #[derive(Clone, Debug)]
-pub(crate) enum Act {
+pub(crate) enum ScriptedAct {
     /// Reads the request and answers.
     Answer(String),
     /// Reads the request and hangs up.
@@ -25,13 +25,13 @@ pub(crate) enum Act {
 
 /// The server. Each connection takes the next act.
 #[derive(Debug)]
-pub(crate) struct Scripted {
+pub(crate) struct ScriptedServer {
     addr: SocketAddr,
     heard: mpsc::Receiver<String>,
 }
 
-impl Scripted {
-    pub(crate) fn new(acts: impl IntoIterator<Item = Act>) -> Self {
+impl ScriptedServer {
+    pub(crate) fn new(acts: impl IntoIterator<Item = ScriptedAct>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let (tell, heard) = mpsc::channel();
@@ -47,7 +47,7 @@ impl Scripted {
 
     /// One that answers once, with this status line, these headers and this body.
     pub(crate) fn answering(status: &str, headers: &str, body: &str) -> Self {
-        Self::new([Act::Answer(answer(status, headers, body))])
+        Self::new([ScriptedAct::Answer(answer(status, headers, body))])
     }
 
     pub(crate) fn url(&self, scheme: &str) -> String {
@@ -73,24 +73,24 @@ pub(crate) fn answer(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n{body}", body.len())
 }
 
-fn play(mut stream: TcpStream, act: &Act, tell: &mpsc::Sender<String>) {
-    if !matches!(act, Act::Deaf) {
+fn play(mut stream: TcpStream, act: &ScriptedAct, tell: &mpsc::Sender<String>) {
+    if !matches!(act, ScriptedAct::Deaf) {
         let _ = tell.send(read_request(&mut stream));
     }
     match act {
-        Act::Answer(text) => {
+        ScriptedAct::Answer(text) => {
             let _ = stream.write_all(text.as_bytes());
         }
-        Act::Stall(text) => {
+        ScriptedAct::Stall(text) => {
             let _ = stream.write_all(text.as_bytes());
             let _ = stream.read_to_end(&mut Vec::new());
         }
-        Act::HangUp => {}
-        Act::Silence | Act::Deaf => {
+        ScriptedAct::HangUp => {}
+        ScriptedAct::Silence | ScriptedAct::Deaf => {
             // Until the other side gives up.
             let _ = stream.read_to_end(&mut Vec::new());
         }
-        Act::Drip(text) => {
+        ScriptedAct::Drip(text) => {
             for byte in text.bytes() {
                 if stream.write_all(&[byte]).is_err() {
                     return;

@@ -15,13 +15,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use monoco_core::delivery::Outcome;
+use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::TunnelId;
 use monoco_core::record::RecordId;
 use monoco_core::retry::Failure;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Adapter, Ear, Parcel};
+use crate::{Adapter, DeliveryRequest, InboundSink};
 
 /// Parcels it remembers; older ones are forgotten.
 const REMEMBERED: usize = 1_000;
@@ -76,25 +76,25 @@ impl Adapter for Stub {
         "stub"
     }
 
-    fn takes_keys(&self) -> bool {
+    fn accepts_idempotency_keys(&self) -> bool {
         self.takes_keys
     }
 
-    async fn listen(&self, _ear: &dyn Ear, stop: CancellationToken) -> Result<(), Failure> {
+    async fn listen(&self, _ear: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure> {
         stop.cancelled().await;
         Ok(())
     }
 
-    async fn deliver(&self, parcel: &Parcel<'_>) -> Outcome {
+    async fn deliver(&self, parcel: &DeliveryRequest<'_>) -> DeliveryOutcome {
         let mut state = self.state();
         match parcel.address {
             "refuse" => {
                 let detail = "stub: this address is refused".to_owned();
-                return Outcome::Failed(Failure::Permanent { detail });
+                return DeliveryOutcome::Failed(Failure::Permanent { detail });
             }
             "vanish" => {
                 let detail = "stub: the line went dead after the message went out".to_owned();
-                return Outcome::Failed(Failure::Unknown { detail });
+                return DeliveryOutcome::Failed(Failure::Unknown { detail });
             }
             _ => {}
         }
@@ -106,7 +106,10 @@ impl Adapter for Stub {
             if *tries < times {
                 *tries += 1;
                 let detail = format!("stub: busy, try {tries} of {times}");
-                return Outcome::Failed(Failure::Temporary { detail, retry_after_ms: None });
+                return DeliveryOutcome::Failed(Failure::Temporary {
+                    detail,
+                    retry_after_ms: None,
+                });
             }
         }
         let known = state.accepted.iter().any(|(key, ..)| *key == parcel.key);
@@ -118,7 +121,7 @@ impl Adapter for Stub {
                 state.accepted.pop_front();
             }
         }
-        Outcome::Accepted { external_msg_id: Some(format!("stub-{}", state.accepted_ever)) }
+        DeliveryOutcome::Accepted { external_msg_id: Some(format!("stub-{}", state.accepted_ever)) }
     }
 }
 
@@ -130,12 +133,13 @@ mod tests {
 
     use super::*;
 
-    async fn send(stub: &Stub, address: &str, number: u8) -> Outcome {
+    async fn send(stub: &Stub, address: &str, number: u8) -> DeliveryOutcome {
         let did: Did = "did:msgtunnel:stub".parse().unwrap();
         let key = RecordId::delivery(&did, &did, &ObjId::of(ObjKind::Msg, &[number]));
         let now = Timestamp::from_ms(0);
         let kind = EndpointKind::User;
-        stub.deliver(&Parcel { address, kind, body: "{}", attachments: &[], key, now }).await
+        stub.deliver(&DeliveryRequest { address, kind, body: "{}", attachments: &[], key, now })
+            .await
     }
 
     #[tokio::test]
@@ -156,12 +160,12 @@ mod tests {
     async fn bad_days_have_their_temperature() {
         let stub = Stub::new("stub".parse().unwrap());
         let busy = [send(&stub, "busy-1", 1).await, send(&stub, "busy-1", 1).await];
-        assert!(matches!(busy[0], Outcome::Failed(Failure::Temporary { .. })), "{busy:?}");
-        assert!(matches!(busy[1], Outcome::Accepted { .. }), "{busy:?}");
+        assert!(matches!(busy[0], DeliveryOutcome::Failed(Failure::Temporary { .. })), "{busy:?}");
+        assert!(matches!(busy[1], DeliveryOutcome::Accepted { .. }), "{busy:?}");
         let refused = send(&stub, "refuse", 2).await;
-        assert!(matches!(refused, Outcome::Failed(Failure::Permanent { .. })));
+        assert!(matches!(refused, DeliveryOutcome::Failed(Failure::Permanent { .. })));
         let vanished = send(&stub, "vanish", 3).await;
-        assert!(matches!(vanished, Outcome::Failed(Failure::Unknown { .. })));
+        assert!(matches!(vanished, DeliveryOutcome::Failed(Failure::Unknown { .. })));
         assert_eq!(stub.accepted().len(), 1);
     }
 }

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lease::{Guard, Holder, Lease, LeaseLost, Term};
+use crate::lease::{Holder, Lease, LeaseDuration, LeaseLost, LeaseProof};
 use crate::mail::MailId;
-use crate::record::{Refused, WrongState};
-use crate::retry::{Jitter, Retry};
+use crate::record::{InvalidTransition, TransitionError};
+use crate::retry::{Jitter, RetryPolicy};
 use crate::time::Timestamp;
 
 /// The name of a workspace, under which its agents claim Mails.
@@ -31,7 +31,7 @@ pub struct Workspace(String);
 /// The text can't name a workspace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("workspace: {0}")]
-pub struct BadWorkspace(&'static str);
+pub struct InvalidWorkspace(&'static str);
 
 /// One workspace's hold on one Mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Claim {
     /// Whose.
     pub workspace: Workspace,
     /// Where it stands.
-    pub claiming: Claiming,
+    pub claiming: ClaimStatus,
     /// Counts every change.
     pub revision: i64,
     /// Why it last failed.
@@ -52,7 +52,7 @@ pub struct Claim {
 
 /// Where a Mail's file belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum MailLocation {
     /// Somebody may still want it.
     Inbound,
     /// Dealt with; kept for a while.
@@ -62,7 +62,7 @@ pub enum Place {
     /// Of a stranger whom nobody has let in: no file, and nobody may claim it.
     Held,
     /// Kept long enough: no file any more.
-    Gone,
+    Removed,
 }
 
 /// Where a claim stands, without the details.
@@ -80,7 +80,7 @@ pub enum ClaimState {
 
 /// A [`ClaimState`] with what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum ClaimStateData {
     /// NEW.
     New {
         /// Not to be claimed before this.
@@ -99,19 +99,19 @@ pub enum Hold {
 
 /// A claim's place in the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claiming {
+pub struct ClaimStatus {
     /// The state, with what only it has.
-    pub state: Hold,
+    pub state: ClaimStateData,
     /// How often it was claimed.
     pub attempts: u32,
     /// Which claim is the current one.
     pub epoch: u64,
 }
 
-impl Claiming {
+impl ClaimStatus {
     /// A claim as it starts out.
     pub fn start(now: Timestamp) -> Self {
-        Self { state: Hold::New { due: now }, attempts: 0, epoch: 0 }
+        Self { state: ClaimStateData::New { due: now }, attempts: 0, epoch: 0 }
     }
 
     /// NEW → CLAIMED, once it is due. A lease that has ended is taken back first, and
@@ -124,20 +124,20 @@ impl Claiming {
         self,
         holder: Holder,
         now: Timestamp,
-        term: Term,
-        retry: &Retry,
-    ) -> Result<Self, Refused> {
+        term: LeaseDuration,
+        retry: &RetryPolicy,
+    ) -> Result<Self, TransitionError> {
         match &self.state {
-            Hold::New { due } if *due <= now => {}
-            Hold::New { due } => return Err(Refused::NotDue(*due)),
-            Hold::Claimed(lease) if lease.ended(now) => {
+            ClaimStateData::New { due } if *due <= now => {}
+            ClaimStateData::New { due } => return Err(TransitionError::NotDue(*due)),
+            ClaimStateData::Claimed(lease) if lease.has_expired(now) => {
                 return self.expire(now, retry)?.claim(holder, now, term, retry);
             }
-            Hold::Claimed(lease) => return Err(LeaseLost::Held(lease.clone()).into()),
+            ClaimStateData::Claimed(lease) => return Err(LeaseLost::Held(lease.clone()).into()),
             _ => return Err(self.wrong(ClaimState::Claimed).into()),
         }
         Ok(Self {
-            state: Hold::Claimed(Lease::start(holder, now, term)),
+            state: ClaimStateData::Claimed(Lease::start(holder, now, term)),
             attempts: self.attempts.saturating_add(1),
             epoch: self.epoch + 1,
         })
@@ -148,10 +148,15 @@ impl Claiming {
     /// # Errors
     ///
     /// When the caller does not hold it.
-    pub fn renew(self, guard: &Guard, now: Timestamp, term: Term) -> Result<Self, Refused> {
+    pub fn renew(
+        self,
+        guard: &LeaseProof,
+        now: Timestamp,
+        term: LeaseDuration,
+    ) -> Result<Self, TransitionError> {
         let lease = self.held(guard, ClaimState::Claimed)?;
         let lease = Lease::start(lease.holder.clone(), now, term);
-        Ok(Self { state: Hold::Claimed(lease), ..self })
+        Ok(Self { state: ClaimStateData::Claimed(lease), ..self })
     }
 
     /// CLAIMED → COMPLETED.
@@ -159,9 +164,9 @@ impl Claiming {
     /// # Errors
     ///
     /// When the caller does not hold it.
-    pub fn complete(self, guard: &Guard) -> Result<Self, Refused> {
+    pub fn complete(self, guard: &LeaseProof) -> Result<Self, TransitionError> {
         self.held(guard, ClaimState::Completed)?;
-        Ok(Self { state: Hold::Completed, ..self })
+        Ok(Self { state: ClaimStateData::Completed, ..self })
     }
 
     /// CLAIMED → NEW, due after a wait, or → DEADLETTER.
@@ -171,17 +176,17 @@ impl Claiming {
     /// When the caller does not hold it.
     pub fn fail(
         self,
-        guard: &Guard,
+        guard: &LeaseProof,
         reason: String,
         retryable: bool,
         now: Timestamp,
-        retry: &Retry,
-    ) -> Result<Self, Refused> {
+        retry: &RetryPolicy,
+    ) -> Result<Self, TransitionError> {
         self.held(guard, ClaimState::New)?;
         let wait = retry.wait(self.attempts, Duration::ZERO, None, Jitter::NONE);
         let state = match wait.filter(|_| retryable) {
-            Some(wait) => Hold::New { due: now + wait },
-            None => Hold::Deadletter { reason },
+            Some(wait) => ClaimStateData::New { due: now + wait },
+            None => ClaimStateData::Deadletter { reason },
         };
         Ok(Self { state, ..self })
     }
@@ -192,16 +197,16 @@ impl Claiming {
     /// # Errors
     ///
     /// When nobody holds it, or somebody still may.
-    pub fn expire(self, now: Timestamp, retry: &Retry) -> Result<Self, WrongState> {
-        let Hold::Claimed(lease) = &self.state else {
+    pub fn expire(self, now: Timestamp, retry: &RetryPolicy) -> Result<Self, InvalidTransition> {
+        let ClaimStateData::Claimed(lease) = &self.state else {
             return Err(self.wrong(ClaimState::New));
         };
-        if !lease.ended(now) {
+        if !lease.has_expired(now) {
             return Err(self.wrong(ClaimState::New));
         }
         let state = match retry.wait(self.attempts, Duration::ZERO, None, Jitter::NONE) {
-            Some(_) => Hold::New { due: now },
-            None => Hold::Deadletter {
+            Some(_) => ClaimStateData::New { due: now },
+            None => ClaimStateData::Deadletter {
                 reason: format!(
                     "{} let its claim run out, for the last time",
                     lease.holder.as_str()
@@ -216,10 +221,10 @@ impl Claiming {
     /// # Errors
     ///
     /// From any other state.
-    pub fn revive(self, now: Timestamp) -> Result<Self, WrongState> {
+    pub fn retry(self, now: Timestamp) -> Result<Self, InvalidTransition> {
         match self.state {
-            Hold::Deadletter { .. } => {
-                Ok(Self { state: Hold::New { due: now }, attempts: 0, epoch: self.epoch })
+            ClaimStateData::Deadletter { .. } => {
+                Ok(Self { state: ClaimStateData::New { due: now }, attempts: 0, epoch: self.epoch })
             }
             _ => Err(self.wrong(ClaimState::New)),
         }
@@ -230,9 +235,11 @@ impl Claiming {
     /// # Errors
     ///
     /// From any other state.
-    pub fn lay_to_rest(self) -> Result<Self, WrongState> {
+    pub fn drop_claim(self) -> Result<Self, InvalidTransition> {
         match self.state {
-            Hold::Deadletter { .. } => Ok(Self { state: Hold::Completed, ..self }),
+            ClaimStateData::Deadletter { .. } => {
+                Ok(Self { state: ClaimStateData::Completed, ..self })
+            }
             _ => Err(self.wrong(ClaimState::Completed)),
         }
     }
@@ -241,15 +248,15 @@ impl Claiming {
     /// no attempts, but it was claimed before.
     pub const fn is_open(&self) -> bool {
         match self.state {
-            Hold::New { .. } => self.epoch > 0,
-            Hold::Claimed(_) => true,
-            Hold::Completed | Hold::Deadletter { .. } => false,
+            ClaimStateData::New { .. } => self.epoch > 0,
+            ClaimStateData::Claimed(_) => true,
+            ClaimStateData::Completed | ClaimStateData::Deadletter { .. } => false,
         }
     }
 
-    fn held(&self, guard: &Guard, to: ClaimState) -> Result<&Lease, Refused> {
+    fn held(&self, guard: &LeaseProof, to: ClaimState) -> Result<&Lease, TransitionError> {
         match &self.state {
-            Hold::Claimed(lease) => {
+            ClaimStateData::Claimed(lease) => {
                 lease.check(self.epoch, guard)?;
                 Ok(lease)
             }
@@ -260,19 +267,21 @@ impl Claiming {
         }
     }
 
-    fn wrong(&self, to: ClaimState) -> WrongState {
-        WrongState { from: self.state.name().as_str(), to: to.as_str() }
+    fn wrong(&self, to: ClaimState) -> InvalidTransition {
+        InvalidTransition { from: self.state.name().as_str(), to: to.as_str() }
     }
 }
 
 /// Where a Mail's file belongs once one of its claims has ended; `None` while
 /// another one is open.
-pub fn resting_place<'a>(claims: impl IntoIterator<Item = &'a Claiming>) -> Option<Place> {
-    let mut place = Place::Archive;
+pub fn location_after_claims<'a>(
+    claims: impl IntoIterator<Item = &'a ClaimStatus>,
+) -> Option<MailLocation> {
+    let mut place = MailLocation::Archive;
     for claim in claims {
         match claim.state {
             _ if claim.is_open() => return None,
-            Hold::Deadletter { .. } => place = Place::Deadletter,
+            ClaimStateData::Deadletter { .. } => place = MailLocation::Deadletter,
             _ => {}
         }
     }
@@ -290,16 +299,16 @@ impl Workspace {
     /// # Errors
     ///
     /// When it is empty, longer than 256 bytes, or has control characters.
-    pub fn new(name: impl Into<String>) -> Result<Self, BadWorkspace> {
+    pub fn new(name: impl Into<String>) -> Result<Self, InvalidWorkspace> {
         let name = name.into();
         if name.trim().is_empty() {
-            return Err(BadWorkspace("empty"));
+            return Err(InvalidWorkspace("empty"));
         }
         if name.len() > 256 {
-            return Err(BadWorkspace("longer than 256 bytes"));
+            return Err(InvalidWorkspace("longer than 256 bytes"));
         }
         if name.chars().any(char::is_control) {
-            return Err(BadWorkspace("has control characters"));
+            return Err(InvalidWorkspace("has control characters"));
         }
         Ok(Self(name))
     }
@@ -311,9 +320,9 @@ impl Workspace {
 }
 
 impl TryFrom<String> for Workspace {
-    type Error = BadWorkspace;
+    type Error = InvalidWorkspace;
 
-    fn try_from(name: String) -> Result<Self, BadWorkspace> {
+    fn try_from(name: String) -> Result<Self, InvalidWorkspace> {
         Self::new(name)
     }
 }
@@ -324,10 +333,10 @@ impl From<Workspace> for String {
     }
 }
 
-impl Place {
+impl MailLocation {
     /// All of them.
     pub const ALL: [Self; 5] =
-        [Self::Inbound, Self::Archive, Self::Deadletter, Self::Held, Self::Gone];
+        [Self::Inbound, Self::Archive, Self::Deadletter, Self::Held, Self::Removed];
 
     /// The word the API, the CLI and the store use.
     pub const fn as_str(self) -> &'static str {
@@ -336,7 +345,7 @@ impl Place {
             Self::Archive => "archive",
             Self::Deadletter => "deadletter",
             Self::Held => "held",
-            Self::Gone => "gone",
+            Self::Removed => "gone",
         }
     }
 
@@ -351,12 +360,12 @@ impl Place {
             Self::Inbound => Some("inbound"),
             Self::Archive => Some("archive"),
             Self::Deadletter => Some(".deadletter"),
-            Self::Held | Self::Gone => None,
+            Self::Held | Self::Removed => None,
         }
     }
 }
 
-impl Hold {
+impl ClaimStateData {
     /// The state without the details.
     pub const fn name(&self) -> ClaimState {
         match self {
@@ -396,68 +405,86 @@ mod tests {
         Timestamp::from_ms(secs * 1000)
     }
 
-    fn by(name: &str) -> Guard {
-        Guard { epoch: None, holder: Holder::new(name).unwrap() }
+    fn by(name: &str) -> LeaseProof {
+        LeaseProof { epoch: None, holder: Holder::new(name).unwrap() }
     }
 
-    fn claim(claiming: Claiming, name: &str, now: i64) -> Result<Claiming, Refused> {
-        claiming.claim(Holder::new(name).unwrap(), at(now), Term::DEFAULT, &Retry::CLAIM)
+    fn claim(claiming: ClaimStatus, name: &str, now: i64) -> Result<ClaimStatus, TransitionError> {
+        claiming.claim(
+            Holder::new(name).unwrap(),
+            at(now),
+            LeaseDuration::DEFAULT,
+            &RetryPolicy::CLAIM,
+        )
     }
 
-    fn standing(state: ClaimState) -> Claiming {
-        let lease = Lease::start(Holder::new("ann").unwrap(), at(0), Term::DEFAULT);
+    fn standing(state: ClaimState) -> ClaimStatus {
+        let lease = Lease::start(Holder::new("ann").unwrap(), at(0), LeaseDuration::DEFAULT);
         let state = match state {
-            ClaimState::New => Hold::New { due: at(0) },
-            ClaimState::Claimed => Hold::Claimed(lease),
-            ClaimState::Completed => Hold::Completed,
-            ClaimState::Deadletter => Hold::Deadletter { reason: "gave up".into() },
+            ClaimState::New => ClaimStateData::New { due: at(0) },
+            ClaimState::Claimed => ClaimStateData::Claimed(lease),
+            ClaimState::Completed => ClaimStateData::Completed,
+            ClaimState::Deadletter => ClaimStateData::Deadletter { reason: "gave up".into() },
         };
-        Claiming { state, attempts: 1, epoch: 1 }
+        ClaimStatus { state, attempts: 1, epoch: 1 }
     }
 
     /// Every step from every state. A new state or step does not pass unnoticed.
     #[test]
     fn every_step_from_every_state() {
-        let end = |claiming: Claiming| claiming.state.name().as_str();
-        let mut table = crate::documented::Table::new("claiming");
+        let end = |claiming: ClaimStatus| claiming.state.name().as_str();
+        let mut table = crate::state_tables::StateTable::new("claiming");
         for state in ClaimState::ALL {
             let from = state.as_str();
             let now = || standing(state);
-            let last = || Claiming { attempts: 4, ..standing(state) };
-            let fail = |claiming: Claiming, retryable| {
-                claiming.fail(&by("ann"), "no".into(), retryable, at(1), &Retry::CLAIM)
+            let last = || ClaimStatus { attempts: 4, ..standing(state) };
+            let fail = |claiming: ClaimStatus, retryable| {
+                claiming.fail(&by("ann"), "no".into(), retryable, at(1), &RetryPolicy::CLAIM)
             };
             table.row(from, "claim", claim(now(), "bob", 1).map(end));
             table.row(from, "claim, lease ended", claim(now(), "bob", 301).map(end));
             table.row(from, "claim, last lease ended", claim(last(), "bob", 301).map(end));
-            table.row(from, "renew", now().renew(&by("ann"), at(1), Term::DEFAULT).map(end));
+            table.row(
+                from,
+                "renew",
+                now().renew(&by("ann"), at(1), LeaseDuration::DEFAULT).map(end),
+            );
             table.row(from, "complete", now().complete(&by("ann")).map(end));
             table.row(from, "fail, retryable", fail(now(), true).map(end));
             table.row(from, "fail, 4th time", fail(last(), true).map(end));
             table.row(from, "fail, for good", fail(now(), false).map(end));
-            table.row(from, "expire", now().expire(at(301), &Retry::CLAIM).map(end));
-            table.row(from, "expire, 4th time", last().expire(at(301), &Retry::CLAIM).map(end));
-            table.row(from, "revive", now().revive(at(1)).map(end));
-            table.row(from, "lay to rest", now().lay_to_rest().map(end));
+            table.row(from, "expire", now().expire(at(301), &RetryPolicy::CLAIM).map(end));
+            table.row(
+                from,
+                "expire, 4th time",
+                last().expire(at(301), &RetryPolicy::CLAIM).map(end),
+            );
+            table.row(from, "revive", now().retry(at(1)).map(end));
+            table.row(from, "lay to rest", now().drop_claim().map(end));
         }
         table.check();
     }
 
     #[test]
     fn three_retries_wait_one_two_and_four_seconds_and_the_fourth_failure_is_dead() {
-        let mut claiming = Claiming::start(at(0));
+        let mut claiming = ClaimStatus::start(at(0));
         let mut now = at(0);
         let mut waits = Vec::new();
-        while let Hold::New { due } = claiming.state {
+        while let ClaimStateData::New { due } = claiming.state {
             waits.push(due.since(now).as_secs());
             now = due;
-            let claimed =
-                claiming.claim(Holder::anonymous(), now, Term::DEFAULT, &Retry::CLAIM).unwrap();
-            let early =
-                claimed.clone().claim(Holder::anonymous(), now, Term::DEFAULT, &Retry::CLAIM);
+            let claimed = claiming
+                .claim(Holder::anonymous(), now, LeaseDuration::DEFAULT, &RetryPolicy::CLAIM)
+                .unwrap();
+            let early = claimed.clone().claim(
+                Holder::anonymous(),
+                now,
+                LeaseDuration::DEFAULT,
+                &RetryPolicy::CLAIM,
+            );
             assert!(early.is_err(), "held");
-            let guard = Guard { epoch: Some(claimed.epoch), holder: Holder::anonymous() };
-            claiming = claimed.fail(&guard, "no".into(), true, now, &Retry::CLAIM).unwrap();
+            let guard = LeaseProof { epoch: Some(claimed.epoch), holder: Holder::anonymous() };
+            claiming = claimed.fail(&guard, "no".into(), true, now, &RetryPolicy::CLAIM).unwrap();
         }
         assert_eq!(waits, [0, 1, 2, 4]);
         assert_eq!(claiming.state.name(), ClaimState::Deadletter);
@@ -465,27 +492,28 @@ mod tests {
 
     #[test]
     fn a_mail_that_kills_its_workers_ends_in_the_dead_letters() {
-        let mut claiming = Claiming::start(at(0));
+        let mut claiming = ClaimStatus::start(at(0));
         for round in 1..=4 {
             claiming = claim(claiming, "ann", round * 1000).unwrap();
-            claiming = claiming.expire(at(round * 1000 + 300), &Retry::CLAIM).unwrap();
+            claiming = claiming.expire(at(round * 1000 + 300), &RetryPolicy::CLAIM).unwrap();
         }
         assert_eq!(claiming.state.name(), ClaimState::Deadletter);
     }
 
     #[test]
     fn nobody_completes_with_a_lost_lease() {
-        let first = claim(Claiming::start(at(0)), "ann", 0).unwrap();
+        let first = claim(ClaimStatus::start(at(0)), "ann", 0).unwrap();
         let second = claim(first, "bob", 301).unwrap();
-        let late = Guard { epoch: Some(1), holder: Holder::new("ann").unwrap() };
-        assert!(matches!(second.clone().complete(&late), Err(Refused::LeaseLost(_))));
+        let late = LeaseProof { epoch: Some(1), holder: Holder::new("ann").unwrap() };
+        assert!(matches!(second.clone().complete(&late), Err(TransitionError::LeaseLost(_))));
         assert!(second.complete(&by("bob")).is_ok());
     }
 
     #[test]
     fn not_before_its_time() {
-        let waiting = Claiming { state: Hold::New { due: at(4) }, attempts: 3, epoch: 3 };
-        assert_eq!(claim(waiting.clone(), "ann", 3), Err(Refused::NotDue(at(4))));
+        let waiting =
+            ClaimStatus { state: ClaimStateData::New { due: at(4) }, attempts: 3, epoch: 3 };
+        assert_eq!(claim(waiting.clone(), "ann", 3), Err(TransitionError::NotDue(at(4))));
         assert!(claim(waiting, "ann", 4).is_ok());
     }
 
@@ -493,7 +521,7 @@ mod tests {
     fn a_file_rests_when_nobody_is_at_it_any_more() {
         let place = |states: &[ClaimState]| {
             let claims: Vec<_> = states.iter().map(|state| standing(*state)).collect();
-            resting_place(&claims).map(Place::as_str)
+            location_after_claims(&claims).map(MailLocation::as_str)
         };
         use ClaimState::{Claimed, Completed, Deadletter, New};
         assert_eq!(place(&[Completed]), Some("archive"));
@@ -501,11 +529,18 @@ mod tests {
         assert_eq!(place(&[Completed, New]), None, "it is to be tried again");
         assert_eq!(place(&[Completed, Deadletter]), Some("deadletter"));
         assert_eq!(place(&[Deadletter, Claimed]), None);
-        let untouched = Claiming::start(at(0));
-        assert_eq!(resting_place([&untouched, &standing(Completed)]), Some(Place::Archive));
-        let revived = standing(Deadletter).revive(at(1)).unwrap();
-        assert_eq!(resting_place([&revived, &standing(Completed)]), None, "it is to be done again");
-        let rested = standing(Deadletter).lay_to_rest().unwrap();
-        assert_eq!(resting_place([&rested]), Some(Place::Archive));
+        let untouched = ClaimStatus::start(at(0));
+        assert_eq!(
+            location_after_claims([&untouched, &standing(Completed)]),
+            Some(MailLocation::Archive)
+        );
+        let revived = standing(Deadletter).retry(at(1)).unwrap();
+        assert_eq!(
+            location_after_claims([&revived, &standing(Completed)]),
+            None,
+            "it is to be done again"
+        );
+        let rested = standing(Deadletter).drop_claim().unwrap();
+        assert_eq!(location_after_claims([&rested]), Some(MailLocation::Archive));
     }
 }

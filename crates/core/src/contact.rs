@@ -14,7 +14,7 @@ use crate::object::MsgObject;
 /// How well we know somebody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum ContactLevel {
     /// Nothing of theirs is delivered.
     Block,
     /// Known by name only; the tunnel's rule for strangers applies.
@@ -46,7 +46,7 @@ pub struct Contact {
     /// What people call them; the first is shown.
     pub names: Vec<String>,
     /// How well we know them.
-    pub level: Level,
+    pub level: ContactLevel,
     /// Whether they read their mail here, from an INBOX of ours.
     pub here: bool,
     /// How to reach them elsewhere.
@@ -56,7 +56,7 @@ pub struct Contact {
 /// What a tunnel does with messages of people we do not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Strangers {
+pub enum StrangerPolicy {
     /// Like everybody's.
     #[default]
     Accept,
@@ -68,13 +68,13 @@ pub enum Strangers {
 
 /// One configured connection to an outside network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tunnel {
+pub struct TunnelInfo {
     /// Its name.
     pub id: TunnelId,
     /// The network behind it.
     pub provider: String,
     /// What it does with strangers.
-    pub strangers: Strangers,
+    pub strangers: StrangerPolicy,
     /// Whether the provider recognises a second copy by its idempotency key.
     pub idempotent: bool,
 }
@@ -83,7 +83,7 @@ pub struct Tunnel {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Party {
     /// How well we know them; `None` when they are no contact.
-    pub level: Option<Level>,
+    pub level: Option<ContactLevel>,
     /// Whether they read their mail here, by decision.
     pub here: bool,
     /// Whether this is a group, and then who gets what is said in it.
@@ -100,7 +100,7 @@ pub struct AddressBook {
     /// What we know of each DID that the message names.
     pub parties: BTreeMap<Did, Party>,
     /// The tunnels that they are reached through.
-    pub tunnels: BTreeMap<TunnelId, Tunnel>,
+    pub tunnels: BTreeMap<TunnelId, TunnelInfo>,
     /// Who has blocked the author.
     pub blocked_by: BTreeSet<Did>,
 }
@@ -108,7 +108,7 @@ pub struct AddressBook {
 /// How it was decided that a target is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum DeliveryMode {
     /// The target is a shadow DID and says so itself.
     Address,
     /// By a binding of the target's contact.
@@ -117,7 +117,7 @@ pub enum Mode {
 
 /// How one target is reached, as it was decided at the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct DeliveryPlan {
     /// The tunnel that delivers it.
     pub tunnel_did: Did,
     /// The account there.
@@ -127,23 +127,23 @@ pub struct Plan {
     /// Whom it is for.
     pub target_did: Did,
     /// Why this way.
-    pub mode: Mode,
+    pub mode: DeliveryMode,
     /// The priority of the binding that was chosen; 0 for an address.
     pub priority: i32,
 }
 
 /// Where a message goes that leaves its author's hands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plans {
+pub struct DeliveryPlans {
     /// To targets elsewhere.
-    pub away: Vec<Plan>,
+    pub remote: Vec<DeliveryPlan>,
     /// To targets that live here.
-    pub here: Vec<Did>,
+    pub local: Vec<Did>,
 }
 
 /// A target that can't be reached, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unresolved {
+pub struct UnresolvedTarget {
     /// The target.
     pub target: Did,
     /// What is missing.
@@ -153,9 +153,9 @@ pub struct Unresolved {
 /// Some targets can't be reached, so nothing is sent to any.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no way to reach {}", list(.0))]
-pub struct Unresolvable(pub Vec<Unresolved>);
+pub struct UnresolvableTargets(pub Vec<UnresolvedTarget>);
 
-fn list(targets: &[Unresolved]) -> String {
+fn list(targets: &[UnresolvedTarget]) -> String {
     let each: Vec<_> = targets.iter().map(|t| format!("{} ({})", t.target, t.why)).collect();
     each.join(", ")
 }
@@ -168,7 +168,7 @@ impl AddressBook {
 
     /// Whether nothing of `sender` is to be delivered to anybody.
     pub fn blocks(&self, sender: &Did) -> bool {
-        self.party(sender).is_some_and(|party| party.level == Some(Level::Block))
+        self.party(sender).is_some_and(|party| party.level == Some(ContactLevel::Block))
     }
 
     /// Whether nothing of `sender` is to be delivered to `target`: because we
@@ -180,7 +180,8 @@ impl AddressBook {
     /// Whether we do not really know `sender`.
     pub fn is_stranger(&self, sender: &Did) -> bool {
         !self.party(sender).is_some_and(|party| {
-            party.here || matches!(party.level, Some(Level::Temporary | Level::Friend))
+            party.here
+                || matches!(party.level, Some(ContactLevel::Temporary | ContactLevel::Friend))
         })
     }
 }
@@ -189,37 +190,40 @@ impl AddressBook {
 ///
 /// # Errors
 ///
-/// [`Unresolvable`], with every target that can't be, when there is one.
-pub fn plan_delivery(msg: &MsgObject, book: &AddressBook) -> Result<Plans, Unresolvable> {
-    let mut plans = Plans::default();
+/// [`UnresolvableTargets`], with every target that can't be, when there is one.
+pub fn plan_delivery(
+    msg: &MsgObject,
+    book: &AddressBook,
+) -> Result<DeliveryPlans, UnresolvableTargets> {
+    let mut plans = DeliveryPlans::default();
     let mut unresolved = Vec::new();
     let mut seen = BTreeSet::new();
     for target in msg.to.iter().filter(|target| seen.insert(*target)) {
         match reach(target, book) {
-            Ok(Way::Away(plan)) => plans.away.push(plan),
-            Ok(Way::Here) => plans.here.push(target.clone()),
-            Err(why) => unresolved.push(Unresolved { target: target.clone(), why }),
+            Ok(TargetRoute::Away(plan)) => plans.remote.push(plan),
+            Ok(TargetRoute::Here) => plans.local.push(target.clone()),
+            Err(why) => unresolved.push(UnresolvedTarget { target: target.clone(), why }),
         }
     }
-    if unresolved.is_empty() { Ok(plans) } else { Err(Unresolvable(unresolved)) }
+    if unresolved.is_empty() { Ok(plans) } else { Err(UnresolvableTargets(unresolved)) }
 }
 
-enum Way {
-    Away(Plan),
+enum TargetRoute {
+    Away(DeliveryPlan),
     Here,
 }
 
-fn reach(target: &Did, book: &AddressBook) -> Result<Way, String> {
+fn reach(target: &Did, book: &AddressBook) -> Result<TargetRoute, String> {
     if let Some(Endpoint { account, kind, tunnel }) = target.endpoint() {
         if !book.tunnels.contains_key(&tunnel) {
             return Err(format!("there is no tunnel {tunnel}"));
         }
-        return Ok(Way::Away(Plan {
+        return Ok(TargetRoute::Away(DeliveryPlan {
             tunnel_did: tunnel.did(),
             address: account,
             kind,
             target_did: target.clone(),
-            mode: Mode::Address,
+            mode: DeliveryMode::Address,
             priority: 0,
         }));
     }
@@ -230,28 +234,28 @@ fn reach(target: &Did, book: &AddressBook) -> Result<Way, String> {
         return Err("unknown; add it as a contact and bind it".to_owned());
     };
     if party.here || party.subscribers.is_some() {
-        return Ok(Way::Here);
+        return Ok(TargetRoute::Here);
     }
     let usable = party.bindings.iter().filter(|b| book.tunnels.contains_key(&b.tunnel));
     // The first of equals, so that the choice does not depend on luck.
     let best = usable.min_by_key(|b| (std::cmp::Reverse(b.priority), &b.tunnel, &b.address));
     match best {
-        Some(binding) => Ok(Way::Away(Plan {
+        Some(binding) => Ok(TargetRoute::Away(DeliveryPlan {
             tunnel_did: binding.tunnel.did(),
             address: binding.address.clone(),
             kind: binding.kind,
             target_did: target.clone(),
-            mode: Mode::Binding,
+            mode: DeliveryMode::Binding,
             priority: binding.priority,
         })),
         // Somebody who was never bound but gets mail here can only be meant here.
-        None if party.bindings.is_empty() && party.has_box => Ok(Way::Here),
+        None if party.bindings.is_empty() && party.has_box => Ok(TargetRoute::Here),
         None if party.bindings.is_empty() => Err("it has no binding".to_owned()),
         None => Err("none of its bindings names a tunnel that is here".to_owned()),
     }
 }
 
-impl Level {
+impl ContactLevel {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Block, Self::Stranger, Self::Temporary, Self::Friend];
 
@@ -271,7 +275,7 @@ impl Level {
     }
 }
 
-impl Strangers {
+impl StrangerPolicy {
     /// The word the API, the CLI and the store use.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -297,8 +301,8 @@ pub(crate) mod tests {
         text.parse().unwrap()
     }
 
-    pub(crate) fn tunnel(id: &str, strangers: Strangers) -> Tunnel {
-        Tunnel { id: id.parse().unwrap(), provider: "stub".into(), strangers, idempotent: true }
+    pub(crate) fn tunnel(id: &str, strangers: StrangerPolicy) -> TunnelInfo {
+        TunnelInfo { id: id.parse().unwrap(), provider: "stub".into(), strangers, idempotent: true }
     }
 
     fn binding(tunnel: &str, address: &str, priority: i32) -> Binding {
@@ -307,7 +311,8 @@ pub(crate) mod tests {
     }
 
     fn book() -> AddressBook {
-        let bound = |bindings| Party { level: Some(Level::Friend), bindings, ..Party::default() };
+        let bound =
+            |bindings| Party { level: Some(ContactLevel::Friend), bindings, ..Party::default() };
         let here = Party { here: true, ..Party::default() };
         let group = Party { subscribers: Some(vec![]), ..Party::default() };
         let two = vec![binding("slack", "U1", 1), binding("lark-main", "ou_1", 5)];
@@ -322,22 +327,22 @@ pub(crate) mod tests {
                 (did("did:web:team"), group),
             ]),
             tunnels: ["slack", "lark-main"]
-                .map(|id| (id.parse().unwrap(), tunnel(id, Strangers::Accept)))
+                .map(|id| (id.parse().unwrap(), tunnel(id, StrangerPolicy::Accept)))
                 .into(),
             blocked_by: BTreeSet::new(),
         }
     }
 
-    fn plan(to: &[&str]) -> Result<Plans, Unresolvable> {
+    fn plan(to: &[&str]) -> Result<DeliveryPlans, UnresolvableTargets> {
         let msg = json!({"from": "did:web:a", "to": to, "kind": "chat", "content": {}});
-        plan_delivery(&MsgObject::seal(msg).unwrap(), &book())
+        plan_delivery(&MsgObject::from_json(msg).unwrap(), &book())
     }
 
     fn way(to: &str) -> String {
         match plan(&[to]) {
-            Ok(plans) => match &plans.away[..] {
+            Ok(plans) => match &plans.remote[..] {
                 [plan] => format!("{} {} {:?}", plan.tunnel_did, plan.address, plan.mode),
-                _ => format!("here {}", plans.here[0]),
+                _ => format!("here {}", plans.local[0]),
             },
             Err(error) => error.0[0].why.clone(),
         }
@@ -371,6 +376,6 @@ pub(crate) mod tests {
     #[test]
     fn a_target_named_twice_is_reached_once() {
         let plans = plan(&["did:web:two", "did:web:two", "did:web:me", "did:web:me"]).unwrap();
-        assert_eq!((plans.away.len(), plans.here.len()), (1, 1));
+        assert_eq!((plans.remote.len(), plans.local.len()), (1, 1));
     }
 }

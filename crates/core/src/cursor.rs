@@ -11,7 +11,7 @@ use crate::object::unhex;
 /// The cursor does not belong to this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the cursor is not of this list; take the one that came with its last page")]
-pub struct BadCursor;
+pub struct InvalidCursor;
 
 /// Writes the cursor that follows entry `seq` of the list `scope`.
 pub fn write(scope: &str, seq: i64) -> String {
@@ -22,12 +22,12 @@ pub fn write(scope: &str, seq: i64) -> String {
 ///
 /// # Errors
 ///
-/// [`BadCursor`], when it was not written for `scope`.
-pub fn read(scope: &str, cursor: &str) -> Result<i64, BadCursor> {
-    let (seq, shown) = cursor.split_at_checked(16).ok_or(BadCursor)?;
-    let seq = i64::from_be_bytes(unhex(seq).ok_or(BadCursor)?);
-    let shown: [u8; 4] = unhex(shown).ok_or(BadCursor)?;
-    if shown == check(scope, seq) { Ok(seq) } else { Err(BadCursor) }
+/// [`InvalidCursor`], when it was not written for `scope`.
+pub fn read(scope: &str, cursor: &str) -> Result<i64, InvalidCursor> {
+    let (seq, shown) = cursor.split_at_checked(16).ok_or(InvalidCursor)?;
+    let seq = i64::from_be_bytes(unhex(seq).ok_or(InvalidCursor)?);
+    let shown: [u8; 4] = unhex(shown).ok_or(InvalidCursor)?;
+    if shown == check(scope, seq) { Ok(seq) } else { Err(InvalidCursor) }
 }
 
 fn check(scope: &str, seq: i64) -> [u8; 4] {
@@ -52,13 +52,13 @@ mod tests {
             let cursor = write(&scope, seq);
             prop_assert_eq!(read(&scope, &cursor), Ok(seq));
             if other != scope {
-                prop_assert_eq!(read(&other, &cursor), Err(BadCursor));
+                prop_assert_eq!(read(&other, &cursor), Err(InvalidCursor));
             }
         }
 
         #[test]
         fn nothing_else_is_a_cursor(text in "\\PC{0,40}|[0-9a-f]{24}") {
-            prop_assert_eq!(read("a list", &text), Err(BadCursor));
+            prop_assert_eq!(read("a list", &text), Err(InvalidCursor));
         }
     }
 }

@@ -25,12 +25,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::contact::Plan;
+use crate::contact::DeliveryPlan;
 use crate::did::Did;
-use crate::lease::{Guard, Holder, Lease, Term};
+use crate::lease::{Holder, Lease, LeaseDuration, LeaseProof};
 use crate::object::ObjId;
-use crate::record::{RecordId, Refused, WrongState};
-use crate::retry::{Failure, Jitter, Retry};
+use crate::record::{InvalidTransition, RecordId, TransitionError};
+use crate::retry::{Failure, Jitter, RetryPolicy};
 use crate::time::Timestamp;
 
 /// Where a delivery stands, without the details.
@@ -58,7 +58,7 @@ pub enum SendState {
 
 /// A [`SendState`] with what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum SendStateData {
     /// WAIT.
     Wait {
         /// Not before this.
@@ -98,9 +98,9 @@ pub enum Progress {
 
 /// A delivery's place in the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sending {
+pub struct SendStatus {
     /// The state, with what only it has.
-    pub state: Progress,
+    pub state: SendStateData,
     /// How often it was tried since it was last put in the queue by a person.
     pub attempts: u32,
     /// Which try is the current one.
@@ -111,7 +111,7 @@ pub struct Sending {
 
 /// What came of one try.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum DeliveryOutcome {
     /// The provider took it.
     Accepted {
         /// The provider's own id of the message, where it gave one.
@@ -123,15 +123,15 @@ pub enum Outcome {
 
 /// How a tunnel's deliveries are retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manner {
+pub struct TunnelCapabilities {
     /// Whether the provider recognises a second copy by its idempotency key.
     pub idempotent: bool,
 }
 
-impl Sending {
+impl SendStatus {
     /// A delivery as it starts out.
     pub fn start(due: Timestamp) -> Self {
-        Self { state: Progress::Wait { due }, attempts: 0, epoch: 0, first_try: None }
+        Self { state: SendStateData::Wait { due }, attempts: 0, epoch: 0, first_try: None }
     }
 
     /// WAIT or FAILED → SENDING, once it is due.
@@ -139,16 +139,23 @@ impl Sending {
     /// # Errors
     ///
     /// From any other state, or before its time.
-    pub fn take(self, holder: Holder, now: Timestamp, term: Term) -> Result<Self, WrongState> {
+    pub fn lease(
+        self,
+        holder: Holder,
+        now: Timestamp,
+        term: LeaseDuration,
+    ) -> Result<Self, InvalidTransition> {
         match self.state {
-            Progress::Wait { due } | Progress::Failed { due, .. } if due <= now => Ok(Self {
-                state: Progress::Sending(Lease::start(holder, now, term)),
-                // Counted before the try: a message that kills whoever tries it
-                // must still run out of tries.
-                attempts: self.attempts.saturating_add(1),
-                epoch: self.epoch + 1,
-                first_try: self.first_try.or(Some(now)),
-            }),
+            SendStateData::Wait { due } | SendStateData::Failed { due, .. } if due <= now => {
+                Ok(Self {
+                    state: SendStateData::Sending(Lease::start(holder, now, term)),
+                    // Counted before the try: a message that kills whoever tries it
+                    // must still run out of tries.
+                    attempts: self.attempts.saturating_add(1),
+                    epoch: self.epoch + 1,
+                    first_try: self.first_try.or(Some(now)),
+                })
+            }
             _ => Err(self.wrong(SendState::Sending)),
         }
     }
@@ -161,40 +168,42 @@ impl Sending {
     /// # Errors
     ///
     /// [`Refused`], when nothing is being tried or the caller lost his lease.
-    pub fn settle(
+    pub fn report(
         self,
-        outcome: Outcome,
-        guard: &Guard,
+        outcome: DeliveryOutcome,
+        guard: &LeaseProof,
         now: Timestamp,
-        retry: &Retry,
-        manner: Manner,
+        retry: &RetryPolicy,
+        manner: TunnelCapabilities,
         jitter: Jitter,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, TransitionError> {
         match (&self.state, outcome) {
-            (Progress::Sending(lease), outcome) => {
+            (SendStateData::Sending(lease), outcome) => {
                 lease.check(self.epoch, guard)?;
                 let state = match outcome {
-                    Outcome::Accepted { external_msg_id } => Progress::Sent { external_msg_id },
-                    Outcome::Failed(why) => self.after(why, now, retry, manner, jitter),
+                    DeliveryOutcome::Accepted { external_msg_id } => {
+                        SendStateData::Sent { external_msg_id }
+                    }
+                    DeliveryOutcome::Failed(why) => self.after(why, now, retry, manner, jitter),
                 };
                 Ok(Self { state, ..self })
             }
-            (Progress::Sent { .. }, Outcome::Accepted { .. }) => {
+            (SendStateData::Sent { .. }, DeliveryOutcome::Accepted { .. }) => {
                 guard.check_free(self.epoch)?;
                 Ok(self)
             }
             // Only he who tried can resolve the doubt, and he has the epoch.
-            (Progress::Uncertain { .. }, Outcome::Accepted { external_msg_id })
+            (SendStateData::Uncertain { .. }, DeliveryOutcome::Accepted { external_msg_id })
                 if guard.epoch.is_some() =>
             {
                 guard.check_free(self.epoch)?;
-                Ok(Self { state: Progress::Sent { external_msg_id }, ..self })
+                Ok(Self { state: SendStateData::Sent { external_msg_id }, ..self })
             }
-            (_, Outcome::Accepted { .. }) => {
+            (_, DeliveryOutcome::Accepted { .. }) => {
                 guard.check_free(self.epoch)?;
                 Err(self.wrong(SendState::Sent).into())
             }
-            (_, Outcome::Failed(_)) => {
+            (_, DeliveryOutcome::Failed(_)) => {
                 guard.check_free(self.epoch)?;
                 Err(self.wrong(SendState::Failed).into())
             }
@@ -210,12 +219,12 @@ impl Sending {
     pub fn expire(
         self,
         now: Timestamp,
-        retry: &Retry,
-        manner: Manner,
+        retry: &RetryPolicy,
+        manner: TunnelCapabilities,
         jitter: Jitter,
-    ) -> Result<Self, WrongState> {
+    ) -> Result<Self, InvalidTransition> {
         match &self.state {
-            Progress::Sending(lease) if lease.ended(now) => {
+            SendStateData::Sending(lease) if lease.has_expired(now) => {
                 let detail =
                     format!("{} did not report before its lease ended", lease.holder.as_str());
                 let state = self.after(Failure::Unknown { detail }, now, retry, manner, jitter);
@@ -232,11 +241,16 @@ impl Sending {
     /// # Errors
     ///
     /// [`Refused`], when the drawing has no such arrow or somebody else holds it.
-    pub fn mark(self, to: SendState, guard: &Guard, now: Timestamp) -> Result<Self, Refused> {
-        use Progress::{Dead, Failed, Held, Uncertain, Wait};
+    pub fn mark(
+        self,
+        to: SendState,
+        guard: &LeaseProof,
+        now: Timestamp,
+    ) -> Result<Self, TransitionError> {
         use SendState as To;
+        use SendStateData::{Dead, Failed, Held, Uncertain, Wait};
         match &self.state {
-            Progress::Sending(lease) => lease.check(self.epoch, guard)?,
+            SendStateData::Sending(lease) => lease.check(self.epoch, guard)?,
             _ => guard.check_free(self.epoch)?,
         }
         let state = match (&self.state, to) {
@@ -246,10 +260,10 @@ impl Sending {
                 return Ok(Self { state, attempts: 0, first_try: None, ..self });
             }
             (Wait { .. } | Failed { .. }, To::Held) => Held,
-            (Uncertain { .. }, To::Sent) => Progress::Sent { external_msg_id: None },
-            (Progress::Deleted, _) => return Err(self.wrong(to).into()),
-            (_, To::Archived) => Progress::Archived,
-            (_, To::Deleted) => Progress::Deleted,
+            (Uncertain { .. }, To::Sent) => SendStateData::Sent { external_msg_id: None },
+            (SendStateData::Deleted, _) => return Err(self.wrong(to).into()),
+            (_, To::Archived) => SendStateData::Archived,
+            (_, To::Deleted) => SendStateData::Deleted,
             _ => return Err(self.wrong(to).into()),
         };
         Ok(Self { state, ..self })
@@ -260,29 +274,31 @@ impl Sending {
         &self,
         why: Failure,
         now: Timestamp,
-        retry: &Retry,
-        manner: Manner,
+        retry: &RetryPolicy,
+        manner: TunnelCapabilities,
         jitter: Jitter,
-    ) -> Progress {
+    ) -> SendStateData {
         let retry_after = match &why {
-            Failure::Permanent { .. } => return Progress::Dead { why },
-            Failure::Unknown { .. } if !manner.idempotent => return Progress::Uncertain { why },
+            Failure::Permanent { .. } => return SendStateData::Dead { why },
+            Failure::Unknown { .. } if !manner.idempotent => {
+                return SendStateData::Uncertain { why };
+            }
             Failure::Unknown { .. } => None,
             Failure::Temporary { retry_after_ms, .. } => retry_after_ms.map(Duration::from_millis),
         };
         let elapsed = self.first_try.map_or(Duration::ZERO, |first| now.since(first));
         match retry.wait(self.attempts, elapsed, retry_after, jitter) {
-            Some(wait) => Progress::Failed { due: now + wait, why },
-            None => Progress::Dead { why },
+            Some(wait) => SendStateData::Failed { due: now + wait, why },
+            None => SendStateData::Dead { why },
         }
     }
 
-    fn wrong(&self, to: SendState) -> WrongState {
-        WrongState { from: self.state.name().as_str(), to: to.as_str() }
+    fn wrong(&self, to: SendState) -> InvalidTransition {
+        InvalidTransition { from: self.state.name().as_str(), to: to.as_str() }
     }
 }
 
-impl Progress {
+impl SendStateData {
     /// The state without the details.
     pub const fn name(&self) -> SendState {
         match self {
@@ -352,11 +368,11 @@ pub struct Delivery {
     /// The object on its way.
     pub msg_id: ObjId,
     /// How it was decided to send it, as it was then.
-    pub plan: Plan,
+    pub plan: DeliveryPlan,
     /// Who sends it.
     pub author: Did,
     /// Its place in the machine.
-    pub sending: Sending,
+    pub sending: SendStatus,
     /// Counts every change; swaps are guarded by it.
     pub revision: i64,
     /// When we put it there.
@@ -369,68 +385,72 @@ pub struct Delivery {
 mod tests {
     use super::*;
 
-    const ONCE: Manner = Manner { idempotent: false };
-    const KEYED: Manner = Manner { idempotent: true };
+    const ONCE: TunnelCapabilities = TunnelCapabilities { idempotent: false };
+    const KEYED: TunnelCapabilities = TunnelCapabilities { idempotent: true };
 
     fn at(secs: i64) -> Timestamp {
         Timestamp::from_ms(secs * 1000)
     }
 
-    fn ann(epoch: Option<u64>) -> Guard {
-        Guard { epoch, holder: Holder::new("ann").unwrap() }
+    fn ann(epoch: Option<u64>) -> LeaseProof {
+        LeaseProof { epoch, holder: Holder::new("ann").unwrap() }
     }
 
     fn why() -> Failure {
         Failure::Unknown { detail: "line went dead".into() }
     }
 
-    fn busy() -> Outcome {
-        Outcome::Failed(Failure::Temporary { detail: "429".into(), retry_after_ms: None })
+    fn busy() -> DeliveryOutcome {
+        DeliveryOutcome::Failed(Failure::Temporary { detail: "429".into(), retry_after_ms: None })
     }
 
-    fn accepted() -> Outcome {
-        Outcome::Accepted { external_msg_id: Some("om_1".into()) }
+    fn accepted() -> DeliveryOutcome {
+        DeliveryOutcome::Accepted { external_msg_id: Some("om_1".into()) }
     }
 
-    fn standing(state: SendState) -> Sending {
-        let lease = Lease::start(Holder::new("ann").unwrap(), at(0), Term::DEFAULT);
+    fn standing(state: SendState) -> SendStatus {
+        let lease = Lease::start(Holder::new("ann").unwrap(), at(0), LeaseDuration::DEFAULT);
         let state = match state {
-            SendState::Wait => Progress::Wait { due: at(0) },
-            SendState::Sending => Progress::Sending(lease),
-            SendState::Sent => Progress::Sent { external_msg_id: None },
-            SendState::Failed => Progress::Failed { due: at(0), why: why() },
-            SendState::Dead => Progress::Dead { why: why() },
-            SendState::Uncertain => Progress::Uncertain { why: why() },
-            SendState::Held => Progress::Held,
-            SendState::Archived => Progress::Archived,
-            SendState::Deleted => Progress::Deleted,
+            SendState::Wait => SendStateData::Wait { due: at(0) },
+            SendState::Sending => SendStateData::Sending(lease),
+            SendState::Sent => SendStateData::Sent { external_msg_id: None },
+            SendState::Failed => SendStateData::Failed { due: at(0), why: why() },
+            SendState::Dead => SendStateData::Dead { why: why() },
+            SendState::Uncertain => SendStateData::Uncertain { why: why() },
+            SendState::Held => SendStateData::Held,
+            SendState::Archived => SendStateData::Archived,
+            SendState::Deleted => SendStateData::Deleted,
         };
-        Sending { state, attempts: 1, epoch: 1, first_try: Some(at(0)) }
+        SendStatus { state, attempts: 1, epoch: 1, first_try: Some(at(0)) }
     }
 
-    fn settle(sending: Sending, outcome: Outcome, manner: Manner) -> Result<Sending, Refused> {
-        sending.settle(outcome, &ann(Some(1)), at(1), &Retry::DELIVERY, manner, Jitter::NONE)
+    fn settle(
+        sending: SendStatus,
+        outcome: DeliveryOutcome,
+        manner: TunnelCapabilities,
+    ) -> Result<SendStatus, TransitionError> {
+        sending.report(outcome, &ann(Some(1)), at(1), &RetryPolicy::DELIVERY, manner, Jitter::NONE)
     }
 
     /// Every step from every state. A new state or step does not pass unnoticed.
     #[test]
     fn every_step_from_every_state() {
-        let end = |sending: Sending| sending.state.name().as_str();
-        let mut table = crate::documented::Table::new("sending");
+        let end = |sending: SendStatus| sending.state.name().as_str();
+        let mut table = crate::state_tables::StateTable::new("sending");
         for state in SendState::ALL {
             let from = state.as_str();
             let now = || standing(state);
-            let lost = || Outcome::Failed(why());
-            let refused = || Outcome::Failed(Failure::Permanent { detail: "no".into() });
+            let lost = || DeliveryOutcome::Failed(why());
+            let refused = || DeliveryOutcome::Failed(Failure::Permanent { detail: "no".into() });
             let holder = Holder::new("bob").unwrap();
-            table.row(from, "take", now().take(holder, at(1), Term::DEFAULT).map(end));
+            table.row(from, "take", now().lease(holder, at(1), LeaseDuration::DEFAULT).map(end));
             table.row(from, "accepted", settle(now(), accepted(), ONCE).map(end));
             table.row(from, "temporary", settle(now(), busy(), ONCE).map(end));
             table.row(from, "permanent", settle(now(), refused(), ONCE).map(end));
             table.row(from, "unknown", settle(now(), lost(), ONCE).map(end));
             table.row(from, "unknown, with key", settle(now(), lost(), KEYED).map(end));
             for (step, manner) in [("expire", ONCE), ("expire, with key", KEYED)] {
-                let expired = now().expire(at(301), &Retry::DELIVERY, manner, Jitter::NONE);
+                let expired = now().expire(at(301), &RetryPolicy::DELIVERY, manner, Jitter::NONE);
                 table.row(from, step, expired.map(end));
             }
             for to in SendState::ALL {
@@ -443,24 +463,27 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_before_its_time() {
-        let early = Sending::start(at(10)).take(Holder::anonymous(), at(9), Term::DEFAULT);
+        let early =
+            SendStatus::start(at(10)).lease(Holder::anonymous(), at(9), LeaseDuration::DEFAULT);
         assert!(early.is_err());
-        let taken =
-            Sending::start(at(10)).take(Holder::anonymous(), at(10), Term::DEFAULT).unwrap();
+        let taken = SendStatus::start(at(10))
+            .lease(Holder::anonymous(), at(10), LeaseDuration::DEFAULT)
+            .unwrap();
         assert_eq!((taken.attempts, taken.epoch, taken.first_try), (1, 1, Some(at(10))));
     }
 
     #[test]
     fn an_outage_of_hours_does_not_kill_but_a_day_does() {
-        let mut sending = Sending::start(at(0));
+        let mut sending = SendStatus::start(at(0));
         let mut now = at(0);
         loop {
-            sending = sending.take(Holder::anonymous(), now, Term::DEFAULT).unwrap();
-            let guard = Guard { epoch: Some(sending.epoch), holder: Holder::anonymous() };
-            sending =
-                sending.settle(busy(), &guard, now, &Retry::DELIVERY, ONCE, Jitter::NONE).unwrap();
+            sending = sending.lease(Holder::anonymous(), now, LeaseDuration::DEFAULT).unwrap();
+            let guard = LeaseProof { epoch: Some(sending.epoch), holder: Holder::anonymous() };
+            sending = sending
+                .report(busy(), &guard, now, &RetryPolicy::DELIVERY, ONCE, Jitter::NONE)
+                .unwrap();
             match sending.state {
-                Progress::Failed { due, .. } => now = due,
+                SendStateData::Failed { due, .. } => now = due,
                 ref other => {
                     assert_eq!(other.name(), SendState::Dead);
                     break;
@@ -473,23 +496,25 @@ mod tests {
 
     #[test]
     fn a_late_report_does_not_count() {
-        let first = Sending::start(at(0)).take(Holder::anonymous(), at(0), Term::DEFAULT).unwrap();
-        let expired = first.expire(at(300), &Retry::DELIVERY, KEYED, Jitter::NONE).unwrap();
-        let second = expired.take(Holder::anonymous(), at(301), Term::DEFAULT).unwrap();
-        let late = second.settle(
+        let first = SendStatus::start(at(0))
+            .lease(Holder::anonymous(), at(0), LeaseDuration::DEFAULT)
+            .unwrap();
+        let expired = first.expire(at(300), &RetryPolicy::DELIVERY, KEYED, Jitter::NONE).unwrap();
+        let second = expired.lease(Holder::anonymous(), at(301), LeaseDuration::DEFAULT).unwrap();
+        let late = second.report(
             accepted(),
-            &Guard { epoch: Some(1), holder: Holder::anonymous() },
+            &LeaseProof { epoch: Some(1), holder: Holder::anonymous() },
             at(302),
-            &Retry::DELIVERY,
+            &RetryPolicy::DELIVERY,
             KEYED,
             Jitter::NONE,
         );
-        assert!(matches!(late, Err(Refused::LeaseLost(_))), "{late:?}");
+        assert!(matches!(late, Err(TransitionError::LeaseLost(_))), "{late:?}");
     }
 
     #[test]
     fn a_revived_delivery_has_all_its_tries_again() {
-        let dead = Sending { attempts: 9, ..standing(SendState::Dead) };
+        let dead = SendStatus { attempts: 9, ..standing(SendState::Dead) };
         let revived = dead.mark(SendState::Wait, &ann(None), at(5)).unwrap();
         assert_eq!((revived.attempts, revived.first_try), (0, None));
         assert_eq!(revived.epoch, 1, "but epochs never go back");

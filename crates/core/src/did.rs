@@ -31,7 +31,7 @@ pub struct Did(String);
 /// The text is not a DID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a DID: {text:?} ({why})")]
-pub struct BadDid {
+pub struct InvalidDid {
     text: String,
     why: &'static str,
 }
@@ -100,7 +100,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// When the account is empty or too long to be named.
-    pub fn did(&self) -> Result<Did, BadDid> {
+    pub fn did(&self) -> Result<Did, InvalidDid> {
         let Self { account, kind, tunnel } = self;
         format!("did:{TUNNEL_METHOD}:{}.{kind}.{tunnel}", encode(account)).parse()
     }
@@ -119,10 +119,10 @@ impl TunnelId {
 }
 
 impl FromStr for Did {
-    type Err = BadDid;
+    type Err = InvalidDid;
 
-    fn from_str(text: &str) -> Result<Self, BadDid> {
-        let bad = |why| BadDid { text: text.chars().take(200).collect(), why };
+    fn from_str(text: &str) -> Result<Self, InvalidDid> {
+        let bad = |why| InvalidDid { text: text.chars().take(200).collect(), why };
         if text.len() > MAX_DID {
             return Err(bad("longer than 1,024 bytes"));
         }
@@ -159,9 +159,9 @@ impl FromStr for Did {
 }
 
 impl FromStr for TunnelId {
-    type Err = BadDid;
+    type Err = InvalidDid;
 
-    fn from_str(text: &str) -> Result<Self, BadDid> {
+    fn from_str(text: &str) -> Result<Self, InvalidDid> {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
         let starts =
             text.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -169,14 +169,14 @@ impl FromStr for TunnelId {
             return Ok(Self(text.to_owned()));
         }
         let text = text.chars().take(200).collect();
-        Err(BadDid { text, why: "a tunnel's name takes 1 to 64 of a-z, 0-9, '-' and '_'" })
+        Err(InvalidDid { text, why: "a tunnel's name takes 1 to 64 of a-z, 0-9, '-' and '_'" })
     }
 }
 
 impl FromStr for EndpointKind {
-    type Err = BadDid;
+    type Err = InvalidDid;
 
-    fn from_str(text: &str) -> Result<Self, BadDid> {
+    fn from_str(text: &str) -> Result<Self, InvalidDid> {
         Ok(match text {
             "user" => Self::User,
             "group" => Self::Group,
@@ -184,7 +184,7 @@ impl FromStr for EndpointKind {
             "addr" => Self::Addr,
             _ => {
                 let text = text.chars().take(200).collect();
-                return Err(BadDid { text, why: "want user, group, channel or addr" });
+                return Err(InvalidDid { text, why: "want user, group, channel or addr" });
             }
         })
     }
@@ -214,17 +214,17 @@ impl fmt::Display for TunnelId {
 }
 
 impl TryFrom<String> for Did {
-    type Error = BadDid;
+    type Error = InvalidDid;
 
-    fn try_from(text: String) -> Result<Self, BadDid> {
+    fn try_from(text: String) -> Result<Self, InvalidDid> {
         text.parse()
     }
 }
 
 impl TryFrom<String> for TunnelId {
-    type Error = BadDid;
+    type Error = InvalidDid;
 
-    fn try_from(text: String) -> Result<Self, BadDid> {
+    fn try_from(text: String) -> Result<Self, InvalidDid> {
         text.parse()
     }
 }

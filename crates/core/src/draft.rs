@@ -62,9 +62,9 @@ pub struct Draft {
     /// What is to be said.
     pub text: String,
     /// What goes with it.
-    pub artifacts: Vec<Attached>,
+    pub artifacts: Vec<DraftAttachment>,
     /// How it is to be sent.
-    pub options: Options,
+    pub options: DraftOptions,
     /// What the sender files it under.
     pub correlation_id: Option<String>,
     /// The sender's own name for this send.
@@ -74,7 +74,7 @@ pub struct Draft {
 /// What goes with a draft. The bytes are in the dropzone or in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Attached {
+pub struct DraftAttachment {
     /// What the receiver is to call it. Never a path.
     pub name: String,
     /// Its MIME type.
@@ -87,7 +87,7 @@ pub struct Attached {
 /// How a draft is to be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Options {
+pub struct DraftOptions {
     /// Without a sound, where the provider can.
     pub silent: bool,
     /// With more noise than usual, where the provider can.
@@ -99,7 +99,7 @@ pub struct Options {
 
 /// What a draft is sealed with, beyond what it says itself.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct DraftContext<'a> {
     /// Who sends it.
     pub owner: &'a Did,
     /// Its name, unique for ever.
@@ -116,7 +116,7 @@ pub struct Facts<'a> {
 
 /// A draft as it can be posted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sealed {
+pub struct PreparedDraft {
     /// The message.
     pub msg: MsgObject,
     /// The name of this send: a second one with the same name is not sent.
@@ -127,7 +127,7 @@ pub struct Sealed {
 
 /// Why a draft is not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadDraft {
+pub enum InvalidDraft {
     /// It may still be being written.
     #[error("the front matter is not closed by a line of `---`")]
     Incomplete,
@@ -161,7 +161,7 @@ impl Draft {
     /// # Errors
     ///
     /// When it does not say to whom, or through what, or is too large.
-    pub fn seal(self, facts: &Facts<'_>) -> Result<Sealed, BadDraft> {
+    pub fn into_message(self, facts: &DraftContext<'_>) -> Result<PreparedDraft, InvalidDraft> {
         if let Some(provider) = self.provider.as_deref().filter(|said| *said != facts.provider) {
             let why = format!("{provider:?}, but the draft is in outbound/{}", facts.provider);
             return Err(bad("provider", why));
@@ -219,17 +219,18 @@ impl Draft {
         if !flags.is_empty() {
             object["options"] = Value::Object(flags);
         }
-        let msg = MsgObject::seal(object).map_err(|error| bad("the message", error.to_string()))?;
+        let msg =
+            MsgObject::from_json(object).map_err(|error| bad("the message", error.to_string()))?;
         let key = self.idempotency_key.unwrap_or_else(|| format!("draft:{}", facts.uid));
-        Ok(Sealed { msg, key, not_before: self.options.schedule_at })
+        Ok(PreparedDraft { msg, key, not_before: self.options.schedule_at })
     }
 
     fn targets(
         &self,
         field: &str,
         targets: &[String],
-        facts: &Facts<'_>,
-    ) -> Result<Vec<Did>, BadDraft> {
+        facts: &DraftContext<'_>,
+    ) -> Result<Vec<Did>, InvalidDraft> {
         targets
             .iter()
             .map(|target| {
@@ -252,7 +253,7 @@ impl Draft {
     }
 
     /// The tunnel that accounts are on.
-    fn through(&self, facts: &Facts<'_>) -> Result<TunnelId, BadDraft> {
+    fn through(&self, facts: &DraftContext<'_>) -> Result<TunnelId, InvalidDraft> {
         let known = || {
             let names: Vec<_> = facts.tunnels.iter().map(TunnelId::as_str).collect();
             names.join(", ")
@@ -356,8 +357,8 @@ fn written_at(uid: &str) -> Option<Timestamp> {
     Timestamp::from_rfc3339(&text).ok()
 }
 
-fn bad(field: &str, why: impl Into<String>) -> BadDraft {
-    BadDraft::Field { field: field.to_owned(), why: why.into() }
+fn bad(field: &str, why: impl Into<String>) -> InvalidDraft {
+    InvalidDraft::Field { field: field.to_owned(), why: why.into() }
 }
 
 #[cfg(test)]
@@ -365,10 +366,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::heard::MAX_NAME;
-    use crate::heard::tests::said;
+    use crate::inbound::MAX_NAME_BYTES;
+    use crate::inbound::tests::said;
     use crate::mail::Trust;
-    use crate::merge::{Burst, Kept};
+    use crate::merge::{MailBuilder, StoredMessage};
     use crate::object::ObjKind;
 
     const UID: &str = "20260206T204500_build_0123456789abcdef";
@@ -385,27 +386,30 @@ mod tests {
         let mut first = said("evt-1", "u1", "is it green?");
         first.session.thread_key = Some("t-9".to_owned());
         first.correlation_id = Some("case-7".to_owned());
-        let second = crate::heard::Said { id: "evt-2".to_owned(), ..first.clone() };
+        let second = crate::inbound::InboundMessage { id: "evt-2".to_owned(), ..first.clone() };
         let at = Timestamp::from_ms(5);
-        let burst = Burst {
+        let burst = MailBuilder {
             tunnel: "lark-main".parse().unwrap(),
             provider: "lark".to_owned(),
             owner: owner(),
             binding: None,
             trust: Trust::Untrusted,
-            messages: vec![Kept { heard_at: at, said: first }, Kept { heard_at: at, said: second }],
+            messages: vec![
+                StoredMessage { heard_at: at, said: first },
+                StoredMessage { heard_at: at, said: second },
+            ],
         };
-        let object = burst.seal(at).unwrap();
+        let object = burst.build(at).unwrap();
         Mail::read(object.id(), object.canonical()).unwrap()
     }
 
-    fn seal_with(file: &str, uid: &str, names: &[&str]) -> Result<Sealed, BadDraft> {
+    fn seal_with(file: &str, uid: &str, names: &[&str]) -> Result<PreparedDraft, InvalidDraft> {
         let (owner, mail, tunnels) = (owner(), mail(), tunnels(names));
         let draft = Draft::parse(file)?;
         let answers = draft.reply_to.as_ref().map(|_| &mail);
         let sizes = BTreeMap::from([(ObjId::of(ObjKind::Bytes, b"log"), 3)]);
         let provider = "lark";
-        draft.seal(&Facts {
+        draft.into_message(&DraftContext {
             owner: &owner,
             uid,
             provider,
@@ -485,7 +489,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_by_name() {
-        let long = format!("title: {}\nto: ann", "x".repeat(MAX_NAME + 1));
+        let long = format!("title: {}\nto: ann", "x".repeat(MAX_NAME_BYTES + 1));
         let many = format!("to: [{}]", vec!["ann"; MAX_TARGETS + 1].join(", "));
         let object = format!("artifacts: [{{name: a, hash: 'cymsg:{}'}}]\nto: ann", "0".repeat(64));
         for (front, words) in [
@@ -517,13 +521,13 @@ mod tests {
         ] {
             let error = seal_with(&draft(front), UID, &["lark-main"]).unwrap_err();
             assert!(error.to_string().contains(words), "{front:.80}: {error}");
-            assert_ne!(error, BadDraft::Incomplete, "{front:.80}");
+            assert_ne!(error, InvalidDraft::Incomplete, "{front:.80}");
         }
         let large = format!("---\nto: ann\n---\n{}", "x".repeat(MAX_TEXT + 1));
         assert!(Draft::parse(&large).unwrap_err().to_string().contains("the text: "));
         let empty = Draft::parse("---\nto: ann\n---\n\n \n").unwrap_err().to_string();
         assert!(empty.contains("nothing is attached"), "{empty}");
-        assert_eq!(Draft::parse("to: ann\n"), Err(BadDraft::NoFrontMatter));
+        assert_eq!(Draft::parse("to: ann\n"), Err(InvalidDraft::NoFrontMatter));
     }
 
     #[test]
@@ -543,7 +547,7 @@ mod tests {
         let closed = file.find("---\r\nhello").unwrap() + 3;
         for end in (0..file.len()).filter(|end| file.is_char_boundary(*end)) {
             let parsed = Draft::parse(&file[..end]);
-            let waited = parsed == Err(BadDraft::Incomplete);
+            let waited = parsed == Err(InvalidDraft::Incomplete);
             assert_eq!(waited, end < closed, "{:?}: {parsed:?}", &file[..end]);
         }
     }

@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value};
 
 /// The text is not JSON as we take it.
 #[derive(Debug, thiserror::Error)]
-pub enum BadJson {
+pub enum InvalidJson {
     /// The text breaks off.
     #[error("the JSON breaks off: {0}")]
     Truncated(serde_json::Error),
@@ -32,12 +32,12 @@ pub const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
 ///
 /// On malformed or truncated text, text after the value, duplicate keys, lone
 /// surrogates, and integers beyond ±2⁵³−1.
-pub fn parse(text: &[u8]) -> Result<Value, BadJson> {
+pub fn parse(text: &[u8]) -> Result<Value, InvalidJson> {
     let mut reader = serde_json::Deserializer::from_slice(text);
     let value = Strict.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-    value.map_err(
-        |error| if error.is_eof() { BadJson::Truncated(error) } else { BadJson::Invalid(error) },
-    )
+    value.map_err(|error| {
+        if error.is_eof() { InvalidJson::Truncated(error) } else { InvalidJson::Invalid(error) }
+    })
 }
 
 /// The canonical form of `value` (RFC 8785): the bytes that are hashed.
@@ -158,9 +158,9 @@ mod tests {
             let error = parse(bad.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(why), "{bad}: {error}");
         }
-        assert!(matches!(parse(br#"{"a":"#), Err(BadJson::Truncated(_))));
-        assert!(matches!(parse(b""), Err(BadJson::Truncated(_))));
-        assert!(matches!(parse(b"\xff"), Err(BadJson::Invalid(_))));
+        assert!(matches!(parse(br#"{"a":"#), Err(InvalidJson::Truncated(_))));
+        assert!(matches!(parse(b""), Err(InvalidJson::Truncated(_))));
+        assert!(matches!(parse(b"\xff"), Err(InvalidJson::Invalid(_))));
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

@@ -20,16 +20,16 @@ pub struct Holder(String);
 /// The text can't name a holder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("holder: {0}")]
-pub struct BadHolder(&'static str);
+pub struct InvalidHolder(&'static str);
 
 /// How long a lease runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Term(Duration);
+pub struct LeaseDuration(Duration);
 
 /// The number of seconds is not one a lease can run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a lease runs from 1 to 86400 seconds, not {0}")]
-pub struct BadTerm(i64);
+pub struct InvalidLeaseDuration(i64);
 
 /// A hold on something, until it ends or is given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Lease {
 
 /// What a caller shows to prove that the hold is his.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Guard {
+pub struct LeaseProof {
     /// The epoch he was given. Callers that keep none are checked by name.
     pub epoch: Option<u64>,
     /// His name.
@@ -76,16 +76,16 @@ impl Holder {
     /// # Errors
     ///
     /// When it is empty, longer than 256 bytes, or has control characters.
-    pub fn new(name: impl Into<String>) -> Result<Self, BadHolder> {
+    pub fn new(name: impl Into<String>) -> Result<Self, InvalidHolder> {
         let name = name.into();
         if name.is_empty() {
-            return Err(BadHolder("empty; want the name of whoever takes it"));
+            return Err(InvalidHolder("empty; want the name of whoever takes it"));
         }
         if name.len() > 256 {
-            return Err(BadHolder("longer than 256 bytes"));
+            return Err(InvalidHolder("longer than 256 bytes"));
         }
         if name.chars().any(char::is_control) {
-            return Err(BadHolder("has control characters"));
+            return Err(InvalidHolder("has control characters"));
         }
         Ok(Self(name))
     }
@@ -96,7 +96,7 @@ impl Holder {
     }
 }
 
-impl Term {
+impl LeaseDuration {
     /// What a lease runs when nobody says otherwise: 300 s.
     pub const DEFAULT: Self = Self(Duration::from_secs(300));
 
@@ -105,10 +105,10 @@ impl Term {
     /// # Errors
     ///
     /// Outside 1 s to 24 h.
-    pub fn from_secs(secs: i64) -> Result<Self, BadTerm> {
+    pub fn from_secs(secs: i64) -> Result<Self, InvalidLeaseDuration> {
         match u64::try_from(secs) {
             Ok(secs @ 1..=86_400) => Ok(Self(Duration::from_secs(secs))),
-            _ => Err(BadTerm(secs)),
+            _ => Err(InvalidLeaseDuration(secs)),
         }
     }
 
@@ -120,12 +120,12 @@ impl Term {
 
 impl Lease {
     /// A lease that starts now.
-    pub fn start(holder: Holder, now: Timestamp, term: Term) -> Self {
+    pub fn start(holder: Holder, now: Timestamp, term: LeaseDuration) -> Self {
         Self { holder, until: now + term.length() }
     }
 
     /// Whether it has ended.
-    pub fn ended(&self, now: Timestamp) -> bool {
+    pub fn has_expired(&self, now: Timestamp) -> bool {
         self.until <= now
     }
 
@@ -134,7 +134,7 @@ impl Lease {
     /// # Errors
     ///
     /// [`LeaseLost`], with the truth.
-    pub fn check(&self, epoch: u64, guard: &Guard) -> Result<(), LeaseLost> {
+    pub fn check(&self, epoch: u64, guard: &LeaseProof) -> Result<(), LeaseLost> {
         match guard.epoch {
             Some(shown) if shown != epoch => Err(LeaseLost::Stale { shown, current: epoch }),
             Some(_) => Ok(()),
@@ -144,7 +144,7 @@ impl Lease {
     }
 }
 
-impl Guard {
+impl LeaseProof {
     /// Nobody holds it now. A caller that shows an epoch thinks otherwise.
     ///
     /// # Errors
@@ -159,9 +159,9 @@ impl Guard {
 }
 
 impl TryFrom<String> for Holder {
-    type Error = BadHolder;
+    type Error = InvalidHolder;
 
-    fn try_from(name: String) -> Result<Self, BadHolder> {
+    fn try_from(name: String) -> Result<Self, InvalidHolder> {
         Self::new(name)
     }
 }
@@ -183,9 +183,9 @@ mod tests {
     #[test]
     fn absurd_terms_and_names_are_refused() {
         for secs in [0, -1, i64::MIN, 86_401, 1_000_000_000_000] {
-            assert_eq!(Term::from_secs(secs), Err(BadTerm(secs)));
+            assert_eq!(LeaseDuration::from_secs(secs), Err(InvalidLeaseDuration(secs)));
         }
-        assert!(Term::from_secs(1).is_ok() && Term::from_secs(86_400).is_ok());
+        assert!(LeaseDuration::from_secs(1).is_ok() && LeaseDuration::from_secs(86_400).is_ok());
         for text in ["", "a\nb", "\u{1b}[31m", &"x".repeat(257)] {
             assert!(Holder::new(text).is_err(), "{text:?}");
         }
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn the_epoch_counts_and_the_name_stands_in_for_it() {
-        let lease = Lease::start(name("a"), Timestamp::from_ms(0), Term::DEFAULT);
-        let check = |epoch, holder| lease.check(2, &Guard { epoch, holder: name(holder) });
+        let lease = Lease::start(name("a"), Timestamp::from_ms(0), LeaseDuration::DEFAULT);
+        let check = |epoch, holder| lease.check(2, &LeaseProof { epoch, holder: name(holder) });
         assert!(check(Some(2), "a").is_ok());
         assert!(check(Some(2), "anyone with the epoch").is_ok());
         assert!(check(Some(1), "a").is_err());

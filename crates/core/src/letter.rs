@@ -26,16 +26,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::object::unhex;
-use crate::record::WrongState;
+use crate::record::InvalidTransition;
 use crate::time::Timestamp;
 
 mod answer;
-mod door;
 mod origin;
+mod submission;
 
-pub use answer::{Answer, BadAnswer, OURS};
-pub use door::{BadLetter, address_domain, check_address, content_type, read_door};
-pub use origin::{INLINE_MAIL, Sealing, TooLate, posted, resaid, resealed};
+pub use answer::{InvalidWorkerAnswer, OURS, WorkerAnswer};
+pub use origin::{
+    FinishContext, FinishError, INLINE_MAIL, apply_to_inbound, apply_to_message, letter_to_message,
+};
+pub use submission::{
+    InvalidLetter, address_domain, check_address, content_type, parse_submission,
+};
 
 /// Largest `data`, in bytes.
 pub const MAX_DATA: usize = 16 << 20;
@@ -62,7 +66,7 @@ pub struct LetterId {
 /// The text names no letter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a letter id: {0:?} (want ltr_ with a number and 8 hex digits)")]
-pub struct BadLetterId(String);
+pub struct InvalidLetterId(String);
 
 /// The name of a worker: its key in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -72,7 +76,7 @@ pub struct WorkerName(String);
 /// The text can't name a worker.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a worker's name has 1 to 64 of a-z, 0-9, - and _, and starts with a letter or digit")]
-pub struct BadWorkerName;
+pub struct InvalidWorkerName;
 
 /// What a worker says of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -89,7 +93,7 @@ pub enum Verdict {
 /// Which way a letter goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Direction {
+pub enum ChainDirection {
     /// To us.
     Inbound,
     /// From us.
@@ -98,7 +102,7 @@ pub enum Direction {
 
 /// One worker's verdict, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Passed {
+pub struct WorkerVerdict {
     /// Who said it.
     pub worker: WorkerName,
     /// What.
@@ -148,7 +152,7 @@ pub enum LetterState {
 
 /// A [`LetterState`] with what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum LetterStateData {
     /// WAITING, not to be looked at before this.
     Waiting {
         /// When it is due.
@@ -180,17 +184,17 @@ pub enum Standing {
 
 /// A letter's place in the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Journey {
+pub struct LetterStatus {
     /// The state, with what only it has.
-    pub standing: Standing,
+    pub standing: LetterStateData,
     /// How often the worker that has it now was tried.
     pub attempts: u32,
 }
 
-impl Journey {
+impl LetterStatus {
     /// A letter as it starts out.
     pub fn start(due: Timestamp) -> Self {
-        Self { standing: Standing::Waiting { due }, attempts: 0 }
+        Self { standing: LetterStateData::Waiting { due }, attempts: 0 }
     }
 
     /// WAITING → AWAY, once it is due. Counts as a try.
@@ -198,10 +202,10 @@ impl Journey {
     /// # Errors
     ///
     /// When it does not wait, or is not due.
-    pub fn hand_over(self, now: Timestamp, until: Timestamp) -> Result<Self, WrongState> {
+    pub fn hand_over(self, now: Timestamp, until: Timestamp) -> Result<Self, InvalidTransition> {
         match self.standing {
-            Standing::Waiting { due } if due <= now => {
-                Ok(Self { standing: Standing::Away { until }, attempts: self.attempts + 1 })
+            LetterStateData::Waiting { due } if due <= now => {
+                Ok(Self { standing: LetterStateData::Away { until }, attempts: self.attempts + 1 })
             }
             _ => Err(self.wrong(LetterState::Away)),
         }
@@ -213,12 +217,12 @@ impl Journey {
     /// # Errors
     ///
     /// When it is not away.
-    pub fn put_back(self, due: Timestamp, tried: bool) -> Result<Self, WrongState> {
-        let Standing::Away { .. } = self.standing else {
+    pub fn return_to_queue(self, due: Timestamp, tried: bool) -> Result<Self, InvalidTransition> {
+        let LetterStateData::Away { .. } = self.standing else {
             return Err(self.wrong(LetterState::Waiting));
         };
         let attempts = if tried { self.attempts } else { self.attempts.saturating_sub(1) };
-        Ok(Self { standing: Standing::Waiting { due }, attempts })
+        Ok(Self { standing: LetterStateData::Waiting { due }, attempts })
     }
 
     /// On to the next worker, or kept by this one until `due`.
@@ -226,8 +230,8 @@ impl Journey {
     /// # Errors
     ///
     /// When it is neither waiting nor away.
-    pub fn go_on(self, due: Timestamp) -> Result<Self, WrongState> {
-        self.under_way(LetterState::Waiting)?;
+    pub fn continue_chain(self, due: Timestamp) -> Result<Self, InvalidTransition> {
+        self.is_in_progress(LetterState::Waiting)?;
         Ok(Self::start(due))
     }
 
@@ -236,9 +240,9 @@ impl Journey {
     /// # Errors
     ///
     /// When it is neither waiting nor away.
-    pub fn finish(self) -> Result<Self, WrongState> {
-        self.under_way(LetterState::Done)?;
-        Ok(Self { standing: Standing::Done, ..self })
+    pub fn finish(self) -> Result<Self, InvalidTransition> {
+        self.is_in_progress(LetterState::Done)?;
+        Ok(Self { standing: LetterStateData::Done, ..self })
     }
 
     /// Part of another letter from now on.
@@ -246,9 +250,11 @@ impl Journey {
     /// # Errors
     ///
     /// When it does not wait.
-    pub fn join(self, into: LetterId) -> Result<Self, WrongState> {
+    pub fn join(self, into: LetterId) -> Result<Self, InvalidTransition> {
         match self.standing {
-            Standing::Waiting { .. } => Ok(Self { standing: Standing::Merged { into }, ..self }),
+            LetterStateData::Waiting { .. } => {
+                Ok(Self { standing: LetterStateData::Merged { into }, ..self })
+            }
             _ => Err(self.wrong(LetterState::Merged)),
         }
     }
@@ -258,11 +264,11 @@ impl Journey {
     /// # Errors
     ///
     /// When it is through already, or there.
-    pub fn trash(self, why: String) -> Result<Self, WrongState> {
-        if !matches!(self.standing, Standing::Dead { .. }) {
-            self.under_way(LetterState::Trashed)?;
+    pub fn trash(self, why: String) -> Result<Self, InvalidTransition> {
+        if !matches!(self.standing, LetterStateData::Dead { .. }) {
+            self.is_in_progress(LetterState::Trashed)?;
         }
-        Ok(Self { standing: Standing::Trashed { why }, ..self })
+        Ok(Self { standing: LetterStateData::Trashed { why }, ..self })
     }
 
     /// Given up.
@@ -270,9 +276,9 @@ impl Journey {
     /// # Errors
     ///
     /// When it is neither waiting nor away.
-    pub fn give_up(self, why: String) -> Result<Self, WrongState> {
-        self.under_way(LetterState::Dead)?;
-        Ok(Self { standing: Standing::Dead { why }, ..self })
+    pub fn mark_dead(self, why: String) -> Result<Self, InvalidTransition> {
+        self.is_in_progress(LetterState::Dead)?;
+        Ok(Self { standing: LetterStateData::Dead { why }, ..self })
     }
 
     /// Out of the bin, by hand.
@@ -280,9 +286,9 @@ impl Journey {
     /// # Errors
     ///
     /// When it is not there.
-    pub fn restore(self, now: Timestamp) -> Result<Self, WrongState> {
+    pub fn restore(self, now: Timestamp) -> Result<Self, InvalidTransition> {
         match self.standing {
-            Standing::Trashed { .. } => Ok(Self::start(now)),
+            LetterStateData::Trashed { .. } => Ok(Self::start(now)),
             _ => Err(self.wrong(LetterState::Waiting)),
         }
     }
@@ -293,26 +299,26 @@ impl Journey {
     /// # Errors
     ///
     /// When it is neither dead nor waiting.
-    pub fn revive(self, now: Timestamp) -> Result<Self, WrongState> {
+    pub fn retry(self, now: Timestamp) -> Result<Self, InvalidTransition> {
         match self.standing {
-            Standing::Dead { .. } | Standing::Waiting { .. } => Ok(Self::start(now)),
+            LetterStateData::Dead { .. } | LetterStateData::Waiting { .. } => Ok(Self::start(now)),
             _ => Err(self.wrong(LetterState::Waiting)),
         }
     }
 
-    fn under_way(&self, to: LetterState) -> Result<(), WrongState> {
+    fn is_in_progress(&self, to: LetterState) -> Result<(), InvalidTransition> {
         match self.standing {
-            Standing::Waiting { .. } | Standing::Away { .. } => Ok(()),
+            LetterStateData::Waiting { .. } | LetterStateData::Away { .. } => Ok(()),
             _ => Err(self.wrong(to)),
         }
     }
 
-    fn wrong(&self, to: LetterState) -> WrongState {
-        WrongState { from: self.standing.name().as_str(), to: to.as_str() }
+    fn wrong(&self, to: LetterState) -> InvalidTransition {
+        InvalidTransition { from: self.standing.name().as_str(), to: to.as_str() }
     }
 }
 
-impl Standing {
+impl LetterStateData {
     /// The state.
     pub const fn name(&self) -> LetterState {
         match self {
@@ -360,7 +366,7 @@ impl Verdict {
     }
 }
 
-impl Direction {
+impl ChainDirection {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Inbound, Self::Outbound];
 
@@ -380,14 +386,14 @@ impl Direction {
 
 impl Chain {
     /// The next worker that has not had the letter.
-    pub fn next<'c>(&'c self, had: &[Passed]) -> Option<&'c WorkerName> {
+    pub fn next<'c>(&'c self, had: &[WorkerVerdict]) -> Option<&'c WorkerName> {
         self.0.iter().find(|name| !had.iter().any(|passed| passed.worker == **name))
     }
 }
 
 impl Letter {
     /// As a worker gets it.
-    pub fn to_worker(&self, id: LetterId, had: &[Passed]) -> Value {
+    pub fn to_worker(&self, id: LetterId, had: &[WorkerVerdict]) -> Value {
         let mut letter = self.rest.clone();
         letter.insert("id".to_owned(), id.to_string().into());
         letter.insert("from".to_owned(), self.from.clone().into());
@@ -452,21 +458,21 @@ impl WorkerName {
 }
 
 impl FromStr for WorkerName {
-    type Err = BadWorkerName;
+    type Err = InvalidWorkerName;
 
-    fn from_str(text: &str) -> Result<Self, BadWorkerName> {
+    fn from_str(text: &str) -> Result<Self, InvalidWorkerName> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let fits = (1..=64).contains(&text.len())
             && text.bytes().all(|byte| plain(byte) || byte == b'-' || byte == b'_')
             && text.bytes().next().is_some_and(plain);
-        if fits { Ok(Self(text.to_owned())) } else { Err(BadWorkerName) }
+        if fits { Ok(Self(text.to_owned())) } else { Err(InvalidWorkerName) }
     }
 }
 
 impl TryFrom<String> for WorkerName {
-    type Error = BadWorkerName;
+    type Error = InvalidWorkerName;
 
-    fn try_from(text: String) -> Result<Self, BadWorkerName> {
+    fn try_from(text: String) -> Result<Self, InvalidWorkerName> {
         text.parse()
     }
 }
@@ -490,9 +496,9 @@ impl fmt::Display for LetterId {
 }
 
 impl FromStr for LetterId {
-    type Err = BadLetterId;
+    type Err = InvalidLetterId;
 
-    fn from_str(text: &str) -> Result<Self, BadLetterId> {
+    fn from_str(text: &str) -> Result<Self, InvalidLetterId> {
         let parts = || {
             let (seq, mark) = text.strip_prefix("ltr_")?.split_once('_')?;
             let seq = seq.parse().ok()?;
@@ -500,14 +506,14 @@ impl FromStr for LetterId {
         };
         // One letter has one name: no signs, no leading zeros.
         let named = parts().filter(|id| id.seq > 0 && id.to_string() == text);
-        named.ok_or_else(|| BadLetterId(text.chars().take(200).collect()))
+        named.ok_or_else(|| InvalidLetterId(text.chars().take(200).collect()))
     }
 }
 
 impl TryFrom<String> for LetterId {
-    type Error = BadLetterId;
+    type Error = InvalidLetterId;
 
-    fn try_from(text: String) -> Result<Self, BadLetterId> {
+    fn try_from(text: String) -> Result<Self, InvalidLetterId> {
         text.parse()
     }
 }

@@ -19,14 +19,14 @@
 //! * [`delivery`]: one object on its way to one target. The sending machine.
 //! * [`claim`]: one workspace's hold on one Mail. The claiming machine.
 //! * [`letter`]: what goes through the post office, and where it stands there.
-//! * [`limit`]: how often something may go.
-//! * [`rule`]: which Mails a workspace pulls, and why.
+//! * [`rate_limit`]: how often something may go.
+//! * [`filter`]: which Mails a workspace pulls, and why.
 //! * [`contact`]: whom we know, and how to reach them: [`contact::plan_delivery`].
-//! * [`route`]: into which boxes a message goes that came in.
+//! * [`routing`]: into which boxes a message goes that came in.
 //! * [`session`]: conversations, as one owner sees them.
 //! * [`event`]: what happened, for anyone who wants to know.
-//! * [`pulse`]: how a tunnel is.
-//! * [`life`]: how long the hub has lived, for what is thrown away by age.
+//! * [`tunnel_health`]: how a tunnel is.
+//! * [`retention`]: how long the hub has lived, for what is thrown away by age.
 //! * [`cursor`], [`json`], [`yaml`], [`time`]: where a page ends; what JSON and YAML we
 //!   take; when.
 
@@ -35,25 +35,25 @@ pub mod contact;
 pub mod cursor;
 pub mod delivery;
 pub mod did;
-#[cfg(test)]
-mod documented;
 pub mod draft;
 pub mod event;
-pub mod heard;
+pub mod filter;
+pub mod inbound;
 pub mod json;
 pub mod lease;
 pub mod letter;
-pub mod life;
-pub mod limit;
 pub mod mail;
 pub mod merge;
 pub mod object;
-pub mod pulse;
+pub mod rate_limit;
 pub mod receipt;
 pub mod record;
+pub mod retention;
 pub mod retry;
-pub mod route;
-pub mod rule;
+pub mod routing;
 pub mod session;
+#[cfg(test)]
+mod state_tables;
 pub mod time;
+pub mod tunnel_health;
 pub mod yaml;

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::did::{Did, TunnelId};
-use crate::heard::{Artifact, Person, Said, Session};
+use crate::inbound::{Artifact, ChatSession, InboundMessage, Participant};
 use crate::object::ObjId;
 use crate::time::{Timestamp, rfc3339, rfc3339_maybe};
 use crate::yaml;
@@ -57,7 +57,7 @@ pub struct MailId {
 /// The text is not the id of a Mail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the id of a Mail: {0:?} (want PROVIDER_ and 24 lower-case hex digits)")]
-pub struct BadMailId(String);
+pub struct InvalidMailId(String);
 
 /// Whether those who said it are known to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,16 +74,16 @@ pub enum Trust {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Participants {
     /// Who spoke, in the order they began to.
-    pub from: Vec<Person>,
+    pub from: Vec<Participant>,
     /// To whom, where the provider says.
     #[serde(default)]
-    pub to: Vec<Person>,
+    pub to: Vec<Participant>,
     /// Who else was to know.
     #[serde(default)]
-    pub cc: Vec<Person>,
+    pub cc: Vec<Participant>,
     /// Who else, unknown to the others.
     #[serde(default)]
-    pub bcc: Vec<Person>,
+    pub bcc: Vec<Participant>,
     /// Who or what is mentioned.
     #[serde(default)]
     pub mentions: Vec<String>,
@@ -91,7 +91,7 @@ pub struct Participants {
 
 /// One message of a Mail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
+pub struct MailMessage {
     /// The provider's id of it.
     pub id: String,
     /// When the provider says it was said.
@@ -101,13 +101,13 @@ pub struct Message {
     #[serde(with = "rfc3339")]
     pub heard_at: Timestamp,
     /// Who said it.
-    pub from: Person,
+    pub from: Participant,
     /// To whom, where the provider says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub to: Vec<Person>,
+    pub to: Vec<Participant>,
     /// Who else was to know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cc: Vec<Person>,
+    pub cc: Vec<Participant>,
     /// Its subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
@@ -133,13 +133,13 @@ pub struct Message {
 
 /// What a Mail says of itself, without its name as an object and its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Header {
+pub struct MailHeader {
     /// Its name.
     pub id: MailId,
     /// The tunnel it came through.
     pub tunnel: TunnelId,
     /// Where it was said.
-    pub session: Session,
+    pub session: ChatSession,
     /// Who took part.
     pub participants: Participants,
     /// When the first message was said, by the provider's clock where it has one.
@@ -173,18 +173,18 @@ pub struct Header {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mail {
     /// What it says of itself.
-    pub header: Header,
+    pub header: MailHeader,
     /// Its name as an object.
     pub msg_id: ObjId,
     /// Its single messages.
-    pub messages: Vec<Message>,
+    pub messages: Vec<MailMessage>,
     /// What was said, merged, as Markdown.
     pub text: String,
 }
 
 /// What a filter and a list look at: one line of the mailbox's index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct MailIndexEntry {
     /// Its number. Later ones are larger.
     pub seq: i64,
     /// Its name.
@@ -198,7 +198,7 @@ pub struct Entry {
     /// The tunnel it came through.
     pub tunnel: TunnelId,
     /// Where it was said.
-    pub session: Session,
+    pub session: ChatSession,
     /// Who took part.
     pub participants: Participants,
     /// When it became a Mail, by our clock.
@@ -223,7 +223,7 @@ pub struct Entry {
 
 /// The text is not the file of a Mail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadMail {
+pub enum InvalidMailFile {
     /// It does not start with a front matter.
     #[error("there is no front matter between two lines of `---` at the start")]
     NoFrontMatter,
@@ -241,21 +241,21 @@ pub enum BadMail {
 /// The front matter as it is read.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FrontMatter {
+struct MailFrontMatter {
     id: MailId,
     msg_id: ObjId,
     #[serde(rename = "provider")]
     _provider: String,
     #[serde(rename = "direction")]
-    _direction: Direction,
-    session: Session,
+    _direction: MailDirection,
+    session: ChatSession,
     participants: Participants,
     #[serde(with = "rfc3339")]
     timestamp: Timestamp,
     #[serde(with = "rfc3339")]
     received_at: Timestamp,
     #[serde(rename = "type")]
-    _kind: Kind,
+    _kind: MailKind,
     content: Content,
     artifacts: Vec<Artifact>,
     correlation_id: Option<String>,
@@ -269,13 +269,13 @@ struct FrontMatter {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Direction {
+enum MailDirection {
     Inbound,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum MailKind {
     Message,
 }
 
@@ -294,7 +294,7 @@ struct Content {
 struct Metadata {
     tunnel: TunnelId,
     answer_to: Did,
-    messages: Vec<Message>,
+    messages: Vec<MailMessage>,
 }
 
 impl MailId {
@@ -331,7 +331,7 @@ impl Mail {
     /// # Errors
     ///
     /// When it holds something else.
-    pub fn read(msg_id: ObjId, canonical: &str) -> Result<Self, BadMail> {
+    pub fn read(msg_id: ObjId, canonical: &str) -> Result<Self, InvalidMailFile> {
         #[derive(Deserialize)]
         struct Object {
             content: Content,
@@ -347,11 +347,11 @@ impl Mail {
         }
         #[derive(Deserialize)]
         struct Data {
-            mail: Header,
-            messages: Vec<Message>,
+            mail: MailHeader,
+            messages: Vec<MailMessage>,
         }
-        let object: Object =
-            serde_json::from_str(canonical).map_err(|error| BadMail::NotMail(error.to_string()))?;
+        let object: Object = serde_json::from_str(canonical)
+            .map_err(|error| InvalidMailFile::NotMail(error.to_string()))?;
         let Content { content: text, machine: Machine { data } } = object.content;
         Ok(Self { header: data.mail, msg_id, messages: data.messages, text })
     }
@@ -364,7 +364,8 @@ impl Mail {
     /// Its file.
     pub fn render(&self) -> String {
         let messages = self.messages.iter();
-        let messages = messages.map(|message| Message { text: String::new(), ..message.clone() });
+        let messages =
+            messages.map(|message| MailMessage { text: String::new(), ..message.clone() });
         let header = &self.header;
         let content = Content {
             title: header.title.clone(),
@@ -381,12 +382,12 @@ impl Mail {
             ("id", json!(header.id)),
             ("msg_id", json!(self.msg_id)),
             ("provider", json!(header.id.provider)),
-            ("direction", json!(Direction::Inbound)),
+            ("direction", json!(MailDirection::Inbound)),
             ("session", json!(header.session)),
             ("participants", json!(header.participants)),
             ("timestamp", json!(header.timestamp.rfc3339())),
             ("received_at", json!(header.received_at.rfc3339())),
-            ("type", json!(Kind::Message)),
+            ("type", json!(MailKind::Message)),
             ("content", json!(content)),
             ("artifacts", json!(header.artifacts)),
             ("correlation_id", json!(header.correlation_id)),
@@ -405,21 +406,22 @@ impl Mail {
     /// # Errors
     ///
     /// When it is not one, or was changed since.
-    pub fn parse(file: &str) -> Result<Self, BadMail> {
-        let (front, body) = split(file).ok_or(BadMail::NoFrontMatter)?;
-        let front: FrontMatter = from_yaml(unsealed(front)?)?;
+    pub fn parse(file: &str) -> Result<Self, InvalidMailFile> {
+        let (front, body) = split(file).ok_or(InvalidMailFile::NoFrontMatter)?;
+        let front: MailFrontMatter = from_yaml(unsealed(front)?)?;
         let length = front.content.bytes;
-        let (text, rest) = body.split_at_checked(length).ok_or(BadMail::Body("it is shorter"))?;
+        let (text, rest) =
+            body.split_at_checked(length).ok_or(InvalidMailFile::Body("it is shorter"))?;
         match rest {
             "\n" => {}
-            "" => return Err(BadMail::Body("it is shorter")),
-            _ => return Err(BadMail::Body("it is longer")),
+            "" => return Err(InvalidMailFile::Body("it is shorter")),
+            _ => return Err(InvalidMailFile::Body("it is longer")),
         }
         if digest(text.as_bytes()) != front.content.sha256 {
-            return Err(BadMail::Body("it has another hash"));
+            return Err(InvalidMailFile::Body("it has another hash"));
         }
         Ok(Self {
-            header: Header {
+            header: MailHeader {
                 id: front.id,
                 tunnel: front.metadata.tunnel,
                 session: front.session,
@@ -441,9 +443,9 @@ impl Mail {
     }
 
     /// Its line in the index. `file` is what [`Self::render`] gave.
-    pub fn entry(&self, seq: i64, file: &str) -> Entry {
+    pub fn entry(&self, seq: i64, file: &str) -> MailIndexEntry {
         let header = self.header.clone();
-        Entry {
+        MailIndexEntry {
             seq,
             file: self.file(),
             sha256: digest(file.as_bytes()),
@@ -463,9 +465,9 @@ impl Mail {
     }
 }
 
-impl Message {
+impl MailMessage {
     /// A message as a Mail keeps it.
-    pub fn new(said: Said, heard_at: Timestamp) -> Self {
+    pub fn new(said: InboundMessage, heard_at: Timestamp) -> Self {
         Self {
             id: said.id,
             at: said.at,
@@ -490,8 +492,9 @@ pub fn digest(bytes: &[u8]) -> String {
 }
 
 /// The lines of a Mail's front matter before the seal, when it is not broken.
-fn unsealed(front: &str) -> Result<&str, BadMail> {
-    let broken = || BadMail::FrontMatter("it is not what was written: the seal is broken".into());
+fn unsealed(front: &str) -> Result<&str, InvalidMailFile> {
+    let broken =
+        || InvalidMailFile::FrontMatter("it is not what was written: the seal is broken".into());
     let at = front.rfind(SEAL).ok_or_else(broken)?;
     let (lines, seal) = front.split_at(at);
     if seal != format!("{SEAL}{}\"\n", digest(lines.as_bytes())) {
@@ -518,9 +521,9 @@ pub fn split(file: &str) -> Option<(&str, &str)> {
 /// # Errors
 ///
 /// [`BadMail::FrontMatter`], with the place.
-pub fn from_yaml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, BadMail> {
+pub fn from_yaml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, InvalidMailFile> {
     serde_saphyr::from_str_with_options(text, yaml::bounded(16, MAX_NODES, MAX_FRONT_MATTER))
-        .map_err(|error| BadMail::FrontMatter(error.to_string()))
+        .map_err(|error| InvalidMailFile::FrontMatter(error.to_string()))
 }
 
 /// Writes a front matter: one line for each key of the first two levels, every
@@ -644,10 +647,10 @@ impl fmt::Display for MailId {
 }
 
 impl FromStr for MailId {
-    type Err = BadMailId;
+    type Err = InvalidMailId;
 
-    fn from_str(text: &str) -> Result<Self, BadMailId> {
-        let bad = || BadMailId(text.chars().take(80).collect());
+    fn from_str(text: &str) -> Result<Self, InvalidMailId> {
+        let bad = || InvalidMailId(text.chars().take(80).collect());
         let (provider, uid) = text.split_once('_').ok_or_else(bad)?;
         let named = !provider.is_empty()
             && provider.len() <= 32
@@ -661,9 +664,9 @@ impl FromStr for MailId {
 }
 
 impl TryFrom<String> for MailId {
-    type Error = BadMailId;
+    type Error = InvalidMailId;
 
-    fn try_from(text: String) -> Result<Self, BadMailId> {
+    fn try_from(text: String) -> Result<Self, InvalidMailId> {
         text.parse()
     }
 }

@@ -17,9 +17,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::did::{Did, TunnelId};
-use crate::heard::{MAX_LIST, MAX_SAID, Said, Session, SessionKind};
-use crate::mail::{FORMAT, Header, MailId, Message, Participants, Trust};
-use crate::object::{BadObject, MsgObject};
+use crate::inbound::{
+    ChatSession, ChatSessionKind, InboundMessage, MAX_LIST_ENTRIES, MAX_MESSAGE_BYTES,
+};
+use crate::mail::{FORMAT, MailHeader, MailId, MailMessage, Participants, Trust};
+use crate::object::{InvalidObject, MsgObject};
 use crate::time::Timestamp;
 
 /// Most messages in one Mail.
@@ -28,7 +30,7 @@ pub const MAX_MESSAGES: u32 = 500;
 /// Most bytes of one Mail's messages, as JSON. Any single message fits.
 pub const MAX_BYTES: u32 = 1_344 << 10;
 
-const _: () = assert!(MAX_SAID < MAX_BYTES as usize);
+const _: () = assert!(MAX_MESSAGE_BYTES < MAX_BYTES as usize);
 
 /// Largest object a Mail may be, in bytes. A text is in it twice, merged and single.
 /// The name of an attachment is there thrice, and may take three times the room where
@@ -49,7 +51,7 @@ pub struct Debounce {
 
 /// A burst under way: its times, never its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct MergeWindow {
     /// When the first message was heard.
     pub first: Timestamp,
     /// When the last one was.
@@ -62,17 +64,17 @@ pub struct Window {
 
 /// A message that was kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredMessage {
     /// When we heard it.
     pub heard_at: Timestamp,
     /// What was said.
-    pub said: Said,
+    pub said: InboundMessage,
 }
 
 /// What becomes one Mail: messages of one session and thread, in the order they
 /// were heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Burst {
+pub struct MailBuilder {
     /// The tunnel they came through.
     pub tunnel: TunnelId,
     /// Its provider.
@@ -84,7 +86,7 @@ pub struct Burst {
     /// Whether their authors are known.
     pub trust: Trust,
     /// The messages; at least one.
-    pub messages: Vec<Kept>,
+    pub messages: Vec<StoredMessage>,
 }
 
 impl Debounce {
@@ -93,7 +95,7 @@ impl Debounce {
         Self { window: Duration::from_secs(5), max_wait: Duration::from_secs(30) };
 }
 
-impl Window {
+impl MergeWindow {
     /// A window that a message opens.
     pub const fn open(now: Timestamp, bytes: u32) -> Self {
         Self { first: now, last: now, messages: 1, bytes }
@@ -121,7 +123,7 @@ impl Window {
     }
 }
 
-impl Burst {
+impl MailBuilder {
     /// The name its Mail will have: that of the message heard first.
     pub fn mail_id(&self) -> Option<MailId> {
         let first = self.messages.first()?;
@@ -133,8 +135,8 @@ impl Burst {
     /// # Errors
     ///
     /// When it is empty, or what was kept was never checked.
-    pub fn seal(self, now: Timestamp) -> Result<MsgObject, BadObject> {
-        let bad = |why: String| BadObject::Field { field: "messages".to_owned(), why };
+    pub fn build(self, now: Timestamp) -> Result<MsgObject, InvalidObject> {
+        let bad = |why: String| InvalidObject::Field { field: "messages".to_owned(), why };
         let id = self.mail_id().ok_or_else(|| bad("there are none".to_owned()))?;
         let session = session(&self.messages);
         let Some(first) = self.messages.first().map(|kept| kept.said.from.clone()) else {
@@ -146,15 +148,18 @@ impl Burst {
         let title = self.messages.iter().find_map(|kept| kept.said.title.clone());
         let correlation_id = self.messages.iter().find_map(|kept| kept.said.correlation_id.clone());
         let participants = participants(&self.messages);
-        let mut messages: Vec<_> =
-            self.messages.into_iter().map(|kept| Message::new(kept.said, kept.heard_at)).collect();
+        let mut messages: Vec<_> = self
+            .messages
+            .into_iter()
+            .map(|kept| MailMessage::new(kept.said, kept.heard_at))
+            .collect();
         // The provider's order, where it has one for all of them; else ours. Within
         // one window they can't lie far apart.
         if messages.iter().all(|message| message.at.is_some()) {
             messages.sort_by_key(|message| message.at);
         }
         let text = compose(&messages);
-        let header = Header {
+        let header = MailHeader {
             id,
             tunnel: self.tunnel,
             timestamp: messages.first().map_or(now, |first| first.at.unwrap_or(first.heard_at)),
@@ -169,7 +174,7 @@ impl Burst {
             participants,
             session,
         };
-        let direct = header.session.kind == SessionKind::Direct;
+        let direct = header.session.kind == ChatSessionKind::Direct;
         let mut object = json!({
             "from": if direct { &author } else { &answer_to },
             "to": [if direct { &self.owner } else { &answer_to }],
@@ -191,17 +196,17 @@ impl Burst {
         if let Some(thread) = thread {
             object["thread"] = thread;
         }
-        MsgObject::seal_up_to(object, MAX_MAIL)
+        MsgObject::from_json_up_to(object, MAX_MAIL)
     }
 }
 
 /// The place, with the newest name it goes by.
-fn session(messages: &[Kept]) -> Session {
+fn session(messages: &[StoredMessage]) -> ChatSession {
     let newest = messages.iter().rev().map(|kept| &kept.said.session);
     let name = newest.clone().find_map(|session| session.name.clone());
-    let mut session = newest.clone().next().cloned().unwrap_or_else(|| Session {
+    let mut session = newest.clone().next().cloned().unwrap_or_else(|| ChatSession {
         id: String::new(),
-        kind: SessionKind::Direct,
+        kind: ChatSessionKind::Direct,
         name: None,
         thread_key: None,
     });
@@ -209,16 +214,16 @@ fn session(messages: &[Kept]) -> Session {
     session
 }
 
-fn participants(messages: &[Kept]) -> Participants {
+fn participants(messages: &[StoredMessage]) -> Participants {
     let mut everybody = Participants { mentions: mentions(messages), ..Participants::default() };
     let mut spoken = BTreeSet::new();
-    for Kept { said, .. } in messages {
+    for StoredMessage { said, .. } in messages {
         if spoken.insert(said.from.id.clone()) {
             everybody.from.push(said.from.clone());
         }
         for (from, into) in [(&said.to, &mut everybody.to), (&said.cc, &mut everybody.cc)] {
             for person in from {
-                if into.len() < MAX_LIST && !into.contains(person) {
+                if into.len() < MAX_LIST_ENTRIES && !into.contains(person) {
                     into.push(person.clone());
                 }
             }
@@ -229,11 +234,11 @@ fn participants(messages: &[Kept]) -> Participants {
 
 /// Who or what is mentioned, the workspaces first. Messages take turns, so that nobody
 /// crowds out the call in another message by mentioning many.
-fn mentions(messages: &[Kept]) -> Vec<String> {
+fn mentions(messages: &[StoredMessage]) -> Vec<String> {
     let each: Vec<Vec<String>> = messages.iter().map(|kept| mentions_of(&kept.said)).collect();
     let mut all = Vec::new();
     let mut known = BTreeSet::new();
-    for turn in 0..MAX_LIST {
+    for turn in 0..MAX_LIST_ENTRIES {
         for mention in each.iter().filter_map(|own| own.get(turn)) {
             if all.len() < MAX_MENTIONS && known.insert(mention) {
                 all.push(mention.clone());
@@ -243,12 +248,12 @@ fn mentions(messages: &[Kept]) -> Vec<String> {
     all
 }
 
-fn mentions_of(said: &Said) -> Vec<String> {
+fn mentions_of(said: &InboundMessage) -> Vec<String> {
     let mut known = BTreeSet::new();
     calls(&said.text)
         .chain(said.mentions.iter().cloned())
         .filter(|mention| known.insert(mention.clone()))
-        .take(MAX_LIST)
+        .take(MAX_LIST_ENTRIES)
         .collect()
 }
 
@@ -264,7 +269,7 @@ fn calls(text: &str) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-fn thread(session: &Session, correlation_id: Option<String>) -> Option<Value> {
+fn thread(session: &ChatSession, correlation_id: Option<String>) -> Option<Value> {
     let mut thread = serde_json::Map::new();
     if let Some(key) = &session.thread_key {
         thread.insert("topic".to_owned(), json!(key));
@@ -277,7 +282,7 @@ fn thread(session: &Session, correlation_id: Option<String>) -> Option<Value> {
 
 /// The text of a Mail: that of its only message, or each one's under a line that
 /// says whose it is.
-fn compose(messages: &[Message]) -> String {
+fn compose(messages: &[MailMessage]) -> String {
     if let [only] = messages
         && only.forwarded_from.is_none()
         && only.artifacts.is_empty()
@@ -290,7 +295,13 @@ fn compose(messages: &[Message]) -> String {
             out.push_str("\n\n");
         }
         let at = message.at.unwrap_or(message.heard_at).rfc3339();
-        let _ = write!(out, "**{}** · {} {}", line(message.from.shown()), &at[..10], &at[11..19]);
+        let _ = write!(
+            out,
+            "**{}** · {} {}",
+            line(message.from.display_name()),
+            &at[..10],
+            &at[11..19]
+        );
         if let Some(id) = &message.reply_to {
             let _ = write!(out, " · in reply to {}", line(id));
         }

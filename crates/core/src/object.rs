@@ -45,7 +45,7 @@ pub struct ObjId {
 /// The text is not the id of an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an object id: {0:?} (want cymsg:, cymsgr: or sha256: and 64 lower-case hex digits)")]
-pub struct BadObjId(String);
+pub struct InvalidObjId(String);
 
 /// What a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ pub struct MsgObject {
 
 /// The JSON is not a message we take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadObject {
+pub enum InvalidObject {
     /// One field is wrong.
     #[error("{field}: {why}")]
     Field {
@@ -149,8 +149,8 @@ impl MsgObject {
     /// # Errors
     ///
     /// The first field that is wrong, by name.
-    pub fn seal(value: Value) -> Result<Self, BadObject> {
-        Self::seal_up_to(value, MAX_OBJECT)
+    pub fn from_json(value: Value) -> Result<Self, InvalidObject> {
+        Self::from_json_up_to(value, MAX_OBJECT)
     }
 
     /// The same for an object that may be larger, because we made it ourselves of
@@ -159,7 +159,7 @@ impl MsgObject {
     /// # Errors
     ///
     /// The first field that is wrong, by name.
-    pub fn seal_up_to(value: Value, most: usize) -> Result<Self, BadObject> {
+    pub fn from_json_up_to(value: Value, most: usize) -> Result<Self, InvalidObject> {
         let Value::Object(mut fields) = value else {
             return Err(bad("msg", "want an object"));
         };
@@ -201,7 +201,7 @@ impl MsgObject {
 
         let canonical = json::canonical(&Value::Object(fields));
         if canonical.len() > most {
-            return Err(BadObject::TooLarge { size: canonical.len(), most });
+            return Err(InvalidObject::TooLarge { size: canonical.len(), most });
         }
         let id = ObjId::of(ObjKind::Msg, canonical.as_bytes());
         Ok(Self { id, canonical, from, source, to, kind, reply_to, correlation_id, expires_at })
@@ -252,7 +252,7 @@ fn drop_nulls(fields: &mut Map<String, Value>) {
     }
 }
 
-fn check_content(fields: &Map<String, Value>) -> Result<(), BadObject> {
+fn check_content(fields: &Map<String, Value>) -> Result<(), InvalidObject> {
     let Some(content) = required(fields, "content")?.as_object() else {
         return Err(bad("content", "want an object"));
     };
@@ -283,18 +283,18 @@ fn check_content(fields: &Map<String, Value>) -> Result<(), BadObject> {
     Ok(())
 }
 
-fn bad(field: &str, why: impl Into<String>) -> BadObject {
-    BadObject::Field { field: field.to_owned(), why: why.into() }
+fn bad(field: &str, why: impl Into<String>) -> InvalidObject {
+    InvalidObject::Field { field: field.to_owned(), why: why.into() }
 }
 
-fn required<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a Value, BadObject> {
+fn required<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a Value, InvalidObject> {
     fields.get(key).ok_or_else(|| bad(key, "missing"))
 }
 
 fn object<'a>(
     fields: &'a Map<String, Value>,
     key: &str,
-) -> Result<Option<&'a Map<String, Value>>, BadObject> {
+) -> Result<Option<&'a Map<String, Value>>, InvalidObject> {
     match fields.get(key) {
         None => Ok(None),
         Some(Value::Object(map)) => Ok(Some(map)),
@@ -302,15 +302,15 @@ fn object<'a>(
     }
 }
 
-fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str, BadObject> {
+fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str, InvalidObject> {
     value.as_str().ok_or_else(|| bad(field, "want a string"))
 }
 
-fn did(value: &Value, field: &str) -> Result<Did, BadObject> {
+fn did(value: &Value, field: &str) -> Result<Did, InvalidObject> {
     text(value, field)?.parse().map_err(|error| bad(field, format!("{error}")))
 }
 
-fn targets(value: &Value) -> Result<Vec<Did>, BadObject> {
+fn targets(value: &Value) -> Result<Vec<Did>, InvalidObject> {
     let Some(list) = value.as_array() else {
         return Err(bad("to", "want an array of DIDs"));
     };
@@ -320,12 +320,12 @@ fn targets(value: &Value) -> Result<Vec<Did>, BadObject> {
     list.iter().enumerate().map(|(at, v)| did(v, &format!("to[{at}]"))).collect()
 }
 
-fn reply_to(value: &Value) -> Result<ObjId, BadObject> {
+fn reply_to(value: &Value) -> Result<ObjId, InvalidObject> {
     let field = "thread.reply_to";
-    text(value, field)?.parse().map_err(|error: BadObjId| bad(field, error.to_string()))
+    text(value, field)?.parse().map_err(|error: InvalidObjId| bad(field, error.to_string()))
 }
 
-fn when(fields: &Map<String, Value>, key: &str) -> Result<Option<Timestamp>, BadObject> {
+fn when(fields: &Map<String, Value>, key: &str) -> Result<Option<Timestamp>, InvalidObject> {
     let Some(value) = fields.get(key) else { return Ok(None) };
     match value.as_i64() {
         Some(ms) if ms >= 0 => Ok(Some(Timestamp::from_ms(ms))),
@@ -347,10 +347,10 @@ impl fmt::Debug for ObjId {
 }
 
 impl FromStr for ObjId {
-    type Err = BadObjId;
+    type Err = InvalidObjId;
 
-    fn from_str(text: &str) -> Result<Self, BadObjId> {
-        let bad = || BadObjId(text.chars().take(200).collect());
+    fn from_str(text: &str) -> Result<Self, InvalidObjId> {
+        let bad = || InvalidObjId(text.chars().take(200).collect());
         let (prefix, hex) = text.split_once(':').ok_or_else(bad)?;
         let kind = [ObjKind::Msg, ObjKind::Receipt, ObjKind::Bytes]
             .into_iter()
@@ -380,9 +380,9 @@ pub(crate) fn unhex<const N: usize>(hex: &str) -> Option<[u8; N]> {
 }
 
 impl TryFrom<String> for ObjId {
-    type Error = BadObjId;
+    type Error = InvalidObjId;
 
-    fn try_from(text: String) -> Result<Self, BadObjId> {
+    fn try_from(text: String) -> Result<Self, InvalidObjId> {
         text.parse()
     }
 }
@@ -419,7 +419,7 @@ mod tests {
         for case in cases {
             let (canonical, id) = match case.r#type.as_str() {
                 "cymsg" => {
-                    let msg = MsgObject::seal(case.object).unwrap();
+                    let msg = MsgObject::from_json(case.object).unwrap();
                     (msg.canonical().to_owned(), msg.id())
                 }
                 "cymsgr" => {
@@ -449,12 +449,12 @@ mod tests {
 
     #[test]
     fn null_is_absent_and_unknown_keys_stay() {
-        let plain = MsgObject::seal(chat()).unwrap();
-        assert_eq!(MsgObject::seal(with("source", Value::Null)).unwrap(), plain);
-        assert_eq!(MsgObject::seal(with("thread.topic", Value::Null)).unwrap().canonical(), {
+        let plain = MsgObject::from_json(chat()).unwrap();
+        assert_eq!(MsgObject::from_json(with("source", Value::Null)).unwrap(), plain);
+        assert_eq!(MsgObject::from_json(with("thread.topic", Value::Null)).unwrap().canonical(), {
             r#"{"content":{},"from":"did:web:a","kind":"chat","thread":{},"to":["did:web:b"]}"#
         });
-        let odd = MsgObject::seal(with("x-colour", json!({"deep": [1, null]}))).unwrap();
+        let odd = MsgObject::from_json(with("x-colour", json!({"deep": [1, null]}))).unwrap();
         assert!(odd.canonical().contains(r#""x-colour":{"deep":[1,null]}"#));
         assert_ne!(odd.id(), plain.id());
     }
@@ -486,20 +486,20 @@ mod tests {
             ("content.refs", json!({}), "content.refs"),
             ("content.refs", json!([{"role": "x"}]), "content.refs[0]"),
         ] {
-            let error = MsgObject::seal(with(path, value.clone())).unwrap_err();
-            let BadObject::Field { field: found, .. } = &error else { panic!("{error}") };
+            let error = MsgObject::from_json(with(path, value.clone())).unwrap_err();
+            let InvalidObject::Field { field: found, .. } = &error else { panic!("{error}") };
             assert_eq!(found, field, "{path} = {value}: {error}");
         }
-        assert!(MsgObject::seal(json!([1])).is_err());
+        assert!(MsgObject::from_json(json!([1])).is_err());
         let many = vec!["did:web:b"; MAX_TARGETS + 1];
-        assert!(MsgObject::seal(with("to", json!(many))).is_err());
+        assert!(MsgObject::from_json(with("to", json!(many))).is_err());
         let large = with("content.content", json!("x".repeat(MAX_OBJECT)));
-        assert!(matches!(MsgObject::seal(large), Err(BadObject::TooLarge { .. })));
+        assert!(matches!(MsgObject::from_json(large), Err(InvalidObject::TooLarge { .. })));
     }
 
     #[test]
     fn ids_are_read_strictly() {
-        let id = MsgObject::seal(chat()).unwrap().id();
+        let id = MsgObject::from_json(chat()).unwrap().id();
         assert_eq!(id.to_string().parse(), Ok(id));
         let text = id.to_string();
         for bad in [

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! `READING` is a promise with a deadline. A reader that dies breaks it, and
-//! [`Reading::expire`] makes the message unread again. Who reads is counted when
+//! [`ReadStatus::expire`] makes the message unread again. Who reads is counted when
 //! he takes it, so that a message that kills its readers can be seen.
 
 use std::fmt;
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::did::Did;
-use crate::lease::{Guard, Holder, Lease, LeaseLost, Term};
+use crate::lease::{Holder, Lease, LeaseDuration, LeaseLost, LeaseProof};
 use crate::object::{ObjId, unhex};
 use crate::time::Timestamp;
 
@@ -63,9 +63,9 @@ pub enum ReadState {
 
 /// A record's place in the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ReadStatus {
     /// The state, with what only it has.
-    pub state: Standing,
+    pub state: ReadStateData,
     /// How often it was taken.
     pub attempts: u32,
     /// Which take is the current one.
@@ -74,7 +74,7 @@ pub struct Reading {
 
 /// A [`ReadState`] with what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ReadStateData {
     /// UNREAD.
     Unread,
     /// READING, by the holder of the lease.
@@ -92,7 +92,7 @@ pub enum Standing {
 /// The step is not one that the state allows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{from} can't become {to}")]
-pub struct WrongState {
+pub struct InvalidTransition {
     /// Where it stands.
     pub from: &'static str,
     /// Where it was to go.
@@ -101,10 +101,10 @@ pub struct WrongState {
 
 /// Why a step was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum TransitionError {
     /// The machine has no such step.
     #[error(transparent)]
-    WrongState(#[from] WrongState),
+    WrongState(#[from] InvalidTransition),
     /// Somebody else holds it.
     #[error(transparent)]
     LeaseLost(#[from] LeaseLost),
@@ -113,12 +113,12 @@ pub enum Refused {
     NotDue(Timestamp),
 }
 
-impl Reading {
+impl ReadStatus {
     /// A record as it starts out in `box_kind`.
     pub fn start(box_kind: BoxKind) -> Self {
         let outbox = box_kind == BoxKind::Outbox;
         Self {
-            state: if outbox { Standing::Sent } else { Standing::Unread },
+            state: if outbox { ReadStateData::Sent } else { ReadStateData::Unread },
             attempts: 0,
             epoch: 0,
         }
@@ -129,12 +129,17 @@ impl Reading {
     /// # Errors
     ///
     /// From any other state.
-    pub fn take(self, holder: Holder, now: Timestamp, term: Term) -> Result<Self, WrongState> {
-        let Standing::Unread = self.state else {
+    pub fn lease(
+        self,
+        holder: Holder,
+        now: Timestamp,
+        term: LeaseDuration,
+    ) -> Result<Self, InvalidTransition> {
+        let ReadStateData::Unread = self.state else {
             return Err(self.wrong(ReadState::Reading));
         };
         Ok(Self {
-            state: Standing::Reading(Lease::start(holder, now, term)),
+            state: ReadStateData::Reading(Lease::start(holder, now, term)),
             attempts: self.attempts.saturating_add(1),
             epoch: self.epoch + 1,
         })
@@ -145,10 +150,10 @@ impl Reading {
     /// # Errors
     ///
     /// When nobody reads it, or somebody still may.
-    pub fn expire(self, now: Timestamp) -> Result<Self, WrongState> {
+    pub fn expire(self, now: Timestamp) -> Result<Self, InvalidTransition> {
         match &self.state {
-            Standing::Reading(lease) if lease.ended(now) => {
-                Ok(Self { state: Standing::Unread, ..self })
+            ReadStateData::Reading(lease) if lease.has_expired(now) => {
+                Ok(Self { state: ReadStateData::Unread, ..self })
             }
             _ => Err(self.wrong(ReadState::Unread)),
         }
@@ -164,34 +169,34 @@ impl Reading {
     pub fn mark(
         self,
         to: ReadState,
-        guard: &Guard,
+        guard: &LeaseProof,
         now: Timestamp,
-        term: Term,
-    ) -> Result<Self, Refused> {
+        term: LeaseDuration,
+    ) -> Result<Self, TransitionError> {
         use ReadState as To;
-        use Standing::{Readed, Reading, Sent, Unread};
+        use ReadStateData::{Readed, Reading, Sent, Unread};
         match &self.state {
             Reading(lease) => lease.check(self.epoch, guard)?,
             _ => guard.check_free(self.epoch)?,
         }
         let state = match (&self.state, to) {
             (from, to) if from.name() == to => return Ok(self),
-            (Unread, To::Reading) => return Ok(self.take(guard.holder.clone(), now, term)?),
+            (Unread, To::Reading) => return Ok(self.lease(guard.holder.clone(), now, term)?),
             (Reading(_) | Readed, To::Unread) => Unread,
             (Reading(_), To::Readed) => Readed,
-            (Unread | Reading(_) | Readed | Sent, To::Archived) => Standing::Archived,
-            (_, To::Deleted) => Standing::Deleted,
+            (Unread | Reading(_) | Readed | Sent, To::Archived) => ReadStateData::Archived,
+            (_, To::Deleted) => ReadStateData::Deleted,
             _ => return Err(self.wrong(to).into()),
         };
         Ok(Self { state, ..self })
     }
 
-    fn wrong(&self, to: ReadState) -> WrongState {
-        WrongState { from: self.state.name().as_str(), to: to.as_str() }
+    fn wrong(&self, to: ReadState) -> InvalidTransition {
+        InvalidTransition { from: self.state.name().as_str(), to: to.as_str() }
     }
 }
 
-impl Standing {
+impl ReadStateData {
     /// The state without the details.
     pub const fn name(&self) -> ReadState {
         match self {
@@ -275,7 +280,7 @@ pub enum RecordKind {
 /// The text is not the id of a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a record id: {0:?} (want rec_ or dlv_ and 48 lower-case hex digits)")]
-pub struct BadRecordId(String);
+pub struct InvalidRecordId(String);
 
 impl RecordId {
     /// The record of `msg` in the `box_kind` of `owner`.
@@ -341,24 +346,24 @@ impl fmt::Debug for RecordId {
 }
 
 impl FromStr for RecordId {
-    type Err = BadRecordId;
+    type Err = InvalidRecordId;
 
-    fn from_str(text: &str) -> Result<Self, BadRecordId> {
+    fn from_str(text: &str) -> Result<Self, InvalidRecordId> {
         let (kind, hex) = match (text.strip_prefix("rec_"), text.strip_prefix("dlv_")) {
             (Some(hex), _) => (RecordKind::Record, hex),
             (_, Some(hex)) => (RecordKind::Delivery, hex),
-            _ => return Err(BadRecordId(text.chars().take(200).collect())),
+            _ => return Err(InvalidRecordId(text.chars().take(200).collect())),
         };
         hex.split_at_checked(32)
             .and_then(|(msg, tag)| Some(Self { kind, msg: unhex(msg)?, tag: unhex(tag)? }))
-            .ok_or_else(|| BadRecordId(text.chars().take(200).collect()))
+            .ok_or_else(|| InvalidRecordId(text.chars().take(200).collect()))
     }
 }
 
 impl TryFrom<String> for RecordId {
-    type Error = BadRecordId;
+    type Error = InvalidRecordId;
 
-    fn try_from(text: String) -> Result<Self, BadRecordId> {
+    fn try_from(text: String) -> Result<Self, InvalidRecordId> {
         text.parse()
     }
 }
@@ -383,7 +388,7 @@ pub struct MsgRecord {
     /// The object it is a view of.
     pub msg_id: ObjId,
     /// Its place in the machine.
-    pub reading: Reading,
+    pub reading: ReadStatus,
     /// Counts every change; swaps are guarded by it.
     pub revision: i64,
     /// The conversation it belongs to: the other party, or the group.
@@ -408,35 +413,39 @@ mod tests {
         Timestamp::from_ms(secs * 1000)
     }
 
-    fn guard(name: &str) -> Guard {
-        Guard { epoch: None, holder: Holder::new(name).unwrap() }
+    fn guard(name: &str) -> LeaseProof {
+        LeaseProof { epoch: None, holder: Holder::new(name).unwrap() }
     }
 
-    fn standing(state: ReadState) -> Reading {
-        let lease = Lease::start(Holder::new("ann").unwrap(), at(0), Term::DEFAULT);
+    fn standing(state: ReadState) -> ReadStatus {
+        let lease = Lease::start(Holder::new("ann").unwrap(), at(0), LeaseDuration::DEFAULT);
         let state = match state {
-            ReadState::Unread => Standing::Unread,
-            ReadState::Reading => Standing::Reading(lease),
-            ReadState::Readed => Standing::Readed,
-            ReadState::Sent => Standing::Sent,
-            ReadState::Archived => Standing::Archived,
-            ReadState::Deleted => Standing::Deleted,
+            ReadState::Unread => ReadStateData::Unread,
+            ReadState::Reading => ReadStateData::Reading(lease),
+            ReadState::Readed => ReadStateData::Readed,
+            ReadState::Sent => ReadStateData::Sent,
+            ReadState::Archived => ReadStateData::Archived,
+            ReadState::Deleted => ReadStateData::Deleted,
         };
-        Reading { state, attempts: 1, epoch: 1 }
+        ReadStatus { state, attempts: 1, epoch: 1 }
     }
 
     /// Every step from every state. A new state or step does not pass unnoticed.
     #[test]
     fn every_step_from_every_state() {
-        let end = |reading: Reading| reading.state.name().as_str();
-        let mut table = crate::documented::Table::new("reading");
+        let end = |reading: ReadStatus| reading.state.name().as_str();
+        let mut table = crate::state_tables::StateTable::new("reading");
         for state in ReadState::ALL {
             let holder = Holder::new("ann").unwrap();
             let from = state.as_str();
-            table.row(from, "take", standing(state).take(holder, at(1), Term::DEFAULT).map(end));
+            table.row(
+                from,
+                "take",
+                standing(state).lease(holder, at(1), LeaseDuration::DEFAULT).map(end),
+            );
             table.row(from, "expire", standing(state).expire(at(301)).map(end));
             for to in ReadState::ALL {
-                let marked = standing(state).mark(to, &guard("ann"), at(1), Term::DEFAULT);
+                let marked = standing(state).mark(to, &guard("ann"), at(1), LeaseDuration::DEFAULT);
                 table.row(from, &format!("mark {}", to.as_str()), marked.map(end));
             }
         }
@@ -445,33 +454,33 @@ mod tests {
 
     #[test]
     fn a_take_counts_and_starts_a_new_epoch() {
-        let first = Reading::start(BoxKind::Inbox);
-        let taken = first.take(Holder::anonymous(), at(0), Term::DEFAULT).unwrap();
+        let first = ReadStatus::start(BoxKind::Inbox);
+        let taken = first.lease(Holder::anonymous(), at(0), LeaseDuration::DEFAULT).unwrap();
         assert_eq!((taken.attempts, taken.epoch), (1, 1));
         assert!(taken.clone().expire(at(299)).is_err(), "the lease still runs");
         let again = taken.expire(at(300)).unwrap();
-        let again = again.take(Holder::anonymous(), at(301), Term::DEFAULT).unwrap();
+        let again = again.lease(Holder::anonymous(), at(301), LeaseDuration::DEFAULT).unwrap();
         assert_eq!((again.attempts, again.epoch), (2, 2));
     }
 
     #[test]
     fn only_the_holder_finishes() {
-        let mark = |guard: Guard| {
-            let reading = Reading { epoch: 3, ..standing(ReadState::Reading) };
-            reading.mark(ReadState::Readed, &guard, at(1), Term::DEFAULT)
+        let mark = |guard: LeaseProof| {
+            let reading = ReadStatus { epoch: 3, ..standing(ReadState::Reading) };
+            reading.mark(ReadState::Readed, &guard, at(1), LeaseDuration::DEFAULT)
         };
         assert!(mark(guard("ann")).is_ok());
-        assert!(mark(Guard { epoch: Some(3), ..guard("bob") }).is_ok());
-        assert!(matches!(mark(guard("bob")), Err(Refused::LeaseLost(LeaseLost::Held(_)))));
-        let stale = mark(Guard { epoch: Some(2), ..guard("ann") });
-        assert!(matches!(stale, Err(Refused::LeaseLost(LeaseLost::Stale { .. }))));
+        assert!(mark(LeaseProof { epoch: Some(3), ..guard("bob") }).is_ok());
+        assert!(matches!(mark(guard("bob")), Err(TransitionError::LeaseLost(LeaseLost::Held(_)))));
+        let stale = mark(LeaseProof { epoch: Some(2), ..guard("ann") });
+        assert!(matches!(stale, Err(TransitionError::LeaseLost(LeaseLost::Stale { .. }))));
     }
 
     #[test]
     fn a_stale_epoch_is_refused_even_when_nobody_holds_it() {
-        let stale = Guard { epoch: Some(1), ..guard("ann") };
-        let free = Reading { epoch: 2, ..standing(ReadState::Unread) };
-        assert!(free.mark(ReadState::Archived, &stale, at(1), Term::DEFAULT).is_err());
+        let stale = LeaseProof { epoch: Some(1), ..guard("ann") };
+        let free = ReadStatus { epoch: 2, ..standing(ReadState::Unread) };
+        assert!(free.mark(ReadState::Archived, &stale, at(1), LeaseDuration::DEFAULT).is_err());
     }
 
     #[test]

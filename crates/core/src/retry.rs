@@ -33,15 +33,15 @@ pub enum Failure {
 
 /// When to try again, and when to give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry {
+pub struct RetryPolicy {
     /// The first wait; each further one is twice as long.
     pub first: Duration,
     /// The longest wait we choose ourselves.
     pub longest: Duration,
     /// How many tries there are, where they are counted.
-    pub tries: Option<u32>,
+    pub max_attempts: Option<u32>,
     /// How long we keep trying since the first one, where that is limited.
-    pub patience: Option<Duration>,
+    pub give_up_after: Option<Duration>,
 }
 
 /// A number in 0…1 that spreads waits, drawn by the caller.
@@ -75,21 +75,21 @@ impl Jitter {
     }
 }
 
-impl Retry {
+impl RetryPolicy {
     /// Deliveries: an outage of hours must not kill them.
     pub const DELIVERY: Self = Self {
         first: Duration::from_secs(1),
         longest: Duration::from_secs(30),
-        tries: None,
-        patience: Some(Duration::from_secs(24 * 3600)),
+        max_attempts: None,
+        give_up_after: Some(Duration::from_secs(24 * 3600)),
     };
 
     /// Claims: three retries, the fourth failure is a dead letter.
     pub const CLAIM: Self = Self {
         first: Duration::from_secs(1),
         longest: Duration::from_secs(30),
-        tries: Some(4),
-        patience: None,
+        max_attempts: Some(4),
+        give_up_after: None,
     };
 
     /// How long to wait after the try number `attempts` (from 1) has failed,
@@ -101,8 +101,8 @@ impl Retry {
         retry_after: Option<Duration>,
         jitter: Jitter,
     ) -> Option<Duration> {
-        let out_of_tries = self.tries.is_some_and(|most| attempts >= most);
-        let out_of_patience = self.patience.is_some_and(|most| elapsed >= most);
+        let out_of_tries = self.max_attempts.is_some_and(|most| attempts >= most);
+        let out_of_patience = self.give_up_after.is_some_and(|most| elapsed >= most);
         if out_of_tries || out_of_patience {
             return None;
         }
@@ -117,27 +117,27 @@ impl Retry {
 mod tests {
     use super::*;
 
-    fn secs(retry: &Retry, attempts: u32) -> Option<u64> {
+    fn secs(retry: &RetryPolicy, attempts: u32) -> Option<u64> {
         retry.wait(attempts, Duration::ZERO, None, Jitter::NONE).map(|wait| wait.as_secs())
     }
 
     #[test]
     fn waits_double_up_to_the_longest() {
-        let waits: Vec<_> = (1..=8).map(|n| secs(&Retry::DELIVERY, n).unwrap()).collect();
+        let waits: Vec<_> = (1..=8).map(|n| secs(&RetryPolicy::DELIVERY, n).unwrap()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30, 30]);
-        assert_eq!(secs(&Retry::DELIVERY, u32::MAX), Some(30));
+        assert_eq!(secs(&RetryPolicy::DELIVERY, u32::MAX), Some(30));
     }
 
     #[test]
     fn the_fourth_failure_of_a_claim_is_the_last() {
-        let waits: Vec<_> = (1..=5).map(|n| secs(&Retry::CLAIM, n)).collect();
+        let waits: Vec<_> = (1..=5).map(|n| secs(&RetryPolicy::CLAIM, n)).collect();
         assert_eq!(waits, [Some(1), Some(2), Some(4), None, None]);
     }
 
     #[test]
     fn patience_ends_after_a_day() {
         let day = Duration::from_secs(24 * 3600);
-        let wait = |elapsed| Retry::DELIVERY.wait(3, elapsed, None, Jitter::NONE);
+        let wait = |elapsed| RetryPolicy::DELIVERY.wait(3, elapsed, None, Jitter::NONE);
         assert!(wait(day - Duration::from_secs(1)).is_some());
         assert_eq!(wait(day), None);
     }
@@ -146,7 +146,7 @@ mod tests {
     fn retry_after_is_honoured_unless_it_is_absurd() {
         let wait = |after| {
             let after = Some(Duration::from_secs(after));
-            Retry::DELIVERY.wait(1, Duration::ZERO, after, Jitter::NONE).unwrap().as_secs()
+            RetryPolicy::DELIVERY.wait(1, Duration::ZERO, after, Jitter::NONE).unwrap().as_secs()
         };
         assert_eq!(wait(0), 1);
         assert_eq!(wait(120), 120);
@@ -157,7 +157,7 @@ mod tests {
     fn jitter_shortens_by_a_quarter_at_most() {
         for random in [0, 1, u32::MAX / 2, u32::MAX] {
             let jitter = Jitter::from_random(random);
-            let wait = Retry::DELIVERY.wait(3, Duration::ZERO, None, jitter).unwrap();
+            let wait = RetryPolicy::DELIVERY.wait(3, Duration::ZERO, None, jitter).unwrap();
             assert!((3_000..=4_000).contains(&wait.as_millis()), "{wait:?}");
         }
     }

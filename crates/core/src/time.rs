@@ -34,7 +34,7 @@ impl Timestamp {
 /// The text is not a time we understand.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a time: want RFC 3339, such as 2026-02-06T20:45:00Z")]
-pub struct BadTime;
+pub struct InvalidTime;
 
 /// A day and a time of day in UTC.
 struct Civil {
@@ -64,16 +64,16 @@ impl Timestamp {
     ///
     /// # Errors
     ///
-    /// [`BadTime`], also for days that no calendar has.
-    pub fn from_rfc3339(text: &str) -> Result<Self, BadTime> {
-        let (date, rest) = text.split_at_checked(10).ok_or(BadTime)?;
-        let (time, rest) = rest.split_at_checked(9).ok_or(BadTime)?;
-        let number = |text: &str, from: usize, to: usize| -> Result<i64, BadTime> {
-            let digits = text.get(from..to).ok_or(BadTime)?;
+    /// [`InvalidTime`], also for days that no calendar has.
+    pub fn from_rfc3339(text: &str) -> Result<Self, InvalidTime> {
+        let (date, rest) = text.split_at_checked(10).ok_or(InvalidTime)?;
+        let (time, rest) = rest.split_at_checked(9).ok_or(InvalidTime)?;
+        let number = |text: &str, from: usize, to: usize| -> Result<i64, InvalidTime> {
+            let digits = text.get(from..to).ok_or(InvalidTime)?;
             if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-                return Err(BadTime);
+                return Err(InvalidTime);
             }
-            digits.parse().map_err(|_| BadTime)
+            digits.parse().map_err(|_| InvalidTime)
         };
         let shaped = date.as_bytes()[4] == b'-'
             && date.as_bytes()[7] == b'-'
@@ -81,37 +81,37 @@ impl Timestamp {
             && time.as_bytes()[3] == b':'
             && time.as_bytes()[6] == b':';
         if !shaped {
-            return Err(BadTime);
+            return Err(InvalidTime);
         }
         let (year, month, day) = (number(date, 0, 4)?, number(date, 5, 7)?, number(date, 8, 10)?);
         let (hour, minute) = (number(time, 1, 3)?, number(time, 4, 6)?);
         // A leap second is the last one of its minute.
         let second = number(time, 7, 9)?;
         if hour > 23 || minute > 59 || second > 60 {
-            return Err(BadTime);
+            return Err(InvalidTime);
         }
-        let days = days(year, month, day).ok_or(BadTime)?;
-        let zone = rest.find(['Z', 'z', '+', '-']).ok_or(BadTime)?;
+        let days = days(year, month, day).ok_or(InvalidTime)?;
+        let zone = rest.find(['Z', 'z', '+', '-']).ok_or(InvalidTime)?;
         let (fraction, zone) = rest.split_at(zone);
         let ms = match fraction.strip_prefix('.') {
             Some(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
                 let padded: String = digits.chars().chain("000".chars()).take(3).collect();
-                padded.parse::<i64>().map_err(|_| BadTime)?
+                padded.parse::<i64>().map_err(|_| InvalidTime)?
             }
             None if fraction.is_empty() => 0,
-            _ => return Err(BadTime),
+            _ => return Err(InvalidTime),
         };
         let offset = match zone.as_bytes() {
             [b'Z' | b'z'] => 0,
             [sign, _, _, b':', _, _] => {
                 let (hours, minutes) = (number(zone, 1, 3)?, number(zone, 4, 6)?);
                 if hours > 23 || minutes > 59 {
-                    return Err(BadTime);
+                    return Err(InvalidTime);
                 }
                 let minutes = hours * 60 + minutes;
                 if *sign == b'-' { -minutes } else { minutes }
             }
-            _ => return Err(BadTime),
+            _ => return Err(InvalidTime),
         };
         let secs = days * 86_400 + hour * 3600 + minute * 60 + second.min(59) - offset * 60;
         Ok(Self(secs * 1000 + ms))
@@ -243,7 +243,7 @@ mod tests {
             "２０２６-02-06T20:45:00Z",
             "1770410700000",
         ] {
-            assert_eq!(read(bad), Err(BadTime), "{bad}");
+            assert_eq!(read(bad), Err(InvalidTime), "{bad}");
         }
     }
 

@@ -33,7 +33,7 @@ const MAX_LINE: usize = 500;
 
 /// What is to be run.
 #[derive(Debug)]
-pub struct Job<'a> {
+pub struct CommandJob<'a> {
     /// The program and its arguments.
     pub command: &'a [OsString],
     /// Variables it gets beside ours.
@@ -43,12 +43,12 @@ pub struct Job<'a> {
     /// Where what it says is kept.
     pub log: &'a Path,
     /// Where else that goes.
-    pub output: Output,
+    pub output: CommandOutput,
 }
 
 /// Where a command's output goes beside its log.
 #[derive(Clone, Copy, Debug)]
-pub struct Output {
+pub struct CommandOutput {
     /// What it says.
     pub out: fn(&[u8]) -> io::Result<()>,
     /// What it complains about.
@@ -57,7 +57,7 @@ pub struct Output {
 
 /// A command that was started.
 #[derive(Debug)]
-pub struct Child {
+pub struct CommandChild {
     group: Pid,
     over: Arc<AtomicBool>,
     ended: oneshot::Receiver<io::Result<ExitStatus>>,
@@ -67,7 +67,7 @@ pub struct Child {
 
 /// A log of bounded length.
 #[derive(Debug)]
-struct Log {
+struct CommandLog {
     file: File,
     left: u64,
     cut: bool,
@@ -78,11 +78,11 @@ struct Log {
 /// # Errors
 ///
 /// When the log can't be written, or there is no such program.
-pub fn start(job: Job<'_>) -> io::Result<Child> {
+pub fn start(job: CommandJob<'_>) -> io::Result<CommandChild> {
     let Some((program, arguments)) = job.command.split_first() else {
         return Err(io::Error::other("there is no command"));
     };
-    let log = Arc::new(Mutex::new(Log::create(job.log)?));
+    let log = Arc::new(Mutex::new(CommandLog::create(job.log)?));
     let mut child = Command::new(program)
         .args(arguments)
         .envs(job.variables)
@@ -124,10 +124,10 @@ pub fn start(job: Job<'_>) -> io::Result<Child> {
         ending.store(true, Ordering::SeqCst);
         say.send(status)
     });
-    Ok(Child { group, over, ended, drained, last_line })
+    Ok(CommandChild { group, over, ended, drained, last_line })
 }
 
-impl Child {
+impl CommandChild {
     /// Waits until the command has ended.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ pub fn log_path(dir: &Path, id: &str, attempt: u32) -> PathBuf {
     dir.join(format!("{id}.{attempt}.log"))
 }
 
-impl Log {
+impl CommandLog {
     fn create(path: &Path) -> io::Result<Self> {
         if let Some(dir) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -216,7 +216,7 @@ fn prune(dir: &Path) -> io::Result<()> {
 
 fn copy(
     mut from: impl Read,
-    log: &Mutex<Log>,
+    log: &Mutex<CommandLog>,
     pass: fn(&[u8]) -> io::Result<()>,
     mut see: impl FnMut(&[u8]),
 ) {
@@ -257,13 +257,13 @@ fn keep_last_line(line: &mut Vec<u8>, bytes: &[u8], last: &Mutex<String>) {
 mod tests {
     use super::*;
 
-    const QUIET: Output = Output { out: |_| Ok(()), err: |_| Ok(()) };
+    const QUIET: CommandOutput = CommandOutput { out: |_| Ok(()), err: |_| Ok(()) };
 
     fn run(script: &str, input: &str, signal: Option<Signal>) -> (u8, String, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
         let log = log_path(&dir.path().join("log"), "webhook_01", 2);
         let command: Vec<_> = ["sh", "-c", script].map(OsString::from).into();
-        let job = Job {
+        let job = CommandJob {
             command: &command,
             variables: vec![("MONOCO_MAIL_ID", "webhook_01".into())],
             input: input.to_owned(),

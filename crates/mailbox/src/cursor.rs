@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 
 /// How far a workspace got.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cursor {
+pub struct SyncCursor {
     /// The version of this file.
     pub version: u32,
     /// Which index.
@@ -36,19 +36,19 @@ pub struct Cursor {
     pub rules: String,
     /// Mails whose files were not what the courier wrote. They are looked at again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RejectedFile>,
 }
 
 /// A Mail whose file was not what the courier wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct RejectedFile {
     /// Its number.
     pub seq: i64,
     /// Where its line starts.
     pub line: u64,
 }
 
-impl Default for Cursor {
+impl Default for SyncCursor {
     fn default() -> Self {
         Self {
             version: VERSION,
@@ -63,7 +63,7 @@ impl Default for Cursor {
     }
 }
 
-impl Cursor {
+impl SyncCursor {
     /// The cursor of a workspace; at the start, when there is none. What can't be read is
     /// as good as none: reading again from the start loses nothing.
     ///
@@ -102,16 +102,16 @@ mod tests {
     fn a_torn_cursor_is_no_cursor_and_a_newer_one_is_not_guessed_at() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cursor.json");
-        assert_eq!(Cursor::load(&path).unwrap(), Cursor::default());
-        let cursor = Cursor { generation: 3, offset: 99, seq: 7, ..Cursor::default() };
+        assert_eq!(SyncCursor::load(&path).unwrap(), SyncCursor::default());
+        let cursor = SyncCursor { generation: 3, offset: 99, seq: 7, ..SyncCursor::default() };
         cursor.save(&path).unwrap();
-        assert_eq!(Cursor::load(&path).unwrap(), cursor);
+        assert_eq!(SyncCursor::load(&path).unwrap(), cursor);
         for torn in ["", "{\"version\":1,\"gen", "[]"] {
             fs::write(&path, torn).unwrap();
-            assert_eq!(Cursor::load(&path).unwrap(), Cursor::default(), "{torn}");
+            assert_eq!(SyncCursor::load(&path).unwrap(), SyncCursor::default(), "{torn}");
         }
         fs::write(&path, r#"{"version":2,"generation":1,"offset":1,"seq":1}"#).unwrap();
-        assert!(matches!(Cursor::load(&path), Err(MailboxError::Newer(_))));
+        assert!(matches!(SyncCursor::load(&path), Err(MailboxError::Newer(_))));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
     }
 }

@@ -9,8 +9,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use monoco_core::claim::Place;
-use monoco_core::draft::{Attached, BadDraft, Draft};
+use monoco_core::claim::MailLocation;
+use monoco_core::draft::{Draft, DraftAttachment, InvalidDraft};
 use monoco_core::mail::{MailId, from_yaml, front_matter, split};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
@@ -23,7 +23,7 @@ const MAX_ATTACHMENT: u64 = 64 << 20;
 
 /// What becomes a draft.
 #[derive(Clone, Debug, Default)]
-pub struct Letter {
+pub struct NewDraft {
     /// To whom.
     pub to: Vec<String>,
     /// Who else is to know.
@@ -41,7 +41,7 @@ pub struct Letter {
     /// What is to be said.
     pub text: String,
     /// What goes with it.
-    pub artifacts: Vec<Attached>,
+    pub artifacts: Vec<DraftAttachment>,
     /// Without a sound.
     pub silent: bool,
     /// With more noise than usual.
@@ -56,7 +56,7 @@ pub struct Letter {
 
 /// What became of a draft.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fate {
+pub enum DraftStatus {
     /// It waits to be taken, or for an answer.
     Waiting,
     /// It is gone from where it was, and nobody says where to.
@@ -64,7 +64,7 @@ pub enum Fate {
     /// It came to rest.
     Settled {
         /// In the archive or among the dead letters.
-        place: Place,
+        place: MailLocation,
         /// The file.
         path: PathBuf,
         /// What the courier wrote into it, if anything.
@@ -72,7 +72,7 @@ pub enum Fate {
     },
 }
 
-impl Letter {
+impl NewDraft {
     /// Its file.
     pub fn render(&self) -> String {
         let mut fields = Vec::new();
@@ -130,9 +130,9 @@ pub fn post(
 }
 
 /// Whether a file is a draft for this provider.
-fn check(file: &str, provider: &str) -> Result<(), BadDraft> {
+fn check(file: &str, provider: &str) -> Result<(), InvalidDraft> {
     match Draft::parse(file)?.provider {
-        Some(said) if said != provider => Err(BadDraft::Field {
+        Some(said) if said != provider => Err(InvalidDraft::Field {
             field: "provider".to_owned(),
             why: format!("{said:?}, but it is to be sent through {provider:?}"),
         }),
@@ -145,7 +145,7 @@ fn check(file: &str, provider: &str) -> Result<(), BadDraft> {
 /// # Errors
 ///
 /// When it can't be read or copied, or is too large.
-pub fn attach(dropzone: &Path, file: &Path, mark: u64) -> Result<Attached, MailboxError> {
+pub fn attach(dropzone: &Path, file: &Path, mark: u64) -> Result<DraftAttachment, MailboxError> {
     let mut bytes = Vec::new();
     let opened = fs::File::open(file);
     let read = opened.and_then(|file| file.take(MAX_ATTACHMENT + 1).read_to_end(&mut bytes));
@@ -163,7 +163,7 @@ pub fn attach(dropzone: &Path, file: &Path, mark: u64) -> Result<Attached, Mailb
     }
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mime_type = mime_type(&name).to_owned();
-    Ok(Attached { name, mime_type, hash })
+    Ok(DraftAttachment { name, mime_type, hash })
 }
 
 /// What became of the draft at `path`.
@@ -171,26 +171,26 @@ pub fn attach(dropzone: &Path, file: &Path, mark: u64) -> Result<Attached, Mailb
 /// # Errors
 ///
 /// When the directories can't be read.
-pub fn fate(mailbox: &Path, path: &Path) -> Result<Fate, MailboxError> {
+pub fn fate(mailbox: &Path, path: &Path) -> Result<DraftStatus, MailboxError> {
     // The courier gives it a longer name, in which only this part is sure to stay.
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let mark = stem.rsplit('_').next().unwrap_or_default();
-    let Some(dir) = path.parent() else { return Ok(Fate::Gone) };
+    let Some(dir) = path.parent() else { return Ok(DraftStatus::Gone) };
     // It moves from the first to the last of these, so once in this order is enough.
     if path.exists() || !with_mark(&dir.join(".sending"), mark)?.is_empty() {
-        return Ok(Fate::Waiting);
+        return Ok(DraftStatus::Waiting);
     }
     let provider = dir.file_name().unwrap_or_default();
-    for place in [Place::Archive, Place::Deadletter] {
+    for place in [MailLocation::Archive, MailLocation::Deadletter] {
         let Some(shelf) = place.dir() else { continue };
         for path in with_mark(&mailbox.join(shelf).join(provider), mark)? {
             if path.extension().is_some_and(|ending| ending == "md") {
                 let outcome = outcome(&path).unwrap_or_default();
-                return Ok(Fate::Settled { place, path, outcome });
+                return Ok(DraftStatus::Settled { place, path, outcome });
             }
         }
     }
-    Ok(Fate::Gone)
+    Ok(DraftStatus::Gone)
 }
 
 /// What the courier wrote into the front matter of a draft, or beside it.
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_letter_becomes_a_draft_that_says_the_same() {
-        let letter = Letter {
+        let letter = NewDraft {
             to: vec!["ann".to_owned(), "group:a: b\n---".to_owned()],
             cc: vec!["bob".to_owned()],
             tunnel: Some("ci".to_owned()),
@@ -290,7 +290,7 @@ mod tests {
             schedule_at: Some(NOW),
             correlation_id: Some("007".to_owned()),
             idempotency_key: Some("key".to_owned()),
-            ..Letter::default()
+            ..NewDraft::default()
         };
         let draft = Draft::parse(&letter.render()).unwrap();
         assert_eq!((&draft.to, &draft.cc), (&letter.to, &letter.cc));
@@ -345,20 +345,23 @@ mod tests {
         let file = "---\nto: ann\n---\nhello";
         let path = post(dir.path(), "webhook", file, NOW, 7).unwrap();
         let fate = || super::fate(dir.path(), &path).unwrap();
-        assert_eq!(fate(), Fate::Waiting);
+        assert_eq!(fate(), DraftStatus::Waiting);
         let sending = path.parent().unwrap().join(".sending");
         fs::create_dir(&sending).unwrap();
         let taken = sending.join(path.file_name().unwrap());
         fs::rename(&path, &taken).unwrap();
-        assert_eq!(fate(), Fate::Waiting);
+        assert_eq!(fate(), DraftStatus::Waiting);
         let archive = dir.path().join("archive/webhook");
         fs::create_dir_all(&archive).unwrap();
         fs::remove_file(&taken).unwrap();
-        assert_eq!(fate(), Fate::Gone);
+        assert_eq!(fate(), DraftStatus::Gone);
         let done = archive.join("20260206T204501_20260206T204500-0000000000000007_0f.md");
         let text = monoco_core::draft::with_outcome(file, &json!({"msg_id": "x"}));
         fs::write(&done, text).unwrap();
         let outcome = json!({"msg_id": "x"});
-        assert_eq!(fate(), Fate::Settled { place: Place::Archive, path: done, outcome });
+        assert_eq!(
+            fate(),
+            DraftStatus::Settled { place: MailLocation::Archive, path: done, outcome }
+        );
     }
 }

@@ -4,28 +4,30 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use monoco_core::heard::{Person, Session, SessionKind};
-use monoco_core::mail::{Entry, Header, Mail, MailId, Message, Participants, Trust};
+use monoco_core::inbound::{ChatSession, ChatSessionKind, Participant};
+use monoco_core::mail::{
+    Mail, MailHeader, MailId, MailIndexEntry, MailMessage, Participants, Trust,
+};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
 use serde_json::json;
 
-use super::tree::Tree;
+use super::paths::MailboxPaths;
 use super::workspace::WorkspaceDir;
 
 /// When the first Mail comes.
 pub const START: i64 = 1_770_410_700_000;
 
 /// A courier's mailbox, and a workspace called `alpha`.
-pub struct Post {
+pub struct CourierFixture {
     dir: tempfile::TempDir,
     seq: i64,
     generation: i64,
     era: i64,
-    entries: Vec<Entry>,
+    entries: Vec<MailIndexEntry>,
 }
 
-impl Post {
+impl CourierFixture {
     /// An empty one.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -46,8 +48,8 @@ impl Post {
     }
 
     /// The courier's mailbox as others read it.
-    pub fn tree(&self) -> Tree {
-        Tree::new(self.root())
+    pub fn tree(&self) -> MailboxPaths {
+        MailboxPaths::new(self.root())
     }
 
     /// The workspace, with these rules.
@@ -60,17 +62,17 @@ impl Post {
     }
 
     /// A Mail from `from` comes.
-    pub fn deliver(&mut self, from: &str, text: &str) -> Entry {
+    pub fn deliver(&mut self, from: &str, text: &str) -> MailIndexEntry {
         self.deliver_as(self.era * 10_000 + self.seq + 1, from, text)
     }
 
     /// The `n`th Mail comes.
-    pub fn deliver_as(&mut self, n: i64, from: &str, text: &str) -> Entry {
+    pub fn deliver_as(&mut self, n: i64, from: &str, text: &str) -> MailIndexEntry {
         self.deliver_mail(&mail(n, from, text))
     }
 
     /// This Mail comes.
-    pub fn deliver_mail(&mut self, mail: &Mail) -> Entry {
+    pub fn deliver_mail(&mut self, mail: &Mail) -> MailIndexEntry {
         self.seq += 1;
         let file = mail.render();
         let entry = mail.entry(self.seq, &file);
@@ -108,12 +110,12 @@ impl Post {
     }
 
     /// Where the file of a Mail is when it comes.
-    pub fn inbound(&self, entry: &Entry) -> PathBuf {
+    pub fn inbound(&self, entry: &MailIndexEntry) -> PathBuf {
         self.root().join("inbound/webhook").join(&entry.file)
     }
 
     /// Moves the file of a Mail.
-    pub fn shelve(&self, entry: &Entry, place: &str) {
+    pub fn shelve(&self, entry: &MailIndexEntry, place: &str) {
         let dir = self.root().join(place).join("webhook");
         fs::create_dir_all(&dir).unwrap();
         fs::rename(self.inbound(entry), dir.join(&entry.file)).unwrap();
@@ -134,8 +136,8 @@ pub fn mail(n: i64, from: &str, text: &str) -> Mail {
     let at = Timestamp::from_ms(START + n * 1_000);
     let tunnel = "ci".parse().unwrap();
     let id = MailId::of("webhook", &tunnel, &n.to_string());
-    let from = Person { id: from.to_owned(), name: None };
-    let message = Message {
+    let from = Participant { id: from.to_owned(), name: None };
+    let message = MailMessage {
         id: n.to_string(),
         at: None,
         heard_at: at,
@@ -151,12 +153,12 @@ pub fn mail(n: i64, from: &str, text: &str) -> Mail {
         text: String::new(),
     };
     Mail {
-        header: Header {
+        header: MailHeader {
             id,
             tunnel,
-            session: Session {
+            session: ChatSession {
                 id: "room-7".to_owned(),
-                kind: SessionKind::Group,
+                kind: ChatSessionKind::Group,
                 name: Some("Ops".to_owned()),
                 thread_key: None,
             },

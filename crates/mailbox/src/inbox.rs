@@ -11,7 +11,7 @@ use monoco_core::mail::{Mail, MailId};
 use monoco_core::time::Timestamp;
 
 use super::workspace::WorkspaceDir;
-use super::{MailboxError, names, tree};
+use super::{MailboxError, inbox_cache, paths};
 
 /// Fewest hex digits that name a Mail.
 const SHORTEST: usize = 6;
@@ -22,11 +22,11 @@ const UID: usize = 24;
 
 /// A file that by its name is a Mail's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Named(String);
+pub struct MailFileName(String);
 
 /// What a person wrote to name a Mail: its id, enough of its hash, or its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct MailSelector {
     provider: Option<String>,
     uid: String,
 }
@@ -34,9 +34,9 @@ pub struct Wanted {
 /// The text does not name a Mail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} does not name a Mail: want its id, or at least 6 hex digits of it")]
-pub struct BadName(String);
+pub struct InvalidMailFileName(String);
 
-impl Named {
+impl MailFileName {
     /// Takes the name of a file, if it is a Mail's.
     pub fn new(file: String) -> Option<Self> {
         let stamp = file.get(..STAMP)?.bytes().enumerate();
@@ -75,16 +75,16 @@ impl Named {
     }
 }
 
-impl Wanted {
+impl MailSelector {
     /// Reads what a person wrote.
     ///
     /// # Errors
     ///
     /// When it can't name a Mail.
-    pub fn parse(text: &str) -> Result<Self, BadName> {
-        let bad = || BadName(text.chars().take(80).collect());
+    pub fn parse(text: &str) -> Result<Self, InvalidMailFileName> {
+        let bad = || InvalidMailFileName(text.chars().take(80).collect());
         let file = Path::new(text).file_name().and_then(|name| name.to_str());
-        if let Some(id) = file.and_then(|file| Named::new(file.to_owned())?.id()) {
+        if let Some(id) = file.and_then(|file| MailFileName::new(file.to_owned())?.id()) {
             return Ok(Self::from(&id));
         }
         let (provider, uid) = match text.split_once('_') {
@@ -116,7 +116,7 @@ impl Wanted {
     }
 }
 
-impl From<&MailId> for Wanted {
+impl From<&MailId> for MailSelector {
     fn from(id: &MailId) -> Self {
         Self { provider: Some(id.provider().to_owned()), uid: id.uid().to_owned() }
     }
@@ -130,9 +130,9 @@ impl From<&MailId> for Wanted {
 pub fn newest_first(
     here: &WorkspaceDir,
     now: Timestamp,
-) -> Result<impl Iterator<Item = Named>, MailboxError> {
+) -> Result<impl Iterator<Item = MailFileName>, MailboxError> {
     // A heap, for mostly only the first few are wanted.
-    let mut heap = BinaryHeap::from(names::read(here, now)?);
+    let mut heap = BinaryHeap::from(inbox_cache::read(here, now)?);
     Ok(std::iter::from_fn(move || heap.pop()))
 }
 
@@ -141,8 +141,11 @@ pub fn newest_first(
 /// # Errors
 ///
 /// When the directory can't be read.
-pub fn oldest_first(here: &WorkspaceDir, now: Timestamp) -> Result<Vec<Named>, MailboxError> {
-    let mut names = names::read(here, now)?;
+pub fn oldest_first(
+    here: &WorkspaceDir,
+    now: Timestamp,
+) -> Result<Vec<MailFileName>, MailboxError> {
+    let mut names = inbox_cache::read(here, now)?;
     names.sort();
     Ok(names)
 }
@@ -154,10 +157,10 @@ pub fn oldest_first(here: &WorkspaceDir, now: Timestamp) -> Result<Vec<Named>, M
 /// When the directory can't be read.
 pub fn find(
     here: &WorkspaceDir,
-    wanted: &Wanted,
+    wanted: &MailSelector,
     now: Timestamp,
-) -> Result<Vec<Named>, MailboxError> {
-    let mut names = names::read(here, now)?;
+) -> Result<Vec<MailFileName>, MailboxError> {
+    let mut names = inbox_cache::read(here, now)?;
     names.retain(|name| {
         let (provider, uid) = name.parts();
         wanted.fits(provider, uid) && name.id().is_some()
@@ -171,9 +174,9 @@ pub fn find(
 /// # Errors
 ///
 /// In words for people.
-pub fn open(inbox: &Path, name: &Named) -> Result<(Mail, String), String> {
+pub fn open(inbox: &Path, name: &MailFileName) -> Result<(Mail, String), String> {
     let path: PathBuf = inbox.join(name.file());
-    let bytes = tree::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let bytes = paths::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let bad = |why: &str| format!("{}: {why}", path.display());
     let bytes = bytes.ok_or_else(|| bad("too large, or not a plain file"))?;
     let text = String::from_utf8(bytes).map_err(|_| bad("not UTF-8"))?;
@@ -189,13 +192,13 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::fixture::{Post, START};
+    use crate::fixture::{CourierFixture, START};
 
     const ID: &str = "webhook_0123456789abcdef01234567";
 
     #[test]
     fn only_names_that_we_make_are_names() {
-        let name = |file: &str| Named::new(file.to_owned());
+        let name = |file: &str| MailFileName::new(file.to_owned());
         let good = name(&format!("20260206T204500_{ID}.md")).unwrap();
         assert_eq!(good.id().unwrap().to_string(), ID);
         assert_eq!((good.stamp(), good.provider()), ("20260206T204500", "webhook"));
@@ -215,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_mail_is_named_by_its_id_a_part_of_it_or_its_file() {
-        let fits = |text: &str| Wanted::parse(text).map(|w| w.fits("webhook", &ID[8..]));
+        let fits = |text: &str| MailSelector::parse(text).map(|w| w.fits("webhook", &ID[8..]));
         for (text, expected) in [
             (ID, true),
             ("012345", true),
@@ -226,8 +229,8 @@ mod tests {
         ] {
             assert_eq!(fits(text), Ok(expected), "{text}");
         }
-        assert_eq!(Wanted::parse(ID).unwrap().full().unwrap().to_string(), ID);
-        assert_eq!(Wanted::parse("012345").unwrap().full(), None);
+        assert_eq!(MailSelector::parse(ID).unwrap().full().unwrap().to_string(), ID);
+        assert_eq!(MailSelector::parse("012345").unwrap().full(), None);
         for bad in
             ["", "01234", "*", "webhook_*", "_012345", "ABCDEF", "../../x", "web_hook_0123456"]
         {
@@ -237,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_newest_come_first_and_foreign_files_do_not_count() {
-        let post = Post::new();
+        let post = CourierFixture::new();
         let here = post.workspace("[]");
         let now = Timestamp::from_ms(START);
         assert_eq!(newest_first(&here, now).unwrap().count(), 0, "there is no inbox yet");

@@ -14,15 +14,15 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use monoco_core::mail::Entry;
+use monoco_core::mail::MailIndexEntry;
 use serde::Deserialize;
 
-use super::cursor::Cursor;
+use super::cursor::SyncCursor;
 use super::{MailboxError, at};
 
 /// An index that is being read.
 #[derive(Debug)]
-pub struct Index {
+pub struct IndexReader {
     path: PathBuf,
     file: BufReader<File>,
     /// Which index: rebuilding it starts another.
@@ -34,18 +34,18 @@ pub struct Index {
 
 /// One line.
 #[derive(Debug)]
-pub struct Line {
+pub struct IndexLine {
     /// Where it starts.
     pub start: u64,
     /// Where the next one does.
     pub end: u64,
     /// The Mail; `None` when the line can't be read.
-    pub entry: Option<Entry>,
+    pub entry: Option<MailIndexEntry>,
 }
 
 /// Where reading goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resumed {
+pub enum ResumePosition {
     /// With the Mails after this number. Those before it may come again.
     After(i64),
     /// Nowhere yet. After a crash the courier has cut what may not have been on disk, and
@@ -59,7 +59,7 @@ struct Head {
     generation: i64,
 }
 
-impl Index {
+impl IndexReader {
     /// Opens an index; `None` when the courier has not written one yet.
     ///
     /// # Errors
@@ -97,22 +97,22 @@ impl Index {
     /// # Errors
     ///
     /// When the index can't be read.
-    pub fn resume(&mut self, cursor: &Cursor) -> Result<Resumed, MailboxError> {
+    pub fn resume(&mut self, cursor: &SyncCursor) -> Result<ResumePosition, MailboxError> {
         if cursor.offset == 0 {
-            return Ok(Resumed::After(0));
+            return Ok(ResumePosition::After(0));
         }
         if cursor.generation == self.generation {
             // The last Mail we saw says whether this is still the index we saw it in.
             let last = self.line_at(cursor.last_line)?.and_then(|line| line.entry);
             if last.is_some_and(|entry| entry.seq == cursor.seq) && self.go_to(cursor.offset)? {
-                return Ok(Resumed::After(cursor.seq));
+                return Ok(ResumePosition::After(cursor.seq));
             }
             let length = self.file.get_ref().metadata().map_err(at(&self.path))?.len();
             if length < cursor.offset && self.first()? == cursor.first {
-                return Ok(Resumed::Cut);
+                return Ok(ResumePosition::Cut);
             }
             self.seek(self.start)?;
-            return Ok(Resumed::After(0));
+            return Ok(ResumePosition::After(0));
         }
         // Numbers only grow while the store lives. An index that ends before the cursor
         // comes from another store, and everything in it is new.
@@ -121,7 +121,7 @@ impl Index {
             last = line.entry.map_or(last, |entry| entry.seq);
         }
         self.seek(self.start)?;
-        Ok(Resumed::After(if last < cursor.seq { 0 } else { cursor.seq }))
+        Ok(ResumePosition::After(if last < cursor.seq { 0 } else { cursor.seq }))
     }
 
     /// The id of the first Mail; nothing, when there is none.
@@ -142,7 +142,7 @@ impl Index {
     /// # Errors
     ///
     /// When the index can't be read.
-    pub fn line_at(&mut self, offset: u64) -> Result<Option<Line>, MailboxError> {
+    pub fn line_at(&mut self, offset: u64) -> Result<Option<IndexLine>, MailboxError> {
         if self.go_to(offset)? { self.next() } else { Ok(None) }
     }
 
@@ -160,10 +160,10 @@ impl Index {
     /// # Errors
     ///
     /// When the index can't be read.
-    pub fn next(&mut self) -> Result<Option<Line>, MailboxError> {
+    pub fn next(&mut self) -> Result<Option<IndexLine>, MailboxError> {
         let start = self.offset;
         let Some(end) = self.read_line()? else { return Ok(None) };
-        Ok(Some(Line { start, end, entry: serde_json::from_slice(&self.line).ok() }))
+        Ok(Some(IndexLine { start, end, entry: serde_json::from_slice(&self.line).ok() }))
     }
 
     /// The Mails whose ids have `fits`, the oldest first. Reads everything.
@@ -171,7 +171,7 @@ impl Index {
     /// # Errors
     ///
     /// When the index can't be read.
-    pub fn search(&mut self, fits: &str) -> Result<Vec<Entry>, MailboxError> {
+    pub fn search(&mut self, fits: &str) -> Result<Vec<MailIndexEntry>, MailboxError> {
         self.seek(self.start)?;
         let mut found = Vec::new();
         while self.read_line()?.is_some() {
@@ -179,7 +179,7 @@ impl Index {
             if !contains(&self.line, fits.as_bytes()) {
                 continue;
             }
-            if let Ok(entry) = serde_json::from_slice::<Entry>(&self.line) {
+            if let Ok(entry) = serde_json::from_slice::<MailIndexEntry>(&self.line) {
                 found.push(entry);
             }
         }

@@ -9,9 +9,9 @@
 //! * [`workspace`]: where a workspace is, what it is called, which rules it has.
 //! * [`tree`], [`index`]: the courier's mailbox as anybody may read it.
 //! * [`cursor`], [`sync`]: how far a workspace got; pulling what is new.
-//! * [`inbox`], [`names`]: the Mails a workspace has, by their file names.
-//! * [`standing`]: who is at a Mail, when the courier can't be asked.
-//! * [`fence`]: foreign text between two lines that it can't forge.
+//! * [`inbox`], [`inbox_cache`]: the Mails a workspace has, by their file names.
+//! * [`claim_info`]: who is at a Mail, when the courier can't be asked.
+//! * [`untrusted_text`]: foreign text between two lines that it can't forge.
 //! * [`draft`]: a message on its way to the courier, as a file.
 //! * [`child`]: a command that works on a Mail, with what it says kept.
 
@@ -21,15 +21,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub mod child;
+pub mod claim_info;
 pub mod cursor;
 pub mod draft;
-pub mod fence;
 pub mod inbox;
+mod inbox_cache;
 pub mod index;
-mod names;
-pub mod standing;
+pub mod paths;
 pub mod sync;
-pub mod tree;
+pub mod untrusted_text;
 pub mod workspace;
 
 /// Why a workspace can't do what was asked.

@@ -11,16 +11,16 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use monoco_core::mail::{self, Entry, digest};
-use monoco_core::rule::{Candidate, Explained};
+use monoco_core::filter::{FilterInput, FilterReport};
+use monoco_core::mail::{self, MailIndexEntry, digest};
 use monoco_core::time::Timestamp;
 use serde::Serialize;
 
-use super::cursor::{Cursor, MAX_REFUSED, Refused};
-use super::index::{Index, Line, Resumed};
-use super::tree::{self, Found, Tree};
+use super::cursor::{MAX_REFUSED, RejectedFile, SyncCursor};
+use super::index::{IndexLine, IndexReader, ResumePosition};
+use super::paths::{self, MailFile, MailboxPaths};
 use super::workspace::WorkspaceDir;
-use super::{MailboxError, at, names, sync_dir};
+use super::{MailboxError, at, inbox_cache, sync_dir};
 
 /// How many Mails are pulled before the cursor is written.
 const BATCH: u64 = if cfg!(test) { 100 } else { 4_000 };
@@ -38,7 +38,7 @@ const MISSING: Duration = Duration::from_secs(2 * 86_400);
 
 /// What is to be pulled.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct SyncOptions {
     /// Look at all Mails, not only at new ones.
     pub full: bool,
     /// Pass over Mails from before this.
@@ -55,23 +55,23 @@ pub struct Wish {
 
 /// What happens on the way. The answer only counts for [`Step::Ask`].
 #[derive(Debug)]
-pub enum Step<'a> {
+pub enum SyncEvent<'a> {
     /// A Mail is now in the inbox, or would be.
     Pulled {
         /// The Mail.
-        entry: &'a Entry,
+        entry: &'a MailIndexEntry,
         /// Its file there.
         path: &'a Path,
     },
     /// What the rules say of a Mail.
     Explained {
         /// The Mail.
-        entry: &'a Entry,
+        entry: &'a MailIndexEntry,
         /// What they say.
-        explained: Explained,
+        explained: FilterReport,
     },
     /// Whether to pull this one.
-    Ask(&'a Entry),
+    Ask(&'a MailIndexEntry),
     /// Something that a person should know.
     Warning(String),
     /// How many Mails were looked at.
@@ -80,7 +80,7 @@ pub enum Step<'a> {
 
 /// How it went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Summary {
+pub struct SyncSummary {
     /// Pulled into the inbox.
     pub pulled: u64,
     /// Matched, and were there already.
@@ -100,40 +100,42 @@ pub struct Summary {
 /// When a file can't be read or written. What was pulled before that stays.
 pub fn sync(
     here: &WorkspaceDir,
-    tree: &Tree,
-    wish: &Wish,
-    tell: &mut dyn FnMut(Step<'_>) -> bool,
-) -> Result<Summary, MailboxError> {
+    tree: &MailboxPaths,
+    wish: &SyncOptions,
+    tell: &mut dyn FnMut(SyncEvent<'_>) -> bool,
+) -> Result<SyncSummary, MailboxError> {
     let _lock = if wish.dry_run { None } else { Some(here.lock()?) };
-    let before = Cursor::load(&here.cursor())?;
-    let Some(mut index) = Index::open(&tree.index())? else { return Ok(Summary::default()) };
+    let before = SyncCursor::load(&here.cursor())?;
+    let Some(mut index) = IndexReader::open(&tree.index())? else {
+        return Ok(SyncSummary::default());
+    };
     if !before.rules.is_empty() && before.rules != here.rules && !wish.full {
         let words =
             "the rules have changed; `monoco mailbox sync --full` looks at older Mails again";
-        tell(Step::Warning(words.to_owned()));
+        tell(SyncEvent::Warning(words.to_owned()));
     }
     let inbox = if wish.dry_run { here.inbox() } else { here.ensure_inbox()? };
-    let noted = names::is_current(here);
-    let mut round = Round {
+    let noted = inbox_cache::is_current(here);
+    let mut round = SyncRun {
         here,
         tree,
         wish,
         tell,
         inbox,
-        summary: Summary::default(),
+        summary: SyncSummary::default(),
         refused: Vec::new(),
         missing: Vec::new(),
         newest: Timestamp::default(),
         fresh: Vec::new(),
         names: Vec::new(),
     };
-    let resumed = if wish.full { Resumed::After(0) } else { index.resume(&before)? };
-    let Resumed::After(after) = resumed else { return Ok(Summary::default()) };
+    let resumed = if wish.full { ResumePosition::After(0) } else { index.resume(&before)? };
+    let ResumePosition::After(after) = resumed else { return Ok(SyncSummary::default()) };
     let again = round.look_again(&mut index, &before, after)?;
     let (first, rules) = (index.first()?, here.rules.clone());
-    let mut cursor = Cursor { first, rules, ..before.clone() };
+    let mut cursor = SyncCursor { first, rules, ..before.clone() };
     let mut lines = 0;
-    while let Some(Line { start, end, entry }) = index.next()? {
+    while let Some(IndexLine { start, end, entry }) = index.next()? {
         match &entry {
             Some(entry) if entry.seq > after || again.contains(&entry.seq) => {
                 round.look_at(entry, start)?;
@@ -149,7 +151,7 @@ pub fn sync(
         }
         lines += 1;
         if lines % BEAT == 0 {
-            (round.tell)(Step::Progress(lines));
+            (round.tell)(SyncEvent::Progress(lines));
         }
         // Reading from the start must not take the cursor back in between.
         if round.fresh.len() as u64 >= BATCH && cursor.seq >= before.seq {
@@ -159,22 +161,23 @@ pub fn sync(
     round.settle(&cursor, &before)?;
     if !round.names.is_empty() {
         // Nobody is worse off without it than by some milliseconds.
-        let _ = if noted { names::add(here, &round.names) } else { names::rebuild(here) };
+        let _ =
+            if noted { inbox_cache::add(here, &round.names) } else { inbox_cache::rebuild(here) };
     }
     Ok(round.summary)
 }
 
 /// One run of [`sync`].
-struct Round<'a> {
+struct SyncRun<'a> {
     here: &'a WorkspaceDir,
-    tree: &'a Tree,
-    wish: &'a Wish,
-    tell: &'a mut dyn FnMut(Step<'_>) -> bool,
+    tree: &'a MailboxPaths,
+    wish: &'a SyncOptions,
+    tell: &'a mut dyn FnMut(SyncEvent<'_>) -> bool,
     inbox: PathBuf,
-    summary: Summary,
-    refused: Vec<Refused>,
+    summary: SyncSummary,
+    refused: Vec<RejectedFile>,
     /// Mails that should have a file and have none, and when they came.
-    missing: Vec<(Refused, Timestamp)>,
+    missing: Vec<(RejectedFile, Timestamp)>,
     /// When the newest Mail came.
     newest: Timestamp,
     /// What was pulled and may not be on disk yet.
@@ -183,7 +186,7 @@ struct Round<'a> {
 }
 
 /// How a Mail came into the inbox.
-enum Took {
+enum LinkResult {
     Linked,
     Copied,
     Present,
@@ -191,13 +194,13 @@ enum Took {
     Moved,
 }
 
-impl Round<'_> {
+impl SyncRun<'_> {
     /// Looks at the Mails again that were refused before. Returns the numbers of those
     /// that are still to come in the index.
     fn look_again(
         &mut self,
-        index: &mut Index,
-        before: &Cursor,
+        index: &mut IndexReader,
+        before: &SyncCursor,
         after: i64,
     ) -> Result<BTreeSet<i64>, MailboxError> {
         let same = index.generation == before.generation && after == before.seq;
@@ -219,7 +222,7 @@ impl Round<'_> {
         Ok(BTreeSet::new())
     }
 
-    fn look_at(&mut self, entry: &Entry, line: u64) -> Result<(), MailboxError> {
+    fn look_at(&mut self, entry: &MailIndexEntry, line: u64) -> Result<(), MailboxError> {
         let wish = self.wish;
         if wish.provider.as_deref().is_some_and(|provider| provider != entry.id.provider()) {
             return Ok(());
@@ -237,7 +240,7 @@ impl Round<'_> {
         if ours && target.symlink_metadata().is_ok() && self.keep_present(entry, &target)? {
             return Ok(());
         }
-        if wish.ask && !(self.tell)(Step::Ask(entry)) {
+        if wish.ask && !(self.tell)(SyncEvent::Ask(entry)) {
             self.summary.passed_over += 1;
             return Ok(());
         }
@@ -255,22 +258,22 @@ impl Round<'_> {
                 }
             };
             match file {
-                Found::Gone => self.miss(entry, line),
-                Found::Changed(path) => {
+                MailFile::Gone => self.miss(entry, line),
+                MailFile::Changed(path) => {
                     let words = "was changed by hand and is not taken; `monoco courier rebuild` \
                                  writes it again";
                     self.refuse(entry, line, format!("{} {words}", path.display()));
                 }
-                Found::Here { path, bytes } => {
+                MailFile::Here { path, bytes } => {
                     let took = if wish.dry_run {
-                        Took::Linked
+                        LinkResult::Linked
                     } else {
                         take(&path, &target, &bytes).map_err(at(&target))?
                     };
                     match took {
-                        Took::Moved => continue,
-                        Took::Present => self.summary.present += 1,
-                        Took::Linked | Took::Copied => self.pulled(entry, &target),
+                        LinkResult::Moved => continue,
+                        LinkResult::Present => self.summary.present += 1,
+                        LinkResult::Linked | LinkResult::Copied => self.pulled(entry, &target),
                     }
                 }
             }
@@ -281,50 +284,50 @@ impl Round<'_> {
     }
 
     /// Whether a rule matches. When that took the file, it is in `found`.
-    fn matches(&mut self, entry: &Entry, found: &mut Option<Found>) -> bool {
+    fn matches(&mut self, entry: &MailIndexEntry, found: &mut Option<MailFile>) -> bool {
         let mut fetch = || {
             let file = self.tree.find(entry).ok()?;
             let text = match &file {
-                Found::Here { bytes, .. } => body(bytes),
+                MailFile::Here { bytes, .. } => body(bytes),
                 _ => None,
             };
             *found = Some(file);
             text
         };
-        let mut candidate = Candidate::new(entry, &mut fetch);
+        let mut candidate = FilterInput::new(entry, &mut fetch);
         if !self.wish.explain {
             return self.here.filters.pull(&mut candidate);
         }
         let explained = self.here.filters.explain(&mut candidate);
         let pulled = explained.pulled;
-        (self.tell)(Step::Explained { entry, explained });
+        (self.tell)(SyncEvent::Explained { entry, explained });
         pulled
     }
 
-    fn pulled(&mut self, entry: &Entry, path: &Path) {
+    fn pulled(&mut self, entry: &MailIndexEntry, path: &Path) {
         self.summary.pulled += 1;
         if !self.wish.dry_run {
             self.fresh.push(path.to_owned());
             self.names.push(entry.file.clone());
         }
-        (self.tell)(Step::Pulled { entry, path });
+        (self.tell)(SyncEvent::Pulled { entry, path });
     }
 
-    fn refuse(&mut self, entry: &Entry, line: u64, words: String) {
+    fn refuse(&mut self, entry: &MailIndexEntry, line: u64, words: String) {
         self.summary.refused += 1;
         if self.refused.len() < MAX_REFUSED {
-            self.refused.push(Refused { seq: entry.seq, line });
+            self.refused.push(RejectedFile { seq: entry.seq, line });
         }
         self.warn(words);
     }
 
-    fn miss(&mut self, entry: &Entry, line: u64) {
+    fn miss(&mut self, entry: &MailIndexEntry, line: u64) {
         self.summary.gone += 1;
-        self.missing.push((Refused { seq: entry.seq, line }, entry.received_at));
+        self.missing.push((RejectedFile { seq: entry.seq, line }, entry.received_at));
     }
 
     /// The Mails that are to be looked at again next time.
-    fn again(&self) -> Vec<Refused> {
+    fn again(&self) -> Vec<RejectedFile> {
         let lately = |at: &Timestamp| self.newest.since(*at) <= MISSING;
         let missing = self.missing.iter().filter(|(_, at)| lately(at)).map(|(it, _)| *it);
         self.refused.iter().copied().chain(missing).take(MAX_REFUSED).collect()
@@ -332,12 +335,16 @@ impl Round<'_> {
 
     /// A file of that name is there. It is the Mail's, or the user's own by now. What a
     /// power cut has torn is removed, to be pulled again. Returns whether it stays.
-    fn keep_present(&mut self, entry: &Entry, target: &Path) -> Result<bool, MailboxError> {
+    fn keep_present(
+        &mut self,
+        entry: &MailIndexEntry,
+        target: &Path,
+    ) -> Result<bool, MailboxError> {
         // Where everything is looked at again, what the courier has, too, is not read.
         let shared = |about: fs::Metadata| about.nlink() > 1 && about.len() > 0;
         let linked = self.wish.full && target.symlink_metadata().is_ok_and(shared);
         if !linked && !self.wish.dry_run {
-            let bytes = tree::read(target).map_err(at(target))?;
+            let bytes = paths::read(target).map_err(at(target))?;
             if bytes.as_deref().is_some_and(|bytes| self.is_torn(entry, bytes)) {
                 fs::remove_file(target).map_err(at(target))?;
                 return Ok(false);
@@ -355,7 +362,7 @@ impl Round<'_> {
 
     /// Whether a file is only the beginning of the Mail's, or nothing at all: nobody edits
     /// it like that.
-    fn is_torn(&self, entry: &Entry, bytes: &[u8]) -> bool {
+    fn is_torn(&self, entry: &MailIndexEntry, bytes: &[u8]) -> bool {
         if digest(bytes) == entry.sha256 {
             return false;
         }
@@ -363,15 +370,15 @@ impl Round<'_> {
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
         let whole = || self.tree.find(entry);
         end == 0
-            || matches!(whole(), Ok(Found::Here { bytes: all, .. }) if all.starts_with(&bytes[..end]))
+            || matches!(whole(), Ok(MailFile::Here { bytes: all, .. }) if all.starts_with(&bytes[..end]))
     }
 
     fn warn(&mut self, words: String) {
-        (self.tell)(Step::Warning(words));
+        (self.tell)(SyncEvent::Warning(words));
     }
 
     /// Makes sure that what was pulled stays, and then says so in the cursor.
-    fn settle(&mut self, cursor: &Cursor, before: &Cursor) -> Result<(), MailboxError> {
+    fn settle(&mut self, cursor: &SyncCursor, before: &SyncCursor) -> Result<(), MailboxError> {
         if self.wish.dry_run {
             return Ok(());
         }
@@ -380,7 +387,7 @@ impl Round<'_> {
         if self.wish.provider.is_some() {
             return Ok(());
         }
-        let cursor = Cursor { refused: self.again(), ..cursor.clone() };
+        let cursor = SyncCursor { refused: self.again(), ..cursor.clone() };
         if cursor == *before {
             return Ok(());
         }
@@ -420,12 +427,12 @@ pub fn body(bytes: &[u8]) -> Option<String> {
 }
 
 /// Links a file into the inbox, or copies it where that is not possible.
-fn take(path: &Path, target: &Path, bytes: &[u8]) -> io::Result<Took> {
+fn take(path: &Path, target: &Path, bytes: &[u8]) -> io::Result<LinkResult> {
     match fs::hard_link(path, target) {
-        Ok(()) => Ok(Took::Linked),
+        Ok(()) => Ok(LinkResult::Linked),
         Err(error) => match error.kind() {
-            io::ErrorKind::AlreadyExists => Ok(Took::Present),
-            io::ErrorKind::NotFound if !path.exists() => Ok(Took::Moved),
+            io::ErrorKind::AlreadyExists => Ok(LinkResult::Present),
+            io::ErrorKind::NotFound if !path.exists() => Ok(LinkResult::Moved),
             // Another file system, or one without links, or too many of them.
             _ => copy(target, bytes),
         },
@@ -433,14 +440,14 @@ fn take(path: &Path, target: &Path, bytes: &[u8]) -> io::Result<Took> {
 }
 
 /// Writes a copy that appears whole. One at a time: the workspace is locked.
-fn copy(target: &Path, bytes: &[u8]) -> io::Result<Took> {
+fn copy(target: &Path, bytes: &[u8]) -> io::Result<LinkResult> {
     let incoming = target.with_file_name(".incoming.tmp");
     let _ = fs::remove_file(&incoming);
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(0o600).open(&incoming)?;
     file.write_all(bytes)?;
     fs::rename(&incoming, target)?;
-    Ok(Took::Copied)
+    Ok(LinkResult::Copied)
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use monoco_core::claim::Workspace;
+use monoco_core::filter::{self, FilterSet};
 use monoco_core::mail::digest;
-use monoco_core::rule::{self, Filters};
 use serde_json::{Map, Value};
 
 use super::{MailboxError, at};
@@ -39,7 +39,7 @@ pub struct WorkspaceDir {
     /// Its name, under which its agents claim Mails.
     pub name: Workspace,
     /// Which Mails it pulls.
-    pub filters: Filters,
+    pub filters: FilterSet,
     /// A hash of its rules, to see when they change.
     pub rules: String,
 }
@@ -164,7 +164,7 @@ impl WorkspaceDir {
     ///
     /// # Errors
     ///
-    /// [`MailboxError::Busy`], after ten seconds.
+    /// [`MailboxError::OpenForWrite`], after ten seconds.
     pub fn lock(&self) -> Result<SyncLock, MailboxError> {
         let path = self.dir().join(".lock");
         let file = open_lock(&path).map_err(at(&path))?;
@@ -189,12 +189,13 @@ fn open_lock(path: &Path) -> io::Result<File> {
 }
 
 /// The name and rules that a `config.yaml` gives to the directory `called` so.
-fn configure(text: &str, called: &str) -> Result<(Workspace, Filters), String> {
+fn configure(text: &str, called: &str) -> Result<(Workspace, FilterSet), String> {
     let nothing = text.lines().all(|line| {
         let line = line.trim();
         line.is_empty() || line.starts_with('#') || line == "---"
     });
-    let config = if nothing { Value::Null } else { rule::yaml(text).map_err(|e| e.to_string())? };
+    let config =
+        if nothing { Value::Null } else { filter::yaml(text).map_err(|e| e.to_string())? };
     let top = map(&config, "the file", &["mailbox"])?;
     let mailbox = top.and_then(|top| top.get("mailbox")).unwrap_or(&Value::Null);
     let mailbox = map(mailbox, "`mailbox`", &["name", "filters"])?;
@@ -205,8 +206,8 @@ fn configure(text: &str, called: &str) -> Result<(Workspace, Filters), String> {
         Some(_) => return Err("`name` must be text; put it in quotes".to_owned()),
     };
     let filters = match field("filters") {
-        None => Filters::of_name(name),
-        Some(filters) => Filters::parse(filters).map_err(|error| error.to_string())?,
+        None => FilterSet::of_name(name),
+        Some(filters) => FilterSet::parse(filters).map_err(|error| error.to_string())?,
     };
     let name = Workspace::new(name).map_err(|error| error.to_string())?;
     Ok((name, filters))
@@ -225,7 +226,7 @@ fn map<'a>(
     };
     for key in map.keys() {
         if !known.contains(&key.as_str()) {
-            return Err(match rule::nearest(key, known) {
+            return Err(match filter::nearest(key, known) {
                 Some(known) => format!("no key {key:?} in {place}; did you mean `{known}`?"),
                 None => format!("no key {key:?} in {place}; it has `{}`", known.join("`, `")),
             });

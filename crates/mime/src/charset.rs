@@ -12,12 +12,12 @@ use encoding_rs::{EUC_JP, Encoding, GBK, ISO_2022_JP, UTF_8, WINDOWS_1252};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charset {
     encoding: &'static Encoding,
-    reach: Reach,
+    reach: CharsetCoverage,
 }
 
 /// Which bytes may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
+enum CharsetCoverage {
     All,
     Ascii,
     /// Not 0x80 to 0x9F, which are control characters in ISO 8859.
@@ -32,26 +32,28 @@ enum Reach {
 
 impl Charset {
     /// What everybody can read.
-    pub const UTF_8: Self = Self { encoding: UTF_8, reach: Reach::All };
+    pub const UTF_8: Self = Self { encoding: UTF_8, reach: CharsetCoverage::All };
 
     /// Finds a charset by its name. None stands for ASCII.
     pub fn find(name: Option<&[u8]>) -> Option<Self> {
         let Some(name) = name else {
-            return Some(Self { encoding: WINDOWS_1252, reach: Reach::Ascii });
+            return Some(Self { encoding: WINDOWS_1252, reach: CharsetCoverage::Ascii });
         };
         let encoding = Encoding::for_label_no_replacement(name)?;
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         let reach = match encoding.name() {
-            "windows-1252" if name.contains("ascii") || name.contains("x3.4") => Reach::Ascii,
-            "windows-1252" if !name.contains("1252") => Reach::Iso8859,
-            "windows-1254" if !name.contains("1254") => Reach::Iso8859,
-            "windows-874" if !name.contains("874") => Reach::Iso8859,
-            "GBK" if name.contains("2312") => Reach::Pairs,
-            "EUC-KR" if !name.contains("949") => Reach::Pairs,
-            "Big5" => Reach::Big5,
-            "EUC-JP" | "ISO-2022-JP" => Reach::Jis,
-            "Shift_JIS" if !name.contains("31j") && !name.contains("932") => Reach::Jis,
-            _ => Reach::All,
+            "windows-1252" if name.contains("ascii") || name.contains("x3.4") => {
+                CharsetCoverage::Ascii
+            }
+            "windows-1252" if !name.contains("1252") => CharsetCoverage::Iso8859,
+            "windows-1254" if !name.contains("1254") => CharsetCoverage::Iso8859,
+            "windows-874" if !name.contains("874") => CharsetCoverage::Iso8859,
+            "GBK" if name.contains("2312") => CharsetCoverage::Pairs,
+            "EUC-KR" if !name.contains("949") => CharsetCoverage::Pairs,
+            "Big5" => CharsetCoverage::Big5,
+            "EUC-JP" | "ISO-2022-JP" => CharsetCoverage::Jis,
+            "Shift_JIS" if !name.contains("31j") && !name.contains("932") => CharsetCoverage::Jis,
+            _ => CharsetCoverage::All,
         };
         Some(Self { encoding, reach })
     }
@@ -71,12 +73,12 @@ impl Charset {
     pub fn encode(self, text: &str) -> Option<Vec<u8>> {
         let (bytes, _, is_short) = self.encoding.encode(text);
         let fits = match self.reach {
-            Reach::All => true,
-            Reach::Ascii => bytes.is_ascii(),
-            Reach::Iso8859 => !bytes.iter().any(|byte| (0x80..0xA0).contains(byte)),
-            Reach::Pairs => pairs(&bytes).all(is_national),
-            Reach::Big5 => pairs(&bytes).all(is_big5),
-            Reach::Jis => pairs(&EUC_JP.encode(text).0).all(is_jis),
+            CharsetCoverage::All => true,
+            CharsetCoverage::Ascii => bytes.is_ascii(),
+            CharsetCoverage::Iso8859 => !bytes.iter().any(|byte| (0x80..0xA0).contains(byte)),
+            CharsetCoverage::Pairs => pairs(&bytes).all(is_national),
+            CharsetCoverage::Big5 => pairs(&bytes).all(is_big5),
+            CharsetCoverage::Jis => pairs(&EUC_JP.encode(text).0).all(is_jis),
         };
         // The euro sign is one byte in the web's GBK and unknown to that of others.
         let euro = self.encoding == GBK && text.contains('€');

@@ -10,7 +10,7 @@ const MAX_PARAMETERS: usize = 200;
 
 /// The value of a field, read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Content {
+pub(super) struct ContentType {
     /// The word, in lower case: `text/plain`, `attachment`.
     pub word: String,
     /// Whether nothing unexpected follows the word.
@@ -32,7 +32,7 @@ pub(super) struct Parameter {
     clear: bool,
 }
 
-impl Content {
+impl ContentType {
     /// Reads the value of a field.
     pub fn read(value: &[u8]) -> Self {
         let mut reader = Reader { value, at: 0 };

@@ -21,7 +21,7 @@ pub struct Envelope {
 /// A field can't be understood as a list of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
-pub struct BadEnvelope {
+pub struct InvalidEnvelope {
     /// Which.
     pub field: &'static str,
     /// Why.
@@ -32,8 +32,8 @@ pub struct BadEnvelope {
 ///
 /// # Errors
 ///
-/// [`BadEnvelope`], for a field that two readers could understand differently.
-pub fn envelope(mail: &[u8]) -> Result<Envelope, BadEnvelope> {
+/// [`InvalidEnvelope`], for a field that two readers could understand differently.
+pub fn envelope(mail: &[u8]) -> Result<Envelope, InvalidEnvelope> {
     let resent = ["Resent-To", "Resent-Cc", "Resent-Bcc"];
     let is_resent = fields(mail).any(|field| resent.iter().any(|name| field.is(mail, name)));
     let (to, from) = match is_resent {
@@ -72,19 +72,19 @@ pub fn without_bcc(mail: &[u8]) -> Vec<u8> {
 }
 
 /// The addresses of all fields of that name.
-fn addresses(mail: &[u8], name: &'static str) -> Result<Vec<String>, BadEnvelope> {
+fn addresses(mail: &[u8], name: &'static str) -> Result<Vec<String>, InvalidEnvelope> {
     let mut all = Vec::new();
     for field in fields(mail).filter(|field| field.is(mail, name)) {
         let value = unfold(&mail[field.value]);
         let read = list(&String::from_utf8_lossy(&value));
-        all.extend(read.map_err(|why| BadEnvelope { field: name, why })?);
+        all.extend(read.map_err(|why| InvalidEnvelope { field: name, why })?);
     }
     Ok(all)
 }
 
 /// One address of a list, as far as it is read.
 #[derive(Default)]
-struct Item {
+struct AddressItem {
     /// What stands outside angle brackets.
     plain: String,
     /// What stands in them.
@@ -97,7 +97,7 @@ struct Item {
 /// left out.
 fn list(text: &str) -> Result<Vec<String>, &'static str> {
     let mut found = Vec::new();
-    let mut item = Item::default();
+    let mut item = AddressItem::default();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         match c {
@@ -111,7 +111,7 @@ fn list(text: &str) -> Result<Vec<String>, &'static str> {
             _ if item.angle.is_some() && !item.closed => item.part().push(c),
             ',' | ';' => found.extend(std::mem::take(&mut item).end()?),
             // What stands before a colon is the name of a group.
-            ':' => item = Item::default(),
+            ':' => item = AddressItem::default(),
             _ if item.closed && !c.is_whitespace() => return Err("something behind a >"),
             _ => item.part().push(c),
         }
@@ -120,7 +120,7 @@ fn list(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(found)
 }
 
-impl Item {
+impl AddressItem {
     /// What is being written.
     fn part(&mut self) -> &mut String {
         match &mut self.angle {

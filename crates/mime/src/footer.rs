@@ -3,11 +3,11 @@
 use super::edit::{Edit, apply};
 use super::head::line_break;
 use super::insert::{Insertion, insert, is_inserted};
-use super::scan::{Part, Tree, scan};
+use super::scan::{MimePart, MimeTree, scan};
 
 /// What is put under a mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Footer {
+pub struct FooterText {
     /// For plain text; it comes behind a line `-- `.
     pub text: String,
     /// For HTML. Made of the text when there is none.
@@ -50,7 +50,7 @@ pub enum Untouched {
 ///
 /// [`Untouched`], when the mail is signed or encrypted, when it has no text, or when there
 /// is any doubt about it.
-pub fn with_footer(mail: &[u8], footer: &Footer) -> Result<Vec<u8>, Untouched> {
+pub fn with_footer(mail: &[u8], footer: &FooterText) -> Result<Vec<u8>, Untouched> {
     let tree = scan(mail);
     if !tree.parts[0].has_blank && tree.parts[0].body.is_empty() {
         return Err(Untouched::NoTextPart);
@@ -78,7 +78,7 @@ pub fn with_footer(mail: &[u8], footer: &Footer) -> Result<Vec<u8>, Untouched> {
 }
 
 /// The texts that are to get the footer. It goes no deeper than the scan did.
-fn texts_of(tree: &Tree, index: usize) -> Result<Vec<usize>, Untouched> {
+fn texts_of(tree: &MimeTree, index: usize) -> Result<Vec<usize>, Untouched> {
     let part = &tree.parts[index];
     if let Some(closed) = closed(part) {
         return Err(closed);
@@ -109,7 +109,7 @@ fn texts_of(tree: &Tree, index: usize) -> Result<Vec<usize>, Untouched> {
 }
 
 /// Why nothing may be changed from this part on downwards.
-fn closed(part: &Part) -> Option<Untouched> {
+fn closed(part: &MimePart) -> Option<Untouched> {
     match part.kind() {
         "multipart/signed" => Some(Untouched::Signed),
         "multipart/encrypted" | "application/pgp-encrypted" => Some(Untouched::Encrypted),
@@ -124,7 +124,12 @@ fn closed(part: &Part) -> Option<Untouched> {
 
 /// Whether a reader of the edited mail finds the same parts, and in the texts the same
 /// words and the footer. Nothing leaves here that does not.
-fn is_only_that(mail: &[u8], old: &Tree, edited: &[u8], inserted: &[(usize, Insertion)]) -> bool {
+fn is_only_that(
+    mail: &[u8],
+    old: &MimeTree,
+    edited: &[u8],
+    inserted: &[(usize, Insertion)],
+) -> bool {
     let new = scan(edited);
     if new.flaw.is_some() || new.parts.len() != old.parts.len() {
         return false;

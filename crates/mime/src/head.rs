@@ -6,7 +6,7 @@ use memchr::memchr;
 
 /// One line of a mail. Only LF ends it, with or without a CR before.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
+pub(super) struct HeaderLine {
     /// Where it starts.
     pub start: usize,
     /// Where its text ends and its line break starts.
@@ -15,7 +15,7 @@ pub(super) struct Line {
     pub end: usize,
 }
 
-impl Line {
+impl HeaderLine {
     /// The line without its line break.
     pub fn text<'m>(&self, mail: &'m [u8]) -> &'m [u8] {
         &mail[self.start..self.text_end]
@@ -23,13 +23,13 @@ impl Line {
 }
 
 /// The line that starts at `start`, if there is one.
-pub(super) fn line_at(mail: &[u8], start: usize) -> Option<Line> {
+pub(super) fn line_at(mail: &[u8], start: usize) -> Option<HeaderLine> {
     let rest = mail.get(start..).filter(|rest| !rest.is_empty())?;
     let Some(length) = memchr(b'\n', rest) else {
-        return Some(Line { start, text_end: mail.len(), end: mail.len() });
+        return Some(HeaderLine { start, text_end: mail.len(), end: mail.len() });
     };
     let end = start + length + 1;
-    Some(Line { start, text_end: without_break(mail, start, end), end })
+    Some(HeaderLine { start, text_end: without_break(mail, start, end), end })
 }
 
 /// `end` without the line break before it, but not before `start`.
@@ -52,7 +52,7 @@ pub(super) fn line_break(mail: &[u8]) -> &'static [u8] {
 
 /// What a line may be in a header section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum LineKind {
     /// Nothing: the end of the header.
     Blank,
     /// `Name: …`
@@ -64,13 +64,13 @@ pub(super) enum Sort {
 }
 
 /// Tells what a line is, seen without its line break.
-pub(super) fn sort(text: &[u8]) -> Sort {
+pub(super) fn sort(text: &[u8]) -> LineKind {
     match text.first() {
-        None => Sort::Blank,
-        Some(b' ' | b'\t') => Sort::Folded,
+        None => LineKind::Blank,
+        Some(b' ' | b'\t') => LineKind::Folded,
         Some(_) => match text.iter().position(|byte| !is_name(*byte)) {
-            Some(end) if end > 0 && text[end] == b':' => Sort::Field,
-            _ => Sort::Other,
+            Some(end) if end > 0 && text[end] == b':' => LineKind::Field,
+            _ => LineKind::Other,
         },
     }
 }
@@ -135,18 +135,18 @@ impl Iterator for Fields<'_> {
     fn next(&mut self) -> Option<Field> {
         let mut line = line_at(self.mail, self.at)?;
         // A continuation of nothing: readers skip it.
-        while sort(line.text(self.mail)) == Sort::Folded {
+        while sort(line.text(self.mail)) == LineKind::Folded {
             self.at = line.end;
             line = line_at(self.mail, self.at)?;
         }
-        if sort(line.text(self.mail)) != Sort::Field {
+        if sort(line.text(self.mail)) != LineKind::Field {
             return None;
         }
         let start = self.at;
         let colon = line.text(self.mail).iter().position(|byte| *byte == b':')?;
         self.at = line.end;
         while let Some(next) = line_at(self.mail, self.at)
-            && sort(next.text(self.mail)) == Sort::Folded
+            && sort(next.text(self.mail)) == LineKind::Folded
         {
             line = next;
             self.at = line.end;

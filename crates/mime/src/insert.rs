@@ -3,11 +3,11 @@
 use memchr::memmem;
 
 use super::charset::Charset;
-use super::content::Content;
+use super::content::ContentType;
 use super::edit::Edit;
-use super::footer::{Footer, Untouched};
+use super::footer::{FooterText, Untouched};
 use super::head::{Field, break_of, fields_from};
-use super::scan::Part;
+use super::scan::MimePart;
 use super::transfer::{Transfer, place_in_printable, to_base64, to_printable};
 
 /// Longest line that mail may have, when it is written as it is.
@@ -25,9 +25,9 @@ pub(super) struct Insertion {
 }
 
 /// A part as we read it.
-struct Target<'m> {
+struct InsertionTarget<'m> {
     mail: &'m [u8],
-    part: &'m Part,
+    part: &'m MimePart,
     raw: &'m [u8],
     transfer: Transfer,
     charset: Charset,
@@ -48,8 +48,8 @@ struct Written {
 /// Works out how the footer gets into a part.
 pub(super) fn insert(
     mail: &[u8],
-    part: &Part,
-    footer: &Footer,
+    part: &MimePart,
+    footer: &FooterText,
     line_break: &'static [u8],
 ) -> Result<Insertion, Untouched> {
     let (transfer, charset) = reading(part)?;
@@ -59,7 +59,8 @@ pub(super) fn insert(
     if content.ends_with(b"\r") {
         return Err(broken("its text ends in a CR without LF"));
     }
-    let target = Target { mail, part, raw, transfer, charset, content: &content, line_break };
+    let target =
+        InsertionTarget { mail, part, raw, transfer, charset, content: &content, line_break };
     target.refuse_pgp()?;
     let is_html = part.kind() == "text/html";
     let (at, text) = if is_html { target.html(footer) } else { target.plain(footer) };
@@ -71,9 +72,9 @@ pub(super) fn insert(
 /// Whether the new part is the old one with the footer in it, and nothing else.
 pub(super) fn is_inserted(
     mail: &[u8],
-    before: &Part,
+    before: &MimePart,
     edited: &[u8],
-    after: &Part,
+    after: &MimePart,
     insertion: &Insertion,
 ) -> bool {
     let (Ok(old), Ok(new)) = (reading(before), reading(after)) else { return false };
@@ -89,7 +90,7 @@ pub(super) fn is_inserted(
 }
 
 /// How the content of a part is to be read.
-fn reading(part: &Part) -> Result<(Transfer, Charset), Untouched> {
+fn reading(part: &MimePart) -> Result<(Transfer, Charset), Untouched> {
     let transfer = Transfer::read(&part.transfer).ok_or_else(|| {
         Untouched::CantEncode(format!("unknown transfer encoding {:?}", part.transfer))
     })?;
@@ -106,7 +107,7 @@ fn broken(why: &str) -> Untouched {
     Untouched::Broken(why.to_owned())
 }
 
-impl Target<'_> {
+impl InsertionTarget<'_> {
     /// Text that is signed or encrypted in line is left alone.
     fn refuse_pgp(&self) -> Result<(), Untouched> {
         let is_html = self.part.kind() == "text/html";
@@ -145,7 +146,7 @@ impl Target<'_> {
     }
 
     /// Where the footer goes in plain text, and as what.
-    fn plain(&self, footer: &Footer) -> (usize, String) {
+    fn plain(&self, footer: &FooterText) -> (usize, String) {
         let is_flowed = self
             .part
             .content
@@ -161,7 +162,7 @@ impl Target<'_> {
     }
 
     /// Where the footer goes in HTML, and as what.
-    fn html(&self, footer: &Footer) -> (usize, String) {
+    fn html(&self, footer: &FooterText) -> (usize, String) {
         let line_break = self.content_break();
         let inner = match &footer.html {
             Some(html) => clean_lines(html).join(line_break),
@@ -306,7 +307,7 @@ impl Target<'_> {
             return Ok(self.field_edit("Content-Type", "text/plain; charset=utf-8"));
         };
         let value = &self.mail[field.value.clone()];
-        let content = Content::read(value);
+        let content = ContentType::read(value);
         if content.has("charset") && !content.is_clear("charset") {
             return Err(Untouched::CantEncode("what the charset is called is unclear".to_owned()));
         }

@@ -40,14 +40,14 @@ mod word;
 
 pub use digest::digest;
 pub use edit::{with_header, with_subject};
-pub use envelope::{BadEnvelope, Envelope, envelope, without_bcc};
-pub use footer::{Footer, Untouched, with_footer};
+pub use envelope::{Envelope, InvalidEnvelope, envelope, without_bcc};
+pub use footer::{FooterText, Untouched, with_footer};
 pub use scan::{MAX_DEPTH, MAX_PARTS};
-pub use texts::{MAX_TEXTS, Text, TextKind, texts};
+pub use texts::{MAX_TEXTS, MailText, TextKind, texts};
 
 use memchr::memchr;
 
-use head::{Sort, fields, line_at, sort, unfold};
+use head::{LineKind, fields, line_at, sort, unfold};
 
 /// Largest header section, in bytes.
 pub const MAX_HEADER: usize = 1024 * 1024;
@@ -59,7 +59,7 @@ pub const MAX_HEADER_LINE: usize = 64 * 1024;
 /// The bytes are no mail that could be passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
-pub struct BadMail {
+pub struct InvalidMime {
     /// The line, counted from 1.
     pub line: usize,
     /// What is wrong with it.
@@ -76,7 +76,7 @@ pub struct BadMail {
 /// # Errors
 ///
 /// [`BadMail`], with the first line that is wrong.
-pub fn check(mail: &[u8]) -> Result<(), BadMail> {
+pub fn check(mail: &[u8]) -> Result<(), InvalidMime> {
     if mail.starts_with(b"From ") {
         return Err(bad(1, "the mail starts with an mbox From line; leave that line out"));
     }
@@ -102,7 +102,7 @@ pub fn check(mail: &[u8]) -> Result<(), BadMail> {
     }
 }
 
-fn check_line(text: &[u8], number: usize) -> Result<(), BadMail> {
+fn check_line(text: &[u8], number: usize) -> Result<(), InvalidMime> {
     if number > MAX_HEADER_LINES {
         return Err(bad(number, format!("the header has more than {MAX_HEADER_LINES} lines")));
     }
@@ -116,18 +116,20 @@ fn check_line(text: &[u8], number: usize) -> Result<(), BadMail> {
         return Err(bad(number, "there is a CR without LF in the header"));
     }
     match sort(text) {
-        Sort::Field => Ok(()),
-        Sort::Folded if number > 1 => Ok(()),
-        Sort::Folded => Err(bad(number, "the header starts with a line that continues another")),
-        Sort::Blank | Sort::Other => Err(bad(
+        LineKind::Field => Ok(()),
+        LineKind::Folded if number > 1 => Ok(()),
+        LineKind::Folded => {
+            Err(bad(number, "the header starts with a line that continues another"))
+        }
+        LineKind::Blank | LineKind::Other => Err(bad(
             number,
             "not a header line; want `Name: value`, and a blank line before the text",
         )),
     }
 }
 
-fn bad(line: usize, why: impl Into<String>) -> BadMail {
-    BadMail { line, why: why.into() }
+fn bad(line: usize, why: impl Into<String>) -> InvalidMime {
+    InvalidMime { line, why: why.into() }
 }
 
 fn line_number(mail: &[u8], place: usize) -> usize {

@@ -7,8 +7,10 @@
 
 use std::ops::Range;
 
-use super::content::Content;
-use super::head::{Line, Sort, envelope_line, fields_from, line_at, sort, unfold, without_break};
+use super::content::ContentType;
+use super::head::{
+    HeaderLine, LineKind, envelope_line, fields_from, line_at, sort, unfold, without_break,
+};
 use super::transfer::Transfer;
 
 /// How deep multiparts may nest. Deeper ones are not entered.
@@ -20,16 +22,16 @@ const MAX_BOUNDARY: usize = 256;
 
 /// A mail's parts. The first is the mail itself.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct MimeTree {
     /// In the order in which they start.
-    pub parts: Vec<Part>,
+    pub parts: Vec<MimePart>,
     /// Why readers might see other parts than these.
     pub flaw: Option<&'static str>,
 }
 
 /// One part of a mail.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct MimePart {
     /// Its header section, without the blank line behind.
     pub head: Range<usize>,
     /// Whether that blank line is there.
@@ -39,7 +41,7 @@ pub(super) struct Part {
     /// Whether there is such a line break.
     pub has_break: bool,
     /// Its `Content-Type`.
-    pub content: Content,
+    pub content: ContentType,
     /// Its `Content-Transfer-Encoding`, in lower case; empty when it does not say.
     pub transfer: String,
     /// Whether it is a file, and not for reading in line.
@@ -52,7 +54,7 @@ pub(super) struct Part {
     pub flaw: Option<&'static str>,
 }
 
-impl Part {
+impl MimePart {
     /// Its type: `text/plain` when it does not say.
     pub fn kind(&self) -> &str {
         &self.content.word
@@ -65,8 +67,8 @@ impl Part {
 }
 
 /// Finds the parts.
-pub(super) fn scan(mail: &[u8]) -> Tree {
-    let tree = Tree { parts: Vec::new(), flaw: None };
+pub(super) fn scan(mail: &[u8]) -> MimeTree {
+    let tree = MimeTree { parts: Vec::new(), flaw: None };
     let mut scan = Scan { mail, tree, open: Vec::new(), current: 0, in_head: false };
     scan.begin(0);
     let mut at = envelope_line(mail);
@@ -90,7 +92,7 @@ struct Open {
 
 struct Scan<'m> {
     mail: &'m [u8],
-    tree: Tree,
+    tree: MimeTree,
     open: Vec<Open>,
     /// The part that the next line belongs to.
     current: usize,
@@ -99,7 +101,7 @@ struct Scan<'m> {
 }
 
 impl Scan<'_> {
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &HeaderLine) {
         if let Some((level, is_last)) = self.delimiter(line) {
             self.end_parts(level + 1, without_break(self.mail, 0, line.start), line.start);
             self.open.truncate(level + 1);
@@ -123,12 +125,12 @@ impl Scan<'_> {
     fn begin(&mut self, start: usize) {
         self.current = self.tree.parts.len();
         self.in_head = true;
-        self.tree.parts.push(Part {
+        self.tree.parts.push(MimePart {
             head: start..start,
             has_blank: false,
             body: start..start,
             has_break: false,
-            content: Content::default(),
+            content: ContentType::default(),
             transfer: String::new(),
             is_file: false,
             children: Vec::new(),
@@ -137,21 +139,21 @@ impl Scan<'_> {
         });
     }
 
-    fn head_line(&mut self, line: &Line) {
+    fn head_line(&mut self, line: &HeaderLine) {
         let part = &mut self.tree.parts[self.current];
         match sort(line.text(self.mail)) {
-            Sort::Field => part.head.end = line.end,
-            Sort::Folded => {
+            LineKind::Field => part.head.end = line.end,
+            LineKind::Folded => {
                 if part.head.is_empty() {
                     part.flaw = Some("its header starts with a line that continues another");
                 }
                 part.head.end = line.end;
             }
-            Sort::Blank => {
+            LineKind::Blank => {
                 part.has_blank = true;
                 self.end_head(line.start, line.end);
             }
-            Sort::Other => {
+            LineKind::Other => {
                 part.flaw = Some("there is no blank line between its header and its text");
                 self.end_head(line.start, line.start);
             }
@@ -210,7 +212,7 @@ impl Scan<'_> {
     }
 
     /// Which open multipart the line divides, by its level, and whether it ends it.
-    fn delimiter(&mut self, line: &Line) -> Option<(usize, bool)> {
+    fn delimiter(&mut self, line: &HeaderLine) -> Option<(usize, bool)> {
         if self.open.is_empty() {
             return None;
         }
@@ -276,7 +278,7 @@ fn bare_cr(head: &[u8]) -> bool {
 }
 
 /// Notes what the fields say. The first of each name counts.
-fn read_head(mail: &[u8], part: &mut Part) {
+fn read_head(mail: &[u8], part: &mut MimePart) {
     let (mut kind, mut transfer, mut disposition) = (None, None, None);
     for field in fields_from(mail, part.head.start) {
         for (name, first) in [
@@ -289,7 +291,7 @@ fn read_head(mail: &[u8], part: &mut Part) {
             }
         }
     }
-    if let Some(kind) = kind.map(Content::read) {
+    if let Some(kind) = kind.map(ContentType::read) {
         if !is_type(&kind.word) || !kind.is_clean {
             part.flaw = Some("its Content-Type is unclear");
         }
@@ -299,7 +301,7 @@ fn read_head(mail: &[u8], part: &mut Part) {
     // Some readers know no comments here, so that only the bare word counts.
     let transfer = unfold(transfer.unwrap_or_default()).to_ascii_lowercase();
     part.transfer = String::from_utf8_lossy(&transfer).into_owned();
-    if let Some(disposition) = disposition.map(Content::read) {
+    if let Some(disposition) = disposition.map(ContentType::read) {
         part.is_file |= disposition.word != "inline" || disposition.has("filename");
     }
 }

@@ -109,7 +109,7 @@ xOO6ww
 --b--
 ",
     );
-    let text = |mime_type, charset: &str, decoded: &str| Text {
+    let text = |mime_type, charset: &str, decoded: &str| MailText {
         mime_type,
         charset: Some(charset.to_owned()),
         decoded: decoded.to_owned(),

@@ -1,7 +1,7 @@
 //! The words of a mail, decoded, for rules that look at them.
 
 use super::charset::Charset;
-use super::scan::{Part, scan};
+use super::scan::{MimePart, scan};
 use super::transfer::Transfer;
 
 /// Most bytes of text that are decoded of one mail.
@@ -21,7 +21,7 @@ pub enum TextKind {
 
 /// One text of a mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Text {
+pub struct MailText {
     /// Plain or HTML.
     pub mime_type: TextKind,
     /// The charset that it names, in lower case.
@@ -34,7 +34,7 @@ pub struct Text {
 ///
 /// They are read as far as they can be: damaged base64 up to the damage, and a charset
 /// that nobody knows as UTF-8.
-pub fn texts(mail: &[u8]) -> Vec<Text> {
+pub fn texts(mail: &[u8]) -> Vec<MailText> {
     let mut texts = Vec::new();
     let mut room = MAX_TEXTS;
     for part in scan(mail).parts {
@@ -55,12 +55,12 @@ pub fn texts(mail: &[u8]) -> Vec<Text> {
         decoded.truncate(decoded.floor_char_boundary(room));
         room -= decoded.len();
         let name = |name: Vec<u8>| String::from_utf8_lossy(&name).to_ascii_lowercase();
-        texts.push(Text { mime_type, charset: charset.map(name), decoded });
+        texts.push(MailText { mime_type, charset: charset.map(name), decoded });
     }
     texts
 }
 
-fn kind(part: &Part) -> Option<TextKind> {
+fn kind(part: &MimePart) -> Option<TextKind> {
     match part.kind() {
         _ if part.is_file => None,
         "text/plain" => Some(TextKind::Plain),

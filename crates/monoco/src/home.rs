@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Source;
+use crate::config::ConfigSource;
 
 /// How long somebody who only looks whether the lock is held may be in our way.
 const LOOKERS: Duration = Duration::from_millis(500);
@@ -36,7 +36,7 @@ pub struct Home(PathBuf);
 
 /// What a running courier tells about itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Running {
+pub struct CourierInfo {
     /// Its process.
     pub pid: i32,
     /// Where it listens.
@@ -50,18 +50,18 @@ pub struct Running {
     pub started_at_ms: i64,
     /// Where its config is, and what it was told beyond it: a restart does the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config: Option<Source>,
+    pub config: Option<ConfigSource>,
     /// Its log, when it does not go to a terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<PathBuf>,
     /// What came of the last reload, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reload: Option<Reload>,
+    pub reload: Option<ReloadResult>,
 }
 
 /// What came of a reload of the config.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reload {
+pub struct ReloadResult {
     /// The how manieth it was.
     pub number: u64,
     /// What it changed.
@@ -71,7 +71,7 @@ pub struct Reload {
     pub error: Option<String>,
 }
 
-impl Reload {
+impl ReloadResult {
     /// The one that follows `last`.
     pub fn after(last: Option<&Self>, said: Result<Vec<String>, String>) -> Self {
         let number = last.map_or(0, |last| last.number) + 1;
@@ -84,7 +84,7 @@ impl Reload {
 
 /// Proof that no other courier runs in this home. Held while one does.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "holding the file is what it is for")] File);
+pub struct HomeLock(#[expect(dead_code, reason = "holding the file is what it is for")] File);
 
 /// Why the home can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -181,8 +181,8 @@ impl Home {
     ///
     /// # Errors
     ///
-    /// [`HomeError::Taken`], when another one has it.
-    pub fn lock(&self) -> Result<Lock, HomeError> {
+    /// [`HomeError::LeasedEntry`], when another one has it.
+    pub fn lock(&self) -> Result<HomeLock, HomeError> {
         let path = self.lock_path();
         let io = |error| HomeError::Io { path: path.clone(), error };
         let mut options = OpenOptions::new();
@@ -205,7 +205,7 @@ impl Home {
         let pid = format!("{}\n", std::process::id());
         // It is only a note; without it we are a little harder to find.
         let _ = whole(&self.pid_path(), &pid);
-        Ok(Lock(file))
+        Ok(HomeLock(file))
     }
 
     /// Whether a courier holds this home.
@@ -290,7 +290,7 @@ impl Home {
     /// # Errors
     ///
     /// When the file can't be written.
-    pub fn announce(&self, running: &Running) -> Result<(), HomeError> {
+    pub fn announce(&self, running: &CourierInfo) -> Result<(), HomeError> {
         let path = self.running_path();
         let io = |error| HomeError::Io { path: path.clone(), error };
         let text = serde_json::to_string(running).map_err(|error| io(error.into()))?;
@@ -305,12 +305,12 @@ impl Home {
     }
 
     /// The courier that runs here and is ready, if one does.
-    pub fn running(&self) -> Option<Running> {
+    pub fn running(&self) -> Option<CourierInfo> {
         if self.is_taken() { self.note() } else { None }
     }
 
     /// What a courier has announced, whether it still runs or not.
-    pub fn note(&self) -> Option<Running> {
+    pub fn note(&self) -> Option<CourierInfo> {
         let text = fs::read_to_string(self.running_path()).ok()?;
         serde_json::from_str(&text).ok()
     }

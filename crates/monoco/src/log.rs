@@ -36,22 +36,22 @@ const MAX_VALUE: usize = 4096;
 
 /// The log. Clones write to the same place.
 #[derive(Clone, Debug)]
-pub struct Log {
+pub struct LogWriter {
     level: Arc<AtomicU8>,
-    place: Arc<Mutex<Place>>,
+    place: Arc<Mutex<LogTarget>>,
     path: Option<PathBuf>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum LogTarget {
     Stderr,
-    File(Rotated),
+    File(RotatedFile),
 }
 
-impl Log {
+impl LogWriter {
     /// To stderr.
     pub fn stderr() -> Self {
-        Self::new(Place::Stderr, None)
+        Self::new(LogTarget::Stderr, None)
     }
 
     /// To a file that is rotated.
@@ -60,11 +60,11 @@ impl Log {
     ///
     /// When it can't be opened.
     pub fn file(path: &Path) -> io::Result<Self> {
-        let file = Rotated::open(path, MAX_BYTES)?;
-        Ok(Self::new(Place::File(file), Some(path.to_owned())))
+        let file = RotatedFile::open(path, MAX_BYTES)?;
+        Ok(Self::new(LogTarget::File(file), Some(path.to_owned())))
     }
 
-    fn new(place: Place, path: Option<PathBuf>) -> Self {
+    fn new(place: LogTarget, path: Option<PathBuf>) -> Self {
         let level = Arc::new(AtomicU8::new(rank(Level::INFO)));
         Self { level, place: Arc::new(Mutex::new(place)), path }
     }
@@ -81,7 +81,9 @@ impl Log {
 
     /// Opens the file anew, in case somebody has moved it away.
     pub fn reopen(&self) {
-        if let Place::File(file) = &mut *self.place.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let LogTarget::File(file) =
+            &mut *self.place.lock().unwrap_or_else(PoisonError::into_inner)
+        {
             file.reopen();
         }
     }
@@ -106,8 +108,8 @@ impl Log {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *place {
             // A log that can't be written has nobody to tell.
-            Place::Stderr => drop(io::stderr().write_all(line.as_bytes())),
-            Place::File(file) => file.write(line),
+            LogTarget::Stderr => drop(io::stderr().write_all(line.as_bytes())),
+            LogTarget::File(file) => file.write(line),
         }
     }
 
@@ -134,7 +136,7 @@ fn rank(level: Level) -> u8 {
     }
 }
 
-impl<S: Subscriber> Layer<S> for Log {
+impl<S: Subscriber> Layer<S> for LogWriter {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         match (is_ours(metadata), self.wants(metadata)) {
             // The level may change, so it is asked each time.
@@ -150,7 +152,7 @@ impl<S: Subscriber> Layer<S> for Log {
 
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let metadata = event.metadata();
-        let mut fields = Fields::default();
+        let mut fields = LogFields::default();
         event.record(&mut fields);
         let (at, level, target) = (wall_now().rfc3339(), metadata.level(), metadata.target());
         self.write(&format!("{at} {level} {target}: {}{}\n", fields.message, fields.rest));
@@ -159,12 +161,12 @@ impl<S: Subscriber> Layer<S> for Log {
 
 /// The message and the values of an event, harmless.
 #[derive(Default)]
-struct Fields {
+struct LogFields {
     message: String,
     rest: String,
 }
 
-impl Visit for Fields {
+impl Visit for LogFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.put(field, &format!("{value:?}"));
     }
@@ -178,7 +180,7 @@ impl Visit for Fields {
     }
 }
 
-impl Fields {
+impl LogFields {
     fn put(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
             escape(&mut self.message, value);
@@ -227,14 +229,14 @@ fn is_harmful(c: char) -> bool {
 
 /// A file that is moved aside when it is full.
 #[derive(Debug)]
-struct Rotated {
+struct RotatedFile {
     path: PathBuf,
     max: u64,
     file: File,
     size: u64,
 }
 
-impl Rotated {
+impl RotatedFile {
     fn open(path: &Path, max: u64) -> io::Result<Self> {
         let file = append(path)?;
         let size = file.metadata()?.len();
@@ -301,10 +303,10 @@ mod tests {
     use super::*;
 
     /// What is written to a file while `say` runs.
-    fn logged(level: Level, say: impl FnOnce(&Log)) -> String {
+    fn logged(level: Level, say: impl FnOnce(&LogWriter)) -> String {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
-        let log = Log::file(&path).unwrap();
+        let log = LogWriter::file(&path).unwrap();
         log.set_level(level);
         tracing::subscriber::with_default(tracing_subscriber::registry().with(log.clone()), || {
             say(&log);
@@ -358,7 +360,7 @@ mod tests {
     fn a_full_log_is_moved_aside_and_the_oldest_goes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
-        let mut log = Rotated::open(&path, 30).unwrap();
+        let mut log = RotatedFile::open(&path, 30).unwrap();
         for number in 0..20 {
             log.write(&format!("line number {number:02}\n"));
         }
@@ -386,7 +388,7 @@ mod tests {
     fn a_log_that_was_moved_away_is_opened_anew() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
-        let mut log = Rotated::open(&path, 1000).unwrap();
+        let mut log = RotatedFile::open(&path, 1000).unwrap();
         log.write("one\n");
         log.reopen();
         log.write("two\n");

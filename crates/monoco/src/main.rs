@@ -5,7 +5,7 @@
 //! * [`serve`]: builds the courier. The only place that wires.
 //! * [`center`]: what the hub does with messages, for whoever asks.
 //! * [`courier`]: what runs in the background.
-//! * [`postoffice`]: letters, and the workers they go through.
+//! * [`pipeline`]: letters, and the workers they go through.
 //! * [`mailbox`]: the workspace's side: files, and no courier needed.
 //! * [`api`]: the HTTP door. One guard in front of all of it.
 //! * [`cli`]: the command line. The only place that prints.
@@ -21,7 +21,7 @@ mod config;
 mod courier;
 mod home;
 mod log;
-mod postoffice;
+mod pipeline;
 mod serve;
 
 fn main() -> std::process::ExitCode {

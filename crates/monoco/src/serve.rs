@@ -7,16 +7,16 @@ use std::time::Duration;
 use monoco_adapters::egress::Egress;
 use monoco_adapters::stub::Stub;
 use monoco_adapters::webhook::Webhook;
-use monoco_adapters::{Adapter, Ear};
-use monoco_core::contact::{Contact, Level};
+use monoco_adapters::{Adapter, InboundSink};
+use monoco_core::contact::{Contact, ContactLevel};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::lease::Holder;
-use monoco_core::letter::Direction;
-use monoco_core::life::LONGEST_STEP;
-use monoco_core::retry::Retry;
+use monoco_core::letter::ChainDirection;
+use monoco_core::retention::LONGEST_STEP;
+use monoco_core::retry::RetryPolicy;
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{Labels, Shared, StoreError, Through};
+use monoco_store::{PipelineRouting, SharedStore, StoreError, TunnelLabels};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -24,37 +24,37 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api;
-use crate::center::{Center, Chains};
+use crate::center::{Center, ChainRouting};
 use crate::clock::{Clock, wall_now};
-use crate::config::{AdapterConfig, Config, ConfigError, Source, TunnelConfig};
-use crate::courier::drafts::Drafts;
-use crate::courier::files::Filer;
-use crate::courier::keep::Keeper;
-use crate::courier::merge::Merger;
-use crate::courier::sender::Sender;
-use crate::courier::tree::Tree;
-use crate::courier::tunnels::{Idle, Tunnel, Tunnels};
-use crate::courier::{HOLDER, locks, retention, sweep};
-use crate::home::{Home, HomeError, Reload, Running};
-use crate::log::Log;
-use crate::postoffice::office::{PostOffice, open_queue};
-use crate::postoffice::settings::Settings;
+use crate::config::{AdapterConfig, Config, ConfigError, ConfigSource, TunnelConfig};
+use crate::courier::drafts::DraftLoop;
+use crate::courier::file_projector::FileProjector;
+use crate::courier::inbound::DurableInboundSink;
+use crate::courier::mailbox_dir::MailboxDir;
+use crate::courier::merge::MergeLoop;
+use crate::courier::sender::DeliverySender;
+use crate::courier::tunnels::{InactiveTunnel, RunningTunnel, TunnelRegistry};
+use crate::courier::{HOLDER, locks_file, retention, sweeper};
+use crate::home::{CourierInfo, Home, HomeError, ReloadResult};
+use crate::log::LogWriter;
+use crate::pipeline::config::PipelineConfig;
+use crate::pipeline::pipeline::{Pipeline, open_queue};
 
 /// How many deliveries of one tunnel are tried at the same time.
-const LANES: usize = 4;
+const SENDS_PER_TUNNEL: usize = 4;
 
 /// How long what is under way may take to finish when the courier is stopped.
-const GRACE: Duration = Duration::from_secs(30);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How to run the courier.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServeOptions {
     /// Where it lives.
     pub home: Home,
     /// Where its config is, and what the command line says beyond it.
-    pub config: Source,
+    pub config: ConfigSource,
     /// Where it says how it goes.
-    pub log: Log,
+    pub log: LogWriter,
 }
 
 /// Why the courier did not start.
@@ -95,8 +95,11 @@ pub enum StartError {
 /// # Errors
 ///
 /// [`StartError`], when it does not get that far.
-pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), StartError> {
-    let Options { home, config: source, log } = options;
+pub async fn run(
+    options: ServeOptions,
+    ready: impl FnOnce(&CourierInfo),
+) -> Result<(), StartError> {
+    let ServeOptions { home, config: source, log } = options;
     // Whatever is made here, also by the store, is for the user alone.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     home.create()?;
@@ -107,29 +110,29 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
     let listener = listen(config.host, config.port).await?;
     let webhook_listener = listen(config.host, config.webhook_port).await?;
     let (address, webhook_address) = (listener.local_addr()?, webhook_listener.local_addr()?);
-    let mut signals = Signals::catch()?;
+    let mut signals = ProcessSignals::catch()?;
 
     let path = home.store();
     let broken = |error| StartError::Store { path: path.clone(), error };
-    let store: Shared = Arc::new(SqliteStore::open(&path).map_err(broken)?);
+    let store: SharedStore = Arc::new(SqliteStore::open(&path).map_err(broken)?);
     let clock = Arc::new(start_clock(&store).await.map_err(broken)?);
-    let center = Center::new(store, Arc::clone(&clock), Retry::DELIVERY);
+    let center = Center::new(store, Arc::clone(&clock), RetryPolicy::DELIVERY);
     prepare(&center, &config.owner).await.map_err(broken)?;
 
     // Those who hear stop first, so that what they heard can be finished by the rest.
-    let (doors, loops) = (Staff::default(), Staff::default());
+    let (doors, loops) = (TaskGroup::default(), TaskGroup::default());
     let pipeline = Arc::new(config.pipeline.clone());
-    let gates = Gates::new(&pipeline);
+    let gates = RoutingSenders::new(&pipeline);
     let (queue, carrier) = open_queue(&pipeline, &center, &loops.tasks, &loops.stop);
     let center = center.with_chains(gates.chains(), carrier);
     let post_office =
-        PostOffice::start(center.clone(), pipeline, queue, &loops.tasks, &loops.stop).await;
+        Pipeline::start(center.clone(), pipeline, queue, &loops.tasks, &loops.stop).await;
     let post_office = Arc::new(post_office.map_err(broken)?);
     let (now, settings) = watch::channel(Arc::clone(&config));
-    let office = Office {
+    let office = TunnelSupervisor {
         center: center.clone(),
         egress: Egress::new().map_err(|error| error.to_string()),
-        tunnels: Arc::new(Tunnels::default()),
+        tunnels: Arc::new(TunnelRegistry::default()),
         holder: Holder::new(format!("{HOLDER}{}", clock.now().ms()))
             .unwrap_or_else(|_| Holder::anonymous()),
         doors: doors.clone(),
@@ -139,47 +142,47 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
     };
     office.run_tunnels(None, &config).await.map_err(broken)?;
     let tunnels = Arc::clone(&office.tunnels);
-    let merger = Arc::new(Merger {
+    let merger = Arc::new(MergeLoop {
         center: center.clone(),
         owner: config.owner.clone(),
         tunnels: Arc::clone(&tunnels),
     });
     loops.spawn(Arc::clone(&merger).run(loops.stop.clone()));
-    let tree = Arc::new(Tree::new(config.mailbox(&home), home.dropzone()));
+    let tree = Arc::new(MailboxDir::new(config.mailbox(&home), home.dropzone()));
     if let Err(error) = tree.create() {
         // The filer tries again; nobody's message waits for it.
         tracing::error!(%error, "the mailbox can't be made");
     }
-    let filer = Arc::new(Filer::new(Arc::clone(center.store()), Arc::clone(&tree)));
+    let filer = Arc::new(FileProjector::new(Arc::clone(center.store()), Arc::clone(&tree)));
     loops.spawn(Arc::clone(&filer).run(loops.stop.clone()));
-    let drafts = Drafts {
+    let drafts = DraftLoop {
         center: center.clone(),
         tree: Arc::clone(&tree),
         owner: config.owner.clone(),
         tunnels: Arc::clone(&tunnels),
     };
     loops.spawn(Arc::new(drafts).run(loops.stop.clone()));
-    loops.spawn(locks::run(center.clone(), Arc::clone(&tree), loops.stop.clone()));
+    loops.spawn(locks_file::run(center.clone(), Arc::clone(&tree), loops.stop.clone()));
     loops.spawn(retention::run(center.clone(), tree, settings.clone(), loops.stop.clone()));
-    loops.spawn(sweep::run(center.clone(), settings.clone(), loops.stop.clone()));
+    loops.spawn(sweeper::run(center.clone(), settings.clone(), loops.stop.clone()));
 
     let webhooks = api::webhooks::router(center.clone(), Arc::clone(&tunnels));
     let api = api::Api {
         center,
-        metrics: Arc::new(api::Metrics::new()),
+        metrics: Arc::new(api::ApiMetrics::new()),
         tunnels,
         filer,
         office: post_office,
         config: settings,
         stop: doors.stop.clone(),
     };
-    let router = api::router(api, api::Door::new(address, token));
+    let router = api::router(api, api::RequestGuard::new(address, token));
     for (listener, router) in [(listener, router), (webhook_listener, webhooks)] {
         let (tasks, stop) = (doors.tasks.clone(), doors.stop.clone());
         doors.spawn(api::server::serve(listener, router, tasks, stop));
     }
 
-    let mut running = Running {
+    let mut running = CourierInfo {
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         address,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -192,11 +195,11 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
     home.announce(&running)?;
     ready(&running);
 
-    while signals.next().await == Told::Reload {
+    while signals.next().await == SignalAction::Reload {
         log.reopen();
         let said = office.reload(&source, &now).await;
         log.set_level(now.borrow().log_level);
-        running.reload = Some(Reload::after(running.reload.as_ref(), said));
+        running.reload = Some(ReloadResult::after(running.reload.as_ref(), said));
         // It is only for whoever asked for it.
         let _ = home.announce(&running);
     }
@@ -207,7 +210,7 @@ pub async fn run(options: Options, ready: impl FnOnce(&Running)) -> Result<(), S
         loops.finish().await;
     };
     let finished = tokio::select! {
-        finished = tokio::time::timeout(GRACE, finish) => finished.is_ok(),
+        finished = tokio::time::timeout(SHUTDOWN_TIMEOUT, finish) => finished.is_ok(),
         () = signals.stop() => false,
     };
     if !finished {
@@ -227,8 +230,8 @@ async fn listen(host: IpAddr, port: u16) -> Result<TcpListener, StartError> {
 
 /// Starts the clock where the store left off. One that was far in the future then was
 /// wrong, and what it started is not waited for.
-async fn start_clock(store: &Shared) -> Result<Clock, StoreError> {
-    let noted = store.last_noted().await?;
+async fn start_clock(store: &SharedStore) -> Result<Clock, StoreError> {
+    let noted = store.last_clock_reading().await?;
     let wall = wall_now();
     let ahead = noted.map_or(Duration::ZERO, |noted| noted.since(wall));
     if ahead <= LONGEST_STEP {
@@ -239,7 +242,7 @@ async fn start_clock(store: &Shared) -> Result<Clock, StoreError> {
         "the clock was ahead when the courier last ran; its leases and waits end now"
     );
     let clock = Clock::start(None);
-    store.distrust_future(clock.now()).await?;
+    store.expire_future_leases(clock.now()).await?;
     Ok(clock)
 }
 
@@ -247,13 +250,13 @@ async fn start_clock(store: &Shared) -> Result<Clock, StoreError> {
 async fn prepare(center: &Center, owner: &Did) -> Result<(), StoreError> {
     let store = center.store();
     let now = center.now();
-    if !store.is_known(owner).await? {
+    if !store.owner_exists(owner).await? {
         let (did, names) = (owner.clone(), vec!["me".to_owned()]);
         let contact =
-            Contact { did, names, level: Level::Friend, here: true, bindings: Vec::new() };
+            Contact { did, names, level: ContactLevel::Friend, here: true, bindings: Vec::new() };
         store.put_contact(contact, now).await?;
     }
-    let released = store.release(HOLDER, center.again(), now).await?;
+    let released = store.release_leases(HOLDER, center.jittered_retry(), now).await?;
     if released.records + released.deliveries > 0 {
         tracing::info!(released.records, released.deliveries, "leases of an earlier run ended");
     }
@@ -262,12 +265,12 @@ async fn prepare(center: &Center, owner: &Did) -> Result<(), StoreError> {
 
 /// Tasks that are stopped together.
 #[derive(Clone, Default)]
-struct Staff {
+struct TaskGroup {
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-impl Staff {
+impl TaskGroup {
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
@@ -281,45 +284,45 @@ impl Staff {
 }
 
 /// Which messages have a chain in their way, for whoever lets them in.
-struct Gates {
-    inbound: watch::Sender<Arc<Through>>,
-    outbound: watch::Sender<Arc<Through>>,
+struct RoutingSenders {
+    inbound: watch::Sender<Arc<PipelineRouting>>,
+    outbound: watch::Sender<Arc<PipelineRouting>>,
 }
 
-impl Gates {
-    fn new(pipeline: &Settings) -> Self {
+impl RoutingSenders {
+    fn new(pipeline: &PipelineConfig) -> Self {
         let gate = |direction| watch::Sender::new(Arc::new(pipeline.through(direction)));
-        Self { inbound: gate(Direction::Inbound), outbound: gate(Direction::Outbound) }
+        Self { inbound: gate(ChainDirection::Inbound), outbound: gate(ChainDirection::Outbound) }
     }
 
-    fn chains(&self) -> Chains {
-        Chains { inbound: self.inbound.subscribe(), outbound: self.outbound.subscribe() }
+    fn chains(&self) -> ChainRouting {
+        ChainRouting { inbound: self.inbound.subscribe(), outbound: self.outbound.subscribe() }
     }
 
-    fn set(&self, pipeline: &Settings) {
-        self.inbound.send_replace(Arc::new(pipeline.through(Direction::Inbound)));
-        self.outbound.send_replace(Arc::new(pipeline.through(Direction::Outbound)));
+    fn set(&self, pipeline: &PipelineConfig) {
+        self.inbound.send_replace(Arc::new(pipeline.through(ChainDirection::Inbound)));
+        self.outbound.send_replace(Arc::new(pipeline.through(ChainDirection::Outbound)));
     }
 }
 
 /// What tunnels are run with.
-struct Office {
+struct TunnelSupervisor {
     center: Center,
     /// The way out, or why there is none.
     egress: Result<Egress, String>,
-    tunnels: Arc<Tunnels>,
+    tunnels: Arc<TunnelRegistry>,
     holder: Holder,
-    doors: Staff,
-    loops: Staff,
-    post_office: Arc<PostOffice>,
-    gates: Gates,
+    doors: TaskGroup,
+    loops: TaskGroup,
+    post_office: Arc<Pipeline>,
+    gates: RoutingSenders,
 }
 
-impl Office {
+impl TunnelSupervisor {
     /// Reads the config again, and says what changed. One that is wrong changes nothing.
     async fn reload(
         &self,
-        source: &Source,
+        source: &ConfigSource,
         now: &watch::Sender<Arc<Config>>,
     ) -> Result<Vec<String>, String> {
         let old = Arc::clone(&now.borrow());
@@ -350,7 +353,7 @@ impl Office {
         let before = self.tunnels.all();
         let (mut running, mut idle) = (Vec::new(), Vec::new());
         for (id, config) in &new.tunnels {
-            let not_run = |why: &str| Idle {
+            let not_run = |why: &str| InactiveTunnel {
                 id: id.clone(),
                 provider: config.provider.clone(),
                 why: why.to_owned(),
@@ -400,19 +403,20 @@ impl Office {
         &self,
         adapter: Arc<dyn Adapter>,
         config: &TunnelConfig,
-    ) -> Result<Arc<Tunnel>, StoreError> {
-        let known = monoco_core::contact::Tunnel {
+    ) -> Result<Arc<RunningTunnel>, StoreError> {
+        let known = monoco_core::contact::TunnelInfo {
             id: adapter.id().clone(),
             provider: adapter.provider().to_owned(),
             strangers: config.strangers,
-            idempotent: adapter.takes_keys(),
+            idempotent: adapter.accepts_idempotency_keys(),
         };
         self.center.store().put_tunnel(known, self.center.now()).await?;
-        let labels = Labels { binding: config.binding.clone(), bindings: config.bindings.clone() };
+        let labels =
+            TunnelLabels { binding: config.binding.clone(), bindings: config.bindings.clone() };
         let stop = self.loops.stop.child_token();
-        let tunnel = Arc::new(Tunnel::new(adapter, config.debounce, labels, stop));
-        for _ in 0..LANES {
-            let sender = Sender {
+        let tunnel = Arc::new(RunningTunnel::new(adapter, config.debounce, labels, stop));
+        for _ in 0..SENDS_PER_TUNNEL {
+            let sender = DeliverySender {
                 center: self.center.clone(),
                 tunnel: Arc::clone(&tunnel),
                 holder: self.holder.clone(),
@@ -429,10 +433,10 @@ impl Office {
 }
 
 /// Has a tunnel listen until it or the courier is stopped, or listening is pointless.
-async fn listen_to(center: Center, tunnel: Arc<Tunnel>, stop: CancellationToken) {
+async fn listen_to(center: Center, tunnel: Arc<RunningTunnel>, stop: CancellationToken) {
     let own = tunnel.stop.child_token();
-    let keeper = Keeper { center: &center, tunnel: &tunnel };
-    let ear: &dyn Ear = &keeper;
+    let keeper = DurableInboundSink { center: &center, tunnel: &tunnel };
+    let ear: &dyn InboundSink = &keeper;
     let listened = tokio::select! {
         listened = tunnel.adapter.listen(ear, own.clone()) => listened,
         () = stop.cancelled() => Ok(()),
@@ -441,7 +445,7 @@ async fn listen_to(center: Center, tunnel: Arc<Tunnel>, stop: CancellationToken)
     tunnel.note(|pulse| {
         pulse.listening = false;
         if let Err(why) = &listened {
-            pulse.missed(why.detail(), now);
+            pulse.record_receive_error(why.detail(), now);
         }
     });
     if let Err(why) = listened {
@@ -450,7 +454,7 @@ async fn listen_to(center: Center, tunnel: Arc<Tunnel>, stop: CancellationToken)
 }
 
 /// What somebody tells the process.
-struct Signals {
+struct ProcessSignals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
@@ -459,12 +463,12 @@ struct Signals {
 }
 
 #[derive(PartialEq, Eq)]
-enum Told {
+enum SignalAction {
     Stop,
     Reload,
 }
 
-impl Signals {
+impl ProcessSignals {
     fn catch() -> std::io::Result<Self> {
         let file_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
         Ok(Self {
@@ -475,16 +479,16 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> SignalAction {
         tokio::select! {
-            _ = self.terminate.recv() => Told::Stop,
-            _ = self.interrupt.recv() => Told::Stop,
-            _ = self.hang_up.recv() => Told::Reload,
+            _ = self.terminate.recv() => SignalAction::Stop,
+            _ = self.interrupt.recv() => SignalAction::Stop,
+            _ = self.hang_up.recv() => SignalAction::Reload,
         }
     }
 
     /// Returns when somebody wants it stopped.
     async fn stop(&mut self) {
-        while self.next().await == Told::Reload {}
+        while self.next().await == SignalAction::Reload {}
     }
 }

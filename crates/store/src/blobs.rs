@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use monoco_core::object::ObjId;
 
 #[derive(Debug)]
-pub(crate) struct Blobs {
+pub(crate) struct BlobStore {
     root: PathBuf,
     /// Keeps two writers of the same bytes from sharing a temporary name.
     writes: AtomicU64,
@@ -20,47 +20,47 @@ pub(crate) struct Blobs {
 
 /// Why bytes were not kept.
 #[derive(Debug)]
-pub(crate) enum Unkept {
+pub(crate) enum BlobError {
     /// They could not be written. Another try may work.
     Write(io::Error),
     /// They were written and the sync failed. Nobody knows what is on disk now.
     Sync(io::Error),
 }
 
-impl Blobs {
+impl BlobStore {
     /// Opens the directory, and sweeps out what a crash left half-written.
-    pub(crate) fn open(root: PathBuf) -> Result<Self, Unkept> {
+    pub(crate) fn open(root: PathBuf) -> Result<Self, BlobError> {
         create_dir(&root)?;
         let incoming = root.join("tmp");
         create_dir(&incoming)?;
-        for entry in fs::read_dir(&incoming).map_err(Unkept::Write)? {
+        for entry in fs::read_dir(&incoming).map_err(BlobError::Write)? {
             let left_over = entry.and_then(|entry| fs::remove_file(entry.path()));
-            left_over.map_err(Unkept::Write)?;
+            left_over.map_err(BlobError::Write)?;
         }
         Ok(Self { root, writes: AtomicU64::new(0) })
     }
 
     /// Keeps `bytes` under the name `id`. Returns once they are on disk.
-    pub(crate) fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), Unkept> {
+    pub(crate) fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), BlobError> {
         let path = self.path(id);
         let dir = path.parent().expect("a blob's path has a directory");
-        if path.try_exists().map_err(Unkept::Write)? {
+        if path.try_exists().map_err(BlobError::Write)? {
             // Whoever wrote it may not have come to the sync yet.
-            let file = File::open(&path).map_err(Unkept::Write)?;
-            file.sync_all().map_err(Unkept::Sync)?;
-            return sync_dir(dir).map_err(Unkept::Sync);
+            let file = File::open(&path).map_err(BlobError::Write)?;
+            file.sync_all().map_err(BlobError::Sync)?;
+            return sync_dir(dir).map_err(BlobError::Sync);
         }
         create_dir(dir)?;
         let number = self.writes.fetch_add(1, Ordering::Relaxed);
         let incoming = self.root.join("tmp").join(format!("{number}"));
         let written = write(&incoming, bytes)
-            .and_then(|()| fs::rename(&incoming, &path).map_err(Unkept::Write));
+            .and_then(|()| fs::rename(&incoming, &path).map_err(BlobError::Write));
         if written.is_err() {
             // Best effort: the next start sweeps what stays behind.
             let _ = fs::remove_file(&incoming);
         }
         written?;
-        sync_dir(dir).map_err(Unkept::Sync)
+        sync_dir(dir).map_err(BlobError::Sync)
     }
 
     /// The bytes named `id`, unchecked. `None` when there are none.
@@ -80,24 +80,24 @@ impl Blobs {
     }
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), Unkept> {
+fn write(path: &Path, bytes: &[u8]) -> Result<(), BlobError> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);
-    let mut file = file.map_err(Unkept::Write)?;
-    file.write_all(bytes).map_err(Unkept::Write)?;
-    file.sync_all().map_err(Unkept::Sync)
+    let mut file = file.map_err(BlobError::Write)?;
+    file.write_all(bytes).map_err(BlobError::Write)?;
+    file.sync_all().map_err(BlobError::Sync)
 }
 
 /// Creates a directory that survives a power cut.
-pub(crate) fn create_dir(path: &Path) -> Result<(), Unkept> {
+pub(crate) fn create_dir(path: &Path) -> Result<(), BlobError> {
     match fs::create_dir(path) {
-        Ok(()) => path.parent().map_or(Ok(()), sync_dir).map_err(Unkept::Sync),
+        Ok(()) => path.parent().map_or(Ok(()), sync_dir).map_err(BlobError::Sync),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let parent = path.parent().ok_or(Unkept::Write(error))?;
+            let parent = path.parent().ok_or(BlobError::Write(error))?;
             create_dir(parent)?;
             create_dir(path)
         }
-        Err(error) => Err(Unkept::Write(error)),
+        Err(error) => Err(BlobError::Write(error)),
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     fn bytes_come_back_and_leftovers_are_swept() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("deep/er");
-        let blobs = Blobs::open(root.clone()).unwrap();
+        let blobs = BlobStore::open(root.clone()).unwrap();
         let id = ObjId::of(ObjKind::Bytes, b"hello");
         assert_eq!(blobs.get(&id).unwrap(), None);
         blobs.put(&id, b"hello").unwrap();
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(blobs.get(&id).unwrap().as_deref(), Some(&b"hello"[..]));
 
         fs::write(root.join("tmp/left-over"), "half").unwrap();
-        Blobs::open(root.clone()).unwrap();
+        BlobStore::open(root.clone()).unwrap();
         assert_eq!(fs::read_dir(root.join("tmp")).unwrap().count(), 0);
     }
 }

@@ -8,18 +8,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use monoco_core::did::{BadDid, Did, TunnelId};
-use monoco_core::letter::{Direction, Journey, Letter, LetterId, LetterState, Passed, WorkerName};
-use monoco_core::limit::Booked;
+use monoco_core::did::{Did, InvalidDid, TunnelId};
+use monoco_core::letter::{
+    ChainDirection, Letter, LetterId, LetterState, LetterStatus, WorkerName, WorkerVerdict,
+};
 use monoco_core::object::ObjId;
+use monoco_core::rate_limit::ReservedUntil;
 use monoco_core::time::Timestamp;
 use tokio::sync::watch;
 
-use crate::{Dispatch, Dispatched, Keep, Keeping, Page, Post, Posted, StoreError, Window};
+use crate::{
+    DispatchRequest, DispatchResult, Page, PageRequest, SendRequest, SendResult, StoreError,
+    StoreInboundRequest, StoreInboundResult,
+};
 
 /// Which messages of a direction go through the post office.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Through {
+pub struct PipelineRouting {
     /// Those of tunnels that have no rule of their own, and of none.
     pub all: bool,
     /// Those of tunnels that have.
@@ -29,9 +34,9 @@ pub struct Through {
 /// What a letter is made of.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one for each letter, and it is moved once")]
-pub enum Origin {
+pub enum LetterInput {
     /// It was handed in as it is, to be sent.
-    Door {
+    Submitted {
         /// The letter, checked.
         letter: Letter,
         /// The tunnel it goes through, as far as that is known.
@@ -40,16 +45,16 @@ pub enum Origin {
         key: Option<String>,
     },
     /// A provider told us.
-    Heard(Keep),
+    Inbound(StoreInboundRequest),
     /// Somebody's own tunnel told us.
-    Dispatch(Dispatch),
+    Dispatch(DispatchRequest),
     /// It leaves its author's hands, through the post office if this says so.
-    Post(Post, Arc<Through>),
+    Send(SendRequest, Arc<PipelineRouting>),
 }
 
 /// What became of a message that may have to go through the post office.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Accepted {
+pub enum AcceptResult {
     /// It is a letter.
     Letter {
         /// Which.
@@ -60,11 +65,11 @@ pub enum Accepted {
         msg_id: Option<ObjId>,
     },
     /// It was heard before, or its author is not wanted.
-    Heard(Keeping),
+    Inbound(StoreInboundResult),
     /// It came before, or its author is not wanted.
-    Dispatched(Dispatched),
+    Dispatched(DispatchResult),
     /// It was posted before, its author is blocked, or no chain is in its way.
-    Posted(Posted),
+    Sent(SendResult),
 }
 
 /// A letter as the store has it.
@@ -73,21 +78,21 @@ pub struct LetterRow {
     /// Its name.
     pub id: LetterId,
     /// Which way it goes.
-    pub direction: Direction,
+    pub direction: ChainDirection,
     /// The tunnel it comes or goes through, as far as that is known.
     pub tunnel: Option<TunnelId>,
     /// What it was made of.
-    pub source: Source,
+    pub source: LetterSource,
     /// How it is now.
     pub letter: Letter,
     /// Who had it, and what they said.
-    pub had: Vec<Passed>,
+    pub verdicts: Vec<WorkerVerdict>,
     /// Where it stands.
-    pub journey: Journey,
+    pub status: LetterStatus,
     /// Whose turn it is, when that is a worker outside; for a dead letter, who failed.
-    pub desk: Option<WorkerName>,
+    pub worker: Option<WorkerName>,
     /// The worker of ours that keeps it for a while.
-    pub kept_by: Option<WorkerName>,
+    pub held_by: Option<WorkerName>,
     /// What that worker keeps it under.
     pub key: Option<String>,
     /// Why it last failed.
@@ -105,20 +110,20 @@ pub struct LetterRow {
 /// What a letter was made of, enough to finish it.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is part of a row that is larger anyway")]
-pub enum Source {
+pub enum LetterSource {
     /// The letter as it was handed in.
-    Door(Letter),
+    Submitted(Letter),
     /// A message that was heard.
-    Heard(Keep),
+    Inbound(StoreInboundRequest),
     /// A message that came in.
-    Dispatch(Dispatch),
+    Dispatch(DispatchRequest),
     /// A message that goes out.
-    Post(Post),
+    Send(SendRequest),
 }
 
 /// One step of one letter.
 #[derive(Clone, Debug)]
-pub struct Advance {
+pub struct LetterStep {
     /// Which.
     pub id: LetterId,
     /// The revision it was looked at with.
@@ -129,28 +134,28 @@ pub struct Advance {
     /// not kept twice.
     pub in_object: bool,
     /// What workers said since it was last looked at.
-    pub had: Vec<Passed>,
+    pub verdicts: Vec<WorkerVerdict>,
     /// Up to when keys of a limit are booked now.
-    pub booked: Vec<(String, Booked)>,
+    pub reservations: Vec<(String, ReservedUntil)>,
     /// Letters that are part of this one from now on, with the revisions they were
     /// looked at with. One that changed since refuses the whole step.
     pub joins: Vec<(LetterId, i64)>,
     /// How it goes on.
-    pub then: Then,
+    pub then: NextAction,
 }
 
 /// How a letter goes on.
 #[derive(Clone, Debug)]
-pub enum Then {
+pub enum NextAction {
     /// It waits for the dispatcher, or at the desk of a worker outside.
     Wait {
         /// At which; `None`: the dispatcher's.
-        desk: Option<WorkerName>,
+        worker: Option<WorkerName>,
         /// Not before this.
         due: Timestamp,
     },
     /// One of our workers keeps it for a while.
-    Keep {
+    Hold {
         /// Which.
         by: WorkerName,
         /// Under which key.
@@ -164,7 +169,7 @@ pub enum Then {
         until: Timestamp,
     },
     /// That worker failed, did not answer in time, or is down.
-    PutBack {
+    Return {
         /// The next try is not before this.
         due: Timestamp,
         /// Whether the worker was reached at all.
@@ -173,18 +178,18 @@ pub enum Then {
         why: String,
     },
     /// It is through, and is sent.
-    Post(Box<Post>),
+    Send(Box<SendRequest>),
     /// It is through, and joins what was heard of its session.
-    Deliver(Box<Keep>),
+    Deliver(Box<StoreInboundRequest>),
     /// It is through, and is put into boxes.
-    Dispatch(Box<Dispatch>),
+    Dispatch(Box<DispatchRequest>),
     /// Into the bin.
     Trash {
         /// Why.
         why: String,
     },
     /// It is given up.
-    GiveUp {
+    MarkDead {
         /// Why.
         why: String,
     },
@@ -192,7 +197,7 @@ pub enum Then {
 
 /// What became of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advanced {
+pub struct LetterStepResult {
     /// Where the letter stands now. One that can't be sent is DEAD, whatever was meant.
     pub state: LetterState,
     /// Its revision now.
@@ -201,7 +206,7 @@ pub struct Advanced {
 
 /// What a person does with a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ByHand {
+pub enum OperatorAction {
     /// DEAD → WAITING for the worker that failed; a WAITING one is due now.
     Retry,
     /// Into the bin.
@@ -223,7 +228,7 @@ pub struct LetterQuery {
     /// Only those at this worker's desk, or kept by it.
     pub worker: Option<WorkerName>,
     /// Only those of this direction.
-    pub direction: Option<Direction>,
+    pub direction: Option<ChainDirection>,
     /// Only those of this tunnel.
     pub tunnel: Option<TunnelId>,
     /// Only those that came at this time or later.
@@ -232,25 +237,28 @@ pub struct LetterQuery {
 
 /// What the store counts of letters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LetterFigures {
+pub struct LetterCounts {
     /// How many there are of each state.
     pub states: BTreeMap<LetterState, i64>,
     /// How many wait, or are away, at each desk; under "" for the dispatcher.
-    pub desks: BTreeMap<String, i64>,
+    pub waiting: BTreeMap<String, i64>,
     /// How many of those are away.
     pub away: BTreeMap<String, i64>,
     /// How many each of our workers keeps.
-    pub kept: BTreeMap<String, i64>,
+    pub held: BTreeMap<String, i64>,
     /// Since when the oldest letter that is due waits for the dispatcher.
     pub oldest_due: Option<Timestamp>,
 }
 
 /// Letters go through the post office.
 #[async_trait]
-pub trait Letters: Send + Sync {
+pub trait LetterStore: Send + Sync {
     /// Takes letters in, each once, all in one commit.
-    async fn accept(&self, batch: Vec<Origin>, now: Timestamp)
-    -> Vec<Result<Accepted, StoreError>>;
+    async fn accept(
+        &self,
+        batch: Vec<LetterInput>,
+        now: Timestamp,
+    ) -> Vec<Result<AcceptResult, StoreError>>;
 
     /// At most `limit` letters that wait at a desk (`None`: the dispatcher's) and are
     /// due, the one that was due first before the others. Fewer when they are large;
@@ -268,7 +276,7 @@ pub trait Letters: Send + Sync {
 
     /// At most `limit` letters that a worker of ours keeps under a key, in the order
     /// they came.
-    async fn kept_letters(
+    async fn held_letters(
         &self,
         by: &WorkerName,
         key: &str,
@@ -283,7 +291,10 @@ pub trait Letters: Send + Sync {
     ) -> Result<Vec<LetterRow>, StoreError>;
 
     /// Up to when these keys of a limit are booked.
-    async fn booked(&self, keys: Vec<String>) -> Result<BTreeMap<String, Booked>, StoreError>;
+    async fn reservations(
+        &self,
+        keys: Vec<String>,
+    ) -> Result<BTreeMap<String, ReservedUntil>, StoreError>;
 
     /// Takes one step with each of some letters, all in one commit. One that is refused
     /// does not harm the others.
@@ -291,11 +302,11 @@ pub trait Letters: Send + Sync {
     /// # Errors
     ///
     /// [`StoreError::Conflict`] when a letter changed since it was looked at.
-    async fn advance(
+    async fn step_letters(
         &self,
-        batch: Vec<Advance>,
+        batch: Vec<LetterStep>,
         now: Timestamp,
-    ) -> Vec<Result<Advanced, StoreError>>;
+    ) -> Vec<Result<LetterStepResult, StoreError>>;
 
     /// One letter.
     async fn letter(&self, id: LetterId) -> Result<LetterRow, StoreError>;
@@ -304,7 +315,7 @@ pub trait Letters: Send + Sync {
     async fn letters(
         &self,
         query: LetterQuery,
-        window: Window,
+        window: PageRequest,
     ) -> Result<Page<LetterRow>, StoreError>;
 
     /// Letters that were made of a message, or became it.
@@ -317,7 +328,7 @@ pub trait Letters: Send + Sync {
     async fn move_letter(
         &self,
         id: LetterId,
-        how: ByHand,
+        how: OperatorAction,
         now: Timestamp,
     ) -> Result<LetterRow, StoreError>;
 
@@ -332,7 +343,7 @@ pub trait Letters: Send + Sync {
 
     /// Takes back at most `limit` letters that a worker of ours keeps, and what it has
     /// booked: its rule changed. Returns how many there were.
-    async fn recall_kept(
+    async fn recall_held_letters(
         &self,
         by: &WorkerName,
         limit: usize,
@@ -349,7 +360,7 @@ pub trait Letters: Send + Sync {
 
     /// Why `author` or one of those it is for keeps a letter from being delivered, if
     /// anything does: somebody is blocked.
-    async fn unwelcome(
+    async fn find_block(
         &self,
         author: &Did,
         to: &[Did],
@@ -368,7 +379,7 @@ pub trait Letters: Send + Sync {
 
     /// Looks at the `limit` bookings whose keys follow `after`, and forgets those that are
     /// over by `now`. Returns how many these were, and the last key; `None` at the end.
-    async fn forget_bookings(
+    async fn purge_reservations(
         &self,
         after: &str,
         limit: usize,
@@ -376,31 +387,31 @@ pub trait Letters: Send + Sync {
     ) -> Result<(usize, Option<String>), StoreError>;
 
     /// What the store counts of letters.
-    async fn letter_figures(&self, now: Timestamp) -> Result<LetterFigures, StoreError>;
+    async fn letter_counts(&self, now: Timestamp) -> Result<LetterCounts, StoreError>;
 
     /// Changes after each commit by which a letter waits that did not before.
     fn newest_letter(&self) -> watch::Receiver<u64>;
 }
 
-impl Advance {
+impl LetterStep {
     /// A step of a letter about which nobody said anything.
-    pub fn only(row: &LetterRow, then: Then) -> Self {
+    pub fn only(row: &LetterRow, then: NextAction) -> Self {
         Self {
             id: row.id,
             revision: row.revision,
             letter: None,
             in_object: false,
-            had: Vec::new(),
-            booked: Vec::new(),
+            verdicts: Vec::new(),
+            reservations: Vec::new(),
             joins: Vec::new(),
             then,
         }
     }
 }
 
-impl Through {
+impl PipelineRouting {
     /// Whether a message of this tunnel, or of none, goes through the post office.
-    pub fn takes(&self, tunnel: Option<&TunnelId>) -> bool {
+    pub fn applies_to(&self, tunnel: Option<&TunnelId>) -> bool {
         let own = tunnel.and_then(|tunnel| self.tunnels.get(tunnel));
         *own.unwrap_or(&self.all)
     }
@@ -411,18 +422,18 @@ impl Through {
     }
 }
 
-impl Source {
+impl LetterSource {
     /// The letter as it came.
     ///
     /// # Errors
     ///
     /// When what is stored does not fit into a DID, which it did when it came.
-    pub fn letter(&self) -> Result<Letter, BadDid> {
+    pub fn letter(&self) -> Result<Letter, InvalidDid> {
         match self {
-            Self::Door(letter) => Ok(letter.clone()),
-            Self::Heard(keep) => Letter::of_said(&keep.said, &keep.tunnel, &keep.provider),
-            Self::Dispatch(dispatch) => Ok(Letter::of_msg(&dispatch.msg, Direction::Inbound)),
-            Self::Post(post) => Ok(Letter::of_msg(&post.msg, Direction::Outbound)),
+            Self::Submitted(letter) => Ok(letter.clone()),
+            Self::Inbound(keep) => Letter::of_said(&keep.said, &keep.tunnel, &keep.provider),
+            Self::Dispatch(dispatch) => Ok(Letter::of_msg(&dispatch.msg, ChainDirection::Inbound)),
+            Self::Send(post) => Ok(Letter::of_msg(&post.msg, ChainDirection::Outbound)),
         }
     }
 }

@@ -5,12 +5,12 @@
 //! guarded by the row's revision. Nothing is decided here, and no caller can hold
 //! a transaction open.
 //!
-//! * [`Boxes`]: messages come in, wait in boxes, are taken, and go out.
-//! * [`Mails`]: what was heard becomes Mails, and workspaces claim them.
+//! * [`BoxStore`]: messages come in, wait in boxes, are taken, and go out.
+//! * [`MailStore`]: what was heard becomes Mails, and workspaces claim them.
 //! * [`Drafts`]: what is to be sent from files.
-//! * [`Letters`]: what goes through the post office.
-//! * [`People`]: contacts, groups and tunnels.
-//! * [`Journal`]: what happened, who read what, conversations, figures.
+//! * [`LetterStore`]: what goes through the post office.
+//! * [`ContactStore`]: contacts, groups and tunnels.
+//! * [`EventStore`]: what happened, who read what, conversations, figures.
 //!
 //! [`sqlite`] is the embedded backend. A second one is put beside it and run
 //! through the same laws (`src/conformance`).
@@ -20,18 +20,20 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use monoco_core::claim::Claim;
-use monoco_core::contact::{Binding, Contact, Plan, Tunnel, Unresolvable};
-use monoco_core::delivery::{Delivery, Outcome, SendState};
+use monoco_core::contact::{Binding, Contact, DeliveryPlan, TunnelInfo, UnresolvableTargets};
+use monoco_core::delivery::{Delivery, DeliveryOutcome, SendState};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::Event;
-use monoco_core::lease::{Guard, Holder, LeaseLost, Term};
+use monoco_core::lease::{Holder, LeaseDuration, LeaseLost, LeaseProof};
 use monoco_core::letter::LetterId;
-use monoco_core::mail::Entry;
+use monoco_core::mail::MailIndexEntry;
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::receipt::{Receipt, ReceiptStatus};
-use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, Refused, WrongState};
-use monoco_core::retry::{Jitter, Retry};
-use monoco_core::route::NobodyHere;
+use monoco_core::record::{
+    BoxKind, InvalidTransition, MsgRecord, ReadState, RecordId, TransitionError,
+};
+use monoco_core::retry::{Jitter, RetryPolicy};
+use monoco_core::routing::NoLocalRecipient;
 use monoco_core::time::Timestamp;
 use tokio::sync::{broadcast, watch};
 
@@ -43,12 +45,12 @@ mod mails;
 pub mod sqlite;
 
 pub use letters::{
-    Accepted, Advance, Advanced, ByHand, LetterFigures, LetterQuery, LetterRow, Letters, Origin,
-    Source, Then, Through,
+    AcceptResult, LetterCounts, LetterInput, LetterQuery, LetterRow, LetterSource, LetterStep,
+    LetterStepResult, LetterStore, NextAction, OperatorAction, PipelineRouting,
 };
 pub use mails::{
-    ClaimStep, DraftFate, DraftPost, Drafts, Filed, Filing, Keep, Keeping, Labels, MailQuery,
-    MailRow, Mails, Merging,
+    ClaimUpdate, DraftResult, DraftSendRequest, DraftStore, FileChange, FileProgress, MailQuery,
+    MailRow, MailStore, MergeContext, StoreInboundRequest, StoreInboundResult, TunnelLabels,
 };
 
 /// Why the store did not do what was asked.
@@ -72,7 +74,7 @@ pub enum StoreError {
     },
     /// The machine has no such step.
     #[error(transparent)]
-    WrongState(#[from] WrongState),
+    InvalidTransition(#[from] InvalidTransition),
     /// The caller does not hold what he thinks he holds.
     #[error(transparent)]
     LeaseLost(#[from] LeaseLost),
@@ -81,10 +83,10 @@ pub enum StoreError {
     NotDue(Timestamp),
     /// Targets that can't be reached; nothing was written.
     #[error(transparent)]
-    Unresolvable(#[from] Unresolvable),
+    UnresolvableTargets(#[from] UnresolvableTargets),
     /// Nobody the message is for has a box here; nothing was written.
     #[error(transparent)]
-    NobodyHere(#[from] NobodyHere),
+    NoLocalRecipient(#[from] NoLocalRecipient),
     /// The message expired before it was sent.
     #[error("the message expired at {} ms", .0.ms())]
     Expired(Timestamp),
@@ -93,7 +95,7 @@ pub enum StoreError {
     KeyReused(String),
     /// No room on the disk. Writing goes on when there is.
     #[error("the disk is full")]
-    Full,
+    DiskFull,
     /// What is stored no longer reads as what was written.
     #[error("stored {what} is damaged: {detail}")]
     Damaged {
@@ -111,19 +113,19 @@ pub enum StoreError {
     Unavailable(String),
 }
 
-impl From<Refused> for StoreError {
-    fn from(refused: Refused) -> Self {
+impl From<TransitionError> for StoreError {
+    fn from(refused: TransitionError) -> Self {
         match refused {
-            Refused::WrongState(wrong) => wrong.into(),
-            Refused::LeaseLost(lost) => lost.into(),
-            Refused::NotDue(at) => Self::NotDue(at),
+            TransitionError::WrongState(wrong) => wrong.into(),
+            TransitionError::LeaseLost(lost) => lost.into(),
+            TransitionError::NotDue(at) => Self::NotDue(at),
         }
     }
 }
 
 /// A message that came in.
 #[derive(Clone, Debug)]
-pub struct Dispatch {
+pub struct DispatchRequest {
     /// The message.
     pub msg: MsgObject,
     /// The tunnel it came through, if any.
@@ -135,7 +137,7 @@ pub struct Dispatch {
 
 /// What became of a message that came in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dispatched {
+pub struct DispatchResult {
     /// The message's name; for a repeated external id, the first one's.
     pub msg_id: ObjId,
     /// What was done.
@@ -150,7 +152,7 @@ pub enum DispatchOutcome {
         /// Whether it had come before.
         duplicate: bool,
         /// Where it went.
-        records: Vec<Placed>,
+        records: Vec<CreatedRecord>,
     },
     /// Its author is blocked.
     Blocked,
@@ -167,7 +169,7 @@ pub enum DispatchOutcome {
 
 /// A record that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct CreatedRecord {
     /// Whose.
     pub owner: Did,
     /// In which box.
@@ -178,7 +180,7 @@ pub struct Placed {
 
 /// A message that leaves its author's hands.
 #[derive(Clone, Debug)]
-pub struct Post {
+pub struct SendRequest {
     /// The message.
     pub msg: MsgObject,
     /// The caller's own name for this send.
@@ -189,15 +191,15 @@ pub struct Post {
 
 /// What became of a message that left its author's hands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Posted {
+pub enum SendResult {
     /// It is on its way.
-    OnItsWay {
+    Queued {
         /// The message's name.
         msg_id: ObjId,
         /// Whether it was posted before; then nothing was done.
         duplicate: bool,
         /// One for each target.
-        ways: Vec<Sent>,
+        ways: Vec<TargetResult>,
     },
     /// Its author is blocked.
     BlockedAuthor {
@@ -217,19 +219,19 @@ pub enum Posted {
 
 /// How one target gets a posted message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct TargetResult {
     /// The target.
     pub target: Did,
     /// The delivery, or the record in the target's box here. `None`: the target
     /// has blocked the author.
     pub record_id: Option<RecordId>,
     /// The plan; `None` for a target that lives here.
-    pub plan: Option<Plan>,
+    pub plan: Option<DeliveryPlan>,
 }
 
 /// Something taken from a box, with what was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken<T> {
+pub struct LeasedEntry<T> {
     /// The record or delivery, as it is now.
     pub entry: T,
     /// The object's canonical text.
@@ -238,7 +240,7 @@ pub struct Taken<T> {
 
 /// Which entries of a list, and how many.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct PageRequest {
     /// Beyond this sequence number, in the direction of `newest_first`.
     pub beyond: Option<i64>,
     /// At most so many.
@@ -258,7 +260,7 @@ pub struct Page<T> {
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct SessionEntry {
     /// The owner's record of it.
     pub record: MsgRecord,
     /// What was said; `None` when it is damaged.
@@ -269,7 +271,7 @@ pub struct Line {
 
 /// One conversation of an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session {
+pub struct SessionSummary {
     /// The other party.
     pub peer: Did,
     /// What we call them.
@@ -277,7 +279,7 @@ pub struct Session {
     /// Unread messages.
     pub unread: usize,
     /// The newest message.
-    pub last: Line,
+    pub last: SessionEntry,
 }
 
 /// One box, and what waits in it.
@@ -304,7 +306,7 @@ pub struct Group {
 
 /// Everything the store knows about one message.
 #[derive(Clone, Debug)]
-pub struct Trace {
+pub struct MessageTrace {
     /// The message.
     pub msg_id: ObjId,
     /// Its text; `None` when it is damaged.
@@ -314,7 +316,7 @@ pub struct Trace {
     /// Every way it was sent.
     pub deliveries: Vec<Delivery>,
     /// The Mail it is, if it is one.
-    pub mail: Option<Entry>,
+    pub mail: Option<MailIndexEntry>,
     /// Every workspace's hold on that.
     pub claims: Vec<Claim>,
     /// Letters that were made of it, or became it.
@@ -327,7 +329,7 @@ pub struct Trace {
 
 /// What the store counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct StoreCounts {
     /// Records by box and state.
     pub records: BTreeMap<(BoxKind, ReadState), i64>,
     /// Deliveries by state.
@@ -355,7 +357,7 @@ pub enum StoreHealth {
 
 /// What the sweeper found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweepCounts {
     /// Records whose reader let its lease end.
     pub records: usize,
     /// Deliveries nobody reported on.
@@ -364,16 +366,16 @@ pub struct Swept {
 
 /// How deliveries are retried, for one call.
 #[derive(Clone, Copy, Debug)]
-pub struct Again {
+pub struct JitteredRetry {
     /// When, and for how long.
-    pub retry: Retry,
+    pub retry: RetryPolicy,
     /// Spreads the waits.
     pub jitter: Jitter,
 }
 
 /// Something may be waiting in a box. A hint may be lost.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Hint {
+pub struct BoxHint {
     /// Whose box.
     pub owner: Did,
     /// Which box.
@@ -382,55 +384,55 @@ pub struct Hint {
 
 /// Messages come in, wait in boxes, are taken, and go out.
 #[async_trait]
-pub trait Boxes: Send + Sync {
+pub trait BoxStore: Send + Sync {
     /// Puts messages that came in into their boxes, all in one commit.
     ///
     /// One answer for each, in order; one that is refused does not harm the
     /// others. A message that came before is not delivered again.
     async fn dispatch(
         &self,
-        batch: Vec<Dispatch>,
+        batch: Vec<DispatchRequest>,
         now: Timestamp,
-    ) -> Vec<Result<Dispatched, StoreError>>;
+    ) -> Vec<Result<DispatchResult, StoreError>>;
 
     /// Puts a message into its author's OUTBOX, and on its way to every target.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unresolvable`] names every target that can't be reached;
+    /// [`StoreError::UnresolvableTargets`] names every target that can't be reached;
     /// then nothing is written at all, and nothing is remembered.
-    async fn post(&self, post: Post, now: Timestamp) -> Result<Posted, StoreError>;
+    async fn send(&self, post: SendRequest, now: Timestamp) -> Result<SendResult, StoreError>;
 
     /// The canonical text of an object, checked against its name.
     async fn object(&self, id: ObjId) -> Result<Vec<u8>, StoreError>;
 
     /// Keeps plain bytes, such as an attachment, and names them.
-    async fn keep_bytes(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError>;
+    async fn put_blob(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError>;
 
     /// Takes the record that has been unread the longest.
     ///
     /// No two callers are given the same one before its lease ends. One whose object
     /// is damaged is put aside, with an event, and does not hold up the others.
-    async fn take_record(
+    async fn lease_record(
         &self,
         owner: &Did,
         box_kind: BoxKind,
         holder: Holder,
-        term: Term,
+        term: LeaseDuration,
         now: Timestamp,
-    ) -> Result<Option<Taken<MsgRecord>>, StoreError>;
+    ) -> Result<Option<LeasedEntry<MsgRecord>>, StoreError>;
 
     /// Takes the delivery that has been due the longest.
     ///
     /// No two callers are given the same one before its lease ends. One whose object
     /// is damaged is dead, with that reason, and does not hold up the others.
-    async fn take_delivery(
+    async fn lease_delivery(
         &self,
         tunnel: &Did,
         holder: Holder,
-        term: Term,
+        term: LeaseDuration,
         now: Timestamp,
-    ) -> Result<Option<Taken<Delivery>>, StoreError>;
+    ) -> Result<Option<LeasedEntry<Delivery>>, StoreError>;
 
     /// When the next delivery of a tunnel is due, if one waits.
     async fn next_due(&self, tunnel: &Did) -> Result<Option<Timestamp>, StoreError>;
@@ -447,9 +449,9 @@ pub trait Boxes: Send + Sync {
         &self,
         id: RecordId,
         to: ReadState,
-        guard: Guard,
+        guard: LeaseProof,
         revision: Option<i64>,
-        term: Term,
+        term: LeaseDuration,
         now: Timestamp,
     ) -> Result<MsgRecord, StoreError>;
 
@@ -458,18 +460,18 @@ pub trait Boxes: Send + Sync {
         &self,
         id: RecordId,
         to: SendState,
-        guard: Guard,
+        guard: LeaseProof,
         revision: Option<i64>,
         now: Timestamp,
     ) -> Result<Delivery, StoreError>;
 
     /// Files what came of a try.
-    async fn settle(
+    async fn report_delivery(
         &self,
         id: RecordId,
-        outcome: Outcome,
-        guard: Guard,
-        again: Again,
+        outcome: DeliveryOutcome,
+        guard: LeaseProof,
+        again: JitteredRetry,
         now: Timestamp,
     ) -> Result<Delivery, StoreError>;
 
@@ -479,7 +481,7 @@ pub trait Boxes: Send + Sync {
         owner: &Did,
         box_kind: BoxKind,
         states: &[ReadState],
-        window: Window,
+        window: PageRequest,
     ) -> Result<Page<MsgRecord>, StoreError>;
 
     /// Deliveries of one tunnel in the order they came, of all states or of some.
@@ -487,31 +489,36 @@ pub trait Boxes: Send + Sync {
         &self,
         tunnel: &Did,
         states: &[SendState],
-        window: Window,
+        window: PageRequest,
     ) -> Result<Page<Delivery>, StoreError>;
 
     /// The boxes of `window.limit` owners, in the order we came to know these.
-    async fn boxes(&self, window: Window) -> Result<Page<BoxSummary>, StoreError>;
+    async fn boxes(&self, window: PageRequest) -> Result<Page<BoxSummary>, StoreError>;
 
     /// Moves on what leases ended on, at most `limit` of each kind.
-    async fn sweep(&self, again: Again, limit: usize, now: Timestamp) -> Result<Swept, StoreError>;
+    async fn expire_leases(
+        &self,
+        again: JitteredRetry,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<SweepCounts, StoreError>;
 
     /// Ends every lease whose holder's name starts with `prefix`: an earlier boot
     /// of the courier, which can't report any more.
-    async fn release(
+    async fn release_leases(
         &self,
         prefix: &str,
-        again: Again,
+        again: JitteredRetry,
         now: Timestamp,
-    ) -> Result<Swept, StoreError>;
+    ) -> Result<SweepCounts, StoreError>;
 
     /// Hints about boxes, sent after the commit that filled them.
-    fn hints(&self) -> broadcast::Receiver<Hint>;
+    fn hints(&self) -> broadcast::Receiver<BoxHint>;
 }
 
 /// Contacts, groups and tunnels.
 #[async_trait]
-pub trait People: Send + Sync {
+pub trait ContactStore: Send + Sync {
     /// Adds a contact, or replaces its names, level and `here`. Its bindings stay.
     async fn put_contact(&self, contact: Contact, now: Timestamp) -> Result<Contact, StoreError>;
 
@@ -519,7 +526,7 @@ pub trait People: Send + Sync {
     async fn contact(&self, did: &Did) -> Result<Contact, StoreError>;
 
     /// All contacts, in the order we came to know them.
-    async fn contacts(&self, window: Window) -> Result<Page<Contact>, StoreError>;
+    async fn contacts(&self, window: PageRequest) -> Result<Page<Contact>, StoreError>;
 
     /// Forgets a contact and its bindings. Its boxes stay.
     async fn remove_contact(&self, did: &Did, now: Timestamp) -> Result<(), StoreError>;
@@ -562,7 +569,7 @@ pub trait People: Send + Sync {
     async fn group(&self, group: &Did) -> Result<Group, StoreError>;
 
     /// All groups.
-    async fn groups(&self, window: Window) -> Result<Page<Group>, StoreError>;
+    async fn groups(&self, window: PageRequest) -> Result<Page<Group>, StoreError>;
 
     /// Sets whether `reader` gets what is said in a group.
     async fn set_subscriber(
@@ -574,19 +581,23 @@ pub trait People: Send + Sync {
     ) -> Result<Group, StoreError>;
 
     /// Adds a tunnel, or changes its rules.
-    async fn put_tunnel(&self, tunnel: Tunnel, now: Timestamp) -> Result<Tunnel, StoreError>;
+    async fn put_tunnel(
+        &self,
+        tunnel: TunnelInfo,
+        now: Timestamp,
+    ) -> Result<TunnelInfo, StoreError>;
 
     /// All tunnels.
-    async fn tunnels(&self) -> Result<Vec<Tunnel>, StoreError>;
+    async fn tunnels(&self) -> Result<Vec<TunnelInfo>, StoreError>;
 
     /// Whether `owner` is anybody we know: a contact, a group, a tunnel, or
     /// somebody with a box here.
-    async fn is_known(&self, owner: &Did) -> Result<bool, StoreError>;
+    async fn owner_exists(&self, owner: &Did) -> Result<bool, StoreError>;
 }
 
 /// What happened, who read what, conversations, figures.
 #[async_trait]
-pub trait Journal: Send + Sync {
+pub trait EventStore: Send + Sync {
     /// Files how far a reader of a group is with a message.
     async fn set_receipt(
         &self,
@@ -606,42 +617,49 @@ pub trait Journal: Send + Sync {
     ) -> Result<Vec<Receipt>, StoreError>;
 
     /// An owner's conversations, the liveliest first.
-    async fn sessions(&self, owner: &Did, window: Window) -> Result<Page<Session>, StoreError>;
+    async fn sessions(
+        &self,
+        owner: &Did,
+        window: PageRequest,
+    ) -> Result<Page<SessionSummary>, StoreError>;
 
     /// One conversation in both directions.
     async fn session(
         &self,
         owner: &Did,
         peer: &Did,
-        window: Window,
-    ) -> Result<Page<Line>, StoreError>;
+        window: PageRequest,
+    ) -> Result<Page<SessionEntry>, StoreError>;
 
     /// Events after number `after`, oldest first.
     async fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StoreError>;
 
     /// Everything about the message that `msg_id` names.
-    async fn trace(&self, msg_id: ObjId) -> Result<Trace, StoreError>;
+    async fn trace(&self, msg_id: ObjId) -> Result<MessageTrace, StoreError>;
 
     /// The message that a record or delivery is about.
-    async fn message_of(&self, id: RecordId) -> Result<ObjId, StoreError>;
+    async fn object_of_record(&self, id: RecordId) -> Result<ObjId, StoreError>;
 
     /// The message that an external id became: one we heard, or one we sent.
-    async fn message_heard(&self, external_id: &str) -> Result<ObjId, StoreError>;
+    async fn find_by_external_id(&self, external_id: &str) -> Result<ObjId, StoreError>;
 
     /// The number of the newest event; changes after each commit that has one.
     fn newest_event(&self) -> watch::Receiver<i64>;
 
     /// What the store counts.
-    async fn figures(&self) -> Result<Figures, StoreError>;
+    async fn counts(&self) -> Result<StoreCounts, StoreError>;
 
     /// Whether the store can be written to.
     fn health(&self) -> StoreHealth;
 }
 
 /// All of it.
-pub trait Store: Boxes + Mails + Drafts + Letters + People + Journal {}
+pub trait Store:
+    BoxStore + MailStore + DraftStore + LetterStore + ContactStore + EventStore
+{
+}
 
-impl<T: Boxes + Mails + Drafts + Letters + People + Journal> Store for T {}
+impl<T: BoxStore + MailStore + DraftStore + LetterStore + ContactStore + EventStore> Store for T {}
 
 /// The handle everything else holds.
-pub type Shared = Arc<dyn Store>;
+pub type SharedStore = Arc<dyn Store>;

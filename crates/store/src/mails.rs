@@ -4,39 +4,39 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use monoco_core::claim::{Claim, ClaimState, Place, Workspace};
+use monoco_core::claim::{Claim, ClaimState, MailLocation, Workspace};
 use monoco_core::delivery::Delivery;
 use monoco_core::did::{Did, TunnelId};
-use monoco_core::heard::Said;
-use monoco_core::lease::{Guard, Holder, Term};
-use monoco_core::life::{Life, Step};
-use monoco_core::mail::{Entry, MailId};
+use monoco_core::inbound::InboundMessage;
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
+use monoco_core::mail::{MailId, MailIndexEntry};
 use monoco_core::merge::Debounce;
 use monoco_core::object::ObjId;
-use monoco_core::retry::Retry;
+use monoco_core::retention::{ClockStep, RetentionClock};
+use monoco_core::retry::RetryPolicy;
 use monoco_core::time::Timestamp;
 use tokio::sync::watch;
 
-use crate::{Page, Post, Posted, StoreError, Through, Window};
+use crate::{Page, PageRequest, PipelineRouting, SendRequest, SendResult, StoreError};
 
-/// One message that was heard, for [`Mails::keep`].
+/// One message that was heard, for [`MailStore::keep`].
 #[derive(Clone, Debug)]
-pub struct Keep {
+pub struct StoreInboundRequest {
     /// The tunnel it came through.
     pub tunnel: TunnelId,
     /// Its provider.
     pub provider: String,
     /// What was said, checked.
-    pub said: Said,
+    pub said: InboundMessage,
     /// How long to wait for more of it.
     pub debounce: Debounce,
 }
 
 /// What became of a message that was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeping {
+pub enum StoreInboundResult {
     /// It is on disk.
-    Kept,
+    Stored,
     /// It was before.
     Duplicate,
     /// Its author is blocked. It is remembered as heard, and its text is not kept.
@@ -47,25 +47,25 @@ pub enum Keeping {
 
 /// What a Mail is merged with, beyond what was said.
 #[derive(Clone, Debug)]
-pub struct Merging {
+pub struct MergeContext {
     /// Whom direct messages are for.
     pub owner: Did,
     /// The labels of tunnels and chats.
-    pub labels: BTreeMap<TunnelId, Labels>,
+    pub labels: BTreeMap<TunnelId, TunnelLabels>,
     /// Whether to close windows that could still wait: the courier stops.
     pub all: bool,
 }
 
 /// What the Mails of one tunnel are labelled with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Labels {
+pub struct TunnelLabels {
     /// All of them, unless their chat has a label of its own.
     pub binding: Option<String>,
     /// Those of single chats, by session id.
     pub bindings: BTreeMap<String, String>,
 }
 
-impl Labels {
+impl TunnelLabels {
     /// The label of a session's Mails.
     pub fn of(&self, session: &str) -> Option<&str> {
         self.bindings.get(session).or(self.binding.as_ref()).map(String::as_str)
@@ -76,9 +76,9 @@ impl Labels {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailRow {
     /// What filters and lists look at.
-    pub entry: Entry,
+    pub entry: MailIndexEntry,
     /// Where its file belongs.
-    pub place: Place,
+    pub place: MailLocation,
     /// The claim of the workspace that was asked for, if it has one.
     pub claim: Option<Claim>,
 }
@@ -100,20 +100,20 @@ pub struct MailQuery {
 
 /// Where one Mail's file belongs, since change number `change`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filing {
+pub struct FileChange {
     /// The number of the change. Later ones are larger, and a Mail has only its last.
     pub change: i64,
     /// The Mail.
-    pub entry: Entry,
+    pub entry: MailIndexEntry,
     /// Where it belongs.
-    pub place: Place,
+    pub place: MailLocation,
     /// Why it was given up, by workspace, when it was.
     pub reasons: Vec<(Workspace, String)>,
 }
 
 /// How far the files are surely on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Filed {
+pub struct FileProgress {
     /// Every change up to this number.
     pub change: i64,
     /// How many bytes of the index.
@@ -126,15 +126,19 @@ pub struct Filed {
 
 /// What was heard becomes Mails, and workspaces claim them.
 #[async_trait]
-pub trait Mails: Send + Sync {
+pub trait MailStore: Send + Sync {
     /// Keeps messages that were heard, each once, all in one commit.
-    async fn keep(&self, batch: Vec<Keep>, now: Timestamp) -> Vec<Result<Keeping, StoreError>>;
+    async fn store_inbound(
+        &self,
+        batch: Vec<StoreInboundRequest>,
+        now: Timestamp,
+    ) -> Vec<Result<StoreInboundResult, StoreError>>;
 
     /// Merges at most `limit` windows that are over into Mails, each in the
     /// transaction that takes its messages away. Returns how many were merged.
     async fn merge(
         &self,
-        merging: Arc<Merging>,
+        merging: Arc<MergeContext>,
         limit: usize,
         now: Timestamp,
     ) -> Result<usize, StoreError>;
@@ -147,38 +151,38 @@ pub trait Mails: Send + Sync {
     /// # Errors
     ///
     /// [`StoreError::Missing`], [`StoreError::LeaseLost`] when another agent of the
-    /// workspace has it, [`StoreError::NotDue`], or [`StoreError::WrongState`] when
+    /// workspace has it, [`StoreError::NotDue`], or [`StoreError::InvalidTransition`] when
     /// the workspace is done with it.
     async fn claim(
         &self,
         id: &MailId,
         workspace: &Workspace,
         holder: Holder,
-        term: Term,
-        retry: Retry,
+        term: LeaseDuration,
+        retry: RetryPolicy,
         now: Timestamp,
     ) -> Result<Claim, StoreError>;
 
     /// Takes a step with a claim that is held.
-    async fn settle_claim(
+    async fn update_claim(
         &self,
         id: &MailId,
         workspace: &Workspace,
-        guard: Guard,
-        step: ClaimStep,
+        guard: LeaseProof,
+        step: ClaimUpdate,
         now: Timestamp,
     ) -> Result<Claim, StoreError>;
 
     /// Moves on at most `limit` claims whose leases ended. Returns how many there were.
-    async fn sweep_claims(
+    async fn expire_claims(
         &self,
-        retry: Retry,
+        retry: RetryPolicy,
         limit: usize,
         now: Timestamp,
     ) -> Result<usize, StoreError>;
 
     /// Puts a dead claim back, by hand.
-    async fn revive_claim(
+    async fn retry_claim(
         &self,
         id: &MailId,
         workspace: &Workspace,
@@ -186,7 +190,7 @@ pub trait Mails: Send + Sync {
     ) -> Result<Claim, StoreError>;
 
     /// Nobody is to deal with a dead claim any more, by hand.
-    async fn lay_to_rest(
+    async fn drop_claim(
         &self,
         id: &MailId,
         workspace: &Workspace,
@@ -206,50 +210,70 @@ pub trait Mails: Send + Sync {
     async fn claims(&self, id: &MailId) -> Result<Vec<Claim>, StoreError>;
 
     /// Mails by number. With a `status` other than NEW, those of its claims.
-    async fn mails(&self, query: MailQuery, window: Window) -> Result<Page<MailRow>, StoreError>;
+    async fn mails(
+        &self,
+        query: MailQuery,
+        window: PageRequest,
+    ) -> Result<Page<MailRow>, StoreError>;
 
     /// Mails that became visible after the one with number `after`, in order: the lines
     /// of the index. A Mail that was held gets its number when it is let in, so that
     /// none appears behind one that was seen.
-    async fn visible(&self, after: i64, limit: usize) -> Result<Vec<Filing>, StoreError>;
+    async fn list_index_entries(
+        &self,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<FileChange>, StoreError>;
 
     /// Where files belong, for changes after number `after`, in order. A Mail that
     /// changed again has only its last change.
-    async fn filings(&self, after: i64, limit: usize) -> Result<Vec<Filing>, StoreError>;
+    async fn list_file_changes(
+        &self,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<FileChange>, StoreError>;
 
     /// How far the files surely are on disk.
-    async fn filed(&self) -> Result<Filed, StoreError>;
+    async fn file_progress(&self) -> Result<FileProgress, StoreError>;
 
     /// Notes how far they are now.
-    async fn set_filed(&self, filed: Filed) -> Result<(), StoreError>;
+    async fn set_file_progress(&self, filed: FileProgress) -> Result<(), StoreError>;
 
     /// The number of the newest change of a place; changes after each commit that has
     /// one.
-    fn newest_filing(&self) -> watch::Receiver<i64>;
+    fn newest_file_change(&self) -> watch::Receiver<i64>;
 
     /// The latest time that was ever noted, if any was.
-    async fn last_noted(&self) -> Result<Option<Timestamp>, StoreError>;
+    async fn last_clock_reading(&self) -> Result<Option<Timestamp>, StoreError>;
 
     /// Ends leases and waits that reach further than any could that was started by
     /// `now`: they were started by a clock that was wrong. Returns how many there were.
-    async fn distrust_future(&self, now: Timestamp) -> Result<usize, StoreError>;
+    async fn expire_future_leases(&self, now: Timestamp) -> Result<usize, StoreError>;
 
     /// Lets the hub live on to `now`, and returns how long it has lived.
-    async fn live(&self, now: Timestamp) -> Result<(Life, Step), StoreError>;
+    async fn advance_retention_clock(
+        &self,
+        now: Timestamp,
+    ) -> Result<(RetentionClock, ClockStep), StoreError>;
 
     /// Lets the files of at most `limit` Mails go that were archived on this day of
     /// the hub's life or before. Returns how many there were.
-    async fn retire(&self, day: i64, limit: usize, now: Timestamp) -> Result<usize, StoreError>;
+    async fn purge_archived_mails(
+        &self,
+        day: i64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
 
     /// Forgets at most `limit` events of this day of the hub's life or before.
-    async fn forget_events(&self, day: i64, limit: usize) -> Result<usize, StoreError>;
+    async fn purge_events(&self, day: i64, limit: usize) -> Result<usize, StoreError>;
 }
 
 /// A step with a claim that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClaimStep {
+pub enum ClaimUpdate {
     /// Hold it for longer.
-    Renew(Term),
+    Renew(LeaseDuration),
     /// It is dealt with.
     Complete,
     /// It is not.
@@ -259,24 +283,24 @@ pub enum ClaimStep {
         /// Whether another try may help.
         retryable: bool,
         /// When to try again, and how often.
-        retry: Retry,
+        retry: RetryPolicy,
     },
 }
 
 /// A draft that was read from a file.
 #[derive(Clone, Debug)]
-pub struct DraftPost {
+pub struct DraftSendRequest {
     /// Its name in the outbound directory, unique for ever.
     pub uid: String,
     /// The provider in whose directory it is.
     pub provider: String,
     /// What is to be sent.
-    pub post: Post,
+    pub post: SendRequest,
 }
 
 /// What became of a draft.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DraftFate {
+pub struct DraftResult {
     /// Its name.
     pub uid: String,
     /// The provider in whose directory it is.
@@ -291,22 +315,22 @@ pub struct DraftFate {
 
 /// What is to be sent from files.
 #[async_trait]
-pub trait Drafts: Send + Sync {
+pub trait DraftStore: Send + Sync {
     /// Posts a draft, through the post office where `through` says so, and remembers
     /// that somebody waits to hear what became of it.
-    async fn post_draft(
+    async fn send_draft(
         &self,
-        draft: DraftPost,
-        through: &Through,
+        draft: DraftSendRequest,
+        through: &PipelineRouting,
         now: Timestamp,
-    ) -> Result<Posted, StoreError>;
+    ) -> Result<SendResult, StoreError>;
 
     /// Drafts that are not closed, and whose deliveries have all ended, or that the post
     /// office has thrown away or given up.
-    async fn settled_drafts(&self, limit: usize) -> Result<Vec<DraftFate>, StoreError>;
+    async fn finished_drafts(&self, limit: usize) -> Result<Vec<DraftResult>, StoreError>;
 
     /// Whether a draft was posted.
-    async fn knows_draft(&self, uid: &str) -> Result<bool, StoreError>;
+    async fn draft_exists(&self, uid: &str) -> Result<bool, StoreError>;
 
     /// Nobody waits for a draft any more.
     async fn close_draft(&self, uid: &str) -> Result<(), StoreError>;

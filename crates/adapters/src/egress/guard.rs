@@ -12,7 +12,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 /// An address that is never asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadTarget {
+pub enum InvalidTarget {
     /// It is not an address of the web.
     #[error("not a URL ({0}); want one like https://example.com/hook")]
     NotAUrl(String),
@@ -40,14 +40,14 @@ pub enum BadTarget {
 
 /// Where a request goes, checked as far as it can be without asking for names.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct EgressTarget {
     pub(super) url: Url,
-    pub(super) reach: Reach,
+    pub(super) reach: AddressScope,
 }
 
 /// Which addresses may be connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum AddressScope {
     /// Those of the public network.
     Public,
     /// All.
@@ -56,23 +56,23 @@ pub(super) enum Reach {
     Inside,
 }
 
-impl Target {
+impl EgressTarget {
     /// Reads where to send.
     ///
     /// # Errors
     ///
-    /// [`BadTarget`] when nothing may ever be sent there.
-    pub fn parse(text: &str, allow_private: bool) -> Result<Self, BadTarget> {
-        let url = Url::parse(text).map_err(|error| BadTarget::NotAUrl(error.to_string()))?;
+    /// [`InvalidTarget`] when nothing may ever be sent there.
+    pub fn parse(text: &str, allow_private: bool) -> Result<Self, InvalidTarget> {
+        let url = Url::parse(text).map_err(|error| InvalidTarget::NotAUrl(error.to_string()))?;
         let reach = match (url.scheme(), allow_private) {
-            ("https", false) => Reach::Public,
-            ("https", true) => Reach::Anywhere,
-            ("http", true) => Reach::Inside,
-            ("http", false) => return Err(BadTarget::InTheClear),
-            (other, _) => return Err(BadTarget::Scheme(other.to_owned())),
+            ("https", false) => AddressScope::Public,
+            ("https", true) => AddressScope::Anywhere,
+            ("http", true) => AddressScope::Inside,
+            ("http", false) => return Err(InvalidTarget::InTheClear),
+            (other, _) => return Err(InvalidTarget::Scheme(other.to_owned())),
         };
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(BadTarget::Credentials);
+            return Err(InvalidTarget::Credentials);
         }
         // An address in place of a name is not resolved, so it is checked here. All
         // its spellings, such as 0x7f.1, have become the plain one by now.
@@ -96,23 +96,23 @@ impl Target {
     }
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for EgressTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Target({}/…)", self.shown())
     }
 }
 
-impl Reach {
-    fn check(self, host: &str, ip: IpAddr) -> Result<(), BadTarget> {
+impl AddressScope {
+    fn check(self, host: &str, ip: IpAddr) -> Result<(), InvalidTarget> {
         match self {
-            Self::Public if !is_public(ip) => Err(BadTarget::Private(host.to_owned())),
-            Self::Inside if is_public(ip) => Err(BadTarget::Public(host.to_owned())),
+            Self::Public if !is_public(ip) => Err(InvalidTarget::Private(host.to_owned())),
+            Self::Inside if is_public(ip) => Err(InvalidTarget::Public(host.to_owned())),
             _ => Ok(()),
         }
     }
 
     /// The addresses of `host` that may be connected to.
-    fn choose(self, host: &str, found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, BadTarget> {
+    fn choose(self, host: &str, found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, InvalidTarget> {
         let refused = found.iter().find_map(|addr| self.check(host, addr.ip()).err());
         let chosen: Vec<_> =
             found.into_iter().filter(|addr| self.check(host, addr.ip()).is_ok()).collect();
@@ -123,7 +123,7 @@ impl Reach {
     }
 }
 
-impl Resolve for Reach {
+impl Resolve for AddressScope {
     /// What is checked here is what is connected to: a name that points elsewhere
     /// the next time is checked again then.
     fn resolve(&self, name: Name) -> Resolving {
@@ -287,7 +287,8 @@ mod tests {
     #[test]
     fn an_address_is_refused_before_anybody_is_asked() {
         let said = |url: &str, allow_private| {
-            Target::parse(url, allow_private).map_or_else(|e| e.to_string(), |_| "fine".to_owned())
+            EgressTarget::parse(url, allow_private)
+                .map_or_else(|e| e.to_string(), |_| "fine".to_owned())
         };
         for (url, alone, allowed) in [
             ("https://example.com/hook", "fine", "fine"),
@@ -337,16 +338,20 @@ mod tests {
             ("http://ci.internal/spam/", "http://ci.internal/spam/checkv2"),
             ("http://ci.internal/spam?a=b", "http://ci.internal/spam/checkv2?a=b"),
         ] {
-            let target = Target::parse(above, true).unwrap();
-            assert!(target.below("checkv2") == Target::parse(below, true).unwrap(), "{above}");
+            let target = EgressTarget::parse(above, true).unwrap();
+            assert!(
+                target.below("checkv2") == EgressTarget::parse(below, true).unwrap(),
+                "{above}"
+            );
         }
-        let away = Target::parse("https://example.com/", false).unwrap().below("/@127.0.0.1/../x");
+        let away =
+            EgressTarget::parse("https://example.com/", false).unwrap().below("/@127.0.0.1/../x");
         assert_eq!(away.shown(), "https://example.com", "no path leads to another host");
     }
 
     #[test]
     fn what_is_shown_holds_no_path_and_no_query() {
-        let target = Target::parse("https://Example.com:8443/s3cret?token=s3cret#x", false);
+        let target = EgressTarget::parse("https://Example.com:8443/s3cret?token=s3cret#x", false);
         let target = target.unwrap();
         assert_eq!(target.shown(), "https://example.com:8443");
         assert_eq!(format!("{target:?}"), "Target(https://example.com:8443/…)");
@@ -354,23 +359,27 @@ mod tests {
 
     #[test]
     fn a_name_that_points_inside_is_refused_however_it_answers() {
-        let chosen = |reach: Reach, ips: &[&str]| {
+        let chosen = |reach: AddressScope, ips: &[&str]| {
             let found = ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 0)).collect();
             let chosen = reach.choose("rebind.example", found);
             chosen.map(|found| found.iter().map(|addr| addr.ip().to_string()).collect::<Vec<_>>())
         };
-        let private = Err(BadTarget::Private("rebind.example".to_owned()));
-        let public = Err(BadTarget::Public("rebind.example".to_owned()));
+        let private = Err(InvalidTarget::Private("rebind.example".to_owned()));
+        let public = Err(InvalidTarget::Public("rebind.example".to_owned()));
         for (reach, found, want) in [
-            (Reach::Public, &["1.1.1.1", "8.8.8.8"][..], Ok(vec!["1.1.1.1", "8.8.8.8"])),
-            (Reach::Public, &["127.0.0.1"], private.clone()),
-            (Reach::Public, &["10.0.0.1", "::1"], private),
+            (AddressScope::Public, &["1.1.1.1", "8.8.8.8"][..], Ok(vec!["1.1.1.1", "8.8.8.8"])),
+            (AddressScope::Public, &["127.0.0.1"], private.clone()),
+            (AddressScope::Public, &["10.0.0.1", "::1"], private),
             // Those that are left are the ones that are connected to.
-            (Reach::Public, &["127.0.0.1", "1.1.1.1", "::ffff:10.0.0.1"], Ok(vec!["1.1.1.1"])),
-            (Reach::Public, &[], Ok(vec![])),
-            (Reach::Anywhere, &["127.0.0.1", "1.1.1.1"], Ok(vec!["127.0.0.1", "1.1.1.1"])),
-            (Reach::Inside, &["127.0.0.1", "1.1.1.1"], Ok(vec!["127.0.0.1"])),
-            (Reach::Inside, &["1.1.1.1"], public),
+            (
+                AddressScope::Public,
+                &["127.0.0.1", "1.1.1.1", "::ffff:10.0.0.1"],
+                Ok(vec!["1.1.1.1"]),
+            ),
+            (AddressScope::Public, &[], Ok(vec![])),
+            (AddressScope::Anywhere, &["127.0.0.1", "1.1.1.1"], Ok(vec!["127.0.0.1", "1.1.1.1"])),
+            (AddressScope::Inside, &["127.0.0.1", "1.1.1.1"], Ok(vec!["127.0.0.1"])),
+            (AddressScope::Inside, &["1.1.1.1"], public),
         ] {
             let want = want.map(|ips| ips.into_iter().map(str::to_owned).collect());
             assert_eq!(chosen(reach, found), want, "{reach:?} {found:?}");

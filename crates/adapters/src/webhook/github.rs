@@ -5,14 +5,14 @@
 //! again. Events that are not known here come as JSON.
 
 use monoco_core::did::TunnelId;
-use monoco_core::heard::{Heard, MAX_NAME, SessionKind};
+use monoco_core::inbound::{ChatSessionKind, InboundEvent, MAX_NAME_BYTES};
 use monoco_core::time::Timestamp;
 use reqwest::Url;
 use serde_json::Value;
 
-use super::Map;
+use super::FieldMap;
 use super::inbound::{fields, header, heard, parse, scalar, unreadable};
-use crate::{Push, PushRefused};
+use crate::{WebhookError, WebhookRequest};
 
 /// Most commits of a push that are named.
 const MAX_COMMITS: usize = 20;
@@ -34,8 +34,12 @@ const TIMES: [&str; 8] = [
 ///
 /// # Errors
 ///
-/// [`PushRefused::Unreadable`], with the field that is wrong.
-pub(super) fn read(tunnel: &TunnelId, map: &Map, push: &Push<'_>) -> Result<Heard, PushRefused> {
+/// [`WebhookError::Unreadable`], with the field that is wrong.
+pub(super) fn read(
+    tunnel: &TunnelId,
+    map: &FieldMap,
+    push: &WebhookRequest<'_>,
+) -> Result<InboundEvent, WebhookError> {
     let value = payload(push)?;
     let event = header(push.headers, "x-github-event").unwrap_or_else(|| "event".to_owned());
     let mut fields = fields(&value, &[map])?;
@@ -43,7 +47,7 @@ pub(super) fn read(tunnel: &TunnelId, map: &Map, push: &Push<'_>) -> Result<Hear
     if let (None, Some(name)) = (&fields.session_id, repository) {
         fields.session_id = Some(name.clone());
         fields.session_name = fields.session_name.or(Some(name));
-        fields.session_kind = fields.session_kind.or(Some(SessionKind::Group));
+        fields.session_kind = fields.session_kind.or(Some(ChatSessionKind::Group));
     }
     let subject = subject(&value);
     fields.id = fields.id.or_else(|| header(push.headers, "x-github-delivery"));
@@ -63,7 +67,7 @@ pub(super) fn read(tunnel: &TunnelId, map: &Map, push: &Push<'_>) -> Result<Hear
 }
 
 /// GitHub sends a form with the JSON in it unless told otherwise.
-fn payload(push: &Push<'_>) -> Result<Value, PushRefused> {
+fn payload(push: &WebhookRequest<'_>) -> Result<Value, WebhookError> {
     let kind = header(push.headers, "content-type").unwrap_or_default();
     if !kind.starts_with("application/x-www-form-urlencoded") {
         return parse(push.body);
@@ -119,9 +123,9 @@ fn heading(event: &str, value: &Value) -> String {
 }
 
 /// A title, a body and a link.
-type Words = (String, Option<String>, Option<String>);
+type GithubText = (String, Option<String>, Option<String>);
 
-fn push_words(value: &Value) -> Option<Words> {
+fn push_words(value: &Value) -> Option<GithubText> {
     let commits = value.get("commits")?.as_array()?;
     let branch = at(value, "/ref")?;
     let branch = branch.strip_prefix("refs/heads/").unwrap_or(&branch);
@@ -151,33 +155,38 @@ fn at(value: &Value, pointer: &str) -> Option<String> {
 
 /// As much of a title as is kept.
 fn short(mut title: String) -> String {
-    title.truncate(title.floor_char_boundary(MAX_NAME));
+    title.truncate(title.floor_char_boundary(MAX_NAME_BYTES));
     title
 }
 
 #[cfg(test)]
 mod tests {
     use http::HeaderMap;
-    use monoco_core::heard::Said;
+    use monoco_core::inbound::InboundMessage;
 
     use super::*;
 
-    fn hear(event: &str, kind: &str, map: &Map, body: &[u8]) -> Result<Said, PushRefused> {
+    fn hear(
+        event: &str,
+        kind: &str,
+        map: &FieldMap,
+        body: &[u8],
+    ) -> Result<InboundMessage, WebhookError> {
         let mut headers = HeaderMap::new();
         headers.insert("x-github-event", event.parse().unwrap());
         headers
             .insert("x-github-delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958".parse().unwrap());
         headers.insert("content-type", kind.parse().unwrap());
-        let push = Push { headers: &headers, body, now: Timestamp::from_ms(0) };
+        let push = WebhookRequest { headers: &headers, body, now: Timestamp::from_ms(0) };
         read(&"github".parse().unwrap(), map, &push).map(|heard| heard.said)
     }
 
-    fn said(event: &str, body: &str) -> Said {
-        hear(event, "application/json", &Map::default(), body.as_bytes()).unwrap()
+    fn said(event: &str, body: &str) -> InboundMessage {
+        hear(event, "application/json", &FieldMap::default(), body.as_bytes()).unwrap()
     }
 
     /// What the parts that people file by are, in one line, and the text.
-    fn summary(said: &Said) -> (String, String) {
+    fn summary(said: &InboundMessage) -> (String, String) {
         let thread = said.session.thread_key.as_deref().unwrap_or("-");
         let title = said.title.as_deref().unwrap_or("-");
         let at = said.at.map_or_else(|| "-".to_owned(), Timestamp::rfc3339);
@@ -243,7 +252,7 @@ mod tests {
             let said = said(event, body);
             assert_eq!(summary(&said), (want.to_owned(), text.to_owned()), "{event}");
             assert_eq!(said.id, "72d3162e-cc78-11e3-81ab-4c9367dc0958");
-            assert_eq!(said.session.kind, SessionKind::Group);
+            assert_eq!(said.session.kind, ChatSessionKind::Group);
             assert_eq!(said.session.name.as_deref(), Some("example/alpha"));
         }
     }
@@ -262,18 +271,18 @@ mod tests {
     fn a_form_is_read_like_json() {
         let form = "a=b&payload=%7B%22zen%22%3A%22a+b%26%23%C3%A9%22%7D";
         let kind = "application/x-www-form-urlencoded; charset=utf-8";
-        let said = hear("ping", kind, &Map::default(), form.as_bytes()).unwrap();
+        let said = hear("ping", kind, &FieldMap::default(), form.as_bytes()).unwrap();
         assert_eq!(said.text, "**ping**: a b&#é");
         for bad in [&b"zen=1"[..], b"", b"payload=%7B", b"\xff"] {
-            let refused = hear("ping", kind, &Map::default(), bad);
-            assert!(matches!(refused, Err(PushRefused::Unreadable(_))), "{refused:?}");
+            let refused = hear("ping", kind, &FieldMap::default(), bad);
+            assert!(matches!(refused, Err(WebhookError::Unreadable(_))), "{refused:?}");
         }
     }
 
     #[test]
     fn the_map_counts_before_what_we_know() {
         let at = |pointer: &str| Some(pointer.to_owned());
-        let map = Map { session_id: at("/hook_id"), text: at("/zen"), ..Map::default() };
+        let map = FieldMap { session_id: at("/hook_id"), text: at("/zen"), ..FieldMap::default() };
         let body = include_bytes!("../../testdata/webhook/github_ping.json");
         let said = hear("ping", "application/json", &map, body).unwrap();
         assert_eq!((said.session.id.as_str(), said.session.name.as_deref()), ("4711", None));
@@ -306,6 +315,6 @@ mod tests {
         let many = format!(r#"{{"ref": "r", "commits": [{}]}}"#, vec!["{}"; 25].join(","));
         assert!(said("push", &many).text.ends_with("\n- … and 5 more"));
         let long = format!(r#"{{"issue": {{"title": "{}"}}}}"#, "é".repeat(1000));
-        assert_eq!(said("issues", &long).title.unwrap().len(), MAX_NAME);
+        assert_eq!(said("issues", &long).title.unwrap().len(), MAX_NAME_BYTES);
     }
 }

@@ -20,16 +20,17 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_PAD_INDIFFERENT;
 use http::HeaderMap;
 use monoco_core::did::TunnelId;
-use monoco_core::heard::{
-    Artifact, Attachment, Heard, MAX_LIST, MAX_NAME, Person, Said, Session, SessionKind,
+use monoco_core::inbound::{
+    Artifact, ChatSession, ChatSessionKind, InboundAttachment, InboundEvent, InboundMessage,
+    MAX_LIST_ENTRIES, MAX_NAME_BYTES, Participant,
 };
 use monoco_core::json;
 use monoco_core::time::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::Map;
-use crate::{Push, PushRefused};
+use super::FieldMap;
+use crate::{WebhookError, WebhookRequest};
 
 /// Most bytes of the JSON that become the text when there is none. A longer one also
 /// comes whole, as an attachment.
@@ -45,9 +46,9 @@ const END_OF_TIME: i64 = 253_402_300_799_999;
 const MILLISECONDS: i64 = 100_000_000_000;
 
 /// Where the default body has what.
-static DEFAULT: LazyLock<Map> = LazyLock::new(|| {
+static DEFAULT: LazyLock<FieldMap> = LazyLock::new(|| {
     let at = |pointer: &str| Some(pointer.to_owned());
-    Map {
+    FieldMap {
         id: at("/id"),
         session_id: at("/session/id"),
         session_type: at("/session/type"),
@@ -71,7 +72,7 @@ static DEFAULT: LazyLock<Map> = LazyLock::new(|| {
 pub(super) struct Fields {
     pub(super) id: Option<String>,
     pub(super) session_id: Option<String>,
-    pub(super) session_kind: Option<SessionKind>,
+    pub(super) session_kind: Option<ChatSessionKind>,
     pub(super) session_name: Option<String>,
     pub(super) thread_key: Option<String>,
     pub(super) from_id: Option<String>,
@@ -86,7 +87,7 @@ pub(super) struct Fields {
     forwarded_from: Option<String>,
     correlation_id: Option<String>,
     artifacts: Vec<Artifact>,
-    attachments: Vec<Attachment>,
+    attachments: Vec<InboundAttachment>,
 }
 
 /// Reads a request that is known to be authentic.
@@ -97,8 +98,12 @@ pub(super) struct Fields {
 ///
 /// # Errors
 ///
-/// [`PushRefused::Unreadable`], with the field that is wrong.
-pub fn read(tunnel: &TunnelId, map: &Map, push: &Push<'_>) -> Result<Heard, PushRefused> {
+/// [`WebhookError::Unreadable`], with the field that is wrong.
+pub fn read(
+    tunnel: &TunnelId,
+    map: &FieldMap,
+    push: &WebhookRequest<'_>,
+) -> Result<InboundEvent, WebhookError> {
     let value = parse(push.body)?;
     let mut fields = fields(&value, &[map, &DEFAULT])?;
     // A session or an author may be given by the id alone.
@@ -109,13 +114,13 @@ pub fn read(tunnel: &TunnelId, map: &Map, push: &Push<'_>) -> Result<Heard, Push
 }
 
 /// Reads the JSON, strictly.
-pub(super) fn parse(body: &[u8]) -> Result<Value, PushRefused> {
+pub(super) fn parse(body: &[u8]) -> Result<Value, WebhookError> {
     json::parse(body).map_err(|error| unreadable(format!("the body: {error}")))
 }
 
 /// Takes each field from where the first of `maps` that finds one points.
-pub(super) fn fields(value: &Value, maps: &[&Map]) -> Result<Fields, PushRefused> {
-    let find = |pick: fn(&Map) -> &Option<String>| {
+pub(super) fn fields(value: &Value, maps: &[&FieldMap]) -> Result<Fields, WebhookError> {
+    let find = |pick: fn(&FieldMap) -> &Option<String>| {
         let mut pointers = maps.iter().filter_map(|map| pick(map).as_deref());
         pointers.find_map(|p| value.pointer(p).filter(|value| !value.is_null()).map(|v| (p, v)))
     };
@@ -160,17 +165,17 @@ pub(super) fn fields(value: &Value, maps: &[&Map]) -> Result<Fields, PushRefused
 /// Puts together what was heard.
 pub(super) fn heard(
     tunnel: &TunnelId,
-    push: &Push<'_>,
+    push: &WebhookRequest<'_>,
     value: &Value,
     fields: Fields,
-) -> Result<Heard, PushRefused> {
+) -> Result<InboundEvent, WebhookError> {
     let mut attachments = fields.attachments;
     let text = match fields.text {
         Some(text) => text,
         None => {
             let (block, whole) = block(value);
             if !whole {
-                attachments.push(Attachment {
+                attachments.push(InboundAttachment {
                     name: "payload.json".to_owned(),
                     mime_type: "application/json".to_owned(),
                     bytes: push.body.to_vec(),
@@ -180,19 +185,19 @@ pub(super) fn heard(
         }
     };
     let kind = match fields.session_id {
-        Some(_) => SessionKind::Group,
-        None => SessionKind::Direct,
+        Some(_) => ChatSessionKind::Group,
+        None => ChatSessionKind::Direct,
     };
-    let said = Said {
+    let said = InboundMessage {
         id: fields.id.or_else(|| header_id(push.headers)).unwrap_or_else(|| body_id(push.body)),
         at: fields.at,
-        session: Session {
+        session: ChatSession {
             id: fields.session_id.unwrap_or_else(|| tunnel.as_str().to_owned()),
             kind: fields.session_kind.unwrap_or(kind),
             name: fields.session_name,
             thread_key: fields.thread_key,
         },
-        from: Person {
+        from: Participant {
             id: fields.from_id.unwrap_or_else(|| "unknown".to_owned()),
             name: fields.from_name,
         },
@@ -207,11 +212,14 @@ pub(super) fn heard(
         artifacts: fields.artifacts,
     };
     let count = said.artifacts.len() + attachments.len();
-    if count > MAX_LIST {
-        return Err(wrong("attachments", format!("{count} entries; {MAX_LIST} is the most")));
+    if count > MAX_LIST_ENTRIES {
+        return Err(wrong(
+            "attachments",
+            format!("{count} entries; {MAX_LIST_ENTRIES} is the most"),
+        ));
     }
     said.check().map_err(|error| unreadable(error.to_string()))?;
-    Ok(Heard { tunnel: tunnel.clone(), said, attachments })
+    Ok(InboundEvent { tunnel: tunnel.clone(), said, attachments })
 }
 
 /// `value` as a fenced block of JSON, and whether all of it is there.
@@ -250,16 +258,16 @@ fn body_id(body: &[u8]) -> String {
 }
 
 /// Our own words for it, and those of shadow DIDs, which we write into what we send.
-fn session_kind(pointer: &str, value: &Value) -> Result<SessionKind, PushRefused> {
+fn session_kind(pointer: &str, value: &Value) -> Result<ChatSessionKind, WebhookError> {
     match value.as_str() {
-        Some("direct" | "user" | "addr") => Ok(SessionKind::Direct),
-        Some("group" | "channel") => Ok(SessionKind::Group),
-        Some("thread") => Ok(SessionKind::Thread),
+        Some("direct" | "user" | "addr") => Ok(ChatSessionKind::Direct),
+        Some("group" | "channel") => Ok(ChatSessionKind::Group),
+        Some("thread") => Ok(ChatSessionKind::Thread),
         _ => Err(wrong(pointer, "want direct, group or thread")),
     }
 }
 
-fn timestamp(pointer: &str, value: &Value) -> Result<Timestamp, PushRefused> {
+fn timestamp(pointer: &str, value: &Value) -> Result<Timestamp, WebhookError> {
     let from_number = |number: i64| {
         if number < MILLISECONDS { number.saturating_mul(1000) } else { number }
     };
@@ -281,7 +289,7 @@ fn timestamp(pointer: &str, value: &Value) -> Result<Timestamp, PushRefused> {
     ms.map(Timestamp::from_ms).ok_or_else(|| wrong(pointer, want))
 }
 
-fn mentions(pointer: &str, list: &Value) -> Result<Vec<String>, PushRefused> {
+fn mentions(pointer: &str, list: &Value) -> Result<Vec<String>, WebhookError> {
     let list = list.as_array().ok_or_else(|| wrong(pointer, "want a list"))?;
     let mention = |(at, entry): (usize, &Value)| {
         let named = || entry.get("id").or_else(|| entry.get("name")).and_then(scalar);
@@ -295,10 +303,10 @@ fn mentions(pointer: &str, list: &Value) -> Result<Vec<String>, PushRefused> {
 fn attachments(
     pointer: &str,
     list: &Value,
-) -> Result<(Vec<Artifact>, Vec<Attachment>), PushRefused> {
+) -> Result<(Vec<Artifact>, Vec<InboundAttachment>), WebhookError> {
     let list = list.as_array().ok_or_else(|| wrong(pointer, "want a list"))?;
-    if list.len() > MAX_LIST {
-        let why = format!("{} entries; {MAX_LIST} is the most", list.len());
+    if list.len() > MAX_LIST_ENTRIES {
+        let why = format!("{} entries; {MAX_LIST_ENTRIES} is the most", list.len());
         return Err(wrong(pointer, why));
     }
     let (mut artifacts, mut attachments) = (Vec::new(), Vec::new());
@@ -312,16 +320,16 @@ fn attachments(
             }
             Some(_) => Err(wrong(&format!("{here}/{key}"), "want a text")),
         };
-        let name = text("name", MAX_NAME)?.filter(|name| !name.is_empty());
+        let name = text("name", MAX_NAME_BYTES)?.filter(|name| !name.is_empty());
         let name = name.map_or_else(|| format!("attachment-{}", at + 1), str::to_owned);
-        let mime_type = text("mime_type", MAX_NAME)?.unwrap_or("application/octet-stream");
+        let mime_type = text("mime_type", MAX_NAME_BYTES)?.unwrap_or("application/octet-stream");
         let mime_type = mime_type.to_owned();
         match (text("base64", usize::MAX)?, text("url", MAX_URL)?) {
             (Some(base64), _) => {
                 let bytes = STANDARD_PAD_INDIFFERENT
                     .decode(base64)
                     .map_err(|error| wrong(&format!("{here}/base64"), error.to_string()))?;
-                attachments.push(Attachment { name, mime_type, bytes });
+                attachments.push(InboundAttachment { name, mime_type, bytes });
             }
             (None, Some(url)) => {
                 let url = Some(url.to_owned());
@@ -333,12 +341,12 @@ fn attachments(
     Ok((artifacts, attachments))
 }
 
-fn wrong(pointer: &str, why: impl Into<String>) -> PushRefused {
+fn wrong(pointer: &str, why: impl Into<String>) -> WebhookError {
     unreadable(format!("{pointer}: {}", why.into()))
 }
 
-pub(super) fn unreadable(why: String) -> PushRefused {
-    PushRefused::Unreadable(why)
+pub(super) fn unreadable(why: String) -> WebhookError {
+    WebhookError::Unreadable(why)
 }
 
 #[cfg(test)]

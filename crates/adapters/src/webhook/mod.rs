@@ -2,18 +2,18 @@
 //!
 //! * [`wire`]: the signatures.
 //! * [`inbound`]: how a JSON body becomes something heard. `github.rs` knows GitHub's.
-//! * [`outbound`]: how a message becomes a JSON body, and what the answer means.
+//! * [`draft_watcher`]: how a message becomes a JSON body, and what the answer means.
 
 use async_trait::async_trait;
-use monoco_core::delivery::Outcome;
+use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::TunnelId;
-use monoco_core::heard::Heard;
+use monoco_core::inbound::InboundEvent;
 use monoco_core::retry::Failure;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::egress::{BadTarget, Egress, Target};
-use crate::{Adapter, Ear, Parcel, Push, PushRefused, Secret};
+use crate::egress::{Egress, EgressTarget, InvalidTarget};
+use crate::{Adapter, DeliveryRequest, InboundSink, Secret, WebhookError, WebhookRequest};
 
 mod github;
 pub mod inbound;
@@ -25,19 +25,19 @@ mod tests;
 
 /// How a webhook tunnel is set up.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct WebhookConfig {
     /// How requests are signed, in both directions.
-    pub verify: Verify,
+    pub verify: WebhookVerification,
     /// What they are signed with. Never empty.
     ///
-    /// With [`Verify::Standard`] it is base64, with or without `whsec_` in front, and
+    /// With [`WebhookVerification::Standard`] it is base64, with or without `whsec_` in front, and
     /// there may be several, separated by spaces: the first one signs, and what any
     /// of them has signed is taken. Otherwise it is the key itself.
     pub secret: Secret,
     /// Where messages are posted to; without it the tunnel only hears.
     pub send_to: Option<String>,
     /// Where in the JSON what is to be found.
-    pub map: Map,
+    pub map: FieldMap,
     /// Whether the receiver recognises a second copy by its id. Standard Webhooks
     /// demands that of receivers, so there it is assumed.
     pub idempotent: Option<bool>,
@@ -48,7 +48,7 @@ pub struct Settings {
 /// How requests are signed.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verify {
+pub enum WebhookVerification {
     /// Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`.
     Standard,
     /// GitHub: `X-Hub-Signature-256`.
@@ -65,7 +65,7 @@ pub struct HmacHeader {
     pub header: String,
     /// How the bytes of the signature are written.
     #[serde(default)]
-    pub encoding: Encoding,
+    pub encoding: SignatureEncoding,
     /// What stands before them, such as `sha256=`.
     #[serde(default)]
     pub prefix: String,
@@ -78,7 +78,7 @@ pub struct HmacHeader {
 /// How the bytes of a signature are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Encoding {
+pub enum SignatureEncoding {
     /// In hexadecimal.
     #[default]
     Hex,
@@ -91,7 +91,7 @@ pub enum Encoding {
 /// Where one is missing, or points at nothing, the place in the default body counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Map {
+pub struct FieldMap {
     /// The message's id; default `/id`, then the headers `webhook-id` and
     /// `X-GitHub-Delivery`.
     pub id: Option<String>,
@@ -129,7 +129,7 @@ pub struct Map {
 
 /// The tunnel can't be set up like this.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadSettings {
+pub enum InvalidWebhookConfig {
     /// There is no secret.
     #[error(
         "secret: empty; a tunnel without a secret does not start. \
@@ -166,7 +166,7 @@ pub enum BadSettings {
     },
     /// Nothing may be sent there.
     #[error("send_to: {0}")]
-    SendTo(#[from] BadTarget),
+    SendTo(#[from] InvalidTarget),
 }
 
 /// A tunnel of signed webhooks.
@@ -175,8 +175,8 @@ pub struct Webhook {
     id: TunnelId,
     signer: wire::Signer,
     github: bool,
-    map: Map,
-    target: Option<Target>,
+    map: FieldMap,
+    target: Option<EgressTarget>,
     takes_keys: bool,
     egress: Egress,
 }
@@ -187,13 +187,17 @@ impl Webhook {
     /// # Errors
     ///
     /// The first setting that is wrong, and what it should be.
-    pub fn new(id: TunnelId, settings: Settings, egress: Egress) -> Result<Self, BadSettings> {
-        let Settings { verify, secret, send_to, map, idempotent, allow_private } = settings;
+    pub fn new(
+        id: TunnelId,
+        settings: WebhookConfig,
+        egress: Egress,
+    ) -> Result<Self, InvalidWebhookConfig> {
+        let WebhookConfig { verify, secret, send_to, map, idempotent, allow_private } = settings;
         let signer = wire::Signer::new(&verify, &secret)?;
         map.check()?;
-        let target = send_to.map(|url| Target::parse(&url, allow_private)).transpose()?;
-        let takes_keys = idempotent.unwrap_or(verify == Verify::Standard);
-        let github = verify == Verify::Github;
+        let target = send_to.map(|url| EgressTarget::parse(&url, allow_private)).transpose()?;
+        let takes_keys = idempotent.unwrap_or(verify == WebhookVerification::Standard);
+        let github = verify == WebhookVerification::Github;
         Ok(Self { id, signer, github, map, target, takes_keys, egress })
     }
 }
@@ -208,11 +212,11 @@ impl Adapter for Webhook {
         "webhook"
     }
 
-    fn takes_keys(&self) -> bool {
+    fn accepts_idempotency_keys(&self) -> bool {
         self.takes_keys
     }
 
-    fn pushed(&self, push: &Push<'_>) -> Result<Vec<Heard>, PushRefused> {
+    fn pushed(&self, push: &WebhookRequest<'_>) -> Result<Vec<InboundEvent>, WebhookError> {
         self.signer.verify(push)?;
         let heard = if self.github {
             github::read(&self.id, &self.map, push)?
@@ -222,30 +226,30 @@ impl Adapter for Webhook {
         Ok(vec![heard])
     }
 
-    async fn listen(&self, _ear: &dyn Ear, stop: CancellationToken) -> Result<(), Failure> {
+    async fn listen(&self, _ear: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure> {
         // What is posted to us comes in through `pushed`.
         stop.cancelled().await;
         Ok(())
     }
 
-    async fn deliver(&self, parcel: &Parcel<'_>) -> Outcome {
+    async fn deliver(&self, parcel: &DeliveryRequest<'_>) -> DeliveryOutcome {
         let Some(target) = &self.target else {
             let detail = "this tunnel has no send_to".to_owned();
-            return Outcome::Failed(Failure::Permanent { detail });
+            return DeliveryOutcome::Failed(Failure::Permanent { detail });
         };
         let body = match outbound::body(parcel) {
             Ok(body) => body,
-            Err(failure) => return Outcome::Failed(failure),
+            Err(failure) => return DeliveryOutcome::Failed(failure),
         };
         let headers = outbound::headers(&self.signer, parcel, &body);
         match self.egress.post(target, headers, body).await {
             Ok(reply) => outbound::outcome(&reply, &target.shown(), parcel.now),
-            Err(failure) => Outcome::Failed(failure),
+            Err(failure) => DeliveryOutcome::Failed(failure),
         }
     }
 }
 
-impl Map {
+impl FieldMap {
     /// Every pointer, with the name of its setting.
     fn pointers(&self) -> [(&'static str, &Option<String>); 15] {
         [
@@ -272,13 +276,13 @@ impl Map {
     ///
     /// # Errors
     ///
-    /// [`BadSettings::Pointer`] with the first that is not.
-    pub fn check(&self) -> Result<(), BadSettings> {
+    /// [`InvalidWebhookConfig::Pointer`] with the first that is not.
+    pub fn check(&self) -> Result<(), InvalidWebhookConfig> {
         for (field, pointer) in self.pointers() {
             let Some(pointer) = pointer else { continue };
             let escapes = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
             if !pointer.starts_with('/') || !escapes {
-                return Err(BadSettings::Pointer { field, pointer: pointer.clone() });
+                return Err(InvalidWebhookConfig::Pointer { field, pointer: pointer.clone() });
             }
         }
         Ok(())

@@ -24,7 +24,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use monoco_core::delivery::Outcome;
+use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::EndpointKind;
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
@@ -33,8 +33,8 @@ use serde_json::Value;
 
 use super::inbound::scalar;
 use super::wire::Signer;
-use crate::Parcel;
-use crate::egress::Reply;
+use crate::DeliveryRequest;
+use crate::egress::EgressResponse;
 
 /// Most characters of an answer that a failure repeats.
 const MAX_EXCERPT: usize = 200;
@@ -48,20 +48,20 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 ///
 /// # Errors
 ///
-/// [`Failure::Permanent`] when the parcel is not a message.
-pub fn body(parcel: &Parcel<'_>) -> Result<Vec<u8>, Failure> {
+/// [`CliError::Permanent`] when the parcel is not a message.
+pub fn body(parcel: &DeliveryRequest<'_>) -> Result<Vec<u8>, Failure> {
     let message: Message = serde_json::from_str(parcel.body)
         .map_err(|error| permanent(format!("not a message: {error}")))?;
     let Message { from, source, created_at_ms, in_reply_to, thread, content } = message;
-    let attachments = parcel.attachments.iter().map(|attachment| Attached {
+    let attachments = parcel.attachments.iter().map(|attachment| WebhookAttachment {
         name: &attachment.name,
         mime_type: &attachment.mime_type,
         base64: STANDARD.encode(&attachment.bytes),
     });
-    let posted = Posted {
+    let posted = WebhookBody {
         id: parcel.key.to_string(),
         kind: "message",
-        session: Place { id: parcel.address, kind: parcel.kind, thread_key: thread.topic },
+        session: WebhookSession { id: parcel.address, kind: parcel.kind, thread_key: thread.topic },
         to: parcel.address,
         text: content.content,
         title: content.title,
@@ -77,7 +77,7 @@ pub fn body(parcel: &Parcel<'_>) -> Result<Vec<u8>, Failure> {
 }
 
 /// The headers that go with `body`: signed anew for each try, with the same id.
-pub fn headers(signer: &Signer, parcel: &Parcel<'_>, body: &[u8]) -> HeaderMap {
+pub fn headers(signer: &Signer, parcel: &DeliveryRequest<'_>, body: &[u8]) -> HeaderMap {
     let key = parcel.key.to_string();
     let mut headers = signer.sign(&key, parcel.now, body);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -88,15 +88,15 @@ pub fn headers(signer: &Signer, parcel: &Parcel<'_>, body: &[u8]) -> HeaderMap {
 }
 
 /// What the receiver's answer means.
-pub fn outcome(reply: &Reply, peer: &str, now: Timestamp) -> Outcome {
+pub fn outcome(reply: &EgressResponse, peer: &str, now: Timestamp) -> DeliveryOutcome {
     if reply.status.is_success() {
-        return Outcome::Accepted { external_msg_id: external_id(&reply.body) };
+        return DeliveryOutcome::Accepted { external_msg_id: external_id(&reply.body) };
     }
-    Outcome::Failed(failure(reply, peer, now))
+    DeliveryOutcome::Failed(failure(reply, peer, now))
 }
 
 /// Why an answer other than 2xx is a failure, and whether another try may help.
-pub fn failure(reply: &Reply, peer: &str, now: Timestamp) -> Failure {
+pub fn failure(reply: &EgressResponse, peer: &str, now: Timestamp) -> Failure {
     let status = reply.status;
     let mut detail = format!("{peer} answered {status}");
     if status.is_redirection() {
@@ -184,11 +184,11 @@ struct Content {
 }
 
 #[derive(Serialize)]
-struct Posted<'a> {
+struct WebhookBody<'a> {
     id: String,
     #[serde(rename = "type")]
     kind: &'static str,
-    session: Place<'a>,
+    session: WebhookSession<'a>,
     to: &'a str,
     text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -204,11 +204,11 @@ struct Posted<'a> {
     from: String,
     timestamp: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    attachments: Vec<Attached<'a>>,
+    attachments: Vec<WebhookAttachment<'a>>,
 }
 
 #[derive(Serialize)]
-struct Place<'a> {
+struct WebhookSession<'a> {
     id: &'a str,
     #[serde(rename = "type")]
     kind: EndpointKind,
@@ -217,7 +217,7 @@ struct Place<'a> {
 }
 
 #[derive(Serialize)]
-struct Attached<'a> {
+struct WebhookAttachment<'a> {
     name: &'a str,
     mime_type: &'a str,
     base64: String,
@@ -227,8 +227,8 @@ struct Attached<'a> {
 mod tests {
     use super::*;
 
-    fn reply(status: u16, headers: &[(&'static str, &str)], body: &str) -> Reply {
-        Reply {
+    fn reply(status: u16, headers: &[(&'static str, &str)], body: &str) -> EgressResponse {
+        EgressResponse {
             status: StatusCode::from_u16(status).unwrap(),
             headers: headers
                 .iter()
@@ -244,7 +244,7 @@ mod tests {
             "from": "did:monoco:me",
             "content": {"format": "message/rfc822", "content": "caf\u{e9}", "charset": "latin-1"},
         });
-        let parcel = Parcel {
+        let parcel = DeliveryRequest {
             address: "ann@example.com",
             kind: EndpointKind::Addr,
             body: &body.to_string(),
@@ -286,10 +286,10 @@ mod tests {
         ] {
             let outcome = outcome(&reply(status, &[], ""), "https://x", Timestamp::from_ms(0));
             let found = match &outcome {
-                Outcome::Accepted { .. } => "accepted",
-                Outcome::Failed(Failure::Permanent { .. }) => "permanent",
-                Outcome::Failed(Failure::Temporary { .. }) => "temporary",
-                Outcome::Failed(Failure::Unknown { .. }) => "unknown",
+                DeliveryOutcome::Accepted { .. } => "accepted",
+                DeliveryOutcome::Failed(Failure::Permanent { .. }) => "permanent",
+                DeliveryOutcome::Failed(Failure::Temporary { .. }) => "temporary",
+                DeliveryOutcome::Failed(Failure::Unknown { .. }) => "unknown",
             };
             assert_eq!(found, want, "{status}: {outcome:?}");
         }

@@ -4,31 +4,31 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 use monoco_core::did::{Did, EndpointKind};
-use monoco_core::heard::{Attachment, SessionKind};
+use monoco_core::inbound::{ChatSessionKind, InboundAttachment};
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::record::RecordId;
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::egress::Limits;
-use crate::scripted::{Act, Scripted, answer};
+use crate::egress::EgressLimits;
+use crate::scripted::{ScriptedAct, ScriptedServer, answer};
 
 const SECRET: &str = "whsec_Y2FuYXJ5LWNhbmFyeS1jYW5hcnk=";
 
-fn settings(verify: Verify, send_to: Option<String>) -> Settings {
-    Settings {
+fn settings(verify: WebhookVerification, send_to: Option<String>) -> WebhookConfig {
+    WebhookConfig {
         verify,
         secret: Secret::new(SECRET),
         send_to,
-        map: Map::default(),
+        map: FieldMap::default(),
         idempotent: None,
         allow_private: true,
     }
 }
 
-fn tunnel(settings: Settings, total: Duration) -> Webhook {
-    let egress = Egress::with_limits(Limits { total, ..Limits::default() }).unwrap();
+fn tunnel(settings: WebhookConfig, total: Duration) -> Webhook {
+    let egress = Egress::with_limits(EgressLimits { total, ..EgressLimits::default() }).unwrap();
     Webhook::new("ci".parse().unwrap(), settings, egress).unwrap()
 }
 
@@ -50,32 +50,33 @@ fn message() -> Value {
     })
 }
 
-async fn send(webhook: &Webhook, message: Value) -> Outcome {
-    let message = MsgObject::seal(message).unwrap();
-    let attachments = [Attachment {
+async fn send(webhook: &Webhook, message: Value) -> DeliveryOutcome {
+    let message = MsgObject::from_json(message).unwrap();
+    let attachments = [InboundAttachment {
         name: "log.txt".to_owned(),
         mime_type: "text/plain".to_owned(),
         bytes: b"green\n".to_vec(),
     }];
     let (address, kind) = ("room-7", EndpointKind::Group);
     let body = message.canonical();
-    let parcel = Parcel { address, kind, body, attachments: &attachments, key: key(), now: now() };
+    let parcel =
+        DeliveryRequest { address, kind, body, attachments: &attachments, key: key(), now: now() };
     webhook.deliver(&parcel).await
 }
 
 /// What a tunnel to `server` makes of it.
-async fn try_once(server: &Scripted, total: Duration) -> Outcome {
-    let settings = settings(Verify::Standard, Some(server.url("http")));
+async fn try_once(server: &ScriptedServer, total: Duration) -> DeliveryOutcome {
+    let settings = settings(WebhookVerification::Standard, Some(server.url("http")));
     let outcome = send(&tunnel(settings, total), message()).await;
     // Nothing that is reported holds the secret or the query.
     assert!(!format!("{outcome:?}").to_lowercase().contains("canary"), "{outcome:?}");
     outcome
 }
 
-fn failed(outcome: Outcome) -> Failure {
+fn failed(outcome: DeliveryOutcome) -> Failure {
     match outcome {
-        Outcome::Failed(failure) => failure,
-        Outcome::Accepted { .. } => panic!("{outcome:?}"),
+        DeliveryOutcome::Failed(failure) => failure,
+        DeliveryOutcome::Accepted { .. } => panic!("{outcome:?}"),
     }
 }
 
@@ -94,9 +95,9 @@ const SHORT: Duration = Duration::from_millis(1500);
 
 #[tokio::test]
 async fn a_message_is_posted_signed_and_under_its_key() {
-    let server = Scripted::answering("201 Created", "", r#"{"id": "m-1"}"#);
+    let server = ScriptedServer::answering("201 Created", "", r#"{"id": "m-1"}"#);
     let outcome = try_once(&server, LONG).await;
-    assert_eq!(outcome, Outcome::Accepted { external_msg_id: Some("m-1".to_owned()) });
+    assert_eq!(outcome, DeliveryOutcome::Accepted { external_msg_id: Some("m-1".to_owned()) });
 
     let request = server.request();
     let (headers, body) = split(&request);
@@ -123,43 +124,43 @@ async fn a_message_is_posted_signed_and_under_its_key() {
 async fn what_one_courier_sends_another_hears() {
     let hmac = HmacHeader {
         header: "X-Signature".to_owned(),
-        encoding: Encoding::Base64,
+        encoding: SignatureEncoding::Base64,
         prefix: "v0=".to_owned(),
         timestamp_header: Some("X-Time".to_owned()),
     };
-    for verify in [Verify::Standard, Verify::Hmac(hmac)] {
-        let server = Scripted::answering("204 No Content", "", "");
+    for verify in [WebhookVerification::Standard, WebhookVerification::Hmac(hmac)] {
+        let server = ScriptedServer::answering("204 No Content", "", "");
         let webhook = tunnel(settings(verify, Some(server.url("http"))), LONG);
         let outcome = send(&webhook, message()).await;
-        assert_eq!(outcome, Outcome::Accepted { external_msg_id: None });
+        assert_eq!(outcome, DeliveryOutcome::Accepted { external_msg_id: None });
 
         let request = server.request();
         let (headers, body) = split(&request);
-        let push = Push { headers: &headers, body: body.as_bytes(), now: now() };
+        let push = WebhookRequest { headers: &headers, body: body.as_bytes(), now: now() };
         let heard = webhook.pushed(&push).unwrap().remove(0);
         assert_eq!(heard.said.id, key().to_string());
         assert_eq!(heard.said.session.key(), "room-7:build-9");
-        assert_eq!(heard.said.session.kind, SessionKind::Group);
+        assert_eq!(heard.said.session.kind, ChatSessionKind::Group);
         assert_eq!(heard.said.from.id, "did:monoco:me");
         assert_eq!(heard.said.text, "it is **green** again");
         assert_eq!(heard.said.reply_to.as_deref(), Some("evt-1"));
         assert_eq!(heard.attachments[0].bytes, b"green\n");
 
         let altered = body.replace("green", "red");
-        let push = Push { headers: &headers, body: altered.as_bytes(), now: now() };
-        assert!(matches!(webhook.pushed(&push), Err(PushRefused::Unverified(_))));
+        let push = WebhookRequest { headers: &headers, body: altered.as_bytes(), now: now() };
+        assert!(matches!(webhook.pushed(&push), Err(WebhookError::Unverified(_))));
     }
 }
 
 #[tokio::test]
 async fn a_second_try_is_signed_anew_under_the_same_id() {
-    let ok = Act::Answer(answer("200 OK", "", ""));
-    let server = Scripted::new([ok.clone(), ok]);
-    let webhook = tunnel(settings(Verify::Standard, Some(server.url("http"))), LONG);
-    let message = MsgObject::seal(message()).unwrap();
+    let ok = ScriptedAct::Answer(answer("200 OK", "", ""));
+    let server = ScriptedServer::new([ok.clone(), ok]);
+    let webhook = tunnel(settings(WebhookVerification::Standard, Some(server.url("http"))), LONG);
+    let message = MsgObject::from_json(message()).unwrap();
     let mut seen = Vec::new();
     for later in [0, 60] {
-        let parcel = Parcel {
+        let parcel = DeliveryRequest {
             address: "room-7",
             kind: EndpointKind::Group,
             body: message.canonical(),
@@ -188,7 +189,7 @@ async fn a_busy_receiver_says_when_to_come_again() {
         ("500 Internal Server Error", "", None),
     ] {
         let failure =
-            failed(try_once(&Scripted::answering(status, header, "slow down"), LONG).await);
+            failed(try_once(&ScriptedServer::answering(status, header, "slow down"), LONG).await);
         let Failure::Temporary { detail, retry_after_ms } = failure else { panic!("{failure:?}") };
         assert_eq!(retry_after_ms, want, "{status}");
         assert!(detail.contains(&status[..3]) && detail.ends_with(": slow down"), "{detail}");
@@ -198,14 +199,15 @@ async fn a_busy_receiver_says_when_to_come_again() {
 #[tokio::test]
 async fn a_refusal_is_for_good_and_redirects_are_refusals() {
     let refused =
-        failed(try_once(&Scripted::answering("400 Bad Request", "", "no text"), LONG).await);
+        failed(try_once(&ScriptedServer::answering("400 Bad Request", "", "no text"), LONG).await);
     let Failure::Permanent { detail } = refused else { panic!("{refused:?}") };
     assert!(detail.starts_with("http://127.0.0.1:"), "{detail}");
     assert!(detail.ends_with(" answered 400 Bad Request: no text"), "{detail}");
 
-    let elsewhere = Scripted::answering("200 OK", "", "");
+    let elsewhere = ScriptedServer::answering("200 OK", "", "");
     let location = format!("Location: {}\r\n", elsewhere.url("http"));
-    let moved = failed(try_once(&Scripted::answering("302 Found", &location, ""), LONG).await);
+    let moved =
+        failed(try_once(&ScriptedServer::answering("302 Found", &location, ""), LONG).await);
     assert!(matches!(moved, Failure::Permanent { .. }), "{moved:?}");
     assert!(moved.detail().contains("never followed"), "{moved:?}");
     assert!(!elsewhere.heard_more());
@@ -214,8 +216,10 @@ async fn a_refusal_is_for_good_and_redirects_are_refusals() {
 #[tokio::test]
 async fn nobody_knows_what_became_of_a_message_that_is_not_answered() {
     let ok = answer("200 OK", "", "");
-    for (act, total) in [(Act::HangUp, LONG), (Act::Silence, SHORT), (Act::Drip(ok), SHORT)] {
-        let server = Scripted::new([act.clone()]);
+    for (act, total) in
+        [(ScriptedAct::HangUp, LONG), (ScriptedAct::Silence, SHORT), (ScriptedAct::Drip(ok), SHORT)]
+    {
+        let server = ScriptedServer::new([act.clone()]);
         let failure = failed(try_once(&server, total).await);
         assert!(matches!(failure, Failure::Unknown { .. }), "{act:?}: {failure:?}");
         assert!(failure.detail().contains("after the message went out"), "{act:?}: {failure:?}");
@@ -229,22 +233,26 @@ async fn nobody_knows_what_became_of_a_message_that_is_not_answered() {
 #[tokio::test]
 async fn an_answer_that_breaks_off_is_an_answer() {
     let cut = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"id\": \"m-".to_owned();
-    for (act, total) in [(Act::Answer(cut.clone()), LONG), (Act::Stall(cut), SHORT)] {
-        let outcome = try_once(&Scripted::new([act]), total).await;
-        assert_eq!(outcome, Outcome::Accepted { external_msg_id: None });
+    for (act, total) in [(ScriptedAct::Answer(cut.clone()), LONG), (ScriptedAct::Stall(cut), SHORT)]
+    {
+        let outcome = try_once(&ScriptedServer::new([act]), total).await;
+        assert_eq!(outcome, DeliveryOutcome::Accepted { external_msg_id: None });
     }
 }
 
 #[tokio::test]
 async fn what_can_not_be_sent_is_not_tried() {
-    let deaf = tunnel(settings(Verify::Github, None), LONG);
+    let deaf = tunnel(settings(WebhookVerification::Github, None), LONG);
     let failure = failed(send(&deaf, message()).await);
     assert_eq!(failure, Failure::Permanent { detail: "this tunnel has no send_to".to_owned() });
 
-    let server = Scripted::answering("200 OK", "", "");
-    let guarded = Settings {
+    let server = ScriptedServer::answering("200 OK", "", "");
+    let guarded = WebhookConfig {
         allow_private: false,
-        ..settings(Verify::Standard, Some(format!("https://localhost:{}/", server.port())))
+        ..settings(
+            WebhookVerification::Standard,
+            Some(format!("https://localhost:{}/", server.port())),
+        )
     };
     let failure = failed(send(&tunnel(guarded, LONG), message()).await);
     assert!(matches!(failure, Failure::Permanent { .. }), "{failure:?}");
@@ -254,23 +262,24 @@ async fn what_can_not_be_sent_is_not_tried() {
 
 #[test]
 fn who_takes_keys_is_said_or_assumed() {
-    let hmac = serde_json::from_value::<Verify>(json!({"hmac": {"header": "X-Sig"}})).unwrap();
+    let hmac = serde_json::from_value::<WebhookVerification>(json!({"hmac": {"header": "X-Sig"}}))
+        .unwrap();
     for (verify, idempotent, want) in [
-        (Verify::Standard, None, true),
-        (Verify::Standard, Some(false), false),
-        (Verify::Github, None, false),
-        (Verify::Github, Some(true), true),
+        (WebhookVerification::Standard, None, true),
+        (WebhookVerification::Standard, Some(false), false),
+        (WebhookVerification::Github, None, false),
+        (WebhookVerification::Github, Some(true), true),
         (hmac, None, false),
     ] {
-        let settings = Settings { idempotent, ..settings(verify, None) };
-        assert_eq!(tunnel(settings, LONG).takes_keys(), want);
+        let settings = WebhookConfig { idempotent, ..settings(verify, None) };
+        assert_eq!(tunnel(settings, LONG).accepts_idempotency_keys(), want);
     }
 }
 
 #[test]
 fn settings_that_can_not_work_are_refused_with_what_to_do() {
-    let refused = |change: fn(&mut Settings)| {
-        let mut settings = settings(Verify::Standard, None);
+    let refused = |change: fn(&mut WebhookConfig)| {
+        let mut settings = settings(WebhookVerification::Standard, None);
         settings.allow_private = false;
         change(&mut settings);
         let egress = Egress::new().unwrap();
@@ -290,21 +299,22 @@ fn settings_that_can_not_work_are_refused_with_what_to_do() {
         assert!(error.contains(want), "{error}");
         assert!(!error.contains("canary"), "{error}");
     }
-    let webhook = tunnel(settings(Verify::Github, None), LONG);
+    let webhook = tunnel(settings(WebhookVerification::Github, None), LONG);
     let shown = format!("{webhook:?}");
     assert!(!shown.contains("canary") && !shown.contains(SECRET), "{shown}");
 }
 
 #[test]
 fn the_configuration_is_read_strictly() {
-    let verify = |value: Value| serde_json::from_value::<Verify>(value);
-    assert_eq!(verify(json!("standard")).unwrap(), Verify::Standard);
-    assert_eq!(verify(json!("github")).unwrap(), Verify::Github);
+    let verify = |value: Value| serde_json::from_value::<WebhookVerification>(value);
+    assert_eq!(verify(json!("standard")).unwrap(), WebhookVerification::Standard);
+    assert_eq!(verify(json!("github")).unwrap(), WebhookVerification::Github);
     let own = json!({"hmac": {"header": "X-Sig", "encoding": "base64", "prefix": "v0=",
         "timestamp_header": "X-Time"}});
-    assert!(matches!(verify(own).unwrap(), Verify::Hmac(HmacHeader { .. })));
+    assert!(matches!(verify(own).unwrap(), WebhookVerification::Hmac(HmacHeader { .. })));
     assert!(verify(json!("none")).is_err());
     assert!(verify(json!({"hmac": {"header": "X-Sig", "algo": "md5"}})).is_err());
-    let error = serde_json::from_value::<Map>(json!({"txt": "/text"})).unwrap_err().to_string();
+    let error =
+        serde_json::from_value::<FieldMap>(json!({"txt": "/text"})).unwrap_err().to_string();
     assert!(error.contains("txt"), "{error}");
 }

@@ -17,8 +17,8 @@ use monoco_core::time::Timestamp;
 use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq};
 
-use super::{BadSettings, Encoding, HmacHeader, Verify};
-use crate::{Push, PushRefused, Secret};
+use super::{HmacHeader, InvalidWebhookConfig, SignatureEncoding, WebhookVerification};
+use crate::{Secret, WebhookError, WebhookRequest};
 
 /// How far a signature's time may be off, in seconds.
 pub const TOLERANCE_S: u64 = 300;
@@ -39,7 +39,7 @@ type HmacSha256 = Hmac<Sha256>;
 /// Signs what goes out, and checks what comes in.
 #[derive(Clone, Debug)]
 pub struct Signer {
-    scheme: Scheme,
+    scheme: SignatureScheme,
     /// Signs, and is taken.
     first: HmacSha256,
     /// Are only taken.
@@ -47,9 +47,14 @@ pub struct Signer {
 }
 
 #[derive(Clone, Debug)]
-enum Scheme {
+enum SignatureScheme {
     Standard,
-    Plain { header: HeaderName, encoding: Encoding, prefix: String, timestamp: Option<HeaderName> },
+    Plain {
+        header: HeaderName,
+        encoding: SignatureEncoding,
+        prefix: String,
+        timestamp: Option<HeaderName>,
+    },
 }
 
 impl Signer {
@@ -57,22 +62,25 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// [`BadSettings`] when there is none, or it is not one. It is never repeated.
-    pub fn new(verify: &Verify, secret: &Secret) -> Result<Self, BadSettings> {
+    /// [`InvalidWebhookConfig`] when there is none, or it is not one. It is never repeated.
+    pub fn new(
+        verify: &WebhookVerification,
+        secret: &Secret,
+    ) -> Result<Self, InvalidWebhookConfig> {
         let secret = secret.expose();
         if secret.trim().is_empty() {
-            return Err(BadSettings::NoSecret);
+            return Err(InvalidWebhookConfig::NoSecret);
         }
         let plain = |scheme| Self { scheme, first: key(secret.as_bytes()), others: Vec::new() };
         match verify {
-            Verify::Standard => {
+            WebhookVerification::Standard => {
                 let mut keys = secret.split_whitespace().map(standard_key);
-                let first = keys.next().ok_or(BadSettings::NoSecret)??;
+                let first = keys.next().ok_or(InvalidWebhookConfig::NoSecret)??;
                 let others = keys.collect::<Result<_, _>>()?;
-                Ok(Self { scheme: Scheme::Standard, first, others })
+                Ok(Self { scheme: SignatureScheme::Standard, first, others })
             }
-            Verify::Github => Ok(plain(github())),
-            Verify::Hmac(header) => Ok(plain(configured(header)?)),
+            WebhookVerification::Github => Ok(plain(github())),
+            WebhookVerification::Hmac(header) => Ok(plain(configured(header)?)),
         }
     }
 
@@ -80,13 +88,13 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// [`PushRefused::Unverified`], or [`PushRefused::Stale`] for what was signed
+    /// [`WebhookError::Unverified`], or [`WebhookError::Stale`] for what was signed
     /// properly at another time.
-    pub fn verify(&self, push: &Push<'_>) -> Result<(), PushRefused> {
-        let Push { headers, body, now } = *push;
-        let unverified = PushRefused::Unverified;
+    pub fn verify(&self, push: &WebhookRequest<'_>) -> Result<(), WebhookError> {
+        let WebhookRequest { headers, body, now } = *push;
+        let unverified = WebhookError::Unverified;
         let (signed_at, genuine) = match &self.scheme {
-            Scheme::Standard => {
+            SignatureScheme::Standard => {
                 let id = one(headers, &ID)
                     .ok_or(unverified("want exactly one webhook-id header, not empty"))?;
                 let time = one(headers, &TIMESTAMP)
@@ -103,7 +111,7 @@ impl Signer {
                 let signed = [id.as_bytes(), b".", time.as_bytes(), b".", body];
                 (Some(time), self.matches(&signed, &given))
             }
-            Scheme::Plain { header, encoding, prefix, timestamp } => {
+            SignatureScheme::Plain { header, encoding, prefix, timestamp } => {
                 let time = timestamp.as_ref().map(|header| {
                     one(headers, header)
                         .ok_or(unverified("want exactly one timestamp header, not empty"))
@@ -139,13 +147,13 @@ impl Signer {
         };
         let time = now.ms().div_euclid(1000).to_string();
         match &self.scheme {
-            Scheme::Standard => {
+            SignatureScheme::Standard => {
                 let tag = tag(&self.first, &[id.as_bytes(), b".", time.as_bytes(), b".", body]);
                 put(&SIGNATURE, format!("v1,{}", STANDARD.encode(tag)));
                 put(&ID, id.to_owned());
                 put(&TIMESTAMP, time);
             }
-            Scheme::Plain { header, encoding, prefix, timestamp } => {
+            SignatureScheme::Plain { header, encoding, prefix, timestamp } => {
                 let tag = match timestamp {
                     Some(_) => tag(&self.first, &[time.as_bytes(), b".", body]),
                     None => tag(&self.first, &[body]),
@@ -185,38 +193,38 @@ fn key(bytes: &[u8]) -> HmacSha256 {
     HmacSha256::new_from_slice(bytes).expect("an HMAC takes a key of any length")
 }
 
-fn standard_key(secret: &str) -> Result<HmacSha256, BadSettings> {
+fn standard_key(secret: &str) -> Result<HmacSha256, InvalidWebhookConfig> {
     let text = secret.strip_prefix("whsec_").unwrap_or(secret);
     match STANDARD_PAD_INDIFFERENT.decode(text) {
         Ok(bytes) if bytes.len() >= MIN_KEY => Ok(key(&bytes)),
-        _ => Err(BadSettings::BadSecret),
+        _ => Err(InvalidWebhookConfig::BadSecret),
     }
 }
 
-fn github() -> Scheme {
-    let (encoding, prefix) = (Encoding::Hex, "sha256=".to_owned());
-    Scheme::Plain { header: HUB_SIGNATURE, encoding, prefix, timestamp: None }
+fn github() -> SignatureScheme {
+    let (encoding, prefix) = (SignatureEncoding::Hex, "sha256=".to_owned());
+    SignatureScheme::Plain { header: HUB_SIGNATURE, encoding, prefix, timestamp: None }
 }
 
-fn configured(settings: &HmacHeader) -> Result<Scheme, BadSettings> {
+fn configured(settings: &HmacHeader) -> Result<SignatureScheme, InvalidWebhookConfig> {
     let HmacHeader { header, encoding, prefix, timestamp_header } = settings;
     let named = |field, name: &String| {
         HeaderName::try_from(name)
-            .map_err(|_| BadSettings::HeaderName { field, name: name.clone() })
+            .map_err(|_| InvalidWebhookConfig::HeaderName { field, name: name.clone() })
     };
     let header = named("header", header)?;
     let timestamp =
         timestamp_header.as_ref().map(|name| named("timestamp_header", name)).transpose()?;
     if timestamp.as_ref() == Some(&header) {
-        return Err(BadSettings::SameHeader);
+        return Err(InvalidWebhookConfig::SameHeader);
     }
     // A header's value loses the spaces around it on the way.
     if !prefix.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')
         || prefix.starts_with(' ')
     {
-        return Err(BadSettings::Prefix);
+        return Err(InvalidWebhookConfig::Prefix);
     }
-    Ok(Scheme::Plain { header, encoding: *encoding, prefix: prefix.clone(), timestamp })
+    Ok(SignatureScheme::Plain { header, encoding: *encoding, prefix: prefix.clone(), timestamp })
 }
 
 /// The value of a header that is there once and says something. Of two, nobody
@@ -229,17 +237,17 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     }
 }
 
-fn check_time(text: &str, now: Timestamp) -> Result<(), PushRefused> {
+fn check_time(text: &str, now: Timestamp) -> Result<(), WebhookError> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let ms = text.parse::<i64>().ok().filter(|_| digits).and_then(|secs| secs.checked_mul(1000));
-    let ms = ms.ok_or(PushRefused::Unverified("the timestamp is not in seconds since 1970"))?;
+    let ms = ms.ok_or(WebhookError::Unverified("the timestamp is not in seconds since 1970"))?;
     if ms.abs_diff(now.ms()) > TOLERANCE_S * 1000 {
-        return Err(PushRefused::Stale(TOLERANCE_S));
+        return Err(WebhookError::Stale(TOLERANCE_S));
     }
     Ok(())
 }
 
-impl Encoding {
+impl SignatureEncoding {
     fn encode(self, bytes: &[u8]) -> String {
         match self {
             Self::Hex => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -270,12 +278,17 @@ mod tests {
     const BODY: &[u8] = br#"{"test": 2432232314}"#;
     const NOW: i64 = 1_614_265_330;
 
-    fn signer(verify: &Verify, secret: &str) -> Signer {
+    fn signer(verify: &WebhookVerification, secret: &str) -> Signer {
         Signer::new(verify, &Secret::new(secret)).unwrap()
     }
 
-    fn configured_as(header: &str, encoding: Encoding, prefix: &str, time: Option<&str>) -> Verify {
-        Verify::Hmac(HmacHeader {
+    fn configured_as(
+        header: &str,
+        encoding: SignatureEncoding,
+        prefix: &str,
+        time: Option<&str>,
+    ) -> WebhookVerification {
+        WebhookVerification::Hmac(HmacHeader {
             header: header.to_owned(),
             encoding,
             prefix: prefix.to_owned(),
@@ -291,7 +304,7 @@ mod tests {
             headers.append(name, HeaderValue::from_str(value.trim()).unwrap());
         }
         let now = Timestamp::from_ms(now * 1000);
-        match signer.verify(&Push { headers: &headers, body, now }) {
+        match signer.verify(&WebhookRequest { headers: &headers, body, now }) {
             Ok(()) => "taken".to_owned(),
             Err(refused) => refused.to_string(),
         }
@@ -299,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_published_vector_of_standard_webhooks() {
-        let signer = signer(&Verify::Standard, SECRET);
+        let signer = signer(&WebhookVerification::Standard, SECRET);
         let id = "msg_p5jXN8AQM9LWM0D4loKWxJek";
         let signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
         let headers = signer.sign(id, Timestamp::from_ms(NOW * 1000 + 999), BODY);
@@ -314,7 +327,7 @@ mod tests {
 
     #[test]
     fn the_published_vector_of_github() {
-        let signer = signer(&Verify::Github, "It's a Secret to Everybody");
+        let signer = signer(&WebhookVerification::Github, "It's a Secret to Everybody");
         let signature = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
         let headers = signer.sign("dlv_1", Timestamp::from_ms(0), b"Hello, World!");
         assert_eq!(headers["x-hub-signature-256"], signature);
@@ -325,7 +338,7 @@ mod tests {
 
     #[test]
     fn what_is_not_signed_as_standard_webhooks_is_refused() {
-        let signer = signer(&Verify::Standard, SECRET);
+        let signer = signer(&WebhookVerification::Standard, SECRET);
         let good = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
         let id = "webhook-id: msg_p5jXN8AQM9LWM0D4loKWxJek";
         let time = "webhook-timestamp: 1614265330";
@@ -365,8 +378,8 @@ mod tests {
 
     #[test]
     fn a_signature_is_good_for_five_minutes_both_ways() {
-        let standard = signer(&Verify::Standard, SECRET);
-        let with_time = configured_as("x-sig", Encoding::Hex, "", Some("x-time"));
+        let standard = signer(&WebhookVerification::Standard, SECRET);
+        let with_time = configured_as("x-sig", SignatureEncoding::Hex, "", Some("x-time"));
         let own = signer(&with_time, "s3cret");
         for signer in [standard, own] {
             let headers = signer.sign("m1", Timestamp::from_ms(NOW * 1000), BODY);
@@ -374,12 +387,12 @@ mod tests {
                 (0, Ok(())),
                 (300_000, Ok(())),
                 (-300_000, Ok(())),
-                (300_001, Err(PushRefused::Stale(300))),
-                (-300_001, Err(PushRefused::Stale(300))),
-                (86_400_000, Err(PushRefused::Stale(300))),
+                (300_001, Err(WebhookError::Stale(300))),
+                (-300_001, Err(WebhookError::Stale(300))),
+                (86_400_000, Err(WebhookError::Stale(300))),
             ] {
                 let now = Timestamp::from_ms(NOW * 1000 + off);
-                let push = Push { headers: &headers, body: BODY, now };
+                let push = WebhookRequest { headers: &headers, body: BODY, now };
                 assert_eq!(signer.verify(&push), want, "{off} ms off");
             }
         }
@@ -388,11 +401,11 @@ mod tests {
     /// The time is part of what is signed, so only who has the secret can send these.
     #[test]
     fn a_signed_time_that_is_none_is_refused() {
-        let with_time = configured_as("x-sig", Encoding::Hex, "", Some("x-time"));
+        let with_time = configured_as("x-sig", SignatureEncoding::Hex, "", Some("x-time"));
         let signer = signer(&with_time, "s3cret");
         for time in ["x", "1614265330.5", "+1614265330", "-5", "9223372036854775807", " "] {
             let tag = tag(&signer.first, &[time.trim().as_bytes(), b".", BODY]);
-            let sent = format!("x-sig: {}\nx-time: {time}", Encoding::Hex.encode(&tag));
+            let sent = format!("x-sig: {}\nx-time: {time}", SignatureEncoding::Hex.encode(&tag));
             let said = verify(&signer, &sent, BODY, NOW);
             let want = if time == " " { "exactly one timestamp" } else { "in seconds since 1970" };
             assert!(said.contains(want), "{time}: {said}");
@@ -403,8 +416,8 @@ mod tests {
     fn what_is_not_signed_as_configured_is_refused() {
         let github = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
         let base64 = "dXEH6g6yUJ/CESIczphLijdXC211hsIsRvQ3nIsEPhc=";
-        let hex = configured_as("X-Sig", Encoding::Hex, "", None);
-        let prefixed = configured_as("X-Sig", Encoding::Base64, "hmac ", None);
+        let hex = configured_as("X-Sig", SignatureEncoding::Hex, "", None);
+        let prefixed = configured_as("X-Sig", SignatureEncoding::Base64, "hmac ", None);
         for (scheme, sent, want) in [
             (&hex, format!("x-sig: {github}"), "taken"),
             (&hex, format!("x-sig: {}", github.to_uppercase()), "taken"),
@@ -420,11 +433,23 @@ mod tests {
             (&prefixed, format!("x-sig: hmac {base64}"), "taken"),
             (&prefixed, format!("x-sig: {base64}"), "not written as it should be"),
             (&prefixed, "x-sig: hmac %%%".to_owned(), "not written as it should be"),
-            (&Verify::Github, format!("x-hub-signature-256: sha256={github}"), "taken"),
-            (&Verify::Github, format!("x-hub-signature-256: {github}"), "not written as"),
-            (&Verify::Github, format!("x-hub-signature: sha256={github}"), "exactly one signature"),
             (
-                &Verify::Github,
+                &WebhookVerification::Github,
+                format!("x-hub-signature-256: sha256={github}"),
+                "taken",
+            ),
+            (
+                &WebhookVerification::Github,
+                format!("x-hub-signature-256: {github}"),
+                "not written as",
+            ),
+            (
+                &WebhookVerification::Github,
+                format!("x-hub-signature: sha256={github}"),
+                "exactly one signature",
+            ),
+            (
+                &WebhookVerification::Github,
                 "x-hub-signature: sha1=01dc10d0c83e72ed246219cdd91669667fe2ca59".to_owned(),
                 "exactly one signature header",
             ),
@@ -438,46 +463,55 @@ mod tests {
     #[test]
     fn each_takes_its_own_and_no_other_tunnels() {
         let schemes = [
-            (Verify::Standard, SECRET, OTHER),
-            (Verify::Github, "ours", "theirs"),
-            (configured_as("x-sig", Encoding::Base64, "v0=", Some("x-time")), "ours", "theirs"),
-            (configured_as("x-sig", Encoding::Hex, "", None), "ours", "theirs"),
+            (WebhookVerification::Standard, SECRET, OTHER),
+            (WebhookVerification::Github, "ours", "theirs"),
+            (
+                configured_as("x-sig", SignatureEncoding::Base64, "v0=", Some("x-time")),
+                "ours",
+                "theirs",
+            ),
+            (configured_as("x-sig", SignatureEncoding::Hex, "", None), "ours", "theirs"),
         ];
         let now = Timestamp::from_ms(NOW * 1000);
         for (scheme, ours, theirs) in schemes {
             let headers = signer(&scheme, ours).sign("m1", now, BODY);
-            let push = Push { headers: &headers, body: BODY, now };
+            let push = WebhookRequest { headers: &headers, body: BODY, now };
             assert_eq!(signer(&scheme, ours).verify(&push), Ok(()), "{scheme:?}");
             let refused = signer(&scheme, theirs).verify(&push);
-            assert!(matches!(refused, Err(PushRefused::Unverified(_))), "{scheme:?}: {refused:?}");
+            assert!(matches!(refused, Err(WebhookError::Unverified(_))), "{scheme:?}: {refused:?}");
         }
     }
 
     #[test]
     fn secrets_can_be_changed_without_losing_anything() {
-        let both = signer(&Verify::Standard, &format!("{OTHER} {SECRET}"));
+        let both = signer(&WebhookVerification::Standard, &format!("{OTHER} {SECRET}"));
         let now = Timestamp::from_ms(NOW * 1000);
         for secret in [SECRET, OTHER] {
-            let headers = signer(&Verify::Standard, secret).sign("m1", now, BODY);
-            assert_eq!(both.verify(&Push { headers: &headers, body: BODY, now }), Ok(()));
+            let headers = signer(&WebhookVerification::Standard, secret).sign("m1", now, BODY);
+            assert_eq!(both.verify(&WebhookRequest { headers: &headers, body: BODY, now }), Ok(()));
         }
-        let first = signer(&Verify::Standard, OTHER).sign("m1", now, BODY);
+        let first = signer(&WebhookVerification::Standard, OTHER).sign("m1", now, BODY);
         assert_eq!(both.sign("m1", now, BODY), first);
     }
 
     #[test]
     fn what_can_not_be_a_secret_or_a_header_does_not_start() {
         let short = "whsec_AAECAwQFBgcICQoLDA0O";
-        let custom = |header, prefix, time| configured_as(header, Encoding::Hex, prefix, time);
+        let custom =
+            |header, prefix, time| configured_as(header, SignatureEncoding::Hex, prefix, time);
         for (verify, secret, want) in [
-            (Verify::Standard, "", "without a secret does not start"),
-            (Verify::Standard, "  ", "without a secret does not start"),
-            (Verify::Github, "", "without a secret does not start"),
+            (WebhookVerification::Standard, "", "without a secret does not start"),
+            (WebhookVerification::Standard, "  ", "without a secret does not start"),
+            (WebhookVerification::Github, "", "without a secret does not start"),
             (custom("x-sig", "", None), "\n", "without a secret does not start"),
-            (Verify::Standard, "whsec_", "openssl rand -base64 32"),
-            (Verify::Standard, "hunter2 is not base64!", "openssl rand -base64 32"),
-            (Verify::Standard, short, "openssl rand -base64 32"),
-            (Verify::Standard, &format!("{SECRET} {short}"), "openssl rand -base64 32"),
+            (WebhookVerification::Standard, "whsec_", "openssl rand -base64 32"),
+            (WebhookVerification::Standard, "hunter2 is not base64!", "openssl rand -base64 32"),
+            (WebhookVerification::Standard, short, "openssl rand -base64 32"),
+            (
+                WebhookVerification::Standard,
+                &format!("{SECRET} {short}"),
+                "openssl rand -base64 32",
+            ),
             (custom("x sig", "", None), "s", "verify.header: \"x sig\""),
             (custom("", "", None), "s", "verify.header: \"\""),
             (custom("x-sig", "", Some("é")), "s", "verify.timestamp_header: \"é\""),
@@ -490,13 +524,16 @@ mod tests {
             assert!(!error.contains("hunter2") && !error.contains("AAECAw"), "{error}");
         }
         for good in [SECRET, &SECRET[6..], "AAECAwQFBgcICQoLDA0ODw==", "AAECAwQFBgcICQoLDA0ODw"] {
-            assert!(Signer::new(&Verify::Standard, &Secret::new(good)).is_ok(), "{good}");
+            assert!(
+                Signer::new(&WebhookVerification::Standard, &Secret::new(good)).is_ok(),
+                "{good}"
+            );
         }
     }
 
     #[test]
     fn a_signer_shows_nothing_of_its_keys() {
-        let shown = format!("{:?}", signer(&Verify::Github, "canary"));
+        let shown = format!("{:?}", signer(&WebhookVerification::Github, "canary"));
         assert!(!shown.contains("canary") && !shown.contains("99, 97, 110"), "{shown}");
     }
 }

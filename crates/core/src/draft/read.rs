@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::{Attached, BadDraft, Draft, MAX_DRAFT, MAX_TEXT, Options, bad};
-use crate::heard::{MAX_LIST, MAX_NAME};
+use super::{Draft, DraftAttachment, DraftOptions, InvalidDraft, MAX_DRAFT, MAX_TEXT, bad};
+use crate::filter::nearest;
+use crate::inbound::{MAX_LIST_ENTRIES, MAX_NAME_BYTES};
 use crate::mail::{FORMAT, from_yaml};
 use crate::object::{MAX_TARGETS, ObjKind};
-use crate::rule::nearest;
 
 /// Longest idempotency key, in bytes.
 const MAX_KEY: usize = 256;
@@ -40,7 +40,7 @@ const ARTIFACT: [&str; 3] = ["name", "mime_type", "hash"];
 /// The front matter as it is read.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FrontMatter {
+struct DraftFrontMatter {
     #[serde(default)]
     to: Words,
     #[serde(default)]
@@ -56,8 +56,8 @@ struct FrontMatter {
     title: Option<String>,
     content: Option<Content>,
     #[serde(default)]
-    artifacts: Option<Vec<Attached>>,
-    options: Option<Options>,
+    artifacts: Option<Vec<DraftAttachment>>,
+    options: Option<DraftOptions>,
     correlation_id: Option<String>,
     idempotency_key: Option<String>,
 }
@@ -77,8 +77,8 @@ impl Draft {
     ///
     /// # Errors
     ///
-    /// [`BadDraft::Incomplete`] when there may be more to come, else what is wrong.
-    pub fn parse(file: &str) -> Result<Self, BadDraft> {
+    /// [`InvalidDraft::Incomplete`] when there may be more to come, else what is wrong.
+    pub fn parse(file: &str) -> Result<Self, InvalidDraft> {
         if file.len() > MAX_DRAFT {
             let why = format!("{} bytes; {MAX_DRAFT} is the most", file.len());
             return Err(bad("the draft", why));
@@ -87,22 +87,22 @@ impl Draft {
         let front = file[front].replace("\r\n", "\n");
         let body = file[body..].replace("\r\n", "\n");
         check_keys(&front)?;
-        let front: FrontMatter =
-            from_yaml(&front).map_err(|error| BadDraft::FrontMatter(error.to_string()))?;
+        let front: DraftFrontMatter =
+            from_yaml(&front).map_err(|error| InvalidDraft::FrontMatter(error.to_string()))?;
         let body = body.strip_prefix('\n').unwrap_or(&body).trim_end_matches('\n');
         front.draft(body)
     }
 }
 
 /// Where the front matter is, and where the body starts.
-pub(super) fn split(file: &str) -> Result<(Range<usize>, usize), BadDraft> {
+pub(super) fn split(file: &str) -> Result<(Range<usize>, usize), InvalidDraft> {
     let start = if file.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     let is_fence = |line: &str| line.trim_end() == "---";
     let mut lines = file[start..].split_inclusive('\n');
     let first = lines.next().unwrap_or_default();
     if !is_fence(first) {
         let begun = file[start..].len() < 4 && "---".starts_with(first.trim_end());
-        return Err(if begun { BadDraft::Incomplete } else { BadDraft::NoFrontMatter });
+        return Err(if begun { InvalidDraft::Incomplete } else { InvalidDraft::NoFrontMatter });
     }
     let front = start + first.len();
     let mut at = front;
@@ -113,11 +113,11 @@ pub(super) fn split(file: &str) -> Result<(Range<usize>, usize), BadDraft> {
         }
         at = next;
     }
-    Err(BadDraft::Incomplete)
+    Err(InvalidDraft::Incomplete)
 }
 
 /// Refuses keys that a draft does not have, before anything else is looked at.
-fn check_keys(front: &str) -> Result<(), BadDraft> {
+fn check_keys(front: &str) -> Result<(), InvalidDraft> {
     // What can't be read at all is refused where it is read for good.
     let Ok(front) = from_yaml::<Map<String, Value>>(front) else { return Ok(()) };
     let check = |inside: &str, map: &Map<String, Value>, known: &'static [&'static str]| {
@@ -126,7 +126,7 @@ fn check_keys(front: &str) -> Result<(), BadDraft> {
         };
         let shown: String = key.chars().take(80).collect();
         let nearest = nearest(key, known);
-        Err(BadDraft::UnknownKey { key: format!("{inside}{shown}"), nearest })
+        Err(InvalidDraft::UnknownKey { key: format!("{inside}{shown}"), nearest })
     };
     check("", &front, &KEYS)?;
     if front.contains_key("outcome") {
@@ -147,8 +147,8 @@ fn check_keys(front: &str) -> Result<(), BadDraft> {
     Ok(())
 }
 
-impl FrontMatter {
-    fn draft(self, body: &str) -> Result<Draft, BadDraft> {
+impl DraftFrontMatter {
+    fn draft(self, body: &str) -> Result<Draft, InvalidDraft> {
         if let Some(kind) = self.kind.filter(|kind| kind != "message") {
             return Err(bad("type", format!("{kind:?}; want message")));
         }
@@ -159,9 +159,9 @@ impl FrontMatter {
             }
         }
         for (field, text, most) in [
-            ("thread_key", &self.thread_key, MAX_NAME),
-            ("title", &self.title, MAX_NAME),
-            ("correlation_id", &self.correlation_id, MAX_NAME),
+            ("thread_key", &self.thread_key, MAX_NAME_BYTES),
+            ("title", &self.title, MAX_NAME_BYTES),
+            ("correlation_id", &self.correlation_id, MAX_NAME_BYTES),
             ("idempotency_key", &self.idempotency_key, MAX_KEY),
         ] {
             let Some(text) = text else { continue };
@@ -216,14 +216,14 @@ impl FrontMatter {
     }
 }
 
-fn check_artifacts(artifacts: &[Attached]) -> Result<(), BadDraft> {
-    if artifacts.len() > MAX_LIST {
-        let why = format!("{} entries; {MAX_LIST} is the most", artifacts.len());
+fn check_artifacts(artifacts: &[DraftAttachment]) -> Result<(), InvalidDraft> {
+    if artifacts.len() > MAX_LIST_ENTRIES {
+        let why = format!("{} entries; {MAX_LIST_ENTRIES} is the most", artifacts.len());
         return Err(bad("artifacts", why));
     }
     for attached in artifacts {
-        if attached.name.is_empty() || attached.name.len() > MAX_NAME {
-            let why = format!("{} bytes; want 1 to {MAX_NAME}", attached.name.len());
+        if attached.name.is_empty() || attached.name.len() > MAX_NAME_BYTES {
+            let why = format!("{} bytes; want 1 to {MAX_NAME_BYTES}", attached.name.len());
             return Err(bad("artifacts.name", why));
         }
         if !is_mime_type(&attached.mime_type) {

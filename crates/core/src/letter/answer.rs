@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::door::{check_charset, check_extra};
+use super::submission::{check_charset, check_extra};
 use super::{Letter, LetterId, MAX_DATA, MAX_EXTRA, Verdict, WorkerName, check_address};
 use crate::json;
 use crate::object::MAX_TARGETS;
@@ -30,7 +30,7 @@ const MAX_WORDS: usize = 300;
 
 /// A worker's answer, with the letter as it goes on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct WorkerAnswer {
     /// What it says.
     pub result: Verdict,
     /// Why, where it says so in `note`.
@@ -42,15 +42,15 @@ pub struct Answer {
 /// The answer can't be used. It costs a try.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad answer: {0}")]
-pub struct BadAnswer(pub String);
+pub struct InvalidWorkerAnswer(pub String);
 
-impl BadAnswer {
+impl InvalidWorkerAnswer {
     fn new(why: impl fmt::Display) -> Self {
         Self(why.to_string().chars().take(MAX_WORDS).collect())
     }
 }
 
-impl Answer {
+impl WorkerAnswer {
     /// Reads what `worker` answered to `given`.
     ///
     /// What it left out stays as it was. It can't change addresses unless it may, and
@@ -59,27 +59,30 @@ impl Answer {
     ///
     /// # Errors
     ///
-    /// [`BadAnswer`], in words for whoever wrote the worker.
+    /// [`InvalidWorkerAnswer`], in words for whoever wrote the worker.
     pub fn read(
         bytes: &[u8],
         id: LetterId,
         worker: &WorkerName,
         given: &Letter,
         may_readdress: bool,
-    ) -> Result<Self, BadAnswer> {
-        let value = json::parse(bytes).map_err(BadAnswer::new)?;
+    ) -> Result<Self, InvalidWorkerAnswer> {
+        let value = json::parse(bytes).map_err(InvalidWorkerAnswer::new)?;
         let Value::Object(mut fields) = value else {
-            return Err(BadAnswer::new("want a JSON object"));
+            return Err(InvalidWorkerAnswer::new("want a JSON object"));
         };
-        let said = text(&mut fields, "id")?.ok_or_else(|| BadAnswer::new("`id` is missing"))?;
+        let said =
+            text(&mut fields, "id")?.ok_or_else(|| InvalidWorkerAnswer::new("`id` is missing"))?;
         if said != id.to_string() {
-            return Err(BadAnswer::new("`id` is another letter's"));
+            return Err(InvalidWorkerAnswer::new("`id` is another letter's"));
         }
         if let Some(name) = text(&mut fields, "last_worker")?
             && name != worker.as_str()
         {
             let start: String = name.chars().take(64).collect();
-            return Err(BadAnswer::new(format!("`last_worker` is {start:?}, this is {worker}")));
+            return Err(InvalidWorkerAnswer::new(format!(
+                "`last_worker` is {start:?}, this is {worker}"
+            )));
         }
         let result = verdict(&mut fields)?;
         let note = text(&mut fields, "note")?.map(|note| note.chars().take(500).collect());
@@ -89,22 +92,22 @@ impl Answer {
         let letter = if result == Verdict::Pass { letter } else { given.clone() };
         if letter.data != given.data || extra.get("charset") != given.extra.get("charset") {
             check_charset(&letter.data, &extra)
-                .map_err(|why| BadAnswer::new(format!("`data` {why}")))?;
+                .map_err(|why| InvalidWorkerAnswer::new(format!("`data` {why}")))?;
         }
         Ok(Self { result, note, letter: Letter { extra, ..letter } })
     }
 }
 
-fn verdict(fields: &mut Map<String, Value>) -> Result<Verdict, BadAnswer> {
+fn verdict(fields: &mut Map<String, Value>) -> Result<Verdict, InvalidWorkerAnswer> {
     match text(fields, "result")?.as_deref() {
         Some("pass") => Ok(Verdict::Pass),
         Some("skip") => Ok(Verdict::Skip),
         Some("trash") => Ok(Verdict::Trash),
         Some(other) => {
             let start: String = other.chars().take(64).collect();
-            Err(BadAnswer::new(format!("`result` is {start:?}, not pass, skip or trash")))
+            Err(InvalidWorkerAnswer::new(format!("`result` is {start:?}, not pass, skip or trash")))
         }
-        None => Err(BadAnswer::new("`result` is missing; want pass, skip or trash")),
+        None => Err(InvalidWorkerAnswer::new("`result` is missing; want pass, skip or trash")),
     }
 }
 
@@ -113,39 +116,44 @@ fn letter(
     mut fields: Map<String, Value>,
     given: &Letter,
     may_readdress: bool,
-) -> Result<Letter, BadAnswer> {
+) -> Result<Letter, InvalidWorkerAnswer> {
     let from = text(&mut fields, "from")?.unwrap_or_else(|| given.from.clone());
     let to = to(&mut fields, &given.to)?;
     let data = text(&mut fields, "data")?.unwrap_or_else(|| given.data.clone());
     if !may_readdress && (from != given.from || to != given.to) {
-        return Err(BadAnswer::new(
+        return Err(InvalidWorkerAnswer::new(
             "it changed `from` or `to`, and may not (`readdress: true` lets it)",
         ));
     }
     if from != given.from {
-        check_address(&from).map_err(|why| BadAnswer::new(format!("`from`: {why}")))?;
+        check_address(&from).map_err(|why| InvalidWorkerAnswer::new(format!("`from`: {why}")))?;
     }
     if data.len() > MAX_DATA {
         let size = data.len();
-        return Err(BadAnswer::new(format!("`data` has {size} bytes; {MAX_DATA} is the most")));
+        return Err(InvalidWorkerAnswer::new(format!(
+            "`data` has {size} bytes; {MAX_DATA} is the most"
+        )));
     }
     let mut rest = given.rest.clone();
     rest.extend(fields);
     if size(&rest) > MAX_EXTRA {
-        return Err(BadAnswer::new("more than 64 KiB beyond the keys of a letter"));
+        return Err(InvalidWorkerAnswer::new("more than 64 KiB beyond the keys of a letter"));
     }
     Ok(Letter { from, to, data, rest, extra: Map::new() })
 }
 
-fn text(fields: &mut Map<String, Value>, key: &str) -> Result<Option<String>, BadAnswer> {
+fn text(fields: &mut Map<String, Value>, key: &str) -> Result<Option<String>, InvalidWorkerAnswer> {
     match fields.remove(key) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(BadAnswer::new(format!("`{key}` is no string"))),
+        Some(_) => Err(InvalidWorkerAnswer::new(format!("`{key}` is no string"))),
     }
 }
 
-fn to(fields: &mut Map<String, Value>, given: &[String]) -> Result<Vec<String>, BadAnswer> {
+fn to(
+    fields: &mut Map<String, Value>,
+    given: &[String],
+) -> Result<Vec<String>, InvalidWorkerAnswer> {
     let Some(value) = fields.remove("to") else { return Ok(given.to_vec()) };
     let list = value.as_array().and_then(|list| {
         list.iter().map(|one| one.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
@@ -154,9 +162,9 @@ fn to(fields: &mut Map<String, Value>, given: &[String]) -> Result<Vec<String>, 
     let fits = |to: &Vec<String>| *to == given || (1..=MAX_TARGETS).contains(&to.len());
     let to = list
         .filter(fits)
-        .ok_or_else(|| BadAnswer::new("`to` is no list of 1 to 1,000 addresses"))?;
+        .ok_or_else(|| InvalidWorkerAnswer::new("`to` is no list of 1 to 1,000 addresses"))?;
     for address in to.iter().filter(|address| !given.contains(address)) {
-        check_address(address).map_err(|why| BadAnswer::new(format!("`to`: {why}")))?;
+        check_address(address).map_err(|why| InvalidWorkerAnswer::new(format!("`to`: {why}")))?;
     }
     Ok(to)
 }
@@ -166,11 +174,11 @@ fn extra(
     fields: &mut Map<String, Value>,
     given: &Map<String, Value>,
     result: Verdict,
-) -> Result<Map<String, Value>, BadAnswer> {
+) -> Result<Map<String, Value>, InvalidWorkerAnswer> {
     let mut written = match fields.remove("extra") {
         None => return Ok(given.clone()),
         Some(Value::Object(written)) => written,
-        Some(_) => return Err(BadAnswer::new("`extra` is no object")),
+        Some(_) => return Err(InvalidWorkerAnswer::new("`extra` is no object")),
     };
     let keeps = |key: &str| OURS.contains(&key) || (result != Verdict::Pass && SAYS.contains(&key));
     written.retain(|key, value| !keeps(key) && given.get(key) != Some(value));
@@ -179,11 +187,12 @@ fn extra(
     if written.is_empty() {
         return Ok(given.clone());
     }
-    check_extra(&written).map_err(|bad| BadAnswer::new(format!("`{}`: {}", bad.field, bad.why)))?;
+    check_extra(&written)
+        .map_err(|bad| InvalidWorkerAnswer::new(format!("`{}`: {}", bad.field, bad.why)))?;
     let mut extra = given.clone();
     extra.extend(written);
     if size(&extra) > MAX_EXTRA {
-        return Err(BadAnswer::new("`extra` is larger than 64 KiB"));
+        return Err(InvalidWorkerAnswer::new("`extra` is larger than 64 KiB"));
     }
     Ok(extra)
 }

@@ -6,10 +6,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Direction, Letter, LetterId, RFC822, content_type};
-use crate::did::{BadDid, Did, Endpoint, EndpointKind, TunnelId};
-use crate::heard::{BadHeard, Said};
-use crate::object::{BadObject, MsgObject, ObjId};
+use super::{ChainDirection, Letter, LetterId, RFC822, content_type};
+use crate::did::{Did, Endpoint, EndpointKind, InvalidDid, TunnelId};
+use crate::inbound::{InboundMessage, InvalidInboundMessage};
+use crate::object::{InvalidObject, MsgObject, ObjId};
 use crate::time::Timestamp;
 
 /// Largest mail that is part of its message. A larger one is bytes of its own.
@@ -17,16 +17,16 @@ pub const INLINE_MAIL: usize = 256 << 10;
 
 /// Why a letter can't go on at its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TooLate {
+pub enum FinishError {
     /// What the workers made of it is no message.
     #[error("what the workers made of it is no message: {0}")]
-    Object(#[from] BadObject),
+    Object(#[from] InvalidObject),
     /// Nor one that could have been heard.
     #[error("what the workers made of it is no message: {0}")]
-    Heard(#[from] BadHeard),
+    Heard(#[from] InvalidInboundMessage),
     /// An address can't be named.
     #[error(transparent)]
-    Address(#[from] BadDid),
+    Address(#[from] InvalidDid),
     /// It does not say through which tunnel.
     #[error(
         "no way to {0}: name a tunnel in `extra.tunnel`, or one for all letters in \
@@ -37,7 +37,7 @@ pub enum TooLate {
 
 /// What a letter that was handed in is sent as, beyond what it says itself.
 #[derive(Clone, Copy, Debug)]
-pub struct Sealing<'a> {
+pub struct FinishContext<'a> {
     /// The letter's name: two letters are two messages, even if they say the same.
     pub id: LetterId,
     /// When it came.
@@ -55,11 +55,15 @@ impl Letter {
     ///
     /// # Errors
     ///
-    /// When an id does not fit into a DID. They do after [`Said::check`].
-    pub fn of_said(said: &Said, tunnel: &TunnelId, provider: &str) -> Result<Self, BadDid> {
+    /// When an id does not fit into a DID. They do after [`Said::mailbox_check`].
+    pub fn of_said(
+        said: &InboundMessage,
+        tunnel: &TunnelId,
+        provider: &str,
+    ) -> Result<Self, InvalidDid> {
         let from = said.from.did(tunnel)?;
         let to = said.session.answer_to(&said.from, tunnel)?;
-        let mut extra = known(Direction::Inbound, "text/markdown");
+        let mut extra = known(ChainDirection::Inbound, "text/markdown");
         extra.insert("tunnel".to_owned(), json!(tunnel));
         extra.insert("provider".to_owned(), json!(provider));
         extra.insert("external_id".to_owned(), json!(said.id));
@@ -75,7 +79,7 @@ impl Letter {
     }
 
     /// The letter of a message that comes in or goes out.
-    pub fn of_msg(msg: &MsgObject, direction: Direction) -> Self {
+    pub fn of_msg(msg: &MsgObject, direction: ChainDirection) -> Self {
         let value: Value = serde_json::from_str(msg.canonical()).unwrap_or_default();
         let text = |at: &str| value.pointer(at).and_then(Value::as_str);
         let format = text("/content/format").unwrap_or("text/markdown");
@@ -102,7 +106,7 @@ impl Letter {
     }
 }
 
-fn known(direction: Direction, content_type: &str) -> Map<String, Value> {
+fn known(direction: ChainDirection, content_type: &str) -> Map<String, Value> {
     let mut extra = Map::new();
     extra.insert("content_type".to_owned(), json!(content_type));
     extra.insert("direction".to_owned(), json!(direction));
@@ -114,9 +118,12 @@ fn known(direction: Direction, content_type: &str) -> Map<String, Value> {
 /// # Errors
 ///
 /// When it can't be kept any more.
-pub fn resaid(said: &Said, letter: &Letter) -> Result<Said, TooLate> {
+pub fn apply_to_inbound(
+    said: &InboundMessage,
+    letter: &Letter,
+) -> Result<InboundMessage, FinishError> {
     let title = letter.extra("subject").map(str::to_owned);
-    let said = Said { text: letter.data.clone(), title, ..said.clone() };
+    let said = InboundMessage { text: letter.data.clone(), title, ..said.clone() };
     said.check()?;
     Ok(said)
 }
@@ -126,10 +133,14 @@ pub fn resaid(said: &Said, letter: &Letter) -> Result<Said, TooLate> {
 /// # Errors
 ///
 /// When it is none any more.
-pub fn resealed(msg: &MsgObject, letter: &Letter, id: LetterId) -> Result<MsgObject, TooLate> {
+pub fn apply_to_message(
+    msg: &MsgObject,
+    letter: &Letter,
+    id: LetterId,
+) -> Result<MsgObject, FinishError> {
     let direction = match letter.extra("direction") {
-        Some("inbound") => Direction::Inbound,
-        _ => Direction::Outbound,
+        Some("inbound") => ChainDirection::Inbound,
+        _ => ChainDirection::Outbound,
     };
     let before = Letter::of_msg(msg, direction);
     let same = |key| before.extra.get(key) == letter.extra.get(key);
@@ -149,7 +160,7 @@ pub fn resealed(msg: &MsgObject, letter: &Letter, id: LetterId) -> Result<MsgObj
     value["letter"] = json!(id);
     // Signed by its author as it was; it is not that any more.
     drop(value.as_object_mut().map(|fields| fields.remove("proof")));
-    Ok(MsgObject::seal(value)?)
+    Ok(MsgObject::from_json(value)?)
 }
 
 /// The message that a letter becomes which was handed in.
@@ -157,12 +168,16 @@ pub fn resealed(msg: &MsgObject, letter: &Letter, id: LetterId) -> Result<MsgObj
 /// # Errors
 ///
 /// When it is none, or does not say where to.
-pub fn posted(letter: &Letter, sealing: Sealing<'_>) -> Result<MsgObject, TooLate> {
-    let did = |address: &str| -> Result<Did, TooLate> {
+pub fn letter_to_message(
+    letter: &Letter,
+    sealing: FinishContext<'_>,
+) -> Result<MsgObject, FinishError> {
+    let did = |address: &str| -> Result<Did, FinishError> {
         if address.starts_with("did:") {
             return Ok(address.parse()?);
         }
-        let tunnel = sealing.tunnel.ok_or_else(|| TooLate::NoTunnel(address.to_owned()))?.clone();
+        let tunnel =
+            sealing.tunnel.ok_or_else(|| FinishError::NoTunnel(address.to_owned()))?.clone();
         Ok(Endpoint { account: address.to_owned(), kind: EndpointKind::Addr, tunnel }.did()?)
     };
     let to = letter.to.iter().map(|address| did(address)).collect::<Result<Vec<_>, _>>()?;
@@ -194,7 +209,7 @@ pub fn posted(letter: &Letter, sealing: Sealing<'_>) -> Result<MsgObject, TooLat
     if let Some(charset) = letter.extra.get("charset") {
         value["content"]["charset"] = charset.clone();
     }
-    Ok(MsgObject::seal(value)?)
+    Ok(MsgObject::from_json(value)?)
 }
 
 #[cfg(test)]

@@ -12,54 +12,54 @@ fn id() -> LetterId {
     LetterId { seq: 7, mark: 0xabc }
 }
 
-fn standing(state: LetterState) -> Journey {
+fn standing(state: LetterState) -> LetterStatus {
     let standing = match state {
-        LetterState::Waiting => Standing::Waiting { due: at(10) },
-        LetterState::Away => Standing::Away { until: at(30) },
-        LetterState::Done => Standing::Done,
-        LetterState::Merged => Standing::Merged { into: id() },
-        LetterState::Trashed => Standing::Trashed { why: "spam".to_owned() },
-        LetterState::Dead => Standing::Dead { why: "no".to_owned() },
+        LetterState::Waiting => LetterStateData::Waiting { due: at(10) },
+        LetterState::Away => LetterStateData::Away { until: at(30) },
+        LetterState::Done => LetterStateData::Done,
+        LetterState::Merged => LetterStateData::Merged { into: id() },
+        LetterState::Trashed => LetterStateData::Trashed { why: "spam".to_owned() },
+        LetterState::Dead => LetterStateData::Dead { why: "no".to_owned() },
     };
-    Journey { standing, attempts: 2 }
+    LetterStatus { standing, attempts: 2 }
 }
 
 #[test]
 fn every_step_from_every_state() {
-    let mut table = crate::documented::Table::new("letters");
+    let mut table = crate::state_tables::StateTable::new("letters");
     for state in LetterState::ALL {
         let from = state.as_str();
         let now = || standing(state);
-        let end = |journey: Journey| journey.standing.name().as_str();
+        let end = |journey: LetterStatus| journey.standing.name().as_str();
         table.row(from, "hand over", now().hand_over(at(10), at(40)).map(end));
         table.row(from, "hand over, not due", now().hand_over(at(9), at(40)).map(end));
-        table.row(from, "put back", now().put_back(at(20), true).map(end));
-        table.row(from, "go on", now().go_on(at(20)).map(end));
+        table.row(from, "put back", now().return_to_queue(at(20), true).map(end));
+        table.row(from, "go on", now().continue_chain(at(20)).map(end));
         table.row(from, "finish", now().finish().map(end));
         table.row(from, "join", now().join(id()).map(end));
         table.row(from, "trash", now().trash("x".to_owned()).map(end));
-        table.row(from, "give up", now().give_up("x".to_owned()).map(end));
+        table.row(from, "give up", now().mark_dead("x".to_owned()).map(end));
         table.row(from, "restore", now().restore(at(20)).map(end));
-        table.row(from, "revive", now().revive(at(20)).map(end));
+        table.row(from, "revive", now().retry(at(20)).map(end));
     }
     table.check();
 }
 
 #[test]
 fn a_try_counts_when_the_worker_was_reached_and_only_there() {
-    let start = Journey::start(at(0));
+    let start = LetterStatus::start(at(0));
     let away = start.hand_over(at(0), at(30)).unwrap();
     assert_eq!(away.attempts, 1);
-    assert_eq!(away.clone().put_back(at(1), true).unwrap().attempts, 1);
-    assert_eq!(away.clone().put_back(at(1), false).unwrap().attempts, 0);
-    assert_eq!(away.go_on(at(1)).unwrap().attempts, 0, "the next worker starts anew");
+    assert_eq!(away.clone().return_to_queue(at(1), true).unwrap().attempts, 1);
+    assert_eq!(away.clone().return_to_queue(at(1), false).unwrap().attempts, 0);
+    assert_eq!(away.continue_chain(at(1)).unwrap().attempts, 0, "the next worker starts anew");
 }
 
 #[test]
 fn the_next_worker_is_the_first_of_the_chain_that_has_not_had_it() {
     let chain = |names: &str| Chain(names.split(' ').map(|name| name.parse().unwrap()).collect());
-    let had = |names: &str| -> Vec<Passed> {
-        let passed = |name: &str| Passed {
+    let had = |names: &str| -> Vec<WorkerVerdict> {
+        let passed = |name: &str| WorkerVerdict {
             worker: name.parse().unwrap(),
             result: Verdict::Skip,
             at: at(0),
@@ -131,8 +131,12 @@ fn a_worker_gets_exactly_the_contract() {
         extra: json!({"a": 1}).as_object().unwrap().clone(),
         rest: json!({"campaign": "autumn"}).as_object().unwrap().clone(),
     };
-    let had =
-        [Passed { worker: "spam".parse().unwrap(), result: Verdict::Pass, at: at(0), note: None }];
+    let had = [WorkerVerdict {
+        worker: "spam".parse().unwrap(),
+        result: Verdict::Pass,
+        at: at(0),
+        note: None,
+    }];
     assert_eq!(
         letter.to_worker(id(), &had),
         json!({"id": "ltr_7_00000abc", "from": "sender@example.com", "to": ["ann@example.com"],

@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::heard::tests::{any_said, hostile, said};
-use crate::merge::{Burst, Kept};
+use crate::inbound::tests::{any_said, hostile, said};
+use crate::merge::{MailBuilder, StoredMessage};
 
 fn at(secs: i64) -> Timestamp {
     Timestamp::from_ms(1_770_410_700_000 + secs * 1000)
 }
 
-fn burst(said: Vec<Said>, binding: Option<String>) -> Mail {
-    let object = Burst {
+fn burst(said: Vec<InboundMessage>, binding: Option<String>) -> Mail {
+    let object = MailBuilder {
         tunnel: "lark-main".parse().unwrap(),
         provider: "lark".to_owned(),
         owner: "did:monoco:me".parse().unwrap(),
         binding,
         trust: Trust::Untrusted,
-        messages: said.into_iter().map(|said| Kept { heard_at: at(0), said }).collect(),
+        messages: said.into_iter().map(|said| StoredMessage { heard_at: at(0), said }).collect(),
     };
-    let object = object.seal(at(5)).unwrap();
+    let object = object.build(at(5)).unwrap();
     Mail::read(object.id(), object.canonical()).unwrap()
 }
 
@@ -187,7 +187,7 @@ proptest! {
         prop_assert!(!line.contains(['\n', '\r']));
         prop_assert_eq!(&entry.sha256, &digest(file.as_bytes()));
         prop_assert_eq!((&entry.file, entry.messages), (&mail.file(), mail.messages.len()));
-        prop_assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), entry);
+        prop_assert_eq!(serde_json::from_str::<MailIndexEntry>(&line).unwrap(), entry);
     }
 
     #[test]
@@ -271,25 +271,25 @@ fn what_was_changed_is_not_read_as_another_mail() {
 fn a_body_that_was_changed_is_told_from_a_front_matter() {
     let file = mail("hello").render();
     let why = |file: &str| Mail::parse(file).unwrap_err();
-    assert_eq!(why(&file.replace("hello", "hallo")), BadMail::Body("it has another hash"));
-    assert_eq!(why(file.trim_end()), BadMail::Body("it is shorter"));
-    assert_eq!(why(&format!("{file}more")), BadMail::Body("it is longer"));
-    assert_eq!(why("hello"), BadMail::NoFrontMatter);
+    assert_eq!(why(&file.replace("hello", "hallo")), InvalidMailFile::Body("it has another hash"));
+    assert_eq!(why(file.trim_end()), InvalidMailFile::Body("it is shorter"));
+    assert_eq!(why(&format!("{file}more")), InvalidMailFile::Body("it is longer"));
+    assert_eq!(why("hello"), InvalidMailFile::NoFrontMatter);
     let seal = why(&file.replace("untrusted", "known"));
-    assert!(matches!(&seal, BadMail::FrontMatter(why) if why.contains("seal")), "{seal}");
+    assert!(matches!(&seal, InvalidMailFile::FrontMatter(why) if why.contains("seal")), "{seal}");
     let unsealed: String = file
         .lines()
         .filter(|line| !line.starts_with("seal"))
         .map(|line| format!("{line}\n"))
         .collect();
-    assert!(matches!(why(&unsealed), BadMail::FrontMatter(_)));
+    assert!(matches!(why(&unsealed), InvalidMailFile::FrontMatter(_)));
 }
 
 #[test]
 fn only_a_mail_is_read_as_one() {
     let id = mail("").msg_id;
     for object in ["", "{}", "[]", r#"{"content":{"content":"hi"}}"#] {
-        assert!(matches!(Mail::read(id, object), Err(BadMail::NotMail(_))), "{object}");
+        assert!(matches!(Mail::read(id, object), Err(InvalidMailFile::NotMail(_))), "{object}");
     }
 }
 
@@ -345,7 +345,7 @@ fn a_bomb_does_not_go_off() {
         ("a key twice, quoted", "{\"a\": 1, a: 2}".to_owned()),
     ] {
         let read = from_yaml::<Value>(&bomb);
-        assert!(matches!(read, Err(BadMail::FrontMatter(_))), "{what}: {read:.80?}");
+        assert!(matches!(read, Err(InvalidMailFile::FrontMatter(_))), "{what}: {read:.80?}");
     }
 }
 

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::heard::tests::{any_said, any_session, said};
-use crate::heard::{Artifact, MAX_NAME, Person};
+use crate::inbound::tests::{any_said, any_session, said};
+use crate::inbound::{Artifact, MAX_NAME_BYTES, Participant};
 use crate::mail::Mail;
 
 fn ms(ms: i64) -> Timestamp {
@@ -20,7 +20,7 @@ fn at(secs: i64) -> Timestamp {
 fn closes_at(spoken: &str) -> i64 {
     let debounce = Debounce::DEFAULT;
     let mut times = spoken.split(' ').map(|secs| at(secs.parse().unwrap()));
-    let mut window = Window::open(times.next().unwrap(), 1);
+    let mut window = MergeWindow::open(times.next().unwrap(), 1);
     for now in times {
         let Some(joined) = window.join(&debounce, now, 1) else { break };
         window = joined;
@@ -57,7 +57,7 @@ fn a_talker_can_not_hold_the_floor_forever() {
 /// The predecessor compared milliseconds with seconds, and merged almost nothing.
 #[test]
 fn windows_are_five_seconds_and_not_five_milliseconds() {
-    let window = Window::open(ms(0), 1);
+    let window = MergeWindow::open(ms(0), 1);
     for soon in [5, 30, 50, 4_999] {
         assert!(window.closes_at(&Debounce::DEFAULT) > ms(soon), "closed at {soon} ms");
         let joined = window.join(&Debounce::DEFAULT, ms(soon), 1).unwrap();
@@ -72,19 +72,20 @@ fn a_tunnel_may_be_quicker_or_not_wait_at_all() {
         window: Duration::from_millis(window),
         max_wait: Duration::from_millis(most),
     };
-    let closes = |debounce: Debounce| Window::open(ms(7), 1).closes_at(&debounce).ms();
+    let closes = |debounce: Debounce| MergeWindow::open(ms(7), 1).closes_at(&debounce).ms();
     assert_eq!(closes(debounce(1_000, 30_000)), 1_007);
     assert_eq!(closes(debounce(5_000, 1_000)), 1_007, "the shorter one counts");
     assert_eq!(closes(debounce(0, 30_000)), 7);
-    assert_eq!(Window::open(ms(7), 1).join(&debounce(0, 30_000), ms(7), 1), None);
+    assert_eq!(MergeWindow::open(ms(7), 1).join(&debounce(0, 30_000), ms(7), 1), None);
     assert_eq!(closes(debounce(u64::MAX, u64::MAX)), i64::MAX, "and no sum overflows");
 }
 
 #[test]
 fn a_full_window_takes_no_more() {
-    let most = u32::try_from(MAX_SAID).unwrap();
-    let window = |messages, bytes| Window { first: at(0), last: at(0), messages, bytes };
-    let joins = |window: Window, bytes| window.join(&Debounce::DEFAULT, at(1), bytes).is_some();
+    let most = u32::try_from(MAX_MESSAGE_BYTES).unwrap();
+    let window = |messages, bytes| MergeWindow { first: at(0), last: at(0), messages, bytes };
+    let joins =
+        |window: MergeWindow, bytes| window.join(&Debounce::DEFAULT, at(1), bytes).is_some();
     assert!(joins(window(MAX_MESSAGES - 1, 1), 1));
     assert!(!joins(window(MAX_MESSAGES, 1), 1));
     assert!(joins(window(1, MAX_BYTES - 1), 1));
@@ -93,35 +94,35 @@ fn a_full_window_takes_no_more() {
     assert!(!joins(window(1, most), most), "each of them fits alone");
 
     let joined = window(3, 40).join(&Debounce::DEFAULT, at(1), 2).unwrap();
-    assert_eq!(joined, Window { first: at(0), last: at(1), messages: 4, bytes: 42 });
+    assert_eq!(joined, MergeWindow { first: at(0), last: at(1), messages: 4, bytes: 42 });
 }
 
-fn burst(said: Vec<Said>) -> Burst {
+fn burst(said: Vec<InboundMessage>) -> MailBuilder {
     let messages = said.into_iter().enumerate();
-    Burst {
+    MailBuilder {
         tunnel: "lark-main".parse().unwrap(),
         provider: "lark".to_owned(),
         owner: "did:monoco:me".parse().unwrap(),
         binding: Some("alpha".to_owned()),
         trust: Trust::Untrusted,
         messages: messages
-            .map(|(n, said)| Kept { heard_at: at(i64::try_from(n).unwrap()), said })
+            .map(|(n, said)| StoredMessage { heard_at: at(i64::try_from(n).unwrap()), said })
             .collect(),
     }
 }
 
 /// The Mail that a burst becomes a minute later, and its object.
-fn merge(said: Vec<Said>) -> (Mail, MsgObject) {
-    let object = burst(said).seal(at(60)).unwrap();
+fn merge(said: Vec<InboundMessage>) -> (Mail, MsgObject) {
+    let object = burst(said).build(at(60)).unwrap();
     (Mail::read(object.id(), object.canonical()).unwrap(), object)
 }
 
-fn named(mut said: Said, name: &str) -> Said {
+fn named(mut said: InboundMessage, name: &str) -> InboundMessage {
     said.from.name = Some(name.to_owned());
     said
 }
 
-fn timed(mut said: Said, secs: i64) -> Said {
+fn timed(mut said: InboundMessage, secs: i64) -> InboundMessage {
     said.at = Some(at(secs));
     said
 }
@@ -140,15 +141,16 @@ fn file(name: &str, url: &str) -> Artifact {
 fn one_message_is_its_own_text() {
     let text = "  two  lines \r\n and spaces\n\n";
     assert_eq!(merge(vec![said("1", "ann", text)]).0.text, text);
-    let answer = Said { reply_to: Some("0".to_owned()), ..said("1", "ann", text) };
+    let answer = InboundMessage { reply_to: Some("0".to_owned()), ..said("1", "ann", text) };
     let (mail, _) = merge(vec![answer]);
     assert_eq!((mail.text.as_str(), mail.header.reply_to.as_deref()), (text, Some("0")));
 }
 
 #[test]
 fn of_several_messages_each_is_under_a_line_that_says_whose_it_is() {
-    let answer = Said { reply_to: Some("1".to_owned()), ..said("2", "bob", "which?\nthis?") };
-    let forward = Said {
+    let answer =
+        InboundMessage { reply_to: Some("1".to_owned()), ..said("2", "bob", "which?\nthis?") };
+    let forward = InboundMessage {
         forwarded_from: Some("Dan".to_owned()),
         artifacts: vec![file("log.txt", "https://example.com/9")],
         ..said("3", "ann", "see")
@@ -185,7 +187,7 @@ fn a_name_stays_on_its_line_and_inside_its_emphasis() {
 }
 
 /// The texts of the messages in the order of the Mail, and the second it starts with.
-fn order(said: Vec<Said>) -> (String, i64) {
+fn order(said: Vec<InboundMessage>) -> (String, i64) {
     let (mail, _) = merge(said);
     (mail.messages.iter().map(|m| m.text.as_str()).collect(), mail.header.timestamp.ms() / 1000)
 }
@@ -231,8 +233,8 @@ fn workspaces_are_called_by_name() {
 
 #[test]
 fn everybody_is_named_once() {
-    let people = |names: &[&str]| -> Vec<Person> {
-        names.iter().map(|id| Person { id: (*id).to_owned(), name: None }).collect()
+    let people = |names: &[&str]| -> Vec<Participant> {
+        names.iter().map(|id| Participant { id: (*id).to_owned(), name: None }).collect()
     };
     let mut first = named(said("1", "ann", "@monoco::alpha"), "Ann");
     first.to = people(&["bob", "cleo", "bob"]);
@@ -242,9 +244,10 @@ fn everybody_is_named_once() {
     second.cc = people(&["bob"]);
     let third = said("3", "bob", "hm");
     let everybody = merge(vec![first, second, third]).0.header.participants;
-    let ids = |people: &[Person]| people.iter().map(|p| p.id.clone()).collect::<Vec<_>>().join(" ");
+    let ids =
+        |people: &[Participant]| people.iter().map(|p| p.id.clone()).collect::<Vec<_>>().join(" ");
     assert_eq!(ids(&everybody.from), "ann bob");
-    assert_eq!(everybody.from[0].shown(), "Ann");
+    assert_eq!(everybody.from[0].display_name(), "Ann");
     assert_eq!(ids(&everybody.to), "bob cleo dan");
     assert_eq!(ids(&everybody.cc), "bob");
     assert_eq!(everybody.mentions, ["@monoco::alpha", "@monoco::beta", "bob"]);
@@ -254,16 +257,16 @@ fn everybody_is_named_once() {
 fn lists_of_people_have_an_end() {
     let crowd = |n: usize| {
         let mut said = said(&n.to_string(), &format!("u{n}"), "");
-        let person = |at| Person { id: format!("{n}/{at}"), name: None };
-        said.to = (0..MAX_LIST).map(person).collect();
-        said.cc = (0..MAX_LIST).map(person).collect();
+        let person = |at| Participant { id: format!("{n}/{at}"), name: None };
+        said.to = (0..MAX_LIST_ENTRIES).map(person).collect();
+        said.cc = (0..MAX_LIST_ENTRIES).map(person).collect();
         said
     };
     let (mail, _) = merge((0..3).map(crowd).collect());
     let everybody = &mail.header.participants;
-    assert_eq!((everybody.to.len(), everybody.cc.len()), (MAX_LIST, MAX_LIST));
+    assert_eq!((everybody.to.len(), everybody.cc.len()), (MAX_LIST_ENTRIES, MAX_LIST_ENTRIES));
     assert_eq!(everybody.from.len(), 3);
-    assert_eq!(mail.messages[2].cc.len(), MAX_LIST, "each message keeps its own");
+    assert_eq!(mail.messages[2].cc.len(), MAX_LIST_ENTRIES, "each message keeps its own");
 }
 
 /// Somebody who mentions hundreds must not keep a workspace from hearing of what
@@ -273,7 +276,7 @@ fn nobody_crowds_out_the_calls_of_others() {
     let mut spammer: Vec<_> = (0..MAX_MESSAGES - 1)
         .map(|n| {
             let mut said = said(&n.to_string(), "pest", &format!("@monoco::{n}"));
-            said.mentions = (0..MAX_LIST).map(|at| format!("{n}/{at}")).collect();
+            said.mentions = (0..MAX_LIST_ENTRIES).map(|at| format!("{n}/{at}")).collect();
             said
         })
         .collect();
@@ -303,18 +306,18 @@ fn a_mail_is_named_after_the_message_heard_first() {
 #[test]
 fn nothing_makes_no_mail() {
     assert_eq!(burst(Vec::new()).mail_id(), None);
-    assert!(burst(Vec::new()).seal(at(0)).is_err());
+    assert!(burst(Vec::new()).build(at(0)).is_err());
 }
 
 #[test]
 fn a_direct_mail_is_of_its_author_and_a_group_mail_of_the_group() {
     let kinds = [
-        (SessionKind::Direct, "chat", "ann.user", "did:monoco:me", None),
-        (SessionKind::Group, "group_msg", "room-7.group", "room-7.group", Some("ann.user")),
-        (SessionKind::Thread, "group_msg", "room-7.group", "room-7.group", Some("ann.user")),
+        (ChatSessionKind::Direct, "chat", "ann.user", "did:monoco:me", None),
+        (ChatSessionKind::Group, "group_msg", "room-7.group", "room-7.group", Some("ann.user")),
+        (ChatSessionKind::Thread, "group_msg", "room-7.group", "room-7.group", Some("ann.user")),
     ];
     for (kind, what, from, to, source) in kinds {
-        let in_session = |mut said: Said| {
+        let in_session = |mut said: InboundMessage| {
             said.session.kind = kind;
             said.session.thread_key = Some("t-1".to_owned());
             said.correlation_id = Some(format!("case-{}", said.id));
@@ -362,10 +365,10 @@ fn a_place_goes_by_its_newest_name_and_a_mail_by_its_first_title() {
 }
 
 /// As many messages like `said` as fit into a window, numbered.
-fn fill(said: &Said) -> Vec<Said> {
-    let bytes = |said: &Said| u32::try_from(json!(said).to_string().len()).unwrap();
-    let numbered = |n: u32| Said { id: format!("{n:04}"), ..said.clone() };
-    let mut window = Window::open(at(0), bytes(&numbered(0)));
+fn fill(said: &InboundMessage) -> Vec<InboundMessage> {
+    let bytes = |said: &InboundMessage| u32::try_from(json!(said).to_string().len()).unwrap();
+    let numbered = |n: u32| InboundMessage { id: format!("{n:04}"), ..said.clone() };
+    let mut window = MergeWindow::open(at(0), bytes(&numbered(0)));
     while let Some(joined) = window.join(&Debounce::DEFAULT, at(0), bytes(&numbered(0))) {
         window = joined;
     }
@@ -376,28 +379,32 @@ fn fill(said: &Said) -> Vec<Said> {
 #[test]
 fn the_largest_burst_fits_into_a_mail() {
     let text = |text: &str, times| said("0000", "ann", &text.repeat(times));
-    let files = |name: &str, count| Said {
+    let files = |name: &str, count| InboundMessage {
         artifacts: vec![file(name, ""); count],
         ..said("0000", "ann", "")
     };
-    let stars = "*".repeat(MAX_NAME);
-    let person = |n: usize| Person { id: n.to_string(), name: Some(stars.clone()) };
-    let crowd = Said {
-        to: (0..MAX_LIST).map(person).collect(),
-        cc: (0..MAX_LIST).map(person).collect(),
-        mentions: (0..MAX_LIST).map(|n| format!("{n}{}", "\u{2028}".repeat(300))).collect(),
+    let stars = "*".repeat(MAX_NAME_BYTES);
+    let person = |n: usize| Participant { id: n.to_string(), name: Some(stars.clone()) };
+    let crowd = InboundMessage {
+        to: (0..MAX_LIST_ENTRIES).map(person).collect(),
+        cc: (0..MAX_LIST_ENTRIES).map(person).collect(),
+        mentions: (0..MAX_LIST_ENTRIES).map(|n| format!("{n}{}", "\u{2028}".repeat(300))).collect(),
         ..named(said("0000", "ann", "@monoco::alpha"), &stars)
     };
-    let nobody = Person { id: String::new(), name: None };
-    let many = Said {
-        to: vec![nobody.clone(); MAX_LIST],
-        cc: vec![nobody; MAX_LIST],
-        artifacts: vec![Artifact { mime_type: String::new(), url: None, ..file("", "") }; MAX_LIST],
-        mentions: vec![String::new(); MAX_LIST],
+    let nobody = Participant { id: String::new(), name: None };
+    let many = InboundMessage {
+        to: vec![nobody.clone(); MAX_LIST_ENTRIES],
+        cc: vec![nobody; MAX_LIST_ENTRIES],
+        artifacts: vec![
+            Artifact { mime_type: String::new(), url: None, ..file("", "") };
+            MAX_LIST_ENTRIES
+        ],
+        mentions: vec![String::new(); MAX_LIST_ENTRIES],
         ..said("0000", "ann", "")
     };
     let tiny = Artifact { mime_type: String::new(), url: None, ..file("", "") };
-    let tiny = Said { artifacts: vec![tiny; MAX_LIST], ..said("0000", "ann", "") };
+    let tiny =
+        InboundMessage { artifacts: vec![tiny; MAX_LIST_ENTRIES], ..said("0000", "ann", "") };
     let mut largest = 0;
     for (what, one) in [
         ("plain", text("x", 1 << 20)),
@@ -405,7 +412,7 @@ fn the_largest_burst_fits_into_a_mail() {
         ("quotes", text("\"", 500_000)),
         ("500 of them", text("\u{1}", 400)),
         ("names to escape", files(&stars, 50)),
-        ("backslashes", files(&"\\".repeat(MAX_NAME), 20)),
+        ("backslashes", files(&"\\".repeat(MAX_NAME_BYTES), 20)),
         ("people", crowd),
         ("many of all", many),
         ("small attachments", tiny),
@@ -413,7 +420,7 @@ fn the_largest_burst_fits_into_a_mail() {
         one.check().unwrap();
         let burst = fill(&one);
         let count = burst.len();
-        let object = self::burst(burst).seal(at(60)).map_err(|error| format!("{what}: {error}"));
+        let object = self::burst(burst).build(at(60)).map_err(|error| format!("{what}: {error}"));
         let object = object.unwrap();
         largest = largest.max(object.canonical().len());
         let mail = Mail::read(object.id(), object.canonical()).unwrap();
@@ -436,7 +443,7 @@ proptest! {
             said.session = session.clone();
             prop_assert_eq!(said.check(), Ok(()));
         }
-        let object = burst(messages.clone()).seal(at(60)).unwrap();
+        let object = burst(messages.clone()).build(at(60)).unwrap();
         let value: Value = serde_json::from_str(object.canonical()).unwrap();
         let data = &value["content"]["machine"]["data"];
         if messages.iter().all(|said| said.at.is_some()) {
@@ -460,7 +467,7 @@ proptest! {
         }
         let mail = Mail::read(object.id(), object.canonical()).unwrap();
         for (message, said) in mail.messages.iter().zip(&messages) {
-            prop_assert_eq!(message, &Message::new(said.clone(), message.heard_at));
+            prop_assert_eq!(message, &MailMessage::new(said.clone(), message.heard_at));
         }
     }
 }

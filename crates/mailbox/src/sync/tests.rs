@@ -2,18 +2,22 @@
 
 use std::fs;
 
-use monoco_core::mail::Entry;
+use monoco_core::mail::MailIndexEntry;
 
 use super::*;
-use crate::fixture::{Post, START, names};
+use crate::fixture::{CourierFixture, START, names};
 
 const ANN: &str = "[{type: from, value: ann}]";
 
 /// Syncs, and returns how it went and what was said.
-fn sync_as(post: &Post, here: &WorkspaceDir, wish: &Wish) -> (Summary, Vec<String>) {
+fn sync_as(
+    post: &CourierFixture,
+    here: &WorkspaceDir,
+    wish: &SyncOptions,
+) -> (SyncSummary, Vec<String>) {
     let mut said = Vec::new();
-    let mut tell = |step: Step<'_>| {
-        if let Step::Warning(words) = step {
+    let mut tell = |step: SyncEvent<'_>| {
+        if let SyncEvent::Warning(words) = step {
             said.push(words);
         }
         true
@@ -22,26 +26,26 @@ fn sync_as(post: &Post, here: &WorkspaceDir, wish: &Wish) -> (Summary, Vec<Strin
 }
 
 /// Pulled, present, passed over, refused, gone.
-fn counts(post: &Post, here: &WorkspaceDir, wish: &Wish) -> [u64; 5] {
+fn counts(post: &CourierFixture, here: &WorkspaceDir, wish: &SyncOptions) -> [u64; 5] {
     let (it, _) = sync_as(post, here, wish);
     [it.pulled, it.present, it.passed_over, it.refused, it.gone]
 }
 
-fn plain() -> Wish {
-    Wish::default()
+fn plain() -> SyncOptions {
+    SyncOptions::default()
 }
 
-fn full() -> Wish {
-    Wish { full: true, ..Wish::default() }
+fn full() -> SyncOptions {
+    SyncOptions { full: true, ..SyncOptions::default() }
 }
 
-fn remove(here: &WorkspaceDir, entry: &Entry) {
+fn remove(here: &WorkspaceDir, entry: &MailIndexEntry) {
     fs::remove_file(here.inbox().join(&entry.file)).unwrap();
 }
 
 #[test]
 fn what_matches_is_linked_once_and_what_is_new_is_all_that_is_looked_at() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     assert_eq!(counts(&post, &here, &plain()), [0, 0, 0, 0, 0]);
     let first = post.deliver("ann", "one");
@@ -60,7 +64,7 @@ fn what_matches_is_linked_once_and_what_is_new_is_all_that_is_looked_at() {
 
 #[test]
 fn what_the_user_deleted_stays_away_until_he_asks_for_all() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let (first, _) = (post.deliver("ann", "one"), post.deliver("ann", "two"));
     counts(&post, &here, &plain());
@@ -74,7 +78,7 @@ fn what_the_user_deleted_stays_away_until_he_asks_for_all() {
 
 #[test]
 fn an_index_of_another_store_is_all_new() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     for text in ["one", "two", "three"] {
         post.deliver("ann", text);
@@ -91,7 +95,7 @@ fn an_index_of_another_store_is_all_new() {
 
 #[test]
 fn an_index_that_is_cut_and_written_again_is_the_same() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let (first, _) = (post.deliver("ann", "one"), post.deliver("ann", "two"));
     counts(&post, &here, &plain());
@@ -107,7 +111,7 @@ fn an_index_that_is_cut_and_written_again_is_the_same() {
 
 #[test]
 fn half_a_line_is_waited_for_and_a_broken_one_is_reported() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     post.deliver("ann", "one");
     post.append("{\"seq\":2,");
@@ -122,7 +126,7 @@ fn half_a_line_is_waited_for_and_a_broken_one_is_reported() {
 
 #[test]
 fn files_are_found_wherever_the_courier_has_put_them() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let places = ["archive", ".deadletter"].map(|place| (post.deliver("ann", place), place));
     for (entry, place) in &places {
@@ -135,7 +139,7 @@ fn files_are_found_wherever_the_courier_has_put_them() {
 
 #[test]
 fn what_was_changed_by_hand_is_not_taken_and_not_forgotten() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let (bad, _) = (post.deliver("ann", "one"), post.deliver("ann", "two"));
     let good = fs::read(post.inbound(&bad)).unwrap();
@@ -154,7 +158,7 @@ fn what_was_changed_by_hand_is_not_taken_and_not_forgotten() {
 
 #[test]
 fn foreign_files_and_names_that_lead_elsewhere_are_nothing_to_us() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace("[{type: not, condition: {type: from, value: nobody}}]");
     let entry = post.deliver("ann", "one");
     fs::write(post.inbound(&entry).with_file_name("20260101T000000_x.md"), "foreign").unwrap();
@@ -174,31 +178,31 @@ fn foreign_files_and_names_that_lead_elsewhere_are_nothing_to_us() {
 
 #[test]
 fn a_dry_run_changes_nothing_and_one_provider_does_not_cost_the_others() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     post.deliver("ann", "one");
-    let dry = Wish { dry_run: true, ..Wish::default() };
+    let dry = SyncOptions { dry_run: true, ..SyncOptions::default() };
     assert_eq!(counts(&post, &here, &dry), [1, 0, 0, 0, 0]);
     assert!(!here.inbox().exists() && !here.cursor().exists());
-    let other = Wish { provider: Some("lark".to_owned()), ..Wish::default() };
+    let other = SyncOptions { provider: Some("lark".to_owned()), ..SyncOptions::default() };
     assert_eq!(counts(&post, &here, &other), [0, 0, 0, 0, 0]);
-    let this = Wish { provider: Some("webhook".to_owned()), ..Wish::default() };
+    let this = SyncOptions { provider: Some("webhook".to_owned()), ..SyncOptions::default() };
     assert_eq!(counts(&post, &here, &this), [1, 0, 0, 0, 0]);
     assert_eq!(counts(&post, &here, &plain()), [0, 1, 0, 0, 0]);
 }
 
 #[test]
 fn older_ones_are_passed_over_and_answers_count() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     for text in ["one", "two", "three"] {
         post.deliver("ann", text);
     }
     let since = Some(Timestamp::from_ms(START + 2_000));
-    let wish = Wish { since, ask: true, ..Wish::default() };
+    let wish = SyncOptions { since, ask: true, ..SyncOptions::default() };
     let mut answers = [false, true].into_iter();
-    let mut tell = |step: Step<'_>| match step {
-        Step::Ask(_) => answers.next().unwrap(),
+    let mut tell = |step: SyncEvent<'_>| match step {
+        SyncEvent::Ask(_) => answers.next().unwrap(),
         _ => false,
     };
     let summary = sync(&here, &post.tree(), &wish, &mut tell).unwrap();
@@ -208,7 +212,7 @@ fn older_ones_are_passed_over_and_answers_count() {
 
 #[test]
 fn rules_may_ask_for_the_text_and_a_change_of_rules_is_said() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     post.deliver("ann", "the build is red");
     post.deliver("ann", "the build is green");
     let here = post.workspace("[{type: text_matches, pattern: red}]");
@@ -224,21 +228,21 @@ fn rules_may_ask_for_the_text_and_a_change_of_rules_is_said() {
 fn where_links_are_not_possible_a_whole_copy_is_made() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("x.md");
-    assert!(matches!(copy(&target, b"whole").unwrap(), Took::Copied));
+    assert!(matches!(copy(&target, b"whole").unwrap(), LinkResult::Copied));
     assert_eq!(fs::read(&target).unwrap(), b"whole");
     assert_eq!(names(dir.path()), ["x.md"]);
     // A directory can't be linked to, on any file system.
     let other = dir.path().join("y.md");
-    assert!(matches!(take(dir.path(), &other, b"copy").unwrap(), Took::Copied));
+    assert!(matches!(take(dir.path(), &other, b"copy").unwrap(), LinkResult::Copied));
     let missing = dir.path().join("missing");
     let third = dir.path().join("z.md");
-    assert!(matches!(take(&missing, &third, b"").unwrap(), Took::Moved));
-    assert!(matches!(take(&target, &other, b"").unwrap(), Took::Present));
+    assert!(matches!(take(&missing, &third, b"").unwrap(), LinkResult::Moved));
+    assert!(matches!(take(&target, &other, b"").unwrap(), LinkResult::Present));
 }
 
 #[test]
 fn a_copy_that_was_edited_is_left_alone() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let entry = post.deliver("ann", "one");
     counts(&post, &here, &plain());
@@ -253,7 +257,7 @@ fn a_copy_that_was_edited_is_left_alone() {
 
 #[test]
 fn whoever_is_killed_in_between_loses_none_and_takes_none_twice() {
-    let mut post = Post::new();
+    let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let total = BATCH + 10;
     for n in 0..total {
@@ -263,7 +267,7 @@ fn whoever_is_killed_in_between_loses_none_and_takes_none_twice() {
     let mut pulled = 0;
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         sync(&here, &post.tree(), &plain(), &mut |step| {
-            pulled += u64::from(matches!(step, Step::Pulled { .. }));
+            pulled += u64::from(matches!(step, SyncEvent::Pulled { .. }));
             assert!(pulled <= BATCH + 2, "killed");
             true
         })

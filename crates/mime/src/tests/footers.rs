@@ -31,8 +31,8 @@ a file\r\n\
 --out--\r\n\
 epilogue\r\n";
 
-fn footer(text: &str) -> Footer {
-    Footer { text: text.to_owned(), html: None }
+fn footer(text: &str) -> FooterText {
+    FooterText { text: text.to_owned(), html: None }
 }
 
 /// The mail with a footer, which must be possible.
@@ -120,7 +120,7 @@ fn html_gets_it_before_the_end_of_the_body() {
         let head = "Content-Type: text/html\n\n";
         assert_eq!(footed(&format!("{head}{html}"), "a\n\"b\""), format!("{head}{want}"));
     }
-    let own = Footer { text: "x".to_owned(), html: Some("<i>ü</i>".to_owned()) };
+    let own = FooterText { text: "x".to_owned(), html: Some("<i>ü</i>".to_owned()) };
     let mail = b"Content-Type: text/html; charset=utf-8\n\nhello</body>";
     assert_eq!(
         shown(&with_footer(mail, &own).unwrap()),

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn footer() -> Footer {
-    Footer { text: "Grüße 团队".to_owned(), html: None }
+fn footer() -> FooterText {
+    FooterText { text: "Grüße 团队".to_owned(), html: None }
 }
 
 /// Every function on these bytes.
@@ -19,7 +19,7 @@ fn run(mail: &[u8]) {
         && mail.len() < MAX_TEXTS / 2
     {
         let found =
-            |text: &Text| text.decoded.contains("Grüße") || text.decoded.contains("Gr&#252;");
+            |text: &MailText| text.decoded.contains("Grüße") || text.decoded.contains("Gr&#252;");
         assert!(texts(&edited).iter().any(found), "{}", shown(&edited));
     }
 }
@@ -130,7 +130,7 @@ fn as_deep_as_allowed_is_entered() {
             mail.extend_from_slice(head.as_bytes());
         }
         mail.extend_from_slice(b"\nhello\n");
-        let edited = with_footer(&mail, &Footer { text: "bye".to_owned(), html: None });
+        let edited = with_footer(&mail, &FooterText { text: "bye".to_owned(), html: None });
         assert_eq!(edited.is_ok(), entered, "{depth}: {edited:?}");
     }
 }

@@ -9,7 +9,7 @@
 //! # Reading order
 //!
 //! * [`plan`]: how much is measured.
-//! * [`office`], [`predecessor`]: who is measured, and how both are reached.
+//! * [`pipeline`], [`predecessor`]: who is measured, and how both are reached.
 //! * [`hook`]: a provider that pushes signed messages.
 //! * [`ingest`]: a steady stream of webhooks, to the last file.
 //! * [`population`]: many Mails, made once; [`pull`] and [`claims`] work on them.

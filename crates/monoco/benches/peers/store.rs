@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use monoco_core::did::Did;
-use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::MsgObject;
 use monoco_core::record::{BoxKind, ReadState};
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{Boxes, Dispatch};
+use monoco_store::{BoxStore, DispatchRequest};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -98,11 +98,12 @@ impl Contender for Ours {
             let (owner, holder) = (owner()?, Holder::new(format!("taker-{taker}"))?);
             Ok(move || {
                 runtime.block_on(async {
-                    let (inbox, term) = (BoxKind::Inbox, Term::DEFAULT);
+                    let (inbox, term) = (BoxKind::Inbox, LeaseDuration::DEFAULT);
                     let taken =
-                        store.take_record(&owner, inbox, holder.clone(), term, now()).await?;
+                        store.lease_record(&owner, inbox, holder.clone(), term, now()).await?;
                     let record = taken.ok_or("nothing is waiting")?.entry;
-                    let guard = Guard { epoch: Some(record.reading.epoch), holder: holder.clone() };
+                    let guard =
+                        LeaseProof { epoch: Some(record.reading.epoch), holder: holder.clone() };
                     let to = ReadState::Readed;
                     store.mark_record(record.id, to, guard, None, term, now()).await?;
                     Ok(1)
@@ -122,15 +123,15 @@ fn owner() -> Result<Did> {
     Ok("did:monoco:me".parse()?)
 }
 
-fn dispatch(payload: &mut Payload, producer: usize) -> Result<Dispatch> {
+fn dispatch(payload: &mut Payload, producer: usize) -> Result<DispatchRequest> {
     let text = std::str::from_utf8(payload.next())?;
-    let msg = MsgObject::seal(json!({
+    let msg = MsgObject::from_json(json!({
         "from": format!("did:web:producer-{producer}"),
         "to": ["did:monoco:me"],
         "kind": "chat",
         "content": {"content": text},
     }))?;
-    Ok(Dispatch { msg, tunnel: None, external_id: None })
+    Ok(DispatchRequest { msg, tunnel: None, external_id: None })
 }
 
 // The store takes the time from whoever calls it; any will do here.

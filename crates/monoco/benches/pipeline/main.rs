@@ -10,7 +10,7 @@
 //!
 //! * [`plan`]: how much is measured.
 //! * [`letters`]: what is handed in.
-//! * [`office`]: a courier with a chain, and how it is watched.
+//! * [`pipeline`]: a courier with a chain, and how it is watched.
 //! * [`chain`]: five workers of our own, beside a bare dispatch.
 //! * [`hop`], [`tubes`]: one worker behind a beanstalkd, beside a bare cycle on it.
 //! * [`waiting`]: memory and speed while very many letters wait.

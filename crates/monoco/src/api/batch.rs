@@ -5,20 +5,20 @@ use axum::response::{IntoResponse, Response};
 use monoco_store::StoreError;
 use serde::Serialize;
 
-use super::problem::Problem;
+use super::error::ApiError;
 
 /// Most lines of one batch.
 const MAX_LINES: usize = 1_000;
 
 /// The lines of a body, each with its number, from 1. Empty ones count, and are left out.
-pub fn lines(body: &[u8]) -> Result<Vec<(usize, &[u8])>, Problem> {
+pub fn lines(body: &[u8]) -> Result<Vec<(usize, &[u8])>, ApiError> {
     let lines: Vec<_> = (1..)
         .zip(body.split(|byte| *byte == b'\n'))
         .filter(|(_, line)| !line.trim_ascii().is_empty())
         .collect();
     if lines.len() > MAX_LINES {
         let why = format!("{} lines; {MAX_LINES} is the most", lines.len());
-        return Err(Problem::bad_field("body", why));
+        return Err(ApiError::bad_field("body", why));
     }
     Ok(lines)
 }
@@ -26,10 +26,10 @@ pub fn lines(body: &[u8]) -> Result<Vec<(usize, &[u8])>, Problem> {
 /// Writes a line for each of `lines`: why it was refused when it was read, or the next of
 /// `answers`, as `show` makes it from the line's number and what the store said.
 pub fn answer<T, V: Serialize>(
-    lines: Vec<(usize, Result<(), Problem>)>,
+    lines: Vec<(usize, Result<(), ApiError>)>,
     answers: Vec<Result<T, StoreError>>,
-    show: impl Fn(usize, T) -> Result<V, Problem>,
-) -> Result<Response, Problem> {
+    show: impl Fn(usize, T) -> Result<V, ApiError>,
+) -> Result<Response, ApiError> {
     let mut answers = answers.into_iter();
     let mut text = Vec::new();
     for (number, read) in lines {
@@ -38,14 +38,14 @@ pub fn answer<T, V: Serialize>(
             Ok(answer) => serde_json::to_writer(&mut text, &answer),
             Err(problem) => serde_json::to_writer(&mut text, &problem.line(number)),
         };
-        written.map_err(|error| Problem::wrong_shape(&error))?;
+        written.map_err(|error| ApiError::wrong_shape(&error))?;
         text.push(b'\n');
     }
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], text).into_response())
 }
 
 /// The store answers whatever it is asked. Should it ever not, nobody is told it is done.
-pub fn no_answer() -> Problem {
+pub fn no_answer() -> ApiError {
     StoreError::Unavailable("the store gave no answer".to_owned()).into()
 }
 
@@ -72,9 +72,9 @@ mod tests {
 
     #[tokio::test]
     async fn each_line_gets_its_own_answer() {
-        let bad = || Problem::bad_field("to", "nobody");
+        let bad = || ApiError::bad_field("to", "nobody");
         let lines = vec![(1, Ok(())), (3, Err(bad())), (4, Ok(())), (5, Ok(())), (6, Ok(()))];
-        let answers = vec![Ok("a"), Err(StoreError::Full), Ok("odd")];
+        let answers = vec![Ok("a"), Err(StoreError::DiskFull), Ok("odd")];
         let show = |number, said| match said {
             "odd" => Err(bad()),
             _ => Ok(json!({"line": number, "said": said})),

@@ -3,19 +3,19 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use monoco_core::delivery::Outcome;
+use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::Did;
 use monoco_core::record::{RecordId, RecordKind};
 use monoco_core::retry::Failure;
-use monoco_store::{Page, Taken};
+use monoco_store::{LeasedEntry, Page};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
-use super::input::{self, Json, Paging, Query, Segments};
-use super::problem::{Problem, ProblemView};
-use super::views::{RecordView, RecordsView, TakenView, raw};
-use crate::center::Entry;
+use super::error::{ApiError, ApiErrorView};
+use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
+use super::views::{LeasedEntryView, RecordPage, RecordView, raw};
+use crate::center::BoxEntry;
 
 /// A box, and what waits in it.
 #[derive(Debug, Serialize, ToSchema)]
@@ -51,14 +51,14 @@ pub struct BoxesQuery {
 /// In the order we came to know their owners.
 #[utoipa::path(
     get, path = "/api/v1/boxes", tag = "boxes", params(BoxesQuery),
-    responses((status = 200, body = BoxesView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = BoxesView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn boxes(
     State(api): State<Api>,
-    Query(BoxesQuery { cursor, limit }): Query<BoxesQuery>,
-) -> Result<axum::Json<BoxesView>, Problem> {
+    QueryParams(BoxesQuery { cursor, limit }): QueryParams<BoxesQuery>,
+) -> Result<axum::Json<BoxesView>, ApiError> {
     let order = Some("oldest".to_owned());
-    let window = Paging { cursor, limit, order }.window("boxes")?;
+    let window = PagingQuery { cursor, limit, order }.window("boxes")?;
     let page = api.center.store().boxes(window.clone()).await?;
     let next_cursor = input::next_cursor("boxes", &window, page.next);
     let boxes = page.entries.into_iter().map(|summary| BoxView {
@@ -72,7 +72,7 @@ pub async fn boxes(
 /// Which records to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub struct ListQuery {
+pub struct BoxListQuery {
     /// Only these states, separated by commas
     state: Option<String>,
     /// Where the last page ended: its `next_cursor`
@@ -91,25 +91,25 @@ pub struct ListQuery {
     params(
         ("owner" = String, Path, description = "A DID"),
         ("box" = String, Path, description = "INBOX, OUTBOX, GROUP_INBOX, REQUEST_BOX or TUNNEL_OUTBOX"),
-        ListQuery
+        BoxListQuery
     ),
-    responses((status = 200, body = RecordsView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = RecordPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn list(
     State(api): State<Api>,
-    path: Segments,
-    Query(query): Query<ListQuery>,
-) -> Result<axum::Json<RecordsView>, Problem> {
+    path: PathParams,
+    QueryParams(query): QueryParams<BoxListQuery>,
+) -> Result<axum::Json<RecordPage>, ApiError> {
     let owner: Did = path.parse("owner")?;
     let box_kind = path.box_kind()?;
-    let ListQuery { state, cursor, limit, order } = query;
+    let BoxListQuery { state, cursor, limit, order } = query;
     let scope = format!("box {owner} {}", box_kind.as_str());
-    let window = Paging { cursor, limit, order }.window(&scope)?;
+    let window = PagingQuery { cursor, limit, order }.window(&scope)?;
     let states: Vec<String> =
         state.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
     let page = api.center.list(&owner, box_kind, &states, window.clone()).await?;
     let next_cursor = input::next_cursor(&scope, &window, page.next);
-    Ok(axum::Json(RecordsView { next_cursor, ..page.into() }))
+    Ok(axum::Json(RecordPage { next_cursor, ..page.into() }))
 }
 
 /// How many to look at.
@@ -130,20 +130,20 @@ pub struct PeekQuery {
         ("box" = String, Path, description = "The box"),
         PeekQuery
     ),
-    responses((status = 200, body = RecordsView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = RecordPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn peek(
     State(api): State<Api>,
-    path: Segments,
-    Query(query): Query<PeekQuery>,
-) -> Result<axum::Json<RecordsView>, Problem> {
+    path: PathParams,
+    QueryParams(query): QueryParams<PeekQuery>,
+) -> Result<axum::Json<RecordPage>, ApiError> {
     let count = input::count("n", query.n, 1, input::MAX_PAGE)?;
     let page = api.center.peek(&path.parse("owner")?, path.box_kind()?, count).await?;
     Ok(axum::Json(page.into()))
 }
 
-impl From<Page<Entry>> for RecordsView {
-    fn from(page: Page<Entry>) -> Self {
+impl From<Page<BoxEntry>> for RecordPage {
+    fn from(page: Page<BoxEntry>) -> Self {
         let records = page.entries.into_iter().map(Into::into).collect();
         Self { records, next_cursor: None }
     }
@@ -152,7 +152,7 @@ impl From<Page<Entry>> for RecordsView {
 /// How to take.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct NextBody {
+pub struct LeaseBody {
     /// Only in these states: UNREAD, or WAIT in a TUNNEL_OUTBOX (a FAILED one whose
     /// time has come counts as waiting)
     #[serde(default)]
@@ -173,46 +173,46 @@ pub struct NextBody {
         ("owner" = String, Path, description = "A DID"),
         ("box" = String, Path, description = "INBOX, GROUP_INBOX, REQUEST_BOX or TUNNEL_OUTBOX"),
     ),
-    request_body = NextBody,
+    request_body = LeaseBody,
     responses(
-        (status = 200, body = TakenView),
+        (status = 200, body = LeasedEntryView),
         (status = 204, description = "Nothing is waiting"),
-        (status = "4XX", body = ProblemView),
+        (status = "4XX", body = ApiErrorView),
     )
 )]
 pub async fn next(
     State(api): State<Api>,
-    path: Segments,
-    Json(body): Json<NextBody>,
-) -> Result<Response, Problem> {
+    path: PathParams,
+    JsonBody(body): JsonBody<LeaseBody>,
+) -> Result<Response, ApiError> {
     let owner: Did = path.parse("owner")?;
     let box_kind = path.box_kind()?;
     let term = input::term("lease_s", body.lease_s)?;
     let holder = input::holder(body.holder)?;
     let taken = api.center.next(&owner, box_kind, &body.states, holder, term).await?;
-    let Some(Taken { entry, body }) = taken else {
+    let Some(LeasedEntry { entry, body }) = taken else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
-    Ok(axum::Json(TakenView { record: entry.into(), msg: raw(body)? }).into_response())
+    Ok(axum::Json(LeasedEntryView { record: entry.into(), msg: raw(body)? }).into_response())
 }
 
 /// One record or delivery
 #[utoipa::path(
     get, path = "/api/v1/records/{record_id}", tag = "boxes",
     params(("record_id" = String, Path, description = "`rec_…` or `dlv_…`")),
-    responses((status = 200, body = RecordView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn record(
     State(api): State<Api>,
-    path: Segments,
-) -> Result<axum::Json<RecordView>, Problem> {
+    path: PathParams,
+) -> Result<axum::Json<RecordView>, ApiError> {
     Ok(axum::Json(api.center.entry(path.parse("record_id")?).await?.into()))
 }
 
 /// Where to move a record.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct StateBody {
+pub struct RecordStateBody {
     /// The state to move to
     state: String,
     /// Only if it still has this revision
@@ -232,14 +232,14 @@ pub struct StateBody {
 #[utoipa::path(
     post, path = "/api/v1/records/{record_id}/state", tag = "boxes",
     params(("record_id" = String, Path, description = "`rec_…` or `dlv_…`")),
-    request_body = StateBody,
-    responses((status = 200, body = RecordView), (status = "4XX", body = ProblemView))
+    request_body = RecordStateBody,
+    responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn update_state(
     State(api): State<Api>,
-    path: Segments,
-    Json(body): Json<StateBody>,
-) -> Result<axum::Json<RecordView>, Problem> {
+    path: PathParams,
+    JsonBody(body): JsonBody<RecordStateBody>,
+) -> Result<axum::Json<RecordView>, ApiError> {
     let id: RecordId = path.parse("record_id")?;
     let guard = input::guard(body.epoch, body.holder)?;
     let term = input::term("lease_s", body.lease_s)?;
@@ -276,36 +276,36 @@ pub struct ReportBody {
     post, path = "/api/v1/deliveries/{record_id}/report", tag = "boxes",
     params(("record_id" = String, Path, description = "`dlv_…`")),
     request_body = ReportBody,
-    responses((status = 200, body = RecordView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn report(
     State(api): State<Api>,
-    path: Segments,
-    Json(body): Json<ReportBody>,
-) -> Result<axum::Json<RecordView>, Problem> {
+    path: PathParams,
+    JsonBody(body): JsonBody<ReportBody>,
+) -> Result<axum::Json<RecordView>, ApiError> {
     let id: RecordId = path.parse("record_id")?;
     if id.kind() != RecordKind::Delivery {
         let why = "that is a record of a reader; want a delivery, dlv_…";
-        return Err(Problem::bad_parameter("record_id", why));
+        return Err(ApiError::bad_parameter("record_id", why));
     }
     let guard = input::guard(body.epoch, body.holder.clone())?;
     let delivery = api.center.report(id, outcome(body)?, guard).await?;
-    Ok(axum::Json(Entry::Delivery(delivery).into()))
+    Ok(axum::Json(BoxEntry::Delivery(delivery).into()))
 }
 
-fn outcome(body: ReportBody) -> Result<Outcome, Problem> {
+fn outcome(body: ReportBody) -> Result<DeliveryOutcome, ApiError> {
     let ReportBody { ok, external_msg_id, error, retryable, retry_after_ms, .. } = body;
     let too_long = |text: &Option<String>| text.as_ref().is_some_and(|text| text.len() > 4096);
     if too_long(&external_msg_id) || too_long(&error) {
-        return Err(Problem::bad_field("error", "want at most 4096 bytes of words or id"));
+        return Err(ApiError::bad_field("error", "want at most 4096 bytes of words or id"));
     }
     if ok {
-        return Ok(Outcome::Accepted { external_msg_id });
+        return Ok(DeliveryOutcome::Accepted { external_msg_id });
     }
     let Some(detail) = error.filter(|words| !words.is_empty()) else {
-        return Err(Problem::bad_field("error", "say what the provider said"));
+        return Err(ApiError::bad_field("error", "say what the provider said"));
     };
-    Ok(Outcome::Failed(match retryable {
+    Ok(DeliveryOutcome::Failed(match retryable {
         Some(true) => Failure::Temporary { detail, retry_after_ms },
         Some(false) => Failure::Permanent { detail },
         None => Failure::Unknown { detail },

@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
-use super::input::{self, Query};
-use super::problem::{Problem, ProblemView};
+use super::error::{ApiError, ApiErrorView};
+use super::input::{self, QueryParams};
 use super::views::EventView;
 
 /// Events read from the store at once.
@@ -37,7 +37,7 @@ pub struct EventQuery {
 
 /// A page of events.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Events {
+pub struct EventPage {
     events: Vec<EventView>,
     /// Ask for events after this number next
     last: i64,
@@ -53,13 +53,13 @@ pub struct Events {
         EventQuery,
         ("Last-Event-ID" = Option<i64>, Header, description = "Where a stream broke off"),
     ),
-    responses((status = 200, body = Events), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = EventPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn events(
     State(api): State<Api>,
     headers: HeaderMap,
-    Query(query): Query<EventQuery>,
-) -> Result<Response, Problem> {
+    QueryParams(query): QueryParams<EventQuery>,
+) -> Result<Response, ApiError> {
     let wants_stream = headers
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
@@ -74,11 +74,11 @@ pub async fn events(
             Some(newest.saturating_sub(i64::try_from(tail).unwrap_or(0)).max(0))
         }
         (None, Some(_), Some(_)) => {
-            return Err(Problem::bad_parameter("tail", "want `after` or `tail`, not both"));
+            return Err(ApiError::bad_parameter("tail", "want `after` or `tail`, not both"));
         }
     };
     if after.is_some_and(|after| after < 0) {
-        return Err(Problem::bad_parameter("after", "want a number from 0"));
+        return Err(ApiError::bad_parameter("after", "want a number from 0"));
     }
     if wants_stream {
         return Ok(stream(api, after.unwrap_or(newest), hints).into_response());
@@ -88,11 +88,11 @@ pub async fn events(
     let events = api.center.store().events(after, limit).await?;
     let last = events.last().map_or(after, |event| event.seq);
     let events = events.into_iter().map(Into::into).collect();
-    Ok(axum::Json(Events { events, last }).into_response())
+    Ok(axum::Json(EventPage { events, last }).into_response())
 }
 
-fn number(name: &str, text: &str) -> Result<i64, Problem> {
-    text.parse().map_err(|_| Problem::bad_parameter(name, "want a number from 0"))
+fn number(name: &str, text: &str) -> Result<i64, ApiError> {
+    text.parse().map_err(|_| ApiError::bad_parameter(name, "want a number from 0"))
 }
 
 fn stream(

@@ -18,17 +18,17 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
-use super::problem::Problem;
+use super::error::ApiError;
 
 /// What a request must show.
 #[derive(Debug)]
-pub struct Door {
+pub struct RequestGuard {
     hosts: Vec<String>,
     origins: Vec<String>,
     token: String,
 }
 
-impl Door {
+impl RequestGuard {
     /// The door of a courier that listens on `address`.
     pub fn new(address: SocketAddr, token: String) -> Self {
         let port = address.port();
@@ -38,36 +38,36 @@ impl Door {
         Self { hosts, origins, token }
     }
 
-    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-        let host = only(headers, header::HOST).ok_or_else(Problem::foreign_host)?;
+    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+        let host = only(headers, header::HOST).ok_or_else(ApiError::foreign_host)?;
         if !self.hosts.iter().any(|ours| ours.eq_ignore_ascii_case(host)) {
-            return Err(Problem::foreign_host());
+            return Err(ApiError::foreign_host());
         }
         // A proxy's request names the host in its first line as well.
         if uri.authority().is_some_and(|it| !it.as_str().eq_ignore_ascii_case(host)) {
-            return Err(Problem::foreign_host());
+            return Err(ApiError::foreign_host());
         }
         if headers.contains_key(header::ORIGIN) {
             let origin = only(headers, header::ORIGIN);
             if !origin.is_some_and(|origin| self.origins.iter().any(|ours| ours == origin)) {
-                return Err(Problem::foreign_origin());
+                return Err(ApiError::foreign_origin());
             }
         }
         let site = headers.get("sec-fetch-site").map(|value| value.as_bytes());
         if site.is_some_and(|site| site != b"same-origin" && site != b"none") {
-            return Err(Problem::foreign_origin());
+            return Err(ApiError::foreign_origin());
         }
         if uri.path() == "/health" {
             return Ok(());
         }
         let shown = only(headers, header::AUTHORIZATION);
         let Some(shown) = shown.and_then(|value| value.strip_prefix("Bearer ")) else {
-            return Err(Problem::no_token());
+            return Err(ApiError::no_token());
         };
         if bool::from(shown.as_bytes().ct_eq(self.token.as_bytes())) {
             Ok(())
         } else {
-            Err(Problem::wrong_token())
+            Err(ApiError::wrong_token())
         }
     }
 }
@@ -80,7 +80,11 @@ fn only(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
 }
 
 /// The layer.
-pub async fn check(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
+pub async fn check(
+    State(door): State<Arc<RequestGuard>>,
+    request: Request,
+    next: Next,
+) -> Response {
     match door.admit(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
@@ -92,7 +96,7 @@ mod tests {
     use super::*;
 
     fn admit(path: &str, headers: &[(&'static str, &str)]) -> u16 {
-        let door = Door::new("127.0.0.1:8644".parse().unwrap(), "secret".to_owned());
+        let door = RequestGuard::new("127.0.0.1:8644".parse().unwrap(), "secret".to_owned());
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());

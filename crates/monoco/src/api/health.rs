@@ -8,10 +8,10 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use monoco_core::delivery::SendState;
 use monoco_core::letter::LetterState;
-use monoco_core::pulse::Hearing;
 use monoco_core::record::{BoxKind, ReadState};
 use monoco_core::time::Timestamp;
-use monoco_store::{Figures, LetterFigures, StoreHealth};
+use monoco_core::tunnel_health::TunnelStatus;
+use monoco_store::{LetterCounts, StoreCounts, StoreHealth};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -22,24 +22,24 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Api;
-use super::problem::{Problem, ProblemView};
-use crate::courier::tunnels::Tunnels;
-use crate::postoffice::dispatcher::Dispatcher;
+use super::error::{ApiError, ApiErrorView};
+use crate::courier::tunnels::TunnelRegistry;
+use crate::pipeline::dispatcher::LetterDispatcher;
 
 /// How long a letter may be due without anybody looking at it, in milliseconds.
 const DUE: i64 = 60_000;
 
 /// How the courier is.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Health {
+pub struct HealthView {
     /// `ok`, `degraded` (it can't write now, or letters do not go on) or `failed` (restart it)
     status: &'static str,
     version: &'static str,
     adapters: BTreeMap<String, AdapterHealth>,
-    metrics: Counts,
-    storage: Storage,
+    metrics: HealthCounts,
+    storage: StorageHealth,
     mailbox: MailboxHealth,
-    post_office: PostOfficeHealth,
+    post_office: PipelineHealth,
     /// Age of the oldest delivery that is not yet sent
     oldest_waiting_delivery_ms: Option<i64>,
     /// Age of the oldest Mail that nobody has claimed
@@ -96,7 +96,7 @@ pub struct MailboxHealth {
 
 /// How letters get on.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub struct PostOfficeHealth {
+pub struct PipelineHealth {
     /// `ok` or `degraded`
     status: &'static str,
     /// What is wrong, in words
@@ -110,7 +110,7 @@ pub struct PostOfficeHealth {
 
 /// The plain figures.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Counts {
+pub struct HealthCounts {
     messages_received: i64,
     messages_sent: i64,
     messages_pending: i64,
@@ -118,7 +118,7 @@ pub struct Counts {
 
 /// Whether what comes in can be kept.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Storage {
+pub struct StorageHealth {
     /// `ok`, `full`, `failing` or `broken`
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,7 +130,7 @@ pub struct Storage {
 /// Needs no token. 503 when nothing is accepted until it is restarted.
 #[utoipa::path(
     get, path = "/health", tag = "health", security(),
-    responses((status = 200, body = Health), (status = 503, body = Health))
+    responses((status = 200, body = HealthView), (status = 503, body = HealthView))
 )]
 pub async fn health(State(api): State<Api>) -> Response {
     let (storage, detail) = match api.center.store().health() {
@@ -139,9 +139,9 @@ pub async fn health(State(api): State<Api>) -> Response {
         StoreHealth::Failing(why) => ("failing", Some(why)),
         StoreHealth::Broken(why) => ("broken", Some(why)),
     };
-    let figures = api.center.store().figures().await;
+    let figures = api.center.store().counts().await;
     let now = api.center.now();
-    let letters = api.center.store().letter_figures(now).await;
+    let letters = api.center.store().letter_counts(now).await;
     let post_office = post_office(api.office.dispatcher(), letters.ok().as_ref(), now);
     let (status, code) = match (storage, &figures, post_office.status) {
         ("broken", ..) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
@@ -150,29 +150,29 @@ pub async fn health(State(api): State<Api>) -> Response {
     };
     let figures = figures.unwrap_or_default();
     let age = |at: Timestamp| now.ms().saturating_sub(at.ms()).max(0);
-    let health = Health {
+    let health = HealthView {
         status,
         version: env!("CARGO_PKG_VERSION"),
         adapters: adapters(&api.tunnels, now),
-        metrics: Counts::from(&figures),
-        storage: Storage { status: storage, detail },
+        metrics: HealthCounts::from(&figures),
+        storage: StorageHealth { status: storage, detail },
         mailbox: mailbox(&api, &figures),
         post_office,
         oldest_waiting_delivery_ms: figures.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: figures.oldest_unclaimed.map(age),
-        clock_drift_ms: api.center.drift(),
+        clock_drift_ms: api.center.clock_drift_ms(),
     };
     (code, axum::Json(health)).into_response()
 }
 
-fn adapters(tunnels: &Tunnels, now: Timestamp) -> BTreeMap<String, AdapterHealth> {
+fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, AdapterHealth> {
     let all = tunnels.all();
     let running = all.iter().map(|tunnel| {
         let pulse = tunnel.pulse();
         let at = |time: Option<Timestamp>| time.map(Timestamp::rfc3339);
         let (last_error_at, last_error) = pulse.last_error.clone().unzip();
         let health = AdapterHealth {
-            status: pulse.hearing(now).as_str(),
+            status: pulse.status(now).as_str(),
             mode: mode(tunnel.adapter.provider()),
             provider: tunnel.adapter.provider().to_owned(),
             last_frame_at: at(pulse.last_frame),
@@ -188,7 +188,7 @@ fn adapters(tunnels: &Tunnels, now: Timestamp) -> BTreeMap<String, AdapterHealth
     let idle = tunnels.idle();
     let down = idle.iter().map(|tunnel| {
         let health = AdapterHealth {
-            status: Hearing::Down.as_str(),
+            status: TunnelStatus::Down.as_str(),
             mode: mode(&tunnel.provider),
             provider: tunnel.provider.clone(),
             last_frame_at: None,
@@ -206,10 +206,10 @@ fn adapters(tunnels: &Tunnels, now: Timestamp) -> BTreeMap<String, AdapterHealth
 
 /// How letters get on, by what is counted of them; `None` when that can't be read.
 fn post_office(
-    dispatcher: &Dispatcher,
-    letters: Option<&LetterFigures>,
+    dispatcher: &LetterDispatcher,
+    letters: Option<&LetterCounts>,
     now: Timestamp,
-) -> PostOfficeHealth {
+) -> PipelineHealth {
     let settings = dispatcher.settings();
     let counted = dispatcher.figures().all();
     let down = settings.outside().filter_map(|(name, _)| {
@@ -219,14 +219,14 @@ fn post_office(
     let mut problems: Vec<_> = down.collect();
     let Some(letters) = letters else {
         problems.push("letters can't be counted".to_owned());
-        return PostOfficeHealth { status: "degraded", problems, ..PostOfficeHealth::default() };
+        return PipelineHealth { status: "degraded", problems, ..PipelineHealth::default() };
     };
     let waits = letters.oldest_due.map_or(0, |due| now.ms().saturating_sub(due.ms()));
     if waits > DUE {
         problems.push(format!("a letter is due for {} s and nobody looks at it", waits / 1_000));
     }
     let count = |state: LetterState| letters.states.get(&state).copied().unwrap_or(0);
-    PostOfficeHealth {
+    PipelineHealth {
         status: if problems.is_empty() { "ok" } else { "degraded" },
         problems,
         under_way: count(LetterState::Waiting) + count(LetterState::Away),
@@ -238,7 +238,7 @@ fn mode(provider: &str) -> &'static str {
     if provider == "webhook" { "push" } else { "memory" }
 }
 
-fn mailbox(api: &Api, figures: &Figures) -> MailboxHealth {
+fn mailbox(api: &Api, figures: &StoreCounts) -> MailboxHealth {
     let report = api.filer.report();
     MailboxHealth {
         waiting_messages: figures.kept,
@@ -250,8 +250,8 @@ fn mailbox(api: &Api, figures: &Figures) -> MailboxHealth {
     }
 }
 
-impl From<&Figures> for Counts {
-    fn from(figures: &Figures) -> Self {
+impl From<&StoreCounts> for HealthCounts {
+    fn from(figures: &StoreCounts) -> Self {
         let records = |keep: fn(BoxKind, ReadState) -> bool| {
             let kept = figures.records.iter().filter(|((kind, state), _)| keep(*kind, *state));
             kept.map(|(_, count)| count).sum::<i64>()
@@ -272,60 +272,60 @@ impl From<&Figures> for Counts {
 
 /// What the courier counts since it started.
 #[derive(Debug)]
-pub struct Metrics {
+pub struct ApiMetrics {
     registry: Registry,
-    requests: Family<Request, Counter>,
-    dispatches: Family<Outcome, Counter>,
-    posts: Family<Outcome, Counter>,
-    records: Family<Held, Gauge<i64, AtomicI64>>,
-    deliveries: Family<OnItsWay, Gauge<i64, AtomicI64>>,
+    requests: Family<RequestLabels, Counter>,
+    dispatches: Family<OutcomeLabels, Counter>,
+    posts: Family<OutcomeLabels, Counter>,
+    records: Family<RecordLabels, Gauge<i64, AtomicI64>>,
+    deliveries: Family<LetterLabels, Gauge<i64, AtomicI64>>,
     writable: Gauge<i64, AtomicI64>,
-    worker_letters: Family<Said, Counter>,
-    worker_seconds: Family<ByWorker, Counter<f64, AtomicU64>>,
-    worker_up: Family<ByWorker, Gauge<i64, AtomicI64>>,
-    letters: Family<OnItsWay, Gauge<i64, AtomicI64>>,
-    desks: Family<ByDesk, Gauge<i64, AtomicI64>>,
+    worker_letters: Family<VerdictLabels, Counter>,
+    worker_seconds: Family<WorkerVerdictLabels, Counter<f64, AtomicU64>>,
+    worker_up: Family<WorkerVerdictLabels, Gauge<i64, AtomicI64>>,
+    letters: Family<LetterLabels, Gauge<i64, AtomicI64>>,
+    desks: Family<WorkerLabels, Gauge<i64, AtomicI64>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestLabels {
     route: String,
     status: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
+struct OutcomeLabels {
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Held {
+struct RecordLabels {
     r#box: &'static str,
     state: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OnItsWay {
+struct LetterLabels {
     state: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Said {
+struct VerdictLabels {
     worker: String,
     result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByWorker {
+struct WorkerVerdictLabels {
     worker: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByDesk {
+struct WorkerLabels {
     desk: String,
 }
 
-impl Metrics {
+impl ApiMetrics {
     /// All at zero.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("monoco");
@@ -370,35 +370,35 @@ impl Metrics {
 
     /// Counts a request.
     pub fn count(&self, route: &str, status: StatusCode) {
-        let request = Request { route: route.to_owned(), status: status.as_u16() };
+        let request = RequestLabels { route: route.to_owned(), status: status.as_u16() };
         self.requests.get_or_create(&request).inc();
     }
 
     /// Counts a message that came in.
     pub fn dispatch(&self, outcome: &'static str) {
-        self.dispatches.get_or_create(&Outcome { outcome }).inc();
+        self.dispatches.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
     /// Counts a message that was to go out.
     pub fn post(&self, outcome: &'static str) {
-        self.posts.get_or_create(&Outcome { outcome }).inc();
+        self.posts.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
-    fn take_in(&self, figures: &Figures, health: &StoreHealth) {
+    fn take_in(&self, figures: &StoreCounts, health: &StoreHealth) {
         for ((kind, state), count) in &figures.records {
-            let held = Held { r#box: kind.as_str(), state: state.as_str() };
+            let held = RecordLabels { r#box: kind.as_str(), state: state.as_str() };
             self.records.get_or_create(&held).set(*count);
         }
         for (state, count) in &figures.deliveries {
-            self.deliveries.get_or_create(&OnItsWay { state: state.as_str() }).set(*count);
+            self.deliveries.get_or_create(&LetterLabels { state: state.as_str() }).set(*count);
         }
         self.writable.set(i64::from(*health == StoreHealth::Ok));
     }
 }
 
-impl Metrics {
+impl ApiMetrics {
     /// Takes in what the post office counts.
-    fn take_in_letters(&self, figures: &LetterFigures, dispatcher: &Dispatcher) {
+    fn take_in_letters(&self, figures: &LetterCounts, dispatcher: &LetterDispatcher) {
         let all = dispatcher.figures().all();
         for (name, counted) in &all {
             let worker = || name.to_string();
@@ -410,11 +410,12 @@ impl Metrics {
                 ("error", counted.errors),
                 ("late", counted.late),
             ] {
-                let said = Said { worker: worker(), result };
+                let said = VerdictLabels { worker: worker(), result };
                 let counter = self.worker_letters.get_or_create(&said);
                 counter.inner().store(count, Ordering::Relaxed);
             }
-            let seconds = self.worker_seconds.get_or_create(&ByWorker { worker: worker() });
+            let seconds =
+                self.worker_seconds.get_or_create(&WorkerVerdictLabels { worker: worker() });
             seconds.inner().store(counted.seconds.to_bits(), Ordering::Relaxed);
         }
         // Workers come and go with the config; those that are gone are not shown.
@@ -422,19 +423,19 @@ impl Metrics {
         for (name, _) in dispatcher.settings().outside() {
             let up = all.get(name).is_none_or(|counted| counted.down.is_none());
             let worker = name.to_string();
-            self.worker_up.get_or_create(&ByWorker { worker }).set(i64::from(up));
+            self.worker_up.get_or_create(&WorkerVerdictLabels { worker }).set(i64::from(up));
         }
         for state in LetterState::ALL {
             let count = figures.states.get(&state).copied().unwrap_or(0);
-            self.letters.get_or_create(&OnItsWay { state: state.as_str() }).set(count);
+            self.letters.get_or_create(&LetterLabels { state: state.as_str() }).set(count);
         }
         self.desks.clear();
         let settings = dispatcher.settings();
         let empty = settings.outside().map(|(name, _)| (name.as_str(), 0)).chain([("", 0)]);
-        let figures = figures.desks.iter().map(|(desk, count)| (desk.as_str(), *count));
+        let figures = figures.waiting.iter().map(|(desk, count)| (desk.as_str(), *count));
         for (desk, count) in empty.chain(figures) {
             let desk = if desk.is_empty() { "dispatcher" } else { desk };
-            self.desks.get_or_create(&ByDesk { desk: desk.to_owned() }).inc_by(count);
+            self.desks.get_or_create(&WorkerLabels { desk: desk.to_owned() }).inc_by(count);
         }
     }
 }
@@ -442,12 +443,12 @@ impl Metrics {
 /// The figures in the format of Prometheus
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
-    responses((status = 200, body = String), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = String), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn metrics(State(api): State<Api>) -> Result<Response, Problem> {
+pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     let store = api.center.store();
-    api.metrics.take_in(&store.figures().await?, &store.health());
-    let letters = store.letter_figures(api.center.now()).await?;
+    api.metrics.take_in(&store.counts().await?, &store.health());
+    let letters = store.letter_counts(api.center.now()).await?;
     api.metrics.take_in_letters(&letters, api.office.dispatcher());
     let mut text = String::new();
     // Writing into a string can't fail.

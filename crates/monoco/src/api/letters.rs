@@ -1,17 +1,19 @@
 //! Letters: looking at them, and moving them by hand.
 
 use axum::extract::State;
-use monoco_core::letter::{Direction, LetterId, LetterState, Passed, Standing, WorkerName};
+use monoco_core::letter::{
+    ChainDirection, LetterId, LetterState, LetterStateData, WorkerName, WorkerVerdict,
+};
 use monoco_core::time::Timestamp;
-use monoco_store::{ByHand, LetterQuery, LetterRow, Source, StoreError, Window};
+use monoco_store::{LetterQuery, LetterRow, LetterSource, OperatorAction, PageRequest, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::Api;
-use super::input::{self, Json, Query, Segments};
-use super::problem::{Problem, ProblemView};
-use crate::postoffice::leafing::Leafing;
+use super::error::{ApiError, ApiErrorView};
+use super::input::{self, JsonBody, PathParams, QueryParams};
+use crate::pipeline::letter_pages::LetterPages;
 
 /// Recipients that are shown in a list.
 const SHOWN: usize = 10;
@@ -91,7 +93,7 @@ pub struct VerdictView {
 /// A page of letters.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Letters)]
-pub struct LettersView {
+pub struct LetterPage {
     letters: Vec<LetterView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -100,7 +102,7 @@ pub struct LettersView {
 /// One letter with what it says.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = WholeLetter)]
-pub struct WholeLetterView {
+pub struct LetterDetailView {
     #[serde(flatten)]
     view: LetterView,
     /// The letter as a worker gets it: `id`, `from`, `to`, `data`, `extra`, `processed`
@@ -120,7 +122,7 @@ pub struct WholeLetterView {
 /// How much of a letter to show.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
-pub struct WholeQuery {
+pub struct LetterDetailQuery {
     /// Show it as it came, too
     original: Option<bool>,
 }
@@ -128,7 +130,7 @@ pub struct WholeQuery {
 /// Why a letter is thrown away.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TrashBody {
+pub struct TrashLetterBody {
     /// For whoever looks into the bin
     reason: Option<String>,
 }
@@ -148,27 +150,27 @@ pub struct TrashBody {
         ("cursor" = Option<String>, Query, description = "Where the last page ended: its `next_cursor`"),
         ("limit" = Option<i64>, Query, description = "Most letters to return, 1 to 1000"),
     ),
-    responses((status = 200, body = LettersView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = LetterPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn list(
     State(api): State<Api>,
-    Query(pairs): Query<Pairs>,
-) -> Result<axum::Json<LettersView>, Problem> {
+    QueryParams(pairs): QueryParams<Pairs>,
+) -> Result<axum::Json<LetterPage>, ApiError> {
     let (query, window) = wanted(pairs)?;
-    let mut leafing = Leafing::new(query, window.clone());
+    let mut leafing = LetterPages::new(query, window.clone());
     let mut letters = Vec::new();
-    while let Some(few) = leafing.few(api.center.store()).await? {
+    while let Some(few) = leafing.next_page(api.center.store()).await? {
         letters.extend(few.iter().map(LetterView::from));
     }
     let next_cursor = input::next_cursor("letters", &window, leafing.next());
-    Ok(axum::Json(LettersView { letters, next_cursor }))
+    Ok(axum::Json(LetterPage { letters, next_cursor }))
 }
 
-fn wanted(pairs: Pairs) -> Result<(LetterQuery, Window), Problem> {
+fn wanted(pairs: Pairs) -> Result<(LetterQuery, PageRequest), ApiError> {
     let mut query = LetterQuery::default();
-    let mut paging = input::Paging { cursor: None, limit: None, order: None };
+    let mut paging = input::PagingQuery { cursor: None, limit: None, order: None };
     for (name, value) in pairs {
-        let bad = |why: String| Problem::bad_parameter(&name, why);
+        let bad = |why: String| ApiError::bad_parameter(&name, why);
         match name.as_str() {
             "state" => {
                 for word in value.split(',') {
@@ -202,8 +204,8 @@ fn read<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, S
 }
 
 /// A direction that a caller named.
-pub fn direction(text: &str) -> Result<Direction, String> {
-    Direction::parse(text).ok_or_else(|| "want inbound or outbound".to_owned())
+pub fn direction(text: &str) -> Result<ChainDirection, String> {
+    ChainDirection::parse(text).ok_or_else(|| "want inbound or outbound".to_owned())
 }
 
 /// A time that a caller named.
@@ -214,22 +216,22 @@ pub fn when(text: &str) -> Result<Timestamp, String> {
 /// Show one letter
 #[utoipa::path(
     get, path = "/api/v1/letters/{id}", tag = "letters",
-    params(("id" = String, Path, description = "The letter's name: `ltr_…`"), WholeQuery),
-    responses((status = 200, body = WholeLetterView), (status = "4XX", body = ProblemView))
+    params(("id" = String, Path, description = "The letter's name: `ltr_…`"), LetterDetailQuery),
+    responses((status = 200, body = LetterDetailView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn show(
     State(api): State<Api>,
-    path: Segments,
-    Query(WholeQuery { original }): Query<WholeQuery>,
-) -> Result<axum::Json<WholeLetterView>, Problem> {
+    path: PathParams,
+    QueryParams(LetterDetailQuery { original }): QueryParams<LetterDetailQuery>,
+) -> Result<axum::Json<LetterDetailView>, ApiError> {
     let row = api.center.store().letter(letter_id(&path)?).await?;
     let asked = original.unwrap_or(false);
     let original = row.source.letter().ok().filter(|letter| asked && *letter != row.letter);
     let merged = row.letter.extra.get("merged").and_then(Value::as_array);
     let merged = merged.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
-    Ok(axum::Json(WholeLetterView {
+    Ok(axum::Json(LetterDetailView {
         view: LetterView::whole(&row),
-        letter: row.letter.to_worker(row.id, &row.had),
+        letter: row.letter.to_worker(row.id, &row.verdicts),
         original: original.map(|letter| letter.to_worker(row.id, &[])),
         merged: merged.collect(),
         revision: row.revision,
@@ -240,31 +242,31 @@ pub async fn show(
 #[utoipa::path(
     post, path = "/api/v1/letters/{id}/retry", tag = "letters",
     params(("id" = String, Path, description = "The letter's name: `ltr_…`")),
-    responses((status = 200, body = LetterView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn retry(
     State(api): State<Api>,
-    path: Segments,
-) -> Result<axum::Json<LetterView>, Problem> {
-    by_hand(&api, &path, ByHand::Retry).await
+    path: PathParams,
+) -> Result<axum::Json<LetterView>, ApiError> {
+    by_hand(&api, &path, OperatorAction::Retry).await
 }
 
 /// Throw a letter away
 ///
 /// It stays in the bin for a while, and can be restored.
 #[utoipa::path(
-    post, path = "/api/v1/letters/{id}/trash", tag = "letters", request_body = TrashBody,
+    post, path = "/api/v1/letters/{id}/trash", tag = "letters", request_body = TrashLetterBody,
     params(("id" = String, Path, description = "The letter's name: `ltr_…`")),
-    responses((status = 200, body = LetterView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn trash(
     State(api): State<Api>,
-    path: Segments,
-    Json(TrashBody { reason }): Json<TrashBody>,
-) -> Result<axum::Json<LetterView>, Problem> {
+    path: PathParams,
+    JsonBody(TrashLetterBody { reason }): JsonBody<TrashLetterBody>,
+) -> Result<axum::Json<LetterView>, ApiError> {
     let mut why = reason.unwrap_or_else(|| "by hand".to_owned());
     why.truncate(why.floor_char_boundary(MAX_REASON));
-    by_hand(&api, &path, ByHand::Trash { why }).await
+    by_hand(&api, &path, OperatorAction::Trash { why }).await
 }
 
 /// Take a letter out of the bin
@@ -273,13 +275,13 @@ pub async fn trash(
 #[utoipa::path(
     post, path = "/api/v1/letters/{id}/restore", tag = "letters",
     params(("id" = String, Path, description = "The letter's name: `ltr_…`")),
-    responses((status = 200, body = LetterView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn restore(
     State(api): State<Api>,
-    path: Segments,
-) -> Result<axum::Json<LetterView>, Problem> {
-    by_hand(&api, &path, ByHand::Restore).await
+    path: PathParams,
+) -> Result<axum::Json<LetterView>, ApiError> {
+    by_hand(&api, &path, OperatorAction::Restore).await
 }
 
 /// Have a letter go through its chain again, as it came
@@ -288,28 +290,28 @@ pub async fn restore(
 #[utoipa::path(
     post, path = "/api/v1/letters/{id}/replay", tag = "letters",
     params(("id" = String, Path, description = "The letter's name: `ltr_…`")),
-    responses((status = 200, body = LetterView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn replay(
     State(api): State<Api>,
-    path: Segments,
-) -> Result<axum::Json<LetterView>, Problem> {
-    by_hand(&api, &path, ByHand::Replay).await
+    path: PathParams,
+) -> Result<axum::Json<LetterView>, ApiError> {
+    by_hand(&api, &path, OperatorAction::Replay).await
 }
 
 async fn by_hand(
     api: &Api,
-    path: &Segments,
-    how: ByHand,
-) -> Result<axum::Json<LetterView>, Problem> {
+    path: &PathParams,
+    how: OperatorAction,
+) -> Result<axum::Json<LetterView>, ApiError> {
     let id = letter_id(path)?;
     let row = api.office.move_letter(id, how).await.map_err(refused)?;
     Ok(axum::Json(LetterView::whole(&row)))
 }
 
 /// A step that a letter can't take is refused in words of its own.
-fn refused(error: StoreError) -> Problem {
-    let StoreError::WrongState(wrong) = &error else { return error.into() };
+fn refused(error: StoreError) -> ApiError {
+    let StoreError::InvalidTransition(wrong) = &error else { return error.into() };
     let why = match wrong.from {
         "WAITING" => "it is under way",
         "AWAY" => "a worker has it; wait until its time is over, or throw it away",
@@ -319,11 +321,11 @@ fn refused(error: StoreError) -> Problem {
         "DEAD" => "it is given up; try it again, or throw it away",
         _ => return error.into(),
     };
-    Problem::wrong_state(wrong, why)
+    ApiError::wrong_state(wrong, why)
 }
 
 /// The letter that the path names. What can't be a name is no letter either.
-fn letter_id(path: &Segments) -> Result<LetterId, Problem> {
+fn letter_id(path: &PathParams) -> Result<LetterId, ApiError> {
     path.text("id").parse().map_err(|_| {
         let key = path.text("id").chars().take(80).collect();
         StoreError::Missing { what: "letter", key }.into()
@@ -333,23 +335,23 @@ fn letter_id(path: &Segments) -> Result<LetterId, Problem> {
 impl LetterView {
     /// With everything that workers said.
     pub fn whole(row: &LetterRow) -> Self {
-        Self { verdicts: row.had.iter().map(VerdictView::whole).collect(), ..row.into() }
+        Self { verdicts: row.verdicts.iter().map(VerdictView::whole).collect(), ..row.into() }
     }
 }
 
 impl From<&LetterRow> for LetterView {
     fn from(row: &LetterRow) -> Self {
         let (mut due_at, mut until, mut merged_into, mut why) = (None, None, None, None);
-        match &row.journey.standing {
-            Standing::Waiting { due } => due_at = Some(due.rfc3339()),
-            Standing::Away { until: over } => until = Some(over.rfc3339()),
-            Standing::Merged { into } => merged_into = Some(into.to_string()),
-            Standing::Trashed { why: said } | Standing::Dead { why: said } => {
+        match &row.status.standing {
+            LetterStateData::Waiting { due } => due_at = Some(due.rfc3339()),
+            LetterStateData::Away { until: over } => until = Some(over.rfc3339()),
+            LetterStateData::Merged { into } => merged_into = Some(into.to_string()),
+            LetterStateData::Trashed { why: said } | LetterStateData::Dead { why: said } => {
                 why = Some(said.clone());
             }
-            Standing::Done => {}
+            LetterStateData::Done => {}
         }
-        let worker = row.desk.as_ref().or(row.kept_by.as_ref());
+        let worker = row.worker.as_ref().or(row.held_by.as_ref());
         Self {
             id: row.id.to_string(),
             direction: row.direction.as_str(),
@@ -360,12 +362,12 @@ impl From<&LetterRow> for LetterView {
             recipients: row.letter.to.len(),
             subject: subject(row),
             size: row.letter.data.len(),
-            state: row.journey.standing.name().as_str(),
+            state: row.status.standing.name().as_str(),
             worker: worker.map(WorkerName::to_string),
             due_at,
             until,
-            attempts: row.journey.attempts,
-            verdicts: row.had.iter().map(VerdictView::from).collect(),
+            attempts: row.status.attempts,
+            verdicts: row.verdicts.iter().map(VerdictView::from).collect(),
             failure: why.or_else(|| row.failure.clone()),
             became: row.became.map(|msg_id| msg_id.to_string()),
             merged_into,
@@ -377,25 +379,25 @@ impl From<&LetterRow> for LetterView {
 
 impl VerdictView {
     /// With time and reason.
-    pub fn whole(passed: &Passed) -> Self {
+    pub fn whole(passed: &WorkerVerdict) -> Self {
         let (at, note) = (Some(passed.at.rfc3339()), passed.note.clone());
         Self { at, note, ..passed.into() }
     }
 }
 
-impl From<&Passed> for VerdictView {
-    fn from(passed: &Passed) -> Self {
+impl From<&WorkerVerdict> for VerdictView {
+    fn from(passed: &WorkerVerdict) -> Self {
         let worker = passed.worker.to_string();
         Self { worker, result: passed.result.as_str(), at: None, note: None }
     }
 }
 
-const fn source(source: &Source) -> &'static str {
+const fn source(source: &LetterSource) -> &'static str {
     match source {
-        Source::Door(_) => "door",
-        Source::Heard(_) => "heard",
-        Source::Dispatch(_) => "dispatch",
-        Source::Post(_) => "post",
+        LetterSource::Submitted(_) => "door",
+        LetterSource::Inbound(_) => "heard",
+        LetterSource::Dispatch(_) => "dispatch",
+        LetterSource::Send(_) => "post",
     }
 }
 

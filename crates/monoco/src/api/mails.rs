@@ -7,21 +7,21 @@ use monoco_core::lease::LeaseLost;
 use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
-use monoco_store::{ClaimStep, LetterQuery, MailQuery, MailRow, StoreError, Window};
+use monoco_store::{ClaimUpdate, LetterQuery, MailQuery, MailRow, PageRequest, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
-use super::input::{self, Json, Paging, Query, Segments};
+use super::error::{ApiError, ApiErrorView};
+use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::letters::LetterView;
-use super::problem::{Problem, ProblemView};
 use super::trace::{TraceView, story};
 use super::views::RecordView;
-use crate::courier::check::Rebuilt;
-use crate::courier::files::FilesError;
-use crate::courier::locks::ClaimView;
-use crate::postoffice::leafing::Leafing;
+use crate::courier::file_projector::ProjectorError;
+use crate::courier::locks_file::OpenClaimView;
+use crate::courier::mailbox_check::RebuildResult;
+use crate::pipeline::letter_pages::LetterPages;
 
 /// The route that may take long.
 pub const REBUILD: &str = "/api/v1/mailbox/rebuild";
@@ -46,13 +46,13 @@ pub struct MailView {
     /// NEW, CLAIMED, COMPLETED or DEADLETTER, for this workspace
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    claim: Option<ClaimView>,
+    claim: Option<OpenClaimView>,
 }
 
 /// A page of Mails.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Mails)]
-pub struct MailsView {
+pub struct MailPage {
     messages: Vec<MailView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -61,11 +61,11 @@ pub struct MailsView {
 /// One Mail with its text.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = WholeMail)]
-pub struct WholeMailView {
+pub struct MailDetailView {
     #[serde(flatten)]
     mail: MailView,
     /// Every workspace's claim on it
-    claims: Vec<ClaimView>,
+    claims: Vec<OpenClaimView>,
     /// The MsgObject; none when it is damaged
     #[schema(value_type = Option<Object>)]
     msg: Option<Value>,
@@ -75,14 +75,14 @@ pub struct WholeMailView {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Claims)]
 pub struct ClaimsView {
-    claims: Vec<ClaimView>,
+    claims: Vec<OpenClaimView>,
 }
 
 /// What was given up.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Dead)]
 pub struct DeadView {
-    claims: Vec<ClaimView>,
+    claims: Vec<OpenClaimView>,
     deliveries: Vec<RecordView>,
     letters: Vec<LetterView>,
 }
@@ -90,7 +90,7 @@ pub struct DeadView {
 /// Which Mails.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub struct MailsQuery {
+pub struct MailListQuery {
     /// Whose claims count; without it the shared ones
     workspace: Option<String>,
     /// Only those with this status: NEW, CLAIMED, COMPLETED or DEADLETTER
@@ -121,7 +121,7 @@ pub struct WorkspaceQuery {
 /// Which claims.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct StatusBody {
+pub struct ClaimStatusBody {
     /// Whose claims; without it the shared ones
     workspace: Option<String>,
     /// Of which Mails, 1000 at most
@@ -177,48 +177,49 @@ pub struct FailBody {
 
 /// List Mails
 #[utoipa::path(
-    get, path = "/api/v1/messages", tag = "mails", params(MailsQuery),
-    responses((status = 200, body = MailsView), (status = "4XX", body = ProblemView))
+    get, path = "/api/v1/messages", tag = "mails", params(MailListQuery),
+    responses((status = 200, body = MailPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn list(
     State(api): State<Api>,
-    Query(asked): Query<MailsQuery>,
-) -> Result<axum::Json<MailsView>, Problem> {
-    let MailsQuery { workspace, status, provider, since, q, cursor, limit, order } = asked;
-    let window = Paging { cursor, limit, order }.window("mails")?;
+    QueryParams(asked): QueryParams<MailListQuery>,
+) -> Result<axum::Json<MailPage>, ApiError> {
+    let MailListQuery { workspace, status, provider, since, q, cursor, limit, order } = asked;
+    let window = PagingQuery { cursor, limit, order }.window("mails")?;
     let status = status.map(|word| {
         ClaimState::parse(&word.to_uppercase()).ok_or_else(|| {
             let known = ClaimState::ALL.map(ClaimState::as_str).join(", ");
-            Problem::bad_parameter("status", format!("want one of {known}"))
+            ApiError::bad_parameter("status", format!("want one of {known}"))
         })
     });
     let since = since.map(|text| Timestamp::from_rfc3339(&text));
     let query = MailQuery {
-        workspace: named(workspace).map_err(|error| Problem::bad_parameter("workspace", error))?,
+        workspace: named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?,
         status: status.transpose()?,
         provider,
-        since: since.transpose().map_err(|error| Problem::bad_parameter("since", error))?,
+        since: since.transpose().map_err(|error| ApiError::bad_parameter("since", error))?,
         text: q,
     };
     let page = api.center.store().mails(query, window.clone()).await?;
     let next_cursor = input::next_cursor("mails", &window, page.next);
     let messages = page.entries.into_iter().map(MailView::from).collect();
-    Ok(axum::Json(MailsView { messages, next_cursor }))
+    Ok(axum::Json(MailPage { messages, next_cursor }))
 }
 
 /// Show one Mail
 #[utoipa::path(
     get, path = "/api/v1/messages/{id}", tag = "mails", params(WorkspaceQuery),
     params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = WholeMailView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = MailDetailView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn mail(
     State(api): State<Api>,
-    path: Segments,
-    Query(WorkspaceQuery { workspace }): Query<WorkspaceQuery>,
-) -> Result<axum::Json<WholeMailView>, Problem> {
+    path: PathParams,
+    QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
+) -> Result<axum::Json<MailDetailView>, ApiError> {
     let id = mail_id(&path)?;
-    let workspace = named(workspace).map_err(|error| Problem::bad_parameter("workspace", error))?;
+    let workspace =
+        named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
     let store = api.center.store();
     let row = store.mail(&id, &workspace).await?;
     let claims = store.claims(&id).await?;
@@ -227,20 +228,20 @@ pub async fn mail(
         Err(StoreError::Damaged { .. } | StoreError::Missing { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    let claims = claims.iter().map(ClaimView::from).collect();
-    Ok(axum::Json(WholeMailView { mail: row.into(), claims, msg }))
+    let claims = claims.iter().map(OpenClaimView::from).collect();
+    Ok(axum::Json(MailDetailView { mail: row.into(), claims, msg }))
 }
 
 /// Follow one Mail through everything that happened to it
 #[utoipa::path(
     get, path = "/api/v1/messages/{id}/trace", tag = "mails",
     params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = TraceView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = TraceView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn trace(
     State(api): State<Api>,
-    path: Segments,
-) -> Result<axum::Json<TraceView>, Problem> {
+    path: PathParams,
+) -> Result<axum::Json<TraceView>, ApiError> {
     story(&api, &mail_id(&path)?.to_string()).await
 }
 
@@ -248,22 +249,22 @@ pub async fn trace(
 ///
 /// Mails that it never claimed are NEW, and not listed.
 #[utoipa::path(
-    post, path = "/api/v1/messages/status", tag = "mails", request_body = StatusBody,
-    responses((status = 200, body = ClaimsView), (status = "4XX", body = ProblemView))
+    post, path = "/api/v1/messages/status", tag = "mails", request_body = ClaimStatusBody,
+    responses((status = 200, body = ClaimsView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn status(
     State(api): State<Api>,
-    Json(StatusBody { workspace, ids }): Json<StatusBody>,
-) -> Result<axum::Json<ClaimsView>, Problem> {
-    let workspace = named(workspace).map_err(|error| Problem::bad_field("workspace", error))?;
+    JsonBody(ClaimStatusBody { workspace, ids }): JsonBody<ClaimStatusBody>,
+) -> Result<axum::Json<ClaimsView>, ApiError> {
+    let workspace = named(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     if ids.len() > MAX_IDS {
-        return Err(Problem::bad_field("ids", format!("{MAX_IDS} is the most")));
+        return Err(ApiError::bad_field("ids", format!("{MAX_IDS} is the most")));
     }
     let mut claims = Vec::new();
     for id in ids {
-        let id: MailId = id.parse().map_err(|error| Problem::bad_field("ids", error))?;
+        let id: MailId = id.parse().map_err(|error| ApiError::bad_field("ids", error))?;
         match api.center.store().mail(&id, &workspace).await {
-            Ok(row) => claims.extend(row.claim.as_ref().map(ClaimView::from)),
+            Ok(row) => claims.extend(row.claim.as_ref().map(OpenClaimView::from)),
             Err(StoreError::Missing { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -279,15 +280,15 @@ pub async fn status(
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/claim", tag = "mails", request_body = ClaimBody,
     params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn claim(
     State(api): State<Api>,
-    path: Segments,
-    Json(ClaimBody { agent_id, timeout, workspace }): Json<ClaimBody>,
-) -> Result<axum::Json<ClaimView>, Problem> {
+    path: PathParams,
+    JsonBody(ClaimBody { agent_id, timeout, workspace }): JsonBody<ClaimBody>,
+) -> Result<axum::Json<OpenClaimView>, ApiError> {
     let id = mail_id(&path)?;
-    let workspace = named(workspace).map_err(|error| Problem::bad_field("workspace", error))?;
+    let workspace = named(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     let holder = agent(agent_id)?;
     let term = match timeout {
         Some(_) => input::term("timeout", timeout)?,
@@ -295,25 +296,25 @@ pub async fn claim(
     };
     let (retry, now) = (api.claims().retry, api.center.now());
     let claimed = api.center.store().claim(&id, &workspace, holder, term, retry, now).await;
-    Ok(axum::Json(ClaimView::from(&claimed.map_err(refused)?)))
+    Ok(axum::Json(OpenClaimView::from(&claimed.map_err(refused)?)))
 }
 
 /// Keep a claim for longer
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/renew", tag = "mails", request_body = RenewBody,
     params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn renew(
     State(api): State<Api>,
-    path: Segments,
-    Json(RenewBody { agent_id, workspace, epoch, timeout }): Json<RenewBody>,
-) -> Result<axum::Json<ClaimView>, Problem> {
+    path: PathParams,
+    JsonBody(RenewBody { agent_id, workspace, epoch, timeout }): JsonBody<RenewBody>,
+) -> Result<axum::Json<OpenClaimView>, ApiError> {
     let term = match timeout {
         Some(_) => input::term("timeout", timeout)?,
         None => api.claims().term,
     };
-    settle(&api, &path, agent_id, workspace, epoch, ClaimStep::Renew(term)).await
+    settle(&api, &path, agent_id, workspace, epoch, ClaimUpdate::Renew(term)).await
 }
 
 /// Say that a Mail is dealt with
@@ -322,14 +323,14 @@ pub async fn renew(
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/complete", tag = "mails", request_body = CompleteBody,
     params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn complete(
     State(api): State<Api>,
-    path: Segments,
-    Json(CompleteBody { agent_id, workspace, epoch }): Json<CompleteBody>,
-) -> Result<axum::Json<ClaimView>, Problem> {
-    settle(&api, &path, agent_id, workspace, epoch, ClaimStep::Complete).await
+    path: PathParams,
+    JsonBody(CompleteBody { agent_id, workspace, epoch }): JsonBody<CompleteBody>,
+) -> Result<axum::Json<OpenClaimView>, ApiError> {
+    settle(&api, &path, agent_id, workspace, epoch, ClaimUpdate::Complete).await
 }
 
 /// Say that a Mail could not be dealt with
@@ -339,17 +340,17 @@ pub async fn complete(
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/fail", tag = "mails", request_body = FailBody,
     params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn fail(
     State(api): State<Api>,
-    path: Segments,
-    Json(FailBody { agent_id, reason, retryable, workspace, epoch }): Json<FailBody>,
-) -> Result<axum::Json<ClaimView>, Problem> {
+    path: PathParams,
+    JsonBody(FailBody { agent_id, reason, retryable, workspace, epoch }): JsonBody<FailBody>,
+) -> Result<axum::Json<OpenClaimView>, ApiError> {
     let mut reason = reason.unwrap_or_else(|| "no reason given".to_owned());
     reason.truncate(reason.floor_char_boundary(MAX_REASON));
     let retry = api.claims().retry;
-    let step = ClaimStep::Fail { reason, retryable: retryable.unwrap_or(true), retry };
+    let step = ClaimUpdate::Fail { reason, retryable: retryable.unwrap_or(true), retry };
     settle(&api, &path, agent_id, workspace, epoch, step).await
 }
 
@@ -357,34 +358,36 @@ pub async fn fail(
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/revive", tag = "mails", params(WorkspaceQuery),
     params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn revive(
     State(api): State<Api>,
-    path: Segments,
-    Query(WorkspaceQuery { workspace }): Query<WorkspaceQuery>,
-) -> Result<axum::Json<ClaimView>, Problem> {
+    path: PathParams,
+    QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
+) -> Result<axum::Json<OpenClaimView>, ApiError> {
     let id = mail_id(&path)?;
-    let workspace = named(workspace).map_err(|error| Problem::bad_parameter("workspace", error))?;
-    let revived = api.center.store().revive_claim(&id, &workspace, api.center.now()).await;
-    Ok(axum::Json(ClaimView::from(&revived.map_err(refused)?)))
+    let workspace =
+        named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
+    let revived = api.center.store().retry_claim(&id, &workspace, api.center.now()).await;
+    Ok(axum::Json(OpenClaimView::from(&revived.map_err(refused)?)))
 }
 
 /// Have nobody deal with a dead letter any more
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/drop", tag = "mails", params(WorkspaceQuery),
     params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn lay_to_rest(
     State(api): State<Api>,
-    path: Segments,
-    Query(WorkspaceQuery { workspace }): Query<WorkspaceQuery>,
-) -> Result<axum::Json<ClaimView>, Problem> {
+    path: PathParams,
+    QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
+) -> Result<axum::Json<OpenClaimView>, ApiError> {
     let id = mail_id(&path)?;
-    let workspace = named(workspace).map_err(|error| Problem::bad_parameter("workspace", error))?;
-    let rested = api.center.store().lay_to_rest(&id, &workspace, api.center.now()).await;
-    Ok(axum::Json(ClaimView::from(&rested.map_err(refused)?)))
+    let workspace =
+        named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
+    let rested = api.center.store().drop_claim(&id, &workspace, api.center.now()).await;
+    Ok(axum::Json(OpenClaimView::from(&rested.map_err(refused)?)))
 }
 
 /// Make the mailbox's files again from the store
@@ -393,12 +396,12 @@ pub async fn lay_to_rest(
 /// new index. Files that are not ours are counted and left alone.
 #[utoipa::path(
     post, path = "/api/v1/mailbox/rebuild", tag = "mails",
-    responses((status = 200, body = Rebuilt), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = RebuildResult), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn rebuild(State(api): State<Api>) -> Result<axum::Json<Rebuilt>, Problem> {
+pub async fn rebuild(State(api): State<Api>) -> Result<axum::Json<RebuildResult>, ApiError> {
     match api.filer.rebuild().await {
         Ok(rebuilt) => Ok(axum::Json(rebuilt)),
-        Err(FilesError::Store(error)) => Err(error.into()),
+        Err(ProjectorError::Store(error)) => Err(error.into()),
         Err(error) => Err(StoreError::Unavailable(error.to_string()).into()),
     }
 }
@@ -409,24 +412,24 @@ pub async fn rebuild(State(api): State<Api>) -> Result<axum::Json<Rebuilt>, Prob
 /// kind, and of each tunnel.
 #[utoipa::path(
     get, path = "/api/v1/dead", tag = "mails",
-    responses((status = 200, body = DeadView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = DeadView), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn dead(State(api): State<Api>) -> Result<axum::Json<DeadView>, Problem> {
+pub async fn dead(State(api): State<Api>) -> Result<axum::Json<DeadView>, ApiError> {
     let store = api.center.store();
     let claims = store.dead_claims(input::MAX_PAGE).await?;
     let mut deliveries = Vec::new();
     for tunnel in store.tunnels().await? {
         let states = [SendState::Dead, SendState::Uncertain];
-        let window = Window { beyond: None, limit: input::MAX_PAGE, newest_first: false };
+        let window = PageRequest { beyond: None, limit: input::MAX_PAGE, newest_first: false };
         let page = store.deliveries(&tunnel.id.did(), &states, window).await?;
         deliveries.extend(page.entries.into_iter().map(RecordView::from));
     }
-    let claims = claims.iter().map(ClaimView::from).collect();
+    let claims = claims.iter().map(OpenClaimView::from).collect();
     let query = LetterQuery { states: vec![LetterState::Dead], ..LetterQuery::default() };
-    let window = Window { beyond: None, limit: input::MAX_PAGE, newest_first: false };
-    let mut leafing = Leafing::new(query, window);
+    let window = PageRequest { beyond: None, limit: input::MAX_PAGE, newest_first: false };
+    let mut leafing = LetterPages::new(query, window);
     let mut letters = Vec::new();
-    while let Some(few) = leafing.few(store).await? {
+    while let Some(few) = leafing.next_page(store).await? {
         letters.extend(few.iter().map(LetterView::from));
     }
     Ok(axum::Json(DeadView { claims, deliveries, letters }))
@@ -434,44 +437,44 @@ pub async fn dead(State(api): State<Api>) -> Result<axum::Json<DeadView>, Proble
 
 async fn settle(
     api: &Api,
-    path: &Segments,
+    path: &PathParams,
     agent_id: String,
     workspace: Option<String>,
     epoch: Option<i64>,
-    step: ClaimStep,
-) -> Result<axum::Json<ClaimView>, Problem> {
+    step: ClaimUpdate,
+) -> Result<axum::Json<OpenClaimView>, ApiError> {
     let id = mail_id(path)?;
-    let workspace = named(workspace).map_err(|error| Problem::bad_field("workspace", error))?;
+    let workspace = named(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     agent(agent_id.clone())?;
     let guard = input::guard(epoch, Some(agent_id))?;
     let now = api.center.now();
-    let settled = api.center.store().settle_claim(&id, &workspace, guard, step, now).await;
-    Ok(axum::Json(ClaimView::from(&settled.map_err(refused)?)))
+    let settled = api.center.store().update_claim(&id, &workspace, guard, step, now).await;
+    Ok(axum::Json(OpenClaimView::from(&settled.map_err(refused)?)))
 }
 
 /// The Mail that the path names. What can't be an id is no Mail either.
-fn mail_id(path: &Segments) -> Result<MailId, Problem> {
+fn mail_id(path: &PathParams) -> Result<MailId, ApiError> {
     path.text("id").parse().map_err(|_| {
         StoreError::Missing { what: "Mail", key: path.text("id").chars().take(80).collect() }.into()
     })
 }
 
-fn named(workspace: Option<String>) -> Result<Workspace, monoco_core::claim::BadWorkspace> {
+fn named(workspace: Option<String>) -> Result<Workspace, monoco_core::claim::InvalidWorkspace> {
     workspace.map_or_else(|| Ok(Workspace::shared()), Workspace::new)
 }
 
-fn agent(name: String) -> Result<monoco_core::lease::Holder, Problem> {
-    monoco_core::lease::Holder::new(name).map_err(|error| Problem::bad_field("agent_id", error))
+fn agent(name: String) -> Result<monoco_core::lease::Holder, ApiError> {
+    monoco_core::lease::Holder::new(name).map_err(|error| ApiError::bad_field("agent_id", error))
 }
 
 /// Claims are refused in words of their own.
-fn refused(error: StoreError) -> Problem {
+fn refused(error: StoreError) -> ApiError {
     match &error {
-        StoreError::LeaseLost(LeaseLost::Held(lease)) => Problem::claimed(lease),
-        StoreError::WrongState(wrong) => match wrong.from {
-            "COMPLETED" => Problem::ended("completed", "this workspace is done with it"),
-            "DEADLETTER" => Problem::ended("dead", "this workspace gave it up; revive it first"),
-            "NEW" => Problem::ended("not_claimed", "nobody of this workspace has claimed it"),
+        StoreError::LeaseLost(LeaseLost::Held(lease)) => ApiError::claimed(lease),
+        StoreError::InvalidTransition(wrong) => match wrong.from {
+            "COMPLETED" => ApiError::ended("completed", "this workspace is done with it"),
+            "DEADLETTER" => ApiError::ended("dead", "this workspace gave it up; revive it first"),
+            "NEW" => ApiError::ended("not_claimed", "nobody of this workspace has claimed it"),
             _ => error.into(),
         },
         _ => error.into(),
@@ -485,7 +488,7 @@ impl From<MailRow> for MailView {
             entry: json!(row.entry),
             place: row.place.as_str(),
             status: state.as_str(),
-            claim: row.claim.as_ref().map(ClaimView::from),
+            claim: row.claim.as_ref().map(OpenClaimView::from),
         }
     }
 }

@@ -5,16 +5,16 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use monoco_core::did::TunnelId;
-use monoco_core::heard::check_external_id;
+use monoco_core::inbound::check_external_id;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
-use monoco_store::{Dispatch, DispatchOutcome, Dispatched, Posted};
+use monoco_store::{DispatchOutcome, DispatchRequest, DispatchResult, SendResult};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::input::{self, Json, Segments};
-use super::problem::{Problem, ProblemView};
+use super::error::{ApiError, ApiErrorView};
+use super::input::{self, JsonBody, PathParams};
 use super::views::PlanView;
 use super::{Api, batch, health};
 
@@ -45,7 +45,7 @@ pub struct Ingress {
 
 /// What became of a message that came in.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct DispatchAnswer {
+pub struct DispatchResponse {
     /// The line of a batch, from 1
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
@@ -57,7 +57,7 @@ pub struct DispatchAnswer {
     msg_id: String,
     /// Whether it had come before; then nothing was done
     duplicate: bool,
-    delivered: Vec<PlacedView>,
+    delivered: Vec<CreatedRecordView>,
     /// The letter it goes through its chain as; it is in nobody's box before that
     #[serde(skip_serializing_if = "Option::is_none")]
     letter: Option<String>,
@@ -65,7 +65,7 @@ pub struct DispatchAnswer {
 
 /// A record that was made.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct PlacedView {
+pub struct CreatedRecordView {
     owner: String,
     r#box: &'static str,
     record_id: String,
@@ -83,29 +83,29 @@ pub struct PlacedView {
         (String = "application/x-ndjson"),
     )),
     responses(
-        (status = 200, body = DispatchAnswer),
-        (status = "4XX", body = ProblemView),
-        (status = "5XX", body = ProblemView),
+        (status = 200, body = DispatchResponse),
+        (status = "4XX", body = ApiErrorView),
+        (status = "5XX", body = ApiErrorView),
     )
 )]
-pub async fn dispatch(State(api): State<Api>, request: Request) -> Result<Response, Problem> {
+pub async fn dispatch(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
     match input::content_type(request.headers()) {
         Some("application/json") => {
             let bytes = input::body(request, input::MAX_JSON).await?;
             let mut answers = api.center.dispatch(vec![read_dispatch(&bytes)?]).await;
             let answer = answers.pop().ok_or_else(batch::no_answer)??;
             api.metrics.dispatched(&answer.outcome);
-            Ok(axum::Json(DispatchAnswer::new(answer, None)).into_response())
+            Ok(axum::Json(DispatchResponse::new(answer, None)).into_response())
         }
         Some("application/x-ndjson") => {
             let bytes = input::body(request, input::MAX_BATCH).await?;
             dispatch_batch(&api, &bytes).await
         }
-        _ => Err(Problem::wrong_type("application/json` or `application/x-ndjson")),
+        _ => Err(ApiError::wrong_type("application/json` or `application/x-ndjson")),
     }
 }
 
-async fn dispatch_batch(api: &Api, bytes: &[u8]) -> Result<Response, Problem> {
+async fn dispatch_batch(api: &Api, bytes: &[u8]) -> Result<Response, ApiError> {
     let (mut good, mut lines) = (Vec::new(), Vec::new());
     for (number, line) in batch::lines(bytes)? {
         lines.push((number, read_dispatch(line).map(|dispatch| good.push(dispatch))));
@@ -113,40 +113,40 @@ async fn dispatch_batch(api: &Api, bytes: &[u8]) -> Result<Response, Problem> {
     let answers = api.center.dispatch(good).await;
     batch::answer(lines, answers, |number, answer| {
         api.metrics.dispatched(&answer.outcome);
-        Ok(DispatchAnswer::new(answer, Some(number)))
+        Ok(DispatchResponse::new(answer, Some(number)))
     })
 }
 
-fn read_dispatch(bytes: &[u8]) -> Result<Dispatch, Problem> {
+fn read_dispatch(bytes: &[u8]) -> Result<DispatchRequest, ApiError> {
     let body: DispatchBody = input::shape(monoco_core::json::parse(bytes)?)?;
     let msg = seal(body.msg, body.msg_id.as_deref())?;
     let Some(Ingress { tunnel, external_id }) = body.ingress else {
-        return Ok(Dispatch { msg, tunnel: None, external_id: None });
+        return Ok(DispatchRequest { msg, tunnel: None, external_id: None });
     };
     let parse = |name: String| name.parse::<TunnelId>();
     let tunnel = tunnel.map(parse).transpose();
-    let tunnel = tunnel.map_err(|error| Problem::bad_field("ingress.tunnel", error))?;
+    let tunnel = tunnel.map_err(|error| ApiError::bad_field("ingress.tunnel", error))?;
     if let Some(id) = &external_id {
-        check_external_id(id).map_err(|e| Problem::bad_field("ingress.external_id", e))?;
+        check_external_id(id).map_err(|e| ApiError::bad_field("ingress.external_id", e))?;
         if tunnel.is_none() {
             let why = "an external id needs the tunnel whose it is";
-            return Err(Problem::bad_field("ingress.tunnel", why));
+            return Err(ApiError::bad_field("ingress.tunnel", why));
         }
     }
-    Ok(Dispatch { msg, tunnel, external_id })
+    Ok(DispatchRequest { msg, tunnel, external_id })
 }
 
-fn seal(msg: Value, shown: Option<&str>) -> Result<MsgObject, Problem> {
-    let msg = MsgObject::seal(msg)?;
+fn seal(msg: Value, shown: Option<&str>) -> Result<MsgObject, ApiError> {
+    let msg = MsgObject::from_json(msg)?;
     let real = msg.id().to_string();
     match shown {
-        Some(shown) if shown != real => Err(Problem::id_mismatch(shown, &real)),
+        Some(shown) if shown != real => Err(ApiError::id_mismatch(shown, &real)),
         _ => Ok(msg),
     }
 }
 
-impl DispatchAnswer {
-    fn new(answer: Dispatched, line: Option<usize>) -> Self {
+impl DispatchResponse {
+    fn new(answer: DispatchResult, line: Option<usize>) -> Self {
         let msg_id = answer.msg_id.to_string();
         let refused = |reason| Self {
             line,
@@ -161,7 +161,7 @@ impl DispatchAnswer {
             DispatchOutcome::Blocked => refused("blocked"),
             DispatchOutcome::Dropped => refused("stranger"),
             DispatchOutcome::Delivered { duplicate, records } => {
-                let delivered = records.into_iter().map(|placed| PlacedView {
+                let delivered = records.into_iter().map(|placed| CreatedRecordView {
                     owner: placed.owner.into(),
                     r#box: placed.box_kind.as_str(),
                     record_id: placed.record_id.to_string(),
@@ -185,7 +185,7 @@ impl DispatchAnswer {
 /// A message that leaves its author's hands.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PostBody {
+pub struct SendBody {
     /// The message: `from`, `to`, `kind`, `content`, …
     #[schema(value_type = Object)]
     msg: Value,
@@ -200,7 +200,7 @@ pub struct PostBody {
 
 /// What became of a message that left its author's hands.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct PostAnswer {
+pub struct SendResponse {
     /// Whether it is on its way to every target
     ok: bool,
     /// Why not: `blocked_author`
@@ -209,7 +209,7 @@ pub struct PostAnswer {
     msg_id: String,
     /// Whether it was posted before; then nothing was done
     duplicate: bool,
-    deliveries: Vec<SentView>,
+    deliveries: Vec<TargetResultView>,
     /// The letter it goes through its chain as; there are no deliveries before that
     #[serde(skip_serializing_if = "Option::is_none")]
     letter: Option<String>,
@@ -217,7 +217,7 @@ pub struct PostAnswer {
 
 /// How one target gets it.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct SentView {
+pub struct TargetResultView {
     target: String,
     /// The tunnel; none for a target that lives here
     tunnel: Option<String>,
@@ -234,23 +234,23 @@ pub struct SentView {
 #[utoipa::path(
     post, path = "/api/v1/post_send", tag = "center",
     params(("Idempotency-Key" = Option<String>, Header, description = "Your own name for this send")),
-    request_body = PostBody,
+    request_body = SendBody,
     responses(
-        (status = 200, body = PostAnswer),
-        (status = "4XX", body = ProblemView),
-        (status = "5XX", body = ProblemView),
+        (status = 200, body = SendResponse),
+        (status = "4XX", body = ApiErrorView),
+        (status = "5XX", body = ApiErrorView),
     )
 )]
 pub async fn post_send(
     State(api): State<Api>,
     headers: HeaderMap,
-    Json(body): Json<PostBody>,
-) -> Result<axum::Json<PostAnswer>, Problem> {
+    JsonBody(body): JsonBody<SendBody>,
+) -> Result<axum::Json<SendResponse>, ApiError> {
     let key = key(&headers, body.idempotency_key)?;
     let not_before = body.schedule_at.as_ref().map(when).transpose()?;
     let msg = seal(body.msg, body.msg_id.as_deref())?;
     let answer = match api.center.post_send(msg, key, not_before).await? {
-        Posted::BlockedAuthor { msg_id } => PostAnswer {
+        SendResult::BlockedAuthor { msg_id } => SendResponse {
             ok: false,
             reason: Some("blocked_author"),
             msg_id: msg_id.to_string(),
@@ -258,7 +258,7 @@ pub async fn post_send(
             deliveries: Vec::new(),
             letter: None,
         },
-        Posted::Chained { msg_id, letter, duplicate } => PostAnswer {
+        SendResult::Chained { msg_id, letter, duplicate } => SendResponse {
             ok: true,
             reason: None,
             msg_id: msg_id.to_string(),
@@ -266,14 +266,14 @@ pub async fn post_send(
             deliveries: Vec::new(),
             letter: Some(letter.to_string()),
         },
-        Posted::OnItsWay { msg_id, duplicate, ways } => PostAnswer {
+        SendResult::Queued { msg_id, duplicate, ways } => SendResponse {
             ok: true,
             reason: None,
             msg_id: msg_id.to_string(),
             duplicate,
             deliveries: ways
                 .into_iter()
-                .map(|way| SentView {
+                .map(|way| TargetResultView {
                     target: way.target.into(),
                     tunnel: way.plan.as_ref().map(|plan| plan.tunnel_did.to_string()),
                     record_id: way.record_id.map(|id| id.to_string()),
@@ -287,23 +287,23 @@ pub async fn post_send(
     Ok(axum::Json(answer))
 }
 
-fn key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, Problem> {
+fn key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, ApiError> {
     let header = input::idempotency_key(headers)
-        .map_err(|why| Problem::bad_parameter("Idempotency-Key", why))?;
+        .map_err(|why| ApiError::bad_parameter("Idempotency-Key", why))?;
     if let (Some(header), Some(field)) = (&header, &field)
         && header != field
     {
         let why = "the header and the field say different things";
-        return Err(Problem::bad_field("idempotency_key", why));
+        return Err(ApiError::bad_field("idempotency_key", why));
     }
     let key = header.or(field);
     if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_KEY) {
-        return Err(Problem::bad_field("idempotency_key", "want 1 to 256 bytes"));
+        return Err(ApiError::bad_field("idempotency_key", "want 1 to 256 bytes"));
     }
     Ok(key)
 }
 
-fn when(value: &Value) -> Result<Timestamp, Problem> {
+fn when(value: &Value) -> Result<Timestamp, ApiError> {
     let ms = match value {
         Value::String(text) => text.parse::<jiff::Timestamp>().ok().map(|at| at.as_millisecond()),
         Value::Number(number) => number.as_i64(),
@@ -312,7 +312,7 @@ fn when(value: &Value) -> Result<Timestamp, Problem> {
     // The year 9999 ends there; later is a slip of the pen.
     match ms {
         Some(ms @ 0..=253_402_300_799_999) => Ok(Timestamp::from_ms(ms)),
-        _ => Err(Problem::bad_field(
+        _ => Err(ApiError::bad_field(
             "schedule_at",
             "want RFC 3339, such as 2026-02-06T20:45:00Z, or milliseconds since 1970",
         )),
@@ -321,7 +321,7 @@ fn when(value: &Value) -> Result<Timestamp, Problem> {
 
 /// What plain bytes are called.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct KeptBytes {
+pub struct BlobView {
     /// `sha256:` and the hash
     id: String,
     size: usize,
@@ -333,19 +333,19 @@ pub struct KeptBytes {
 #[utoipa::path(
     post, path = "/api/v1/objects", tag = "center",
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
-    responses((status = 201, body = KeptBytes), (status = "4XX", body = ProblemView))
+    responses((status = 201, body = BlobView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn keep_bytes(
     State(api): State<Api>,
     request: Request,
-) -> Result<(StatusCode, axum::Json<KeptBytes>), Problem> {
+) -> Result<(StatusCode, axum::Json<BlobView>), ApiError> {
     if input::content_type(request.headers()) != Some("application/octet-stream") {
-        return Err(Problem::wrong_type("application/octet-stream"));
+        return Err(ApiError::wrong_type("application/octet-stream"));
     }
     let bytes: Bytes = input::body(request, input::MAX_BYTES).await?;
     let size = bytes.len();
-    let id = api.center.store().keep_bytes(bytes.into()).await?.to_string();
-    Ok((StatusCode::CREATED, axum::Json(KeptBytes { id, size })))
+    let id = api.center.store().put_blob(bytes.into()).await?.to_string();
+    Ok((StatusCode::CREATED, axum::Json(BlobView { id, size })))
 }
 
 /// The object with this id
@@ -354,9 +354,9 @@ pub async fn keep_bytes(
 #[utoipa::path(
     get, path = "/api/v1/objects/{id}", tag = "center",
     params(("id" = String, Path, description = "`cymsg:…`, `cymsgr:…` or `sha256:…`")),
-    responses((status = 200, body = Object), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = Object), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn object(State(api): State<Api>, path: Segments) -> Result<Response, Problem> {
+pub async fn object(State(api): State<Api>, path: PathParams) -> Result<Response, ApiError> {
     let id: ObjId = path.parse("id")?;
     let bytes = api.center.store().object(id).await?;
     let (kind, disposition) = match id.kind() {
@@ -368,7 +368,7 @@ pub async fn object(State(api): State<Api>, path: Segments) -> Result<Response, 
     Ok((headers, bytes).into_response())
 }
 
-impl health::Metrics {
+impl health::ApiMetrics {
     fn dispatched(&self, outcome: &DispatchOutcome) {
         self.dispatch(match outcome {
             DispatchOutcome::Delivered { duplicate: false, .. } => "delivered",

@@ -18,29 +18,29 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::center::Center;
-use crate::config::{Claims, Config};
-use crate::courier::files::Filer;
-use crate::courier::tunnels::Tunnels;
-use crate::postoffice::office::PostOffice;
-pub use guard::Door;
-pub use health::Metrics;
-use problem::Problem;
+use crate::config::{ClaimsConfig, Config};
+use crate::courier::file_projector::FileProjector;
+use crate::courier::tunnels::TunnelRegistry;
+use crate::pipeline::pipeline::Pipeline;
+use error::ApiError;
+pub use guard::RequestGuard;
+pub use health::ApiMetrics;
 
 mod batch;
 mod boxes;
+mod contacts;
+mod error;
 mod events;
 mod guard;
-mod hand_in;
 mod health;
 mod input;
 mod letters;
 mod mails;
 mod messages;
-mod people;
 mod pipeline;
-mod problem;
 pub mod server;
 mod sessions;
+mod submission;
 mod trace;
 mod views;
 pub mod webhooks;
@@ -51,13 +51,13 @@ pub struct Api {
     /// The hub.
     pub center: Center,
     /// What the courier counts.
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<ApiMetrics>,
     /// The tunnels this courier runs itself.
-    pub tunnels: Arc<Tunnels>,
+    pub tunnels: Arc<TunnelRegistry>,
     /// The mailbox.
-    pub filer: Arc<Filer>,
+    pub filer: Arc<FileProjector>,
     /// The post office.
-    pub office: Arc<PostOffice>,
+    pub office: Arc<Pipeline>,
     /// How it is to run, as of now.
     pub config: watch::Receiver<Arc<Config>>,
     /// Ends what would go on for ever.
@@ -66,7 +66,7 @@ pub struct Api {
 
 impl Api {
     /// How claims are held and tried again.
-    fn claims(&self) -> Claims {
+    fn claims(&self) -> ClaimsConfig {
         self.config.borrow().claims
     }
 }
@@ -74,14 +74,14 @@ impl Api {
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Monoco", description = "One post office for people and AI agents"),
-    modifiers(&Token),
+    modifiers(&TokenSecurity),
     security(("token" = []))
 )]
-struct Doc;
+struct OpenApiDoc;
 
-struct Token;
+struct TokenSecurity;
 
-impl utoipa::Modify for Token {
+impl utoipa::Modify for TokenSecurity {
     fn modify(&self, doc: &mut utoipa::openapi::OpenApi) {
         let components = doc.components.get_or_insert_default();
         let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
@@ -90,8 +90,8 @@ impl utoipa::Modify for Token {
 }
 
 /// All routes, behind the guard.
-pub fn router(api: Api, door: Door) -> Router {
-    let (router, doc) = OpenApiRouter::with_openapi(Doc::openapi())
+pub fn router(api: Api, door: RequestGuard) -> Router {
+    let (router, doc) = OpenApiRouter::with_openapi(OpenApiDoc::openapi())
         .routes(routes!(messages::dispatch))
         .routes(routes!(messages::post_send))
         .routes(routes!(messages::keep_bytes))
@@ -108,7 +108,7 @@ pub fn router(api: Api, door: Door) -> Router {
         .routes(routes!(mails::lay_to_rest))
         .routes(routes!(mails::dead))
         .routes(routes!(mails::rebuild))
-        .routes(routes!(hand_in::hand_in, letters::list))
+        .routes(routes!(submission::hand_in, letters::list))
         .routes(routes!(letters::show))
         .routes(routes!(letters::retry))
         .routes(routes!(letters::trash))
@@ -123,15 +123,15 @@ pub fn router(api: Api, door: Door) -> Router {
         .routes(routes!(boxes::record))
         .routes(routes!(boxes::update_state))
         .routes(routes!(boxes::report))
-        .routes(routes!(people::contacts))
-        .routes(routes!(people::contact, people::put_contact, people::remove_contact))
-        .routes(routes!(people::bind, people::unbind))
-        .routes(routes!(people::block, people::unblock))
-        .routes(routes!(people::groups))
-        .routes(routes!(people::group, people::put_group))
-        .routes(routes!(people::subscribe, people::unsubscribe))
-        .routes(routes!(people::tunnels))
-        .routes(routes!(people::put_tunnel))
+        .routes(routes!(contacts::contacts))
+        .routes(routes!(contacts::contact, contacts::put_contact, contacts::remove_contact))
+        .routes(routes!(contacts::bind, contacts::unbind))
+        .routes(routes!(contacts::block, contacts::unblock))
+        .routes(routes!(contacts::groups))
+        .routes(routes!(contacts::group, contacts::put_group))
+        .routes(routes!(contacts::subscribe, contacts::unsubscribe))
+        .routes(routes!(contacts::tunnels))
+        .routes(routes!(contacts::put_tunnel))
         .routes(routes!(sessions::receipts, sessions::set_receipt))
         .routes(routes!(sessions::sessions))
         .routes(routes!(sessions::session))
@@ -144,8 +144,8 @@ pub fn router(api: Api, door: Door) -> Router {
     let openapi = move || async move { ([(header::CONTENT_TYPE, "application/json")], doc) };
     router
         .route("/api/openapi.json", axum::routing::get(openapi))
-        .fallback(async || Problem::no_route())
-        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+        .fallback(async || ApiError::no_route())
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn_with_state(api.clone(), observe))
         .layer(middleware::from_fn_with_state(Arc::new(door), guard::check))
         // Each handler limits its own body; see `input`.
@@ -159,7 +159,7 @@ async fn observe(State(api): State<Api>, request: Request, next: Next) -> Respon
     let route = route.as_ref().map_or("none", axum::extract::MatchedPath::as_str);
     let patience = if route == mails::REBUILD { server::REBUILD } else { server::ANSWER };
     let answered = tokio::time::timeout(patience, next.run(request)).await;
-    let mut response = answered.unwrap_or_else(|_| Problem::too_slow().into());
+    let mut response = answered.unwrap_or_else(|_| ApiError::too_slow().into());
     api.metrics.count(route, response.status());
     // What is said here is for whoever asked, and for nobody's cache or frame.
     let headers = response.headers_mut();

@@ -7,20 +7,20 @@ use std::time::Duration;
 use axum::extract::State;
 use monoco_core::letter::{Chain, LetterState, WorkerName};
 use monoco_core::time::Timestamp;
-use monoco_store::{ByHand, LetterQuery, LetterRow, StoreError, Window};
+use monoco_store::{LetterQuery, LetterRow, OperatorAction, PageRequest, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use utoipa::ToSchema;
 
 use super::Api;
-use super::input::{self, Json};
+use super::error::{ApiError, ApiErrorView};
+use super::input::{self, JsonBody};
 use super::letters::{VerdictView, direction, when};
-use super::problem::{Problem, ProblemView};
-use crate::postoffice::beanstalkd::Address;
-use crate::postoffice::figures::Counted;
-use crate::postoffice::leafing::Leafing;
-use crate::postoffice::replay::Fate;
-use crate::postoffice::settings::{How, QueueKind, Worker};
+use crate::pipeline::beanstalkd::BeanstalkdAddress;
+use crate::pipeline::config::{QueueKind, WorkerConfig, WorkerTransport};
+use crate::pipeline::letter_pages::LetterPages;
+use crate::pipeline::metrics::WorkerCounts;
+use crate::pipeline::replay::ReplayOutcome;
 
 /// Most letters that one replay looks at.
 const MAX_REPLAY: usize = 500;
@@ -68,13 +68,13 @@ pub struct ChainsView {
     inbound: Vec<String>,
     outbound: Vec<String>,
     /// Of tunnels that have chains of their own
-    tunnels: BTreeMap<String, OwnChainsView>,
+    tunnels: BTreeMap<String, TunnelChainsView>,
 }
 
 /// The chains of one tunnel; where it has none, that of everybody counts.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OwnChains)]
-pub struct OwnChainsView {
+pub struct TunnelChainsView {
     #[serde(skip_serializing_if = "Option::is_none")]
     inbound: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ pub struct WorkerView {
     /// `deliver`, `exec`, `http` or `beanstalkd`
     kind: &'static str,
     #[serde(flatten)]
-    counted: Counted,
+    counted: WorkerCounts,
     /// Letters at its desk: they wait for it, or it has them
     waiting: i64,
     /// Those of them that it has
@@ -125,7 +125,7 @@ pub struct ReplayView {
     /// How many letters were looked at, the oldest first
     looked: usize,
     /// Those that would fare otherwise
-    differ: Vec<DiffersView>,
+    differ: Vec<ReplayDifferenceView>,
     /// Send it back with the cursor, so that the end does not run away
     until: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,11 +135,11 @@ pub struct ReplayView {
 /// A letter that would fare otherwise.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Differs)]
-pub struct DiffersView {
+pub struct ReplayDifferenceView {
     id: String,
     direction: &'static str,
-    was: FateView,
-    would: FateView,
+    was: ReplayOutcomeView,
+    would: ReplayOutcomeView,
     /// Whether it goes through its chain again now, as it came
     moved: bool,
 }
@@ -147,7 +147,7 @@ pub struct DiffersView {
 /// How a letter fares.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Fate)]
-pub struct FateView {
+pub struct ReplayOutcomeView {
     /// WAITING, AWAY, DONE, MERGED, TRASHED or DEAD. AWAY: a worker outside would be asked
     state: &'static str,
     verdicts: Vec<VerdictView>,
@@ -159,27 +159,27 @@ pub struct FateView {
 /// How the post office is
 #[utoipa::path(
     get, path = "/api/v1/pipeline", tag = "letters",
-    responses((status = 200, body = PipelineView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = PipelineView), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn status(State(api): State<Api>) -> Result<axum::Json<PipelineView>, Problem> {
+pub async fn status(State(api): State<Api>) -> Result<axum::Json<PipelineView>, ApiError> {
     let (settings, now) = (api.office.dispatcher().settings(), api.center.now());
-    let figures = api.center.store().letter_figures(now).await?;
+    let figures = api.center.store().letter_counts(now).await?;
     let mut counted = api.office.dispatcher().figures().all();
     let count = |of: &BTreeMap<String, i64>, name: &str| of.get(name).copied().unwrap_or(0);
     let workers = settings.workers.iter().map(|(name, worker)| {
         let view = WorkerView {
             kind: kind(worker),
             counted: counted.remove(name).unwrap_or_default(),
-            waiting: count(&figures.desks, name.as_str()),
+            waiting: count(&figures.waiting, name.as_str()),
             away: count(&figures.away, name.as_str()),
-            kept: count(&figures.kept, name.as_str()),
+            kept: count(&figures.held, name.as_str()),
         };
         (name.to_string(), view)
     });
     let tunnels = settings.tunnels.iter().map(|(id, own)| {
         let (inbound, outbound) =
             (own.inbound.as_ref().map(names), own.outbound.as_ref().map(names));
-        (id.to_string(), OwnChainsView { inbound, outbound })
+        (id.to_string(), TunnelChainsView { inbound, outbound })
     });
     let states = LetterState::ALL
         .map(|state| (state.as_str(), figures.states.get(&state).copied().unwrap_or(0)));
@@ -191,7 +191,7 @@ pub async fn status(State(api): State<Api>) -> Result<axum::Json<PipelineView>, 
             tunnels: tunnels.collect(),
         },
         states: states.into_iter().collect(),
-        waiting: count(&figures.desks, ""),
+        waiting: count(&figures.waiting, ""),
         oldest_due_at: figures.oldest_due.map(Timestamp::rfc3339),
         queue: queue(&settings.queue).await,
     }))
@@ -202,22 +202,22 @@ fn names(chain: &Chain) -> Vec<String> {
 }
 
 /// What a worker is called that has no name of its own.
-const fn kind(worker: &Worker) -> &'static str {
+const fn kind(worker: &WorkerConfig) -> &'static str {
     match worker {
-        Worker::Block(_) => "block",
-        Worker::Spam(_) => "spam",
-        Worker::Subject(_) => "subject",
-        Worker::Footer(_) => "footer",
-        Worker::Merge(_) => "merge",
-        Worker::Limit(_) => "limit",
-        Worker::Trash => "trash",
-        Worker::Send { .. } => "send",
-        Worker::Deliver => "deliver",
-        Worker::Outside(outside) => match outside.how {
-            How::Exec { .. } => "exec",
-            How::Http { .. } => "http",
-            How::Beanstalkd { .. } => "beanstalkd",
-            How::Rspamd { .. } => "rspamd",
+        WorkerConfig::Block(_) => "block",
+        WorkerConfig::Spam(_) => "spam",
+        WorkerConfig::Subject(_) => "subject",
+        WorkerConfig::Footer(_) => "footer",
+        WorkerConfig::Merge(_) => "merge",
+        WorkerConfig::Limit(_) => "limit",
+        WorkerConfig::Trash => "trash",
+        WorkerConfig::Send { .. } => "send",
+        WorkerConfig::Deliver => "deliver",
+        WorkerConfig::Outside(outside) => match outside.how {
+            WorkerTransport::Exec { .. } => "exec",
+            WorkerTransport::Http { .. } => "http",
+            WorkerTransport::Beanstalkd { .. } => "beanstalkd",
+            WorkerTransport::Rspamd { .. } => "rspamd",
         },
     }
 }
@@ -236,7 +236,7 @@ async fn queue(kind: &QueueKind) -> QueueView {
 }
 
 /// Whether somebody is there.
-async fn knock(address: &Address) -> Result<(), String> {
+async fn knock(address: &BeanstalkdAddress) -> Result<(), String> {
     let connect = TcpStream::connect((address.host.as_str(), address.port));
     match tokio::time::timeout(CONNECT, connect).await {
         Ok(Ok(_)) => Ok(()),
@@ -253,33 +253,33 @@ async fn knock(address: &Address) -> Result<(), String> {
 /// are not asked: what they said before counts.
 #[utoipa::path(
     post, path = "/api/v1/pipeline/replay", tag = "letters", request_body = ReplayBody,
-    responses((status = 200, body = ReplayView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = ReplayView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn replay(
     State(api): State<Api>,
-    Json(body): Json<ReplayBody>,
-) -> Result<axum::Json<ReplayView>, Problem> {
+    JsonBody(body): JsonBody<ReplayBody>,
+) -> Result<axum::Json<ReplayView>, ApiError> {
     let time = |field: &str, text: Option<String>| {
         let time = text.map(|text| when(&text)).transpose();
-        time.map_err(|why| Problem::bad_field(field, why))
+        time.map_err(|why| ApiError::bad_field(field, why))
     };
     let (since, until) = (time("since", body.since)?, time("until", body.until)?);
     let until = until.unwrap_or_else(|| api.center.now());
     let way = body.direction.map(|text| direction(&text)).transpose();
     let tunnel = body.tunnel.map(|text| text.parse()).transpose();
     let query = LetterQuery {
-        direction: way.map_err(|why| Problem::bad_field("direction", why))?,
-        tunnel: tunnel.map_err(|error| Problem::bad_field("tunnel", error))?,
+        direction: way.map_err(|why| ApiError::bad_field("direction", why))?,
+        tunnel: tunnel.map_err(|error| ApiError::bad_field("tunnel", error))?,
         since,
         ..LetterQuery::default()
     };
     let order = Some("oldest".to_owned());
-    let paging = input::Paging { cursor: body.cursor, limit: None, order };
+    let paging = input::PagingQuery { cursor: body.cursor, limit: None, order };
     let limit = input::count("limit", body.limit, MAX_REPLAY, MAX_REPLAY)?;
-    let window = Window { limit, ..paging.window("replay")? };
-    let mut leafing = Leafing::new(query, window.clone());
+    let window = PageRequest { limit, ..paging.window("replay")? };
+    let mut leafing = LetterPages::new(query, window.clone());
     let (mut looked, mut differ, mut over) = (0, Vec::new(), false);
-    while let Some(few) = leafing.few(api.center.store()).await? {
+    while let Some(few) = leafing.next_page(api.center.store()).await? {
         for row in few {
             over |= row.created_at >= until;
             if over {
@@ -298,30 +298,34 @@ pub async fn replay(
 }
 
 /// What would be otherwise with a letter, if anything would.
-async fn judge(api: &Api, row: &LetterRow, dry_run: bool) -> Result<Option<DiffersView>, Problem> {
+async fn judge(
+    api: &Api,
+    row: &LetterRow,
+    dry_run: bool,
+) -> Result<Option<ReplayDifferenceView>, ApiError> {
     let dispatcher = api.office.dispatcher();
-    let would = Fate::would(dispatcher, &dispatcher.settings(), row).await?;
+    let would = ReplayOutcome::would(dispatcher, &dispatcher.settings(), row).await?;
     let Some(would) = would.filter(|would| would.differs(row)) else { return Ok(None) };
     let moved = match !dry_run && would.frees(row) {
-        true => match api.office.move_letter(row.id, ByHand::Replay).await {
+        true => match api.office.move_letter(row.id, OperatorAction::Replay).await {
             Ok(_) => true,
             // Somebody else moved it meanwhile.
-            Err(StoreError::WrongState(_) | StoreError::Conflict { .. }) => false,
+            Err(StoreError::InvalidTransition(_) | StoreError::Conflict { .. }) => false,
             Err(error) => return Err(error.into()),
         },
         false => false,
     };
-    Ok(Some(DiffersView {
+    Ok(Some(ReplayDifferenceView {
         id: row.id.to_string(),
         direction: row.direction.as_str(),
-        was: Fate::was(row).into(),
+        was: ReplayOutcome::was(row).into(),
         would: would.into(),
         moved,
     }))
 }
 
-impl From<Fate> for FateView {
-    fn from(fate: Fate) -> Self {
+impl From<ReplayOutcome> for ReplayOutcomeView {
+    fn from(fate: ReplayOutcome) -> Self {
         Self {
             state: fate.state.as_str(),
             verdicts: fate.verdicts.iter().map(VerdictView::whole).collect(),

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
-use super::input::{self, Json, Paging, Query, Segments};
-use super::problem::{Problem, ProblemView};
-use super::views::{LineView, SessionView};
+use super::error::{ApiError, ApiErrorView};
+use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
+use super::views::{SessionEntryView, SessionSummaryView};
 
 /// What a reader says.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -53,19 +53,20 @@ impl From<Receipt> for ReceiptView {
     put, path = "/api/v1/groups/{group}/receipts", tag = "sessions",
     params(("group" = String, Path, description = "A DID")),
     request_body = ReceiptBody,
-    responses((status = 200, body = ReceiptView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = ReceiptView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn set_receipt(
     State(api): State<Api>,
-    path: Segments,
-    Json(body): Json<ReceiptBody>,
-) -> Result<axum::Json<ReceiptView>, Problem> {
+    path: PathParams,
+    JsonBody(body): JsonBody<ReceiptBody>,
+) -> Result<axum::Json<ReceiptView>, ApiError> {
     let group: Did = path.parse("group")?;
-    let msg_id: ObjId = body.msg_id.parse().map_err(|error| Problem::bad_field("msg_id", error))?;
+    let msg_id: ObjId =
+        body.msg_id.parse().map_err(|error| ApiError::bad_field("msg_id", error))?;
     let reader = input::did("reader", &body.reader)?;
     let status = ReceiptStatus::parse(&body.state).ok_or_else(|| {
         let known: Vec<_> = ReceiptStatus::ALL.iter().map(|s| s.as_str()).collect();
-        Problem::bad_field("state", format_args!("want {}", known.join(", ")))
+        ApiError::bad_field("state", format_args!("want {}", known.join(", ")))
     })?;
     let now = api.center.now();
     let receipt = api.center.store().set_receipt(&group, msg_id, &reader, status, now).await?;
@@ -84,7 +85,7 @@ pub struct ReceiptQuery {
 
 /// Receipts.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Receipts {
+pub struct ReceiptList {
     receipts: Vec<ReceiptView>,
 }
 
@@ -92,20 +93,20 @@ pub struct Receipts {
 #[utoipa::path(
     get, path = "/api/v1/groups/{group}/receipts", tag = "sessions",
     params(("group" = String, Path, description = "A DID"), ReceiptQuery),
-    responses((status = 200, body = Receipts), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = ReceiptList), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn receipts(
     State(api): State<Api>,
-    path: Segments,
-    Query(query): Query<ReceiptQuery>,
-) -> Result<axum::Json<Receipts>, Problem> {
+    path: PathParams,
+    QueryParams(query): QueryParams<ReceiptQuery>,
+) -> Result<axum::Json<ReceiptList>, ApiError> {
     let group: Did = path.parse("group")?;
     let msg_id: ObjId =
-        query.msg_id.parse().map_err(|error| Problem::bad_parameter("msg_id", error))?;
+        query.msg_id.parse().map_err(|error| ApiError::bad_parameter("msg_id", error))?;
     let reader = query.reader.map(|reader| reader.parse::<Did>()).transpose();
-    let reader = reader.map_err(|error| Problem::bad_parameter("reader", error))?;
+    let reader = reader.map_err(|error| ApiError::bad_parameter("reader", error))?;
     let receipts = api.center.store().receipts(&group, msg_id, reader.as_ref()).await?;
-    Ok(axum::Json(Receipts { receipts: receipts.into_iter().map(Into::into).collect() }))
+    Ok(axum::Json(ReceiptList { receipts: receipts.into_iter().map(Into::into).collect() }))
 }
 
 /// Whose conversations.
@@ -123,17 +124,17 @@ pub struct SessionQuery {
 }
 
 impl SessionQuery {
-    fn read(self) -> Result<(Did, Paging), Problem> {
+    fn read(self) -> Result<(Did, PagingQuery), ApiError> {
         let Self { owner, cursor, limit, order } = self;
-        let owner = owner.parse().map_err(|error| Problem::bad_parameter("owner", error))?;
-        Ok((owner, Paging { cursor, limit, order }))
+        let owner = owner.parse().map_err(|error| ApiError::bad_parameter("owner", error))?;
+        Ok((owner, PagingQuery { cursor, limit, order }))
     }
 }
 
 /// A page of conversations.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Sessions {
-    sessions: Vec<SessionView>,
+pub struct SessionPage {
+    sessions: Vec<SessionSummaryView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
@@ -141,26 +142,27 @@ pub struct Sessions {
 /// List an owner's conversations, the liveliest first
 #[utoipa::path(
     get, path = "/api/v1/sessions", tag = "sessions", params(SessionQuery),
-    responses((status = 200, body = Sessions), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = SessionPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn sessions(
     State(api): State<Api>,
-    Query(query): Query<SessionQuery>,
-) -> Result<axum::Json<Sessions>, Problem> {
+    QueryParams(query): QueryParams<SessionQuery>,
+) -> Result<axum::Json<SessionPage>, ApiError> {
     let (owner, paging) = query.read()?;
     api.center.check_owner(&owner).await?;
     let scope = format!("sessions {owner}");
     let window = paging.window(&scope)?;
     let page = api.center.store().sessions(&owner, window.clone()).await?;
     let next_cursor = input::next_cursor(&scope, &window, page.next);
-    let sessions = page.entries.into_iter().map(SessionView::try_from).collect::<Result<_, _>>()?;
-    Ok(axum::Json(Sessions { sessions, next_cursor }))
+    let sessions =
+        page.entries.into_iter().map(SessionSummaryView::try_from).collect::<Result<_, _>>()?;
+    Ok(axum::Json(SessionPage { sessions, next_cursor }))
 }
 
 /// A page of a conversation.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Lines {
-    lines: Vec<LineView>,
+pub struct SessionEntryPage {
+    lines: Vec<SessionEntryView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
@@ -169,13 +171,13 @@ pub struct Lines {
 #[utoipa::path(
     get, path = "/api/v1/sessions/{id}", tag = "sessions",
     params(("id" = String, Path, description = "The other party: a DID"), SessionQuery),
-    responses((status = 200, body = Lines), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = SessionEntryPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn session(
     State(api): State<Api>,
-    path: Segments,
-    Query(query): Query<SessionQuery>,
-) -> Result<axum::Json<Lines>, Problem> {
+    path: PathParams,
+    QueryParams(query): QueryParams<SessionQuery>,
+) -> Result<axum::Json<SessionEntryPage>, ApiError> {
     let (owner, paging) = query.read()?;
     api.center.check_owner(&owner).await?;
     let peer: Did = path.parse("id")?;
@@ -183,6 +185,7 @@ pub async fn session(
     let window = paging.window(&scope)?;
     let page = api.center.store().session(&owner, &peer, window.clone()).await?;
     let next_cursor = input::next_cursor(&scope, &window, page.next);
-    let lines = page.entries.into_iter().map(LineView::try_from).collect::<Result<_, _>>()?;
-    Ok(axum::Json(Lines { lines, next_cursor }))
+    let lines =
+        page.entries.into_iter().map(SessionEntryView::try_from).collect::<Result<_, _>>()?;
+    Ok(axum::Json(SessionEntryPage { lines, next_cursor }))
 }

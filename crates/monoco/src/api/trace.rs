@@ -1,20 +1,20 @@
 //! The story of one message.
 
 use axum::extract::State;
-use monoco_core::letter::{LetterId, Standing};
-use monoco_store::{LetterRow, Source, Trace};
+use monoco_core::letter::{LetterId, LetterStateData};
+use monoco_store::{LetterRow, LetterSource, MessageTrace};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::Api;
-use super::input::Segments;
+use super::error::{ApiError, ApiErrorView};
+use super::input::PathParams;
 use super::letters::LetterView;
-use super::problem::{Problem, ProblemView};
 use super::views::{EventView, RecordView, raw};
-use crate::center::Entry;
-use crate::courier::locks::ClaimView;
+use crate::center::BoxEntry;
+use crate::courier::locks_file::OpenClaimView;
 
 /// How often a letter that became part of another is followed.
 const MERGED: usize = 8;
@@ -42,7 +42,7 @@ pub struct TraceView {
     /// The letters that it was made of, or became, with what workers said of them
     letters: Vec<LetterView>,
     /// Every workspace's claim on that
-    claims: Vec<ClaimView>,
+    claims: Vec<OpenClaimView>,
     /// What happened to it, in order
     events: Vec<EventView>,
     /// Whether there is more than is shown
@@ -54,17 +54,17 @@ pub struct TraceView {
     get, path = "/api/v1/trace/{id}", tag = "events",
     params(("id" = String, Path, description =
         "Any id: of the message, of a Mail, of a letter, of a record, of a delivery, or one that a provider gave")),
-    responses((status = 200, body = TraceView), (status = "4XX", body = ProblemView))
+    responses((status = 200, body = TraceView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn trace(
     State(api): State<Api>,
-    path: Segments,
-) -> Result<axum::Json<TraceView>, Problem> {
+    path: PathParams,
+) -> Result<axum::Json<TraceView>, ApiError> {
     story(&api, path.text("id")).await
 }
 
 /// Everything about the message that `id` leads to.
-pub async fn story(api: &Api, id: &str) -> Result<axum::Json<TraceView>, Problem> {
+pub async fn story(api: &Api, id: &str) -> Result<axum::Json<TraceView>, ApiError> {
     let view = match id.parse::<LetterId>() {
         Ok(letter) => of_letter(api, letter).await?,
         Err(_) => TraceView::try_from(api.center.trace(id).await?)?,
@@ -74,12 +74,12 @@ pub async fn story(api: &Api, id: &str) -> Result<axum::Json<TraceView>, Problem
 
 /// Everything about the message that a letter was made of or became, or about the
 /// letter alone when it is none.
-async fn of_letter(api: &Api, id: LetterId) -> Result<TraceView, Problem> {
+async fn of_letter(api: &Api, id: LetterId) -> Result<TraceView, ApiError> {
     let store = api.center.store();
     let mut row = store.letter(id).await?;
     let mut letters = vec![LetterView::whole(&row)];
     for _ in 0..MERGED {
-        let Standing::Merged { into } = row.journey.standing else { break };
+        let LetterStateData::Merged { into } = row.status.standing else { break };
         row = store.letter(into).await?;
         letters.push(LetterView::whole(&row));
     }
@@ -93,28 +93,30 @@ async fn of_letter(api: &Api, id: LetterId) -> Result<TraceView, Problem> {
 }
 
 /// Everything about the message of a letter, if it has one.
-async fn of_message(api: &Api, row: &LetterRow) -> Result<Option<Trace>, Problem> {
+async fn of_message(api: &Api, row: &LetterRow) -> Result<Option<MessageTrace>, ApiError> {
     let store = api.center.store();
     let msg_id = match (&row.source, row.became) {
         (_, Some(msg_id)) => msg_id,
-        (Source::Dispatch(dispatch), None) => dispatch.msg.id(),
-        (Source::Post(post), None) => post.msg.id(),
-        (Source::Heard(keep), None) => {
-            let Ok(msg_id) = store.message_heard(&keep.said.id).await else { return Ok(None) };
+        (LetterSource::Dispatch(dispatch), None) => dispatch.msg.id(),
+        (LetterSource::Send(post), None) => post.msg.id(),
+        (LetterSource::Inbound(keep), None) => {
+            let Ok(msg_id) = store.find_by_external_id(&keep.said.id).await else {
+                return Ok(None);
+            };
             let trace = store.trace(msg_id).await?;
             // Two providers may use the same id; then the message is another one's.
             return Ok(Some(trace).filter(|it| it.letters.iter().any(|own| own.id == row.id)));
         }
-        (Source::Door(_), None) => return Ok(None),
+        (LetterSource::Submitted(_), None) => return Ok(None),
     };
     Ok(Some(store.trace(msg_id).await?))
 }
 
-impl TryFrom<Trace> for TraceView {
-    type Error = Problem;
+impl TryFrom<MessageTrace> for TraceView {
+    type Error = ApiError;
 
-    fn try_from(trace: Trace) -> Result<Self, Problem> {
-        let deliveries = trace.deliveries.into_iter().map(Entry::Delivery).map(Into::into);
+    fn try_from(trace: MessageTrace) -> Result<Self, ApiError> {
+        let deliveries = trace.deliveries.into_iter().map(BoxEntry::Delivery).map(Into::into);
         Ok(Self {
             msg_id: Some(trace.msg_id.to_string()),
             heard: trace.body.as_deref().map(heard).unwrap_or_default(),
@@ -123,7 +125,7 @@ impl TryFrom<Trace> for TraceView {
             deliveries: deliveries.collect(),
             mail: trace.mail.map(|entry| json!(entry)),
             letters: trace.letters.iter().map(LetterView::whole).collect(),
-            claims: trace.claims.iter().map(ClaimView::from).collect(),
+            claims: trace.claims.iter().map(OpenClaimView::from).collect(),
             events: trace.events.into_iter().map(Into::into).collect(),
             truncated: trace.truncated,
         })

@@ -1,20 +1,20 @@
 //! What the API shows. Domain types are never sent as they are, so that renaming
 //! one breaks nobody.
 
-use monoco_core::contact::{Contact, Plan, Tunnel};
-use monoco_core::delivery::{Delivery, Progress};
+use monoco_core::contact::{Contact, DeliveryPlan, TunnelInfo};
+use monoco_core::delivery::{Delivery, SendStateData};
 use monoco_core::event::Event;
 use monoco_core::lease::Lease;
-use monoco_core::record::{BoxKind, MsgRecord, Standing};
+use monoco_core::record::{BoxKind, MsgRecord, ReadStateData};
 use monoco_core::time::Timestamp;
-use monoco_store::{Group, Line, Session};
+use monoco_store::{Group, SessionEntry, SessionSummary};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::problem::Problem;
-use crate::center::Entry;
+use super::error::ApiError;
+use crate::center::BoxEntry;
 
 /// A record of a box, or a delivery of a TUNNEL_OUTBOX.
 #[derive(Debug, Serialize, ToSchema)]
@@ -96,7 +96,7 @@ pub struct PlanView {
 /// A record with the message it is about.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Taken)]
-pub struct TakenView {
+pub struct LeasedEntryView {
     pub record: RecordView,
     #[schema(value_type = Object)]
     pub msg: Box<RawValue>,
@@ -105,7 +105,7 @@ pub struct TakenView {
 /// A page of records.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Records)]
-pub struct RecordsView {
+pub struct RecordPage {
     pub records: Vec<RecordView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
@@ -177,7 +177,7 @@ pub struct TunnelView {
 /// One message of a conversation.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Line)]
-pub struct LineView {
+pub struct SessionEntryView {
     /// `in` or `out`
     pub direction: &'static str,
     pub record: RecordView,
@@ -192,18 +192,18 @@ pub struct LineView {
 /// One conversation.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Session)]
-pub struct SessionView {
+pub struct SessionSummaryView {
     /// The other party, or the group
     pub id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// How many of its messages are UNREAD
     pub unread: usize,
-    pub last: LineView,
+    pub last: SessionEntryView,
 }
 
 /// A canonical text as JSON, without reading it into parts.
-pub fn raw(body: String) -> Result<Box<RawValue>, Problem> {
+pub fn raw(body: String) -> Result<Box<RawValue>, ApiError> {
     RawValue::from_string(body).map_err(|error| {
         let detail = error.to_string();
         monoco_store::StoreError::Damaged { what: "object", detail }.into()
@@ -216,11 +216,11 @@ impl From<&Lease> for LeaseView {
     }
 }
 
-impl From<Entry> for RecordView {
-    fn from(entry: Entry) -> Self {
+impl From<BoxEntry> for RecordView {
+    fn from(entry: BoxEntry) -> Self {
         match entry {
-            Entry::Record(record) => record.into(),
-            Entry::Delivery(delivery) => delivery.into(),
+            BoxEntry::Record(record) => record.into(),
+            BoxEntry::Delivery(delivery) => delivery.into(),
         }
     }
 }
@@ -228,7 +228,7 @@ impl From<Entry> for RecordView {
 impl From<MsgRecord> for RecordView {
     fn from(record: MsgRecord) -> Self {
         let lease = match &record.reading.state {
-            Standing::Reading(lease) => Some(lease.into()),
+            ReadStateData::Reading(lease) => Some(lease.into()),
             _ => None,
         };
         Self {
@@ -255,12 +255,14 @@ impl From<Delivery> for RecordView {
     fn from(delivery: Delivery) -> Self {
         let Delivery { plan, sending, .. } = delivery;
         let (lease, due) = match &sending.state {
-            Progress::Sending(lease) => (Some(lease.into()), None),
-            Progress::Wait { due } | Progress::Failed { due, .. } => (None, Some(due.ms())),
+            SendStateData::Sending(lease) => (Some(lease.into()), None),
+            SendStateData::Wait { due } | SendStateData::Failed { due, .. } => {
+                (None, Some(due.ms()))
+            }
             _ => (None, None),
         };
         let external_msg_id = match &sending.state {
-            Progress::Sent { external_msg_id } => external_msg_id.clone(),
+            SendStateData::Sent { external_msg_id } => external_msg_id.clone(),
             _ => None,
         };
         Self {
@@ -291,8 +293,8 @@ impl From<Delivery> for RecordView {
     }
 }
 
-impl From<Plan> for PlanView {
-    fn from(plan: Plan) -> Self {
+impl From<DeliveryPlan> for PlanView {
+    fn from(plan: DeliveryPlan) -> Self {
         Self {
             tunnel_did: plan.tunnel_did.into(),
             address: plan.address,
@@ -343,8 +345,8 @@ impl From<Group> for GroupView {
     }
 }
 
-impl From<Tunnel> for TunnelView {
-    fn from(tunnel: Tunnel) -> Self {
+impl From<TunnelInfo> for TunnelView {
+    fn from(tunnel: TunnelInfo) -> Self {
         Self {
             did: tunnel.id.did().into(),
             id: tunnel.id.into(),
@@ -355,10 +357,10 @@ impl From<Tunnel> for TunnelView {
     }
 }
 
-impl TryFrom<Line> for LineView {
-    type Error = Problem;
+impl TryFrom<SessionEntry> for SessionEntryView {
+    type Error = ApiError;
 
-    fn try_from(line: Line) -> Result<Self, Problem> {
+    fn try_from(line: SessionEntry) -> Result<Self, ApiError> {
         let out = line.record.box_kind == BoxKind::Outbox;
         Ok(Self {
             direction: if out { "out" } else { "in" },
@@ -369,10 +371,10 @@ impl TryFrom<Line> for LineView {
     }
 }
 
-impl TryFrom<Session> for SessionView {
-    type Error = Problem;
+impl TryFrom<SessionSummary> for SessionSummaryView {
+    type Error = ApiError;
 
-    fn try_from(session: Session) -> Result<Self, Problem> {
+    fn try_from(session: SessionSummary) -> Result<Self, ApiError> {
         Ok(Self {
             id: session.peer.into(),
             name: session.name,

@@ -11,15 +11,15 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use monoco_adapters::{Ear, NotKept, Push, PushRefused};
+use monoco_adapters::{InboundError, InboundSink, WebhookError, WebhookRequest};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
+use super::error::ApiError;
 use super::input;
-use super::problem::Problem;
 use crate::center::Center;
-use crate::courier::keep::Keeper;
-use crate::courier::tunnels::Tunnels;
+use crate::courier::inbound::DurableInboundSink;
+use crate::courier::tunnels::TunnelRegistry;
 
 /// Largest body: attachments are inside.
 const MAX_BODY: usize = 8 << 20;
@@ -30,19 +30,19 @@ const MAX_ALL: usize = (32 << 20) >> 10;
 
 /// What the door works with.
 #[derive(Clone)]
-pub struct Webhooks {
+pub struct WebhookListener {
     center: Center,
-    tunnels: Arc<Tunnels>,
+    tunnels: Arc<TunnelRegistry>,
     room: Arc<Semaphore>,
 }
 
 /// The only route.
-pub fn router(center: Center, tunnels: Arc<Tunnels>) -> Router {
-    let webhooks = Webhooks { center, tunnels, room: Arc::new(Semaphore::new(MAX_ALL)) };
+pub fn router(center: Center, tunnels: Arc<TunnelRegistry>) -> Router {
+    let webhooks = WebhookListener { center, tunnels, room: Arc::new(Semaphore::new(MAX_ALL)) };
     Router::new()
         .route("/webhooks/{tunnel}", post(receive))
-        .fallback(async || Problem::no_webhook())
-        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+        .fallback(async || ApiError::no_webhook())
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(axum::middleware::map_response(async |mut response: Response| {
             let nosniff = HeaderValue::from_static("nosniff");
             response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
@@ -52,36 +52,36 @@ pub fn router(center: Center, tunnels: Arc<Tunnels>) -> Router {
 }
 
 async fn receive(
-    State(webhooks): State<Webhooks>,
+    State(webhooks): State<WebhookListener>,
     Path(id): Path<String>,
     request: Request,
-) -> Result<Response, Problem> {
-    let Webhooks { center, tunnels, room } = webhooks;
-    let tunnel = tunnels.get(&id).ok_or_else(Problem::no_webhook)?;
+) -> Result<Response, ApiError> {
+    let WebhookListener { center, tunnels, room } = webhooks;
+    let tunnel = tunnels.get(&id).ok_or_else(ApiError::no_webhook)?;
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > MAX_BODY) {
-        return Err(Problem::too_large(MAX_BODY));
+        return Err(ApiError::too_large(MAX_BODY));
     }
     let kib = u32::try_from(announced.unwrap_or(MAX_BODY) / 1024 + 1).unwrap_or(u32::MAX);
-    let _room = room.try_acquire_many(kib).map_err(|_| Problem::busy())?;
+    let _room = room.try_acquire_many(kib).map_err(|_| ApiError::busy())?;
     let headers = request.headers().clone();
     let body = input::body(request, MAX_BODY).await?;
 
-    let push = Push { headers: &headers, body: &body, now: center.wall() };
+    let push = WebhookRequest { headers: &headers, body: &body, now: center.wall_clock() };
     let heard = tunnel.adapter.pushed(&push).map_err(|why| {
         let now = center.now();
-        tunnel.note(|pulse| pulse.missed(why.to_string(), now));
+        tunnel.note(|pulse| pulse.record_receive_error(why.to_string(), now));
         tracing::warn!(tunnel = %tunnel.adapter.id(), %why, "webhook refused");
         refusal(&why)
     })?;
     drop(body);
-    let keeper = Keeper { center: &center, tunnel: &tunnel };
+    let keeper = DurableInboundSink { center: &center, tunnel: &tunnel };
     let (mut kept, mut duplicates) = (0, 0);
     for heard in heard {
         // One that is not kept fails the whole: the provider sends it again, and what
         // was kept already is recognised.
-        match keeper.hear(heard).await.map_err(|why| unkept(&why))? {
+        match keeper.receive(heard).await.map_err(|why| unkept(&why))? {
             true => kept += 1,
             false => duplicates += 1,
         }
@@ -90,20 +90,22 @@ async fn receive(
     Ok((StatusCode::OK, axum::Json(answer)).into_response())
 }
 
-fn refusal(why: &PushRefused) -> Problem {
+fn refusal(why: &WebhookError) -> ApiError {
     match why {
-        PushRefused::NotTaken => Problem::no_webhook(),
-        PushRefused::Unverified(_) | PushRefused::Stale(_) => Problem::unverified(why.to_string()),
-        PushRefused::Unreadable(_) => Problem::unreadable(why.to_string()),
+        WebhookError::NotTaken => ApiError::no_webhook(),
+        WebhookError::Unverified(_) | WebhookError::Stale(_) => {
+            ApiError::unverified(why.to_string())
+        }
+        WebhookError::Unreadable(_) => ApiError::unreadable(why.to_string()),
     }
 }
 
-fn unkept(why: &NotKept) -> Problem {
+fn unkept(why: &InboundError) -> ApiError {
     match why {
-        NotKept::Full => monoco_store::StoreError::Full.into(),
-        NotKept::Unavailable(detail) => {
+        InboundError::Full => monoco_store::StoreError::DiskFull.into(),
+        InboundError::Unavailable(detail) => {
             monoco_store::StoreError::Unavailable(detail.clone()).into()
         }
-        NotKept::Unusable(_) => Problem::unreadable(why.to_string()),
+        InboundError::Unusable(_) => ApiError::unreadable(why.to_string()),
     }
 }

@@ -8,57 +8,58 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::claim::Workspace;
-use monoco_core::delivery::{Delivery, Outcome, SendState};
+use monoco_core::delivery::{Delivery, DeliveryOutcome, SendState};
 use monoco_core::did::Did;
-use monoco_core::lease::{Guard, Holder, Term};
-use monoco_core::letter::{LetterId, Standing};
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
+use monoco_core::letter::{LetterId, LetterStateData};
 use monoco_core::mail::MailId;
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
-use monoco_core::retry::{Failure, Retry};
+use monoco_core::retry::{Failure, RetryPolicy};
 use monoco_core::time::Timestamp;
 use monoco_store::{
-    Accepted, Again, ByHand, Dispatch, DispatchOutcome, Dispatched, LetterRow, Origin, Page, Post,
-    Posted, Shared, StoreError, Taken, Through, Trace, Window,
+    AcceptResult, DispatchOutcome, DispatchRequest, DispatchResult, JitteredRetry, LeasedEntry,
+    LetterInput, LetterRow, MessageTrace, OperatorAction, Page, PageRequest, PipelineRouting,
+    SendRequest, SendResult, SharedStore, StoreError,
 };
 use tokio::sync::watch;
 
 use crate::clock::{self, Clock};
-use crate::postoffice::queue::Carrier;
+use crate::pipeline::queue::QueueNotifier;
 
 /// Expired deliveries that one `next` may clear away before it gives up.
-const CLEARED: usize = 100;
+const MAX_EXPIRED_PER_CALL: usize = 100;
 
 /// The hub's verbs.
 #[derive(Clone)]
 pub struct Center {
-    store: Shared,
+    store: SharedStore,
     clock: Arc<Clock>,
-    retry: Retry,
-    chains: Chains,
-    carrier: Carrier,
+    retry: RetryPolicy,
+    chains: ChainRouting,
+    carrier: QueueNotifier,
 }
 
 /// Which messages go through the post office, as things are now.
 #[derive(Clone)]
-pub struct Chains {
+pub struct ChainRouting {
     /// Those that come in.
-    pub inbound: watch::Receiver<Arc<Through>>,
+    pub inbound: watch::Receiver<Arc<PipelineRouting>>,
     /// Those that go out.
-    pub outbound: watch::Receiver<Arc<Through>>,
+    pub outbound: watch::Receiver<Arc<PipelineRouting>>,
 }
 
-impl Chains {
+impl ChainRouting {
     /// None does.
     pub fn none() -> Self {
-        let none = || watch::channel(Arc::new(Through::default())).1;
+        let none = || watch::channel(Arc::new(PipelineRouting::default())).1;
         Self { inbound: none(), outbound: none() }
     }
 }
 
 /// A record or a delivery: whatever a box holds.
 #[derive(Clone, Debug)]
-pub enum Entry {
+pub enum BoxEntry {
     /// Of a box that is read.
     Record(MsgRecord),
     /// Of a TUNNEL_OUTBOX.
@@ -67,7 +68,7 @@ pub enum Entry {
 
 /// A state of either machine that a caller named.
 #[derive(Clone, Debug)]
-pub enum States {
+pub enum StateFilter {
     /// Of records.
     Read(Vec<ReadState>),
     /// Of deliveries.
@@ -111,19 +112,19 @@ pub enum CenterError {
 
 impl Center {
     /// A center on `store`.
-    pub fn new(store: Shared, clock: Arc<Clock>, retry: Retry) -> Self {
-        let (chains, carrier) = (Chains::none(), Carrier::default());
+    pub fn new(store: SharedStore, clock: Arc<Clock>, retry: RetryPolicy) -> Self {
+        let (chains, carrier) = (ChainRouting::none(), QueueNotifier::default());
         Self { store, clock, retry, chains, carrier }
     }
 
     /// The same center, with these chains in the way of messages.
     #[must_use]
-    pub fn with_chains(self, chains: Chains, carrier: Carrier) -> Self {
+    pub fn with_chains(self, chains: ChainRouting, carrier: QueueNotifier) -> Self {
         Self { chains, carrier, ..self }
     }
 
     /// The store behind it, for what needs no more than that.
-    pub fn store(&self) -> &Shared {
+    pub fn store(&self) -> &SharedStore {
         &self.store
     }
 
@@ -133,38 +134,41 @@ impl Center {
     }
 
     /// What the machine's clock says, for what others have signed.
-    pub fn wall(&self) -> Timestamp {
+    pub fn wall_clock(&self) -> Timestamp {
         self.clock.wall()
     }
 
     /// How far the machine's clock is from ours, in milliseconds.
-    pub fn drift(&self) -> i64 {
+    pub fn clock_drift_ms(&self) -> i64 {
         self.clock.drift()
     }
 
     /// How deliveries are tried again, this time.
-    pub fn again(&self) -> Again {
-        Again { retry: self.retry, jitter: clock::jitter() }
+    pub fn jittered_retry(&self) -> JitteredRetry {
+        JitteredRetry { retry: self.retry, jitter: clock::jitter() }
     }
 
     /// Puts messages that came in into their boxes, all in one commit; those with a
     /// chain in their way become letters, all in another.
-    pub async fn dispatch(&self, batch: Vec<Dispatch>) -> Vec<Result<Dispatched, StoreError>> {
+    pub async fn dispatch(
+        &self,
+        batch: Vec<DispatchRequest>,
+    ) -> Vec<Result<DispatchResult, StoreError>> {
         let through = self.inbound();
         if through.is_empty() {
             return self.store.dispatch(batch, self.now()).await;
         }
         let chained: Vec<bool> =
-            batch.iter().map(|dispatch| through.takes(dispatch.tunnel.as_ref())).collect();
+            batch.iter().map(|dispatch| through.applies_to(dispatch.tunnel.as_ref())).collect();
         let (mut letters, mut plain) = (Vec::new(), Vec::new());
         for (dispatch, chained) in batch.into_iter().zip(&chained) {
             match chained {
-                true => letters.push(Origin::Dispatch(dispatch)),
+                true => letters.push(LetterInput::Dispatch(dispatch)),
                 false => plain.push(dispatch),
             }
         }
         let ids: Vec<_> = letters.iter().map(named).collect();
-        let letters = self.hand_in(letters).await.into_iter().zip(ids);
+        let letters = self.submit(letters).await.into_iter().zip(ids);
         let mut letters = letters.map(|(accepted, id)| dispatched(accepted?, id));
         let mut plain = match plain.is_empty() {
             true => Vec::new().into_iter(),
@@ -180,28 +184,28 @@ impl Center {
         msg: MsgObject,
         key: Option<String>,
         not_before: Option<Timestamp>,
-    ) -> Result<Posted, StoreError> {
+    ) -> Result<SendResult, StoreError> {
         let (through, msg_id) = (self.outbound(), msg.id());
-        let post = Post { msg, key, not_before };
+        let post = SendRequest { msg, key, not_before };
         if through.is_empty() {
-            return self.store.post(post, self.now()).await;
+            return self.store.send(post, self.now()).await;
         }
-        let accepted = self.hand_in(vec![Origin::Post(post, through)]).await.pop();
+        let accepted = self.submit(vec![LetterInput::Send(post, through)]).await.pop();
         match accepted.unwrap_or_else(|| Err(no_answer()))? {
-            Accepted::Posted(posted) => Ok(posted),
-            Accepted::Letter { id, duplicate, .. } => {
-                Ok(Posted::Chained { msg_id, letter: id, duplicate })
+            AcceptResult::Sent(posted) => Ok(posted),
+            AcceptResult::Letter { id, duplicate, .. } => {
+                Ok(SendResult::Chained { msg_id, letter: id, duplicate })
             }
-            Accepted::Heard(_) | Accepted::Dispatched(_) => Err(no_answer()),
+            AcceptResult::Inbound(_) | AcceptResult::Dispatched(_) => Err(no_answer()),
         }
     }
 
     /// Takes letters in, all in one commit, and has them carried to the dispatcher.
-    pub async fn hand_in(&self, batch: Vec<Origin>) -> Vec<Result<Accepted, StoreError>> {
+    pub async fn submit(&self, batch: Vec<LetterInput>) -> Vec<Result<AcceptResult, StoreError>> {
         let answers = self.store.accept(batch, self.now()).await;
         for answer in answers.iter().flatten() {
-            if let Accepted::Letter { id, duplicate: false, .. } = answer {
-                self.carrier.carry(*id, Duration::ZERO);
+            if let AcceptResult::Letter { id, duplicate: false, .. } = answer {
+                self.carrier.notify(*id, Duration::ZERO);
             }
         }
         answers
@@ -212,26 +216,30 @@ impl Center {
     /// # Errors
     ///
     /// When there is no such letter, or it can't be moved so.
-    pub async fn move_letter(&self, id: LetterId, how: ByHand) -> Result<LetterRow, StoreError> {
+    pub async fn move_letter(
+        &self,
+        id: LetterId,
+        how: OperatorAction,
+    ) -> Result<LetterRow, StoreError> {
         let row = self.store.move_letter(id, how, self.now()).await?;
-        if let Standing::Waiting { due } = row.journey.standing {
-            self.carry(id, due);
+        if let LetterStateData::Waiting { due } = row.status.standing {
+            self.notify_queue(id, due);
         }
         Ok(row)
     }
 
     /// Has a letter carried to the dispatcher later.
-    pub fn carry(&self, id: LetterId, due: Timestamp) {
-        self.carrier.carry(id, due.since(self.now()));
+    pub fn notify_queue(&self, id: LetterId, due: Timestamp) {
+        self.carrier.notify(id, due.since(self.now()));
     }
 
     /// Which messages that come in go through the post office.
-    pub fn inbound(&self) -> Arc<Through> {
+    pub fn inbound(&self) -> Arc<PipelineRouting> {
         Arc::clone(&self.chains.inbound.borrow())
     }
 
     /// Which messages that go out do.
-    pub fn outbound(&self) -> Arc<Through> {
+    pub fn outbound(&self) -> Arc<PipelineRouting> {
         Arc::clone(&self.chains.outbound.borrow())
     }
 
@@ -242,30 +250,31 @@ impl Center {
         box_kind: BoxKind,
         states: &[String],
         holder: Holder,
-        term: Term,
-    ) -> Result<Option<Taken<Entry>>, CenterError> {
+        term: LeaseDuration,
+    ) -> Result<Option<LeasedEntry<BoxEntry>>, CenterError> {
         if box_kind == BoxKind::Outbox {
             return Err(CenterError::History);
         }
-        match States::parse(box_kind, states)? {
-            States::Read(states) => {
+        match StateFilter::parse(box_kind, states)? {
+            StateFilter::Read(states) => {
                 if let Some(state) = states.iter().find(|state| **state != ReadState::Unread) {
                     return Err(CenterError::NotTakeable(state.as_str(), "UNREAD"));
                 }
                 let taken =
-                    self.store.take_record(owner, box_kind, holder, term, self.now()).await?;
-                if let Some(Taken { entry, body }) = taken {
-                    return Ok(Some(Taken { entry: Entry::Record(entry), body }));
+                    self.store.lease_record(owner, box_kind, holder, term, self.now()).await?;
+                if let Some(LeasedEntry { entry, body }) = taken {
+                    return Ok(Some(LeasedEntry { entry: BoxEntry::Record(entry), body }));
                 }
             }
-            States::Send(states) => {
+            StateFilter::Send(states) => {
                 let takeable = [SendState::Wait, SendState::Failed];
                 if let Some(state) = states.iter().find(|state| !takeable.contains(state)) {
                     return Err(CenterError::NotTakeable(state.as_str(), "WAIT"));
                 }
-                if let Some(Taken { entry, body }) = self.next_delivery(owner, holder, term).await?
+                if let Some(LeasedEntry { entry, body }) =
+                    self.next_delivery(owner, holder, term).await?
                 {
-                    return Ok(Some(Taken { entry: Entry::Delivery(entry), body }));
+                    return Ok(Some(LeasedEntry { entry: BoxEntry::Delivery(entry), body }));
                 }
             }
         }
@@ -279,16 +288,17 @@ impl Center {
         &self,
         tunnel: &Did,
         holder: Holder,
-        term: Term,
-    ) -> Result<Option<Taken<Delivery>>, StoreError> {
-        for _ in 0..CLEARED {
+        term: LeaseDuration,
+    ) -> Result<Option<LeasedEntry<Delivery>>, StoreError> {
+        for _ in 0..MAX_EXPIRED_PER_CALL {
             let now = self.now();
-            let taken = self.store.take_delivery(tunnel, holder.clone(), term, now).await?;
+            let taken = self.store.lease_delivery(tunnel, holder.clone(), term, now).await?;
             let Some(taken) = taken else { return Ok(None) };
             let Some(expired_at) = expired(&taken.body, now) else { return Ok(Some(taken)) };
             let detail = format!("expired at {} ms, before it was sent", expired_at.ms());
-            let guard = Guard { epoch: Some(taken.entry.sending.epoch), holder: holder.clone() };
-            let outcome = Outcome::Failed(Failure::Permanent { detail });
+            let guard =
+                LeaseProof { epoch: Some(taken.entry.sending.epoch), holder: holder.clone() };
+            let outcome = DeliveryOutcome::Failed(Failure::Permanent { detail });
             self.report(taken.entry.id, outcome, guard).await?;
         }
         Ok(None)
@@ -300,13 +310,13 @@ impl Center {
         owner: &Did,
         box_kind: BoxKind,
         count: usize,
-    ) -> Result<Page<Entry>, CenterError> {
+    ) -> Result<Page<BoxEntry>, CenterError> {
         let waiting: &[String] = match box_kind {
             BoxKind::TunnelOutbox => &["WAIT".to_owned(), "FAILED".to_owned()],
             BoxKind::Outbox => &["SENT".to_owned()],
             _ => &["UNREAD".to_owned()],
         };
-        let window = Window { beyond: None, limit: count, newest_first: false };
+        let window = PageRequest { beyond: None, limit: count, newest_first: false };
         self.list(owner, box_kind, waiting, window).await
     }
 
@@ -316,28 +326,28 @@ impl Center {
         owner: &Did,
         box_kind: BoxKind,
         states: &[String],
-        window: Window,
-    ) -> Result<Page<Entry>, CenterError> {
+        window: PageRequest,
+    ) -> Result<Page<BoxEntry>, CenterError> {
         self.check_owner(owner).await?;
-        Ok(match States::parse(box_kind, states)? {
-            States::Read(states) => {
+        Ok(match StateFilter::parse(box_kind, states)? {
+            StateFilter::Read(states) => {
                 let page = self.store.records(owner, box_kind, &states, window).await?;
-                let entries = page.entries.into_iter().map(Entry::Record).collect();
+                let entries = page.entries.into_iter().map(BoxEntry::Record).collect();
                 Page { entries, next: page.next }
             }
-            States::Send(states) => {
+            StateFilter::Send(states) => {
                 let page = self.store.deliveries(owner, &states, window).await?;
-                let entries = page.entries.into_iter().map(Entry::Delivery).collect();
+                let entries = page.entries.into_iter().map(BoxEntry::Delivery).collect();
                 Page { entries, next: page.next }
             }
         })
     }
 
     /// One record or delivery.
-    pub async fn entry(&self, id: RecordId) -> Result<Entry, StoreError> {
+    pub async fn entry(&self, id: RecordId) -> Result<BoxEntry, StoreError> {
         match id.kind() {
-            RecordKind::Record => self.store.record(id).await.map(Entry::Record),
-            RecordKind::Delivery => self.store.delivery(id).await.map(Entry::Delivery),
+            RecordKind::Record => self.store.record(id).await.map(BoxEntry::Record),
+            RecordKind::Delivery => self.store.delivery(id).await.map(BoxEntry::Delivery),
         }
     }
 
@@ -346,20 +356,20 @@ impl Center {
         &self,
         id: RecordId,
         state: &str,
-        guard: Guard,
+        guard: LeaseProof,
         revision: Option<i64>,
-        term: Term,
-    ) -> Result<Entry, CenterError> {
+        term: LeaseDuration,
+    ) -> Result<BoxEntry, CenterError> {
         let now = self.now();
         Ok(match id.kind() {
             RecordKind::Record => {
                 let to = ReadState::parse(state).ok_or_else(|| UnknownState::read(state))?;
                 let record = self.store.mark_record(id, to, guard, revision, term, now).await?;
-                Entry::Record(record)
+                BoxEntry::Record(record)
             }
             RecordKind::Delivery => {
                 let to = SendState::parse(state).ok_or_else(|| UnknownState::send(state))?;
-                Entry::Delivery(self.store.mark_delivery(id, to, guard, revision, now).await?)
+                BoxEntry::Delivery(self.store.mark_delivery(id, to, guard, revision, now).await?)
             }
         })
     }
@@ -368,23 +378,23 @@ impl Center {
     pub async fn report(
         &self,
         id: RecordId,
-        outcome: Outcome,
-        guard: Guard,
+        outcome: DeliveryOutcome,
+        guard: LeaseProof,
     ) -> Result<Delivery, StoreError> {
-        self.store.settle(id, outcome, guard, self.again(), self.now()).await
+        self.store.report_delivery(id, outcome, guard, self.jittered_retry(), self.now()).await
     }
 
     /// Everything about the message that `id` leads to: an object, a record, a
     /// delivery, or an id that a provider gave.
-    pub async fn trace(&self, id: &str) -> Result<Trace, CenterError> {
+    pub async fn trace(&self, id: &str) -> Result<MessageTrace, CenterError> {
         let msg_id = if let Ok(msg_id) = id.parse::<ObjId>() {
             msg_id
         } else if let Ok(mail) = id.parse::<MailId>() {
             self.store.mail(&mail, &Workspace::shared()).await?.entry.msg_id
         } else if let Ok(record_id) = id.parse::<RecordId>() {
-            self.store.message_of(record_id).await?
+            self.store.object_of_record(record_id).await?
         } else {
-            match self.store.message_heard(id).await {
+            match self.store.find_by_external_id(id).await {
                 Err(StoreError::Missing { .. }) => {
                     return Err(CenterError::UnknownId(id.to_owned()));
                 }
@@ -397,7 +407,7 @@ impl Center {
     /// Refuses owners nobody has heard of: more likely a slip of the pen than an
     /// empty box.
     pub async fn check_owner(&self, owner: &Did) -> Result<(), CenterError> {
-        if self.store.is_known(owner).await? {
+        if self.store.owner_exists(owner).await? {
             return Ok(());
         }
         Err(CenterError::UnknownOwner(owner.clone()))
@@ -405,21 +415,21 @@ impl Center {
 }
 
 /// The message that a letter to be made is about.
-fn named(origin: &Origin) -> Option<ObjId> {
+fn named(origin: &LetterInput) -> Option<ObjId> {
     match origin {
-        Origin::Dispatch(dispatch) => Some(dispatch.msg.id()),
-        Origin::Post(post, _) => Some(post.msg.id()),
-        Origin::Door { .. } | Origin::Heard(_) => None,
+        LetterInput::Dispatch(dispatch) => Some(dispatch.msg.id()),
+        LetterInput::Send(post, _) => Some(post.msg.id()),
+        LetterInput::Submitted { .. } | LetterInput::Inbound(_) => None,
     }
 }
 
 /// What became of a message that came in and had a chain in its way.
-fn dispatched(accepted: Accepted, msg_id: Option<ObjId>) -> Result<Dispatched, StoreError> {
+fn dispatched(accepted: AcceptResult, msg_id: Option<ObjId>) -> Result<DispatchResult, StoreError> {
     match (accepted, msg_id) {
-        (Accepted::Dispatched(dispatched), _) => Ok(dispatched),
-        (Accepted::Letter { id, duplicate, msg_id: first }, Some(msg_id)) => {
+        (AcceptResult::Dispatched(dispatched), _) => Ok(dispatched),
+        (AcceptResult::Letter { id, duplicate, msg_id: first }, Some(msg_id)) => {
             let outcome = DispatchOutcome::Chained { letter: id, duplicate };
-            Ok(Dispatched { msg_id: first.unwrap_or(msg_id), outcome })
+            Ok(DispatchResult { msg_id: first.unwrap_or(msg_id), outcome })
         }
         _ => Err(no_answer()),
     }
@@ -439,7 +449,7 @@ fn expired(body: &str, now: Timestamp) -> Option<Timestamp> {
     expiry.expires_at_ms.filter(|at| *at <= now)
 }
 
-impl States {
+impl StateFilter {
     fn parse(box_kind: BoxKind, names: &[String]) -> Result<Self, UnknownState> {
         Ok(if box_kind == BoxKind::TunnelOutbox {
             let parse =

@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Context;
+use super::CliContext;
 use super::client::{query, segment};
-use super::failure::Failure;
+use super::failure::CliError;
 use super::message::MessageArgs;
-use super::output::{self, Format, note, print, shown_lines};
+use super::output::{self, OutputFormat, note, print, shown_lines};
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub enum CenterCommand {
     /// List the boxes there are, and what waits in them
     Boxes {
         /// Most owners whose boxes to show
@@ -51,7 +51,7 @@ pub enum Command {
     /// exits with 1 when nothing waits.
     Next {
         #[command(flatten)]
-        place: Place,
+        place: BoxArgs,
         /// How long to hold it, in seconds
         #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
         lease: Option<i64>,
@@ -62,7 +62,7 @@ pub enum Command {
     /// Look at what `next` would give
     Peek {
         #[command(flatten)]
-        place: Place,
+        place: BoxArgs,
         /// Most records to show
         #[arg(short, default_value_t = 1, allow_negative_numbers = true)]
         n: i64,
@@ -70,7 +70,7 @@ pub enum Command {
     /// List a box, the newest first
     List {
         #[command(flatten)]
-        place: Place,
+        place: BoxArgs,
         /// Only these states, separated by commas
         #[arg(long)]
         state: Option<String>,
@@ -162,7 +162,7 @@ pub enum Command {
 
 /// A box of an owner.
 #[derive(Debug, clap::Args)]
-pub struct Place {
+pub struct BoxArgs {
     /// Whose box
     #[arg(default_value = "did:monoco:me")]
     owner: String,
@@ -171,7 +171,7 @@ pub struct Place {
     box_kind: String,
 }
 
-impl Place {
+impl BoxArgs {
     fn path(&self) -> String {
         let Self { owner, box_kind } = self;
         format!("/api/v1/boxes/{}/{}", segment(owner), segment(box_kind))
@@ -233,18 +233,18 @@ const RECORD_FIELDS: [(&str, &str); 18] = [
     ("created", "created_at_ms"),
 ];
 
-pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
+pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), CliError> {
     let format = context.format;
     let client = context.client()?;
     match command {
-        Command::Boxes { limit, cursor } => {
+        CenterCommand::Boxes { limit, cursor } => {
             let limit = limit.map(|limit| limit.to_string());
             let query = query(&[("limit", limit), ("cursor", cursor)]);
             let answer = client.get(&format!("/api/v1/boxes{query}")).await?;
             let columns = [("owner", "owner"), ("box", "box"), ("waiting", "waiting")];
             output::list(format, &answer, "boxes", &columns)
         }
-        Command::Send { message, idempotency_key, schedule_at } => {
+        CenterCommand::Send { message, idempotency_key, schedule_at } => {
             let body = fields([
                 ("msg", Some(message.read()?)),
                 ("idempotency_key", idempotency_key.map(Value::from)),
@@ -253,7 +253,7 @@ pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
             let answer = client.post("/api/v1/post_send", &body).await?;
             accepted(format, &answer, "deliveries", "target")
         }
-        Command::Dispatch { message, tunnel, external_id } => {
+        CenterCommand::Dispatch { message, tunnel, external_id } => {
             let ingress = fields([
                 ("tunnel", tunnel.map(Value::from)),
                 ("external_id", external_id.map(Value::from)),
@@ -262,31 +262,31 @@ pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
             let answer = client.post("/api/v1/dispatch", &body).await?;
             accepted(format, &answer, "delivered", "owner")
         }
-        Command::Next { place, lease, holder } => {
+        CenterCommand::Next { place, lease, holder } => {
             let body =
                 fields([("lease_s", lease.map(Value::from)), ("holder", holder.map(Value::from))]);
             let answer = client.post(&format!("{}/next", place.path()), &body).await?;
             if answer.is_null() {
-                return Err(Failure::new(
-                    super::failure::Exit::NotPossible,
+                return Err(CliError::new(
+                    super::failure::CliExit::NotPossible,
                     format!("nothing waits in {} of {}", place.box_kind, place.owner),
                 ));
             }
             taken(format, &answer)
         }
-        Command::Peek { place, n } => {
+        CenterCommand::Peek { place, n } => {
             let path = format!("{}/peek?n={n}", place.path());
             output::list(format, &client.get(&path).await?, "records", &RECORD)
         }
-        Command::List { place, state, page } => {
+        CenterCommand::List { place, state, page } => {
             let path = format!("{}{}", place.path(), page.query(&[("state", state)]));
             output::list(format, &client.get(&path).await?, "records", &RECORD)
         }
-        Command::Show { record } => {
+        CenterCommand::Show { record } => {
             let answer = client.get(&format!("/api/v1/records/{}", segment(&record))).await?;
             output::one(format, &answer, "record_id", &RECORD_FIELDS)
         }
-        Command::State { record, state, epoch, revision, holder } => {
+        CenterCommand::State { record, state, epoch, revision, holder } => {
             let body = fields([
                 ("state", Some(state.into())),
                 ("epoch", epoch.map(Value::from)),
@@ -297,7 +297,7 @@ pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
             let answer = client.post(&path, &body).await?;
             output::one(format, &answer, "record_id", &RECORD_FIELDS)
         }
-        Command::Report {
+        CenterCommand::Report {
             delivery,
             ok,
             external_id,
@@ -322,11 +322,11 @@ pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
             let answer = client.post(&path, &body).await?;
             output::one(format, &answer, "record_id", &RECORD_FIELDS)
         }
-        Command::Object { id } => {
+        CenterCommand::Object { id } => {
             let answer = client.get(&format!("/api/v1/objects/{}", segment(&id))).await?;
             print(&output::json(&answer))
         }
-        Command::Receipts { group, msg_id, reader, set } => {
+        CenterCommand::Receipts { group, msg_id, reader, set } => {
             let path = format!("/api/v1/groups/{}/receipts", segment(&group));
             let columns =
                 [("reader", "reader"), ("state", "state"), ("at", "at_ms"), ("id", "receipt_id")];
@@ -338,7 +338,7 @@ pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
             let path = path + &query(&[("msg_id", Some(msg_id)), ("reader", reader)]);
             output::list(format, &client.get(&path).await?, "receipts", &columns)
         }
-        Command::Sessions { owner, with, page } => {
+        CenterCommand::Sessions { owner, with, page } => {
             let query = page.query(&[("owner", Some(owner))]);
             let Some(peer) = with else {
                 let columns = [
@@ -362,7 +362,7 @@ pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
             let path = format!("/api/v1/sessions/{}{query}", segment(&peer));
             output::list(format, &client.get(&path).await?, "lines", &columns)
         }
-        Command::Tunnels => {
+        CenterCommand::Tunnels => {
             let columns = [
                 ("id", "id"),
                 ("provider", "provider"),
@@ -383,16 +383,16 @@ fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
 }
 
 /// What became of a message, in words.
-fn accepted(format: Format, answer: &Value, key: &str, who: &str) -> Result<(), Failure> {
+fn accepted(format: OutputFormat, answer: &Value, key: &str, who: &str) -> Result<(), CliError> {
     if answer.get("ok") != Some(&Value::Bool(true)) {
         let reason = answer.get("reason").and_then(Value::as_str).unwrap_or("refused");
         let message = format!("not delivered: {reason}");
-        return Err(Failure::new(super::failure::Exit::NotPossible, message));
+        return Err(CliError::new(super::failure::CliExit::NotPossible, message));
     }
-    if format == Format::Table && answer.get("duplicate") == Some(&Value::Bool(true)) {
+    if format == OutputFormat::Table && answer.get("duplicate") == Some(&Value::Bool(true)) {
         note("it had come before; nothing was done");
     }
-    if format != Format::Table {
+    if format != OutputFormat::Table {
         return output::one(format, answer, "msg_id", &[("msg", "msg_id")]);
     }
     output::one(format, answer, "msg_id", &[("msg", "msg_id"), ("letter", "letter")])?;
@@ -400,14 +400,14 @@ fn accepted(format: Format, answer: &Value, key: &str, who: &str) -> Result<(), 
 }
 
 /// A record that was taken, with what was said.
-fn taken(format: Format, answer: &Value) -> Result<(), Failure> {
+fn taken(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
     match format {
-        Format::Json => print(&output::json(answer)),
-        Format::Id | Format::Compact => {
+        OutputFormat::Json => print(&output::json(answer)),
+        OutputFormat::Id | OutputFormat::Compact => {
             let record = &answer["record"];
             output::one(format, record, "record_id", &RECORD_FIELDS)
         }
-        Format::Table => {
+        OutputFormat::Table => {
             output::one(format, &answer["record"], "record_id", &RECORD_FIELDS)?;
             let msg = &answer["msg"];
             output::one(format, msg, "from", &[("from", "from"), ("title", "content.title")])?;

@@ -9,46 +9,46 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use super::failure::{Exit, Failure};
-use crate::home::{Home, Running};
+use super::failure::{CliError, CliExit};
+use crate::home::{CourierInfo, Home};
 
 /// A way to the courier of one home.
 #[derive(Debug)]
 pub struct Client {
-    running: Running,
+    running: CourierInfo,
     token: String,
 }
 
 impl Client {
     /// Finds the courier.
-    pub fn find(home: &Home) -> Result<Self, Failure> {
-        let running = home.running().ok_or_else(Failure::no_courier)?;
+    pub fn find(home: &Home) -> Result<Self, CliError> {
+        let running = home.running().ok_or_else(CliError::no_courier)?;
         Ok(Self { running, token: home.token()? })
     }
 
     /// Where it is.
-    pub fn running(&self) -> &Running {
+    pub fn running(&self) -> &CourierInfo {
         &self.running
     }
 
-    pub async fn get(&self, path: &str) -> Result<Value, Failure> {
+    pub async fn get(&self, path: &str) -> Result<Value, CliError> {
         self.ask(Method::GET, path, None).await
     }
 
     /// How the courier is; a courier that is not well says so with a 503.
-    pub async fn health(&self) -> Result<Value, Failure> {
+    pub async fn health(&self) -> Result<Value, CliError> {
         let response = self.send(Method::GET, "/health", None, "application/json").await?;
         let status = response.status();
         let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
         serde_json::from_slice(&bytes)
-            .map_err(|_| Failure::new(Exit::Courier, format!("the courier answered {status}")))
+            .map_err(|_| CliError::new(CliExit::Courier, format!("the courier answered {status}")))
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+    pub async fn put(&self, path: &str, body: &Value) -> Result<Value, CliError> {
         self.ask(Method::PUT, path, Some(body)).await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
         self.ask(Method::POST, path, Some(body)).await
     }
 
@@ -58,12 +58,12 @@ impl Client {
         path: &str,
         body: &Value,
         key: Option<&str>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, CliError> {
         let body = Body { text: body.to_string(), key };
         answer(self.send(Method::POST, path, Some(body), "application/json").await?).await
     }
 
-    pub async fn delete(&self, path: &str) -> Result<Value, Failure> {
+    pub async fn delete(&self, path: &str) -> Result<Value, CliError> {
         self.ask(Method::DELETE, path, None).await
     }
 
@@ -73,13 +73,13 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, CliError> {
         let body = body.map(|body| Body { text: body.to_string(), key: None });
         answer(self.send(method, path, body, "application/json").await?).await
     }
 
     /// Follows the events after `after`, line by line as the stream has them.
-    pub async fn follow(&self, after: Option<i64>) -> Result<Incoming, Failure> {
+    pub async fn follow(&self, after: Option<i64>) -> Result<Incoming, CliError> {
         let path = match after {
             Some(after) => format!("/api/v1/events?after={after}"),
             None => "/api/v1/events".to_owned(),
@@ -87,7 +87,7 @@ impl Client {
         let response = self.send(Method::GET, &path, None, "text/event-stream").await?;
         if !response.status().is_success() {
             let message = format!("the courier answered {}", response.status());
-            return Err(Failure::new(Exit::Courier, message));
+            return Err(CliError::new(CliExit::Courier, message));
         }
         Ok(response.into_body())
     }
@@ -98,9 +98,9 @@ impl Client {
         path: &str,
         body: Option<Body<'_>>,
         accept: &'static str,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<Incoming>, CliError> {
         let stream = TcpStream::connect(self.running.address).await.map_err(|error| {
-            Failure::new(Exit::NoCourier, format!("the courier does not answer: {error}"))
+            CliError::new(CliExit::NoCourier, format!("the courier does not answer: {error}"))
         })?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
@@ -120,7 +120,7 @@ impl Client {
         }
         let request = request
             .body(Full::new(bytes))
-            .map_err(|error| Failure::usage(format!("this can't be asked for: {error}")))?;
+            .map_err(|error| CliError::usage(format!("this can't be asked for: {error}")))?;
         #[expect(clippy::disallowed_methods, reason = "a command has no courier to wait for it")]
         let _connection = tokio::spawn(connection);
         sender.send_request(request).await.map_err(broken)
@@ -135,31 +135,31 @@ struct Body<'a> {
 }
 
 /// The JSON of a good answer; `null` when it has none.
-async fn answer(response: Response<Incoming>) -> Result<Value, Failure> {
+async fn answer(response: Response<Incoming>) -> Result<Value, CliError> {
     let status = response.status();
     let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
     if bytes.is_empty() && status.is_success() {
         return Ok(Value::Null);
     }
     let answer: Value = serde_json::from_slice(&bytes)
-        .map_err(|_| Failure::new(Exit::Courier, format!("the courier answered {status}")))?;
+        .map_err(|_| CliError::new(CliExit::Courier, format!("the courier answered {status}")))?;
     if status.is_success() { Ok(answer) } else { Err(refusal(status.as_u16(), &answer)) }
 }
 
-fn broken(error: hyper::Error) -> Failure {
-    Failure::new(Exit::Courier, format!("the connection to the courier broke: {error}"))
+fn broken(error: hyper::Error) -> CliError {
+    CliError::new(CliExit::Courier, format!("the connection to the courier broke: {error}"))
 }
 
 /// What the courier's refusal means for the exit code.
-fn refusal(status: u16, answer: &Value) -> Failure {
+fn refusal(status: u16, answer: &Value) -> CliError {
     let text = |key: &str| answer.get(key).and_then(Value::as_str);
     let message = text("message").unwrap_or("the courier refused").to_owned();
     let exit = match (status, text("code")) {
-        (409, Some("lease_lost" | "conflict" | "claimed" | "not_due")) => Exit::Held,
-        (500.., _) | (401 | 403, _) => Exit::Courier,
-        _ => Exit::NotPossible,
+        (409, Some("lease_lost" | "conflict" | "claimed" | "not_due")) => CliExit::Held,
+        (500.., _) | (401 | 403, _) => CliExit::Courier,
+        _ => CliExit::NotPossible,
     };
-    let failure = Failure::new(exit, message);
+    let failure = CliError::new(exit, message);
     match text("code") {
         Some("unknown_owner") => failure.hint("`monoco center boxes` lists the boxes there are"),
         Some("lease_lost") => failure.hint(

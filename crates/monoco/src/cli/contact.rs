@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::Context;
+use super::CliContext;
 use super::center::PageArgs;
 use super::client::{Client, query, segment};
-use super::failure::{Exit, Failure};
-use super::output::{self, Format, note};
+use super::failure::{CliError, CliExit};
+use super::output::{self, OutputFormat, note};
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub enum ContactCommand {
     /// Add a contact, or change one
     Add {
         /// Who
@@ -119,47 +119,51 @@ const CONTACT: [(&str, &str); 4] =
 
 const GROUP: [(&str, &str); 3] = [("did", "did"), ("name", "name"), ("subscribers", "subscribers")];
 
-pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
+pub async fn run(context: &CliContext, command: ContactCommand) -> Result<(), CliError> {
     let format = context.format;
     let client = context.client()?;
     match command {
-        Command::Add { did, name, level, here } => {
+        ContactCommand::Add { did, name, level, here } => {
             let body = json!({"names": name, "level": level, "here": here});
             show(format, &client.put(&path(&did), &body).await?)
         }
-        Command::List(page) => {
+        ContactCommand::List(page) => {
             let answer = client.get(&format!("/api/v1/contacts{}", page.query(&[]))).await?;
             output::list(format, &answer, "contacts", &CONTACT)
         }
-        Command::Show { did } => show(format, &client.get(&path(&did)).await?),
-        Command::Remove { did } => {
+        ContactCommand::Show { did } => show(format, &client.get(&path(&did)).await?),
+        ContactCommand::Remove { did } => {
             client.delete(&path(&did)).await?;
             note("forgotten");
             Ok(())
         }
-        Command::Block { did, target: None } => set_level(&client, format, &did, "block").await,
-        Command::Unblock { did, target: None } => set_level(&client, format, &did, "friend").await,
-        Command::Block { did, target: Some(target) } => {
+        ContactCommand::Block { did, target: None } => {
+            set_level(&client, format, &did, "block").await
+        }
+        ContactCommand::Unblock { did, target: None } => {
+            set_level(&client, format, &did, "friend").await
+        }
+        ContactCommand::Block { did, target: Some(target) } => {
             client.put(&block_path(&did, &target), &Value::Null).await?;
             note("blocked");
             Ok(())
         }
-        Command::Unblock { did, target: Some(target) } => {
+        ContactCommand::Unblock { did, target: Some(target) } => {
             client.delete(&block_path(&did, &target)).await?;
             note("unblocked");
             Ok(())
         }
-        Command::Bind { did, tunnel, address, kind, priority } => {
+        ContactCommand::Bind { did, tunnel, address, kind, priority } => {
             let body =
                 json!({"tunnel": tunnel, "address": address, "kind": kind, "priority": priority});
             show(format, &client.put(&format!("{}/bindings", path(&did)), &body).await?)
         }
-        Command::Unbind { did, tunnel, address } => {
+        ContactCommand::Unbind { did, tunnel, address } => {
             let query = query(&[("tunnel", Some(tunnel)), ("address", Some(address))]);
             let path = format!("{}/bindings{query}", path(&did));
             show(format, &client.delete(&path).await?)
         }
-        Command::Group(command) => group(&client, format, command).await,
+        ContactCommand::Group(command) => group(&client, format, command).await,
     }
 }
 
@@ -172,19 +176,24 @@ fn block_path(sender: &str, target: &str) -> String {
 }
 
 /// Changes the level of somebody, and nothing else about them.
-async fn set_level(client: &Client, format: Format, did: &str, level: &str) -> Result<(), Failure> {
+async fn set_level(
+    client: &Client,
+    format: OutputFormat,
+    did: &str,
+    level: &str,
+) -> Result<(), CliError> {
     let mut body = match client.get(&path(did)).await {
         Ok(known) => json!({"names": known["names"], "here": known["here"]}),
-        Err(failure) if failure.exit == Exit::NotPossible => json!({}),
+        Err(failure) if failure.exit == CliExit::NotPossible => json!({}),
         Err(failure) => return Err(failure),
     };
     body["level"] = json!(level);
     show(format, &client.put(&path(did), &body).await?)
 }
 
-fn show(format: Format, contact: &Value) -> Result<(), Failure> {
+fn show(format: OutputFormat, contact: &Value) -> Result<(), CliError> {
     output::one(format, contact, "did", &CONTACT)?;
-    if format == Format::Table {
+    if format == OutputFormat::Table {
         let columns = [
             ("tunnel", "tunnel"),
             ("address", "address"),
@@ -196,7 +205,11 @@ fn show(format: Format, contact: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn group(client: &Client, format: Format, command: GroupCommand) -> Result<(), Failure> {
+async fn group(
+    client: &Client,
+    format: OutputFormat,
+    command: GroupCommand,
+) -> Result<(), CliError> {
     let path = |did: &str| format!("/api/v1/groups/{}", segment(did));
     let reader_path = |did: &str, reader: &str| {
         format!("/api/v1/groups/{}/subscribers/{}", segment(did), segment(reader))

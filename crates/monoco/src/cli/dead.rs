@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::Context;
+use super::CliContext;
 use super::client::{Client, query, segment};
-use super::failure::{Exit, Failure};
+use super::failure::{CliError, CliExit};
 use super::mailbox::ids as given;
-use super::output::{self, Format, print, shown};
+use super::output::{self, OutputFormat, print, shown};
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub enum DeadCommand {
     /// List what was given up, grouped by cause
     List,
     /// Show everything that happened to one
@@ -44,22 +44,24 @@ pub enum Command {
     },
 }
 
-pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
+pub async fn run(context: &CliContext, command: DeadCommand) -> Result<(), CliError> {
     let client = context.client()?;
     match command {
-        Command::List => list(context.format, &client.get("/api/v1/dead").await?),
-        Command::Show { id } => super::trace::run(context, super::trace::Args { id }).await,
-        Command::Retry { ids, workspace } => {
-            change(&client, context.format, &given(ids)?, workspace, Fate::Retry).await
+        DeadCommand::List => list(context.format, &client.get("/api/v1/dead").await?),
+        DeadCommand::Show { id } => {
+            super::trace::run(context, super::trace::TraceArgs { id }).await
         }
-        Command::Drop { ids, workspace } => {
-            change(&client, context.format, &given(ids)?, workspace, Fate::Drop).await
+        DeadCommand::Retry { ids, workspace } => {
+            change(&client, context.format, &given(ids)?, workspace, DeadLetterAction::Retry).await
+        }
+        DeadCommand::Drop { ids, workspace } => {
+            change(&client, context.format, &given(ids)?, workspace, DeadLetterAction::Drop).await
         }
     }
 }
 
 #[derive(Clone, Copy)]
-enum Fate {
+enum DeadLetterAction {
     Retry,
     Drop,
 }
@@ -91,7 +93,7 @@ fn rows(answer: &Value) -> Vec<Value> {
     claims.chain(deliveries).chain(letters).collect()
 }
 
-fn list(format: Format, answer: &Value) -> Result<(), Failure> {
+fn list(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
     let mut causes: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for row in rows(answer) {
         let cause = row["cause"].as_str().unwrap_or("no reason given").to_owned();
@@ -104,7 +106,7 @@ fn list(format: Format, answer: &Value) -> Result<(), Failure> {
         ("of", "of"),
         ("attempts", "attempts"),
     ];
-    if format != Format::Table {
+    if format != OutputFormat::Table {
         let dead: Vec<_> = causes.into_values().flatten().collect();
         return output::list(format, &json!({"dead": dead}), "dead", &columns);
     }
@@ -120,11 +122,11 @@ fn list(format: Format, answer: &Value) -> Result<(), Failure> {
 
 async fn change(
     client: &Client,
-    format: Format,
+    format: OutputFormat,
     ids: &[String],
     workspace: Option<String>,
-    fate: Fate,
-) -> Result<(), Failure> {
+    fate: DeadLetterAction,
+) -> Result<(), CliError> {
     let dead = rows(&client.get("/api/v1/dead").await?);
     let mut changed = Vec::new();
     for id in ids {
@@ -138,7 +140,7 @@ async fn change(
             changed.push(change_one(client, row, fate).await?);
         }
         if !found {
-            return Err(Failure::new(Exit::NotPossible, format!("{} is not dead", shown(id)))
+            return Err(CliError::new(CliExit::NotPossible, format!("{} is not dead", shown(id)))
                 .hint("`monoco dead list` shows what is"));
         }
     }
@@ -146,27 +148,31 @@ async fn change(
     output::list(format, &json!({"changed": changed}), "changed", &columns)
 }
 
-async fn change_one(client: &Client, row: &Value, fate: Fate) -> Result<Value, Failure> {
+async fn change_one(
+    client: &Client,
+    row: &Value,
+    fate: DeadLetterAction,
+) -> Result<Value, CliError> {
     let id = segment(row["id"].as_str().unwrap_or_default());
     let now = if row["kind"] == "letter" {
         let verb = match fate {
-            Fate::Retry => "retry",
-            Fate::Drop => "trash",
+            DeadLetterAction::Retry => "retry",
+            DeadLetterAction::Drop => "trash",
         };
         let path = format!("/api/v1/letters/{id}/{verb}");
         client.post(&path, &json!({})).await?["state"].clone()
     } else if row["kind"] == "claim" {
         let of = query(&[("workspace", row["of"].as_str().map(str::to_owned))]);
         let verb = match fate {
-            Fate::Retry => "revive",
-            Fate::Drop => "drop",
+            DeadLetterAction::Retry => "revive",
+            DeadLetterAction::Drop => "drop",
         };
         let path = format!("/api/v1/messages/{id}/{verb}{of}");
         client.post(&path, &json!({})).await?["status"].clone()
     } else {
         let state = match fate {
-            Fate::Retry => "WAIT",
-            Fate::Drop => "ARCHIVED",
+            DeadLetterAction::Retry => "WAIT",
+            DeadLetterAction::Drop => "ARCHIVED",
         };
         let path = format!("/api/v1/records/{id}/state");
         client.post(&path, &json!({"state": state})).await?["state"].clone()

@@ -14,16 +14,16 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use monoco_adapters::webhook::Verify;
+use monoco_adapters::webhook::WebhookVerification;
 use monoco_adapters::webhook::wire::Signer;
-use monoco_adapters::{Push, Secret};
+use monoco_adapters::{Secret, WebhookRequest};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::failure::{Exit, Failure};
+use super::failure::{CliError, CliExit};
 use super::output::{self, note, print, shown};
 use crate::clock::wall_now;
-use crate::home::{Home, Running};
+use crate::home::{CourierInfo, Home};
 
 /// How long any single step may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,7 +55,7 @@ const CHAT: [(&str, &str, Option<&str>); 7] = [
 ];
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct DemoArgs {
     /// How many times faster
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     speed: u32,
@@ -64,8 +64,8 @@ pub struct Args {
     keep: bool,
 }
 
-pub async fn run(args: Args) -> Result<(), Failure> {
-    let stage = Stage::set(args.speed)?;
+pub async fn run(args: DemoArgs) -> Result<(), CliError> {
+    let stage = DemoStage::set(args.speed)?;
     let (root, home, secret) = (stage.root.clone(), stage.home.clone(), stage.secret.clone());
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -83,7 +83,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         Some(Ok(Ok(()))) => next(&root, kept.then_some(&secret)),
         Some(Ok(Err(failure))) => Err(failure),
         Some(Err(error)) => {
-            Err(Failure::new(Exit::NotPossible, format!("the demo broke: {error}")))
+            Err(CliError::new(CliExit::NotPossible, format!("the demo broke: {error}")))
         }
         None => {
             note("interrupted; nothing is left behind");
@@ -103,7 +103,7 @@ fn clear(root: &Path, home: &Path) {
 }
 
 /// Where to go next; `kept` is the secret of a courier that still runs.
-fn next(root: &Path, kept: Option<&String>) -> Result<(), Failure> {
+fn next(root: &Path, kept: Option<&String>) -> Result<(), CliError> {
     print("")?;
     if let Some(secret) = kept {
         print(&format!("Its courier still runs, in {}.", root.display()))?;
@@ -122,7 +122,7 @@ fn next(root: &Path, kept: Option<&String>) -> Result<(), Failure> {
 }
 
 /// Where the demo plays.
-struct Stage {
+struct DemoStage {
     root: PathBuf,
     home: PathBuf,
     secret: String,
@@ -130,21 +130,21 @@ struct Stage {
     speed: u32,
 }
 
-impl Stage {
+impl DemoStage {
     /// Makes the directories, with a config and two workspaces.
-    fn set(speed: u32) -> Result<Self, Failure> {
+    fn set(speed: u32) -> Result<Self, CliError> {
         let root = std::env::temp_dir().join(format!("monoco-demo-{}", hex(&random::<8>()?)));
         // Fails when it is there: nobody else's directory is used.
         DirBuilder::new().mode(0o700).create(&root)?;
         // Hexadecimal digits are those of base64 too, and 64 of them are whole.
         let secret = format!("whsec_{}", hex(&random::<32>()?));
-        let signer = Signer::new(&Verify::Standard, &Secret::new(secret.clone()))
-            .map_err(|error| Failure::new(Exit::NotPossible, error.to_string()))?;
+        let signer = Signer::new(&WebhookVerification::Standard, &Secret::new(secret.clone()))
+            .map_err(|error| CliError::new(CliExit::NotPossible, error.to_string()))?;
         let home = root.join("home");
         Ok(Self { root, home, secret, signer, speed })
     }
 
-    fn play(&self, keep: bool) -> Result<(), Failure> {
+    fn play(&self, keep: bool) -> Result<(), CliError> {
         let receiver = Receiver::start()?;
         self.prepare(&receiver)?;
         self.scene("A courier of its own, with one webhook tunnel")?;
@@ -204,7 +204,7 @@ impl Stage {
         Ok(())
     }
 
-    fn prepare(&self, receiver: &Receiver) -> Result<(), Failure> {
+    fn prepare(&self, receiver: &Receiver) -> Result<(), CliError> {
         let window = (WINDOW / self.speed).max(SHORTEST).as_millis();
         // The secret stays in the environment, as it should.
         let config = format!(
@@ -235,25 +235,25 @@ impl Stage {
         self.write("beta/.monoco/mailbox", "config.yaml", beta)
     }
 
-    fn write(&self, dir: &str, name: &str, text: &str) -> Result<(), Failure> {
+    fn write(&self, dir: &str, name: &str, text: &str) -> Result<(), CliError> {
         let dir = self.root.join(dir);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         Ok(fs::write(dir.join(name), text)?)
     }
 
     /// Says what comes next, and gives people time to read what was.
-    fn scene(&self, title: &str) -> Result<(), Failure> {
+    fn scene(&self, title: &str) -> Result<(), CliError> {
         std::thread::sleep(PAUSE / self.speed);
         print(&format!("\n## {title}"))
     }
 
-    fn show(&self, name: &str, path: &Path) -> Result<(), Failure> {
+    fn show(&self, name: &str, path: &Path) -> Result<(), CliError> {
         print(&format!("\n# {name}"))?;
         print(fs::read_to_string(path)?.trim_end())
     }
 
     /// Runs a command of this program in one of the workspaces, and shows what it says.
-    fn run(&self, place: &str, args: &[&str], wanted: i32) -> Result<(), Failure> {
+    fn run(&self, place: &str, args: &[&str], wanted: i32) -> Result<(), CliError> {
         let words: Vec<_> = args.iter().map(|word| quoted(word)).collect();
         let prompt = if place.is_empty() { String::new() } else { format!("{place} ") };
         print(&format!("\n{prompt}$ monoco {}", words.join(" ")))?;
@@ -273,7 +273,7 @@ impl Stage {
     }
 
     /// Its exit code, and everything it said.
-    fn quietly(&self, place: &str, args: &[&str]) -> Result<(i32, String), Failure> {
+    fn quietly(&self, place: &str, args: &[&str]) -> Result<(i32, String), CliError> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(args).current_dir(self.root.join(place)).stdin(std::process::Stdio::null());
         command.env("MONOCO_HOME", &self.home).env("DEMO_SECRET", &self.secret);
@@ -285,14 +285,14 @@ impl Stage {
         Ok((ran.status.code().unwrap_or(-1), said.join("\n")))
     }
 
-    fn webhooks(&self) -> Result<SocketAddr, Failure> {
-        let running: Option<Running> = Home::new(self.home.clone()).running();
+    fn webhooks(&self) -> Result<SocketAddr, CliError> {
+        let running: Option<CourierInfo> = Home::new(self.home.clone()).running();
         running
             .and_then(|running| running.webhook_address)
             .ok_or_else(|| broken("the courier takes no webhooks"))
     }
 
-    fn chat(&self, webhooks: SocketAddr) -> Result<(), Failure> {
+    fn chat(&self, webhooks: SocketAddr) -> Result<(), CliError> {
         print("")?;
         for (number, (name, text, thread)) in CHAT.into_iter().enumerate() {
             std::thread::sleep(TYPING / self.speed);
@@ -311,7 +311,7 @@ impl Stage {
     }
 
     /// Posts a signed message, and sees that it was kept.
-    fn post(&self, webhooks: SocketAddr, id: &str, body: &[u8]) -> Result<(), Failure> {
+    fn post(&self, webhooks: SocketAddr, id: &str, body: &[u8]) -> Result<(), CliError> {
         let mut head = format!(
             "POST /webhooks/demo HTTP/1.1\r\nHost: {webhooks}\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n",
@@ -334,7 +334,7 @@ impl Stage {
     }
 
     /// Waits until the courier has written so many Mails.
-    fn files(&self, count: usize) -> Result<(), Failure> {
+    fn files(&self, count: usize) -> Result<(), CliError> {
         let deadline = Instant::now() + PATIENCE;
         let dir = self.home.join("mailbox/inbound/webhook");
         loop {
@@ -350,16 +350,16 @@ impl Stage {
     }
 
     /// The ids of a workspace's Mails.
-    fn mails(&self, place: &str) -> Result<Vec<String>, Failure> {
+    fn mails(&self, place: &str) -> Result<Vec<String>, CliError> {
         let (_, said) = self.quietly(place, &["mailbox", "list", "--format", "id"])?;
         Ok(said.lines().map(str::to_owned).collect())
     }
 
     /// The answer, as whoever is there got it.
-    fn arrived(&self, receiver: &Receiver, text: &str) -> Result<(), Failure> {
+    fn arrived(&self, receiver: &Receiver, text: &str) -> Result<(), CliError> {
         let got = receiver.got.recv_timeout(PATIENCE);
-        let Request { headers, body } = got.map_err(|_| broken("the answer did not arrive"))?;
-        let push = Push { headers: &headers, body: &body, now: wall_now() };
+        let DemoRequest { headers, body } = got.map_err(|_| broken("the answer did not arrive"))?;
+        let push = WebhookRequest { headers: &headers, body: &body, now: wall_now() };
         self.signer.verify(&push).map_err(|error| broken(&error.to_string()))?;
         let answer: Value = serde_json::from_slice(&body)
             .map_err(|error| broken(&format!("the answer is not JSON: {error}")))?;
@@ -378,16 +378,16 @@ impl Stage {
 /// Somebody on loopback who takes answers.
 struct Receiver {
     address: SocketAddr,
-    got: mpsc::Receiver<Request>,
+    got: mpsc::Receiver<DemoRequest>,
 }
 
-struct Request {
+struct DemoRequest {
     headers: HeaderMap,
     body: Vec<u8>,
 }
 
 impl Receiver {
-    fn start() -> Result<Self, Failure> {
+    fn start() -> Result<Self, CliError> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let (say, got) = mpsc::channel();
@@ -407,7 +407,7 @@ impl Receiver {
 }
 
 /// Reads one request, and says that it is well.
-fn take(stream: TcpStream) -> std::io::Result<Request> {
+fn take(stream: TcpStream) -> std::io::Result<DemoRequest> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut reader = BufReader::new(stream.try_clone()?.take(MAX_REQUEST));
     let mut headers = HeaderMap::new();
@@ -432,11 +432,11 @@ fn take(stream: TcpStream) -> std::io::Result<Request> {
     let answer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\
                   Connection: close\r\n\r\n{\"id\":\"answer-1\"}";
     (&stream).write_all(answer.as_bytes())?;
-    Ok(Request { headers, body })
+    Ok(DemoRequest { headers, body })
 }
 
-fn broken(why: &str) -> Failure {
-    Failure::new(Exit::NotPossible, format!("the demo broke: {why}"))
+fn broken(why: &str) -> CliError {
+    CliError::new(CliExit::NotPossible, format!("the demo broke: {why}"))
 }
 
 /// A word as a shell wants it.
@@ -448,10 +448,11 @@ fn quoted(word: &str) -> String {
     word.to_owned()
 }
 
-fn random<const N: usize>() -> Result<[u8; N], Failure> {
+fn random<const N: usize>() -> Result<[u8; N], CliError> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::new(Exit::NotPossible, format!("no random numbers: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        CliError::new(CliExit::NotPossible, format!("no random numbers: {error}"))
+    })?;
     Ok(bytes)
 }
 

@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Context;
+use super::CliContext;
 use super::client::Client;
-use super::failure::{Exit, Failure};
-use super::output::{self, Format, print, shown};
+use super::failure::{CliError, CliExit};
+use super::output::{self, OutputFormat, print, shown};
 use crate::clock::wall_now;
-use crate::config::{Config, ConfigError, Source};
-use crate::home::{Home, Running};
+use crate::config::{Config, ConfigError, ConfigSource};
+use crate::home::{CourierInfo, Home};
 
 /// How long a courier may take to say how it is.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -35,9 +35,9 @@ const EARLIEST: i64 = 1_767_225_600_000;
 
 /// How one thing is.
 #[derive(Debug, Serialize)]
-struct Check {
+struct DoctorCheck {
     check: &'static str,
-    state: State,
+    state: CheckState,
     detail: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
@@ -45,27 +45,27 @@ struct Check {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+enum CheckState {
     Ok,
     Warn,
     Fail,
 }
 
-pub async fn run(context: &Context) -> Result<(), Failure> {
+pub async fn run(context: &CliContext) -> Result<(), CliError> {
     let checks = examine(&context.home).await;
     show(context.format, &checks)?;
-    let failed = checks.iter().filter(|check| check.state == State::Fail).count();
+    let failed = checks.iter().filter(|check| check.state == CheckState::Fail).count();
     match failed {
         0 => Ok(()),
-        1 => Err(Failure::new(Exit::NotPossible, "one check failed")),
-        failed => Err(Failure::new(Exit::NotPossible, format!("{failed} checks failed"))),
+        1 => Err(CliError::new(CliExit::NotPossible, "one check failed")),
+        failed => Err(CliError::new(CliExit::NotPossible, format!("{failed} checks failed"))),
     }
 }
 
-async fn examine(home: &Home) -> Vec<Check> {
+async fn examine(home: &Home) -> Vec<DoctorCheck> {
     let running = home.running();
     let source = running.as_ref().and_then(|running| running.config.clone());
-    let source = source.unwrap_or_else(|| Source::of(home));
+    let source = source.unwrap_or_else(|| ConfigSource::of(home));
     let config = source.load();
     let mut checks = vec![place(home), token(home)];
     checks.extend(config_checks(&source, &config, running.is_some()));
@@ -95,35 +95,35 @@ async fn examine(home: &Home) -> Vec<Check> {
     checks
 }
 
-impl Check {
+impl DoctorCheck {
     fn ok(check: &'static str, detail: impl Into<String>) -> Self {
-        Self { check, state: State::Ok, detail: detail.into(), hint: None }
+        Self { check, state: CheckState::Ok, detail: detail.into(), hint: None }
     }
 
     fn warn(check: &'static str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { check, state: State::Warn, detail: detail.into(), hint: Some(hint.into()) }
+        Self { check, state: CheckState::Warn, detail: detail.into(), hint: Some(hint.into()) }
     }
 
     fn fail(check: &'static str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { check, state: State::Fail, detail: detail.into(), hint: Some(hint.into()) }
+        Self { check, state: CheckState::Fail, detail: detail.into(), hint: Some(hint.into()) }
     }
 }
 
-fn show(format: Format, checks: &[Check]) -> Result<(), Failure> {
+fn show(format: OutputFormat, checks: &[DoctorCheck]) -> Result<(), CliError> {
     let answer = json!({ "checks": checks });
     match format {
-        Format::Json => print(&output::json(&answer)),
-        Format::Compact | Format::Id => {
+        OutputFormat::Json => print(&output::json(&answer)),
+        OutputFormat::Compact | OutputFormat::Id => {
             let columns =
                 [("check", "check"), ("state", "state"), ("detail", "detail"), ("hint", "hint")];
             output::list(format, &answer, "checks", &columns)
         }
-        Format::Table => {
-            for Check { check, state, detail, hint } in checks {
+        OutputFormat::Table => {
+            for DoctorCheck { check, state, detail, hint } in checks {
                 let state = match state {
-                    State::Ok => "ok",
-                    State::Warn => "warn",
-                    State::Fail => "FAIL",
+                    CheckState::Ok => "ok",
+                    CheckState::Warn => "warn",
+                    CheckState::Fail => "FAIL",
                 };
                 print(&format!("{state:<4}  {check:<12}  {}", shown(detail)))?;
                 if let Some(hint) = hint {
@@ -136,77 +136,77 @@ fn show(format: Format, checks: &[Check]) -> Result<(), Failure> {
 }
 
 /// The directory: there, ours, and closed to others.
-fn place(home: &Home) -> Check {
+fn place(home: &Home) -> DoctorCheck {
     let (name, path) = ("home", home.path());
     let Ok(found) = fs::metadata(path) else {
         let detail = format!("{} is not there", path.display());
-        return Check::warn(name, detail, "`monoco courier start` makes it");
+        return DoctorCheck::warn(name, detail, "`monoco courier start` makes it");
     };
     if !found.is_dir() {
         let detail = format!("{} is no directory", path.display());
-        return Check::fail(name, detail, "move it away, or set MONOCO_HOME");
+        return DoctorCheck::fail(name, detail, "move it away, or set MONOCO_HOME");
     }
     if found.uid() != rustix::process::geteuid().as_raw() {
         let detail = format!("{} belongs to somebody else", path.display());
-        return Check::fail(name, detail, "use one of your own, with MONOCO_HOME");
+        return DoctorCheck::fail(name, detail, "use one of your own, with MONOCO_HOME");
     }
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         let detail = format!("{} is open to others (mode {mode:o})", path.display());
-        return Check::fail(name, detail, format!("chmod 700 {}", path.display()));
+        return DoctorCheck::fail(name, detail, format!("chmod 700 {}", path.display()));
     }
-    Check::ok(name, path.display().to_string())
+    DoctorCheck::ok(name, path.display().to_string())
 }
 
-fn token(home: &Home) -> Check {
+fn token(home: &Home) -> DoctorCheck {
     let (name, path) = ("token", home.token_path());
     let Ok(found) = fs::metadata(&path) else {
-        return Check::ok(name, "none yet; the courier makes one when it starts");
+        return DoctorCheck::ok(name, "none yet; the courier makes one when it starts");
     };
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         let detail = format!("others can read it (mode {mode:o})");
         let hint = format!("remove {}, and start the courier again", path.display());
-        return Check::fail(name, detail, hint);
+        return DoctorCheck::fail(name, detail, hint);
     }
     match home.token() {
-        Ok(_) => Check::ok(name, path.display().to_string()),
+        Ok(_) => DoctorCheck::ok(name, path.display().to_string()),
         Err(error) => {
             let hint = format!("remove {}, and start the courier again", path.display());
-            Check::fail(name, error.to_string(), hint)
+            DoctorCheck::fail(name, error.to_string(), hint)
         }
     }
 }
 
 fn config_checks(
-    source: &Source,
+    source: &ConfigSource,
     config: &Result<Config, ConfigError>,
     running: bool,
-) -> Vec<Check> {
+) -> Vec<DoctorCheck> {
     let (name, path) = ("config", source.path.display());
     let mut checks = Vec::new();
     checks.push(match config {
-        Ok(_) if !source.path.exists() => Check::ok(name, "none; the defaults hold"),
+        Ok(_) if !source.path.exists() => DoctorCheck::ok(name, "none; the defaults hold"),
         Ok(config) => {
             let tunnels: Vec<_> = config.running().map(|(id, _)| id.as_str()).collect();
-            Check::ok(name, format!("{path}: tunnels {}", tunnels.join(", ")))
+            DoctorCheck::ok(name, format!("{path}: tunnels {}", tunnels.join(", ")))
         }
         Err(error) => {
             let unset = matches!(error, ConfigError::Bad { error, .. } if error.unset);
             if unset && running {
                 let hint = "the courier may have it in its own environment; \
                             without it a reload or restart fails";
-                Check::warn(name, error.to_string(), hint)
+                DoctorCheck::warn(name, error.to_string(), hint)
             } else {
                 let hint = "correct it; until then no courier starts, and a reload changes nothing";
-                Check::fail(name, error.to_string(), hint)
+                DoctorCheck::fail(name, error.to_string(), hint)
             }
         }
     });
     let mode = fs::metadata(&source.path).map_or(0, |found| found.permissions().mode() & 0o777);
     if mode & 0o077 != 0 {
         let hint = format!("chmod 600 {path}, if secrets are in it");
-        checks.push(Check::warn(name, format!("others can read it (mode {mode:o})"), hint));
+        checks.push(DoctorCheck::warn(name, format!("others can read it (mode {mode:o})"), hint));
     }
     checks
 }
@@ -216,16 +216,16 @@ fn existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
-fn disk(home: &Path) -> Vec<Check> {
+fn disk(home: &Path) -> Vec<DoctorCheck> {
     let Ok(stat) = rustix::fs::statvfs(existing(home)) else {
-        return vec![Check::warn("disk", "can't be asked", "look at `df` yourself")];
+        return vec![DoctorCheck::warn("disk", "can't be asked", "look at `df` yourself")];
     };
     let free = stat.f_bavail.saturating_mul(stat.f_frsize) >> 20;
     let (detail, hint) = (format!("{free} MiB free"), "make room: what comes in can't be kept");
     let space = match free {
-        0..64 => Check::fail("disk", detail, hint),
-        64..1024 => Check::warn("disk", detail, "make room before it is full"),
-        _ => Check::ok("disk", detail),
+        0..64 => DoctorCheck::fail("disk", detail, hint),
+        64..1024 => DoctorCheck::warn("disk", detail, "make room before it is full"),
+        _ => DoctorCheck::ok("disk", detail),
     };
     // Some file systems make them as they are needed, and say zero.
     if stat.f_files == 0 {
@@ -234,19 +234,19 @@ fn disk(home: &Path) -> Vec<Check> {
     let (free, hint) = (stat.f_favail, "remove files: every Mail is one");
     let detail = format!("{free} files can be made");
     let files = match free {
-        0..1_000 => Check::fail("inodes", detail, hint),
-        1_000..50_000 => Check::warn("inodes", detail, hint),
-        _ => Check::ok("inodes", detail),
+        0..1_000 => DoctorCheck::fail("inodes", detail, hint),
+        1_000..50_000 => DoctorCheck::warn("inodes", detail, hint),
+        _ => DoctorCheck::ok("inodes", detail),
     };
     vec![space, files]
 }
 
 /// Locks and shared memory do not work everywhere.
 #[cfg(target_os = "linux")]
-fn file_system(home: &Path) -> Check {
+fn file_system(home: &Path) -> DoctorCheck {
     let name = "file system";
     let Ok(stat) = rustix::fs::statfs(existing(home)) else {
-        return Check::warn(name, "can't be asked", "put the home on a local disk");
+        return DoctorCheck::warn(name, "can't be asked", "put the home on a local disk");
     };
     // The numbers of statfs(2), which only the kernel spells in signed words.
     #[expect(clippy::cast_possible_truncation, reason = "the numbers have 32 bits")]
@@ -256,42 +256,46 @@ fn file_system(home: &Path) -> Check {
         0x0102_1997 => "9p",
         0x0102_1994 => {
             let hint = "everything is gone when the machine is turned off";
-            return Check::warn(name, "in memory (tmpfs)", hint);
+            return DoctorCheck::warn(name, "in memory (tmpfs)", hint);
         }
-        _ => return Check::ok(name, "local"),
+        _ => return DoctorCheck::ok(name, "local"),
     };
     let hint = "locks and the store's shared memory are not safe there; use a local disk";
-    Check::warn(name, far, hint)
+    DoctorCheck::warn(name, far, hint)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn file_system(_home: &Path) -> Check {
-    Check::ok("file system", "not looked at on this system")
+fn file_system(_home: &Path) -> DoctorCheck {
+    DoctorCheck::ok("file system", "not looked at on this system")
 }
 
-fn no_courier(home: &Home) -> Check {
+fn no_courier(home: &Home) -> DoctorCheck {
     match home.holder() {
         Some(pid) => {
             let detail = format!("process {} is starting or stopping", pid.as_raw_nonzero());
-            Check::warn("courier", detail, "ask again in a moment, or see `monoco courier logs`")
+            DoctorCheck::warn(
+                "courier",
+                detail,
+                "ask again in a moment, or see `monoco courier logs`",
+            )
         }
-        None => Check::warn("courier", "not running", "`monoco courier start` starts it"),
+        None => DoctorCheck::warn("courier", "not running", "`monoco courier start` starts it"),
     }
 }
 
-async fn courier(home: &Home, running: &Running) -> (Check, Option<Value>) {
+async fn courier(home: &Home, running: &CourierInfo) -> (DoctorCheck, Option<Value>) {
     let name = "courier";
     let asked = async { Client::find(home)?.health().await };
     let health = match tokio::time::timeout(ANSWER, asked).await {
         Ok(Ok(health)) => health,
         Ok(Err(failure)) => {
             let hint = "see `monoco courier logs`, then `monoco courier restart`";
-            return (Check::fail(name, failure.message, hint), None);
+            return (DoctorCheck::fail(name, failure.message, hint), None);
         }
         Err(_) => {
             let detail = format!("no answer within {} s", ANSWER.as_secs());
             let hint = "see `monoco courier logs`; `monoco courier kill` ends it";
-            return (Check::fail(name, detail, hint), None);
+            return (DoctorCheck::fail(name, detail, hint), None);
         }
     };
     let status = health["status"].as_str().unwrap_or("?");
@@ -299,19 +303,21 @@ async fn courier(home: &Home, running: &Running) -> (Check, Option<Value>) {
     let check = match status {
         "ok" if running.version != env!("CARGO_PKG_VERSION") => {
             let detail = format!("{detail}, version {}", running.version);
-            Check::warn(name, detail, "`monoco courier restart` starts the version you have")
+            DoctorCheck::warn(name, detail, "`monoco courier restart` starts the version you have")
         }
-        "ok" => Check::ok(name, detail),
-        "failed" => Check::fail(name, detail, "check the disk, then `monoco courier restart`"),
+        "ok" => DoctorCheck::ok(name, detail),
+        "failed" => {
+            DoctorCheck::fail(name, detail, "check the disk, then `monoco courier restart`")
+        }
         // It is the letters that do not go on, and what is said of them tells more.
-        "degraded" if health["storage"]["status"] == "ok" => Check::ok(name, detail),
-        _ => Check::fail(name, detail, "see what is said of the store"),
+        "degraded" if health["storage"]["status"] == "ok" => DoctorCheck::ok(name, detail),
+        _ => DoctorCheck::fail(name, detail, "see what is said of the store"),
     };
     (check, Some(health))
 }
 
 /// What the courier says of the store, the tunnels and the mailbox.
-fn of_health(health: &Value) -> Vec<Check> {
+fn of_health(health: &Value) -> Vec<DoctorCheck> {
     if health.is_null() {
         return Vec::new();
     }
@@ -321,100 +327,112 @@ fn of_health(health: &Value) -> Vec<Check> {
     let detail = [text(&storage["status"]), text(&storage["detail"])];
     let detail = detail.join(" ").trim().to_owned();
     checks.push(match storage["status"].as_str() {
-        Some("ok") => Check::ok("store", detail),
-        Some("full") => Check::fail("store", detail, "make room; it goes on by itself"),
-        Some("failing") => Check::fail("store", detail, "check the disk; it goes on by itself"),
-        _ => Check::fail("store", detail, "check the disk, then `monoco courier restart`"),
+        Some("ok") => DoctorCheck::ok("store", detail),
+        Some("full") => DoctorCheck::fail("store", detail, "make room; it goes on by itself"),
+        Some("failing") => {
+            DoctorCheck::fail("store", detail, "check the disk; it goes on by itself")
+        }
+        _ => DoctorCheck::fail("store", detail, "check the disk, then `monoco courier restart`"),
     });
     for (id, tunnel) in health["adapters"].as_object().into_iter().flatten() {
         let status = text(&tunnel["status"]);
         let why = text(&tunnel["last_error"]);
         let detail = format!("{id} is {status} {why}").trim().to_owned();
         checks.push(match status.as_str() {
-            "hearing" | "quiet" => Check::ok("tunnel", format!("{id} is {status}")),
-            "down" if why.contains("turned off") => Check::ok("tunnel", detail),
+            "hearing" | "quiet" => DoctorCheck::ok("tunnel", format!("{id} is {status}")),
+            "down" if why.contains("turned off") => DoctorCheck::ok("tunnel", detail),
             "deaf" => {
                 let hint = "what comes is not understood: do both sides have the same secret?";
-                Check::warn("tunnel", detail, hint)
+                DoctorCheck::warn("tunnel", detail, hint)
             }
-            _ => Check::fail("tunnel", detail, "correct its config, then `monoco courier reload`"),
+            _ => DoctorCheck::fail(
+                "tunnel",
+                detail,
+                "correct its config, then `monoco courier reload`",
+            ),
         });
     }
     let mailbox = &health["mailbox"];
     let foreign = mailbox["foreign_files"].as_u64().unwrap_or(0);
     if let Some(error) = mailbox["error"].as_str() {
         let hint = "make room, or make the directory writable; it goes on by itself";
-        checks.push(Check::fail("mailbox", error, hint));
+        checks.push(DoctorCheck::fail("mailbox", error, hint));
     } else if foreign > 0 {
         let names = mailbox["foreign"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let names: Vec<_> = names.take(3).collect();
         let detail = format!("{foreign} files are not the courier's: {}", names.join(", "));
         let hint = "move them away; nobody is given them";
-        checks.push(Check::warn("mailbox", detail, hint));
+        checks.push(DoctorCheck::warn("mailbox", detail, hint));
     } else {
-        checks.push(Check::ok("mailbox", "only files of the courier"));
+        checks.push(DoctorCheck::ok("mailbox", "only files of the courier"));
     }
     checks.push(post_office(&health["post_office"]));
     checks
 }
 
 /// What the courier says of letters.
-fn post_office(health: &Value) -> Check {
+fn post_office(health: &Value) -> DoctorCheck {
     let name = "post office";
     let count = |key: &str| health[key].as_i64().unwrap_or(0);
     let problems = health["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let problems: Vec<_> = problems.take(3).collect();
     if !problems.is_empty() {
         let hint = "start the worker or change the chain; `monoco pipeline status` shows more";
-        return Check::warn(name, problems.join("; "), hint);
+        return DoctorCheck::warn(name, problems.join("; "), hint);
     }
     let detail = format!("{} letters under way", count("under_way"));
     match count("dead") {
-        0 => Check::ok(name, detail),
+        0 => DoctorCheck::ok(name, detail),
         dead => {
             let hint = "`monoco dead list` shows why, and `monoco dead retry` puts them back";
-            Check::warn(name, format!("{detail}, {dead} given up"), hint)
+            DoctorCheck::warn(name, format!("{detail}, {dead} given up"), hint)
         }
     }
 }
 
 /// The store of a courier that does not run.
-fn store(dir: &Path) -> Check {
+fn store(dir: &Path) -> DoctorCheck {
     let (name, path) = ("store", dir.join("monoco.db"));
     let mut head = [0; 16];
     match fs::File::open(&path).and_then(|mut file| file.read_exact(&mut head)) {
-        Ok(()) if &head == b"SQLite format 3\0" => Check::ok(name, path.display().to_string()),
+        Ok(()) if &head == b"SQLite format 3\0" => {
+            DoctorCheck::ok(name, path.display().to_string())
+        }
         Ok(()) => {
             let detail = format!("{} is no database", path.display());
-            Check::fail(name, detail, "put back a copy of it")
+            DoctorCheck::fail(name, detail, "put back a copy of it")
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Check::ok(name, "none yet; the courier makes one when it starts")
+            DoctorCheck::ok(name, "none yet; the courier makes one when it starts")
         }
         Err(error) => {
             let detail = format!("{}: {error}", path.display());
-            Check::fail(name, detail, "make it yours again, or put back a copy of it")
+            DoctorCheck::fail(name, detail, "make it yours again, or put back a copy of it")
         }
     }
 }
 
-fn port(name: &'static str, host: IpAddr, port: u16) -> Check {
+fn port(name: &'static str, host: IpAddr, port: u16) -> DoctorCheck {
     match TcpListener::bind((host, port)) {
-        Ok(_) => Check::ok(name, format!("{port} is free")),
+        Ok(_) => DoctorCheck::ok(name, format!("{port} is free")),
         Err(error) => {
             let detail = format!("{port}: {error}");
             let hint = "choose another in the config, at courier.service";
-            Check::fail(name, detail, hint)
+            DoctorCheck::fail(name, detail, hint)
         }
     }
 }
 
 /// The machine's clock, against what was written and what the courier counted.
-fn clock(store: &Path, drift: Option<i64>) -> Check {
+fn clock(store: &Path, drift: Option<i64>) -> DoctorCheck {
     let (name, now) = ("clock", wall_now());
     if now.ms() < EARLIEST {
         let detail = format!("it is {} here", now.rfc3339());
-        return Check::fail(name, detail, "set the machine's clock, then restart the courier");
+        return DoctorCheck::fail(
+            name,
+            detail,
+            "set the machine's clock, then restart the courier",
+        );
     }
     if let Some(drift) = drift
         && drift.abs() > DRIFT
@@ -422,7 +440,7 @@ fn clock(store: &Path, drift: Option<i64>) -> Check {
         let detail = format!("{} s off since the courier started", drift / 1000);
         let hint = "the courier does not follow jumps; `monoco courier restart`, \
                     when the machine's clock is right";
-        return Check::warn(name, detail, hint);
+        return DoctorCheck::warn(name, detail, hint);
     }
     let ahead = newest(store).map_or(Duration::ZERO, |noted| {
         let now = Duration::from_millis(u64::try_from(now.ms()).unwrap_or(0));
@@ -430,9 +448,13 @@ fn clock(store: &Path, drift: Option<i64>) -> Check {
     });
     if ahead > Duration::from_secs(60) {
         let detail = format!("the store was written {} s from now", ahead.as_secs());
-        return Check::warn(name, detail, "the clock was ahead then, or is behind now; set it");
+        return DoctorCheck::warn(
+            name,
+            detail,
+            "the clock was ahead then, or is behind now; set it",
+        );
     }
-    Check::ok(name, now.rfc3339())
+    DoctorCheck::ok(name, now.rfc3339())
 }
 
 /// When a file of `dir` was last written, since 1970.
@@ -444,7 +466,7 @@ fn newest(dir: &Path) -> Option<Duration> {
 }
 
 /// Files that somebody began to write and did not finish.
-fn leftovers(mailbox: &Path) -> Check {
+fn leftovers(mailbox: &Path) -> DoctorCheck {
     let dir = mailbox.join(".state/tmp");
     let now = UNIX_EPOCH + Duration::from_millis(u64::try_from(wall_now().ms()).unwrap_or(0));
     let old = |written: SystemTime| now.duration_since(written).is_ok_and(|age| age > STALE);
@@ -452,15 +474,15 @@ fn leftovers(mailbox: &Path) -> Check {
     let stale =
         files.filter(|entry| entry.metadata().and_then(|found| found.modified()).is_ok_and(old));
     match stale.count() {
-        0 => Check::ok("leftovers", "none"),
+        0 => DoctorCheck::ok("leftovers", "none"),
         stale => {
             let detail = format!("{stale} unfinished files in {}", dir.display());
-            Check::warn("leftovers", detail, "`monoco courier restart` sweeps them away")
+            DoctorCheck::warn("leftovers", detail, "`monoco courier restart` sweeps them away")
         }
     }
 }
 
-fn dead_letters(mailbox: &Path) -> Check {
+fn dead_letters(mailbox: &Path) -> DoctorCheck {
     let name = "dead letters";
     let entries = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().take(LOOK);
     let providers = entries(mailbox.join(".deadletter"));
@@ -469,11 +491,11 @@ fn dead_letters(mailbox: &Path) -> Check {
         .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "md"))
         .count();
     match dead {
-        0 => Check::ok(name, "none"),
+        0 => DoctorCheck::ok(name, "none"),
         dead => {
             let dir = mailbox.join(".deadletter");
             let hint = format!("each has its reason beside it in {}", dir.display());
-            Check::warn(name, format!("{dead}"), hint)
+            DoctorCheck::warn(name, format!("{dead}"), hint)
         }
     }
 }
@@ -482,7 +504,7 @@ fn dead_letters(mailbox: &Path) -> Check {
 mod tests {
     use super::*;
 
-    fn states(checks: &[Check]) -> Vec<(&str, State)> {
+    fn states(checks: &[DoctorCheck]) -> Vec<(&str, CheckState)> {
         checks.iter().map(|check| (check.check, check.state)).collect()
     }
 
@@ -493,75 +515,75 @@ mod tests {
             "adapters":{"a":{"status":"hearing"},"b":{"status":"quiet"},
                         "c":{"status":"down","last_error":"turned off in the config"}},
             "post_office":{"status":"ok","problems":[],"under_way":3,"dead":0}}"#;
-        assert!(health(well).iter().all(|check| check.state == State::Ok));
+        assert!(health(well).iter().all(|check| check.state == CheckState::Ok));
         let ill = r#"{"storage":{"status":"full"},
             "mailbox":{"foreign_files":2,"foreign":["x.md"]},
             "adapters":{"a":{"status":"deaf","last_error":"not verified"},
                         "b":{"status":"down","last_error":"no secret"}},
             "post_office":{"status":"degraded","problems":["mine is down: refused"]}}"#;
         let wanted = [
-            ("store", State::Fail),
-            ("tunnel", State::Warn),
-            ("tunnel", State::Fail),
-            ("mailbox", State::Warn),
-            ("post office", State::Warn),
+            ("store", CheckState::Fail),
+            ("tunnel", CheckState::Warn),
+            ("tunnel", CheckState::Fail),
+            ("mailbox", CheckState::Warn),
+            ("post office", CheckState::Warn),
         ];
         assert_eq!(states(&health(ill)), wanted);
-        assert!(health("{}").iter().any(|check| check.state == State::Fail));
+        assert!(health("{}").iter().any(|check| check.state == CheckState::Fail));
     }
 
     #[test]
     fn a_clock_that_jumped_is_seen() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(clock(dir.path(), None).state, State::Ok);
-        assert_eq!(clock(dir.path(), Some(-59_000)).state, State::Ok);
-        assert_eq!(clock(dir.path(), Some(-61_000)).state, State::Warn);
+        assert_eq!(clock(dir.path(), None).state, CheckState::Ok);
+        assert_eq!(clock(dir.path(), Some(-59_000)).state, CheckState::Ok);
+        assert_eq!(clock(dir.path(), Some(-61_000)).state, CheckState::Warn);
         let file = fs::File::create(dir.path().join("monoco.db")).unwrap();
-        assert_eq!(clock(dir.path(), None).state, State::Ok);
+        assert_eq!(clock(dir.path(), None).state, CheckState::Ok);
         let later = u64::try_from(wall_now().ms()).unwrap() + 3_600_000;
         file.set_modified(UNIX_EPOCH + Duration::from_millis(later)).unwrap();
-        assert_eq!(clock(dir.path(), None).state, State::Warn);
+        assert_eq!(clock(dir.path(), None).state, CheckState::Warn);
     }
 
     #[test]
     fn leftovers_and_dead_letters_are_counted() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(leftovers(dir.path()).state, State::Ok);
-        assert_eq!(dead_letters(dir.path()).state, State::Ok);
+        assert_eq!(leftovers(dir.path()).state, CheckState::Ok);
+        assert_eq!(dead_letters(dir.path()).state, CheckState::Ok);
         let tmp = dir.path().join(".state/tmp");
         fs::create_dir_all(&tmp).unwrap();
         let file = fs::File::create(tmp.join("x")).unwrap();
-        assert_eq!(leftovers(dir.path()).state, State::Ok, "somebody may be writing it");
+        assert_eq!(leftovers(dir.path()).state, CheckState::Ok, "somebody may be writing it");
         file.set_modified(UNIX_EPOCH + Duration::from_secs(1)).unwrap();
-        assert_eq!(leftovers(dir.path()).state, State::Warn);
+        assert_eq!(leftovers(dir.path()).state, CheckState::Warn);
         let dead = dir.path().join(".deadletter/ci");
         fs::create_dir_all(&dead).unwrap();
         fs::write(dead.join("a.md"), "").unwrap();
         fs::write(dead.join("a.md.reason.json"), "").unwrap();
         let check = dead_letters(dir.path());
-        assert_eq!((check.state, check.detail.as_str()), (State::Warn, "1"));
+        assert_eq!((check.state, check.detail.as_str()), (CheckState::Warn, "1"));
     }
 
     #[test]
     fn a_store_that_is_none_is_seen() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(store(dir.path()).state, State::Ok);
+        assert_eq!(store(dir.path()).state, CheckState::Ok);
         fs::write(dir.path().join("monoco.db"), "this is no database, it is a poem").unwrap();
-        assert_eq!(store(dir.path()).state, State::Fail);
+        assert_eq!(store(dir.path()).state, CheckState::Fail);
         fs::write(dir.path().join("monoco.db"), "short").unwrap();
-        assert_eq!(store(dir.path()).state, State::Fail);
+        assert_eq!(store(dir.path()).state, CheckState::Fail);
     }
 
     #[test]
     fn a_home_that_is_open_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::new(dir.path().join("home"));
-        assert_eq!(place(&home).state, State::Warn);
+        assert_eq!(place(&home).state, CheckState::Warn);
         home.create().unwrap();
         home.ensure_token().unwrap();
-        assert_eq!((place(&home).state, token(&home).state), (State::Ok, State::Ok));
+        assert_eq!((place(&home).state, token(&home).state), (CheckState::Ok, CheckState::Ok));
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(home.token_path(), fs::Permissions::from_mode(0o644)).unwrap();
-        assert_eq!((place(&home).state, token(&home).state), (State::Fail, State::Fail));
+        assert_eq!((place(&home).state, token(&home).state), (CheckState::Fail, CheckState::Fail));
     }
 }

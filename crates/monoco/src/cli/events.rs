@@ -5,10 +5,10 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use super::Context;
+use super::CliContext;
 use super::client::query;
-use super::failure::Failure;
-use super::output::{self, Format, note, print, shown};
+use super::failure::CliError;
+use super::output::{self, OutputFormat, note, print, shown};
 
 /// How long to wait before a stream that broke off is taken up again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const TRIES: u32 = 30;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct EventsArgs {
     /// Go on as things happen
     #[arg(long)]
     follow: bool,
@@ -38,7 +38,7 @@ const COLUMNS: [(&str, &str); 6] = [
     ("detail", "detail"),
 ];
 
-pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+pub async fn run(context: &CliContext, args: EventsArgs) -> Result<(), CliError> {
     let client = context.client()?;
     if args.follow {
         return follow(context, args.after).await;
@@ -54,7 +54,7 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
 }
 
 /// Follows, and takes the stream up where it broke off.
-async fn follow(context: &Context, mut after: Option<i64>) -> Result<(), Failure> {
+async fn follow(context: &CliContext, mut after: Option<i64>) -> Result<(), CliError> {
     let mut tries = 0;
     loop {
         let broke_off = match context.client() {
@@ -80,7 +80,7 @@ async fn follow(context: &Context, mut after: Option<i64>) -> Result<(), Failure
         };
         tries += 1;
         if tries > TRIES {
-            return Err(broke_off.unwrap_or_else(Failure::no_courier));
+            return Err(broke_off.unwrap_or_else(CliError::no_courier));
         }
         if tries == 1 {
             note("the stream broke off; waiting for the courier");
@@ -90,16 +90,16 @@ async fn follow(context: &Context, mut after: Option<i64>) -> Result<(), Failure
 }
 
 /// Shows one event, and returns its number.
-fn show(format: Format, event: &str) -> Result<Option<i64>, Failure> {
+fn show(format: OutputFormat, event: &str) -> Result<Option<i64>, CliError> {
     let Ok(event) = serde_json::from_str::<Value>(event) else {
         note(&format!("unreadable event: {}", shown(event)));
         return Ok(None);
     };
     match format {
-        Format::Json => print(&output::json_line(&event))?,
-        Format::Id => output::one(Format::Id, &event, "seq", &COLUMNS)?,
-        Format::Table | Format::Compact => {
-            output::one(Format::Compact, &event, "seq", &COLUMNS)?;
+        OutputFormat::Json => print(&output::json_line(&event))?,
+        OutputFormat::Id => output::one(OutputFormat::Id, &event, "seq", &COLUMNS)?,
+        OutputFormat::Table | OutputFormat::Compact => {
+            output::one(OutputFormat::Compact, &event, "seq", &COLUMNS)?;
         }
     }
     Ok(event.get("seq").and_then(Value::as_i64))

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use serde_json::{Value, json};
 
-use super::failure::{Exit, Failure};
+use super::failure::{CliError, CliExit};
 
 #[derive(Debug, clap::Args)]
 pub struct MessageArgs {
@@ -40,11 +40,11 @@ pub struct MessageArgs {
 impl MessageArgs {
     /// The message, which says what it says now and not a second time: without
     /// a moment of its own, two equal texts would be one message.
-    pub fn read(self) -> Result<Value, Failure> {
+    pub fn read(self) -> Result<Value, CliError> {
         if let Some(file) = &self.json {
             let text = if file == "-" { stdin()? } else { std::fs::read_to_string(file)? };
             return serde_json::from_str(&text).map_err(|error| {
-                Failure::new(Exit::NotPossible, format!("the message is not JSON: {error}"))
+                CliError::new(CliExit::NotPossible, format!("the message is not JSON: {error}"))
             });
         }
         let text = match self.text.as_deref() {
@@ -67,7 +67,7 @@ impl MessageArgs {
     }
 }
 
-fn stdin() -> Result<String, Failure> {
+fn stdin() -> Result<String, CliError> {
     let mut text = String::new();
     std::io::stdin().lock().read_to_string(&mut text)?;
     Ok(text)

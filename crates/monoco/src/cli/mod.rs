@@ -11,8 +11,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::home::Home;
 use client::Client;
-use failure::{Exit, Failure};
-use output::Format;
+use failure::{CliError, CliExit};
+use output::OutputFormat;
 
 mod center;
 mod client;
@@ -43,35 +43,35 @@ struct Cli {
 
     /// Form of the output: table, json, compact or id
     #[arg(long, global = true, value_enum, default_value_t, hide_possible_values = true)]
-    format: Format,
+    format: OutputFormat,
 
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run the courier, and ask how it is
     #[command(subcommand)]
-    Courier(courier::Command),
+    Courier(courier::CourierCommand),
     /// The Mails of a workspace: pull, read, claim, answer
-    Mailbox(mailbox::Args),
+    Mailbox(mailbox::MailboxArgs),
     /// Messages and boxes
     #[command(subcommand)]
-    Center(center::Command),
+    Center(center::CenterCommand),
     /// People, groups, and how to reach them
     #[command(subcommand)]
-    Contact(contact::Command),
+    Contact(contact::ContactCommand),
     /// Letters on their way through the post office, and its workers
     #[command(subcommand)]
-    Pipeline(pipeline::Command),
+    Pipeline(pipeline::PipelineCommand),
     /// What was given up: claims, deliveries and letters, on one desk
     #[command(subcommand)]
-    Dead(dead::Command),
+    Dead(dead::DeadCommand),
     /// Show what happened
-    Events(events::Args),
+    Events(events::EventsArgs),
     /// Follow one message through everything that happened to it
-    Trace(trace::Args),
+    Trace(trace::TraceArgs),
     /// Look at everything a courier needs, and say what to do
     ///
     /// Config, permissions, disk, clock, ports, the courier, its store, tunnels and
@@ -81,7 +81,7 @@ enum Command {
     ///
     /// Plays in a directory of its own that is removed afterwards, with a courier of its
     /// own: nothing of yours is touched.
-    Demo(demo::Args),
+    Demo(demo::DemoArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -90,13 +90,13 @@ enum Command {
 }
 
 /// What every command works with.
-struct Context {
+struct CliContext {
     home: Home,
-    format: Format,
+    format: OutputFormat,
 }
 
-impl Context {
-    fn client(&self) -> Result<Client, Failure> {
+impl CliContext {
+    fn client(&self) -> Result<Client, CliError> {
         Client::find(&self.home)
     }
 }
@@ -107,7 +107,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
             output::misunderstood(&error);
-            return Exit::Usage.into();
+            return CliExit::Usage.into();
         }
         Err(error) => {
             let _ = error.print();
@@ -123,31 +123,31 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result<(), Failure> {
+fn run(cli: Cli) -> Result<(), CliError> {
     let home = match cli.home {
         Some(home) => home,
         None => std::env::home_dir()
             .filter(|home| !home.as_os_str().is_empty())
             .ok_or_else(|| {
-                Failure::new(Exit::NotPossible, "there is no home directory")
+                CliError::new(CliExit::NotPossible, "there is no home directory")
                     .hint("set MONOCO_HOME to a directory of your own")
             })?
             .join(".monoco"),
     };
     let home = std::path::absolute(home)?;
-    let context = Context { home: Home::new(home), format: cli.format };
+    let context = CliContext { home: Home::new(home), format: cli.format };
     match cli.command {
-        Command::Courier(command) => courier::run(&context, command),
-        Command::Mailbox(args) => mailbox::run(&context, args),
-        Command::Center(command) => ask(center::run(&context, command)),
-        Command::Contact(command) => ask(contact::run(&context, command)),
-        Command::Pipeline(command) => ask(pipeline::run(&context, command)),
-        Command::Dead(command) => ask(dead::run(&context, command)),
-        Command::Events(args) => ask(events::run(&context, args)),
-        Command::Trace(args) => ask(trace::run(&context, args)),
-        Command::Doctor => ask(doctor::run(&context)),
-        Command::Demo(args) => ask(demo::run(args)),
-        Command::Completions { shell } => {
+        CliCommand::Courier(command) => courier::run(&context, command),
+        CliCommand::Mailbox(args) => mailbox::run(&context, args),
+        CliCommand::Center(command) => ask(center::run(&context, command)),
+        CliCommand::Contact(command) => ask(contact::run(&context, command)),
+        CliCommand::Pipeline(command) => ask(pipeline::run(&context, command)),
+        CliCommand::Dead(command) => ask(dead::run(&context, command)),
+        CliCommand::Events(args) => ask(events::run(&context, args)),
+        CliCommand::Trace(args) => ask(trace::run(&context, args)),
+        CliCommand::Doctor => ask(doctor::run(&context)),
+        CliCommand::Demo(args) => ask(demo::run(args)),
+        CliCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "monoco", &mut script);
             output::print(String::from_utf8_lossy(&script).trim_end())
@@ -157,7 +157,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
 
 /// Runs a command that talks to the courier. One thread is enough for that, and
 /// quicker to start.
-fn ask(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+fn ask(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 

@@ -1,6 +1,6 @@
 //! What commands print: data on stdout, in the form that was asked for.
 //!
-//! What strangers wrote is data. It passes [`shown`] or [`json`] before it reaches
+//! What strangers wrote is data. It passes [`display_name`] or [`json`] before it reaches
 //! a terminal, so that it can't move the cursor, ring the bell, change the colours
 //! or turn the text around.
 
@@ -10,11 +10,11 @@ use std::io::{self, Write};
 use comfy_table::{ContentArrangement, Table};
 use serde_json::Value;
 
-use super::failure::Failure;
+use super::failure::CliError;
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     /// Columns, for people
     #[default]
     Table,
@@ -29,17 +29,17 @@ pub enum Format {
 /// Prints a list. `columns` are names and the paths of their values; the first one
 /// is the id.
 pub fn list(
-    format: Format,
+    format: OutputFormat,
     answer: &Value,
     key: &str,
     columns: &[(&str, &str)],
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let none = Vec::new();
     let rows = answer.get(key).and_then(Value::as_array).unwrap_or(&none);
     match format {
-        Format::Json => return print(&json(answer)),
-        Format::Table if rows.is_empty() => return Ok(()),
-        Format::Table => {
+        OutputFormat::Json => return print(&json(answer)),
+        OutputFormat::Table if rows.is_empty() => return Ok(()),
+        OutputFormat::Table => {
             let mut table = Table::new();
             table.load_style(comfy_table::presets::NOTHING);
             table.set_content_arrangement(ContentArrangement::Disabled);
@@ -52,14 +52,14 @@ pub fn list(
             }
             print(&table.trim_fmt())?;
         }
-        Format::Compact => {
+        OutputFormat::Compact => {
             for row in rows {
                 let cells: Vec<_> =
                     columns.iter().map(|(name, path)| cell(name, at(row, path))).collect();
                 print(&cells.join("\t"))?;
             }
         }
-        Format::Id => {
+        OutputFormat::Id => {
             for row in rows {
                 let (name, path) = columns.first().copied().unwrap_or_default();
                 print(&cell(name, at(row, path)))?;
@@ -74,20 +74,20 @@ pub fn list(
 
 /// Prints one thing as names and values; `id` is the path of its id.
 pub fn one(
-    format: Format,
+    format: OutputFormat,
     thing: &Value,
     id: &str,
     fields: &[(&str, &str)],
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     match format {
-        Format::Json => print(&json(thing)),
-        Format::Id => print(&cell("", at(thing, id))),
-        Format::Compact => {
+        OutputFormat::Json => print(&json(thing)),
+        OutputFormat::Id => print(&cell("", at(thing, id))),
+        OutputFormat::Compact => {
             let cells: Vec<_> =
                 fields.iter().map(|(name, path)| cell(name, at(thing, path))).collect();
             print(&cells.join("\t"))
         }
-        Format::Table => {
+        OutputFormat::Table => {
             let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
             for (name, path) in fields {
                 let value = at(thing, path);
@@ -190,7 +190,7 @@ fn is_harmful(c: char) -> bool {
 }
 
 /// Prints a line of data.
-pub fn print(line: &str) -> Result<(), Failure> {
+pub fn print(line: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     match written {
@@ -218,7 +218,7 @@ pub fn misunderstood(error: &clap::Error) {
 }
 
 /// Reports a failure.
-pub fn fail(failure: &Failure) {
+pub fn fail(failure: &CliError) {
     let mut stderr = anstream::stderr().lock();
     let message = shown_lines(&failure.message);
     let _ = writeln!(stderr, "\u{1b}[1;31merror:\u{1b}[0m {message}");

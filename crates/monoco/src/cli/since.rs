@@ -4,12 +4,12 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use monoco_core::time::Timestamp;
 
-use crate::cli::failure::Failure;
+use crate::cli::failure::CliError;
 
 /// When `text` means, by `now`, in the time zone of the machine.
-pub fn parse(text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
+pub fn parse(text: &str, now: Timestamp) -> Result<Timestamp, CliError> {
     read(text, now, &TimeZone::system()).ok_or_else(|| {
-        Failure::usage(format!(
+        CliError::usage(format!(
             "{text:?} is not a time: want 2026-02-06T20:45:00Z, 2026-02-06, or how long ago, \
              such as 30m, 2h, 7d"
         ))

@@ -1,19 +1,19 @@
 //! `monoco trace`: one message through everything that happened to it.
 
-use super::Context;
+use super::CliContext;
 use super::client::segment;
-use super::failure::Failure;
-use super::output::{self, Format, print};
+use super::failure::CliError;
+use super::output::{self, OutputFormat, print};
 use super::pipeline;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct TraceArgs {
     /// Any id: of the message, of a Mail, of a letter, of a record or delivery, or one that a
     /// provider gave
     pub id: String,
 }
 
-pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+pub async fn run(context: &CliContext, args: TraceArgs) -> Result<(), CliError> {
     let format = context.format;
     let client = context.client()?;
     let mut answer = client.get(&format!("/api/v1/trace/{}", segment(&args.id))).await?;
@@ -52,12 +52,12 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     ];
     match format {
         // A letter that is no message yet has only its own name.
-        Format::Id if answer["msg_id"].is_null() => {
+        OutputFormat::Id if answer["msg_id"].is_null() => {
             output::list(format, &answer, "letters", &letters)
         }
-        Format::Json | Format::Id => output::one(format, &answer, "msg_id", &[]),
-        Format::Compact => output::list(format, &answer, "events", &events),
-        Format::Table => {
+        OutputFormat::Json | OutputFormat::Id => output::one(format, &answer, "msg_id", &[]),
+        OutputFormat::Compact => output::list(format, &answer, "events", &events),
+        OutputFormat::Table => {
             let said = [
                 ("msg", "msg_id"),
                 ("mail", "mail.id"),

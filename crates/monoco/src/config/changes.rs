@@ -4,18 +4,18 @@ use std::fmt::{self, Display};
 use std::time::Duration;
 
 use super::{AdapterConfig, Config, TunnelConfig};
-use crate::postoffice::settings::Settings;
+use crate::pipeline::config::PipelineConfig;
 
 /// One thing that a new config says differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ConfigChange {
     /// What, without secrets.
     pub what: String,
     /// Whether it counts at once; else it needs a restart.
     pub live: bool,
 }
 
-impl Display for Change {
+impl Display for ConfigChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = if self.live { "" } else { " (after a restart)" };
         write!(f, "{}{end}", self.what)
@@ -24,8 +24,8 @@ impl Display for Change {
 
 impl Config {
     /// What `new` says differently.
-    pub fn changes(&self, new: &Self) -> Vec<Change> {
-        let mut changes = Changes::default();
+    pub fn changes(&self, new: &Self) -> Vec<ConfigChange> {
+        let mut changes = ConfigChanges::default();
         changes.waits("owner", &self.owner, &new.owner);
         changes.waits("host", &self.host, &new.host);
         changes.waits("port", &self.port, &new.port);
@@ -36,14 +36,14 @@ impl Config {
         };
         changes.waits("mailbox_root", &root(self), &root(new));
         if self.store != new.store {
-            changes.0.push(Change { what: "store".to_owned(), live: false });
+            changes.0.push(ConfigChange { what: "store".to_owned(), live: false });
         }
         changes.live("log_level", &self.log_level, &new.log_level);
         changes.debounce("", self.debounce, new.debounce);
         let (old_claims, new_claims) = (&self.claims, &new.claims);
         let secs = |config: &Self| config.claims.term.length().as_secs();
         changes.live("claims timeout_s", &secs(self), &secs(new));
-        let retries = |config: &Self| config.claims.retry.tries.map_or(0, |tries| tries - 1);
+        let retries = |config: &Self| config.claims.retry.max_attempts.map_or(0, |tries| tries - 1);
         changes.live("claims max_retries", &retries(self), &retries(new));
         let (old_retry, new_retry) = (old_claims.retry, new_claims.retry);
         changes.ms("claims backoff_ms", old_retry.first, new_retry.first);
@@ -67,7 +67,7 @@ impl Config {
             webhook_port: self.webhook_port,
             mailbox_root: self.mailbox_root.clone(),
             store: self.store,
-            pipeline: Settings { queue: self.pipeline.queue.clone(), ..new.pipeline },
+            pipeline: PipelineConfig { queue: self.pipeline.queue.clone(), ..new.pipeline },
             ..new
         }
     }
@@ -103,13 +103,13 @@ impl TunnelConfig {
 }
 
 #[derive(Default)]
-struct Changes(Vec<Change>);
+struct ConfigChanges(Vec<ConfigChange>);
 
-impl Changes {
+impl ConfigChanges {
     fn note(&mut self, name: &str, old: &impl Display, new: &impl Display, live: bool) {
         let (old, new) = (old.to_string(), new.to_string());
         if old != new {
-            self.0.push(Change { what: format!("{name}: {old} becomes {new}"), live });
+            self.0.push(ConfigChange { what: format!("{name}: {old} becomes {new}"), live });
         }
     }
 
@@ -136,7 +136,7 @@ impl Changes {
     }
 
     fn tunnels(&mut self, old: &Config, new: &Config) {
-        let mut say = |what: String| self.0.push(Change { what, live: true });
+        let mut say = |what: String| self.0.push(ConfigChange { what, live: true });
         for (id, tunnel) in old.running() {
             match new.tunnels.get(id) {
                 Some(next) if next.enabled => {

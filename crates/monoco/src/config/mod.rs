@@ -16,18 +16,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use monoco_adapters::webhook;
-use monoco_core::contact::Strangers;
+use monoco_core::contact::StrangerPolicy;
 use monoco_core::did::{Did, TunnelId};
-use monoco_core::lease::Term;
+use monoco_core::lease::LeaseDuration;
 use monoco_core::merge::Debounce;
-use monoco_core::retry::Retry;
+use monoco_core::retry::RetryPolicy;
 use serde::{Deserialize, Serialize};
 use tracing::Level;
 
 use crate::home::Home;
-use crate::postoffice::settings::Settings;
+use crate::pipeline::config::PipelineConfig;
 use raw::{RawClaims, RawCourier, RawDebounce, RawFile, RawRetention, RawService, RawStorage};
-use value::{Reader, Variables};
+use value::{ConfigReader, Variables};
 
 mod changes;
 mod pipeline;
@@ -58,11 +58,11 @@ pub struct Config {
     /// How long to wait for another message, where a tunnel does not say otherwise.
     pub debounce: Debounce,
     /// How claims are held and tried again.
-    pub claims: Claims,
+    pub claims: ClaimsConfig,
     /// How long what is done is kept.
-    pub retention: Retention,
+    pub retention: RetentionConfig,
     /// How letters go through the post office.
-    pub pipeline: Settings,
+    pub pipeline: PipelineConfig,
     /// All tunnels, those that are turned off among them.
     pub tunnels: BTreeMap<TunnelId, TunnelConfig>,
 }
@@ -76,16 +76,16 @@ pub enum StoreKind {
 
 /// How claims are held and tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claims {
+pub struct ClaimsConfig {
     /// How long a claim holds when its taker does not say.
-    pub term: Term,
+    pub term: LeaseDuration,
     /// When a failed one may be taken again, and when it is dead.
-    pub retry: Retry,
+    pub retry: RetryPolicy,
 }
 
 /// How long what is done is kept, in days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention {
+pub struct RetentionConfig {
     /// Completed Mails.
     pub archive_days: u32,
     /// What a worker threw away.
@@ -102,7 +102,7 @@ pub struct TunnelConfig {
     /// Whether it runs.
     pub enabled: bool,
     /// What becomes of messages of people we do not know.
-    pub strangers: Strangers,
+    pub strangers: StrangerPolicy,
     /// How long to wait for another message.
     pub debounce: Debounce,
     /// The label of all its Mails.
@@ -120,13 +120,13 @@ pub enum AdapterConfig {
     /// The provider in memory needs nothing.
     Stub,
     /// Signed webhooks.
-    Webhook(webhook::Settings),
+    Webhook(webhook::WebhookConfig),
 }
 
 /// Where the config comes from, and what the command line says beyond it. A reload
 /// reads the same again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Source {
+pub struct ConfigSource {
     /// The file.
     pub path: PathBuf,
     /// Whether somebody named it: then it must be there.
@@ -142,7 +142,7 @@ pub struct Source {
 /// What is wrong, and where in the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {why}")]
-pub struct BadConfig {
+pub struct InvalidConfig {
     /// The key with those above it, or the line and the column.
     pub place: String,
     /// What is wrong there, and what is wanted instead.
@@ -168,7 +168,7 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        error: BadConfig,
+        error: InvalidConfig,
     },
 }
 
@@ -196,12 +196,12 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`BadConfig`]: the first thing that is wrong.
-    pub fn parse(text: &str, env: Variables<'_>) -> Result<Self, BadConfig> {
+    /// [`InvalidConfig`]: the first thing that is wrong.
+    pub fn parse(text: &str, env: Variables<'_>) -> Result<Self, InvalidConfig> {
         let file = RawFile::read(text)?;
         let RawCourier { owner, service, storage, debounce, claims, retention, pipeline, adapters } =
             file.courier.unwrap_or_default();
-        let reader = Reader::new(env);
+        let reader = ConfigReader::new(env);
         let owner = match owner {
             Some(owner) => reader.parsed("courier.owner", &owner)?,
             None => default_owner(),
@@ -242,7 +242,7 @@ impl Config {
     }
 }
 
-impl Source {
+impl ConfigSource {
     /// The file of `home`, and nothing beyond it.
     pub fn of(home: &Home) -> Self {
         let path = home.config();
@@ -278,7 +278,7 @@ pub fn mailbox(home: &Home) -> Result<PathBuf, ConfigError> {
     let text = read(&path, false)?;
     let bad = |error| ConfigError::Bad { path: path.clone(), error };
     let root = raw::mailbox_root(&text).map_err(bad)?;
-    let reader = Reader::new(&variable);
+    let reader = ConfigReader::new(&variable);
     let root = root.map(|root| reader.path(MAILBOX_ROOT, &root)).transpose().map_err(bad)?;
     Ok(root.unwrap_or_else(|| home.mailbox()))
 }
@@ -299,7 +299,7 @@ fn read(path: &Path, explicit: bool) -> Result<String, ConfigError> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     let bad =
-        |why| ConfigError::Bad { path: path.to_owned(), error: BadConfig::at("the file", why) };
+        |why| ConfigError::Bad { path: path.to_owned(), error: InvalidConfig::at("the file", why) };
     if bytes.len() as u64 > MAX_BYTES {
         return Err(bad("larger than 1 MiB"));
     }
@@ -321,7 +321,7 @@ struct Service {
 }
 
 impl Service {
-    fn check(raw: RawService, reader: &Reader<'_>) -> Result<Self, BadConfig> {
+    fn check(raw: RawService, reader: &ConfigReader<'_>) -> Result<Self, InvalidConfig> {
         let host = match raw.host {
             Some(host) => host_of(&host, reader)?,
             None => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -332,7 +332,7 @@ impl Service {
         let webhook_port = reader.number_or(at, raw.webhook_port.as_deref(), 0..=u16::MAX, 8645)?;
         if port == webhook_port && port != 0 {
             let why = "must not be that of the API: it is the one that gets exposed";
-            return Err(BadConfig::at(at, why));
+            return Err(InvalidConfig::at(at, why));
         }
         let levels = [
             ("error", Level::ERROR),
@@ -347,11 +347,11 @@ impl Service {
     }
 }
 
-fn host_of(raw: &str, reader: &Reader<'_>) -> Result<IpAddr, BadConfig> {
+fn host_of(raw: &str, reader: &ConfigReader<'_>) -> Result<IpAddr, InvalidConfig> {
     match reader.text("courier.service.host", raw)?.as_str() {
         "localhost" | "127.0.0.1" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         "::1" | "[::1]" => Ok(IpAddr::V6(Ipv6Addr::LOCALHOST)),
-        _ => Err(BadConfig::at(
+        _ => Err(InvalidConfig::at(
             "courier.service.host",
             "only localhost, 127.0.0.1 or ::1: whoever reaches the port with the token can read \
              and send everything, and nothing on the way would be encrypted; \
@@ -362,8 +362,8 @@ fn host_of(raw: &str, reader: &Reader<'_>) -> Result<IpAddr, BadConfig> {
 
 fn storage_of(
     raw: RawStorage,
-    reader: &Reader<'_>,
-) -> Result<(Option<PathBuf>, StoreKind), BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<(Option<PathBuf>, StoreKind), InvalidConfig> {
     let root = raw.mailbox_root.map(|root| reader.path(MAILBOX_ROOT, &root)).transpose()?;
     if let Some(store) = raw.store {
         // What it says may have a password in it, and is not shown.
@@ -371,9 +371,9 @@ fn storage_of(
             "sqlite" => {}
             other if other.starts_with("postgres:") || other.starts_with("postgresql:") => {
                 let why = "PostgreSQL is not in this version; want sqlite";
-                return Err(BadConfig::at("courier.storage.store", why));
+                return Err(InvalidConfig::at("courier.storage.store", why));
             }
-            _ => return Err(BadConfig::at("courier.storage.store", "unknown; want sqlite")),
+            _ => return Err(InvalidConfig::at("courier.storage.store", "unknown; want sqlite")),
         }
     }
     Ok((root, StoreKind::Sqlite))
@@ -384,8 +384,8 @@ fn debounce_of(
     at: &str,
     raw: Option<&RawDebounce>,
     default: Debounce,
-    reader: &Reader<'_>,
-) -> Result<Debounce, BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<Debounce, InvalidConfig> {
     let window_ms = raw.and_then(|raw| raw.window_ms.as_deref());
     let max_wait_ms = raw.and_then(|raw| raw.max_wait_ms.as_deref());
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -395,7 +395,7 @@ fn debounce_of(
     let max_wait = reader.number_or(&wait, max_wait_ms, 0..=3_600_000, ms(default.max_wait))?;
     if max_wait < window {
         let why = format!("{max_wait} is less than window_ms, {window}");
-        return Err(BadConfig::at(&wait, why));
+        return Err(InvalidConfig::at(&wait, why));
     }
     Ok(Debounce {
         window: Duration::from_millis(window),
@@ -403,10 +403,11 @@ fn debounce_of(
     })
 }
 
-fn claims_of(raw: RawClaims, reader: &Reader<'_>) -> Result<Claims, BadConfig> {
+fn claims_of(raw: RawClaims, reader: &ConfigReader<'_>) -> Result<ClaimsConfig, InvalidConfig> {
     let at = "courier.claims.timeout_s";
     let secs = reader.number_or(at, raw.timeout_s.as_deref(), 1..=86_400_i64, 300)?;
-    let term = Term::from_secs(secs).map_err(|error| BadConfig::at(at, error.to_string()))?;
+    let term =
+        LeaseDuration::from_secs(secs).map_err(|error| InvalidConfig::at(at, error.to_string()))?;
     let retries =
         reader.number_or("courier.claims.max_retries", raw.max_retries.as_deref(), 0..=1000, 3)?;
     let backoff = "courier.claims.backoff_ms";
@@ -415,18 +416,21 @@ fn claims_of(raw: RawClaims, reader: &Reader<'_>) -> Result<Claims, BadConfig> {
     let longest =
         reader.number_or(at, raw.max_backoff_ms.as_deref(), 0..=86_400_000, 30_000.max(first))?;
     if longest < first {
-        return Err(BadConfig::at(at, format!("{longest} is less than backoff_ms, {first}")));
+        return Err(InvalidConfig::at(at, format!("{longest} is less than backoff_ms, {first}")));
     }
-    let retry = Retry {
+    let retry = RetryPolicy {
         first: Duration::from_millis(first),
         longest: Duration::from_millis(longest),
-        tries: Some(retries + 1),
-        ..Retry::CLAIM
+        max_attempts: Some(retries + 1),
+        ..RetryPolicy::CLAIM
     };
-    Ok(Claims { term, retry })
+    Ok(ClaimsConfig { term, retry })
 }
 
-fn retention_of(raw: RawRetention, reader: &Reader<'_>) -> Result<Retention, BadConfig> {
+fn retention_of(
+    raw: RawRetention,
+    reader: &ConfigReader<'_>,
+) -> Result<RetentionConfig, InvalidConfig> {
     let days = |key: &str, raw: Option<String>, default: u32| {
         reader.number_or(
             &format!("courier.retention.{key}"),
@@ -435,14 +439,14 @@ fn retention_of(raw: RawRetention, reader: &Reader<'_>) -> Result<Retention, Bad
             default,
         )
     };
-    Ok(Retention {
+    Ok(RetentionConfig {
         archive_days: days("archive_days", raw.archive_days, 30)?,
         trash_days: days("trash_days", raw.trash_days, 30)?,
         events_days: days("events_days", raw.events_days, 90)?,
     })
 }
 
-impl BadConfig {
+impl InvalidConfig {
     fn at(place: impl Into<String>, why: impl Into<String>) -> Self {
         Self { place: place.into(), why: why.into(), unset: false }
     }

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 
 use monoco_core::did::TunnelId;
-use monoco_core::letter::{Chain, Direction, WorkerName};
-use monoco_core::rule::nearest;
+use monoco_core::filter::nearest;
+use monoco_core::letter::{Chain, ChainDirection, WorkerName};
 
-use super::BadConfig;
+use super::InvalidConfig;
 use super::raw::{RawChains, RawPipeline, RawWorker};
-use super::value::{Reader, shown};
-use crate::postoffice::beanstalkd::Address;
-use crate::postoffice::settings::{OwnChains, QueueKind, Settings, Worker};
+use super::value::{ConfigReader, shown};
+use crate::pipeline::beanstalkd::BeanstalkdAddress;
+use crate::pipeline::config::{PipelineConfig, QueueKind, TunnelChains, WorkerConfig};
 
 mod changes;
 mod outside;
@@ -28,54 +28,59 @@ const MAX_CHAIN: usize = 32;
 const AT: &str = "courier.pipeline";
 
 /// Every worker there is, by name.
-type Workers = BTreeMap<WorkerName, Worker>;
+type Workers = BTreeMap<WorkerName, WorkerConfig>;
 
 /// Checks all of it.
-pub fn check(raw: RawPipeline, reader: &Reader<'_>) -> Result<Settings, BadConfig> {
+pub fn check(raw: RawPipeline, reader: &ConfigReader<'_>) -> Result<PipelineConfig, InvalidConfig> {
     let queue = queue(raw.queue.as_deref(), reader)?;
     let mut workers = workers::check(raw.workers.unwrap_or_default(), &queue, reader)?;
     let mut chain = |at: &str, direction, raw: Option<&[String]>| {
         raw.map(|raw| chain(at, direction, raw, &mut workers, reader)).transpose()
     };
     let usual = |direction| match direction {
-        Direction::Inbound => ["block".to_owned(), "deliver".to_owned()].to_vec(),
-        Direction::Outbound => ["send".to_owned()].to_vec(),
+        ChainDirection::Inbound => ["block".to_owned(), "deliver".to_owned()].to_vec(),
+        ChainDirection::Outbound => ["send".to_owned()].to_vec(),
     };
-    let mut everybodys = |direction: Direction, raw: Option<Vec<String>>| {
+    let mut everybodys = |direction: ChainDirection, raw: Option<Vec<String>>| {
         let raw = raw.unwrap_or_else(|| usual(direction));
         let chain = chain(&format!("{AT}.{}", direction.as_str()), direction, Some(&raw))?;
         Ok(chain.unwrap_or_default())
     };
-    let inbound = everybodys(Direction::Inbound, raw.inbound)?;
-    let outbound = everybodys(Direction::Outbound, raw.outbound)?;
+    let inbound = everybodys(ChainDirection::Inbound, raw.inbound)?;
+    let outbound = everybodys(ChainDirection::Outbound, raw.outbound)?;
     let mut tunnels = BTreeMap::new();
     for (id, raw) in raw.tunnels.unwrap_or_default() {
         let at = format!("{AT}.tunnels.{}", id.escape_debug());
-        let id: TunnelId = id.parse().map_err(|error| BadConfig::at(&at, format!("{error}")))?;
+        let id: TunnelId =
+            id.parse().map_err(|error| InvalidConfig::at(&at, format!("{error}")))?;
         let RawChains { inbound, outbound } = raw.unwrap_or_default();
-        let own = OwnChains {
-            inbound: chain(&format!("{at}.inbound"), Direction::Inbound, inbound.as_deref())?,
-            outbound: chain(&format!("{at}.outbound"), Direction::Outbound, outbound.as_deref())?,
+        let own = TunnelChains {
+            inbound: chain(&format!("{at}.inbound"), ChainDirection::Inbound, inbound.as_deref())?,
+            outbound: chain(
+                &format!("{at}.outbound"),
+                ChainDirection::Outbound,
+                outbound.as_deref(),
+            )?,
         };
-        if own != OwnChains::default() {
+        if own != TunnelChains::default() {
             tunnels.insert(id, own);
         }
     }
-    Ok(Settings { queue, inbound, outbound, tunnels, workers })
+    Ok(PipelineConfig { queue, inbound, outbound, tunnels, workers })
 }
 
-fn queue(raw: Option<&str>, reader: &Reader<'_>) -> Result<QueueKind, BadConfig> {
+fn queue(raw: Option<&str>, reader: &ConfigReader<'_>) -> Result<QueueKind, InvalidConfig> {
     let at = format!("{AT}.queue");
     let Some(raw) = raw else { return Ok(QueueKind::default()) };
     match reader.text(&at, raw)?.as_str() {
         "store" => Ok(QueueKind::Store),
         text if text.contains("://") => {
-            Ok(QueueKind::Beanstalkd(reader.parsed::<Address>(&at, raw)?))
+            Ok(QueueKind::Beanstalkd(reader.parsed::<BeanstalkdAddress>(&at, raw)?))
         }
         _ => {
             let found = shown(raw);
             let why = format!("want store or beanstalkd://host:port; found {found}");
-            Err(BadConfig::at(at, why))
+            Err(InvalidConfig::at(at, why))
         }
     }
 }
@@ -84,18 +89,18 @@ fn queue(raw: Option<&str>, reader: &Reader<'_>) -> Result<QueueKind, BadConfig>
 /// `workers` with their defaults.
 fn chain(
     at: &str,
-    direction: Direction,
+    direction: ChainDirection,
     raw: &[String],
     workers: &mut Workers,
-    reader: &Reader<'_>,
-) -> Result<Chain, BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<Chain, InvalidConfig> {
     if raw.len() > MAX_CHAIN {
         let why = format!("{} workers; {MAX_CHAIN} is the most", raw.len());
-        return Err(BadConfig::at(at, why));
+        return Err(InvalidConfig::at(at, why));
     }
     let end = match direction {
-        Direction::Inbound => "deliver",
-        Direction::Outbound => "send",
+        ChainDirection::Inbound => "deliver",
+        ChainDirection::Outbound => "send",
     };
     // An empty chain does nothing but what has to be done.
     let nothing = [end.to_owned()];
@@ -103,7 +108,7 @@ fn chain(
     let mut chain = Chain::default();
     let mut ended: Option<&str> = None;
     for entry in raw {
-        let bad = |why: String| Err(BadConfig::at(at, why));
+        let bad = |why: String| Err(InvalidConfig::at(at, why));
         if let Some(last) = ended {
             return bad(format!("{last} is an end, and {} comes after it", shown(entry)));
         }
@@ -114,14 +119,15 @@ fn chain(
         if let Some(why) = misplaced(worker, direction) {
             return bad(format!("{} can't be here: {why}", shown(entry)));
         }
-        if matches!(worker, Worker::Send { .. } | Worker::Deliver | Worker::Trash) {
+        if matches!(worker, WorkerConfig::Send { .. } | WorkerConfig::Deliver | WorkerConfig::Trash)
+        {
             ended = Some(entry);
         }
         chain.0.push(name);
     }
     match ended {
         Some(_) => Ok(chain),
-        None => Err(BadConfig::at(at, format!("want {end} or trash at the end"))),
+        None => Err(InvalidConfig::at(at, format!("want {end} or trash at the end"))),
     }
 }
 
@@ -130,8 +136,8 @@ fn member<'w>(
     at: &str,
     entry: &str,
     workers: &'w mut Workers,
-    reader: &Reader<'_>,
-) -> Result<(WorkerName, &'w Worker), BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<(WorkerName, &'w WorkerConfig), InvalidConfig> {
     let text = reader.text(at, entry)?;
     let name = match text.parse::<WorkerName>() {
         Ok(name) if workers.contains_key(&name) => name,
@@ -148,7 +154,7 @@ fn member<'w>(
                 None => format!("set it up under {AT}.workers"),
             };
             let why = format!("unknown worker {}, {meant}", shown(entry));
-            return Err(BadConfig::at(at, why));
+            return Err(InvalidConfig::at(at, why));
         }
     };
     let worker = &workers[&name];
@@ -156,12 +162,18 @@ fn member<'w>(
 }
 
 /// Why a worker has no place in a chain of that direction.
-fn misplaced(worker: &Worker, direction: Direction) -> Option<&'static str> {
+fn misplaced(worker: &WorkerConfig, direction: ChainDirection) -> Option<&'static str> {
     match (direction, worker) {
-        (Direction::Inbound, Worker::Send { .. }) => Some("what comes in is delivered, not sent"),
-        (Direction::Outbound, Worker::Deliver) => Some("what goes out is sent, not delivered"),
-        (Direction::Inbound, Worker::Merge(_)) => Some("inbound messages are merged by `debounce`"),
-        (Direction::Inbound, Worker::Footer(_)) => {
+        (ChainDirection::Inbound, WorkerConfig::Send { .. }) => {
+            Some("what comes in is delivered, not sent")
+        }
+        (ChainDirection::Outbound, WorkerConfig::Deliver) => {
+            Some("what goes out is sent, not delivered")
+        }
+        (ChainDirection::Inbound, WorkerConfig::Merge(_)) => {
+            Some("inbound messages are merged by `debounce`")
+        }
+        (ChainDirection::Inbound, WorkerConfig::Footer(_)) => {
             Some("a footer would change what people said to us")
         }
         _ => None,

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use monoco_adapters::webhook;
-use monoco_core::rule::nearest;
+use monoco_core::filter::nearest;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_saphyr::budget::BudgetBreach;
 
-use super::BadConfig;
+use super::InvalidConfig;
 use super::value::listed;
 
 #[derive(Default, Deserialize)]
@@ -168,7 +168,7 @@ pub struct RawTunnel {
     pub secret: Option<String>,
     pub secret_file: Option<String>,
     pub send_to: Option<String>,
-    pub map: Option<webhook::Map>,
+    pub map: Option<webhook::FieldMap>,
     pub idempotent: Option<String>,
     pub allow_private: Option<String>,
 }
@@ -219,7 +219,7 @@ impl<'de> Deserialize<'de> for RawVerify {
 impl RawFile {
     /// Reads the file. Tunnels of providers that are unknown or not there yet are found
     /// first: nobody knows which keys they take.
-    pub fn read(text: &str) -> Result<Self, BadConfig> {
+    pub fn read(text: &str) -> Result<Self, InvalidConfig> {
         let named: Names = yaml(text)?;
         let tunnels = named.courier.and_then(|courier| courier.adapters).unwrap_or_default();
         for (id, tunnel) in tunnels {
@@ -231,7 +231,7 @@ impl RawFile {
 }
 
 /// `courier.storage.mailbox_root`, whatever else the file says.
-pub fn mailbox_root(text: &str) -> Result<Option<String>, BadConfig> {
+pub fn mailbox_root(text: &str) -> Result<Option<String>, InvalidConfig> {
     #[derive(Default, Deserialize)]
     struct File {
         courier: Option<Courier>,
@@ -269,14 +269,14 @@ struct NamesTunnel {
 }
 
 /// Reads YAML, bounded in size and depth, without anchors and aliases.
-fn yaml<T: Default + DeserializeOwned>(text: &str) -> Result<T, BadConfig> {
+fn yaml<T: Default + DeserializeOwned>(text: &str) -> Result<T, InvalidConfig> {
     let options = monoco_core::yaml::bounded(16, 50_000, 1 << 20);
     let read = serde_saphyr::from_str_with_options::<Option<T>>(text, options);
     Ok(read.map_err(|error| told(&error))?.unwrap_or_default())
 }
 
 /// Where and what, without the values: one of them may be a secret.
-fn told(error: &serde_saphyr::Error) -> BadConfig {
+fn told(error: &serde_saphyr::Error) -> InvalidConfig {
     use serde_saphyr::Error;
     let place = match error.location() {
         Some(location) => format!("line {}, column {}", location.line(), location.column()),
@@ -312,7 +312,7 @@ fn told(error: &serde_saphyr::Error) -> BadConfig {
         Error::Message { msg, .. } => format!("not YAML: {msg}"),
         _ => "not YAML that is understood here".to_owned(),
     };
-    BadConfig::at(place, why)
+    InvalidConfig::at(place, why)
 }
 
 /// What the reader wanted, in the words of whoever writes the file.

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use monoco_core::letter::{Direction, WorkerName};
-use monoco_store::Through;
+use monoco_core::letter::{ChainDirection, WorkerName};
+use monoco_store::PipelineRouting;
 
-use super::changes::Change;
+use super::changes::ConfigChange;
 use super::*;
 
 /// A secret of Standard Webhooks.
@@ -94,8 +94,11 @@ fn an_empty_file_is_a_valid_one() {
         assert_eq!((config.host.to_string().as_str(), config.port), ("127.0.0.1", 8644));
         assert_eq!((config.webhook_port, config.log_level), (8645, Level::INFO));
         assert_eq!(config.debounce, Debounce::DEFAULT);
-        assert_eq!(config.claims, Claims { term: Term::DEFAULT, retry: Retry::CLAIM });
-        let Retention { archive_days, trash_days, events_days } = config.retention;
+        assert_eq!(
+            config.claims,
+            ClaimsConfig { term: LeaseDuration::DEFAULT, retry: RetryPolicy::CLAIM }
+        );
+        let RetentionConfig { archive_days, trash_days, events_days } = config.retention;
         assert_eq!((archive_days, trash_days, events_days), (30, 30, 90));
         let home = Home::new("/home/ann/.monoco".into());
         assert_eq!(config.mailbox(&home), Path::new("/home/ann/.monoco/mailbox"));
@@ -134,7 +137,7 @@ courier:
     let github = tunnel("github");
     assert_eq!(github.binding.as_deref(), Some("alpha"));
     let AdapterConfig::Webhook(settings) = &github.adapter else { panic!("{github:?}") };
-    assert_eq!(settings.verify, webhook::Verify::Github);
+    assert_eq!(settings.verify, webhook::WebhookVerification::Github);
     assert_eq!(settings.secret.expose(), "hush-hush");
     let ci = tunnel("ci");
     assert_eq!(ci.debounce.window, Duration::from_secs(1));
@@ -144,9 +147,9 @@ courier:
     assert_eq!(settings.send_to.as_deref(), Some("https://ci.example.com/hook"));
     let workers: Vec<_> = config.pipeline.workers.keys().map(WorkerName::as_str).collect();
     assert_eq!(workers, ["block", "deliver", "limit", "send", "tagger"]);
-    for direction in Direction::ALL {
+    for direction in ChainDirection::ALL {
         let through = config.pipeline.through(direction);
-        assert_eq!(through, Through::default(), "no chain names what is set up");
+        assert_eq!(through, PipelineRouting::default(), "no chain names what is set up");
     }
 }
 
@@ -409,7 +412,7 @@ fn the_command_line_counts_more_than_the_file() {
     std::fs::write(&path, "courier: {service: {port: 1000, webhook_port: 1001}}").unwrap();
     let ports = |port, webhook_port| {
         let source =
-            Source { path: path.clone(), explicit: true, port, webhook_port, debug: false };
+            ConfigSource { path: path.clone(), explicit: true, port, webhook_port, debug: false };
         let config = source.load().unwrap();
         (config.port, config.webhook_port)
     };
@@ -417,7 +420,7 @@ fn the_command_line_counts_more_than_the_file() {
     assert_eq!(ports(Some(7), None), (7, 1001));
     assert_eq!(ports(None, Some(8)), (1000, 8));
     assert_eq!(ports(Some(0), None), (0, 0), "any port means any port for both");
-    let source = Source { path, explicit: true, port: None, webhook_port: None, debug: true };
+    let source = ConfigSource { path, explicit: true, port: None, webhook_port: None, debug: true };
     assert_eq!(source.load().unwrap().log_level, Level::DEBUG);
 }
 
@@ -435,7 +438,7 @@ fn commands_find_the_mailbox_whatever_else_the_file_says() {
 #[test]
 fn a_reload_says_what_changes_and_what_must_wait() {
     let old = good(&hook("secret: '${CI_SECRET}'"));
-    let same: Vec<Change> = old.changes(&good(&hook("secret: '${CI_SECRET}'")));
+    let same: Vec<ConfigChange> = old.changes(&good(&hook("secret: '${CI_SECRET}'")));
     assert_eq!(same, []);
     let new = good(
         "courier:
@@ -452,7 +455,7 @@ fn a_reload_says_what_changes_and_what_must_wait() {
     two: { provider: webhook, secret: '${CI_SECRET}' }
 ",
     );
-    let said: Vec<String> = old.changes(&new).iter().map(Change::to_string).collect();
+    let said: Vec<String> = old.changes(&new).iter().map(ConfigChange::to_string).collect();
     assert_eq!(
         said,
         [
@@ -483,7 +486,7 @@ fn a_reload_says_what_changes_and_what_must_wait() {
     assert_eq!(reloaded.changes(&new).len(), 6);
     assert_eq!(reloaded.pipeline.queue, old.pipeline.queue);
     assert_eq!(reloaded.pipeline.outbound, new.pipeline.outbound);
-    let back: Vec<String> = new.changes(&old).iter().map(Change::to_string).collect();
+    let back: Vec<String> = new.changes(&old).iter().map(ConfigChange::to_string).collect();
     assert!(back.contains(&"tunnel two: removed".to_owned()), "{back:?}");
     assert!(back.contains(&"tunnel stub: turned on".to_owned()), "{back:?}");
 }

@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use monoco_core::rule::nearest;
+use monoco_core::filter::nearest;
 
-use super::BadConfig;
+use super::InvalidConfig;
 
 /// Largest file with a secret that is read.
 const MAX_SECRET: u64 = 64 << 10;
@@ -18,17 +18,17 @@ pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Reads values. `at` is always the key with those above it, for errors; they show
 /// what stands in the file, never what a variable holds.
-pub struct Reader<'a> {
+pub struct ConfigReader<'a> {
     variables: Variables<'a>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ConfigReader<'a> {
     pub fn new(variables: Variables<'a>) -> Self {
         Self { variables }
     }
 
     /// Expands `${VAR}` and `${VAR:-default}`; `$${` is `${` itself.
-    pub fn text(&self, at: &str, raw: &str) -> Result<String, BadConfig> {
+    pub fn text(&self, at: &str, raw: &str) -> Result<String, InvalidConfig> {
         let mut out = String::new();
         let mut rest = raw;
         while let Some(found) = rest.find("${") {
@@ -41,7 +41,10 @@ impl<'a> Reader<'a> {
             }
             out.push_str(before);
             let Some((inside, after)) = reference[2..].split_once('}') else {
-                return Err(BadConfig::at(at, "a `${` without its `}`; write `$${` for the signs"));
+                return Err(InvalidConfig::at(
+                    at,
+                    "a `${` without its `}`; write `$${` for the signs",
+                ));
             };
             let (name, default) = match inside.split_once(":-") {
                 Some((name, default)) => (name, Some(default)),
@@ -50,15 +53,15 @@ impl<'a> Reader<'a> {
             if !is_name(name) {
                 let why = "`${…}` takes the name of a variable, of letters, digits and `_`; \
                            write `$${` for the signs";
-                return Err(BadConfig::at(at, why));
+                return Err(InvalidConfig::at(at, why));
             }
             let value =
                 (self.variables)(name).filter(|value| default.is_none() || !value.is_empty());
             match value.as_deref().or(default) {
                 Some(value) => out.push_str(value),
                 None => {
-                    let bad = BadConfig::at(at, format!("the variable {name} is not set"));
-                    return Err(BadConfig { unset: true, ..bad });
+                    let bad = InvalidConfig::at(at, format!("the variable {name} is not set"));
+                    return Err(InvalidConfig { unset: true, ..bad });
                 }
             }
             rest = after;
@@ -74,7 +77,7 @@ impl<'a> Reader<'a> {
         raw: Option<&str>,
         range: RangeInclusive<T>,
         default: T,
-    ) -> Result<T, BadConfig>
+    ) -> Result<T, InvalidConfig>
     where
         T: FromStr + PartialOrd + Display,
     {
@@ -84,13 +87,16 @@ impl<'a> Reader<'a> {
             _ => {
                 let (from, to) = (range.start(), range.end());
                 let found = shown(raw);
-                Err(BadConfig::at(at, format!("want a number from {from} to {to}, found {found}")))
+                Err(InvalidConfig::at(
+                    at,
+                    format!("want a number from {from} to {to}, found {found}"),
+                ))
             }
         }
     }
 
     /// `true` or `false`.
-    pub fn flag(&self, at: &str, raw: Option<&str>) -> Result<Option<bool>, BadConfig> {
+    pub fn flag(&self, at: &str, raw: Option<&str>) -> Result<Option<bool>, InvalidConfig> {
         self.one_of(at, raw, &[("true", true), ("false", false)])
     }
 
@@ -100,7 +106,7 @@ impl<'a> Reader<'a> {
         at: &str,
         raw: Option<&str>,
         words: &[(&str, T)],
-    ) -> Result<Option<T>, BadConfig> {
+    ) -> Result<Option<T>, InvalidConfig> {
         let Some(raw) = raw else { return Ok(None) };
         let text = self.text(at, raw)?;
         if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
@@ -109,11 +115,11 @@ impl<'a> Reader<'a> {
         let names: Vec<_> = words.iter().map(|(word, _)| *word).collect();
         let meant = nearest(raw, &names).map(|word| format!(", did you mean {word}?"));
         let (found, meant) = (shown(raw), meant.unwrap_or_default());
-        Err(BadConfig::at(at, format!("want {}; found {found}{meant}", listed(&names))))
+        Err(InvalidConfig::at(at, format!("want {}; found {found}{meant}", listed(&names))))
     }
 
     /// Whatever has a form of its own.
-    pub fn parsed<T>(&self, at: &str, raw: &str) -> Result<T, BadConfig>
+    pub fn parsed<T>(&self, at: &str, raw: &str) -> Result<T, InvalidConfig>
     where
         T: FromStr,
         T::Err: Display,
@@ -127,7 +133,7 @@ impl<'a> Reader<'a> {
         at: &str,
         raw: &str,
         check: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Result<T, BadConfig> {
+    ) -> Result<T, InvalidConfig> {
         let text = self.text(at, raw)?;
         check(&text).map_err(|error| {
             // What it says of its text may be what a variable holds.
@@ -136,16 +142,16 @@ impl<'a> Reader<'a> {
             } else {
                 format!("not what it should be: {raw}")
             };
-            BadConfig::at(at, why)
+            InvalidConfig::at(at, why)
         })
     }
 
     /// An absolute path; `~` is the user's home directory.
-    pub fn path(&self, at: &str, raw: &str) -> Result<PathBuf, BadConfig> {
+    pub fn path(&self, at: &str, raw: &str) -> Result<PathBuf, InvalidConfig> {
         let path = PathBuf::from(self.at_home(at, raw)?);
         if !path.is_absolute() || path.to_str().is_some_and(|path| path.contains('\0')) {
             let found = shown(raw);
-            return Err(BadConfig::at(
+            return Err(InvalidConfig::at(
                 at,
                 format!("want an absolute path or one of ~/; found {found}"),
             ));
@@ -154,14 +160,14 @@ impl<'a> Reader<'a> {
     }
 
     /// Text in which a `~` at the start is the user's home directory.
-    pub fn at_home(&self, at: &str, raw: &str) -> Result<String, BadConfig> {
+    pub fn at_home(&self, at: &str, raw: &str) -> Result<String, InvalidConfig> {
         let text = self.text(at, raw)?;
         let Some(rest) = text.strip_prefix('~').filter(|r| r.is_empty() || r.starts_with('/'))
         else {
             return Ok(text);
         };
         let Some(home) = (self.variables)("HOME").filter(|home| !home.is_empty()) else {
-            return Err(BadConfig::at(at, "`~` stands for HOME, which is not set"));
+            return Err(InvalidConfig::at(at, "`~` stands for HOME, which is not set"));
         };
         let path = Path::new(&home).join(rest.trim_start_matches('/'));
         Ok(path.to_string_lossy().into_owned())
@@ -175,12 +181,12 @@ impl<'a> Reader<'a> {
         key: &str,
         given: Option<&str>,
         file: Option<&str>,
-    ) -> Result<String, BadConfig> {
+    ) -> Result<String, InvalidConfig> {
         let at_file = format!("{at}.{key}_file");
         let file = match (given, file) {
             (Some(_), Some(_)) => {
                 let why = format!("there is a `{key}` as well; want one of them");
-                return Err(BadConfig::at(at_file, why));
+                return Err(InvalidConfig::at(at_file, why));
             }
             (Some(secret), None) => return self.text(&format!("{at}.{key}"), secret),
             (None, Some(file)) => file,
@@ -188,15 +194,16 @@ impl<'a> Reader<'a> {
         };
         let path = self.path(&at_file, file)?;
         let failed = |error: std::io::Error| {
-            BadConfig::at(&at_file, format!("can't read {}: {error}", path.display()))
+            InvalidConfig::at(&at_file, format!("can't read {}: {error}", path.display()))
         };
         let mut bytes = Vec::new();
         let opened = std::fs::File::open(&path).map_err(failed)?;
         opened.take(MAX_SECRET + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() as u64 > MAX_SECRET {
-            return Err(BadConfig::at(&at_file, "larger than 64 KiB"));
+            return Err(InvalidConfig::at(&at_file, "larger than 64 KiB"));
         }
-        let text = String::from_utf8(bytes).map_err(|_| BadConfig::at(&at_file, "not UTF-8"))?;
+        let text =
+            String::from_utf8(bytes).map_err(|_| InvalidConfig::at(&at_file, "not UTF-8"))?;
         // Editors end the last line.
         Ok(text.trim_end_matches(['\r', '\n']).to_owned())
     }
@@ -234,7 +241,7 @@ mod tests {
             "EMPTY" => Some(String::new()),
             _ => None,
         };
-        Reader::new(&variables).text("key", raw).map_err(|error| error.to_string())
+        ConfigReader::new(&variables).text("key", raw).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -20,15 +20,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use monoco_core::did::{Did, TunnelId};
-use monoco_core::draft::{BadDraft, Draft, MAX_DRAFT};
+use monoco_core::draft::{Draft, InvalidDraft, MAX_DRAFT};
 use monoco_core::time::Timestamp;
 use monoco_store::StoreError;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use super::outbound::{self, PATIENCE, Sightings, Spot, Watch};
-use super::tree::{Hands, Looks, OUTBOUND, Tree};
-use super::tunnels::Tunnels;
+use super::draft_watcher::{self, DraftFiles, DraftPath, DraftWatcher, PATIENCE};
+use super::mailbox_dir::{FileOptions, MailboxDir, OUTBOUND, OpenDirs};
+use super::tunnels::TunnelRegistry;
 use crate::center::Center;
 
 /// How long a draft may go unnoticed when no hint comes.
@@ -54,31 +54,31 @@ pub(super) const SENDING: &str = ".sending";
 const STEM: usize = 40;
 
 /// Sends drafts.
-pub struct Drafts {
+pub struct DraftLoop {
     /// The hub.
     pub center: Center,
     /// The mailbox.
-    pub tree: Arc<Tree>,
+    pub tree: Arc<MailboxDir>,
     /// Who sends them.
     pub owner: Did,
     /// The tunnels there are.
-    pub tunnels: Arc<Tunnels>,
+    pub tunnels: Arc<TunnelRegistry>,
 }
 
 /// Where drafts stand.
 #[derive(Default)]
-struct Desk {
+struct DraftQueue {
     started: bool,
-    sightings: Sightings,
+    sightings: DraftFiles,
     /// Drafts that have their uid and are not posted yet.
-    unsent: BTreeSet<Uid>,
+    unsent: BTreeSet<DraftUid>,
     /// Drafts that are posted and whose end is awaited.
-    sent: BTreeSet<Uid>,
+    sent: BTreeSet<DraftUid>,
 }
 
 /// A draft that was picked up: its provider's directory, and its name there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Uid {
+pub(super) struct DraftUid {
     pub(super) provider: String,
     pub(super) uid: String,
 }
@@ -94,12 +94,12 @@ pub enum DraftsError {
     Store(#[from] StoreError),
 }
 
-impl Drafts {
+impl DraftLoop {
     /// Sends drafts until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut watch = Watch::start(&self.tree.mailbox().join(OUTBOUND));
+        let mut watch = DraftWatcher::start(&self.tree.mailbox().join(OUTBOUND));
         let mut news = self.center.store().newest_event();
-        let mut desk = Desk::default();
+        let mut desk = DraftQueue::default();
         let (mut pause, mut troubled) = (FIRST_PAUSE, false);
         while !stop.is_cancelled() {
             news.mark_unchanged();
@@ -114,7 +114,7 @@ impl Drafts {
             let done;
             (desk, done) = match round.await {
                 Ok(done) => done,
-                Err(error) => (Desk::default(), Err(io::Error::other(error).into())),
+                Err(error) => (DraftQueue::default(), Err(io::Error::other(error).into())),
             };
             match done {
                 Ok(wait) => {
@@ -148,12 +148,12 @@ impl Drafts {
     }
 
     /// Looks around once. Returns how long to wait before the next look.
-    fn round(&self, desk: &mut Desk, handle: &Handle) -> Result<Duration, DraftsError> {
-        let mut hands = self.tree.hands()?;
+    fn round(&self, desk: &mut DraftQueue, handle: &Handle) -> Result<Duration, DraftsError> {
+        let mut hands = self.tree.open_dirs()?;
         if !desk.started {
             // So that whoever wants to send sees where to.
             for provider in self.providers().keys() {
-                hands.shelf(OUTBOUND, provider, true)?;
+                hands.provider_dir(OUTBOUND, provider, true)?;
             }
             desk.unsent = self.found_sending(&hands)?;
             desk.started = true;
@@ -170,8 +170,8 @@ impl Drafts {
     /// Posts what has its uid. One that can't be read now does not hold up the others.
     fn send_all(
         &self,
-        desk: &mut Desk,
-        hands: &mut Hands<'_>,
+        desk: &mut DraftQueue,
+        hands: &mut OpenDirs<'_>,
         handle: &Handle,
     ) -> Result<(), DraftsError> {
         // A uid that is not on disk is forgotten by a power cut, and the draft would get
@@ -194,7 +194,7 @@ impl Drafts {
     }
 
     /// What an earlier courier was about to send.
-    fn found_sending(&self, hands: &Hands<'_>) -> io::Result<BTreeSet<Uid>> {
+    fn found_sending(&self, hands: &OpenDirs<'_>) -> io::Result<BTreeSet<DraftUid>> {
         let mut found = BTreeSet::new();
         let outbound = hands.root().make(OUTBOUND)?;
         for provider in outbound.names()?.into_iter().filter_map(|named| named.name) {
@@ -207,7 +207,7 @@ impl Drafts {
                     tracing::warn!(provider, name, "not a draft of ours in .sending");
                     continue;
                 };
-                found.insert(Uid { provider: provider.clone(), uid: uid.to_owned() });
+                found.insert(DraftUid { provider: provider.clone(), uid: uid.to_owned() });
             }
         }
         Ok(found)
@@ -215,13 +215,17 @@ impl Drafts {
 
     /// Gives drafts that are finished their uids. Returns how long until another one may
     /// be.
-    fn pick_up(&self, desk: &mut Desk, hands: &mut Hands<'_>) -> Result<Duration, DraftsError> {
+    fn pick_up(
+        &self,
+        desk: &mut DraftQueue,
+        hands: &mut OpenDirs<'_>,
+    ) -> Result<Duration, DraftsError> {
         let now = Instant::now();
         desk.sightings.look(drafts_there(hands)?, now);
         let quiet = desk.sightings.quiet(now);
         let mut wait = LOOK;
         if !quiet.is_empty() {
-            let busy = outbound::busy(&quiet.iter().map(|(_, looks)| looks.node).collect());
+            let busy = draft_watcher::busy(&quiet.iter().map(|(_, looks)| looks.node).collect());
             let mut trouble = Ok(());
             for (at, (spot, _)) in quiet.iter().enumerate() {
                 if at == AT_ONCE {
@@ -250,31 +254,35 @@ impl Drafts {
     /// Whether somebody may still be at it who closes his file between two lines.
     fn may_grow(
         &self,
-        desk: &Desk,
-        hands: &mut Hands<'_>,
-        spot: &Spot,
+        desk: &DraftQueue,
+        hands: &mut OpenDirs<'_>,
+        spot: &DraftPath,
         now: Instant,
     ) -> io::Result<bool> {
         if desk.sightings.quiet_for(spot, now) >= PATIENCE {
             return Ok(false);
         }
-        let Some(dir) = hands.shelf(OUTBOUND, &spot.0, false)? else { return Ok(false) };
+        let Some(dir) = hands.provider_dir(OUTBOUND, &spot.0, false)? else { return Ok(false) };
         // One that is too large or can't be read does not become better by waiting.
         let Ok(Some(bytes)) = dir.read(&spot.1, MAX_DRAFT as u64) else { return Ok(false) };
         let text = String::from_utf8_lossy(&bytes);
-        Ok(Draft::parse(&text) == Err(BadDraft::Incomplete))
+        Ok(Draft::parse(&text) == Err(InvalidDraft::Incomplete))
     }
 
     /// Moves a draft to where drafts are sent from, under its uid; `None` when it is not
     /// there any more.
-    fn name(&self, hands: &mut Hands<'_>, spot: &Spot) -> Result<Option<Uid>, DraftsError> {
+    fn name(
+        &self,
+        hands: &mut OpenDirs<'_>,
+        spot: &DraftPath,
+    ) -> Result<Option<DraftUid>, DraftsError> {
         let (provider, name) = spot;
-        let Some(dir) = hands.shelf(OUTBOUND, provider, false)? else { return Ok(None) };
+        let Some(dir) = hands.provider_dir(OUTBOUND, provider, false)? else { return Ok(None) };
         let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let uid = uid(name, random, self.center.now());
         let sending = dir.make(SENDING)?;
         match dir.rename(name, &sending, &format!("{uid}.md")) {
-            Ok(()) => Ok(Some(Uid { provider: provider.clone(), uid })),
+            Ok(()) => Ok(Some(DraftUid { provider: provider.clone(), uid })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -295,7 +303,7 @@ impl Drafts {
 }
 
 /// The files that may be drafts.
-fn drafts_there(hands: &Hands<'_>) -> io::Result<BTreeMap<Spot, Looks>> {
+fn drafts_there(hands: &OpenDirs<'_>) -> io::Result<BTreeMap<DraftPath, FileOptions>> {
     let mut there = BTreeMap::new();
     let outbound = hands.root().make(OUTBOUND)?;
     for provider in outbound.names()?.into_iter().filter_map(|named| named.name) {
@@ -305,7 +313,7 @@ fn drafts_there(hands: &Hands<'_>) -> io::Result<BTreeMap<Spot, Looks>> {
         // What is not a directory, or leads elsewhere, holds no drafts.
         let Ok(dir) = outbound.sub(&provider) else { continue };
         for name in dir.names()?.into_iter().filter_map(|named| named.name) {
-            if !outbound::is_draft(&name) {
+            if !draft_watcher::is_draft(&name) {
                 continue;
             }
             if let Some(looks) = dir.look(&name)?.filter(|looks| looks.is_file) {
@@ -317,10 +325,10 @@ fn drafts_there(hands: &Hands<'_>) -> io::Result<BTreeMap<Spot, Looks>> {
 }
 
 /// Brings drafts to disk under their uids.
-fn sync(hands: &mut Hands<'_>, unsent: &BTreeSet<Uid>) -> io::Result<()> {
+fn sync(hands: &mut OpenDirs<'_>, unsent: &BTreeSet<DraftUid>) -> io::Result<()> {
     let providers: BTreeSet<_> = unsent.iter().map(|uid| uid.provider.as_str()).collect();
     for provider in providers {
-        let Some(dir) = hands.shelf(OUTBOUND, provider, false)? else { continue };
+        let Some(dir) = hands.provider_dir(OUTBOUND, provider, false)? else { continue };
         let sending = dir.make(SENDING)?;
         for uid in unsent.iter().filter(|uid| uid.provider == provider) {
             match sending.sync_file(&format!("{}.md", uid.uid)) {

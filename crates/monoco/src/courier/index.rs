@@ -19,18 +19,18 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 
-use monoco_core::mail::Entry;
-use monoco_store::Filed;
+use monoco_core::mail::MailIndexEntry;
+use monoco_store::FileProgress;
 use serde::{Deserialize, Serialize};
 
-use super::tree::{Dir, Hands};
+use super::mailbox_dir::{Dir, OpenDirs};
 
 /// Its name.
 const NAME: &str = "mails.jsonl";
 
 /// What we know of the index, having written it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Index {
+pub struct MailIndexFile {
     /// Which index.
     pub generation: i64,
     /// The number of the last Mail that was written, or passed over.
@@ -42,26 +42,26 @@ pub struct Index {
 }
 
 /// An index that is being made.
-pub struct Building {
+pub struct IndexRebuild {
     temporary: String,
     file: BufWriter<File>,
-    index: Index,
+    index: MailIndexFile,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct IndexHead {
     monoco_index: u32,
     generation: i64,
 }
 
-impl Index {
+impl MailIndexFile {
     /// The index that is there, cut to what is surely on disk; `None` when it is not the
     /// one that was filed.
     ///
     /// # Errors
     ///
     /// When it can't be read or cut.
-    pub fn open(state: &Dir, filed: &Filed) -> io::Result<Option<Self>> {
+    pub fn open(state: &Dir, filed: &FileProgress) -> io::Result<Option<Self>> {
         let is_file = state.look(NAME)?.is_some_and(|looks| looks.is_file);
         if !is_file || filed.index_bytes == 0 {
             return Ok(None);
@@ -89,7 +89,7 @@ impl Index {
     /// # Errors
     ///
     /// When there is one, and it can't be read.
-    pub fn next_generation(state: &Dir, filed: &Filed) -> io::Result<i64> {
+    pub fn next_generation(state: &Dir, filed: &FileProgress) -> io::Result<i64> {
         // Whatever else somebody has put there is replaced.
         let is_file = state.look(NAME)?.is_some_and(|looks| looks.is_file);
         let there = if is_file { generation(&state.append(NAME)?)?.unwrap_or(0) } else { 0 };
@@ -112,7 +112,7 @@ impl Index {
     /// When there is no room: then those that fitted are in it. With
     /// [`ErrorKind::InvalidData`] somebody else has changed it, and it is to be made
     /// anew.
-    pub fn append(&mut self, state: &Dir, entries: &[Entry], seq: i64) -> io::Result<()> {
+    pub fn append(&mut self, state: &Dir, entries: &[MailIndexEntry], seq: i64) -> io::Result<()> {
         let mut text = Vec::new();
         let mut ends = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -158,24 +158,24 @@ impl Index {
     /// # Errors
     ///
     /// When there is no room.
-    pub fn build(hands: &Hands<'_>, generation: i64) -> io::Result<Building> {
+    pub fn build(hands: &OpenDirs<'_>, generation: i64) -> io::Result<IndexRebuild> {
         let (temporary, file) = hands.begin()?;
         let mut file = BufWriter::with_capacity(1 << 18, file);
-        let mut head = serde_json::to_vec(&Head { monoco_index: 1, generation })?;
+        let mut head = serde_json::to_vec(&IndexHead { monoco_index: 1, generation })?;
         head.push(b'\n');
         file.write_all(&head)?;
         let index = Self { generation, seq: 0, lines: 1, bytes: head.len() as u64 };
-        Ok(Building { temporary, file, index })
+        Ok(IndexRebuild { temporary, file, index })
     }
 }
 
-impl Building {
+impl IndexRebuild {
     /// Adds a line.
     ///
     /// # Errors
     ///
     /// When there is no room.
-    pub fn add(&mut self, entry: &Entry) -> io::Result<()> {
+    pub fn add(&mut self, entry: &MailIndexEntry) -> io::Result<()> {
         let mut text = Vec::new();
         line(&mut text, entry)?;
         self.file.write_all(&text)?;
@@ -190,14 +190,14 @@ impl Building {
     /// # Errors
     ///
     /// When there is no room.
-    pub fn finish(self, hands: &Hands<'_>, seq: i64) -> io::Result<Index> {
+    pub fn finish(self, hands: &OpenDirs<'_>, seq: i64) -> io::Result<MailIndexFile> {
         self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         hands.finish(&self.temporary, &hands.state()?, NAME)?;
-        Ok(Index { seq, ..self.index })
+        Ok(MailIndexFile { seq, ..self.index })
     }
 }
 
-fn line(text: &mut Vec<u8>, entry: &Entry) -> io::Result<()> {
+fn line(text: &mut Vec<u8>, entry: &MailIndexEntry) -> io::Result<()> {
     serde_json::to_writer(&mut *text, entry)?;
     text.push(b'\n');
     Ok(())
@@ -210,7 +210,7 @@ fn generation(file: &File) -> io::Result<Option<i64>> {
     if head.last() != Some(&b'\n') {
         return Ok(None);
     }
-    let head = serde_json::from_slice::<Head>(&head).ok();
+    let head = serde_json::from_slice::<IndexHead>(&head).ok();
     Ok(head.filter(|head| head.monoco_index == 1).map(|head| head.generation))
 }
 
@@ -231,34 +231,34 @@ fn lines(file: &mut File, bytes: u64) -> io::Result<Option<u64>> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use monoco_core::heard::{Person, Session, SessionKind};
+    use monoco_core::inbound::{ChatSession, ChatSessionKind, Participant};
     use monoco_core::mail::{MailId, Participants, Trust};
     use monoco_core::object::{ObjId, ObjKind};
     use monoco_core::time::Timestamp;
 
     use super::*;
-    use crate::courier::tree::Tree;
+    use crate::courier::mailbox_dir::MailboxDir;
 
-    fn entry(seq: i64) -> Entry {
+    fn entry(seq: i64) -> MailIndexEntry {
         let tunnel = "ci".parse().unwrap();
         let id = MailId::of("webhook", &tunnel, &seq.to_string());
         let received_at = Timestamp::from_ms(seq * 1000);
         let length = usize::try_from(seq % 7).unwrap();
-        Entry {
+        MailIndexEntry {
             seq,
             msg_id: ObjId::of(ObjKind::Msg, &seq.to_le_bytes()),
             file: id.file(received_at),
             sha256: "0".repeat(64),
             id,
             tunnel,
-            session: Session {
+            session: ChatSession {
                 id: "room".to_owned(),
-                kind: SessionKind::Group,
+                kind: ChatSessionKind::Group,
                 name: None,
                 thread_key: None,
             },
             participants: Participants {
-                from: vec![Person { id: "ann".to_owned(), name: None }],
+                from: vec![Participant { id: "ann".to_owned(), name: None }],
                 ..Participants::default()
             },
             received_at,
@@ -271,15 +271,15 @@ pub(super) mod tests {
         }
     }
 
-    fn tree() -> (tempfile::TempDir, Tree) {
+    fn tree() -> (tempfile::TempDir, MailboxDir) {
         let dir = tempfile::tempdir().unwrap();
-        let tree = Tree::new(dir.path().join("mailbox"), dir.path().join("dropzone"));
+        let tree = MailboxDir::new(dir.path().join("mailbox"), dir.path().join("dropzone"));
         tree.create().unwrap();
         (dir, tree)
     }
 
-    fn filed(index: &Index) -> Filed {
-        Filed {
+    fn filed(index: &MailIndexFile) -> FileProgress {
+        FileProgress {
             change: 0,
             index_bytes: index.bytes,
             index_seq: index.seq,
@@ -287,20 +287,20 @@ pub(super) mod tests {
         }
     }
 
-    fn text(tree: &Tree) -> Vec<u8> {
+    fn text(tree: &MailboxDir) -> Vec<u8> {
         std::fs::read(tree.mailbox().join(".state/mails.jsonl")).unwrap()
     }
 
-    fn write(tree: &Tree, bytes: &[u8]) {
+    fn write(tree: &MailboxDir, bytes: &[u8]) {
         std::fs::write(tree.mailbox().join(".state/mails.jsonl"), bytes).unwrap();
     }
 
     #[test]
     fn a_tail_torn_at_any_byte_is_written_again_as_it_was() {
         let (_dir, tree) = tree();
-        let hands = tree.hands().unwrap();
+        let hands = tree.open_dirs().unwrap();
         let state = hands.state().unwrap();
-        let mut building = Index::build(&hands, 7).unwrap();
+        let mut building = MailIndexFile::build(&hands, 7).unwrap();
         (1..=3).for_each(|seq| building.add(&entry(seq)).unwrap());
         let mut index = building.finish(&hands, 3).unwrap();
         let synced = filed(&index);
@@ -314,7 +314,7 @@ pub(super) mod tests {
         for torn in kept..=whole.len() {
             for lost in [&whole[..torn], &[&whole[..torn], &b"\0\0\0"[..]].concat()] {
                 write(&tree, lost);
-                let mut again = Index::open(&state, &synced).unwrap().unwrap();
+                let mut again = MailIndexFile::open(&state, &synced).unwrap().unwrap();
                 assert_eq!((again.lines, again.seq), (4, 3));
                 assert_eq!(text(&tree), whole[..kept]);
                 again.append(&state, &tail, 6).unwrap();
@@ -324,26 +324,29 @@ pub(super) mod tests {
         }
         for torn in 0..kept {
             write(&tree, &whole[..torn]);
-            assert_eq!(Index::open(&state, &synced).unwrap(), None, "{torn}");
+            assert_eq!(MailIndexFile::open(&state, &synced).unwrap(), None, "{torn}");
         }
     }
 
     #[test]
     fn an_index_that_is_not_the_one_that_was_filed_is_made_anew() {
         let (_dir, tree) = tree();
-        let hands = tree.hands().unwrap();
+        let hands = tree.open_dirs().unwrap();
         let state = hands.state().unwrap();
-        let none = Filed { generation: 4, ..Filed::default() };
-        assert_eq!(Index::open(&state, &none).unwrap(), None);
-        assert_eq!(Index::next_generation(&state, &none).unwrap(), 5);
+        let none = FileProgress { generation: 4, ..FileProgress::default() };
+        assert_eq!(MailIndexFile::open(&state, &none).unwrap(), None);
+        assert_eq!(MailIndexFile::next_generation(&state, &none).unwrap(), 5);
 
-        let mut index = Index::build(&hands, 9).unwrap().finish(&hands, 0).unwrap();
-        assert_eq!(Index::open(&state, &Filed { generation: 8, ..filed(&index) }).unwrap(), None);
-        assert_eq!(Index::next_generation(&state, &none).unwrap(), 10);
+        let mut index = MailIndexFile::build(&hands, 9).unwrap().finish(&hands, 0).unwrap();
+        assert_eq!(
+            MailIndexFile::open(&state, &FileProgress { generation: 8, ..filed(&index) }).unwrap(),
+            None
+        );
+        assert_eq!(MailIndexFile::next_generation(&state, &none).unwrap(), 10);
         write(&tree, b"{\"monoco_index\":2,\"generation\":9}\n");
-        assert_eq!(Index::open(&state, &filed(&index)).unwrap(), None);
+        assert_eq!(MailIndexFile::open(&state, &filed(&index)).unwrap(), None);
         write(&tree, b"rubbish");
-        assert_eq!(Index::next_generation(&state, &none).unwrap(), 5);
+        assert_eq!(MailIndexFile::next_generation(&state, &none).unwrap(), 5);
 
         let error = index.append(&state, &[entry(1)], 1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::did::Did;
-use monoco_store::{Merging, StoreError};
+use monoco_store::{MergeContext, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use super::tunnels::Tunnels;
+use super::tunnels::TunnelRegistry;
 use crate::center::Center;
 
 /// Most windows in one go.
@@ -24,16 +24,16 @@ const LOOK: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Merges what was heard.
-pub struct Merger {
+pub struct MergeLoop {
     /// The hub.
     pub center: Center,
     /// Whom direct messages are for.
     pub owner: Did,
     /// The tunnels, for their labels.
-    pub tunnels: Arc<Tunnels>,
+    pub tunnels: Arc<TunnelRegistry>,
 }
 
-impl Merger {
+impl MergeLoop {
     /// Merges until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut news = self.center.store().newest_event();
@@ -83,7 +83,7 @@ impl Merger {
             .iter()
             .map(|tunnel| (tunnel.adapter.id().clone(), tunnel.labels.clone()))
             .collect();
-        let merging = Arc::new(Merging { owner: self.owner.clone(), labels, all });
+        let merging = Arc::new(MergeContext { owner: self.owner.clone(), labels, all });
         self.center.store().merge(merging, AT_ONCE, self.center.now()).await
     }
 

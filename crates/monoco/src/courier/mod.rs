@@ -7,20 +7,20 @@
 /// may call himself so.
 pub const HOLDER: &str = "courier:";
 
-pub mod check;
+pub mod draft_sender;
+pub mod draft_watcher;
 pub mod drafts;
-pub mod files;
-#[cfg(test)]
-mod hub;
+pub mod file_projector;
+pub mod inbound;
 pub mod index;
-pub mod keep;
-pub mod locks;
+pub mod locks_file;
+pub mod mailbox_check;
+pub mod mailbox_dir;
 pub mod merge;
-pub mod outbound;
-pub mod place;
+pub mod place_file;
 pub mod retention;
 pub mod sender;
-pub mod sending;
-pub mod sweep;
-pub mod tree;
+pub mod sweeper;
+#[cfg(test)]
+mod test_hub;
 pub mod tunnels;

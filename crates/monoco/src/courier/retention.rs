@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::draft;
-use monoco_core::life::Step;
+use monoco_core::retention::ClockStep;
 use monoco_core::time::Timestamp;
 use monoco_store::StoreError;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::drafts::is_uid;
-use super::tree::Tree;
+use super::mailbox_dir::MailboxDir;
 use crate::center::Center;
-use crate::config::{Config, Retention};
+use crate::config::{Config, RetentionConfig};
 
 /// How often the time that passed is noted.
 const EVERY: Duration = Duration::from_secs(60);
@@ -40,24 +40,24 @@ const MAX_SENT: u64 = 8 << 20;
 /// Lets the hub live on, and throws away what is old, until `stop`.
 pub async fn run(
     center: Center,
-    tree: Arc<Tree>,
+    tree: Arc<MailboxDir>,
     config: watch::Receiver<Arc<Config>>,
     stop: CancellationToken,
 ) {
-    let mut noted = center.store().last_noted().await.ok().flatten();
+    let mut noted = center.store().last_clock_reading().await.ok().flatten();
     let mut round = 0;
     loop {
         let now = center.now();
-        match center.store().live(now).await {
+        match center.store().advance_retention_clock(now).await {
             Ok((life, step)) => {
-                if step == Step::Jumped {
+                if step == ClockStep::Jumped {
                     let hours = noted.map(|noted| (now.ms() - noted.ms()) / 3_600_000);
                     tracing::warn!(hours, "the clock jumped; nothing is thrown away by it");
                 }
                 noted = Some(life.noted_at);
                 if round % ROUNDS == 0 {
                     let kept = config.borrow().retention;
-                    let limits = Limits::new(life.day(), &kept);
+                    let limits = RetentionDays::new(life.day(), &kept);
                     throw_away(&center, &tree, limits, &stop).await;
                 }
             }
@@ -72,16 +72,16 @@ pub async fn run(
 
 /// Of which days what is thrown away: these and those before.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct RetentionDays {
     archive: i64,
     trash: i64,
     events: i64,
 }
 
-impl Limits {
+impl RetentionDays {
     /// The day it was put there does not count: what is kept for thirty days is kept for
     /// thirty whole ones.
-    fn new(today: i64, kept: &Retention) -> Self {
+    fn new(today: i64, kept: &RetentionConfig) -> Self {
         Self {
             archive: today - i64::from(kept.archive_days) - 1,
             trash: today - i64::from(kept.trash_days) - 1,
@@ -90,7 +90,12 @@ impl Limits {
     }
 }
 
-async fn throw_away(center: &Center, tree: &Arc<Tree>, limits: Limits, stop: &CancellationToken) {
+async fn throw_away(
+    center: &Center,
+    tree: &Arc<MailboxDir>,
+    limits: RetentionDays,
+    stop: &CancellationToken,
+) {
     if let Err(error) = retire(center, limits, stop).await {
         tracing::warn!(%error, "nothing is thrown away for now");
         return;
@@ -106,13 +111,13 @@ async fn throw_away(center: &Center, tree: &Arc<Tree>, limits: Limits, stop: &Ca
 
 async fn retire(
     center: &Center,
-    limits: Limits,
+    limits: RetentionDays,
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
     let store = center.store();
     let mut mails = 0;
     for _ in 0..SLICES {
-        let retired = store.retire(limits.archive, MAILS, center.now()).await?;
+        let retired = store.purge_archived_mails(limits.archive, MAILS, center.now()).await?;
         mails += retired;
         if retired < MAILS || stop.is_cancelled() {
             break;
@@ -130,11 +135,11 @@ async fn retire(
     while let Some(after) = key
         && !stop.is_cancelled()
     {
-        (_, key) = store.forget_bookings(&after, BOOKINGS, center.now()).await?;
+        (_, key) = store.purge_reservations(&after, BOOKINGS, center.now()).await?;
     }
     let mut events = 0;
     for _ in 0..SLICES {
-        let forgotten = store.forget_events(limits.events, EVENTS).await?;
+        let forgotten = store.purge_events(limits.events, EVENTS).await?;
         events += forgotten;
         if forgotten < EVENTS || stop.is_cancelled() {
             break;
@@ -148,9 +153,9 @@ async fn retire(
 
 /// Removes drafts that were sent on this day of the hub's life or before. Their names
 /// and the clock only say which are worth reading.
-fn old_drafts(tree: &Tree, day: i64, now: Timestamp) -> io::Result<usize> {
+fn old_drafts(tree: &MailboxDir, day: i64, now: Timestamp) -> io::Result<usize> {
     let today = now.compact();
-    let archive = tree.hands()?.root().make("archive")?;
+    let archive = tree.open_dirs()?.root().make("archive")?;
     let mut gone = 0;
     for provider in archive.names()?.into_iter().filter_map(|named| named.name) {
         let Ok(dir) = archive.sub(&provider) else { continue };
@@ -175,33 +180,33 @@ mod tests {
     use std::fs;
 
     use monoco_core::draft::with_outcome;
-    use monoco_store::ClaimStep;
+    use monoco_store::ClaimUpdate;
     use serde_json::json;
 
     use super::*;
-    use crate::courier::files::Filer;
-    use crate::courier::hub::Hub;
+    use crate::courier::file_projector::FileProjector;
+    use crate::courier::test_hub::TestHub;
 
     /// Lets the hub live for some days, by steps that are believed.
-    async fn live(hub: &Hub, days: i64) -> i64 {
+    async fn live(hub: &TestHub, days: i64) -> i64 {
         let store = hub.store();
-        let mut now = store.last_noted().await.unwrap().unwrap_or_else(|| hub.center.now());
-        let mut day = store.live(now).await.unwrap().0.day();
+        let mut now = store.last_clock_reading().await.unwrap().unwrap_or_else(|| hub.center.now());
+        let mut day = store.advance_retention_clock(now).await.unwrap().0.day();
         for _ in 0..days {
             now = now + Duration::from_secs(86_400);
-            day = store.live(now).await.unwrap().0.day();
+            day = store.advance_retention_clock(now).await.unwrap().0.day();
         }
         day
     }
 
     #[tokio::test]
     async fn what_was_archived_goes_after_thirty_whole_days_and_no_jump_hastens_it() {
-        let hub = Hub::new().await;
+        let hub = TestHub::new().await;
         let tree = hub.tree();
         let ids = hub.hear(["1", "2"]).await;
         live(&hub, 0).await;
-        hub.end(&ids[0], ClaimStep::Complete).await;
-        let filer = Arc::new(Filer::new(Arc::clone(hub.store()), Arc::clone(&tree)));
+        hub.end(&ids[0], ClaimUpdate::Complete).await;
+        let filer = Arc::new(FileProjector::new(Arc::clone(hub.store()), Arc::clone(&tree)));
         let shelf = hub.mailbox().join("archive/webhook");
         fs::create_dir_all(&shelf).unwrap();
         let draft = shelf.join("20200206T204500_build_0123456789abcdef.md");
@@ -210,16 +215,19 @@ mod tests {
         let notes = shelf.join("20200206T204500_notes.md");
         fs::write(&notes, "not ours").unwrap();
 
-        let kept = Retention { archive_days: 30, trash_days: 30, events_days: 90 };
+        let kept = RetentionConfig { archive_days: 30, trash_days: 30, events_days: 90 };
         let stop = CancellationToken::new();
         for (days, gone) in [(0, false), (30, false), (1, true)] {
             // Ten years ahead and back, as a clock may go.
-            let now = hub.store().last_noted().await.unwrap().unwrap_or_default();
+            let now = hub.store().last_clock_reading().await.unwrap().unwrap_or_default();
             for jump in [now + Duration::from_secs(315_360_000), now] {
-                assert_eq!(hub.store().live(jump).await.unwrap().1, Step::Jumped);
+                assert_eq!(
+                    hub.store().advance_retention_clock(jump).await.unwrap().1,
+                    ClockStep::Jumped
+                );
             }
             let today = live(&hub, days).await;
-            throw_away(&hub.center, &tree, Limits::new(today, &kept), &stop).await;
+            throw_away(&hub.center, &tree, RetentionDays::new(today, &kept), &stop).await;
             let stopped = CancellationToken::new();
             stopped.cancel();
             Arc::clone(&filer).run(stopped).await;

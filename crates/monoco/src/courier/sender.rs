@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use monoco_adapters::Parcel;
-use monoco_core::delivery::{Outcome, SendState};
-use monoco_core::heard::Attachment;
-use monoco_core::lease::{Guard, Holder, Term};
+use monoco_adapters::DeliveryRequest;
+use monoco_core::delivery::{DeliveryOutcome, SendState};
+use monoco_core::inbound::InboundAttachment;
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::ObjId;
 use monoco_core::record::BoxKind;
 use monoco_core::retry::Failure;
-use monoco_store::{Hint, StoreError, Taken};
+use monoco_store::{BoxHint, LeasedEntry, StoreError};
 use serde_json::Value;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::tunnels::Tunnel;
+use super::tunnels::RunningTunnel;
 use crate::center::Center;
 
 /// How long a delivery that is due may go unnoticed when no hint comes.
@@ -35,16 +35,16 @@ const MAX_ATTACHED: usize = 32 << 20;
 const BYTES: &str = "application/octet-stream";
 
 /// The sender of one tunnel.
-pub struct Sender {
+pub struct DeliverySender {
     /// The hub.
     pub center: Center,
     /// The tunnel.
-    pub tunnel: Arc<Tunnel>,
+    pub tunnel: Arc<RunningTunnel>,
     /// Who we are while we hold a delivery.
     pub holder: Holder,
 }
 
-impl Sender {
+impl DeliverySender {
     /// Delivers until `stop`. A try that is under way is finished and filed.
     pub async fn run(self, stop: CancellationToken) {
         let mut hints = self.center.store().hints();
@@ -80,36 +80,36 @@ impl Sender {
     /// was one to take.
     async fn deliver_one(&self) -> Result<bool, StoreError> {
         let tunnel = self.tunnel.adapter.id().did();
-        let lease = Term::from_secs(60).unwrap_or(Term::DEFAULT);
+        let lease = LeaseDuration::from_secs(60).unwrap_or(LeaseDuration::DEFAULT);
         let taken = self.center.next_delivery(&tunnel, self.holder.clone(), lease).await?;
-        let Some(Taken { entry, body }) = taken else { return Ok(false) };
+        let Some(LeasedEntry { entry, body }) = taken else { return Ok(false) };
 
         let plan = &entry.plan;
         let outcome = match self.attachments(&body).await? {
             Ok(attachments) => {
-                let parcel = Parcel {
+                let parcel = DeliveryRequest {
                     address: &plan.address,
                     kind: plan.kind,
                     body: &body,
                     attachments: &attachments,
                     key: entry.id,
-                    now: self.center.wall(),
+                    now: self.center.wall_clock(),
                 };
                 let tried = tokio::time::timeout(TRY, self.tunnel.adapter.deliver(&parcel)).await;
                 tried.unwrap_or_else(|_| {
                     let detail = format!("no answer within {} s", TRY.as_secs());
-                    Outcome::Failed(Failure::Unknown { detail })
+                    DeliveryOutcome::Failed(Failure::Unknown { detail })
                 })
             }
-            Err(detail) => Outcome::Failed(Failure::Permanent { detail }),
+            Err(detail) => DeliveryOutcome::Failed(Failure::Permanent { detail }),
         };
         let now = self.center.now();
         self.tunnel.note(|pulse| match &outcome {
-            Outcome::Accepted { .. } => pulse.sent(now),
-            Outcome::Failed(why) => pulse.not_sent(why.detail(), now),
+            DeliveryOutcome::Accepted { .. } => pulse.record_sent(now),
+            DeliveryOutcome::Failed(why) => pulse.record_send_error(why.detail(), now),
         });
 
-        let guard = Guard { epoch: Some(entry.sending.epoch), holder: self.holder.clone() };
+        let guard = LeaseProof { epoch: Some(entry.sending.epoch), holder: self.holder.clone() };
         match self.center.report(entry.id, outcome, guard).await {
             Ok(settled) => {
                 let state = settled.sending.state.name();
@@ -119,7 +119,7 @@ impl Sender {
                 Ok(true)
             }
             // We took too long and somebody else has it now. Their word counts.
-            Err(StoreError::LeaseLost(_) | StoreError::WrongState(_)) => {
+            Err(StoreError::LeaseLost(_) | StoreError::InvalidTransition(_)) => {
                 tracing::warn!(delivery = %entry.id, "report came after the lease ended");
                 Ok(true)
             }
@@ -128,7 +128,10 @@ impl Sender {
     }
 
     /// The bytes of what goes with a message, or why they can't be had.
-    async fn attachments(&self, body: &str) -> Result<Result<Vec<Attachment>, String>, StoreError> {
+    async fn attachments(
+        &self,
+        body: &str,
+    ) -> Result<Result<Vec<InboundAttachment>, String>, StoreError> {
         let mut attachments = Vec::new();
         let mut room = MAX_ATTACHED;
         for (hash, name, mime_type) in attached(body) {
@@ -143,17 +146,17 @@ impl Sender {
                 return Ok(Err(format!("the attachments are over {MAX_ATTACHED} bytes")));
             };
             room = left;
-            attachments.push(Attachment { name, mime_type, bytes });
+            attachments.push(InboundAttachment { name, mime_type, bytes });
         }
         Ok(Ok(attachments))
     }
 
     /// Returns when something may wait for this tunnel.
-    async fn hinted(&self, hints: &mut broadcast::Receiver<Hint>) {
+    async fn hinted(&self, hints: &mut broadcast::Receiver<BoxHint>) {
         let tunnel = self.tunnel.adapter.id().did();
         loop {
             match hints.recv().await {
-                Ok(Hint { owner, box_kind }) => {
+                Ok(BoxHint { owner, box_kind }) => {
                     if box_kind == BoxKind::TunnelOutbox && owner == tunnel {
                         return;
                     }

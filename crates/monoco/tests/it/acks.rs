@@ -2,7 +2,7 @@
 //!
 //! Every test that kills, cuts or fills something does it the same way: the callers
 //! write down what they ask and what they are told, in a [`Ledger`]; then the fault;
-//! then [`Ledger::check`] compares the ledger with what is stored.
+//! then [`Ledger::mailbox_check`] compares the ledger with what is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -469,7 +469,7 @@ pub fn batch_dispatch(courier: &Courier, lines: &str) -> Answer {
 }
 
 fn id_of(msg: &Value) -> String {
-    MsgObject::seal(msg.clone()).unwrap().id().to_string()
+    MsgObject::from_json(msg.clone()).unwrap().id().to_string()
 }
 
 fn text(value: &Value, key: &str) -> String {

@@ -2,7 +2,7 @@
 //! courier and its files still stand by it.
 //!
 //! The tests of `sweeps.rs` do it all the same way: whoever asks something writes down in
-//! the [`Book`] what he asked and what he was told; then the fault; then [`Book::check`]
+//! the [`Book`] what he asked and what he was told; then the fault; then [`Book::mailbox_check`]
 //! compares the book with the store, the files and the index.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use monoco_core::mail::{Entry, Mail, MailId, digest};
+use monoco_core::mail::{Mail, MailId, MailIndexEntry, digest};
 use serde_json::{Value, json};
 
 use crate::acks::try_events;
@@ -395,7 +395,7 @@ fn check_files(
 /// The index has every Mail once, in the order of their numbers.
 fn check_index(home: &Path, mails: &BTreeMap<String, Value>, wrong: &mut Vec<String>) {
     let text = std::fs::read_to_string(home.join("mailbox/.state/mails.jsonl")).unwrap_or_default();
-    let lines = text.lines().skip(1).map(serde_json::from_str::<Entry>);
+    let lines = text.lines().skip(1).map(serde_json::from_str::<MailIndexEntry>);
     let lines: Vec<_> = lines.collect::<Result<_, _>>().unwrap_or_default();
     if !lines.windows(2).all(|pair| pair[0].seq < pair[1].seq) {
         wrong.push("the index is out of order".to_owned());

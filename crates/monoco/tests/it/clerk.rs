@@ -2,7 +2,7 @@
 //! post office still stands by it.
 //!
 //! The tests of `letter_sweeps.rs` do it all the same way: whoever asks something writes it
-//! down in [`Letters`], with what he was told; then the fault; then [`Clerk::check`].
+//! down in [`LetterStore`], with what he was told; then the fault; then [`Clerk::mailbox_check`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

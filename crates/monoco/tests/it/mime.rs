@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use monoco_mime::{Footer, Untouched, check, digest, with_footer, with_header, with_subject};
+use monoco_mime::{FooterText, Untouched, check, digest, with_footer, with_header, with_subject};
 use serde_json::{Value, json};
 
 use crate::judges::python;
@@ -43,8 +43,8 @@ pub fn corpus() -> BTreeMap<String, Vec<u8>> {
 }
 
 /// In ASCII, for Western, Eastern and Asian charsets, and for none but UTF-8.
-fn footers() -> [Footer; 5] {
-    let footer = |text: &str, html: Option<&str>| Footer {
+fn footers() -> [FooterText; 5] {
+    let footer = |text: &str, html: Option<&str>| FooterText {
         text: text.to_owned(),
         html: html.map(str::to_owned),
     };

@@ -1,19 +1,19 @@
 //! Laws of what goes out, and of records waiting in boxes.
 
 use futures_util::future::join_all;
-use monoco_core::contact::Level;
+use monoco_core::contact::ContactLevel;
 use monoco_core::lease::LeaseLost;
 use monoco_core::object::ObjKind;
-use monoco_core::record::{ReadState, Reading, RecordId};
+use monoco_core::record::{ReadState, ReadStatus, RecordId};
 
 use super::*;
-use crate::Hint;
+use crate::BoxHint;
 
 pub(crate) async fn each_target_has_its_own_way(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
     lives_here(store, "here").await;
-    contact(store, "bound", Level::Friend).await;
+    contact(store, "bound", ContactLevel::Friend).await;
     store.bind(&did("bound"), binding("lark", "ou_7", 3), at(0)).await.unwrap();
     let shadow = endpoint("oc_1", "lark");
     let ways = post(store, chat("me", &[&shadow, "here", "bound"], "hello")).await;
@@ -39,25 +39,26 @@ pub(crate) async fn one_bad_target_leaves_nothing_behind(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
     lives_here(store, "here").await;
-    let (events_before, figures) = (events(store).await, store.figures().await.unwrap());
+    let (events_before, figures) = (events(store).await, store.counts().await.unwrap());
     let good = endpoint("oc_1", "lark");
     let gone = endpoint("oc_1", "gone");
     let msg = chat("me", &[&good, "nobody", "here", &gone], "hello");
-    let post = Post { msg: msg.clone(), key: Some("k".into()), not_before: None };
-    let refused = store.post(post, at(0)).await;
+    let post = SendRequest { msg: msg.clone(), key: Some("k".into()), not_before: None };
+    let refused = store.send(post, at(0)).await;
 
-    let Err(StoreError::Unresolvable(why)) = refused else { panic!("{refused:?}") };
+    let Err(StoreError::UnresolvableTargets(why)) = refused else { panic!("{refused:?}") };
     let targets: Vec<_> = why.0.iter().map(|unresolved| unresolved.target.clone()).collect();
     assert_eq!(targets, [did("nobody"), did(&gone)]);
     assert_eq!(events(store).await, events_before);
-    assert_eq!(store.figures().await.unwrap(), figures);
+    assert_eq!(store.counts().await.unwrap(), figures);
     assert!(matches!(store.object(msg.id()).await, Err(StoreError::Missing { .. })));
     assert_eq!(look(store, "me", BoxKind::Outbox).await, "");
     assert_eq!(inbox(store, "here").await, "");
     assert_eq!(outgoing(store, "lark").await, "");
     // Not even the key: it is free for a message that can be sent.
-    let other = Post { msg: chat("me", &[&good], "x"), key: Some("k".into()), not_before: None };
-    assert!(store.post(other, at(0)).await.is_ok());
+    let other =
+        SendRequest { msg: chat("me", &[&good], "x"), key: Some("k".into()), not_before: None };
+    assert!(store.send(other, at(0)).await.is_ok());
 }
 
 pub(crate) async fn posting_twice_is_posting_once(home: &dyn Home) {
@@ -71,10 +72,10 @@ pub(crate) async fn posting_twice_is_posting_once(home: &dyn Home) {
     let msg = chat("me", &["here", &a, "deaf", "team", &b, &a], "hello");
     let first = post(store, msg.clone()).await;
 
-    let again = store.post(post_of(msg.clone()), at(9)).await.unwrap();
+    let again = store.send(post_of(msg.clone()), at(9)).await.unwrap();
     assert_eq!(
         again,
-        Posted::OnItsWay { msg_id: msg.id(), duplicate: true, ways: first },
+        SendResult::Queued { msg_id: msg.id(), duplicate: true, ways: first },
         "the second caller gets the first one's answer"
     );
     assert_eq!(outgoing(store, "lark").await, "hello WAIT, hello WAIT");
@@ -87,16 +88,16 @@ pub(crate) async fn an_idempotency_key_stands_for_one_message(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
     let to = endpoint("oc_1", "lark");
-    let with_key = |text: &str| Post {
+    let with_key = |text: &str| SendRequest {
         msg: chat("me", &[&to], text),
         key: Some("key-1".to_owned()),
         not_before: None,
     };
-    store.post(with_key("hello"), at(0)).await.unwrap();
-    let again = store.post(with_key("hello"), at(0)).await.unwrap();
-    assert!(matches!(again, Posted::OnItsWay { duplicate: true, .. }), "{again:?}");
+    store.send(with_key("hello"), at(0)).await.unwrap();
+    let again = store.send(with_key("hello"), at(0)).await.unwrap();
+    assert!(matches!(again, SendResult::Queued { duplicate: true, .. }), "{again:?}");
 
-    let other = store.post(with_key("other"), at(0)).await;
+    let other = store.send(with_key("other"), at(0)).await;
     let first = chat("me", &[&to], "hello").id();
     assert!(
         matches!(&other, Err(StoreError::KeyReused(id)) if *id == first.to_string()),
@@ -108,15 +109,15 @@ pub(crate) async fn an_idempotency_key_stands_for_one_message(home: &dyn Home) {
 pub(crate) async fn a_blocked_author_sends_nothing(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
-    contact(store, "pest", Level::Block).await;
+    contact(store, "pest", ContactLevel::Block).await;
     let msg = chat("pest", &[&endpoint("oc_1", "lark")], "buy this");
-    let refused = store.post(post_of(msg.clone()), at(0)).await.unwrap();
-    assert_eq!(refused, Posted::BlockedAuthor { msg_id: msg.id() });
+    let refused = store.send(post_of(msg.clone()), at(0)).await.unwrap();
+    assert_eq!(refused, SendResult::BlockedAuthor { msg_id: msg.id() });
     assert!(matches!(store.object(msg.id()).await, Err(StoreError::Missing { .. })));
     assert_eq!(look(store, "pest", BoxKind::Outbox).await, "");
     assert!(events(store).await.ends_with("blocked"));
 
-    contact(store, "pest", Level::Friend).await;
+    contact(store, "pest", ContactLevel::Friend).await;
     assert_eq!(post(store, msg).await.len(), 1);
 }
 
@@ -149,13 +150,13 @@ pub(crate) async fn an_expired_message_is_not_sent(home: &dyn Home) {
     lark(store).await;
     let to = endpoint("oc_1", "lark");
     let until = |secs, text| object(json!({"expires_at_ms": at(secs).ms()}), "me", &[&to], text);
-    let refused = store.post(post_of(until(5, "late")), at(5)).await;
+    let refused = store.send(post_of(until(5, "late")), at(5)).await;
     assert!(matches!(refused, Err(StoreError::Expired(when)) if when == at(5)), "{refused:?}");
     assert_eq!(events(store).await, "changed");
 
-    store.post(post_of(until(5, "in time")), at(4)).await.unwrap();
-    let again = store.post(post_of(until(5, "in time")), at(9)).await.unwrap();
-    assert!(matches!(again, Posted::OnItsWay { duplicate: true, .. }), "{again:?}");
+    store.send(post_of(until(5, "in time")), at(4)).await.unwrap();
+    let again = store.send(post_of(until(5, "in time")), at(9)).await.unwrap();
+    assert!(matches!(again, SendResult::Queued { duplicate: true, .. }), "{again:?}");
 }
 
 pub(crate) async fn eight_takers_get_each_record_once(home: &dyn Home) {
@@ -195,7 +196,7 @@ pub(crate) async fn taking_follows_the_reading_machine(home: &dyn Home) {
     let msg = chat("ann", &["bob"], "hello");
     put_in(store, plain(msg.clone())).await;
     let taken = read_next(store, "bob", 7).await.unwrap();
-    let by_core = Reading::start(BoxKind::Inbox).take(name("reader"), at(7), term(60)).unwrap();
+    let by_core = ReadStatus::start(BoxKind::Inbox).lease(name("reader"), at(7), term(60)).unwrap();
     assert_eq!(taken.entry.reading, by_core);
     assert_eq!((taken.entry.revision, taken.entry.updated_at), (1, at(7)));
     assert_eq!(taken.body, msg.canonical());
@@ -214,10 +215,13 @@ pub(crate) async fn an_ended_lease_makes_it_unread_again(home: &dyn Home) {
     let store = &*home.open().await;
     put_in(store, plain(chat("ann", &["bob"], "hello"))).await;
     read_next(store, "bob", 0).await.unwrap();
-    assert_eq!(store.sweep(AGAIN, 10, at(59)).await.unwrap(), crate::Swept::default());
+    assert_eq!(
+        store.expire_leases(AGAIN, 10, at(59)).await.unwrap(),
+        crate::SweepCounts::default()
+    );
     assert_eq!(read_next(store, "bob", 59).await, None);
 
-    let swept = store.sweep(AGAIN, 10, at(60)).await.unwrap();
+    let swept = store.expire_leases(AGAIN, 10, at(60)).await.unwrap();
     assert_eq!((swept.records, swept.deliveries), (1, 0));
     let second = read_next(store, "bob", 60).await.unwrap().entry.reading;
     assert_eq!((second.attempts, second.epoch), (2, 2));
@@ -231,7 +235,7 @@ pub(crate) async fn a_late_reader_is_refused(home: &dyn Home) {
     let store = &*home.open().await;
     put_in(store, plain(chat("ann", &["bob"], "hello"))).await;
     let slow = read_next(store, "bob", 0).await.unwrap().entry;
-    store.sweep(AGAIN, 10, at(60)).await.unwrap();
+    store.expire_leases(AGAIN, 10, at(60)).await.unwrap();
     let fast = read_next(store, "bob", 61).await.unwrap().entry;
 
     let finish =
@@ -287,13 +291,13 @@ pub(crate) async fn a_wrong_step_changes_nothing(home: &dyn Home) {
     let before = page.entries[0].clone();
     let mark = |to| store.mark_record(before.id, to, by("bob"), None, term(60), at(1));
     let wrong = mark(ReadState::Sent).await;
-    assert!(matches!(wrong, Err(StoreError::WrongState(_))), "{wrong:?}");
+    assert!(matches!(wrong, Err(StoreError::InvalidTransition(_))), "{wrong:?}");
     assert_eq!(store.record(before.id).await.unwrap(), before);
     assert_eq!(events(store).await, "dispatched");
 
     mark(ReadState::Deleted).await.unwrap();
     let wrong = mark(ReadState::Unread).await;
-    assert!(matches!(wrong, Err(StoreError::WrongState(_))), "{wrong:?}");
+    assert!(matches!(wrong, Err(StoreError::InvalidTransition(_))), "{wrong:?}");
 }
 
 pub(crate) async fn what_is_not_there_is_missing(home: &dyn Home) {
@@ -309,15 +313,15 @@ pub(crate) async fn what_is_not_there_is_missing(home: &dyn Home) {
         let delivery = RecordId::delivery(&tunnel_id("lark").did(), &did("cat"), &msg);
         missing(store.record(record).await.map(drop));
         missing(store.delivery(delivery).await.map(drop));
-        missing(store.message_of(record).await.map(drop));
-        missing(store.message_of(delivery).await.map(drop));
+        missing(store.object_of_record(record).await.map(drop));
+        missing(store.object_of_record(delivery).await.map(drop));
         let mark = ReadState::Readed;
         missing(store.mark_record(record, mark, by("x"), None, term(1), at(0)).await.map(drop));
     }
     missing(store.object(id).await.map(drop));
     missing(store.object(ObjId::of(ObjKind::Bytes, b"never kept")).await.map(drop));
     missing(store.trace(id).await.map(drop));
-    missing(store.message_heard("never heard").await.map(drop));
+    missing(store.find_by_external_id("never heard").await.map(drop));
     missing(store.contact(&did("ann")).await.map(drop));
     missing(store.group(&did("ann")).await.map(drop));
     missing(store.session(&did("bob"), &did("cat"), ALL).await.map(drop));
@@ -347,18 +351,18 @@ pub(crate) async fn pages_walk_both_ways(home: &dyn Home) {
     for (beyond, newest_first, count) in
         [(i64::MIN, false, 7), (i64::MIN, true, 0), (i64::MAX, false, 0), (i64::MAX, true, 7)]
     {
-        let window = Window { beyond: Some(beyond), limit: 9, newest_first };
+        let window = PageRequest { beyond: Some(beyond), limit: 9, newest_first };
         let records = store.records(&bob, BoxKind::Inbox, &[], window.clone()).await.unwrap();
         let lines = store.session(&bob, &ann, window).await.unwrap();
         assert_eq!((records.entries.len(), lines.entries.len()), (count, count));
     }
 
     // What arrives while somebody pages comes at the end and moves nothing.
-    let window = Window { beyond: None, limit: 3, newest_first: false };
+    let window = PageRequest { beyond: None, limit: 3, newest_first: false };
     let first = store.records(&did("bob"), BoxKind::Inbox, &[], window).await.unwrap();
     put_in(store, plain(chat("ann", &["bob"], "7"))).await;
     read_next(store, "bob", 0).await.unwrap();
-    let rest = Window { beyond: first.next, limit: 9, newest_first: false };
+    let rest = PageRequest { beyond: first.next, limit: 9, newest_first: false };
     let rest = store.records(&did("bob"), BoxKind::Inbox, &[], rest).await.unwrap();
     assert_eq!(rest.entries.len(), 5);
     assert_eq!(rest.next, None);
@@ -414,9 +418,9 @@ pub(crate) async fn a_large_body_is_kept_whole(home: &dyn Home) {
 pub(crate) async fn plain_bytes_are_kept_under_their_hash(home: &dyn Home) {
     let store = home.open().await;
     for bytes in [vec![], vec![0, 159, 146, 150], vec![7; 300_000]] {
-        let id = store.keep_bytes(bytes.clone()).await.unwrap();
+        let id = store.put_blob(bytes.clone()).await.unwrap();
         assert_eq!(id, ObjId::of(ObjKind::Bytes, &bytes));
-        assert_eq!(store.keep_bytes(bytes.clone()).await.unwrap(), id);
+        assert_eq!(store.put_blob(bytes.clone()).await.unwrap(), id);
         assert_eq!(store.object(id).await.unwrap(), bytes);
     }
     drop(store);
@@ -429,7 +433,7 @@ pub(crate) async fn a_hint_says_where_to_look(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
     let mut hints = store.hints();
-    let hint = |owner: Did, box_kind| Hint { owner, box_kind };
+    let hint = |owner: Did, box_kind| BoxHint { owner, box_kind };
 
     put_in(store, plain(chat("ann", &["bob"], "in"))).await;
     assert_eq!(hints.recv().await.unwrap(), hint(did("bob"), BoxKind::Inbox));
@@ -448,7 +452,7 @@ pub(crate) async fn a_hint_says_where_to_look(home: &dyn Home) {
         .unwrap();
     assert_eq!(hints.recv().await.unwrap(), hint(did("bob"), BoxKind::Inbox));
     read_next(store, "bob", 2).await.unwrap();
-    store.sweep(AGAIN, 10, at(62)).await.unwrap();
+    store.expire_leases(AGAIN, 10, at(62)).await.unwrap();
     assert_eq!(hints.recv().await.unwrap(), hint(did("bob"), BoxKind::Inbox));
 }
 

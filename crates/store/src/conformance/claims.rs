@@ -1,14 +1,14 @@
 //! Laws of claims: one workspace's hold on one Mail.
 
 use futures_util::future::join_all;
-use monoco_core::claim::{Claim, ClaimState, Hold, Place, Workspace};
+use monoco_core::claim::{Claim, ClaimState, ClaimStateData, MailLocation, Workspace};
 use monoco_core::lease::LeaseLost;
 use monoco_core::mail::MailId;
-use monoco_core::record::WrongState;
+use monoco_core::record::InvalidTransition;
 
 use super::mails::{deliver, mails};
 use super::*;
-use crate::ClaimStep;
+use crate::ClaimUpdate;
 
 fn workspace(name: &str) -> Workspace {
     Workspace::new(name).unwrap()
@@ -17,26 +17,26 @@ fn workspace(name: &str) -> Workspace {
 /// Claims for `agent` of `alpha` at second `now`, for 60 s. `beta/bob` is of `beta`.
 async fn claim(store: &dyn Store, id: &MailId, agent: &str, now: i64) -> Result<Claim, StoreError> {
     let (space, agent) = agent.split_once('/').unwrap_or(("alpha", agent));
-    store.claim(id, &workspace(space), name(agent), term(60), Retry::CLAIM, at(now)).await
+    store.claim(id, &workspace(space), name(agent), term(60), RetryPolicy::CLAIM, at(now)).await
 }
 
 async fn settle(
     store: &dyn Store,
     id: &MailId,
     agent: &str,
-    step: ClaimStep,
+    step: ClaimUpdate,
     now: i64,
 ) -> Result<Claim, StoreError> {
     let (space, agent) = agent.split_once('/').unwrap_or(("alpha", agent));
-    store.settle_claim(id, &workspace(space), by(agent), step, at(now)).await
+    store.update_claim(id, &workspace(space), by(agent), step, at(now)).await
 }
 
 async fn done(store: &dyn Store, id: &MailId, agent: &str, now: i64) -> Result<Claim, StoreError> {
-    settle(store, id, agent, ClaimStep::Complete, now).await
+    settle(store, id, agent, ClaimUpdate::Complete, now).await
 }
 
-fn failure(reason: &str, retryable: bool) -> ClaimStep {
-    ClaimStep::Fail { reason: reason.to_owned(), retryable, retry: Retry::CLAIM }
+fn failure(reason: &str, retryable: bool) -> ClaimUpdate {
+    ClaimUpdate::Fail { reason: reason.to_owned(), retryable, retry: RetryPolicy::CLAIM }
 }
 
 async fn fail(store: &dyn Store, id: &MailId, agent: &str, now: i64) -> Result<Claim, StoreError> {
@@ -58,12 +58,12 @@ async fn one(store: &dyn Store) -> MailId {
     deliver(store, &["hello"], 0).await.remove(0)
 }
 
-async fn place(store: &dyn Store, id: &MailId) -> Place {
+async fn place(store: &dyn Store, id: &MailId) -> MailLocation {
     store.mail(id, &workspace("alpha")).await.unwrap().place
 }
 
 fn is_wrong(answer: &Result<Claim, StoreError>, from: &str) -> bool {
-    matches!(answer, Err(StoreError::WrongState(WrongState { from: was, .. })) if *was == from)
+    matches!(answer, Err(StoreError::InvalidTransition(InvalidTransition { from: was, .. })) if *was == from)
 }
 
 pub(crate) async fn agents_of_one_workspace_exclude_each_other(home: &dyn Home) {
@@ -90,7 +90,7 @@ pub(crate) async fn two_workspaces_do_not_exclude_each_other(home: &dyn Home) {
     claim(store, &id, "alpha/ann", 10).await.unwrap();
     claim(store, &id, "beta/ann", 10).await.unwrap();
     done(store, &id, "alpha/ann", 11).await.unwrap();
-    let mine = settle(store, &id, "beta/ann", ClaimStep::Renew(term(60)), 12).await.unwrap();
+    let mine = settle(store, &id, "beta/ann", ClaimUpdate::Renew(term(60)), 12).await.unwrap();
     assert_eq!(state(&mine), ClaimState::Claimed);
     let states: Vec<_> = store.claims(&id).await.unwrap().iter().map(state).collect();
     assert_eq!(states, [ClaimState::Completed, ClaimState::Claimed]);
@@ -119,15 +119,16 @@ pub(crate) async fn an_ended_lease_is_free_for_the_next_and_lost_for_the_first(h
     let store = &*home.open().await;
     let id = one(store).await;
     let shared = workspace("alpha");
-    let first = store.claim(&id, &shared, name("ann"), term(1), Retry::CLAIM, at(0)).await.unwrap();
-    let early = store.claim(&id, &shared, name("bob"), term(1), Retry::CLAIM, at(0)).await;
+    let first =
+        store.claim(&id, &shared, name("ann"), term(1), RetryPolicy::CLAIM, at(0)).await.unwrap();
+    let early = store.claim(&id, &shared, name("bob"), term(1), RetryPolicy::CLAIM, at(0)).await;
     assert!(matches!(early, Err(StoreError::LeaseLost(_))));
     let second = claim(store, &id, "bob", 1).await.unwrap();
     assert_eq!((second.claiming.attempts, second.claiming.epoch), (2, 2));
 
-    for step in [ClaimStep::Complete, ClaimStep::Renew(term(9)), failure("late", true)] {
+    for step in [ClaimUpdate::Complete, ClaimUpdate::Renew(term(9)), failure("late", true)] {
         let late = in_epoch(first.claiming.epoch);
-        let late = store.settle_claim(&id, &shared, late, step.clone(), at(2)).await;
+        let late = store.update_claim(&id, &shared, late, step.clone(), at(2)).await;
         let stale =
             matches!(late, Err(StoreError::LeaseLost(LeaseLost::Stale { shown: 1, current: 2 })));
         assert!(stale, "{late:?}");
@@ -136,7 +137,7 @@ pub(crate) async fn an_ended_lease_is_free_for_the_next_and_lost_for_the_first(h
     }
     assert_eq!(store.claims(&id).await.unwrap(), [second]);
     done(store, &id, "bob", 3).await.unwrap();
-    let late = store.settle_claim(&id, &shared, in_epoch(1), ClaimStep::Complete, at(4)).await;
+    let late = store.update_claim(&id, &shared, in_epoch(1), ClaimUpdate::Complete, at(4)).await;
     assert!(matches!(late, Err(StoreError::LeaseLost(LeaseLost::Stale { .. }))), "{late:?}");
 }
 
@@ -156,8 +157,8 @@ pub(crate) async fn three_retries_and_the_fourth_failure_is_a_dead_letter(home: 
             assert_eq!(state(&failed), ClaimState::Deadletter);
             break;
         };
-        assert_eq!(failed.claiming.state, Hold::New { due: at(now + wait) });
-        assert_eq!(place(&*store, &id).await, Place::Inbound);
+        assert_eq!(failed.claiming.state, ClaimStateData::New { due: at(now + wait) });
+        assert_eq!(place(&*store, &id).await, MailLocation::Inbound);
         for early in [now, now + wait - 1] {
             let refused = claim(&*store, &id, "cat", early).await;
             let due = matches!(refused, Err(StoreError::NotDue(due)) if due == at(now + wait));
@@ -165,7 +166,7 @@ pub(crate) async fn three_retries_and_the_fourth_failure_is_a_dead_letter(home: 
         }
         now += wait;
     }
-    assert_eq!(place(&*store, &id).await, Place::Deadletter);
+    assert_eq!(place(&*store, &id).await, MailLocation::Deadletter);
     assert!(is_wrong(&claim(&*store, &id, "cat", now + 3_600).await, "DEADLETTER"));
     let story = events(&*store).await;
     let story = story.split_once("merged ").unwrap().1;
@@ -177,23 +178,23 @@ pub(crate) async fn a_failure_for_good_is_dead_at_once(home: &dyn Home) {
     let id = one(store).await;
     kill(store, &id, "ann", 1).await;
     let claim = store.claims(&id).await.unwrap().remove(0);
-    assert_eq!(claim.claiming.state, Hold::Deadletter { reason: "hopeless".to_owned() });
-    assert_eq!((claim.claiming.attempts, place(store, &id).await), (1, Place::Deadletter));
+    assert_eq!(claim.claiming.state, ClaimStateData::Deadletter { reason: "hopeless".to_owned() });
+    assert_eq!((claim.claiming.attempts, place(store, &id).await), (1, MailLocation::Deadletter));
 }
 
 pub(crate) async fn a_renewed_lease_runs_longer(home: &dyn Home) {
     let store = &*home.open().await;
     let id = one(store).await;
     claim(store, &id, "ann", 0).await.unwrap();
-    let renewed = settle(store, &id, "ann", ClaimStep::Renew(term(100)), 50).await.unwrap();
-    let Hold::Claimed(lease) = &renewed.claiming.state else { panic!() };
+    let renewed = settle(store, &id, "ann", ClaimUpdate::Renew(term(100)), 50).await.unwrap();
+    let ClaimStateData::Claimed(lease) = &renewed.claiming.state else { panic!() };
     assert_eq!((lease.until, renewed.claiming.attempts, renewed.claiming.epoch), (at(150), 1, 1));
     assert!(matches!(claim(store, &id, "bob", 149).await, Err(StoreError::LeaseLost(_))));
-    let refused = settle(store, &id, "bob", ClaimStep::Renew(term(100)), 60).await;
+    let refused = settle(store, &id, "bob", ClaimUpdate::Renew(term(100)), 60).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost(LeaseLost::Held(_)))), "{refused:?}");
-    assert_eq!(store.sweep_claims(Retry::CLAIM, 10, at(149)).await.unwrap(), 0);
+    assert_eq!(store.expire_claims(RetryPolicy::CLAIM, 10, at(149)).await.unwrap(), 0);
     // Nobody has taken it yet: whoever is late but alone may go on.
-    settle(store, &id, "ann", ClaimStep::Renew(term(1)), 151).await.unwrap();
+    settle(store, &id, "ann", ClaimUpdate::Renew(term(1)), 151).await.unwrap();
     claim(store, &id, "bob", 152).await.unwrap();
 }
 
@@ -202,8 +203,9 @@ pub(crate) async fn saying_again_that_it_is_done_changes_nothing(home: &dyn Home
     let id = one(store).await;
     let taken = claim(store, &id, "ann", 0).await.unwrap();
     let epoch = in_epoch(taken.claiming.epoch);
-    let complete =
-        |guard: Guard| store.settle_claim(&id, &taken.workspace, guard, ClaimStep::Complete, at(1));
+    let complete = |guard: LeaseProof| {
+        store.update_claim(&id, &taken.workspace, guard, ClaimUpdate::Complete, at(1))
+    };
     let first = complete(epoch.clone()).await.unwrap();
     let before = events(store).await;
     assert_eq!(complete(epoch).await.unwrap(), first);
@@ -219,27 +221,27 @@ pub(crate) async fn a_file_rests_when_nobody_is_at_it_any_more(home: &dyn Home) 
     claim(store, &id, "beta/bob", 0).await.unwrap();
     claim(store, &id, "gamma/cat", 0).await.unwrap();
     done(store, &id, "alpha/ann", 1).await.unwrap();
-    assert_eq!(there().await, Place::Inbound, "beta and gamma are at it");
+    assert_eq!(there().await, MailLocation::Inbound, "beta and gamma are at it");
     fail(store, &id, "beta/bob", 2).await.unwrap();
     done(store, &id, "gamma/cat", 3).await.unwrap();
-    assert_eq!(there().await, Place::Inbound, "beta is to try again");
+    assert_eq!(there().await, MailLocation::Inbound, "beta is to try again");
     claim(store, &id, "beta/bob", 4).await.unwrap();
     done(store, &id, "beta/bob", 5).await.unwrap();
-    assert_eq!(there().await, Place::Archive);
+    assert_eq!(there().await, MailLocation::Archive);
 
     // Who comes late still gets it, and the file stays where it is meanwhile.
     claim(store, &id, "late/dan", 1_000).await.unwrap();
-    assert_eq!(there().await, Place::Archive);
+    assert_eq!(there().await, MailLocation::Archive);
     fail(store, &id, "late/dan", 1_001).await.unwrap();
     claim(store, &id, "late/dan", 1_002).await.unwrap();
     done(store, &id, "late/dan", 1_003).await.unwrap();
-    assert_eq!(there().await, Place::Archive);
+    assert_eq!(there().await, MailLocation::Archive);
 
     kill(store, &id, "later/eve", 2_000).await;
-    assert_eq!(there().await, Place::Deadletter, "a person decides");
+    assert_eq!(there().await, MailLocation::Deadletter, "a person decides");
     claim(store, &id, "last/fay", 3_000).await.unwrap();
     done(store, &id, "last/fay", 3_001).await.unwrap();
-    assert_eq!(there().await, Place::Deadletter);
+    assert_eq!(there().await, MailLocation::Deadletter);
     let moves = events(store).await.matches("moved").count();
     assert_eq!(moves, 2);
 }
@@ -247,13 +249,13 @@ pub(crate) async fn a_file_rests_when_nobody_is_at_it_any_more(home: &dyn Home) 
 pub(crate) async fn a_dead_letter_says_who_gave_it_up_and_why(home: &dyn Home) {
     let store = &*home.open().await;
     let id = one(store).await;
-    let filing = async || store.filings(0, 10).await.unwrap().remove(0);
+    let filing = async || store.list_file_changes(0, 10).await.unwrap().remove(0);
     let new = filing().await;
-    assert_eq!((new.place, new.reasons.len()), (Place::Inbound, 0));
+    assert_eq!((new.place, new.reasons.len()), (MailLocation::Inbound, 0));
     kill(store, &id, "beta/bob", 0).await;
     let dead = filing().await;
     assert!(dead.change > new.change);
-    assert_eq!(dead.place, Place::Deadletter);
+    assert_eq!(dead.place, MailLocation::Deadletter);
     assert_eq!(dead.reasons, [(workspace("beta"), "hopeless".to_owned())]);
     claim(store, &id, "alpha/ann", 1).await.unwrap();
     settle(store, &id, "alpha/ann", failure("me too", false), 2).await.unwrap();
@@ -266,26 +268,26 @@ pub(crate) async fn a_dead_claim_is_revived_by_hand(home: &dyn Home) {
     let store = &*home.open().await;
     let id = one(store).await;
     let alpha = workspace("alpha");
-    let missing = store.revive_claim(&id, &alpha, at(0)).await;
+    let missing = store.retry_claim(&id, &alpha, at(0)).await;
     assert!(matches!(missing, Err(StoreError::Missing { .. })), "{missing:?}");
     kill(store, &id, "ann", 0).await;
-    let revived = store.revive_claim(&id, &alpha, at(5)).await.unwrap();
-    assert_eq!(revived.claiming.state, Hold::New { due: at(5) });
-    assert_eq!((revived.claiming.attempts, place(store, &id).await), (0, Place::Inbound));
-    let again = store.revive_claim(&id, &alpha, at(5)).await;
-    assert!(matches!(again, Err(StoreError::WrongState(_))), "{again:?}");
+    let revived = store.retry_claim(&id, &alpha, at(5)).await.unwrap();
+    assert_eq!(revived.claiming.state, ClaimStateData::New { due: at(5) });
+    assert_eq!((revived.claiming.attempts, place(store, &id).await), (0, MailLocation::Inbound));
+    let again = store.retry_claim(&id, &alpha, at(5)).await;
+    assert!(matches!(again, Err(StoreError::InvalidTransition(_))), "{again:?}");
 
     // It is to be done again, so what others do does not put it away.
     claim(store, &id, "beta/bob", 6).await.unwrap();
     done(store, &id, "beta/bob", 7).await.unwrap();
-    assert_eq!(place(store, &id).await, Place::Inbound);
+    assert_eq!(place(store, &id).await, MailLocation::Inbound);
     for attempt in 1..=4 {
         let taken = claim(store, &id, "ann", 100 * attempt).await.unwrap();
         assert_eq!(i64::from(taken.claiming.attempts), attempt, "it has all its tries");
         assert!(taken.claiming.epoch > 1, "an old epoch stays old");
         fail(store, &id, "ann", 100 * attempt).await.unwrap();
     }
-    assert_eq!(place(store, &id).await, Place::Deadletter);
+    assert_eq!(place(store, &id).await, MailLocation::Deadletter);
 }
 
 pub(crate) async fn a_dead_claim_is_laid_to_rest_by_hand(home: &dyn Home) {
@@ -299,15 +301,15 @@ pub(crate) async fn a_dead_claim_is_laid_to_rest_by_hand(home: &dyn Home) {
         dead.into_iter().map(|claim| claim.mail).collect::<Vec<_>>()
     };
     assert_eq!((dead(2).await, dead(10).await), (ids[..2].to_vec(), ids.clone()));
-    let rested = store.lay_to_rest(&ids[1], &workspace("alpha"), at(5)).await.unwrap();
+    let rested = store.drop_claim(&ids[1], &workspace("alpha"), at(5)).await.unwrap();
     assert_eq!(
         (state(&rested), place(store, &ids[1]).await),
-        (ClaimState::Completed, Place::Archive)
+        (ClaimState::Completed, MailLocation::Archive)
     );
     assert_eq!(dead(10).await, [ids[0].clone(), ids[2].clone()]);
-    let again = store.lay_to_rest(&ids[1], &workspace("alpha"), at(5)).await;
+    let again = store.drop_claim(&ids[1], &workspace("alpha"), at(5)).await;
     assert!(is_wrong(&again, "COMPLETED"), "{again:?}");
-    let missing = store.lay_to_rest(&ids[0], &workspace("beta"), at(5)).await;
+    let missing = store.drop_claim(&ids[0], &workspace("beta"), at(5)).await;
     assert!(matches!(missing, Err(StoreError::Missing { .. })), "{missing:?}");
 }
 
@@ -315,8 +317,9 @@ pub(crate) async fn a_dead_claim_is_laid_to_rest_by_hand(home: &dyn Home) {
 pub(crate) async fn the_sweeper_takes_back_what_was_let_go(home: &dyn Home) {
     let store = &*home.open().await;
     let ids = deliver(store, &["1", "2", "3"], 0).await;
-    let sweep =
-        |limit, now| async move { store.sweep_claims(Retry::CLAIM, limit, at(now)).await.unwrap() };
+    let sweep = |limit, now| async move {
+        store.expire_claims(RetryPolicy::CLAIM, limit, at(now)).await.unwrap()
+    };
     for round in 1..=4 {
         let now = round * 1_000;
         for (n, id) in (0..).zip(&ids) {
@@ -331,8 +334,8 @@ pub(crate) async fn the_sweeper_takes_back_what_was_let_go(home: &dyn Home) {
             assert_eq!((state(&claim), i64::from(claim.claiming.attempts)), (want, round));
         }
     }
-    let dead = store.filings(0, 10).await.unwrap();
-    assert!(dead.iter().all(|filing| filing.place == Place::Deadletter));
+    let dead = store.list_file_changes(0, 10).await.unwrap();
+    assert!(dead.iter().all(|filing| filing.place == MailLocation::Deadletter));
     let (_, why) = &dead[0].reasons[0];
     assert!(why.contains("ann"), "{why}");
     let story = events(store).await;
@@ -348,8 +351,8 @@ pub(crate) async fn an_ended_last_lease_is_not_claimed_once_more(home: &dyn Home
     }
     let refused = claim(store, &id, "ann", 5_000).await;
     assert!(is_wrong(&refused, "DEADLETTER"), "{refused:?}");
-    assert_eq!(store.sweep_claims(Retry::CLAIM, 10, at(5_000)).await.unwrap(), 1);
-    assert_eq!(place(store, &id).await, Place::Deadletter);
+    assert_eq!(store.expire_claims(RetryPolicy::CLAIM, 10, at(5_000)).await.unwrap(), 1);
+    assert_eq!(place(store, &id).await, MailLocation::Deadletter);
 }
 
 pub(crate) async fn open_claims_are_told_oldest_first(home: &dyn Home) {
@@ -370,7 +373,7 @@ pub(crate) async fn open_claims_are_told_oldest_first(home: &dyn Home) {
 
 pub(crate) async fn the_oldest_mail_that_nobody_claimed_is_known(home: &dyn Home) {
     let store = &*home.open().await;
-    let oldest = async || store.figures().await.unwrap().oldest_unclaimed;
+    let oldest = async || store.counts().await.unwrap().oldest_unclaimed;
     assert_eq!(oldest().await, None);
     let first = deliver(store, &["1"], 10).await.remove(0);
     let second = deliver(store, &["2"], 20).await.remove(0);
@@ -389,7 +392,7 @@ pub(crate) async fn of_eight_agents_one_gets_the_mail(home: &dyn Home) {
     let answers = join_all(agents.iter().map(|agent| claim(store, &id, agent, 1))).await;
     let (won, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
     assert_eq!(won.len(), 1);
-    let Hold::Claimed(lease) = &won[0].as_ref().unwrap().claiming.state else { panic!() };
+    let ClaimStateData::Claimed(lease) = &won[0].as_ref().unwrap().claiming.state else { panic!() };
     for answer in lost {
         let Err(StoreError::LeaseLost(LeaseLost::Held(held))) = answer else { panic!() };
         assert_eq!(held, *lease, "who has it is told to all");
@@ -407,8 +410,8 @@ pub(crate) async fn eight_workers_complete_each_mail_once(home: &dyn Home) {
         for id in ids.iter().cycle().skip(n * 7).take(ids.len()) {
             let Ok(taken) = claim(store, id, &agent, 1).await else { continue };
             let guard = in_epoch(taken.claiming.epoch);
-            let step = ClaimStep::Complete;
-            store.settle_claim(id, &taken.workspace, guard, step, at(2)).await.unwrap();
+            let step = ClaimUpdate::Complete;
+            store.update_claim(id, &taken.workspace, guard, step, at(2)).await.unwrap();
             completed.push(id.clone());
         }
         completed
@@ -418,6 +421,6 @@ pub(crate) async fn eight_workers_complete_each_mail_once(home: &dyn Home) {
     let mut want = ids.clone();
     want.sort();
     assert_eq!(completed, want);
-    assert!(mails(store).await.iter().all(|row| row.place == Place::Archive));
+    assert!(mails(store).await.iter().all(|row| row.place == MailLocation::Archive));
     assert_eq!(events(store).await.matches("completed").count(), 60);
 }

@@ -1,13 +1,13 @@
 //! Laws of deliveries: taken, reported, retried, swept.
 
 use futures_util::future::join_all;
-use monoco_core::delivery::{Outcome, Progress, SendState, Sending};
+use monoco_core::delivery::{DeliveryOutcome, SendState, SendStateData, SendStatus};
 use monoco_core::lease::LeaseLost;
 use monoco_core::record::RecordId;
 use monoco_core::retry::Failure;
 
 use super::*;
-use crate::Swept;
+use crate::SweepCounts;
 
 /// Posts `text` to an endpoint behind `tunnel` at second `now`.
 async fn send(store: &dyn Store, tunnel: &str, text: &str, now: i64) -> RecordId {
@@ -22,9 +22,9 @@ async fn send_at(
     not_before: Option<i64>,
 ) -> RecordId {
     let msg = chat("me", &[&endpoint("oc_1", tunnel)], text);
-    let post = Post { msg, key: None, not_before: not_before.map(at) };
-    match store.post(post, at(now)).await.unwrap() {
-        Posted::OnItsWay { ways, .. } => ways[0].record_id.unwrap(),
+    let post = SendRequest { msg, key: None, not_before: not_before.map(at) };
+    match store.send(post, at(now)).await.unwrap() {
+        SendResult::Queued { ways, .. } => ways[0].record_id.unwrap(),
         other => panic!("not on its way: {other:?}"),
     }
 }
@@ -32,30 +32,30 @@ async fn send_at(
 async fn report(
     store: &dyn Store,
     taken: &Delivery,
-    outcome: Outcome,
+    outcome: DeliveryOutcome,
     now: i64,
 ) -> Result<Delivery, StoreError> {
-    store.settle(taken.id, outcome, in_epoch(taken.sending.epoch), AGAIN, at(now)).await
+    store.report_delivery(taken.id, outcome, in_epoch(taken.sending.epoch), AGAIN, at(now)).await
 }
 
-fn accepted() -> Outcome {
-    Outcome::Accepted { external_msg_id: Some("om_out".to_owned()) }
+fn accepted() -> DeliveryOutcome {
+    DeliveryOutcome::Accepted { external_msg_id: Some("om_out".to_owned()) }
 }
 
-fn busy(retry_after_ms: Option<u64>) -> Outcome {
-    Outcome::Failed(Failure::Temporary { detail: "429".to_owned(), retry_after_ms })
+fn busy(retry_after_ms: Option<u64>) -> DeliveryOutcome {
+    DeliveryOutcome::Failed(Failure::Temporary { detail: "429".to_owned(), retry_after_ms })
 }
 
-fn lost() -> Outcome {
-    Outcome::Failed(Failure::Unknown { detail: "line went dead".to_owned() })
+fn lost() -> DeliveryOutcome {
+    DeliveryOutcome::Failed(Failure::Unknown { detail: "line went dead".to_owned() })
 }
 
-fn refused() -> Outcome {
-    Outcome::Failed(Failure::Permanent { detail: "bot was removed".to_owned() })
+fn refused() -> DeliveryOutcome {
+    DeliveryOutcome::Failed(Failure::Permanent { detail: "bot was removed".to_owned() })
 }
 
 async fn keyed(store: &dyn Store) {
-    tunnel(store, "keyed", Strangers::Accept, true).await;
+    tunnel(store, "keyed", StrangerPolicy::Accept, true).await;
 }
 
 pub(crate) async fn eight_takers_get_each_delivery_once(home: &dyn Home) {
@@ -111,7 +111,7 @@ pub(crate) async fn nothing_is_taken_before_its_time(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
     let id = send_at(store, "lark", "later", 0, Some(100)).await;
-    assert_eq!(store.delivery(id).await.unwrap().sending, Sending::start(at(100)));
+    assert_eq!(store.delivery(id).await.unwrap().sending, SendStatus::start(at(100)));
     assert_eq!(send_next(store, "lark", 99).await, None);
     send(store, "lark", "now", 99).await;
     assert_eq!(said(send_next(store, "lark", 99).await.unwrap().body.as_bytes()), "now");
@@ -129,7 +129,7 @@ pub(crate) async fn taking_follows_the_sending_machine(home: &dyn Home) {
     lark(store).await;
     let id = send(store, "lark", "hello", 0).await;
     let taken = send_next(store, "lark", 7).await.unwrap();
-    let by_core = Sending::start(at(0)).take(name("sender"), at(7), term(60)).unwrap();
+    let by_core = SendStatus::start(at(0)).lease(name("sender"), at(7), term(60)).unwrap();
     assert_eq!(taken.entry.sending, by_core);
     assert_eq!((taken.entry.id, taken.entry.revision, taken.entry.updated_at), (id, 1, at(7)));
     assert_eq!(store.delivery(id).await.unwrap(), taken.entry);
@@ -146,7 +146,7 @@ pub(crate) async fn a_late_report_is_refused(home: &dyn Home) {
     keyed(store).await;
     send(store, "keyed", "hello", 0).await;
     let slow = send_next(store, "keyed", 0).await.unwrap().entry;
-    store.sweep(AGAIN, 10, at(60)).await.unwrap();
+    store.expire_leases(AGAIN, 10, at(60)).await.unwrap();
     let fast = send_next(store, "keyed", 100).await.unwrap().entry;
 
     let late = report(store, &slow, refused(), 101).await;
@@ -166,11 +166,11 @@ pub(crate) async fn a_report_without_epoch_is_checked_by_name(home: &dyn Home) {
     lark(store).await;
     let id = send(store, "lark", "hello", 0).await;
     send_next(store, "lark", 0).await.unwrap();
-    let settle = |who| store.settle(id, accepted(), by(who), AGAIN, at(1));
+    let settle = |who| store.report_delivery(id, accepted(), by(who), AGAIN, at(1));
     let other = settle("somebody else").await;
     assert!(matches!(other, Err(StoreError::LeaseLost(LeaseLost::Held(_)))), "{other:?}");
     let sent = settle("sender").await.unwrap().sending.state;
-    assert_eq!(sent, Progress::Sent { external_msg_id: Some("om_out".to_owned()) });
+    assert_eq!(sent, SendStateData::Sent { external_msg_id: Some("om_out".to_owned()) });
 }
 
 pub(crate) async fn a_temporary_failure_is_tried_again(home: &dyn Home) {
@@ -179,7 +179,7 @@ pub(crate) async fn a_temporary_failure_is_tried_again(home: &dyn Home) {
     let id = send(store, "lark", "hello", 0).await;
     let first = send_next(store, "lark", 0).await.unwrap().entry;
     let failed = report(store, &first, busy(None), 10).await.unwrap();
-    assert!(matches!(failed.sending.state, Progress::Failed { due, .. } if due == at(11)));
+    assert!(matches!(failed.sending.state, SendStateData::Failed { due, .. } if due == at(11)));
     assert_eq!(store.delivery(id).await.unwrap(), failed);
 
     assert_eq!(send_next(store, "lark", 10).await, None);
@@ -187,7 +187,7 @@ pub(crate) async fn a_temporary_failure_is_tried_again(home: &dyn Home) {
     assert_eq!((second.sending.attempts, second.sending.epoch), (2, 2));
     assert_eq!(second.sending.first_try, Some(at(0)), "patience runs from the first try");
     let failed = report(store, &second, busy(Some(90_000)), 20).await.unwrap();
-    assert!(matches!(failed.sending.state, Progress::Failed { due, .. } if due == at(110)));
+    assert!(matches!(failed.sending.state, SendStateData::Failed { due, .. } if due == at(110)));
 
     let third = send_next(store, "lark", 24 * 3600).await.unwrap().entry;
     let dead = report(store, &third, busy(None), 24 * 3600).await.unwrap();
@@ -238,7 +238,7 @@ pub(crate) async fn a_report_can_be_repeated(home: &dyn Home) {
     assert!(events(store).await.ends_with("sending sent"));
 
     let contrary = report(store, &taken, refused(), 3).await;
-    assert!(matches!(contrary, Err(StoreError::WrongState(_))), "{contrary:?}");
+    assert!(matches!(contrary, Err(StoreError::InvalidTransition(_))), "{contrary:?}");
     assert_eq!(outgoing(store, "lark").await, "hello SENT");
 }
 
@@ -250,12 +250,12 @@ pub(crate) async fn the_sweeper_moves_on_what_nobody_reported(home: &dyn Home) {
     send(store, "keyed", "hello", 0).await;
     send_next(store, "lark", 0).await.unwrap();
     send_next(store, "keyed", 0).await.unwrap();
-    assert_eq!(store.sweep(AGAIN, 10, at(59)).await.unwrap(), Swept::default());
-    let swept = store.sweep(AGAIN, 10, at(60)).await.unwrap();
-    assert_eq!(swept, Swept { records: 0, deliveries: 2 });
+    assert_eq!(store.expire_leases(AGAIN, 10, at(59)).await.unwrap(), SweepCounts::default());
+    let swept = store.expire_leases(AGAIN, 10, at(60)).await.unwrap();
+    assert_eq!(swept, SweepCounts { records: 0, deliveries: 2 });
     assert_eq!(outgoing(store, "lark").await, "hello UNCERTAIN");
     assert_eq!(outgoing(store, "keyed").await, "hello FAILED");
-    assert_eq!(store.sweep(AGAIN, 10, at(99)).await.unwrap(), Swept::default());
+    assert_eq!(store.expire_leases(AGAIN, 10, at(99)).await.unwrap(), SweepCounts::default());
 }
 
 pub(crate) async fn a_sweep_keeps_to_its_limit(home: &dyn Home) {
@@ -267,10 +267,10 @@ pub(crate) async fn a_sweep_keeps_to_its_limit(home: &dyn Home) {
         send_next(store, "keyed", 0).await.unwrap();
         read_next(store, "bob", 0).await.unwrap();
     }
-    let sweep = || async { store.sweep(AGAIN, 2, at(60)).await.unwrap() };
-    assert_eq!(sweep().await, Swept { records: 2, deliveries: 2 });
-    assert_eq!(sweep().await, Swept { records: 1, deliveries: 1 });
-    assert_eq!(sweep().await, Swept::default());
+    let sweep = || async { store.expire_leases(AGAIN, 2, at(60)).await.unwrap() };
+    assert_eq!(sweep().await, SweepCounts { records: 2, deliveries: 2 });
+    assert_eq!(sweep().await, SweepCounts { records: 1, deliveries: 1 });
+    assert_eq!(sweep().await, SweepCounts::default());
 }
 
 pub(crate) async fn a_release_ends_the_leases_of_one_boot(home: &dyn Home) {
@@ -281,16 +281,16 @@ pub(crate) async fn a_release_ends_the_leases_of_one_boot(home: &dyn Home) {
         for holder in ["boot-1/a", "boot-1/b", "boot-2/a", "100% boot-1/"] {
             send(store, tunnel, holder, 0).await;
             let tunnel = tunnel_id(tunnel).did();
-            store.take_delivery(&tunnel, name(holder), term(3600), at(0)).await.unwrap().unwrap();
+            store.lease_delivery(&tunnel, name(holder), term(3600), at(0)).await.unwrap().unwrap();
         }
     }
     put_in(store, plain(chat("ann", &["bob"], "hello"))).await;
     let bob = did("bob");
     let box_kind = BoxKind::Inbox;
-    store.take_record(&bob, box_kind, name("boot-1/r"), term(3600), at(0)).await.unwrap().unwrap();
+    store.lease_record(&bob, box_kind, name("boot-1/r"), term(3600), at(0)).await.unwrap().unwrap();
 
-    let released = store.release("boot-1/", AGAIN, at(5)).await.unwrap();
-    assert_eq!(released, Swept { records: 1, deliveries: 4 });
+    let released = store.release_leases("boot-1/", AGAIN, at(5)).await.unwrap();
+    assert_eq!(released, SweepCounts { records: 1, deliveries: 4 });
     assert_eq!(inbox(store, "bob").await, "hello UNREAD");
     assert_eq!(
         outgoing(store, "keyed").await,
@@ -300,7 +300,10 @@ pub(crate) async fn a_release_ends_the_leases_of_one_boot(home: &dyn Home) {
         outgoing(store, "lark").await,
         "boot-1/a UNCERTAIN, boot-1/b UNCERTAIN, boot-2/a SENDING, 100% boot-1/ SENDING"
     );
-    assert_eq!(store.release("boot-1/", AGAIN, at(6)).await.unwrap(), Swept::default());
+    assert_eq!(
+        store.release_leases("boot-1/", AGAIN, at(6)).await.unwrap(),
+        SweepCounts::default()
+    );
 }
 
 pub(crate) async fn a_person_holds_and_revives(home: &dyn Home) {
@@ -318,11 +321,11 @@ pub(crate) async fn a_person_holds_and_revives(home: &dyn Home) {
     report(store, &taken, refused(), 1_002).await.unwrap();
     let revived = mark(SendState::Wait, 2_000).await.unwrap().sending;
     assert_eq!((revived.attempts, revived.first_try, revived.epoch), (0, None, 1));
-    assert_eq!(revived.state, Progress::Wait { due: at(2_000) });
+    assert_eq!(revived.state, SendStateData::Wait { due: at(2_000) });
     let same = store.delivery(id).await.unwrap();
     assert_eq!(mark(SendState::Wait, 2_001).await.unwrap(), same, "it waits already");
     let wrong = mark(SendState::Sent, 2_001).await;
-    assert!(matches!(wrong, Err(StoreError::WrongState(_))), "{wrong:?}");
+    assert!(matches!(wrong, Err(StoreError::InvalidTransition(_))), "{wrong:?}");
 }
 
 pub(crate) async fn a_delivery_at_another_revision_is_a_conflict(home: &dyn Home) {

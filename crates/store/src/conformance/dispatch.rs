@@ -1,7 +1,7 @@
 //! Laws of what comes in.
 
 use futures_util::future::join_all;
-use monoco_core::contact::{Level, Strangers};
+use monoco_core::contact::{ContactLevel, StrangerPolicy};
 use monoco_core::record::BoxKind;
 
 use super::*;
@@ -93,38 +93,38 @@ pub(crate) async fn an_external_id_of_a_known_message_is_remembered(home: &dyn H
 
     let edited = heard("lark", "om_1", chat("ann", &["bob"], "edited"));
     assert_eq!(put_in(store, edited).await, "again: bob/INBOX");
-    assert_eq!(store.message_heard("om_1").await.unwrap(), msg.id());
+    assert_eq!(store.find_by_external_id("om_1").await.unwrap(), msg.id());
 }
 
 pub(crate) async fn a_blocked_author_gets_through_once_welcome(home: &dyn Home) {
     let store = &*home.open().await;
-    contact(store, "pest", Level::Block).await;
+    contact(store, "pest", ContactLevel::Block).await;
     let msg = chat("pest", &["bob"], "buy this");
     assert_eq!(put_in(store, heard("lark", "1", msg.clone())).await, "blocked");
     assert_eq!(put_in(store, heard("lark", "1", msg.clone())).await, "blocked");
     assert!(matches!(store.object(msg.id()).await, Err(StoreError::Missing { .. })));
     assert!(events(store).await.ends_with("blocked blocked"));
 
-    contact(store, "pest", Level::Friend).await;
+    contact(store, "pest", ContactLevel::Friend).await;
     assert_eq!(put_in(store, heard("lark", "1", msg)).await, "bob/INBOX");
 }
 
 pub(crate) async fn a_dropped_stranger_gets_through_once_known(home: &dyn Home) {
     let store = &*home.open().await;
-    tunnel(store, "shut", Strangers::Drop, false).await;
+    tunnel(store, "shut", StrangerPolicy::Drop, false).await;
     let msg = chat("stranger", &["bob"], "hello?");
     assert_eq!(put_in(store, heard("shut", "1", msg.clone())).await, "dropped");
     assert!(matches!(store.object(msg.id()).await, Err(StoreError::Missing { .. })));
     assert!(events(store).await.ends_with("dropped"));
 
-    contact(store, "stranger", Level::Temporary).await;
+    contact(store, "stranger", ContactLevel::Temporary).await;
     assert_eq!(put_in(store, heard("shut", "1", msg)).await, "bob/INBOX");
 }
 
 pub(crate) async fn a_stranger_waits_in_the_request_box(home: &dyn Home) {
     let store = &*home.open().await;
-    tunnel(store, "wary", Strangers::Hold, false).await;
-    contact(store, "friend", Level::Friend).await;
+    tunnel(store, "wary", StrangerPolicy::Hold, false).await;
+    contact(store, "friend", ContactLevel::Friend).await;
     let stranger = heard("wary", "1", chat("stranger", &["bob"], "hello?"));
     let friend = heard("wary", "2", chat("friend", &["bob"], "hello!"));
     assert_eq!(put_in(store, stranger).await, "bob/REQUEST_BOX");
@@ -151,8 +151,8 @@ pub(crate) async fn whoever_blocked_the_author_gets_nothing(home: &dyn Home) {
 
 pub(crate) async fn an_endpoint_counts_as_its_contact(home: &dyn Home) {
     let store = &*home.open().await;
-    tunnel(store, "shut", Strangers::Drop, false).await;
-    contact(store, "ann", Level::Friend).await;
+    tunnel(store, "shut", StrangerPolicy::Drop, false).await;
+    contact(store, "ann", ContactLevel::Friend).await;
     store.bind(&did("ann"), binding("shut", "ou_1", 0), at(0)).await.unwrap();
     let say = |account: &str, text: &str| {
         heard("shut", text, chat(&endpoint(account, "shut"), &["bob"], text))
@@ -162,13 +162,13 @@ pub(crate) async fn an_endpoint_counts_as_its_contact(home: &dyn Home) {
 
     store.set_block(&did("ann"), &did("bob"), true, at(0)).await.unwrap();
     assert_eq!(put_in(store, say("ou_1", "3")).await, "blocked");
-    contact(store, "ann", Level::Block).await;
+    contact(store, "ann", ContactLevel::Block).await;
     assert_eq!(put_in(store, say("ou_1", "4")).await, "blocked");
 }
 
 pub(crate) async fn a_refused_one_does_not_harm_its_neighbours(home: &dyn Home) {
     let store = &*home.open().await;
-    contact(store, "pest", Level::Block).await;
+    contact(store, "pest", ContactLevel::Block).await;
     let nowhere = chat("ann", &[&endpoint("x", "lark")], "to nobody here");
     let batch = vec![
         plain(chat("ann", &["bob"], "1")),
@@ -178,7 +178,7 @@ pub(crate) async fn a_refused_one_does_not_harm_its_neighbours(home: &dyn Home) 
     ];
     let answers = store.dispatch(batch, at(0)).await;
     assert_eq!(say(answers[0].as_ref().unwrap()), "bob/INBOX");
-    assert!(matches!(&answers[1], Err(StoreError::NobodyHere(_))), "{:?}", answers[1]);
+    assert!(matches!(&answers[1], Err(StoreError::NoLocalRecipient(_))), "{:?}", answers[1]);
     assert_eq!(say(answers[2].as_ref().unwrap()), "blocked");
     assert_eq!(say(answers[3].as_ref().unwrap()), "bob/INBOX");
     assert_eq!(inbox(store, "bob").await, "1 UNREAD, 3 UNREAD");
@@ -218,7 +218,7 @@ pub(crate) async fn a_tunnel_that_was_heard_from_can_be_answered_through(home: &
     let store = &*home.open().await;
     let ann = endpoint("ann", "new");
     let answer = chat("bob", &[&ann], "hello ann");
-    assert!(store.post(post_of(answer.clone()), at(0)).await.is_err());
+    assert!(store.send(post_of(answer.clone()), at(0)).await.is_err());
 
     assert_eq!(put_in(store, heard("new", "1", chat(&ann, &["bob"], "hi"))).await, "bob/INBOX");
     let tunnels = store.tunnels().await.unwrap();
@@ -235,7 +235,7 @@ pub(crate) async fn one_message_can_go_out_and_come_in(home: &dyn Home) {
     lives_here(store, "bob").await;
     let away = endpoint("x", "lark");
     let first_out = chat("ann", &[&away, "cat"], "out, then in");
-    contact(store, "cat", Level::Friend).await;
+    contact(store, "cat", ContactLevel::Friend).await;
     store.bind(&did("cat"), binding("lark", "ou_cat", 0), at(0)).await.unwrap();
     post(store, first_out.clone()).await;
     assert_eq!(put_in(store, plain(first_out)).await, "cat/INBOX");

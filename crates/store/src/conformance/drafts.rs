@@ -1,13 +1,13 @@
 //! Laws of drafts: posted once, and told when they have ended.
 
-use monoco_core::delivery::{Outcome, SendState};
+use monoco_core::delivery::{DeliveryOutcome, SendState};
 use monoco_core::retry::Failure;
 
 use super::*;
-use crate::{DraftPost, Through};
+use crate::{DraftSendRequest, PipelineRouting};
 
-fn draft(uid: &str, msg: MsgObject) -> DraftPost {
-    DraftPost { uid: uid.to_owned(), provider: "lark".to_owned(), post: post_of(msg) }
+fn draft(uid: &str, msg: MsgObject) -> DraftSendRequest {
+    DraftSendRequest { uid: uid.to_owned(), provider: "lark".to_owned(), post: post_of(msg) }
 }
 
 fn to(accounts: &[&str], text: &str) -> MsgObject {
@@ -16,31 +16,31 @@ fn to(accounts: &[&str], text: &str) -> MsgObject {
     chat("me", &targets, text)
 }
 
-async fn send(store: &dyn Store, draft: DraftPost) -> Result<bool, StoreError> {
-    match store.post_draft(draft, &Through::default(), at(0)).await? {
-        Posted::OnItsWay { duplicate, .. } => Ok(duplicate),
+async fn send(store: &dyn Store, draft: DraftSendRequest) -> Result<bool, StoreError> {
+    match store.send_draft(draft, &PipelineRouting::default(), at(0)).await? {
+        SendResult::Queued { duplicate, .. } => Ok(duplicate),
         blocked => panic!("{blocked:?}"),
     }
 }
 
 /// The names of drafts that have ended.
 async fn settled(store: &dyn Store) -> String {
-    let fates = store.settled_drafts(100).await.unwrap();
+    let fates = store.finished_drafts(100).await.unwrap();
     fates.into_iter().map(|fate| fate.uid).collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) async fn a_draft_is_posted_once(home: &dyn Home) {
     let store = home.open().await;
     lark(&*store).await;
-    assert!(!store.knows_draft("d1").await.unwrap());
+    assert!(!store.draft_exists("d1").await.unwrap());
     let msg = to(&["ann"], "hello");
     assert!(!send(&*store, draft("d1", msg.clone())).await.unwrap());
-    assert!(store.knows_draft("d1").await.unwrap());
+    assert!(store.draft_exists("d1").await.unwrap());
     assert!(send(&*store, draft("d1", msg.clone())).await.unwrap());
     drop(store);
     let store = home.open().await;
     assert!(send(&*store, draft("d1", msg)).await.unwrap());
-    assert!(store.knows_draft("d1").await.unwrap());
+    assert!(store.draft_exists("d1").await.unwrap());
     assert_eq!(outgoing(&*store, "lark").await, "hello WAIT");
 }
 
@@ -64,7 +64,7 @@ pub(crate) async fn a_name_stands_for_one_message(home: &dyn Home) {
     send(store, keyed("d2", "second")).await.unwrap();
     let reused = send(store, keyed("d3", "third")).await;
     assert!(matches!(reused, Err(StoreError::KeyReused(_))), "{reused:?}");
-    assert!(!store.knows_draft("d3").await.unwrap());
+    assert!(!store.draft_exists("d3").await.unwrap());
     assert!(send(store, keyed("d4", "second")).await.unwrap(), "the same message is no misuse");
     assert_eq!(outgoing(store, "lark").await, "first WAIT, second WAIT");
 }
@@ -72,17 +72,17 @@ pub(crate) async fn a_name_stands_for_one_message(home: &dyn Home) {
 pub(crate) async fn what_can_not_be_sent_is_not_remembered(home: &dyn Home) {
     let store = &*home.open().await;
     let refused = send(store, draft("d1", to(&["ann"], "hello"))).await;
-    assert!(matches!(refused, Err(StoreError::Unresolvable(_))), "{refused:?}");
-    assert!(!store.knows_draft("d1").await.unwrap());
-    contact(store, "me", Level::Block).await;
+    assert!(matches!(refused, Err(StoreError::UnresolvableTargets(_))), "{refused:?}");
+    assert!(!store.draft_exists("d1").await.unwrap());
+    contact(store, "me", ContactLevel::Block).await;
     lark(store).await;
     let blocked = store
-        .post_draft(draft("d1", to(&["ann"], "hello")), &Through::default(), at(0))
+        .send_draft(draft("d1", to(&["ann"], "hello")), &PipelineRouting::default(), at(0))
         .await
         .unwrap();
-    assert!(matches!(blocked, Posted::BlockedAuthor { .. }));
-    assert!(!store.knows_draft("d1").await.unwrap());
-    contact(store, "me", Level::Friend).await;
+    assert!(matches!(blocked, SendResult::BlockedAuthor { .. }));
+    assert!(!store.draft_exists("d1").await.unwrap());
+    contact(store, "me", ContactLevel::Friend).await;
     assert!(!send(store, draft("d1", to(&["ann"], "hello"))).await.unwrap());
     assert_eq!(settled(store).await, "");
 }
@@ -93,11 +93,11 @@ pub(crate) async fn a_draft_has_ended_when_all_its_deliveries_have(home: &dyn Ho
     let msg = to(&["ann", "bob", "cat", "dan"], "hello");
     send(&*store, draft("d1", msg.clone())).await.unwrap();
     send(&*store, draft("d2", to(&["ann"], "other"))).await.unwrap();
-    let failed = |failure| Outcome::Failed(failure);
+    let failed = |failure| DeliveryOutcome::Failed(failure);
     let detail = || "no".to_owned();
     let busy = failed(Failure::Temporary { detail: detail(), retry_after_ms: None });
     for (now, outcome) in [
-        (0, Outcome::Accepted { external_msg_id: None }),
+        (0, DeliveryOutcome::Accepted { external_msg_id: None }),
         (0, failed(Failure::Permanent { detail: detail() })),
         (0, failed(Failure::Unknown { detail: detail() })),
         (0, busy),
@@ -106,7 +106,7 @@ pub(crate) async fn a_draft_has_ended_when_all_its_deliveries_have(home: &dyn Ho
         let taken = send_next(&*store, "lark", now).await.unwrap().entry;
         assert_eq!(settled(&*store).await, "", "one is being sent");
         let guard = in_epoch(taken.sending.epoch);
-        store.settle(taken.id, outcome, guard, AGAIN, at(now)).await.unwrap();
+        store.report_delivery(taken.id, outcome, guard, AGAIN, at(now)).await.unwrap();
     }
     assert_eq!(settled(&*store).await, "", "one is tried again");
     let page = store.deliveries(&tunnel_id("lark").did(), &[SendState::Failed], ALL).await.unwrap();
@@ -116,7 +116,7 @@ pub(crate) async fn a_draft_has_ended_when_all_its_deliveries_have(home: &dyn Ho
     store.mark_delivery(last, SendState::Deleted, by("me"), None, at(2)).await.unwrap();
     drop(store);
     let store = home.open().await;
-    let fate = store.settled_drafts(10).await.unwrap().remove(0);
+    let fate = store.finished_drafts(10).await.unwrap().remove(0);
     assert_eq!((fate.uid.as_str(), fate.provider.as_str(), fate.msg_id), ("d1", "lark", msg.id()));
     let mut states: Vec<_> =
         fate.deliveries.iter().map(|delivery| delivery.sending.state.name()).collect();
@@ -134,7 +134,7 @@ pub(crate) async fn a_closed_draft_is_not_told_again(home: &dyn Home) {
         assert!(!send(&*store, draft(uid, chat("me", &["bob"], uid))).await.unwrap());
     }
     assert_eq!(settled(&*store).await, "d1 d2 d3");
-    assert_eq!(store.settled_drafts(2).await.unwrap().len(), 2);
+    assert_eq!(store.finished_drafts(2).await.unwrap().len(), 2);
     store.close_draft("d2").await.unwrap();
     store.close_draft("nothing").await.unwrap();
     assert_eq!(settled(&*store).await, "d1 d3");
@@ -142,5 +142,5 @@ pub(crate) async fn a_closed_draft_is_not_told_again(home: &dyn Home) {
     drop(store);
     let store = home.open().await;
     assert_eq!(settled(&*store).await, "d1 d3", "closed is closed");
-    assert!(store.knows_draft("d2").await.unwrap());
+    assert!(store.draft_exists("d2").await.unwrap());
 }

@@ -1,13 +1,13 @@
 //! Laws of the log, receipts, conversations and figures.
 
-use monoco_core::delivery::{Outcome, SendState};
+use monoco_core::delivery::{DeliveryOutcome, SendState};
 use monoco_core::event::EventKind;
 use monoco_core::receipt::ReceiptStatus;
 use monoco_core::record::ReadState;
 use monoco_core::retry::Failure;
 
 use super::*;
-use crate::{Figures, Line};
+use crate::{SessionEntry, StoreCounts};
 
 pub(crate) async fn events_are_read_in_order_from_any_point(home: &dyn Home) {
     let store = &*home.open().await;
@@ -39,7 +39,7 @@ pub(crate) async fn the_newest_event_is_told_after_its_commit(home: &dyn Home) {
     }
     // What changes nothing has no event.
     read_next(store, "nobody", 0).await;
-    store.sweep(AGAIN, 10, at(0)).await.unwrap();
+    store.expire_leases(AGAIN, 10, at(0)).await.unwrap();
     assert!(!newest.has_changed().unwrap());
 }
 
@@ -80,11 +80,11 @@ pub(crate) async fn a_receipt_is_for_what_was_said_in_the_group(home: &dyn Home)
         assert!(matches!(refused, Err(StoreError::Missing { .. })), "{refused:?}");
     }
     assert_eq!(events(store).await, before);
-    assert!(!store.is_known(&did("new")).await.unwrap());
+    assert!(!store.owner_exists(&did("new")).await.unwrap());
 }
 
 /// `< hello UNREAD`, `> answer SENT FAILED`.
-fn line(owner: &str, line: &Line) -> String {
+fn line(owner: &str, line: &SessionEntry) -> String {
     let arrow = if line.record.box_kind == BoxKind::Outbox { '>' } else { '<' };
     let delivery = line.delivery.map_or("-", SendState::as_str);
     assert_eq!(line.record.owner, did(owner));
@@ -92,7 +92,7 @@ fn line(owner: &str, line: &Line) -> String {
     format!("{arrow} {} {state} {delivery}", said(line.body.as_ref().unwrap().as_bytes()))
 }
 
-async fn talk(store: &dyn Store, owner: &str, peer: &str, window: Window) -> Vec<String> {
+async fn talk(store: &dyn Store, owner: &str, peer: &str, window: PageRequest) -> Vec<String> {
     let page = store.session(&did(owner), &did(peer), window).await.unwrap();
     page.entries.iter().map(|entry| line(owner, entry)).collect()
 }
@@ -113,9 +113,9 @@ pub(crate) async fn a_conversation_shows_both_directions(home: &dyn Home) {
     // Each peer's line shows the delivery to that peer.
     let taken = send_next(store, "lark", 1).await.unwrap().entry;
     assert_eq!(taken.plan.target_did, did(&ann));
-    let no = Outcome::Failed(Failure::Permanent { detail: "gone".into() });
-    store.settle(taken.id, no, in_epoch(1), AGAIN, at(2)).await.unwrap();
-    let newest = Window { beyond: None, limit: 2, newest_first: true };
+    let no = DeliveryOutcome::Failed(Failure::Permanent { detail: "gone".into() });
+    store.report_delivery(taken.id, no, in_epoch(1), AGAIN, at(2)).await.unwrap();
+    let newest = PageRequest { beyond: None, limit: 2, newest_first: true };
     assert_eq!(
         talk(store, "me", &ann, newest).await,
         ["< how are you UNREAD -", "> hi both SENT DEAD"]
@@ -126,19 +126,19 @@ pub(crate) async fn a_conversation_shows_both_directions(home: &dyn Home) {
 pub(crate) async fn the_liveliest_conversation_comes_first(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
-    contact(store, "ann", Level::Friend).await;
+    contact(store, "ann", ContactLevel::Friend).await;
     group(store, "team", &["me"]).await;
     for (from, text) in [("ann", "1"), ("ann", "2"), ("bob", "3"), ("cat", "4")] {
         put_in(store, plain(chat(from, &["me"], text))).await;
     }
     put_in(store, plain(said_in("team", "bob", "5"))).await;
     read_next(store, "me", 0).await.unwrap();
-    contact(store, "bob", Level::Friend).await;
+    contact(store, "bob", ContactLevel::Friend).await;
     store.bind(&did("bob"), binding("lark", "ou_bob", 0), at(0)).await.unwrap();
     post(store, chat("me", &["bob"], "6")).await;
 
     let list = async |beyond, limit| {
-        let window = Window { beyond, limit, newest_first: true };
+        let window = PageRequest { beyond, limit, newest_first: true };
         let page = store.sessions(&did("me"), window).await.unwrap();
         let lines: Vec<_> = page
             .entries
@@ -173,8 +173,8 @@ pub(crate) async fn a_trace_tells_the_whole_story(home: &dyn Home) {
     put_in(store, plain(chat("x", &["here"], "something else"))).await;
     post(store, msg.clone()).await;
     let taken = send_next(store, "lark", 1).await.unwrap().entry;
-    let ok = Outcome::Accepted { external_msg_id: Some("om_1".into()) };
-    store.settle(taken.id, ok, in_epoch(1), AGAIN, at(2)).await.unwrap();
+    let ok = DeliveryOutcome::Accepted { external_msg_id: Some("om_1".into()) };
+    store.report_delivery(taken.id, ok, in_epoch(1), AGAIN, at(2)).await.unwrap();
     post_again(store, &msg).await;
 
     let trace = store.trace(msg.id()).await.unwrap();
@@ -187,13 +187,13 @@ pub(crate) async fn a_trace_tells_the_whole_story(home: &dyn Home) {
     assert!(trace.events.iter().all(|event| event.msg_id == Some(msg.id())));
     assert_eq!(trace.events[1].record_id, Some(taken.id));
     assert!(!trace.truncated);
-    assert_eq!(store.message_of(taken.id).await.unwrap(), msg.id());
-    assert_eq!(store.message_of(trace.records[1].id).await.unwrap(), msg.id());
+    assert_eq!(store.object_of_record(taken.id).await.unwrap(), msg.id());
+    assert_eq!(store.object_of_record(trace.records[1].id).await.unwrap(), msg.id());
 }
 
 async fn post_again(store: &dyn Store, msg: &MsgObject) {
-    let again = store.post(post_of(msg.clone()), at(3)).await.unwrap();
-    assert!(matches!(again, Posted::OnItsWay { duplicate: true, .. }), "{again:?}");
+    let again = store.send(post_of(msg.clone()), at(3)).await.unwrap();
+    assert!(matches!(again, SendResult::Queued { duplicate: true, .. }), "{again:?}");
 }
 
 pub(crate) async fn external_ids_lead_to_their_message(home: &dyn Home) {
@@ -203,15 +203,15 @@ pub(crate) async fn external_ids_lead_to_their_message(home: &dyn Home) {
     let went = chat("me", &[&endpoint("oc_1", "lark")], "out");
     post(store, went.clone()).await;
     let taken = send_next(store, "lark", 1).await.unwrap().entry;
-    let ok = Outcome::Accepted { external_msg_id: Some("om_out".into()) };
-    store.settle(taken.id, ok, in_epoch(1), AGAIN, at(2)).await.unwrap();
-    assert_eq!(store.message_heard("om_in").await.unwrap(), came.id());
-    assert_eq!(store.message_heard("om_out").await.unwrap(), went.id());
+    let ok = DeliveryOutcome::Accepted { external_msg_id: Some("om_out".into()) };
+    store.report_delivery(taken.id, ok, in_epoch(1), AGAIN, at(2)).await.unwrap();
+    assert_eq!(store.find_by_external_id("om_in").await.unwrap(), came.id());
+    assert_eq!(store.find_by_external_id("om_out").await.unwrap(), went.id());
 }
 
 /// Counts everything there is by listing it.
-async fn recount(store: &dyn Store, owners: &[&str], tunnels: &[&str]) -> Figures {
-    let mut figures = Figures::default();
+async fn recount(store: &dyn Store, owners: &[&str], tunnels: &[&str]) -> StoreCounts {
+    let mut figures = StoreCounts::default();
     for owner in owners {
         for box_kind in BoxKind::ALL {
             let page = store.records(&did(owner), box_kind, &[], ALL).await.unwrap();
@@ -244,7 +244,7 @@ async fn live(store: &dyn Store) {
         let msg = chat("ann", &["bob", "cat"], &n.to_string());
         put_in(store, heard("lark", &format!("om_{n}"), msg)).await;
         let out = chat("bob", &[&endpoint("oc_1", "lark"), "cat", "team"], &n.to_string());
-        store.post(post_of(out), at(n)).await.unwrap();
+        store.send(post_of(out), at(n)).await.unwrap();
     }
     for to in [ReadState::Readed, ReadState::Archived, ReadState::Deleted] {
         let taken = read_next(store, "bob", 10).await.unwrap().entry;
@@ -252,28 +252,28 @@ async fn live(store: &dyn Store) {
     }
     read_next(store, "cat", 10).await.unwrap();
     let outcomes = [
-        Outcome::Accepted { external_msg_id: None },
-        Outcome::Failed(Failure::Unknown { detail: "?".into() }),
-        Outcome::Failed(Failure::Permanent { detail: "no".into() }),
-        Outcome::Failed(Failure::Temporary { detail: "busy".into(), retry_after_ms: None }),
+        DeliveryOutcome::Accepted { external_msg_id: None },
+        DeliveryOutcome::Failed(Failure::Unknown { detail: "?".into() }),
+        DeliveryOutcome::Failed(Failure::Permanent { detail: "no".into() }),
+        DeliveryOutcome::Failed(Failure::Temporary { detail: "busy".into(), retry_after_ms: None }),
     ];
     for outcome in outcomes {
         let taken = send_next(store, "lark", 10).await.unwrap().entry;
-        store.settle(taken.id, outcome, in_epoch(1), AGAIN, at(11)).await.unwrap();
+        store.report_delivery(taken.id, outcome, in_epoch(1), AGAIN, at(11)).await.unwrap();
     }
     send_next(store, "lark", 10).await.unwrap();
-    store.sweep(AGAIN, 1, at(1000)).await.unwrap();
+    store.expire_leases(AGAIN, 1, at(1000)).await.unwrap();
 }
 
 pub(crate) async fn figures_equal_a_recount(home: &dyn Home) {
     let store = home.open().await;
-    assert_eq!(store.figures().await.unwrap(), Figures::default());
+    assert_eq!(store.counts().await.unwrap(), StoreCounts::default());
     live(&*store).await;
     let counted = recount(&*store, &["ann", "bob", "cat", "team"], &["lark"]).await;
-    assert_eq!(store.figures().await.unwrap(), counted);
+    assert_eq!(store.counts().await.unwrap(), counted);
     assert!(counted.oldest_waiting.is_some());
     drop(store);
-    assert_eq!(home.open().await.figures().await.unwrap(), counted);
+    assert_eq!(home.open().await.counts().await.unwrap(), counted);
 }
 
 pub(crate) async fn reopening_keeps_everything(home: &dyn Home) {
@@ -291,7 +291,7 @@ pub(crate) async fn reopening_keeps_everything(home: &dyn Home) {
         out += &format!("{:#?}", store.contacts(ALL).await.unwrap());
         out += &format!("{:#?}", store.groups(ALL).await.unwrap());
         out += &format!("{:#?}", store.tunnels().await.unwrap());
-        out + &format!("{:#?}", store.figures().await.unwrap())
+        out + &format!("{:#?}", store.counts().await.unwrap())
     }
     let store = home.open().await;
     live(&*store).await;

@@ -3,45 +3,48 @@
 use std::collections::BTreeMap;
 
 use monoco_core::event::EventKind;
-use monoco_core::letter::{Direction, LetterId, LetterState};
+use monoco_core::letter::{ChainDirection, LetterId, LetterState};
 
 use super::letters::*;
 use super::*;
-use crate::{Advance, ByHand, DraftPost, LetterFigures, LetterQuery, Origin, Then};
+use crate::{
+    DraftSendRequest, LetterCounts, LetterInput, LetterQuery, LetterStep, NextAction,
+    OperatorAction,
+};
 
 const DAY: i64 = 86_400;
 
-async fn move_to(store: &dyn Store, id: LetterId, how: ByHand, now: i64) -> String {
+async fn move_to(store: &dyn Store, id: LetterId, how: OperatorAction, now: i64) -> String {
     match store.move_letter(id, how, at(now)).await {
         Ok(row) => stands(&row),
-        Err(StoreError::WrongState(_)) => "-".to_owned(),
+        Err(StoreError::InvalidTransition(_)) => "-".to_owned(),
         Err(error) => panic!("{error:?}"),
     }
 }
 
-fn bin(why: &str) -> ByHand {
-    ByHand::Trash { why: why.to_owned() }
+fn bin(why: &str) -> OperatorAction {
+    OperatorAction::Trash { why: why.to_owned() }
 }
 
 async fn hand_over(store: &dyn Store, id: LetterId, desk: &str, until: i64) {
     go(store, id, wait(Some(desk), 0), 0).await.unwrap();
-    go(store, id, Then::HandOver { until: at(until) }, 0).await.unwrap();
+    go(store, id, NextAction::HandOver { until: at(until) }, 0).await.unwrap();
 }
 
 async fn give_up(store: &dyn Store, id: LetterId) {
-    go(store, id, Then::GiveUp { why: "enough".to_owned() }, 0).await.unwrap();
+    go(store, id, NextAction::MarkDead { why: "enough".to_owned() }, 0).await.unwrap();
 }
 
 pub(crate) async fn a_person_throws_away_and_takes_out_again(home: &dyn Home) {
     let store = &*home.open().await;
     let id = take_in(store, door("a"), 0).await;
-    assert_eq!(move_to(store, id, ByHand::Restore, 1).await, "-");
+    assert_eq!(move_to(store, id, OperatorAction::Restore, 1).await, "-");
     hand_over(store, id, "spam", 9).await;
     assert_eq!(move_to(store, id, bin("no good"), 1).await, "TRASHED, 1 tries: no good");
     assert_eq!(move_to(store, id, bin("again"), 1).await, "-");
-    assert_eq!(move_to(store, id, ByHand::Retry, 1).await, "-");
-    assert_eq!(move_to(store, id, ByHand::Restore, 3).await, "WAITING from 3");
-    assert_eq!(store.letter(id).await.unwrap().had.len(), 2, "who had it is not asked again");
+    assert_eq!(move_to(store, id, OperatorAction::Retry, 1).await, "-");
+    assert_eq!(move_to(store, id, OperatorAction::Restore, 3).await, "WAITING from 3");
+    assert_eq!(store.letter(id).await.unwrap().verdicts.len(), 2, "who had it is not asked again");
     let last = store.events(0, 100).await.unwrap().pop().unwrap();
     assert_eq!(last.kind, EventKind::Marked);
     assert_eq!(last.detail, json!({"letter": id, "to": "WAITING"}));
@@ -51,34 +54,45 @@ pub(crate) async fn a_dead_letter_is_tried_again_where_it_failed(home: &dyn Home
     let store = &*home.open().await;
     let id = take_in(store, door("a"), 0).await;
     hand_over(store, id, "spam", 9).await;
-    assert_eq!(move_to(store, id, ByHand::Retry, 1).await, "-", "somebody has it");
+    assert_eq!(move_to(store, id, OperatorAction::Retry, 1).await, "-", "somebody has it");
     give_up(store, id).await;
-    assert_eq!(move_to(store, id, ByHand::Retry, 4).await, "WAITING at spam from 4: enough");
+    assert_eq!(
+        move_to(store, id, OperatorAction::Retry, 4).await,
+        "WAITING at spam from 4: enough"
+    );
     go(store, id, wait(Some("spam"), 99), 4).await.unwrap();
-    assert_eq!(move_to(store, id, ByHand::Retry, 5).await, "WAITING at spam from 5");
+    assert_eq!(move_to(store, id, OperatorAction::Retry, 5).await, "WAITING at spam from 5");
     go(store, id, keep("limit", Some("k"), 99), 5).await.unwrap();
-    assert_eq!(move_to(store, id, ByHand::Retry, 6).await, "WAITING kept by limit/k from 6");
+    assert_eq!(
+        move_to(store, id, OperatorAction::Retry, 6).await,
+        "WAITING kept by limit/k from 6"
+    );
     go(store, id, wait(None, 0), 6).await.unwrap();
     give_up(store, id).await;
-    assert_eq!(move_to(store, id, ByHand::Retry, 7).await, "WAITING from 7: enough");
+    assert_eq!(move_to(store, id, OperatorAction::Retry, 7).await, "WAITING from 7: enough");
     go(store, id, trash("no"), 7).await.unwrap();
-    assert_eq!(move_to(store, id, ByHand::Retry, 8).await, "-");
+    assert_eq!(move_to(store, id, OperatorAction::Retry, 8).await, "-");
 }
 
 pub(crate) async fn a_letter_is_replayed_as_it_came(home: &dyn Home) {
     let store = &*home.open().await;
-    for end in [trash("no"), Then::GiveUp { why: "enough".to_owned() }] {
+    for end in [trash("no"), NextAction::MarkDead { why: "enough".to_owned() }] {
         let id = take_in(store, door("as it came"), 0).await;
-        assert_eq!(move_to(store, id, ByHand::Replay, 1).await, "-", "it is under way");
+        assert_eq!(move_to(store, id, OperatorAction::Replay, 1).await, "-", "it is under way");
         let row = store.letter(id).await.unwrap();
         let (changed, had) = (Some(letter("changed")), vec![passed("subject")]);
         // It was to become a message that says the same, and does not.
-        let change = Advance { letter: changed, in_object: true, had, ..Advance::only(&row, end) };
-        store.advance(vec![change], at(1)).await.remove(0).unwrap();
+        let change = LetterStep {
+            letter: changed,
+            in_object: true,
+            verdicts: had,
+            ..LetterStep::only(&row, end)
+        };
+        store.step_letters(vec![change], at(1)).await.remove(0).unwrap();
         assert_eq!(store.letter(id).await.unwrap().letter, letter("changed"));
-        assert_eq!(move_to(store, id, ByHand::Replay, 2).await, "WAITING from 2");
+        assert_eq!(move_to(store, id, OperatorAction::Replay, 2).await, "WAITING from 2");
         let row = store.letter(id).await.unwrap();
-        assert_eq!((row.letter, row.had), (letter("as it came"), vec![]));
+        assert_eq!((row.letter, row.verdicts), (letter("as it came"), vec![]));
     }
 }
 
@@ -108,15 +122,16 @@ pub(crate) async fn letters_that_are_kept_are_taken_back_with_what_is_booked(hom
         let id = take_in(store, door(text), 0).await;
         let row = store.letter(id).await.unwrap();
         let booked = vec![(format!("{by}:{text}"), 5)];
-        let step = Advance { booked, ..Advance::only(&row, keep(by, None, 50)) };
-        store.advance(vec![step], at(1)).await.remove(0).unwrap();
+        let step =
+            LetterStep { reservations: booked, ..LetterStep::only(&row, keep(by, None, 50)) };
+        store.step_letters(vec![step], at(1)).await.remove(0).unwrap();
     }
     assert_eq!(due(store, None, 7).await, "");
-    assert_eq!(store.recall_kept(&worker("limit"), 2, at(7)).await.unwrap(), 2);
-    assert_eq!(store.recall_kept(&worker("limit"), 2, at(7)).await.unwrap(), 1);
+    assert_eq!(store.recall_held_letters(&worker("limit"), 2, at(7)).await.unwrap(), 2);
+    assert_eq!(store.recall_held_letters(&worker("limit"), 2, at(7)).await.unwrap(), 1);
     assert_eq!(due(store, None, 7).await, "a b d");
     let keys = ["limit:a", "limit:b", "limit-2:c", "limit:d"].map(str::to_owned).to_vec();
-    let booked = store.booked(keys).await.unwrap();
+    let booked = store.reservations(keys).await.unwrap();
     assert_eq!(booked, [("limit-2:c".to_owned(), 5)].into());
 }
 
@@ -154,12 +169,12 @@ pub(crate) async fn bookings_that_are_over_are_forgotten(home: &dyn Home) {
     let end = |number: i64| at(10).ms() * 1_000 + number % 3;
     let booked: Vec<_> =
         (0..25).map(|number| (format!("limit:{number:02}"), end(number))).collect();
-    let step = Advance { booked: booked.clone(), ..Advance::only(&row, wait(None, 0)) };
-    store.advance(vec![step], at(0)).await.remove(0).unwrap();
+    let step = LetterStep { reservations: booked.clone(), ..LetterStep::only(&row, wait(None, 0)) };
+    store.step_letters(vec![step], at(0)).await.remove(0).unwrap();
     let forget = async |now| {
         let (mut gone, mut key) = (Vec::new(), Some(String::new()));
         while let Some(after) = key {
-            let (some, last) = store.forget_bookings(&after, 10, at(now)).await.unwrap();
+            let (some, last) = store.purge_reservations(&after, 10, at(now)).await.unwrap();
             gone.push(some);
             key = last;
         }
@@ -170,7 +185,7 @@ pub(crate) async fn bookings_that_are_over_are_forgotten(home: &dyn Home) {
     let keys: Vec<_> = booked.iter().map(|(key, _)| key.clone()).collect();
     let left: BTreeMap<_, _> =
         booked.into_iter().filter(|(_, end)| *end > at(10).ms() * 1_000).collect();
-    assert_eq!(store.booked(keys).await.unwrap(), left);
+    assert_eq!(store.reservations(keys).await.unwrap(), left);
     assert_eq!(forget(11).await, [10, 6, 0]);
     assert_eq!(forget(11).await, [0]);
 }
@@ -181,20 +196,20 @@ pub(crate) async fn letters_are_forgotten_by_the_days_of_the_hubs_life(home: &dy
     let live = async |day: i64| {
         // A day that is lived, in steps that are believed.
         for half in 1..=2 {
-            store.live(at((day - 1) * DAY + half * DAY / 2)).await.unwrap();
+            store.advance_retention_clock(at((day - 1) * DAY + half * DAY / 2)).await.unwrap();
         }
     };
-    store.live(at(0)).await.unwrap();
+    store.advance_retention_clock(at(0)).await.unwrap();
     let mut ids = BTreeMap::new();
     for day in 0..3 {
         for (name, then) in [
             ("trashed", trash("no")),
             ("done", send(out("ann", &day.to_string()))),
-            ("dead", Then::GiveUp { why: "enough".to_owned() }),
+            ("dead", NextAction::MarkDead { why: "enough".to_owned() }),
             ("waiting", wait(None, 0)),
         ] {
             let key = Some(format!("{name} {day}"));
-            let origin = Origin::Door { letter: letter(name), tunnel: None, key };
+            let origin = LetterInput::Submitted { letter: letter(name), tunnel: None, key };
             let id = take_in(store, origin, day * DAY).await;
             go(store, id, then, day * DAY).await.unwrap();
             ids.insert((name, day), id);
@@ -210,7 +225,8 @@ pub(crate) async fn letters_are_forgotten_by_the_days_of_the_hubs_life(home: &dy
         assert_eq!(store.letter(*id).await.is_ok(), there, "{name} {day}");
     }
     let key = Some("trashed 0".to_owned());
-    take_in(store, Origin::Door { letter: letter("new"), tunnel: None, key }, 9 * DAY).await;
+    take_in(store, LetterInput::Submitted { letter: letter("new"), tunnel: None, key }, 9 * DAY)
+        .await;
     let states: Vec<_> = [LetterState::Trashed, LetterState::Done].into();
     let query = LetterQuery { states, ..LetterQuery::default() };
     let newest = take_in(store, door("newest"), 9 * DAY).await;
@@ -220,34 +236,34 @@ pub(crate) async fn letters_are_forgotten_by_the_days_of_the_hubs_life(home: &dy
 }
 
 /// Counts all letters by listing them.
-pub(super) async fn recount(store: &dyn Store, now: Timestamp) -> LetterFigures {
-    let mut figures = LetterFigures::default();
+pub(super) async fn recount(store: &dyn Store, now: Timestamp) -> LetterCounts {
+    let mut figures = LetterCounts::default();
     for page in pages(100, false, async |window| {
         store.letters(LetterQuery::default(), window).await.unwrap()
     })
     .await
     {
         for row in page {
-            let state = row.journey.standing.name();
+            let state = row.status.standing.name();
             *figures.states.entry(state).or_default() += 1;
             if !matches!(state, LetterState::Waiting | LetterState::Away) {
                 continue;
             }
-            match row.kept_by {
-                Some(worker) => *figures.kept.entry(worker.to_string()).or_default() += 1,
+            match row.held_by {
+                Some(worker) => *figures.held.entry(worker.to_string()).or_default() += 1,
                 None => {
-                    let desk = row.desk.map(String::from).unwrap_or_default();
+                    let desk = row.worker.map(String::from).unwrap_or_default();
                     if state == LetterState::Away {
                         *figures.away.entry(desk.clone()).or_default() += 1;
                     }
-                    *figures.desks.entry(desk).or_default() += 1;
+                    *figures.waiting.entry(desk).or_default() += 1;
                 }
             }
         }
     }
     let first = store.due_letters(None, 1, now).await.unwrap().pop();
-    figures.oldest_due = first.map(|row| match row.journey.standing {
-        monoco_core::letter::Standing::Waiting { due } => due,
+    figures.oldest_due = first.map(|row| match row.status.standing {
+        monoco_core::letter::LetterStateData::Waiting { due } => due,
         other => panic!("due, and {other:?}"),
     });
     figures
@@ -263,7 +279,7 @@ pub(crate) async fn letter_figures_equal_a_recount(home: &dyn Home) {
         keep("merge", Some("k"), 30),
         trash("no"),
         send(out("ann", "x")),
-        Then::GiveUp { why: "no".to_owned() },
+        NextAction::MarkDead { why: "no".to_owned() },
     ] {
         let id = take_in(&*store, door("x"), 0).await;
         go(&*store, id, then, 0).await.unwrap();
@@ -271,14 +287,14 @@ pub(crate) async fn letter_figures_equal_a_recount(home: &dyn Home) {
     let away = take_in(&*store, door("x"), 0).await;
     hand_over(&*store, away, "spam", 9).await;
     let counted = recount(&*store, at(10)).await;
-    assert_eq!(counted.desks, [(String::new(), 1), ("spam".to_owned(), 2)].into());
-    assert_eq!(counted.kept, [("limit".to_owned(), 1), ("merge".to_owned(), 1)].into());
+    assert_eq!(counted.waiting, [(String::new(), 1), ("spam".to_owned(), 2)].into());
+    assert_eq!(counted.held, [("limit".to_owned(), 1), ("merge".to_owned(), 1)].into());
     assert_eq!(counted.oldest_due, Some(at(7)));
-    assert_eq!(store.letter_figures(at(10)).await.unwrap(), counted);
-    assert_eq!(store.letter_figures(at(6)).await.unwrap().oldest_due, None);
-    assert!(store.figures().await.unwrap().records.len() < 3, "letters are in no box");
+    assert_eq!(store.letter_counts(at(10)).await.unwrap(), counted);
+    assert_eq!(store.letter_counts(at(6)).await.unwrap().oldest_due, None);
+    assert!(store.counts().await.unwrap().records.len() < 3, "letters are in no box");
     drop(store);
-    assert_eq!(home.open().await.letter_figures(at(10)).await.unwrap(), counted);
+    assert_eq!(home.open().await.letter_counts(at(10)).await.unwrap(), counted);
 }
 
 /// What the letters say that a query finds, page by page, with empty pages left out.
@@ -299,7 +315,7 @@ pub(crate) async fn letters_are_listed_by_every_filter_and_both_ways(home: &dyn 
         let text = text.to_string();
         let origin = match n % 3 {
             0 => door(&text),
-            1 => Origin::Heard(super::mails::says(&text, "ann", &text)),
+            1 => LetterInput::Inbound(super::mails::says(&text, "ann", &text)),
             _ => posted(out("ann", &text)),
         };
         let id = take_in(store, origin, n as i64).await;
@@ -308,7 +324,7 @@ pub(crate) async fn letters_are_listed_by_every_filter_and_both_ways(home: &dyn 
             2 | 5 | 8 => send(out("ann", &text)),
             3 => wait(Some("spam"), 0),
             4 => keep("spam", None, 0),
-            6 => Then::GiveUp { why: "no".to_owned() },
+            6 => NextAction::MarkDead { why: "no".to_owned() },
             _ => continue,
         };
         go(store, id, then, 20).await.unwrap();
@@ -325,13 +341,13 @@ pub(crate) async fn letters_are_listed_by_every_filter_and_both_ways(home: &dyn 
         (states(&[Done]), "cf i"),
         (states(&[Done, Dead]), "cf gi"),
         (LetterQuery { worker: Some(worker("spam")), ..all() }, "de"),
-        (LetterQuery { direction: Some(Direction::Inbound), ..all() }, "be hk"),
+        (LetterQuery { direction: Some(ChainDirection::Inbound), ..all() }, "be hk"),
         (LetterQuery { tunnel: Some(tunnel_id("lark")), ..all() }, "bc ef hi kl"),
         (LetterQuery { since: Some(at(7)), ..all() }, "hi jk l"),
         (LetterQuery { since: Some(at(99)), ..all() }, ""),
         (LetterQuery { since: Some(at(4)), ..states(&[Waiting]) }, "eh jk l"),
         (
-            LetterQuery { direction: Some(Direction::Inbound), ..states(&[Waiting, Trashed]) },
+            LetterQuery { direction: Some(ChainDirection::Inbound), ..states(&[Waiting, Trashed]) },
             "be hk",
         ),
     ] {
@@ -347,7 +363,7 @@ pub(crate) async fn a_search_that_looked_at_enough_goes_on_where_it_stopped(home
     let store = &*home.open().await;
     for n in 0..40_u8 {
         let text = char::from(b'A' + n).to_string();
-        let heard = Origin::Heard(super::mails::says(&text, "ann", &text));
+        let heard = LetterInput::Inbound(super::mails::says(&text, "ann", &text));
         let origin = if n % 8 > 5 { heard } else { door(&text) };
         let id = take_in(store, origin, 0).await;
         if n % 8 == 6 {
@@ -355,7 +371,7 @@ pub(crate) async fn a_search_that_looked_at_enough_goes_on_where_it_stopped(home
         }
     }
     let states = vec![LetterState::Waiting, LetterState::Trashed];
-    let direction = Some(Direction::Inbound);
+    let direction = Some(ChainDirection::Inbound);
     let query = LetterQuery { states, direction, ..LetterQuery::default() };
     let found = listed(store, &query, false).await.replace(' ', "");
     assert_eq!(found, "GHOPWX_`gh", "each once, in order");
@@ -388,7 +404,7 @@ pub(crate) async fn letters_are_listed_from_a_time_on(home: &dyn Home) {
 pub(crate) async fn whoever_is_blocked_is_unwelcome(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
-    contact(store, "eve", Level::Block).await;
+    contact(store, "eve", ContactLevel::Block).await;
     store.bind(&did("eve"), binding("lark", "evil", 1), at(0)).await.unwrap();
     store.set_block(&did("ann"), &did("bob"), true, at(0)).await.unwrap();
     let lark = tunnel_id("lark");
@@ -400,7 +416,7 @@ pub(crate) async fn whoever_is_blocked_is_unwelcome(home: &dyn Home) {
         (&endpoint("good", "lark"), vec!["cat"], None),
         ("stranger", vec![], None),
     ] {
-        let found = store.unwelcome(&did(author), &dids(&to), Some(&lark)).await.unwrap();
+        let found = store.find_block(&did(author), &dids(&to), Some(&lark)).await.unwrap();
         assert_eq!(found.as_deref(), why, "{author} to {to:?}");
     }
 }
@@ -417,36 +433,36 @@ pub(crate) async fn the_newest_letter_is_told_when_one_waits(home: &dyn Home) {
     waits(1).await;
     go(store, id, wait(Some("spam"), 0), 5).await.unwrap();
     waits(2).await;
-    go(store, id, Then::HandOver { until: at(9) }, 5).await.unwrap();
+    go(store, id, NextAction::HandOver { until: at(9) }, 5).await.unwrap();
     let why = "no".to_owned();
-    go(store, id, Then::PutBack { due: at(9), tried: true, why }, 5).await.unwrap();
+    go(store, id, NextAction::Return { due: at(9), tried: true, why }, 5).await.unwrap();
     waits(3).await;
     go(store, id, keep("limit", None, 9), 5).await.unwrap();
     waits(4).await;
     go(store, id, trash("no"), 5).await.unwrap();
-    store.move_letter(id, ByHand::Restore, at(6)).await.unwrap();
+    store.move_letter(id, OperatorAction::Restore, at(6)).await.unwrap();
     waits(5).await;
-    let late = store.move_letter(id, ByHand::Restore, at(6)).await;
-    assert!(matches!(late, Err(StoreError::WrongState(_))), "{late:?}");
+    let late = store.move_letter(id, OperatorAction::Restore, at(6)).await;
+    assert!(matches!(late, Err(StoreError::InvalidTransition(_))), "{late:?}");
     let batch = vec![door("b"), door("c")];
     assert!(store.accept(batch, at(7)).await.iter().all(Result::is_ok));
     waits(6).await;
 }
 
-fn draft(uid: &str, msg: MsgObject) -> DraftPost {
-    DraftPost { uid: uid.to_owned(), provider: "lark".to_owned(), post: post_of(msg) }
+fn draft(uid: &str, msg: MsgObject) -> DraftSendRequest {
+    DraftSendRequest { uid: uid.to_owned(), provider: "lark".to_owned(), post: post_of(msg) }
 }
 
 async fn send_draft(store: &dyn Store, uid: &str, msg: &MsgObject) -> LetterId {
-    match store.post_draft(draft(uid, msg.clone()), &all(), at(0)).await.unwrap() {
-        Posted::Chained { letter, duplicate: false, msg_id } if msg_id == msg.id() => letter,
+    match store.send_draft(draft(uid, msg.clone()), &all(), at(0)).await.unwrap() {
+        SendResult::Chained { letter, duplicate: false, msg_id } if msg_id == msg.id() => letter,
         other => panic!("{other:?}"),
     }
 }
 
 /// Drafts that have ended: `d1 SENT` or `d1: why`.
 async fn ended(store: &dyn Store) -> String {
-    let fates = store.settled_drafts(100).await.unwrap();
+    let fates = store.finished_drafts(100).await.unwrap();
     let shown = fates.iter().map(|fate| {
         let states = fate.deliveries.iter().map(|one| one.sending.state.name().as_str());
         match &fate.ended {
@@ -459,8 +475,11 @@ async fn ended(store: &dyn Store) -> String {
 
 async fn deliver_next(store: &dyn Store) {
     let taken = send_next(store, "lark", 50).await.unwrap().entry;
-    let ok = monoco_core::delivery::Outcome::Accepted { external_msg_id: None };
-    store.settle(taken.id, ok, in_epoch(taken.sending.epoch), AGAIN, at(51)).await.unwrap();
+    let ok = monoco_core::delivery::DeliveryOutcome::Accepted { external_msg_id: None };
+    store
+        .report_delivery(taken.id, ok, in_epoch(taken.sending.epoch), AGAIN, at(51))
+        .await
+        .unwrap();
 }
 
 pub(crate) async fn a_draft_ends_as_its_letter_does(home: &dyn Home) {
@@ -471,11 +490,11 @@ pub(crate) async fn a_draft_ends_as_its_letter_does(home: &dyn Home) {
     for uid in names {
         ids.insert(uid, send_draft(&*store, uid, &out("ann", uid)).await);
     }
-    let again = store.post_draft(draft("d1", out("ann", "d1")), &all(), at(0)).await.unwrap();
-    assert!(matches!(again, Posted::Chained { duplicate: true, .. }), "{again:?}");
-    let other = store.post_draft(draft("d1", out("ann", "other")), &all(), at(0)).await;
+    let again = store.send_draft(draft("d1", out("ann", "d1")), &all(), at(0)).await.unwrap();
+    assert!(matches!(again, SendResult::Chained { duplicate: true, .. }), "{again:?}");
+    let other = store.send_draft(draft("d1", out("ann", "other")), &all(), at(0)).await;
     assert!(matches!(other, Err(StoreError::KeyReused(_))), "{other:?}");
-    assert!(store.knows_draft("d4").await.unwrap());
+    assert!(store.draft_exists("d4").await.unwrap());
     assert_eq!(ended(&*store).await, "");
     hand_over(&*store, ids["d4"], "spam", 9).await;
     go(&*store, ids["d2"], trash("spam: rubbish"), 1).await.unwrap();
@@ -487,7 +506,7 @@ pub(crate) async fn a_draft_ends_as_its_letter_does(home: &dyn Home) {
     drop(store);
     let store = home.open().await;
     assert_eq!(ended(&*store).await, "d1 SENT, d2: spam: rubbish, d3: enough");
-    let fate = store.settled_drafts(1).await.unwrap().remove(0);
+    let fate = store.finished_drafts(1).await.unwrap().remove(0);
     assert_eq!(fate.msg_id, out("ann", "d1, with a footer").id());
 
     take_in(&*store, door("newer"), 0).await;
@@ -506,8 +525,8 @@ pub(crate) async fn a_draft_whose_letter_is_part_of_another_ends_with_that(home:
         rows.push(store.letter(id).await.unwrap());
     }
     let joins = vec![(rows[1].id, rows[1].revision)];
-    let step = Advance { joins, ..Advance::only(&rows[0], wait(None, 1)) };
-    store.advance(vec![step], at(1)).await.remove(0).unwrap();
+    let step = LetterStep { joins, ..LetterStep::only(&rows[0], wait(None, 1)) };
+    store.step_letters(vec![step], at(1)).await.remove(0).unwrap();
     assert_eq!(ended(store).await, "");
     go(store, rows[0].id, send(out("ann", "both")), 1).await.unwrap();
     assert_eq!(ended(store).await, "");
@@ -526,11 +545,12 @@ pub(crate) async fn a_wrong_clock_holds_up_no_letter(home: &dyn Home) {
     go(store, ids[1], wait(Some("spam"), years), 0).await.unwrap();
     go(store, ids[2], keep("limit", None, years), 0).await.unwrap();
     let old = store.letter(ids[1]).await.unwrap();
-    assert_eq!(store.distrust_future(at(years)).await.unwrap(), 0, "it may have been right");
-    assert_eq!(store.distrust_future(at(1)).await.unwrap(), 2);
+    assert_eq!(store.expire_future_leases(at(years)).await.unwrap(), 0, "it may have been right");
+    assert_eq!(store.expire_future_leases(at(1)).await.unwrap(), 2);
     assert_eq!(look_at(store, ids[0]).await, "AWAY at spam until 1, 1 tries");
     assert_eq!(look_at(store, ids[1]).await, "WAITING at spam from 1");
     assert_eq!(look_at(store, ids[2]).await, format!("WAITING kept by limit/- from {years}"));
-    let late = store.advance(vec![Advance::only(&old, wait(None, 2))], at(2)).await.remove(0);
+    let late =
+        store.step_letters(vec![LetterStep::only(&old, wait(None, 2))], at(2)).await.remove(0);
     assert!(matches!(late, Err(StoreError::Conflict { .. })), "{late:?}");
 }

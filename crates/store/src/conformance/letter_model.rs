@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use monoco_core::contact::{AddressBook, plan_delivery};
-use monoco_core::letter::{Journey, LetterId, LetterState, Standing};
-use monoco_core::record::WrongState;
+use monoco_core::letter::{LetterId, LetterState, LetterStateData, LetterStatus};
+use monoco_core::record::InvalidTransition;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -17,7 +17,10 @@ use self::model::Model;
 use super::letter_care::recount;
 use super::letters::{accept, door, keep, letter, out, passed, posted, send, trash, wait, worker};
 use super::*;
-use crate::{Accepted, Advance, Advanced, ByHand, LetterQuery, LetterRow, Origin, Then};
+use crate::{
+    AcceptResult, LetterInput, LetterQuery, LetterRow, LetterStep, LetterStepResult, NextAction,
+    OperatorAction,
+};
 
 mod model;
 
@@ -142,7 +145,7 @@ async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> 
         let found = contents(&*store, model.now).await;
         prop_assert_eq!(found, model.contents(), "call {}: {:?}", number, call);
         let now = at(model.now);
-        let figures = store.letter_figures(now).await.unwrap();
+        let figures = store.letter_counts(now).await.unwrap();
         prop_assert_eq!(figures, recount(&*store, now).await, "call {}: {:?}", number, call);
     }
     drop(store);
@@ -151,37 +154,37 @@ async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> 
 }
 
 impl Step {
-    fn then(&self, now: i64) -> Then {
+    fn then(&self, now: i64) -> NextAction {
         match self {
             Self::Wait { desk, secs } => {
                 wait(Some(DESKS[*desk]).filter(|name| !name.is_empty()), now + secs)
             }
             Self::Keep { by, secs } => keep(KEEPERS[*by], Some("k"), now + secs),
-            Self::HandOver { secs } => Then::HandOver { until: at(now + secs) },
+            Self::HandOver { secs } => NextAction::HandOver { until: at(now + secs) },
             Self::PutBack { tried, secs } => {
-                Then::PutBack { due: at(now + secs), tried: *tried, why: "no".to_owned() }
+                NextAction::Return { due: at(now + secs), tried: *tried, why: "no".to_owned() }
             }
             Self::Send => send(out("ann", "sent")),
             Self::Unsendable => send(chat("me", &["nobody"], "x")),
             Self::Trash => trash("bad"),
-            Self::GiveUp => Then::GiveUp { why: "enough".to_owned() },
+            Self::GiveUp => NextAction::MarkDead { why: "enough".to_owned() },
         }
     }
 }
 
-fn hand(how: u8) -> ByHand {
+fn hand(how: u8) -> OperatorAction {
     match how {
-        0 => ByHand::Retry,
-        1 => ByHand::Trash { why: "by hand".to_owned() },
-        2 => ByHand::Restore,
-        _ => ByHand::Replay,
+        0 => OperatorAction::Retry,
+        1 => OperatorAction::Trash { why: "by hand".to_owned() },
+        2 => OperatorAction::Restore,
+        _ => OperatorAction::Replay,
     }
 }
 
-fn handed_in(key: Option<u8>, text: u8) -> Origin {
+fn handed_in(key: Option<u8>, text: u8) -> LetterInput {
     match door(&text.to_string()) {
-        Origin::Door { letter, tunnel, .. } => {
-            Origin::Door { letter, tunnel, key: key.map(|key| key.to_string()) }
+        LetterInput::Submitted { letter, tunnel, .. } => {
+            LetterInput::Submitted { letter, tunnel, key: key.map(|key| key.to_string()) }
         }
         other => other,
     }
@@ -201,37 +204,37 @@ async fn ask(store: &dyn Store, model: &mut Model, call: &Call) -> String {
         Call::Step { which, stale, step, change } => {
             let Some(one) = model.find(*which) else { return String::new() };
             let (id, revision) = (one.id, one.revision - i64::from(*stale));
-            let advance = Advance {
+            let advance = LetterStep {
                 in_object: false,
                 id,
                 revision,
                 letter: change.then(|| letter("changed")),
-                had: vec![passed("w")],
-                booked: vec![("limit:k".to_owned(), model.now + 1)],
+                verdicts: vec![passed("w")],
+                reservations: vec![("limit:k".to_owned(), model.now + 1)],
                 joins: Vec::new(),
                 then: step.then(model.now),
             };
-            advanced(store.advance(vec![advance], now).await.remove(0))
+            advanced(store.step_letters(vec![advance], now).await.remove(0))
         }
         Call::Join { into, others } => {
             let Some(one) = model.find(*into) else { return String::new() };
             let joins = others.iter().filter_map(|which| model.find(*which));
-            let advance = Advance {
+            let advance = LetterStep {
                 in_object: false,
                 id: one.id,
                 revision: one.revision,
                 letter: Some(letter("joined")),
-                had: Vec::new(),
-                booked: Vec::new(),
+                verdicts: Vec::new(),
+                reservations: Vec::new(),
                 joins: joins.map(|other| (other.id, other.revision)).collect(),
                 then: wait(None, model.now),
             };
-            advanced(store.advance(vec![advance], now).await.remove(0))
+            advanced(store.step_letters(vec![advance], now).await.remove(0))
         }
         Call::Hand { which, how } => {
             let Some(one) = model.find(*which) else { return String::new() };
             match store.move_letter(one.id, hand(*how), now).await {
-                Ok(row) => format!("{} {}", row.journey.standing.name().as_str(), row.revision),
+                Ok(row) => format!("{} {}", row.status.standing.name().as_str(), row.revision),
                 Err(error) => word(&error),
             }
         }
@@ -245,7 +248,7 @@ async fn ask(store: &dyn Store, model: &mut Model, call: &Call) -> String {
             store.recall_letters(&known, *limit, now).await.unwrap().to_string()
         }
         Call::RecallKept { by, limit } => {
-            store.recall_kept(&worker(KEEPERS[*by]), *limit, now).await.unwrap().to_string()
+            store.recall_held_letters(&worker(KEEPERS[*by]), *limit, now).await.unwrap().to_string()
         }
         Call::Release { desk } => {
             let desks: Vec<_> =
@@ -261,7 +264,7 @@ async fn ask(store: &dyn Store, model: &mut Model, call: &Call) -> String {
     }
 }
 
-fn advanced(answer: Result<Advanced, StoreError>) -> String {
+fn advanced(answer: Result<LetterStepResult, StoreError>) -> String {
     match answer {
         Ok(advanced) => format!("{} {}", advanced.state.as_str(), advanced.revision),
         Err(error) => word(&error),
@@ -271,23 +274,28 @@ fn advanced(answer: Result<Advanced, StoreError>) -> String {
 /// Which error it was, without its details.
 fn word(error: &StoreError) -> String {
     match error {
-        StoreError::WrongState(_) => "wrong state".to_owned(),
+        StoreError::InvalidTransition(_) => "wrong state".to_owned(),
         StoreError::Conflict { .. } => "conflict".to_owned(),
         other => panic!("{other:?}"),
     }
 }
 
 /// How one letter is shown, of the store and of the model.
-fn line(id: LetterId, journey: &Journey, place: (&str, &str), rest: (&str, usize, i64)) -> String {
+fn line(
+    id: LetterId,
+    journey: &LetterStatus,
+    place: (&str, &str),
+    rest: (&str, usize, i64),
+) -> String {
     let ((desk, kept_by), (text, had, revision)) = (place, rest);
     format!("{} {journey:?} {desk:?} {kept_by:?} {text} {had} {revision}", id.seq)
 }
 
 fn shown(row: &LetterRow) -> String {
-    let desk = row.desk.as_ref().map_or("", |name| name.as_str());
-    let kept_by = row.kept_by.as_ref().map_or("", |name| name.as_str());
-    let rest = (&*row.letter.data, row.had.len(), row.revision);
-    line(row.id, &row.journey, (desk, kept_by), rest)
+    let desk = row.worker.as_ref().map_or("", |name| name.as_str());
+    let kept_by = row.held_by.as_ref().map_or("", |name| name.as_str());
+    let rest = (&*row.letter.data, row.verdicts.len(), row.revision);
+    line(row.id, &row.status, (desk, kept_by), rest)
 }
 
 type Contents = (Vec<String>, Vec<Vec<i64>>, Option<i64>);
@@ -308,9 +316,9 @@ async fn contents(store: &dyn Store, now: i64) -> Contents {
         }
     }
     for by in KEEPERS {
-        lists.push(seqs(store.kept_letters(&worker(by), "k", 100).await.unwrap()));
+        lists.push(seqs(store.held_letters(&worker(by), "k", 100).await.unwrap()));
     }
     lists.push(seqs(store.dead_letters(100).await.unwrap()));
-    let booked = store.booked(vec!["limit:k".to_owned()]).await.unwrap().into_values().next();
+    let booked = store.reservations(vec!["limit:k".to_owned()]).await.unwrap().into_values().next();
     (letters.iter().map(shown).collect(), lists, booked)
 }

@@ -3,7 +3,9 @@
 use super::letters::*;
 use super::mails::says;
 use super::*;
-use crate::{Accepted, Advance, Advanced, LetterRow, Origin, Source, Then};
+use crate::{
+    AcceptResult, LetterInput, LetterRow, LetterSource, LetterStep, LetterStepResult, NextAction,
+};
 use monoco_core::letter::{Letter, LetterState, WorkerName};
 
 /// Where each step leads from each state; `-` where it is refused. From where a letter
@@ -83,18 +85,18 @@ pub(crate) async fn steps_follow_the_machine(home: &dyn Home) {
         ("wait", wait(None, 40)),
         ("wait at", wait(Some("b"), 40)),
         ("keep", keep("limit", Some("k"), 40)),
-        ("hand over", Then::HandOver { until: at(60) }),
-        ("put back", Then::PutBack { due: at(40), tried: true, why: "no".to_owned() }),
-        ("put back", Then::PutBack { due: at(40), tried: false, why: "down".to_owned() }),
+        ("hand over", NextAction::HandOver { until: at(60) }),
+        ("put back", NextAction::Return { due: at(40), tried: true, why: "no".to_owned() }),
+        ("put back", NextAction::Return { due: at(40), tried: false, why: "down".to_owned() }),
         ("send", send(out("ann", "sent"))),
         ("trash", trash("bad")),
-        ("give up", Then::GiveUp { why: "enough".to_owned() }),
+        ("give up", NextAction::MarkDead { why: "enough".to_owned() }),
     ];
     let mut table = String::new();
     for from in ["waits", "at desk", "kept", "away", "done", "trashed", "dead"] {
         for (name, then) in &steps {
             let id = take_in(store, door("x"), 0).await;
-            let until = Then::HandOver { until: at(50) };
+            let until = NextAction::HandOver { until: at(50) };
             let before = match from {
                 "waits" => vec![wait(None, 10)],
                 "kept" => vec![keep("merge", None, 10)],
@@ -102,7 +104,7 @@ pub(crate) async fn steps_follow_the_machine(home: &dyn Home) {
                 "away" => vec![wait(Some("a"), 10), until],
                 "done" => vec![send(out("ann", "sent"))],
                 "trashed" => vec![trash("before")],
-                _ => vec![wait(Some("a"), 10), Then::GiveUp { why: "before".to_owned() }],
+                _ => vec![wait(Some("a"), 10), NextAction::MarkDead { why: "before".to_owned() }],
             };
             for step in before {
                 go(store, id, step, 20).await.unwrap();
@@ -111,13 +113,13 @@ pub(crate) async fn steps_follow_the_machine(home: &dyn Home) {
             let end = match go(store, id, then.clone(), 20).await {
                 Ok(advanced) => {
                     let row = store.letter(id).await.unwrap();
-                    assert_eq!(advanced.state, row.journey.standing.name());
+                    assert_eq!(advanced.state, row.status.standing.name());
                     assert_eq!(advanced.revision, row.revision);
                     assert_eq!(row.revision, seen.revision + 1);
-                    assert_eq!(row.had.len(), seen.had.len() + 1);
+                    assert_eq!(row.verdicts.len(), seen.verdicts.len() + 1);
                     stands(&row)
                 }
-                Err(StoreError::WrongState(_)) => {
+                Err(StoreError::InvalidTransition(_)) => {
                     assert_eq!(store.letter(id).await.unwrap().revision, seen.revision);
                     "-".to_owned()
                 }
@@ -137,8 +139,8 @@ pub(crate) async fn a_step_of_a_letter_that_changed_is_refused(home: &dyn Home) 
     let rows = [store.letter(ids[0]).await.unwrap(), store.letter(ids[1]).await.unwrap()];
     go(store, ids[0], wait(Some("spam"), 7), 1).await.unwrap();
     let before = events(store).await;
-    let batch: Vec<_> = rows.iter().map(|row| Advance::only(row, wait(None, 5))).collect();
-    let answers = store.advance(batch, at(2)).await;
+    let batch: Vec<_> = rows.iter().map(|row| LetterStep::only(row, wait(None, 5))).collect();
+    let answers = store.step_letters(batch, at(2)).await;
     assert!(
         matches!(answers[0], Err(StoreError::Conflict { revision: 2, .. })),
         "{:?}",
@@ -158,54 +160,58 @@ pub(crate) async fn letters_become_one_together_or_not_at_all(home: &dyn Home) {
         go(store, id, keep("merge", Some("k"), 10), 1).await.unwrap();
         rows.push(store.letter(id).await.unwrap());
     }
-    let kept = store.kept_letters(&worker("merge"), "k", 2).await.unwrap();
+    let kept = store.held_letters(&worker("merge"), "k", 2).await.unwrap();
     assert_eq!(kept.iter().map(|row| &*row.letter.data).collect::<String>(), "ab");
-    assert!(store.kept_letters(&worker("merge"), "j", 9).await.unwrap().is_empty());
-    assert!(store.kept_letters(&worker("merg"), "k", 9).await.unwrap().is_empty());
+    assert!(store.held_letters(&worker("merge"), "j", 9).await.unwrap().is_empty());
+    assert!(store.held_letters(&worker("merg"), "k", 9).await.unwrap().is_empty());
 
-    let join = |others: &[&LetterRow]| Advance {
+    let join = |others: &[&LetterRow]| LetterStep {
         letter: Some(letter("abc")),
         joins: others.iter().map(|row| (row.id, row.revision)).collect(),
-        ..Advance::only(&rows[0], wait(None, 11))
+        ..LetterStep::only(&rows[0], wait(None, 11))
     };
     go(store, rows[2].id, keep("merge", Some("k"), 12), 1).await.unwrap();
-    let answer = store.advance(vec![join(&[&rows[1], &rows[2]])], at(11)).await.remove(0);
+    let answer = store.step_letters(vec![join(&[&rows[1], &rows[2]])], at(11)).await.remove(0);
     assert!(matches!(answer, Err(StoreError::Conflict { .. })), "{answer:?}");
-    let own = store.advance(vec![join(&[&rows[0]])], at(11)).await.remove(0);
-    assert!(matches!(own, Err(StoreError::WrongState(_))), "{own:?}");
+    let own = store.step_letters(vec![join(&[&rows[0]])], at(11)).await.remove(0);
+    assert!(matches!(own, Err(StoreError::InvalidTransition(_))), "{own:?}");
     assert_eq!(due(store, None, 12).await, "a b c", "nothing happened to any");
 
     let last = store.letter(rows[2].id).await.unwrap();
-    store.advance(vec![join(&[&rows[1], &last])], at(11)).await.remove(0).unwrap();
+    store.step_letters(vec![join(&[&rows[1], &last])], at(11)).await.remove(0).unwrap();
     assert_eq!(due(store, None, 12).await, "abc");
     for row in &rows[1..] {
         assert_eq!(look_at(store, row.id).await, format!("MERGED into {}", rows[0].id.seq));
     }
     let away = take_in(store, door("d"), 0).await;
     go(store, away, wait(Some("spam"), 1), 1).await.unwrap();
-    go(store, away, Then::HandOver { until: at(9) }, 1).await.unwrap();
+    go(store, away, NextAction::HandOver { until: at(9) }, 1).await.unwrap();
     let (main, away) = (store.letter(rows[0].id).await.unwrap(), store.letter(away).await.unwrap());
-    let mut late = Advance::only(&main, wait(None, 1));
+    let mut late = LetterStep::only(&main, wait(None, 1));
     late.joins.push((away.id, away.revision));
-    let refused = store.advance(vec![late], at(11)).await.remove(0);
-    assert!(matches!(refused, Err(StoreError::WrongState(_))), "{refused:?}");
+    let refused = store.step_letters(vec![late], at(11)).await.remove(0);
+    assert!(matches!(refused, Err(StoreError::InvalidTransition(_))), "{refused:?}");
 }
 
 pub(crate) async fn what_is_booked_is_written_with_its_step(home: &dyn Home) {
     let store = home.open().await;
     let id = take_in(&*store, door("a"), 0).await;
     let row = store.letter(id).await.unwrap();
-    let book = |revision, booked: &[(&str, i64)]| Advance {
+    let book = |revision, booked: &[(&str, i64)]| LetterStep {
         revision,
-        booked: booked.iter().map(|(key, until)| ((*key).to_owned(), *until)).collect(),
-        ..Advance::only(&row, keep("limit", None, 9))
+        reservations: booked.iter().map(|(key, until)| ((*key).to_owned(), *until)).collect(),
+        ..LetterStep::only(&row, keep("limit", None, 9))
     };
     let keys = || ["limit:a", "limit:b", "limit:c"].map(str::to_owned).to_vec();
-    store.advance(vec![book(1, &[("limit:a", 5), ("limit:b", 6)])], at(1)).await.remove(0).unwrap();
-    assert!(store.advance(vec![book(1, &[("limit:c", 7)])], at(1)).await.remove(0).is_err());
-    store.advance(vec![book(2, &[("limit:a", 8)])], at(1)).await.remove(0).unwrap();
+    store
+        .step_letters(vec![book(1, &[("limit:a", 5), ("limit:b", 6)])], at(1))
+        .await
+        .remove(0)
+        .unwrap();
+    assert!(store.step_letters(vec![book(1, &[("limit:c", 7)])], at(1)).await.remove(0).is_err());
+    store.step_letters(vec![book(2, &[("limit:a", 8)])], at(1)).await.remove(0).unwrap();
     drop(store);
-    let booked = home.open().await.booked(keys()).await.unwrap();
+    let booked = home.open().await.reservations(keys()).await.unwrap();
     assert_eq!(booked, [("limit:a".to_owned(), 8), ("limit:b".to_owned(), 6)].into());
 }
 
@@ -213,25 +219,29 @@ pub(crate) async fn a_letter_is_sent_as_what_it_became(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
     let (first, other) = (out("ann", "hello"), out("ann", "hello, with a footer"));
-    let post = Post { key: Some("k".to_owned()), ..post_of(first.clone()) };
-    let id = take_in(store, Origin::Post(post.clone(), all()), 0).await;
+    let post = SendRequest { key: Some("k".to_owned()), ..post_of(first.clone()) };
+    let id = take_in(store, LetterInput::Send(post.clone(), all()), 0).await;
     let row = store.letter(id).await.unwrap();
     let changed = Letter { data: "hello, with a footer".to_owned(), ..row.letter.clone() };
-    let then = Then::Post(Box::new(Post { msg: other.clone(), ..post.clone() }));
+    let then = NextAction::Send(Box::new(SendRequest { msg: other.clone(), ..post.clone() }));
     let (letter, had) = (Some(changed.clone()), vec![passed("footer"), passed("send")]);
-    let advance =
-        Advance { letter, in_object: true, had: had.clone(), ..Advance::only(&row, then) };
-    let advanced = store.advance(vec![advance], at(1)).await.remove(0).unwrap();
-    assert_eq!(advanced, Advanced { state: LetterState::Done, revision: 2 });
+    let advance = LetterStep {
+        letter,
+        in_object: true,
+        verdicts: had.clone(),
+        ..LetterStep::only(&row, then)
+    };
+    let advanced = store.step_letters(vec![advance], at(1)).await.remove(0).unwrap();
+    assert_eq!(advanced, LetterStepResult { state: LetterState::Done, revision: 2 });
     assert_eq!(outgoing(store, "lark").await, "hello, with a footer WAIT");
     let row = store.letter(id).await.unwrap();
-    assert_eq!((row.letter, row.had, row.became), (changed, had, Some(other.id())));
-    assert_eq!(again(store, Origin::Post(post, all())).await, id, "the key stands for it");
+    assert_eq!((row.letter, row.verdicts, row.became), (changed, had, Some(other.id())));
+    assert_eq!(again(store, LetterInput::Send(post, all())).await, id, "the key stands for it");
 
     let same = take_in(store, posted(out("ann", "as it is")), 0).await;
     go(store, same, send(out("ann", "as it is")), 1).await.unwrap();
     let answer = accept(store, posted(out("ann", "as it is")), 2).await.unwrap();
-    let Accepted::Posted(Posted::OnItsWay { duplicate: true, ways, .. }) = answer else {
+    let AcceptResult::Sent(SendResult::Queued { duplicate: true, ways, .. }) = answer else {
         panic!("{answer:?}")
     };
     assert_eq!(ways.len(), 1);
@@ -248,7 +258,7 @@ pub(crate) async fn a_letter_is_sent_as_what_it_became(home: &dyn Home) {
 pub(crate) async fn what_can_not_be_sent_is_dead_or_in_the_bin(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
-    contact(store, "eve", Level::Block).await;
+    contact(store, "eve", ContactLevel::Block).await;
     let late = object(json!({"expires_at_ms": 5}), "me", &[&endpoint("oc", "lark")], "late");
     let eve = chat("eve", &[&endpoint("oc", "lark")], "psst");
     let away = plain(chat("ann", &[&endpoint("oc", "lark")], "for nobody here"));
@@ -257,17 +267,17 @@ pub(crate) async fn what_can_not_be_sent_is_dead_or_in_the_bin(home: &dyn Home) 
         (send(chat("me", &["nobody"], "x")), "DEAD: no way to reach did:web:nobody"),
         (send(late), "DEAD: the message expired at 5 ms"),
         (send(eve), "TRASHED: blocked_author"),
-        (Then::Dispatch(Box::new(away)), "DEAD: nobody it is for lives here"),
-        (Then::Dispatch(Box::new(blocked)), "TRASHED: blocked_author"),
+        (NextAction::Dispatch(Box::new(away)), "DEAD: nobody it is for lives here"),
+        (NextAction::Dispatch(Box::new(blocked)), "TRASHED: blocked_author"),
     ] {
         let id = take_in(store, door("x"), 0).await;
         go(store, id, wait(Some("spam"), 0), 0).await.unwrap();
         let advanced = go(store, id, then, 1).await.unwrap();
         let row = store.letter(id).await.unwrap();
-        assert_eq!(advanced.state, row.journey.standing.name());
+        assert_eq!(advanced.state, row.status.standing.name());
         assert!(stands(&row).starts_with(want), "{}", stands(&row));
-        assert_eq!((row.had.len(), row.became), (1, None), "whoever ends the chain has not");
-        assert_eq!(row.desk, None, "nobody at a desk failed");
+        assert_eq!((row.verdicts.len(), row.became), (1, None), "whoever ends the chain has not");
+        assert_eq!(row.worker, None, "nobody at a desk failed");
     }
     assert_eq!(outgoing(store, "lark").await, "");
     assert_eq!(store.dead_letters(2).await.unwrap().len(), 2);
@@ -276,7 +286,7 @@ pub(crate) async fn what_can_not_be_sent_is_dead_or_in_the_bin(home: &dyn Home) 
 
 pub(crate) async fn what_was_heard_joins_its_session_at_the_end(home: &dyn Home) {
     let store = &*home.open().await;
-    tunnel(store, "wary", Strangers::Hold, false).await;
+    tunnel(store, "wary", StrangerPolicy::Hold, false).await;
     let of = |id: &str, author: &str, tunnel: &str| {
         let mut keep = says(id, author, id);
         keep.tunnel = tunnel_id(tunnel);
@@ -284,13 +294,13 @@ pub(crate) async fn what_was_heard_joins_its_session_at_the_end(home: &dyn Home)
     };
     let mut ids = Vec::new();
     for (id, author, tunnel) in [("1", "ann", "lark"), ("2", "eve", "lark"), ("3", "bob", "wary")] {
-        ids.push(take_in(store, Origin::Heard(of(id, author, tunnel)), 0).await);
+        ids.push(take_in(store, LetterInput::Inbound(of(id, author, tunnel)), 0).await);
     }
-    contact(store, &endpoint("eve", "lark"), Level::Block).await;
+    contact(store, &endpoint("eve", "lark"), ContactLevel::Block).await;
     let mut changed = of("1", "ann", "lark");
     changed.said.text = "changed".to_owned();
     for (id, keep) in ids.iter().zip([changed, of("2", "eve", "lark"), of("3", "bob", "wary")]) {
-        go(store, *id, Then::Deliver(Box::new(keep)), 1).await.unwrap();
+        go(store, *id, NextAction::Deliver(Box::new(keep)), 1).await.unwrap();
     }
     assert_eq!(look_at(store, ids[0]).await, "DONE");
     assert_eq!(look_at(store, ids[1]).await, "TRASHED: blocked_author");
@@ -299,11 +309,11 @@ pub(crate) async fn what_was_heard_joins_its_session_at_the_end(home: &dyn Home)
     let mails = super::mails::mails(store).await;
     assert_eq!(mails.len(), 1, "a stranger's is held");
     let mail = mails[0].entry.msg_id;
-    assert_eq!(store.message_heard("1").await.unwrap(), mail);
+    assert_eq!(store.find_by_external_id("1").await.unwrap(), mail);
     assert_eq!(store.letter(ids[0]).await.unwrap().became, Some(mail));
     assert_eq!(store.letters_of(mail).await.unwrap()[0].id, ids[0]);
     let none = take_in(store, door("x"), 0).await;
-    let answer = go(store, none, Then::Deliver(Box::new(of("9", "ann", "lark"))), 1).await;
+    let answer = go(store, none, NextAction::Deliver(Box::new(of("9", "ann", "lark"))), 1).await;
     assert!(matches!(answer, Err(StoreError::Missing { .. })), "{answer:?}");
 }
 
@@ -316,20 +326,24 @@ pub(crate) async fn large_letters_are_kept_whole(home: &dyn Home) {
     let sent = take_in(&*store, posted(msg.clone()), 0).await;
     let mut keep = says("1", "ann", "");
     keep.said.text = "heard ".repeat(15_000);
-    let heard = take_in(&*store, Origin::Heard(keep.clone()), 0).await;
+    let heard = take_in(&*store, LetterInput::Inbound(keep.clone()), 0).await;
     let row = store.letter(handed_in).await.unwrap();
-    let change =
-        Advance { letter: Some(letter(&large("new "))), ..Advance::only(&row, wait(None, 1)) };
-    store.advance(vec![change], at(1)).await.remove(0).unwrap();
+    let change = LetterStep {
+        letter: Some(letter(&large("new "))),
+        ..LetterStep::only(&row, wait(None, 1))
+    };
+    store.step_letters(vec![change], at(1)).await.remove(0).unwrap();
     drop(store);
     let store = home.open().await;
     let row = store.letter(handed_in).await.unwrap();
     assert_eq!(row.letter, letter(&large("new ")));
-    assert!(matches!(row.source, Source::Door(first) if first == letter(&large("door "))));
+    assert!(
+        matches!(row.source, LetterSource::Submitted(first) if first == letter(&large("door ")))
+    );
     let row = store.letter(sent).await.unwrap();
-    assert!(matches!(row.source, Source::Post(post) if post.msg == msg));
+    assert!(matches!(row.source, LetterSource::Send(post) if post.msg == msg));
     let row = store.letter(heard).await.unwrap();
-    assert!(matches!(row.source, Source::Heard(heard) if heard.said == keep.said));
+    assert!(matches!(row.source, LetterSource::Inbound(heard) if heard.said == keep.said));
     assert_eq!(due(&*store, None, 9).await.len(), 2_000_000 + 90_000 + 2);
     go(&*store, sent, send(msg), 2).await.unwrap();
     assert_eq!(outgoing(&*store, "lark").await.len(), 1_000_000 + " WAIT".len());

@@ -7,21 +7,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use monoco_core::claim::{Claim, Claiming, Hold, Place, Workspace, resting_place};
+use monoco_core::claim::{
+    Claim, ClaimStateData, ClaimStatus, MailLocation, Workspace, location_after_claims,
+};
 use monoco_core::mail::MailId;
-use monoco_core::merge::{Debounce, Window as Burst};
-use monoco_core::record::{Refused, WrongState};
+use monoco_core::merge::{Debounce, MergeWindow as Burst};
+use monoco_core::record::{InvalidTransition, TransitionError};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::mails::{mails, says};
 use super::*;
-use crate::{ClaimStep, Keep, Keeping, Merging};
+use crate::{ClaimUpdate, MergeContext, StoreInboundRequest, StoreInboundResult};
 
 /// How many calls the longest history has.
 const CALLS: usize = 80;
 
-const TUNNELS: [(&str, Strangers); 2] = [("lark", Strangers::Accept), ("wary", Strangers::Hold)];
+const TUNNELS: [(&str, StrangerPolicy); 2] =
+    [("lark", StrangerPolicy::Accept), ("wary", StrangerPolicy::Hold)];
 const ROOMS: [&str; 2] = ["room", "hall"];
 const AUTHORS: [&str; 3] = ["ann", "bob", "eve"];
 const SPACES: [&str; 2] = ["alpha", "beta"];
@@ -32,7 +35,7 @@ enum Call {
     Merge { all: bool, limit: usize },
     Welcome { author: usize },
     Claim { mail: usize, space: usize, secs: i64 },
-    Settle { mail: usize, space: usize, step: ClaimStep, epoch: Option<bool> },
+    Settle { mail: usize, space: usize, step: ClaimUpdate, epoch: Option<bool> },
     Revive { mail: usize, space: usize },
     Rest { mail: usize, space: usize },
     Sweep { limit: usize },
@@ -41,10 +44,11 @@ enum Call {
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    let fail = |retryable| ClaimStep::Fail { reason: "no".into(), retryable, retry: Retry::CLAIM };
+    let fail =
+        |retryable| ClaimUpdate::Fail { reason: "no".into(), retryable, retry: RetryPolicy::CLAIM };
     let step = prop_oneof![
-        4 => Just(ClaimStep::Complete),
-        1 => (1..5_i64).prop_map(|secs| ClaimStep::Renew(term(secs))),
+        4 => Just(ClaimUpdate::Complete),
+        1 => (1..5_i64).prop_map(|secs| ClaimUpdate::Renew(term(secs))),
         4 => Just(fail(true)),
         1 => Just(fail(false)),
     ];
@@ -94,7 +98,7 @@ async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> 
     Ok(())
 }
 
-fn message(tunnel: usize, id: u8, room: usize, author: usize) -> Keep {
+fn message(tunnel: usize, id: u8, room: usize, author: usize) -> StoreInboundRequest {
     let mut keep = says(&id.to_string(), AUTHORS[author], &id.to_string());
     keep.tunnel = tunnel_id(TUNNELS[tunnel].0);
     keep.said.session.id = ROOMS[room].to_owned();
@@ -110,16 +114,17 @@ async fn ask(store: &dyn Store, model: &Model, call: &Call) -> String {
     let now = at(model.now);
     match call {
         Call::Keep { tunnel, id, room, author } => {
-            let answers = store.keep(vec![message(*tunnel, *id, *room, *author)], now).await;
+            let answers =
+                store.store_inbound(vec![message(*tunnel, *id, *room, *author)], now).await;
             format!("{:?}", answers[0].as_ref().unwrap())
         }
         Call::Merge { all, limit } => {
-            let merging = Merging { owner: did("me"), labels: BTreeMap::new(), all: *all };
+            let merging = MergeContext { owner: did("me"), labels: BTreeMap::new(), all: *all };
             format!("{}", store.merge(Arc::new(merging), *limit, now).await.unwrap())
         }
         Call::Welcome { author } => {
             for (tunnel, _) in TUNNELS {
-                contact(store, &endpoint(AUTHORS[*author], tunnel), Level::Friend).await;
+                contact(store, &endpoint(AUTHORS[*author], tunnel), ContactLevel::Friend).await;
             }
             String::new()
         }
@@ -127,23 +132,23 @@ async fn ask(store: &dyn Store, model: &Model, call: &Call) -> String {
             let Some(mail) = model.mail(*mail) else { return String::new() };
             let (id, space) = (&model.mails[mail].id, space(*number));
             let term = term(*secs);
-            word(store.claim(id, &space, name("agent"), term, Retry::CLAIM, now).await)
+            word(store.claim(id, &space, name("agent"), term, RetryPolicy::CLAIM, now).await)
         }
         Call::Settle { mail, space: number, step, epoch } => {
             let Some(mail) = model.mail(*mail) else { return String::new() };
             let (id, guard) = (&model.mails[mail].id, model.guard(mail, *number, *epoch));
-            word(store.settle_claim(id, &space(*number), guard, step.clone(), now).await)
+            word(store.update_claim(id, &space(*number), guard, step.clone(), now).await)
         }
         Call::Revive { mail, space: number } => {
             let Some(mail) = model.mail(*mail) else { return String::new() };
-            word(store.revive_claim(&model.mails[mail].id, &space(*number), now).await)
+            word(store.retry_claim(&model.mails[mail].id, &space(*number), now).await)
         }
         Call::Rest { mail, space: number } => {
             let Some(mail) = model.mail(*mail) else { return String::new() };
-            word(store.lay_to_rest(&model.mails[mail].id, &space(*number), now).await)
+            word(store.drop_claim(&model.mails[mail].id, &space(*number), now).await)
         }
         Call::Sweep { limit } => {
-            format!("{}", store.sweep_claims(Retry::CLAIM, *limit, now).await.unwrap())
+            format!("{}", store.expire_claims(RetryPolicy::CLAIM, *limit, now).await.unwrap())
         }
         Call::Tick { .. } | Call::Reopen => String::new(),
     }
@@ -153,7 +158,7 @@ async fn ask(store: &dyn Store, model: &Model, call: &Call) -> String {
 fn word(answer: Result<Claim, StoreError>) -> String {
     match answer {
         Ok(claim) => standing(&claim.claiming, claim.revision),
-        Err(StoreError::WrongState(_)) => "wrong state".to_owned(),
+        Err(StoreError::InvalidTransition(_)) => "wrong state".to_owned(),
         Err(StoreError::LeaseLost(_)) => "lease lost".to_owned(),
         Err(StoreError::NotDue(at)) => format!("not before {}", at.ms()),
         Err(StoreError::Missing { .. }) => "missing".to_owned(),
@@ -161,7 +166,7 @@ fn word(answer: Result<Claim, StoreError>) -> String {
     }
 }
 
-fn standing(claiming: &Claiming, revision: i64) -> String {
+fn standing(claiming: &ClaimStatus, revision: i64) -> String {
     format!("{claiming:?} {revision}")
 }
 
@@ -176,12 +181,12 @@ async fn contents(store: &dyn Store) -> (Vec<String>, Vec<String>, String) {
             .collect();
         shown.push(format!("{} {:?} {:?}", row.entry.id, row.place, claims));
     }
-    let visible = store.visible(0, 1_000).await.unwrap();
+    let visible = store.list_index_entries(0, 1_000).await.unwrap();
     assert_eq!(visible.len(), shown.len());
     assert!(visible.iter().zip(&shown).all(|(v, s)| s.starts_with(&v.entry.id.to_string())));
-    let filings = store.filings(0, 1_000).await.unwrap();
+    let filings = store.list_file_changes(0, 1_000).await.unwrap();
     let filings = filings.iter().map(|f| format!("{} {:?}", f.entry.id, f.place)).collect();
-    let (kept, next) = (store.figures().await.unwrap().kept, store.next_merge().await.unwrap());
+    let (kept, next) = (store.counts().await.unwrap().kept, store.next_merge().await.unwrap());
     let open: BTreeSet<_> = store.open_claims(1_000).await.unwrap().into_iter().map(key).collect();
     let dead: BTreeSet<_> = store.dead_claims(1_000).await.unwrap().into_iter().map(key).collect();
     (shown, filings, format!("{kept} {:?} {open:?} {dead:?}", next.map(Timestamp::ms)))
@@ -217,14 +222,14 @@ struct Talk {
 struct Mail {
     id: MailId,
     author: Option<usize>,
-    place: Place,
+    place: MailLocation,
     change: i64,
     claims: BTreeMap<usize, Taken>,
 }
 
 /// A claim that was made.
 struct Taken {
-    claiming: Claiming,
+    claiming: ClaimStatus,
     revision: i64,
     /// Which one, of all.
     number: usize,
@@ -242,19 +247,19 @@ impl Model {
             }
             Call::Claim { mail, space, secs } => {
                 let Some(mail) = self.mail(*mail) else { return String::new() };
-                if self.mails[mail].place == Place::Held {
+                if self.mails[mail].place == MailLocation::Held {
                     return "wrong state".to_owned();
                 }
                 let (claiming, _) = self.claim(mail, *space);
-                let next = claiming.claim(name("agent"), now, term(*secs), &Retry::CLAIM);
+                let next = claiming.claim(name("agent"), now, term(*secs), &RetryPolicy::CLAIM);
                 self.put(mail, *space, next, false)
             }
             Call::Settle { mail, space, step, epoch } => {
                 let Some(mail) = self.mail(*mail) else { return String::new() };
                 let guard = self.guard(mail, *space, *epoch);
                 let (claiming, revision) = self.claim(mail, *space);
-                let again = claiming.state == Hold::Completed
-                    && *step == ClaimStep::Complete
+                let again = claiming.state == ClaimStateData::Completed
+                    && *step == ClaimUpdate::Complete
                     && guard.epoch == Some(claiming.epoch);
                 if again {
                     return standing(&claiming, revision);
@@ -263,9 +268,9 @@ impl Model {
                     return "wrong state".to_owned();
                 }
                 let next = match step {
-                    ClaimStep::Renew(term) => claiming.renew(&guard, now, *term),
-                    ClaimStep::Complete => claiming.complete(&guard),
-                    ClaimStep::Fail { reason, retryable, retry } => {
+                    ClaimUpdate::Renew(term) => claiming.renew(&guard, now, *term),
+                    ClaimUpdate::Complete => claiming.complete(&guard),
+                    ClaimUpdate::Fail { reason, retryable, retry } => {
                         claiming.fail(&guard, reason.clone(), *retryable, now, retry)
                     }
                 };
@@ -277,11 +282,11 @@ impl Model {
                 if revision == 0 {
                     return "missing".to_owned();
                 }
-                let next = claiming.revive(now);
+                let next = claiming.retry(now);
                 if next.is_ok() {
-                    self.move_to(mail, Place::Inbound);
+                    self.move_to(mail, MailLocation::Inbound);
                 }
-                self.put(mail, *space, next.map_err(WrongState::into), false)
+                self.put(mail, *space, next.map_err(InvalidTransition::into), false)
             }
             Call::Rest { mail, space } => {
                 let Some(mail) = self.mail(*mail) else { return String::new() };
@@ -289,7 +294,7 @@ impl Model {
                 if revision == 0 {
                     return "missing".to_owned();
                 }
-                self.put(mail, *space, claiming.lay_to_rest().map_err(WrongState::into), true)
+                self.put(mail, *space, claiming.drop_claim().map_err(InvalidTransition::into), true)
             }
             Call::Sweep { limit } => format!("{}", self.sweep(*limit)),
             Call::Tick { secs } => {
@@ -302,9 +307,9 @@ impl Model {
 
     fn keep(&mut self, tunnel: usize, id: u8, room: usize, author: usize) -> String {
         if !self.heard.insert((tunnel, id)) {
-            return format!("{:?}", Keeping::Duplicate);
+            return format!("{:?}", StoreInboundResult::Duplicate);
         }
-        let stranger = TUNNELS[tunnel].1 == Strangers::Hold && !self.friends.contains(&author);
+        let stranger = TUNNELS[tunnel].1 == StrangerPolicy::Hold && !self.friends.contains(&author);
         let held = stranger.then_some(author);
         let (now, bytes) =
             (at(self.now), json!(message(tunnel, id, room, author).said).to_string());
@@ -324,7 +329,7 @@ impl Model {
                 self.talks.push(Talk { tunnel, room, held, window, messages: vec![id] });
             }
         }
-        format!("{:?}", Keeping::Kept)
+        format!("{:?}", StoreInboundResult::Stored)
     }
 
     fn merge(&mut self, all: bool, limit: usize) -> usize {
@@ -342,7 +347,7 @@ impl Model {
             self.mails.push(Mail {
                 id: MailId::of("lark", &tunnel, &talk.messages[0].to_string()),
                 author: held,
-                place: if held.is_some() { Place::Held } else { Place::Inbound },
+                place: if held.is_some() { MailLocation::Held } else { MailLocation::Inbound },
                 change: self.changes,
                 claims: BTreeMap::new(),
             });
@@ -358,12 +363,12 @@ impl Model {
     /// Lets an author in. His Mails become visible now, after all that are.
     fn welcome(&mut self, author: usize) {
         self.friends.insert(author);
-        let is_his = |mail: &Mail| mail.place == Place::Held && mail.author == Some(author);
+        let is_his = |mail: &Mail| mail.place == MailLocation::Held && mail.author == Some(author);
         let (his, others): (Vec<_>, Vec<_>) = self.mails.drain(..).partition(is_his);
         self.mails = others;
         for mail in his {
             self.mails.push(mail);
-            self.move_to(self.mails.len() - 1, Place::Inbound);
+            self.move_to(self.mails.len() - 1, MailLocation::Inbound);
         }
     }
 
@@ -373,8 +378,8 @@ impl Model {
         let mut ended = Vec::new();
         for (mail, Mail { claims, .. }) in self.mails.iter().enumerate() {
             for (space, claim) in claims {
-                if let Hold::Claimed(lease) = &claim.claiming.state
-                    && lease.ended(now)
+                if let ClaimStateData::Claimed(lease) = &claim.claiming.state
+                    && lease.has_expired(now)
                 {
                     ended.push((lease.until, claim.number, mail, *space));
                 }
@@ -384,7 +389,7 @@ impl Model {
         ended.truncate(limit);
         for (_, _, mail, space) in &ended {
             let (claiming, _) = self.claim(*mail, *space);
-            let next = claiming.expire(now, &Retry::CLAIM).map_err(WrongState::into);
+            let next = claiming.expire(now, &RetryPolicy::CLAIM).map_err(InvalidTransition::into);
             self.put(*mail, *space, next, true);
         }
         ended.len()
@@ -394,7 +399,7 @@ impl Model {
         &mut self,
         mail: usize,
         space: usize,
-        next: Result<Claiming, Refused>,
+        next: Result<ClaimStatus, TransitionError>,
         rests: bool,
     ) -> String {
         let (_, revision) = self.claim(mail, space);
@@ -410,19 +415,19 @@ impl Model {
         let claim = Taken { claiming: next, revision: revision + 1, number };
         self.mails[mail].claims.insert(space, claim);
         let claims = self.mails[mail].claims.values().map(|claim| &claim.claiming);
-        let ended = |claiming: &Claiming| {
-            matches!(claiming.state, Hold::Completed | Hold::Deadletter { .. })
+        let ended = |claiming: &ClaimStatus| {
+            matches!(claiming.state, ClaimStateData::Completed | ClaimStateData::Deadletter { .. })
         };
         if rests
             && claims.clone().any(ended)
-            && let Some(place) = resting_place(claims)
+            && let Some(place) = location_after_claims(claims)
         {
             self.move_to(mail, place);
         }
         said
     }
 
-    fn move_to(&mut self, mail: usize, place: Place) {
+    fn move_to(&mut self, mail: usize, place: MailLocation) {
         if self.mails[mail].place != place {
             self.changes += 1;
             self.mails[mail].place = place;
@@ -431,10 +436,10 @@ impl Model {
     }
 
     /// The claim of a workspace, and its revision; 0 when it never had one.
-    fn claim(&self, mail: usize, space: usize) -> (Claiming, i64) {
+    fn claim(&self, mail: usize, space: usize) -> (ClaimStatus, i64) {
         match self.mails[mail].claims.get(&space) {
             Some(claim) => (claim.claiming.clone(), claim.revision),
-            None => (Claiming::start(at(self.now)), 0),
+            None => (ClaimStatus::start(at(self.now)), 0),
         }
     }
 
@@ -442,7 +447,7 @@ impl Model {
         number.checked_rem(self.mails.len())
     }
 
-    fn guard(&self, mail: usize, space: usize, epoch: Option<bool>) -> Guard {
+    fn guard(&self, mail: usize, space: usize, epoch: Option<bool>) -> LeaseProof {
         let current = self.claim(mail, space).0.epoch;
         match epoch {
             Some(true) => in_epoch(current),
@@ -452,7 +457,7 @@ impl Model {
     }
 
     fn contents(&self) -> (Vec<String>, Vec<String>, String) {
-        let visible = self.mails.iter().filter(|mail| mail.place != Place::Held);
+        let visible = self.mails.iter().filter(|mail| mail.place != MailLocation::Held);
         let shown = visible.map(|mail| {
             let claims: Vec<_> = mail
                 .claims
@@ -467,15 +472,17 @@ impl Model {
         let kept: usize = self.talks.iter().map(|talk| talk.messages.len()).sum();
         let closes = self.talks.iter().map(|talk| talk.window.closes_at(&Debounce::DEFAULT).ms());
         let next = closes.min();
-        let claims = |wanted: fn(&Hold) -> bool| -> BTreeSet<String> {
+        let claims = |wanted: fn(&ClaimStateData) -> bool| -> BTreeSet<String> {
             let of_mail = |mail: &Mail| {
                 let found = mail.claims.iter().filter(|(_, c)| wanted(&c.claiming.state));
                 found.map(|(n, _)| format!("{} {}", mail.id, SPACES[*n])).collect::<Vec<_>>()
             };
             self.mails.iter().flat_map(of_mail).collect()
         };
-        let open = claims(|state| matches!(state, Hold::New { .. } | Hold::Claimed(_)));
-        let dead = claims(|state| matches!(state, Hold::Deadletter { .. }));
+        let open = claims(|state| {
+            matches!(state, ClaimStateData::New { .. } | ClaimStateData::Claimed(_))
+        });
+        let dead = claims(|state| matches!(state, ClaimStateData::Deadletter { .. }));
         (shown.collect(), filings, format!("{kept} {next:?} {open:?} {dead:?}"))
     }
 }

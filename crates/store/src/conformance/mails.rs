@@ -4,28 +4,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use monoco_core::claim::{Claim, ClaimState, Place, Workspace};
+use monoco_core::claim::{Claim, ClaimState, MailLocation, Workspace};
 use monoco_core::event::EventKind;
-use monoco_core::heard::{Person, Said, Session, SessionKind};
-use monoco_core::life::Step;
+use monoco_core::inbound::{ChatSession, ChatSessionKind, InboundMessage, Participant};
 use monoco_core::mail::{Mail, MailId, Trust};
 use monoco_core::merge::{Debounce, MAX_BYTES, MAX_MESSAGES};
+use monoco_core::retention::ClockStep;
 
 use super::*;
-use crate::{ClaimStep, Filed, Filing, Keep, Keeping, Labels, MailQuery, MailRow, Merging};
+use crate::{
+    ClaimUpdate, FileChange, FileProgress, MailQuery, MailRow, MergeContext, StoreInboundRequest,
+    StoreInboundResult, TunnelLabels,
+};
 
 /// What `from` says in a group chat behind the tunnel `lark`.
-pub(super) fn says(id: &str, from: &str, text: &str) -> Keep {
-    let said = Said {
+pub(super) fn says(id: &str, from: &str, text: &str) -> StoreInboundRequest {
+    let said = InboundMessage {
         id: id.to_owned(),
         at: None,
-        session: Session {
+        session: ChatSession {
             id: "room".to_owned(),
-            kind: SessionKind::Group,
+            kind: ChatSessionKind::Group,
             name: None,
             thread_key: None,
         },
-        from: Person { id: from.to_owned(), name: None },
+        from: Participant { id: from.to_owned(), name: None },
         to: Vec::new(),
         cc: Vec::new(),
         title: None,
@@ -37,38 +40,42 @@ pub(super) fn says(id: &str, from: &str, text: &str) -> Keep {
         artifacts: Vec::new(),
     };
     let (tunnel, provider) = (tunnel_id("lark"), "lark".to_owned());
-    Keep { tunnel, provider, said, debounce: Debounce::DEFAULT }
+    StoreInboundRequest { tunnel, provider, said, debounce: Debounce::DEFAULT }
 }
 
-fn through(tunnel: &str, mut keep: Keep) -> Keep {
+fn through(tunnel: &str, mut keep: StoreInboundRequest) -> StoreInboundRequest {
     keep.tunnel = tunnel_id(tunnel);
     keep
 }
 
-fn in_room(room: &str, mut keep: Keep) -> Keep {
+fn in_room(room: &str, mut keep: StoreInboundRequest) -> StoreInboundRequest {
     keep.said.session.id = room.to_owned();
     keep
 }
 
-fn in_thread(thread: &str, mut keep: Keep) -> Keep {
+fn in_thread(thread: &str, mut keep: StoreInboundRequest) -> StoreInboundRequest {
     keep.said.session.thread_key = Some(thread.to_owned());
     keep
 }
 
-fn direct(mut keep: Keep) -> Keep {
-    keep.said.session.kind = SessionKind::Direct;
+fn direct(mut keep: StoreInboundRequest) -> StoreInboundRequest {
+    keep.said.session.kind = ChatSessionKind::Direct;
     keep
 }
 
 /// Keeps one message at second `now`.
-pub(super) async fn hear(store: &dyn Store, keep: Keep, now: i64) -> Keeping {
-    let mut answers = store.keep(vec![keep], at(now)).await;
+pub(super) async fn hear(
+    store: &dyn Store,
+    keep: StoreInboundRequest,
+    now: i64,
+) -> StoreInboundResult {
+    let mut answers = store.store_inbound(vec![keep], at(now)).await;
     assert_eq!(answers.len(), 1);
     answers.remove(0).unwrap()
 }
 
-fn merging(all: bool) -> Arc<Merging> {
-    Arc::new(Merging { owner: did("me"), labels: BTreeMap::new(), all })
+fn merging(all: bool) -> Arc<MergeContext> {
+    Arc::new(MergeContext { owner: did("me"), labels: BTreeMap::new(), all })
 }
 
 /// Merges what is over at second `now`.
@@ -114,31 +121,37 @@ async fn texts(store: &dyn Store) -> String {
     texts.join(" | ")
 }
 
-async fn place(store: &dyn Store, id: &MailId) -> Place {
+async fn place(store: &dyn Store, id: &MailId) -> MailLocation {
     store.mail(id, &Workspace::shared()).await.unwrap().place
 }
 
 async fn kept(store: &dyn Store) -> i64 {
-    store.figures().await.unwrap().kept
+    store.counts().await.unwrap().kept
 }
 
 pub(crate) async fn a_message_is_kept_once_however_often_it_is_heard(home: &dyn Home) {
     let store = home.open().await;
     let batch = vec![says("1", "ann", "a"), says("1", "ann", "a"), says("2", "ann", "b")];
     let answers: Vec<_> =
-        store.keep(batch, at(0)).await.into_iter().map(|answer| answer.unwrap()).collect();
-    assert_eq!(answers, [Keeping::Kept, Keeping::Duplicate, Keeping::Kept]);
-    assert_eq!(hear(&*store, says("1", "ann", "edited"), 1).await, Keeping::Duplicate);
-    assert_eq!(hear(&*store, through("slack", says("1", "ann", "c")), 1).await, Keeping::Kept);
+        store.store_inbound(batch, at(0)).await.into_iter().map(|answer| answer.unwrap()).collect();
+    assert_eq!(
+        answers,
+        [StoreInboundResult::Stored, StoreInboundResult::Duplicate, StoreInboundResult::Stored]
+    );
+    assert_eq!(hear(&*store, says("1", "ann", "edited"), 1).await, StoreInboundResult::Duplicate);
+    assert_eq!(
+        hear(&*store, through("slack", says("1", "ann", "c")), 1).await,
+        StoreInboundResult::Stored
+    );
 
     drop(store);
     let store = home.open().await;
-    assert_eq!(hear(&*store, says("1", "ann", "a"), 2).await, Keeping::Duplicate);
+    assert_eq!(hear(&*store, says("1", "ann", "a"), 2).await, StoreInboundResult::Duplicate);
     assert_eq!(merge(&*store, 60).await, 2);
-    assert_eq!(hear(&*store, says("1", "ann", "a"), 61).await, Keeping::Duplicate);
+    assert_eq!(hear(&*store, says("1", "ann", "a"), 61).await, StoreInboundResult::Duplicate);
     drop(store);
     let store = home.open().await;
-    assert_eq!(hear(&*store, says("1", "ann", "a"), 62).await, Keeping::Duplicate);
+    assert_eq!(hear(&*store, says("1", "ann", "a"), 62).await, StoreInboundResult::Duplicate);
     assert_eq!(merge(&*store, 3_600).await, 0);
     assert_eq!(texts(&*store).await, "a+b | c");
     let duplicates = store.events(0, 100).await.unwrap();
@@ -152,33 +165,41 @@ pub(crate) async fn a_message_is_kept_once_however_often_it_is_heard(home: &dyn 
 pub(crate) async fn a_bad_message_in_a_batch_does_not_harm_the_others(home: &dyn Home) {
     let store = &*home.open().await;
     let mut batch = vec![says("1", "ann", "a"), says("2", "", "nobody"), says("3", "ann", "b")];
-    let answers = store.keep(batch.clone(), at(0)).await;
+    let answers = store.store_inbound(batch.clone(), at(0)).await;
     assert!(matches!(answers[1], Err(StoreError::Damaged { .. })), "{answers:?}");
     assert!(answers[0].is_ok() && answers[2].is_ok());
     merge(store, 5).await;
     assert_eq!(texts(store).await, "a+b");
     batch[1].said.from.id = "bob".to_owned();
-    assert_eq!(hear(store, batch.remove(1), 6).await, Keeping::Kept, "it was not remembered");
+    assert_eq!(
+        hear(store, batch.remove(1), 6).await,
+        StoreInboundResult::Stored,
+        "it was not remembered"
+    );
 }
 
 pub(crate) async fn the_unwanted_are_remembered_and_not_kept(home: &dyn Home) {
     let store = &*home.open().await;
-    tunnel(store, "shut", Strangers::Drop, false).await;
-    tunnel(store, "wary", Strangers::Hold, false).await;
-    contact(store, &endpoint("pest", "lark"), Level::Block).await;
-    contact(store, &endpoint("friend", "shut"), Level::Temporary).await;
-    contact(store, &endpoint("name", "shut"), Level::Stranger).await;
+    tunnel(store, "shut", StrangerPolicy::Drop, false).await;
+    tunnel(store, "wary", StrangerPolicy::Hold, false).await;
+    contact(store, &endpoint("pest", "lark"), ContactLevel::Block).await;
+    contact(store, &endpoint("friend", "shut"), ContactLevel::Temporary).await;
+    contact(store, &endpoint("name", "shut"), ContactLevel::Stranger).await;
     for (tunnel, from, keeping) in [
-        ("lark", "pest", Keeping::Blocked),
-        ("lark", "anybody", Keeping::Kept),
-        ("shut", "anybody", Keeping::Dropped),
-        ("shut", "name", Keeping::Dropped),
-        ("shut", "friend", Keeping::Kept),
-        ("wary", "anybody", Keeping::Kept),
+        ("lark", "pest", StoreInboundResult::Blocked),
+        ("lark", "anybody", StoreInboundResult::Stored),
+        ("shut", "anybody", StoreInboundResult::Dropped),
+        ("shut", "name", StoreInboundResult::Dropped),
+        ("shut", "friend", StoreInboundResult::Stored),
+        ("wary", "anybody", StoreInboundResult::Stored),
     ] {
         let message = through(tunnel, says(from, from, from));
         assert_eq!(hear(store, message.clone(), 0).await, keeping, "{from} on {tunnel}");
-        assert_eq!(hear(store, message, 1).await, Keeping::Duplicate, "{from} on {tunnel}");
+        assert_eq!(
+            hear(store, message, 1).await,
+            StoreInboundResult::Duplicate,
+            "{from} on {tunnel}"
+        );
     }
     assert_eq!(kept(store).await, 3);
     assert_eq!(merge(store, 60).await, 3);
@@ -221,7 +242,7 @@ pub(crate) async fn each_tunnel_waits_as_long_as_it_likes(home: &dyn Home) {
     for (now, text) in [(0, "a"), (1, "b")] {
         hear(store, says(text, "ann", text), now).await;
         let message = through("ci", says(text, "ann", text));
-        hear(store, Keep { debounce: quick, ..message }, now).await;
+        hear(store, StoreInboundRequest { debounce: quick, ..message }, now).await;
     }
     assert_eq!(store.next_merge().await.unwrap(), Some(at(1)));
     assert_eq!(merge(store, 2).await, 2);
@@ -243,7 +264,7 @@ pub(crate) async fn what_comes_after_a_window_is_over_opens_the_next(home: &dyn 
 
 pub(crate) async fn sessions_threads_and_tunnels_do_not_mix(home: &dyn Home) {
     let store = &*home.open().await;
-    let places: [fn(Keep) -> Keep; 10] = [
+    let places: [fn(StoreInboundRequest) -> StoreInboundRequest; 10] = [
         |k| k,
         |k| in_thread("t", k),
         |k| in_thread("u", k),
@@ -274,7 +295,7 @@ pub(crate) async fn sessions_threads_and_tunnels_do_not_mix(home: &dyn Home) {
         let mail = read(store, &row).await;
         let session = &mail.header.session;
         let answer = match session.kind {
-            SessionKind::Direct => mail.messages[0].from.did(&mail.header.tunnel).unwrap(),
+            ChatSessionKind::Direct => mail.messages[0].from.did(&mail.header.tunnel).unwrap(),
             _ => session.answer_to(&mail.messages[0].from, &mail.header.tunnel).unwrap(),
         };
         assert_eq!(mail.header.answer_to, answer);
@@ -286,7 +307,7 @@ pub(crate) async fn authors_of_one_room_are_merged(home: &dyn Home) {
     hear(store, says("1", "ann", "a"), 0).await;
     hear(store, says("2", "bob", "b"), 1).await;
     let mut titled = says("3", "ann", "c");
-    titled.said.session.kind = SessionKind::Thread;
+    titled.said.session.kind = ChatSessionKind::Thread;
     hear(store, titled, 2).await;
     assert_eq!(merge(store, 10).await, 1);
     assert_eq!(texts(store).await, "a+b+c");
@@ -301,11 +322,11 @@ pub(crate) async fn merging_is_one_step(home: &dyn Home) {
     hear(store, says("g2", "bob", "b"), 1).await;
     hear(store, direct(says("d1", "ann", "psst")), 2).await;
     for id in ["g1", "d1"] {
-        let missing = store.message_heard(id).await;
+        let missing = store.find_by_external_id(id).await;
         assert!(matches!(missing, Err(StoreError::Missing { .. })), "{missing:?}");
         let one = heard("lark", id, chat("ann", &["bob"], "by another door"));
         let refused = try_dispatch(store, one).await;
-        assert!(matches!(refused, Err(StoreError::WrongState(_))), "{refused:?}");
+        assert!(matches!(refused, Err(StoreError::InvalidTransition(_))), "{refused:?}");
     }
     assert_eq!(merge(store, 60).await, 2);
     assert_eq!(kept(store).await, 0);
@@ -316,7 +337,7 @@ pub(crate) async fn merging_is_one_step(home: &dyn Home) {
 
     let [group, direct] = &mails(store).await[..] else { panic!() };
     for (id, mail) in [("g1", group), ("g2", group), ("d1", direct)] {
-        let msg_id = store.message_heard(id).await.unwrap();
+        let msg_id = store.find_by_external_id(id).await.unwrap();
         assert_eq!(msg_id, mail.entry.msg_id);
         let trace = store.trace(msg_id).await.unwrap();
         assert_eq!(trace.mail.as_ref(), Some(&mail.entry));
@@ -335,7 +356,7 @@ pub(crate) async fn merging_is_one_step(home: &dyn Home) {
     let answer = try_dispatch(store, again).await.unwrap();
     assert_eq!(answer.msg_id, group.entry.msg_id, "once merged, it is a repeated message");
     assert_eq!(group.entry.id, MailId::of("lark", &tunnel_id("lark"), "g1"));
-    assert_eq!((group.entry.messages, group.place), (2, Place::Inbound));
+    assert_eq!((group.entry.messages, group.place), (2, MailLocation::Inbound));
 }
 
 pub(crate) async fn windows_outlive_a_restart(home: &dyn Home) {
@@ -377,7 +398,7 @@ pub(crate) async fn a_full_window_is_followed_by_another(home: &dyn Home) {
     let store = &*home.open().await;
     let many = MAX_MESSAGES as usize + 1;
     let batch = (0..many).map(|n| says(&n.to_string(), "ann", "x")).collect();
-    assert!(store.keep(batch, at(0)).await.iter().all(Result::is_ok));
+    assert!(store.store_inbound(batch, at(0)).await.iter().all(Result::is_ok));
     let half = "y".repeat(MAX_BYTES as usize / 2);
     for id in ["a", "b"] {
         hear(store, in_room("long", says(id, "ann", &half)), 0).await;
@@ -416,7 +437,7 @@ pub(crate) async fn mails_have_the_label_of_their_chat_or_tunnel(home: &dyn Home
     for (tunnel, room) in [("lark", "room"), ("lark", "oc_42"), ("slack", "oc_42"), ("ci", "x")] {
         hear(store, through(tunnel, in_room(room, says(room, "ann", tunnel))), 0).await;
     }
-    let labels = |binding: Option<&str>, bindings: &[(&str, &str)]| Labels {
+    let labels = |binding: Option<&str>, bindings: &[(&str, &str)]| TunnelLabels {
         binding: binding.map(str::to_owned),
         bindings: bindings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
     };
@@ -424,7 +445,7 @@ pub(crate) async fn mails_have_the_label_of_their_chat_or_tunnel(home: &dyn Home
         (tunnel_id("lark"), labels(Some("alpha"), &[("oc_42", "beta")])),
         (tunnel_id("slack"), labels(None, &[("other", "gamma")])),
     ]);
-    let merging = Arc::new(Merging { owner: did("me"), labels, all: false });
+    let merging = Arc::new(MergeContext { owner: did("me"), labels, all: false });
     assert_eq!(store.merge(merging, 10, at(60)).await.unwrap(), 4);
     let found: BTreeMap<_, _> = mails(store)
         .await
@@ -440,10 +461,10 @@ pub(crate) async fn mails_have_the_label_of_their_chat_or_tunnel(home: &dyn Home
 pub(crate) async fn a_mail_is_trusted_when_all_who_speak_are_known(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
-    contact(store, &endpoint("ann", "lark"), Level::Friend).await;
-    contact(store, &endpoint("bob", "lark"), Level::Temporary).await;
-    contact(store, &endpoint("name", "lark"), Level::Stranger).await;
-    contact(store, "cleo", Level::Friend).await;
+    contact(store, &endpoint("ann", "lark"), ContactLevel::Friend).await;
+    contact(store, &endpoint("bob", "lark"), ContactLevel::Temporary).await;
+    contact(store, &endpoint("name", "lark"), ContactLevel::Stranger).await;
+    contact(store, "cleo", ContactLevel::Friend).await;
     store.bind(&did("cleo"), binding("lark", "c1", 1), at(0)).await.unwrap();
     for (room, authors, trust) in [
         ("1", &["ann"] as &[&str], Trust::Known),
@@ -463,15 +484,15 @@ pub(crate) async fn a_mail_is_trusted_when_all_who_speak_are_known(home: &dyn Ho
 
 /// Hears of `stranger` in a tunnel that holds strangers, and merges it.
 async fn hold(store: &dyn Store, stranger: &str, text: &str, now: i64) -> MailId {
-    tunnel(store, "wary", Strangers::Hold, false).await;
+    tunnel(store, "wary", StrangerPolicy::Hold, false).await;
     let keeping = hear(store, through("wary", says(text, stranger, text)), now).await;
-    assert_eq!(keeping, Keeping::Kept);
+    assert_eq!(keeping, StoreInboundResult::Stored);
     merge(store, now + 60).await;
     MailId::of("lark", &tunnel_id("wary"), text)
 }
 
-async fn filings(store: &dyn Store, after: i64) -> Vec<Filing> {
-    store.filings(after, 1_000).await.unwrap()
+async fn filings(store: &dyn Store, after: i64) -> Vec<FileChange> {
+    store.list_file_changes(after, 1_000).await.unwrap()
 }
 
 /// The number of the newest change.
@@ -486,38 +507,38 @@ pub(crate) async fn a_held_mail_is_seen_by_nobody_until_its_author_is_let_in(hom
     let free = deliver(store, &["free"], 100).await.remove(0);
     let seen = mails(store).await;
     assert_eq!(seen.iter().map(|row| &row.entry.id).collect::<Vec<_>>(), [&free]);
-    let visible = store.visible(0, 10).await.unwrap();
+    let visible = store.list_index_entries(0, 10).await.unwrap();
     assert_eq!(visible.iter().map(|filing| &filing.entry.id).collect::<Vec<_>>(), [&free]);
-    assert_eq!(place(store, &held).await, Place::Held);
+    assert_eq!(place(store, &held).await, MailLocation::Held);
     let claim = |id: MailId| async move {
         let holder = name("agent");
-        store.claim(&id, &Workspace::shared(), holder, term(60), Retry::CLAIM, at(200)).await
+        store.claim(&id, &Workspace::shared(), holder, term(60), RetryPolicy::CLAIM, at(200)).await
     };
     let refused = claim(held.clone()).await;
-    assert!(matches!(refused, Err(StoreError::WrongState(_))), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::InvalidTransition(_))), "{refused:?}");
 
     let newest = newest(store).await;
-    for level in [Level::Stranger, Level::Block] {
+    for level in [ContactLevel::Stranger, ContactLevel::Block] {
         contact(store, &endpoint("eve", "wary"), level).await;
-        assert_eq!(place(store, &held).await, Place::Held, "{level:?}");
+        assert_eq!(place(store, &held).await, MailLocation::Held, "{level:?}");
     }
-    contact(store, &endpoint("eve", "wary"), Level::Temporary).await;
+    contact(store, &endpoint("eve", "wary"), ContactLevel::Temporary).await;
     let row = store.mail(&held, &Workspace::shared()).await.unwrap();
-    assert_eq!(row.place, Place::Inbound);
+    assert_eq!(row.place, MailLocation::Inbound);
     assert!(row.entry.seq > seen[0].entry.seq, "it is behind what was seen");
     let after = filings(store, newest).await;
     assert_eq!(after.len(), 1);
-    assert_eq!((&after[0].entry, after[0].place), (&row.entry, Place::Inbound));
-    let visible = store.visible(seen[0].entry.seq, 10).await.unwrap();
+    assert_eq!((&after[0].entry, after[0].place), (&row.entry, MailLocation::Inbound));
+    let visible = store.list_index_entries(seen[0].entry.seq, 10).await.unwrap();
     assert_eq!(visible, after);
     claim(held).await.unwrap();
-    assert_eq!(place(store, &other).await, Place::Held, "he is let in by himself");
+    assert_eq!(place(store, &other).await, MailLocation::Held, "he is let in by himself");
 }
 
 pub(crate) async fn binding_an_address_lets_its_mails_in(home: &dyn Home) {
     let store = &*home.open().await;
     let held = [hold(store, "eve", "one", 0).await, hold(store, "eve", "two", 100).await];
-    contact(store, "cleo", Level::Friend).await;
+    contact(store, "cleo", ContactLevel::Friend).await;
     assert_eq!(mails(store).await, []);
     store.bind(&did("cleo"), binding("wary", "eve", 1), at(300)).await.unwrap();
     let seen: Vec<_> = mails(store).await.into_iter().map(|row| row.entry.id).collect();
@@ -528,25 +549,25 @@ pub(crate) async fn binding_an_address_lets_its_mails_in(home: &dyn Home) {
 
 pub(crate) async fn strangers_of_one_room_are_let_in_one_by_one(home: &dyn Home) {
     let store = &*home.open().await;
-    tunnel(store, "wary", Strangers::Hold, false).await;
+    tunnel(store, "wary", StrangerPolicy::Hold, false).await;
     for (id, from) in [("1", "eve"), ("2", "mallory"), ("3", "eve")] {
         hear(store, through("wary", says(id, from, id)), 0).await;
     }
     assert_eq!(merge(store, 60).await, 2);
-    contact(store, &endpoint("eve", "wary"), Level::Friend).await;
+    contact(store, &endpoint("eve", "wary"), ContactLevel::Friend).await;
     assert_eq!(texts(store).await, "1+3");
-    contact(store, &endpoint("mallory", "wary"), Level::Friend).await;
+    contact(store, &endpoint("mallory", "wary"), ContactLevel::Friend).await;
     assert_eq!(texts(store).await, "1+3 | 2");
 }
 
 pub(crate) async fn whoever_is_let_in_before_his_window_closes_is_not_held(home: &dyn Home) {
     let store = &*home.open().await;
-    tunnel(store, "wary", Strangers::Hold, false).await;
+    tunnel(store, "wary", StrangerPolicy::Hold, false).await;
     hear(store, direct(through("wary", says("1", "eve", "hello?"))), 0).await;
-    contact(store, &endpoint("eve", "wary"), Level::Friend).await;
+    contact(store, &endpoint("eve", "wary"), ContactLevel::Friend).await;
     assert_eq!(merge(store, 60).await, 1);
     let row = mails(store).await.remove(0);
-    assert_eq!((row.place, row.entry.trust), (Place::Inbound, Trust::Known));
+    assert_eq!((row.place, row.entry.trust), (MailLocation::Inbound, Trust::Known));
     assert_eq!(inbox(store, "me").await, "hello? UNREAD");
     assert_eq!(look(store, "me", BoxKind::RequestBox).await, "");
 }
@@ -561,14 +582,14 @@ pub(crate) async fn whoever_is_blocked_before_his_window_closes_takes_nobody_alo
         hear(store, says(id, from, id), 0).await;
     }
     hear(store, direct(says("5", "pest", "5")), 0).await;
-    contact(store, &endpoint("pest", "lark"), Level::Block).await;
+    contact(store, &endpoint("pest", "lark"), ContactLevel::Block).await;
     assert_eq!(merge(store, 60).await, 2);
     assert_eq!((texts(store).await.as_str(), kept(store).await), ("2+4", 0));
     let mail = mails(store).await.remove(0).entry.msg_id;
-    assert_eq!(store.message_heard("4").await.unwrap(), mail);
+    assert_eq!(store.find_by_external_id("4").await.unwrap(), mail);
     for gone in ["1", "3", "5"] {
-        assert!(matches!(store.message_heard(gone).await, Err(StoreError::Missing { .. })));
-        assert_eq!(hear(store, says(gone, "pest", gone), 61).await, Keeping::Duplicate);
+        assert!(matches!(store.find_by_external_id(gone).await, Err(StoreError::Missing { .. })));
+        assert_eq!(hear(store, says(gone, "pest", gone), 61).await, StoreInboundResult::Duplicate);
     }
     let blocked = events(store).await.matches("blocked").count();
     assert_eq!(blocked, 3);
@@ -618,7 +639,7 @@ fn fits(row: &MailRow, query: &MailQuery, claims: &BTreeMap<MailId, ClaimState>)
     let entry = &row.entry;
     let state = claims.get(&entry.id).copied().unwrap_or(ClaimState::New);
     let words = [entry.preview.clone(), entry.title.clone().unwrap_or_default()];
-    let names = entry.participants.from.iter().map(|person| person.shown().to_owned());
+    let names = entry.participants.from.iter().map(|person| person.display_name().to_owned());
     let words: Vec<_> = words.into_iter().chain(names).map(|word| word.to_lowercase()).collect();
     query.status.is_none_or(|status| status == state)
         && query.provider.as_deref().is_none_or(|provider| provider == entry.id.provider())
@@ -641,7 +662,7 @@ pub(crate) async fn mails_are_listed_by_every_filter_and_both_ways(home: &dyn Ho
         merge(store, now + 5).await;
     }
     // Let in last: the oldest by time has the largest number.
-    contact(store, &endpoint("eve", "wary"), Level::Friend).await;
+    contact(store, &endpoint("eve", "wary"), ContactLevel::Friend).await;
     let all = mails(store).await;
     assert_eq!((all.len(), &all[12].entry.id), (13, &late));
 
@@ -650,17 +671,20 @@ pub(crate) async fn mails_are_listed_by_every_filter_and_both_ways(home: &dyn Ho
     for (n, row) in all.iter().enumerate() {
         let id = &row.entry.id;
         let (claim, settle) =
-            (store.claim(id, &mine, name("a"), term(60), Retry::CLAIM, at(500)), |step| {
-                store.settle_claim(id, &mine, by("a"), step, at(501))
+            (store.claim(id, &mine, name("a"), term(60), RetryPolicy::CLAIM, at(500)), |step| {
+                store.update_claim(id, &mine, by("a"), step, at(501))
             });
-        let fail =
-            |retryable| ClaimStep::Fail { reason: "no".to_owned(), retryable, retry: Retry::CLAIM };
+        let fail = |retryable| ClaimUpdate::Fail {
+            reason: "no".to_owned(),
+            retryable,
+            retry: RetryPolicy::CLAIM,
+        };
         let state = match n % 5 {
             0 => continue,
             1 => claim.await.unwrap(),
             2 => {
                 claim.await.unwrap();
-                settle(ClaimStep::Complete).await.unwrap()
+                settle(ClaimUpdate::Complete).await.unwrap()
             }
             3 => {
                 claim.await.unwrap();
@@ -675,7 +699,7 @@ pub(crate) async fn mails_are_listed_by_every_filter_and_both_ways(home: &dyn Ho
     }
     // Somebody else's claims are nobody's business.
     let theirs = Workspace::new("theirs").unwrap();
-    store.claim(&late, &theirs, name("b"), term(60), Retry::CLAIM, at(500)).await.unwrap();
+    store.claim(&late, &theirs, name("b"), term(60), RetryPolicy::CLAIM, at(500)).await.unwrap();
 
     let states = ClaimState::ALL.map(Some).into_iter().chain([None]);
     let mut found = 0;
@@ -725,15 +749,15 @@ pub(crate) async fn files_follow_in_pages(home: &dyn Home) {
     let store = &*home.open().await;
     let ids = deliver(store, &["a", "b", "c", "d", "e"], 0).await;
     let (shared, holder) = (Workspace::shared(), name("agent"));
-    store.claim(&ids[1], &shared, holder, term(60), Retry::CLAIM, at(10)).await.unwrap();
-    store.settle_claim(&ids[1], &shared, by("agent"), ClaimStep::Complete, at(11)).await.unwrap();
+    store.claim(&ids[1], &shared, holder, term(60), RetryPolicy::CLAIM, at(10)).await.unwrap();
+    store.update_claim(&ids[1], &shared, by("agent"), ClaimUpdate::Complete, at(11)).await.unwrap();
 
     let walk = async |index: bool| {
         let (mut after, mut walked) = (0, Vec::new());
         loop {
             let page = match index {
-                true => store.visible(after, 2).await.unwrap(),
-                false => store.filings(after, 2).await.unwrap(),
+                true => store.list_index_entries(after, 2).await.unwrap(),
+                false => store.list_file_changes(after, 2).await.unwrap(),
             };
             assert!(page.len() <= 2);
             let Some(last) = page.last() else { return walked };
@@ -742,7 +766,7 @@ pub(crate) async fn files_follow_in_pages(home: &dyn Home) {
         }
     };
     let line = |n: usize, place| (ids[n].clone(), place);
-    use Place::{Archive, Inbound};
+    use MailLocation::{Archive, Inbound};
     let by_number =
         [line(0, Inbound), line(1, Archive), line(2, Inbound), line(3, Inbound), line(4, Inbound)];
     assert_eq!(walk(true).await, by_number);
@@ -753,20 +777,20 @@ pub(crate) async fn files_follow_in_pages(home: &dyn Home) {
 
 pub(crate) async fn how_far_the_files_are_is_remembered(home: &dyn Home) {
     let store = home.open().await;
-    assert_eq!(store.filed().await.unwrap(), Filed::default());
+    assert_eq!(store.file_progress().await.unwrap(), FileProgress::default());
     for change in [7, 3] {
-        let filed = Filed { change, index_bytes: 1 << 40, index_seq: 9, generation: 2 };
-        store.set_filed(filed).await.unwrap();
-        assert_eq!(store.filed().await.unwrap(), filed);
+        let filed = FileProgress { change, index_bytes: 1 << 40, index_seq: 9, generation: 2 };
+        store.set_file_progress(filed).await.unwrap();
+        assert_eq!(store.file_progress().await.unwrap(), filed);
     }
-    let filed = store.filed().await.unwrap();
+    let filed = store.file_progress().await.unwrap();
     drop(store);
-    assert_eq!(home.open().await.filed().await.unwrap(), filed);
+    assert_eq!(home.open().await.file_progress().await.unwrap(), filed);
 }
 
 pub(crate) async fn the_newest_filing_is_told_after_its_commit(home: &dyn Home) {
     let store = home.open().await;
-    let mut news = store.newest_filing();
+    let mut news = store.newest_file_change();
     assert_eq!(*news.borrow_and_update(), 0);
     hear(&*store, says("1", "ann", "a"), 0).await;
     assert!(!news.has_changed().unwrap());
@@ -775,7 +799,7 @@ pub(crate) async fn the_newest_filing_is_told_after_its_commit(home: &dyn Home) 
     news.changed().await.unwrap();
     assert_eq!(*news.borrow_and_update(), newest);
     drop(store);
-    assert_eq!(*home.open().await.newest_filing().borrow(), newest);
+    assert_eq!(*home.open().await.newest_file_change().borrow(), newest);
 }
 
 const DAY: i64 = 86_400;
@@ -783,96 +807,96 @@ const DAY: i64 = 86_400;
 /// Completes a Mail for one workspace.
 async fn complete(store: &dyn Store, id: &MailId, workspace: &str, now: i64) {
     let workspace = Workspace::new(workspace).unwrap();
-    store.claim(id, &workspace, name("a"), term(60), Retry::CLAIM, at(now)).await.unwrap();
-    store.settle_claim(id, &workspace, by("a"), ClaimStep::Complete, at(now)).await.unwrap();
+    store.claim(id, &workspace, name("a"), term(60), RetryPolicy::CLAIM, at(now)).await.unwrap();
+    store.update_claim(id, &workspace, by("a"), ClaimUpdate::Complete, at(now)).await.unwrap();
 }
 
 pub(crate) async fn what_was_archived_long_ago_goes(home: &dyn Home) {
     let store = &*home.open().await;
-    store.live(at(0)).await.unwrap();
+    store.advance_retention_clock(at(0)).await.unwrap();
     let ids = deliver(store, &["busy", "old", "young", "open"], 0).await;
     let [busy, old, young, open] = &ids[..] else { panic!() };
     complete(store, busy, "w", 1).await;
     complete(store, old, "w", 1).await;
     for day in 1..=3 {
-        store.live(at(day * DAY)).await.unwrap();
+        store.advance_retention_clock(at(day * DAY)).await.unwrap();
     }
     complete(store, young, "w", 3 * DAY).await;
     let late = Workspace::new("late").unwrap();
     let now = at(3 * DAY);
-    store.claim(busy, &late, name("a"), term(60), Retry::CLAIM, now).await.unwrap();
+    store.claim(busy, &late, name("a"), term(60), RetryPolicy::CLAIM, now).await.unwrap();
 
     let change = newest(store).await;
-    assert_eq!(store.retire(-1, 10, now).await.unwrap(), 0);
+    assert_eq!(store.purge_archived_mails(-1, 10, now).await.unwrap(), 0);
     // Somebody who is at it neither loses it nor keeps the others.
-    assert_eq!(store.retire(0, 1, now).await.unwrap(), 1);
-    assert_eq!(store.retire(2, 10, now).await.unwrap(), 0);
+    assert_eq!(store.purge_archived_mails(0, 1, now).await.unwrap(), 1);
+    assert_eq!(store.purge_archived_mails(2, 10, now).await.unwrap(), 0);
     for (id, there) in [
-        (busy, Place::Archive),
-        (old, Place::Gone),
-        (young, Place::Archive),
-        (open, Place::Inbound),
+        (busy, MailLocation::Archive),
+        (old, MailLocation::Removed),
+        (young, MailLocation::Archive),
+        (open, MailLocation::Inbound),
     ] {
         assert_eq!(place(store, id).await, there);
     }
     let gone = filings(store, change).await;
-    assert_eq!((gone.len(), &gone[0].entry.id, gone[0].place), (1, old, Place::Gone));
-    let refused = store.claim(old, &late, name("a"), term(60), Retry::CLAIM, now).await;
-    assert!(matches!(refused, Err(StoreError::WrongState(_))), "{refused:?}");
+    assert_eq!((gone.len(), &gone[0].entry.id, gone[0].place), (1, old, MailLocation::Removed));
+    let refused = store.claim(old, &late, name("a"), term(60), RetryPolicy::CLAIM, now).await;
+    assert!(matches!(refused, Err(StoreError::InvalidTransition(_))), "{refused:?}");
     assert!(store.object(gone[0].entry.msg_id).await.is_ok(), "only its file is gone");
 
-    store.settle_claim(busy, &late, by("a"), ClaimStep::Complete, now).await.unwrap();
-    assert_eq!(store.retire(3, 10, now).await.unwrap(), 2);
-    assert_eq!(place(store, open).await, Place::Inbound, "what nobody dealt with stays");
+    store.update_claim(busy, &late, by("a"), ClaimUpdate::Complete, now).await.unwrap();
+    assert_eq!(store.purge_archived_mails(3, 10, now).await.unwrap(), 2);
+    assert_eq!(place(store, open).await, MailLocation::Inbound, "what nobody dealt with stays");
 }
 
 pub(crate) async fn a_jump_of_the_clock_makes_nothing_older(home: &dyn Home) {
     let mut store = home.open().await;
-    let (life, step) = store.live(at(0)).await.unwrap();
-    assert_eq!((life.lived_ms, step), (0, Step::Passed));
+    let (life, step) = store.advance_retention_clock(at(0)).await.unwrap();
+    assert_eq!((life.lived_ms, step), (0, ClockStep::Passed));
     let years = 10 * 365 * DAY;
     let mut lived = 0;
     for (now, passed, step) in [
-        (DAY, DAY, Step::Passed),
-        (DAY + 10, 10, Step::Passed),
-        (years, 0, Step::Jumped),
-        (years + DAY + 1, 0, Step::Jumped),
-        (years + DAY + 2, 1, Step::Passed),
-        (20, 0, Step::Jumped),
-        (30, 10, Step::Passed),
+        (DAY, DAY, ClockStep::Passed),
+        (DAY + 10, 10, ClockStep::Passed),
+        (years, 0, ClockStep::Jumped),
+        (years + DAY + 1, 0, ClockStep::Jumped),
+        (years + DAY + 2, 1, ClockStep::Passed),
+        (20, 0, ClockStep::Jumped),
+        (30, 10, ClockStep::Passed),
     ] {
         drop(store);
         store = home.open().await;
         lived += passed;
-        let (life, taken) = store.live(at(now)).await.unwrap();
+        let (life, taken) = store.advance_retention_clock(at(now)).await.unwrap();
         assert_eq!((life.lived_ms, life.noted_at, taken), (lived * 1_000, at(now), step));
     }
 }
 
 pub(crate) async fn forgetting_events_keeps_the_newest(home: &dyn Home) {
     let store = home.open().await;
-    store.live(at(0)).await.unwrap();
-    contact(&*store, "ann", Level::Friend).await;
-    contact(&*store, "bob", Level::Friend).await;
-    store.live(at(10)).await.unwrap();
-    store.live(at(DAY)).await.unwrap();
-    contact(&*store, "cat", Level::Friend).await;
-    store.live(at(DAY + 10)).await.unwrap();
+    store.advance_retention_clock(at(0)).await.unwrap();
+    contact(&*store, "ann", ContactLevel::Friend).await;
+    contact(&*store, "bob", ContactLevel::Friend).await;
+    store.advance_retention_clock(at(10)).await.unwrap();
+    store.advance_retention_clock(at(DAY)).await.unwrap();
+    contact(&*store, "cat", ContactLevel::Friend).await;
+    store.advance_retention_clock(at(DAY + 10)).await.unwrap();
     let all = store.events(0, 10).await.unwrap();
     assert_eq!(all.len(), 3);
     let left = async |store: &dyn Store| -> Vec<i64> {
         store.events(0, 10).await.unwrap().iter().map(|event| event.seq).collect()
     };
-    assert_eq!(store.forget_events(-1, 10).await.unwrap(), 0);
-    assert_eq!(store.forget_events(0, 1).await.unwrap(), 1);
+    assert_eq!(store.purge_events(-1, 10).await.unwrap(), 0);
+    assert_eq!(store.purge_events(0, 1).await.unwrap(), 1);
     assert_eq!(left(&*store).await, [all[1].seq, all[2].seq], "a slice at a time");
-    assert_eq!(store.forget_events(0, 10).await.unwrap(), 1);
-    assert_eq!(store.forget_events(0, 10).await.unwrap(), 0);
-    assert_eq!(store.forget_events(1, 10).await.unwrap(), 0, "the newest stays");
+    assert_eq!(store.purge_events(0, 10).await.unwrap(), 1);
+    assert_eq!(store.purge_events(0, 10).await.unwrap(), 0);
+    assert_eq!(store.purge_events(1, 10).await.unwrap(), 0, "the newest stays");
     assert_eq!(left(&*store).await, [all[2].seq]);
     drop(store);
     let store = home.open().await;
-    contact(&*store, "dan", Level::Friend).await;
+    contact(&*store, "dan", ContactLevel::Friend).await;
     assert_eq!(left(&*store).await, [all[2].seq, all[2].seq + 1], "no number is given twice");
 }
 
@@ -883,18 +907,26 @@ pub(crate) async fn a_clock_that_was_wrong_holds_nothing_up(home: &dyn Home) {
     let [held, waiting] = &deliver(store, &["held", "waiting"], years).await[..] else { panic!() };
     let (shared, holder) = (Workspace::shared(), name("a"));
     for id in [held, waiting] {
-        store.claim(id, &shared, holder.clone(), term(60), Retry::CLAIM, at(years)).await.unwrap();
+        store
+            .claim(id, &shared, holder.clone(), term(60), RetryPolicy::CLAIM, at(years))
+            .await
+            .unwrap();
     }
-    let fail = ClaimStep::Fail { reason: "no".into(), retryable: true, retry: Retry::CLAIM };
-    store.settle_claim(waiting, &shared, by("a"), fail, at(years)).await.unwrap();
+    let fail =
+        ClaimUpdate::Fail { reason: "no".into(), retryable: true, retry: RetryPolicy::CLAIM };
+    store.update_claim(waiting, &shared, by("a"), fail, at(years)).await.unwrap();
     hear(store, says("1", "ann", "a"), years).await;
-    assert_eq!(store.last_noted().await.unwrap(), Some(at(years)));
+    assert_eq!(store.last_clock_reading().await.unwrap(), Some(at(years)));
 
-    assert_eq!(store.distrust_future(at(years + 1)).await.unwrap(), 0, "it may have been right");
-    assert_eq!(store.distrust_future(at(0)).await.unwrap(), 3);
-    assert_eq!(store.distrust_future(at(0)).await.unwrap(), 0);
+    assert_eq!(
+        store.expire_future_leases(at(years + 1)).await.unwrap(),
+        0,
+        "it may have been right"
+    );
+    assert_eq!(store.expire_future_leases(at(0)).await.unwrap(), 3);
+    assert_eq!(store.expire_future_leases(at(0)).await.unwrap(), 0);
     for id in [held, waiting] {
-        store.claim(id, &shared, name("b"), term(60), Retry::CLAIM, at(1)).await.unwrap();
+        store.claim(id, &shared, name("b"), term(60), RetryPolicy::CLAIM, at(1)).await.unwrap();
     }
     assert_eq!(merge(store, 1).await, 1);
 }

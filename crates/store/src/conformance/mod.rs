@@ -13,21 +13,21 @@
 //! compiler says so.
 
 use async_trait::async_trait;
-use monoco_core::contact::{Binding, Contact, Level, Strangers, Tunnel};
+use monoco_core::contact::{Binding, Contact, ContactLevel, StrangerPolicy, TunnelInfo};
 use monoco_core::delivery::Delivery;
 use monoco_core::did::{Did, EndpointKind, TunnelId};
-use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::record::{BoxKind, MsgRecord};
-use monoco_core::retry::{Jitter, Retry};
+use monoco_core::retry::{Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::{Value, json};
 
 use crate::{
-    Again, Dispatch, DispatchOutcome, Dispatched, Page, Post, Posted, Shared, Store, StoreError,
-    Taken, Window,
+    DispatchOutcome, DispatchRequest, DispatchResult, JitteredRetry, LeasedEntry, Page,
+    PageRequest, SendRequest, SendResult, SharedStore, Store, StoreError,
 };
 
 pub(crate) mod boxes;
@@ -50,7 +50,7 @@ pub(crate) mod people;
 pub(crate) trait Home: Send + Sync {
     /// Opens the store that lives here: a fresh one the first time, afterwards
     /// what was closed before.
-    async fn open(&self) -> Shared;
+    async fn open(&self) -> SharedStore;
 }
 
 /// Makes one test for each law. `$home` is a function that returns a fresh
@@ -313,7 +313,7 @@ fn object(mut fields: Value, from: &str, to: &[&str], text: &str) -> MsgObject {
     if fields.get("kind").is_none() {
         fields["kind"] = json!("chat");
     }
-    MsgObject::seal(fields).unwrap()
+    MsgObject::from_json(fields).unwrap()
 }
 
 fn chat(from: &str, to: &[&str], text: &str) -> MsgObject {
@@ -325,28 +325,31 @@ fn said_in(group: &str, author: &str, text: &str) -> MsgObject {
     object(json!({"source": did(author), "kind": "group_msg"}), group, &[group], text)
 }
 
-fn plain(msg: MsgObject) -> Dispatch {
-    Dispatch { msg, tunnel: None, external_id: None }
+fn plain(msg: MsgObject) -> DispatchRequest {
+    DispatchRequest { msg, tunnel: None, external_id: None }
 }
 
-fn heard(tunnel: &str, external_id: &str, msg: MsgObject) -> Dispatch {
+fn heard(tunnel: &str, external_id: &str, msg: MsgObject) -> DispatchRequest {
     let external_id = Some(external_id.to_owned());
-    Dispatch { msg, tunnel: Some(tunnel_id(tunnel)), external_id }
+    DispatchRequest { msg, tunnel: Some(tunnel_id(tunnel)), external_id }
 }
 
-async fn try_dispatch(store: &dyn Store, one: Dispatch) -> Result<Dispatched, StoreError> {
+async fn try_dispatch(
+    store: &dyn Store,
+    one: DispatchRequest,
+) -> Result<DispatchResult, StoreError> {
     let mut answers = store.dispatch(vec![one], at(0)).await;
     assert_eq!(answers.len(), 1);
     answers.remove(0)
 }
 
 /// Dispatches one message and says what became of it.
-async fn put_in(store: &dyn Store, one: Dispatch) -> String {
+async fn put_in(store: &dyn Store, one: DispatchRequest) -> String {
     say(&try_dispatch(store, one).await.unwrap())
 }
 
 /// `ann/INBOX bob/INBOX`, with `again:` in front when it had come before.
-fn say(answer: &Dispatched) -> String {
+fn say(answer: &DispatchResult) -> String {
     let (duplicate, records) = match &answer.outcome {
         DispatchOutcome::Delivered { duplicate, records } => (*duplicate, records),
         DispatchOutcome::Blocked => return "blocked".to_owned(),
@@ -364,14 +367,14 @@ fn short(did: &Did) -> &str {
     did.as_str().trim_start_matches("did:web:")
 }
 
-fn post_of(msg: MsgObject) -> Post {
-    Post { msg, key: None, not_before: None }
+fn post_of(msg: MsgObject) -> SendRequest {
+    SendRequest { msg, key: None, not_before: None }
 }
 
 /// Posts, and expects it to be on its way. Returns the names of its ways.
-async fn post(store: &dyn Store, msg: MsgObject) -> Vec<crate::Sent> {
-    match store.post(post_of(msg), at(0)).await.unwrap() {
-        Posted::OnItsWay { duplicate: false, ways, .. } => ways,
+async fn post(store: &dyn Store, msg: MsgObject) -> Vec<crate::TargetResult> {
+    match store.send(post_of(msg), at(0)).await.unwrap() {
+        SendResult::Queued { duplicate: false, ways, .. } => ways,
         other => panic!("not on its way: {other:?}"),
     }
 }
@@ -381,43 +384,43 @@ fn name(text: &str) -> Holder {
 }
 
 /// What a caller shows who knows no epoch.
-fn by(holder: &str) -> Guard {
-    Guard { epoch: None, holder: name(holder) }
+fn by(holder: &str) -> LeaseProof {
+    LeaseProof { epoch: None, holder: name(holder) }
 }
 
-fn in_epoch(epoch: u64) -> Guard {
-    Guard { epoch: Some(epoch), holder: name("whoever") }
+fn in_epoch(epoch: u64) -> LeaseProof {
+    LeaseProof { epoch: Some(epoch), holder: name("whoever") }
 }
 
-fn term(secs: i64) -> Term {
-    Term::from_secs(secs).unwrap()
+fn term(secs: i64) -> LeaseDuration {
+    LeaseDuration::from_secs(secs).unwrap()
 }
 
-const AGAIN: Again = Again { retry: Retry::DELIVERY, jitter: Jitter::NONE };
+const AGAIN: JitteredRetry = JitteredRetry { retry: RetryPolicy::DELIVERY, jitter: Jitter::NONE };
 
 /// Takes the next record of an INBOX at second `now`, for 60 s.
-async fn read_next(store: &dyn Store, owner: &str, now: i64) -> Option<Taken<MsgRecord>> {
+async fn read_next(store: &dyn Store, owner: &str, now: i64) -> Option<LeasedEntry<MsgRecord>> {
     let owner = did(owner);
-    store.take_record(&owner, BoxKind::Inbox, name("reader"), term(60), at(now)).await.unwrap()
+    store.lease_record(&owner, BoxKind::Inbox, name("reader"), term(60), at(now)).await.unwrap()
 }
 
 /// Takes the next delivery of a tunnel at second `now`, for 60 s.
-async fn send_next(store: &dyn Store, tunnel: &str, now: i64) -> Option<Taken<Delivery>> {
+async fn send_next(store: &dyn Store, tunnel: &str, now: i64) -> Option<LeasedEntry<Delivery>> {
     let tunnel = tunnel_id(tunnel).did();
-    store.take_delivery(&tunnel, name("sender"), term(60), at(now)).await.unwrap()
+    store.lease_delivery(&tunnel, name("sender"), term(60), at(now)).await.unwrap()
 }
 
-const ALL: Window = Window { beyond: None, limit: 1_000, newest_first: false };
+const ALL: PageRequest = PageRequest { beyond: None, limit: 1_000, newest_first: false };
 
 /// All pages of a list, one after the other.
 async fn pages<T>(
     limit: usize,
     newest_first: bool,
-    page: impl AsyncFn(Window) -> Page<T>,
+    page: impl AsyncFn(PageRequest) -> Page<T>,
 ) -> Vec<Vec<T>> {
     let (mut pages, mut beyond) = (Vec::new(), None);
     loop {
-        let Page { entries, next } = page(Window { beyond, limit, newest_first }).await;
+        let Page { entries, next } = page(PageRequest { beyond, limit, newest_first }).await;
         pages.push(entries);
         match next {
             Some(next) => beyond = Some(next),
@@ -481,27 +484,27 @@ async fn events(store: &dyn Store) -> String {
     events.iter().map(|event| event.kind.as_str()).collect::<Vec<_>>().join(" ")
 }
 
-async fn tunnel(store: &dyn Store, id: &str, strangers: Strangers, idempotent: bool) {
-    let tunnel = Tunnel { id: tunnel_id(id), provider: "stub".into(), strangers, idempotent };
+async fn tunnel(store: &dyn Store, id: &str, strangers: StrangerPolicy, idempotent: bool) {
+    let tunnel = TunnelInfo { id: tunnel_id(id), provider: "stub".into(), strangers, idempotent };
     store.put_tunnel(tunnel, at(0)).await.unwrap();
 }
 
 /// A tunnel that accepts everybody and takes no idempotency key.
 async fn lark(store: &dyn Store) {
-    tunnel(store, "lark", Strangers::Accept, false).await;
+    tunnel(store, "lark", StrangerPolicy::Accept, false).await;
 }
 
 /// A contact of some level, who lives elsewhere.
-async fn contact(store: &dyn Store, who: &str, level: Level) {
+async fn contact(store: &dyn Store, who: &str, level: ContactLevel) {
     put_contact(store, who, level, false).await;
 }
 
 /// A contact who reads his mail here.
 async fn lives_here(store: &dyn Store, who: &str) {
-    put_contact(store, who, Level::Friend, true).await;
+    put_contact(store, who, ContactLevel::Friend, true).await;
 }
 
-async fn put_contact(store: &dyn Store, who: &str, level: Level, here: bool) {
+async fn put_contact(store: &dyn Store, who: &str, level: ContactLevel, here: bool) {
     let (did, names) = (did(who), vec![who.to_owned()]);
     let contact = Contact { did, names, level, here, bindings: Vec::new() };
     store.put_contact(contact, at(0)).await.unwrap();

@@ -7,15 +7,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use monoco_core::delivery::{Manner, Outcome, Progress, SendState, Sending};
+use monoco_core::delivery::{
+    DeliveryOutcome, SendState, SendStateData, SendStatus, TunnelCapabilities,
+};
 use monoco_core::lease::Lease;
-use monoco_core::record::{ReadState, Reading, RecordId, Standing};
+use monoco_core::record::{ReadState, ReadStateData, ReadStatus, RecordId};
 use monoco_core::retry::Failure;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::*;
-use crate::{Figures, Swept};
+use crate::{StoreCounts, SweepCounts};
 
 /// How many calls the longest history has.
 const CALLS: usize = 60;
@@ -45,7 +47,7 @@ enum Call {
     Read { owner: usize, secs: i64 },
     Mark { record: usize, to: ReadState, show: Show },
     Send { tunnel: usize, secs: i64 },
-    Settle { delivery: usize, outcome: Outcome, show: Show },
+    Settle { delivery: usize, outcome: DeliveryOutcome, show: Show },
     Move { delivery: usize, to: SendState },
     Sweep { limit: usize },
     Release,
@@ -75,10 +77,10 @@ fn call() -> impl Strategy<Value = Call> {
         ]
     };
     let outcome = prop_oneof![
-        2 => Just(Outcome::Accepted { external_msg_id: None }),
-        1 => Just(Outcome::Failed(Failure::Permanent { detail: "no".into() })),
-        1 => Just(Outcome::Failed(Failure::Unknown { detail: "?".into() })),
-        2 => (0..5_000_u64).prop_map(|ms| Outcome::Failed(Failure::Temporary {
+        2 => Just(DeliveryOutcome::Accepted { external_msg_id: None }),
+        1 => Just(DeliveryOutcome::Failed(Failure::Permanent { detail: "no".into() })),
+        1 => Just(DeliveryOutcome::Failed(Failure::Unknown { detail: "?".into() })),
+        2 => (0..5_000_u64).prop_map(|ms| DeliveryOutcome::Failed(Failure::Temporary {
             detail: "busy".into(),
             retry_after_ms: Some(ms),
         })),
@@ -114,7 +116,7 @@ async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> 
     let mut model = Model::default();
     let mut store = home.open().await;
     for (id, idempotent) in TUNNELS {
-        tunnel(&*store, id, Strangers::Accept, idempotent).await;
+        tunnel(&*store, id, StrangerPolicy::Accept, idempotent).await;
     }
     lives_here(&*store, "bob").await;
     lives_here(&*store, "cat").await;
@@ -126,7 +128,7 @@ async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> 
         let answer = ask(&*store, &model, call).await;
         prop_assert_eq!(answer, model.answer(call), "call {}: {:?}", number, call);
         prop_assert_eq!(contents(&*store).await, model.contents(), "call {}: {:?}", number, call);
-        let figures = store.figures().await.unwrap();
+        let figures = store.counts().await.unwrap();
         prop_assert_eq!(figures, model.figures(), "call {}: {:?}", number, call);
         prop_assert_eq!(talks(&*store).await, model.talks(), "call {}: {:?}", number, call);
     }
@@ -147,7 +149,7 @@ async fn ask(store: &dyn Store, model: &Model, call: &Call) -> String {
     let now = at(model.now);
     match call {
         Call::Dispatch { letter: number, external_id } => {
-            let one = Dispatch {
+            let one = DispatchRequest {
                 msg: letter(*number),
                 tunnel: external_id.map(|_| tunnel_id("lark")),
                 external_id: external_id.map(|id| id.to_string()),
@@ -159,21 +161,21 @@ async fn ask(store: &dyn Store, model: &Model, call: &Call) -> String {
         }
         Call::Post { letter: number, wait } => {
             let not_before = Some(at(model.now + wait));
-            let post = Post { msg: letter(*number), key: None, not_before };
-            match store.post(post, now).await {
-                Ok(Posted::OnItsWay { duplicate, ways, .. }) => {
+            let post = SendRequest { msg: letter(*number), key: None, not_before };
+            match store.send(post, now).await {
+                Ok(SendResult::Queued { duplicate, ways, .. }) => {
                     let ways = ways.iter().map(|way| (way.target.clone(), way.record_id.is_some()));
                     format!("{duplicate} {:?}", ways.collect::<BTreeMap<_, _>>())
                 }
-                Ok(Posted::BlockedAuthor { .. }) => "blocked author".to_owned(),
-                Ok(chained @ Posted::Chained { .. }) => panic!("{chained:?}"),
+                Ok(SendResult::BlockedAuthor { .. }) => "blocked author".to_owned(),
+                Ok(chained @ SendResult::Chained { .. }) => panic!("{chained:?}"),
                 Err(error) => word(&error),
             }
         }
         Call::Read { owner, secs } => {
             let owner = did(OWNERS[*owner]);
             let taken =
-                store.take_record(&owner, BoxKind::Inbox, name("r"), term(*secs), now).await;
+                store.lease_record(&owner, BoxKind::Inbox, name("r"), term(*secs), now).await;
             format!("{:?}", taken.unwrap().map(|taken| (taken.entry.id, taken.entry.reading)))
         }
         Call::Mark { record, to, show } => {
@@ -184,13 +186,14 @@ async fn ask(store: &dyn Store, model: &Model, call: &Call) -> String {
         }
         Call::Send { tunnel, secs } => {
             let tunnel = tunnel_id(TUNNELS[*tunnel].0).did();
-            let taken = store.take_delivery(&tunnel, name("r"), term(*secs), now).await;
+            let taken = store.lease_delivery(&tunnel, name("r"), term(*secs), now).await;
             format!("{:?}", taken.unwrap().map(|taken| (taken.entry.id, taken.entry.sending)))
         }
         Call::Settle { delivery, outcome, show } => {
             let Some(at) = model.delivery(*delivery) else { return String::new() };
             let (delivery, guard) = (&model.deliveries[at], model.show_sender(at, *show));
-            let settled = store.settle(delivery.id, outcome.clone(), guard, AGAIN, now).await;
+            let settled =
+                store.report_delivery(delivery.id, outcome.clone(), guard, AGAIN, now).await;
             settled.map_or_else(|error| word(&error), |delivery| format!("{:?}", delivery.sending))
         }
         Call::Move { delivery, to } => {
@@ -199,10 +202,12 @@ async fn ask(store: &dyn Store, model: &Model, call: &Call) -> String {
             let moved = store.mark_delivery(id, *to, by("r"), None, now).await;
             moved.map_or_else(|error| word(&error), |delivery| format!("{:?}", delivery.sending))
         }
-        Call::Sweep { limit } => format!("{:?}", store.sweep(AGAIN, *limit, now).await.unwrap()),
-        Call::Release => format!("{:?}", store.release("r", AGAIN, now).await.unwrap()),
+        Call::Sweep { limit } => {
+            format!("{:?}", store.expire_leases(AGAIN, *limit, now).await.unwrap())
+        }
+        Call::Release => format!("{:?}", store.release_leases("r", AGAIN, now).await.unwrap()),
         Call::Welcome { pest } => {
-            let level = if *pest { Level::Friend } else { Level::Block };
+            let level = if *pest { ContactLevel::Friend } else { ContactLevel::Block };
             contact(store, "pest", level).await;
             String::new()
         }
@@ -217,9 +222,9 @@ async fn ask(store: &dyn Store, model: &Model, call: &Call) -> String {
 /// Which error, without its details.
 fn word(error: &StoreError) -> String {
     match error {
-        StoreError::NobodyHere(_) => "nobody here",
-        StoreError::Unresolvable(_) => "unresolvable",
-        StoreError::WrongState(_) => "wrong state",
+        StoreError::NoLocalRecipient(_) => "nobody here",
+        StoreError::UnresolvableTargets(_) => "unresolvable",
+        StoreError::InvalidTransition(_) => "wrong state",
         StoreError::LeaseLost(_) => "lease lost",
         other => panic!("{other:?}"),
     }
@@ -282,14 +287,14 @@ struct Record {
     id: RecordId,
     owner: String,
     box_kind: BoxKind,
-    reading: Reading,
+    reading: ReadStatus,
     revision: i64,
 }
 
 struct Way {
     id: RecordId,
     tunnel: usize,
-    sending: Sending,
+    sending: SendStatus,
     revision: i64,
     created: i64,
 }
@@ -305,10 +310,10 @@ impl Model {
                 let next = self.records.iter_mut().find(|record| {
                     record.owner == owner
                         && record.box_kind == BoxKind::Inbox
-                        && record.reading.state == Standing::Unread
+                        && record.reading.state == ReadStateData::Unread
                 });
                 let Some(record) = next else { return "None".to_owned() };
-                let taken = record.reading.clone().take(name("r"), now, term(*secs)).unwrap();
+                let taken = record.reading.clone().lease(name("r"), now, term(*secs)).unwrap();
                 record.become_(taken);
                 format!("{:?}", Some((record.id, &record.reading)))
             }
@@ -326,7 +331,7 @@ impl Model {
             }
             Call::Send { tunnel, secs } => {
                 let due = |way: &Way| match way.sending.state {
-                    Progress::Wait { due } | Progress::Failed { due, .. } => Some(due),
+                    SendStateData::Wait { due } | SendStateData::Failed { due, .. } => Some(due),
                     _ => None,
                 };
                 let next = self
@@ -335,7 +340,7 @@ impl Model {
                     .filter(|way| way.tunnel == *tunnel && due(way).is_some_and(|due| due <= now))
                     .min_by_key(|way| due(way));
                 let Some(way) = next else { return "None".to_owned() };
-                let taken = way.sending.clone().take(name("r"), now, term(*secs)).unwrap();
+                let taken = way.sending.clone().lease(name("r"), now, term(*secs)).unwrap();
                 way.become_(taken);
                 format!("{:?}", Some((way.id, &way.sending)))
             }
@@ -343,9 +348,9 @@ impl Model {
                 let Some(at) = self.delivery(*delivery) else { return String::new() };
                 let guard = self.show_sender(at, *show);
                 let way = &mut self.deliveries[at];
-                let Again { retry, jitter } = AGAIN;
+                let JitteredRetry { retry, jitter } = AGAIN;
                 let sending = way.sending.clone();
-                match sending.settle(outcome.clone(), &guard, now, &retry, way.manner(), jitter) {
+                match sending.report(outcome.clone(), &guard, now, &retry, way.manner(), jitter) {
                     Ok(next) => {
                         way.become_(next);
                         format!("{:?}", way.sending)
@@ -364,7 +369,9 @@ impl Model {
                     Err(refused) => word(&refused.into()),
                 }
             }
-            Call::Sweep { limit } => format!("{:?}", self.sweep(*limit, |lease| lease.ended(now))),
+            Call::Sweep { limit } => {
+                format!("{:?}", self.sweep(*limit, |lease| lease.has_expired(now)))
+            }
             Call::Release => {
                 let ours = |lease: &Lease| lease.holder.as_str().starts_with('r');
                 format!("{:?}", self.sweep(usize::MAX, ours))
@@ -445,7 +452,7 @@ impl Model {
             self.deliveries.push(Way {
                 id: RecordId::delivery(&tunnel, &did(target), &letter(number).id()),
                 tunnel: TUNNELS.iter().position(|(id, _)| *id == endpoint.tunnel.as_str()).unwrap(),
-                sending: Sending::start(at(self.now + wait)),
+                sending: SendStatus::start(at(self.now + wait)),
                 revision: 0,
                 created: self.now,
             });
@@ -459,21 +466,21 @@ impl Model {
     }
 
     /// Ends the leases that are over, the one that has been so the longest first.
-    fn sweep(&mut self, limit: usize, over: impl Fn(&Lease) -> bool) -> Swept {
+    fn sweep(&mut self, limit: usize, over: impl Fn(&Lease) -> bool) -> SweepCounts {
         let now = at(self.now);
         let mut readers: Vec<_> = self
             .records
             .iter_mut()
             .filter_map(|record| match &record.reading.state {
-                Standing::Reading(lease) if over(lease) => Some((lease.until, record)),
+                ReadStateData::Reading(lease) if over(lease) => Some((lease.until, record)),
                 _ => None,
             })
             .collect();
         readers.sort_by_key(|(until, _)| *until);
-        let mut swept = Swept::default();
+        let mut swept = SweepCounts::default();
         for (_, record) in readers.into_iter().take(limit) {
             let mut reading = record.reading.clone();
-            if let Standing::Reading(lease) = &mut reading.state {
+            if let ReadStateData::Reading(lease) = &mut reading.state {
                 lease.until = lease.until.min(now);
             }
             record.become_(reading.expire(now).unwrap());
@@ -483,15 +490,15 @@ impl Model {
             .deliveries
             .iter_mut()
             .filter_map(|way| match &way.sending.state {
-                Progress::Sending(lease) if over(lease) => Some((lease.until, way)),
+                SendStateData::Sending(lease) if over(lease) => Some((lease.until, way)),
                 _ => None,
             })
             .collect();
         senders.sort_by_key(|(until, _)| *until);
-        let Again { retry, jitter } = AGAIN;
+        let JitteredRetry { retry, jitter } = AGAIN;
         for (_, way) in senders.into_iter().take(limit) {
             let mut sending = way.sending.clone();
-            if let Progress::Sending(lease) = &mut sending.state {
+            if let SendStateData::Sending(lease) = &mut sending.state {
                 lease.until = lease.until.min(now);
             }
             way.become_(sending.expire(now, &retry, way.manner(), jitter).unwrap());
@@ -508,7 +515,7 @@ impl Model {
                 id,
                 owner: owner.to_owned(),
                 box_kind,
-                reading: Reading::start(box_kind),
+                reading: ReadStatus::start(box_kind),
                 revision: 0,
             });
         }
@@ -535,11 +542,11 @@ impl Model {
         number.checked_rem(self.deliveries.len())
     }
 
-    fn show_reader(&self, at: usize, show: Show) -> Guard {
+    fn show_reader(&self, at: usize, show: Show) -> LeaseProof {
         guard(self.records[at].reading.epoch, show)
     }
 
-    fn show_sender(&self, at: usize, show: Show) -> Guard {
+    fn show_sender(&self, at: usize, show: Show) -> LeaseProof {
         guard(self.deliveries[at].sending.epoch, show)
     }
 
@@ -556,7 +563,7 @@ impl Model {
             let peers = if record.box_kind == BoxKind::Outbox { to } else { &[author] };
             for peer in peers {
                 let (unread, lines) = talks.entry((&record.owner, did(peer))).or_default();
-                *unread += usize::from(record.reading.state == Standing::Unread);
+                *unread += usize::from(record.reading.state == ReadStateData::Unread);
                 lines.push(record.id);
             }
         }
@@ -564,8 +571,8 @@ impl Model {
         talks.into_iter().map(named).collect()
     }
 
-    fn figures(&self) -> Figures {
-        let mut figures = Figures::default();
+    fn figures(&self) -> StoreCounts {
+        let mut figures = StoreCounts::default();
         for record in &self.records {
             let key = (record.box_kind, record.reading.state.name());
             *figures.records.entry(key).or_default() += 1;
@@ -586,24 +593,24 @@ impl Model {
 
 impl Record {
     /// Every change counts, and what is no change does not.
-    fn become_(&mut self, next: Reading) {
+    fn become_(&mut self, next: ReadStatus) {
         self.revision += i64::from(next != self.reading);
         self.reading = next;
     }
 }
 
 impl Way {
-    fn become_(&mut self, next: Sending) {
+    fn become_(&mut self, next: SendStatus) {
         self.revision += i64::from(next != self.sending);
         self.sending = next;
     }
 
-    fn manner(&self) -> Manner {
-        Manner { idempotent: TUNNELS[self.tunnel].1 }
+    fn manner(&self) -> TunnelCapabilities {
+        TunnelCapabilities { idempotent: TUNNELS[self.tunnel].1 }
     }
 }
 
-fn guard(epoch: u64, show: Show) -> Guard {
+fn guard(epoch: u64, show: Show) -> LeaseProof {
     match show {
         Show::Epoch => in_epoch(epoch),
         Show::OldEpoch => in_epoch(epoch.wrapping_sub(1)),

@@ -5,15 +5,20 @@ use super::*;
 pub(crate) async fn a_contact_is_replaced_and_keeps_its_bindings(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
-    contact(store, "ann", Level::Stranger).await;
+    contact(store, "ann", ContactLevel::Stranger).await;
     store.bind(&did("ann"), binding("lark", "ou_1", 1), at(0)).await.unwrap();
     store.bind(&did("ann"), binding("lark", "ou_2", 5), at(0)).await.unwrap();
     let bound = store.bind(&did("ann"), binding("lark", "ou_1", 9), at(0)).await.unwrap();
     assert_eq!(bound.bindings, [binding("lark", "ou_1", 9), binding("lark", "ou_2", 5)]);
 
     let names = vec!["Ann".to_owned(), "安".to_owned()];
-    let next =
-        Contact { did: did("ann"), names, level: Level::Friend, here: true, bindings: vec![] };
+    let next = Contact {
+        did: did("ann"),
+        names,
+        level: ContactLevel::Friend,
+        here: true,
+        bindings: vec![],
+    };
     let put = store.put_contact(next.clone(), at(1)).await.unwrap();
     assert_eq!(put, Contact { bindings: bound.bindings, ..next });
     assert_eq!(store.contact(&did("ann")).await.unwrap(), put);
@@ -34,14 +39,14 @@ pub(crate) async fn a_forgotten_contact_leaves_its_boxes(home: &dyn Home) {
     assert!(store.contacts(ALL).await.unwrap().entries.is_empty());
     assert_eq!(inbox(store, "ann").await, "hello UNREAD");
 
-    contact(store, "ann", Level::Friend).await;
+    contact(store, "ann", ContactLevel::Friend).await;
     assert_eq!(store.contact(&did("ann")).await.unwrap().bindings, []);
 }
 
 pub(crate) async fn only_known_things_are_bound(home: &dyn Home) {
     let store = &*home.open().await;
     lark(store).await;
-    contact(store, "ann", Level::Friend).await;
+    contact(store, "ann", ContactLevel::Friend).await;
     let before = events(store).await;
     let missing = |result: Result<Contact, StoreError>, thing: &str| {
         assert!(matches!(result, Err(StoreError::Missing { what, .. }) if what == thing));
@@ -61,7 +66,7 @@ pub(crate) async fn contacts_and_groups_come_in_pages(home: &dyn Home) {
     for who in ["a", "b", "c", "d", "e"] {
         // A message makes a party of him, but no contact yet.
         put_in(store, plain(chat(who, &["me"], "hi"))).await;
-        contact(store, who, Level::Friend).await;
+        contact(store, who, ContactLevel::Friend).await;
         group(store, &format!("team-{who}"), &[who]).await;
     }
     let contacts = async |newest_first| {
@@ -101,22 +106,25 @@ pub(crate) async fn a_group_keeps_its_name_and_its_readers(home: &dyn Home) {
 
 pub(crate) async fn a_tunnel_is_put_once_and_changed_after(home: &dyn Home) {
     let store = &*home.open().await;
-    tunnel(store, "slack", Strangers::Accept, true).await;
-    tunnel(store, "lark", Strangers::Hold, false).await;
-    tunnel(store, "lark", Strangers::Hold, false).await;
+    tunnel(store, "slack", StrangerPolicy::Accept, true).await;
+    tunnel(store, "lark", StrangerPolicy::Hold, false).await;
+    tunnel(store, "lark", StrangerPolicy::Hold, false).await;
     assert_eq!(events(store).await, "changed changed", "the same again is no change");
-    tunnel(store, "lark", Strangers::Drop, true).await;
+    tunnel(store, "lark", StrangerPolicy::Drop, true).await;
     let tunnels = store.tunnels().await.unwrap();
     let rules: Vec<_> =
         tunnels.iter().map(|t| (t.id.as_str(), t.strangers, t.idempotent)).collect();
-    assert_eq!(rules, [("lark", Strangers::Drop, true), ("slack", Strangers::Accept, true)]);
+    assert_eq!(
+        rules,
+        [("lark", StrangerPolicy::Drop, true), ("slack", StrangerPolicy::Accept, true)]
+    );
 }
 
 pub(crate) async fn whoever_has_anything_here_is_known(home: &dyn Home) {
     let store = &*home.open().await;
-    let known = async |who: &str| store.is_known(&did(who)).await.unwrap();
+    let known = async |who: &str| store.owner_exists(&did(who)).await.unwrap();
     lark(store).await;
-    contact(store, "contact", Level::Block).await;
+    contact(store, "contact", ContactLevel::Block).await;
     group(store, "team", &["reader"]).await;
     put_in(store, plain(chat("author", &["owner"], "hello"))).await;
     for who in ["contact", "team", "owner", "did:msgtunnel:lark"] {

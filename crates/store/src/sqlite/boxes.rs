@@ -4,10 +4,10 @@ use monoco_core::did::Did;
 use monoco_core::record::BoxKind;
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::contacts::parsed;
 use super::open::fault;
-use super::people::parsed;
 use super::rows;
-use crate::{BoxSummary, Page, StoreError, Window};
+use crate::{BoxSummary, Page, PageRequest, StoreError};
 
 /// What waits is counted up to this; who has more has stopped counting.
 const MOST_WAITING: i64 = 1_000;
@@ -40,7 +40,7 @@ const WAITING: &str = "
 ";
 
 /// The boxes of the next owners, in the order we came to know these.
-pub(super) fn list(db: &Connection, window: &Window) -> Result<Page<BoxSummary>, StoreError> {
+pub(super) fn list(db: &Connection, window: &PageRequest) -> Result<Page<BoxSummary>, StoreError> {
     let mut statement = db.prepare_cached(OWNERS).map_err(fault)?;
     let after = window.beyond.unwrap_or(0);
     let owners = statement

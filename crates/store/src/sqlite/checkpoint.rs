@@ -20,7 +20,7 @@ use std::thread;
 use rusqlite::Connection;
 
 use super::open::fault;
-use super::writer::Board;
+use super::writer::WriterChannels;
 use crate::StoreError;
 
 /// Pages in the log that make a checkpoint worth its sync.
@@ -40,12 +40,12 @@ const PASSES: usize = 4;
 pub(super) struct Checkpointer {
     wake: Option<SyncSender<()>>,
     thread: Option<thread::JoinHandle<()>>,
-    log: Arc<Log>,
+    log: Arc<WalSize>,
 }
 
 /// What the writer and the checkpointer know of the log.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(super) struct WalSize {
     /// Pages it had after the last commit.
     pages: AtomicI64,
     /// How many of them are in the database.
@@ -55,9 +55,9 @@ pub(super) struct Log {
 }
 
 impl Checkpointer {
-    pub(super) fn start(db: Connection, board: Arc<Board>) -> std::io::Result<Self> {
+    pub(super) fn start(db: Connection, board: Arc<WriterChannels>) -> std::io::Result<Self> {
         let (wake, woken) = sync_channel(1);
-        let log = Arc::new(Log::default());
+        let log = Arc::new(WalSize::default());
         let shared = Arc::clone(&log);
         let thread = thread::Builder::new()
             .name("store-checkpoint".to_owned())
@@ -67,7 +67,7 @@ impl Checkpointer {
 
     /// Has `writer` tell it how long the log is after each commit. Returns what the
     /// writer is to look at between two commits.
-    pub(super) fn watch(&self, writer: &mut Connection) -> Result<Arc<Log>, StoreError> {
+    pub(super) fn watch(&self, writer: &mut Connection) -> Result<Arc<WalSize>, StoreError> {
         let (wake, log) = (self.wake.clone(), Arc::clone(&self.log));
         let hook = move |_: &mut rusqlite::hooks::Wal, pages: i32| {
             log.pages.store(i64::from(pages), Ordering::Relaxed);
@@ -95,9 +95,9 @@ impl Drop for Checkpointer {
     }
 }
 
-impl Log {
+impl WalSize {
     /// Moves the rest of the log, when that is the writer's turn to do.
-    pub(super) fn finish(&self, db: &Connection, board: &Board) {
+    pub(super) fn finish(&self, db: &Connection, board: &WriterChannels) {
         if self.finish.swap(false, Ordering::Relaxed) {
             note(self.pass(db), board);
         }
@@ -119,13 +119,13 @@ impl Log {
     }
 }
 
-fn run(db: &Connection, woken: &Receiver<()>, log: &Log, board: &Board) {
+fn run(db: &Connection, woken: &Receiver<()>, log: &WalSize, board: &WriterChannels) {
     while woken.recv().is_ok() {
         note(move_most(db, log), board);
     }
 }
 
-fn move_most(db: &Connection, log: &Log) -> Result<(), StoreError> {
+fn move_most(db: &Connection, log: &WalSize) -> Result<(), StoreError> {
     for _ in 0..PASSES {
         log.pass(db)?;
         if log.pages.load(Ordering::Relaxed) < LARGE {
@@ -139,7 +139,7 @@ fn move_most(db: &Connection, log: &Log) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn note(result: Result<(), StoreError>, board: &Board) {
+fn note(result: Result<(), StoreError>, board: &WriterChannels) {
     match result {
         Ok(()) => {}
         // The pages it was to save are still in the log, but the log is about to be

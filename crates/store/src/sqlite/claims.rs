@@ -1,22 +1,24 @@
 //! Claims: one workspace's hold on one Mail.
 
-use monoco_core::claim::{Claim, ClaimState, Claiming, Hold, Place, Workspace, resting_place};
+use monoco_core::claim::{
+    Claim, ClaimState, ClaimStateData, ClaimStatus, MailLocation, Workspace, location_after_claims,
+};
 use monoco_core::event::EventKind;
-use monoco_core::lease::{Guard, Holder, Lease, Term};
+use monoco_core::lease::{Holder, Lease, LeaseDuration, LeaseProof};
 use monoco_core::mail::MailId;
-use monoco_core::record::WrongState;
-use monoco_core::retry::Retry;
+use monoco_core::record::InvalidTransition;
+use monoco_core::retry::RetryPolicy;
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::{Value, json};
 
-use super::journal::{self, About};
+use super::contacts::parsed;
+use super::events::{self, EventSubject};
 use super::mails::{self, Found};
 use super::open::fault;
-use super::people::parsed;
 use super::rows;
 use super::writer::Tx;
-use crate::{ClaimStep, StoreError};
+use crate::{ClaimUpdate, StoreError};
 
 const COLUMNS: &str = "
     c.workspace, c.state, c.due_at, c.holder, c.lease_until, c.attempts, c.epoch, c.revision,
@@ -41,20 +43,22 @@ pub(super) fn claim(
     id: &MailId,
     workspace: &Workspace,
     holder: &Holder,
-    term: Term,
-    retry: &Retry,
+    term: LeaseDuration,
+    retry: &RetryPolicy,
     now: Timestamp,
 ) -> Result<Claim, StoreError> {
     let mail = mails::by_id(tx.db, id)?;
     match mail.place {
-        Place::Held => return Err(WrongState { from: "HELD", to: "CLAIMED" }.into()),
-        Place::Gone => return Err(WrongState { from: "GONE", to: "CLAIMED" }.into()),
-        Place::Inbound | Place::Archive | Place::Deadletter => {}
+        MailLocation::Held => return Err(InvalidTransition { from: "HELD", to: "CLAIMED" }.into()),
+        MailLocation::Removed => {
+            return Err(InvalidTransition { from: "GONE", to: "CLAIMED" }.into());
+        }
+        MailLocation::Inbound | MailLocation::Archive | MailLocation::Deadletter => {}
     }
     let claim = find(tx.db, &mail, workspace)?.unwrap_or_else(|| Claim {
         mail: id.clone(),
         workspace: workspace.clone(),
-        claiming: Claiming::start(now),
+        claiming: ClaimStatus::start(now),
         revision: 0,
         reason: None,
         updated_at: now,
@@ -71,33 +75,33 @@ pub(super) fn settle(
     tx: &mut Tx<'_>,
     id: &MailId,
     workspace: &Workspace,
-    guard: &Guard,
-    step: &ClaimStep,
+    guard: &LeaseProof,
+    step: &ClaimUpdate,
     now: Timestamp,
 ) -> Result<Claim, StoreError> {
     let mail = mails::by_id(tx.db, id)?;
     let Some(mut claim) = find(tx.db, &mail, workspace)? else {
         let to = match step {
-            ClaimStep::Renew(_) => ClaimState::Claimed,
-            ClaimStep::Complete => ClaimState::Completed,
-            ClaimStep::Fail { .. } => ClaimState::New,
+            ClaimUpdate::Renew(_) => ClaimState::Claimed,
+            ClaimUpdate::Complete => ClaimState::Completed,
+            ClaimUpdate::Fail { .. } => ClaimState::New,
         };
-        return Err(WrongState { from: ClaimState::New.as_str(), to: to.as_str() }.into());
+        return Err(InvalidTransition { from: ClaimState::New.as_str(), to: to.as_str() }.into());
     };
     let standing = claim.claiming.clone();
     let (kind, next, detail) = match step {
-        ClaimStep::Renew(term) => {
+        ClaimUpdate::Renew(term) => {
             (EventKind::Renewed, standing.renew(guard, now, *term)?, json!({}))
         }
-        ClaimStep::Complete => {
+        ClaimUpdate::Complete => {
             // Saying again what is already so changes nothing, so that an answer that
             // was lost can be asked for again.
-            if standing.state == Hold::Completed && is_current(guard, &standing) {
+            if standing.state == ClaimStateData::Completed && is_current(guard, &standing) {
                 return Ok(claim);
             }
             (EventKind::Completed, standing.complete(guard)?, json!({}))
         }
-        ClaimStep::Fail { reason, retryable, retry } => {
+        ClaimUpdate::Fail { reason, retryable, retry } => {
             let next = standing.fail(guard, reason.clone(), *retryable, now, retry)?;
             claim.reason = Some(reason.clone());
             let (kind, detail) = failed(&next, reason);
@@ -111,15 +115,15 @@ pub(super) fn settle(
 }
 
 /// Whether the caller shows the epoch that ended.
-fn is_current(guard: &Guard, claiming: &Claiming) -> bool {
+fn is_current(guard: &LeaseProof, claiming: &ClaimStatus) -> bool {
     guard.epoch == Some(claiming.epoch)
 }
 
 /// What a failure is called, by what it led to.
-fn failed(next: &Claiming, reason: &str) -> (EventKind, Value) {
+fn failed(next: &ClaimStatus, reason: &str) -> (EventKind, Value) {
     match &next.state {
-        Hold::Deadletter { .. } => (EventKind::Dead, json!({"reason": reason})),
-        Hold::New { due } => {
+        ClaimStateData::Deadletter { .. } => (EventKind::Dead, json!({"reason": reason})),
+        ClaimStateData::New { due } => {
             (EventKind::Failed, json!({"reason": reason, "next_retry_at": due.rfc3339()}))
         }
         _ => (EventKind::Failed, json!({"reason": reason})),
@@ -129,7 +133,7 @@ fn failed(next: &Claiming, reason: &str) -> (EventKind, Value) {
 /// Moves on claims whose leases ended.
 pub(super) fn sweep(
     tx: &mut Tx<'_>,
-    retry: &Retry,
+    retry: &RetryPolicy,
     limit: usize,
     now: Timestamp,
 ) -> Result<usize, StoreError> {
@@ -150,12 +154,12 @@ pub(super) fn sweep(
             .map_err(|error| StoreError::Damaged { what: "claim", detail: error.to_string() })?;
         let Some(mut claim) = find(tx.db, &mail, &workspace)? else { continue };
         let held_by = match &claim.claiming.state {
-            Hold::Claimed(lease) => lease.holder.clone(),
+            ClaimStateData::Claimed(lease) => lease.holder.clone(),
             _ => continue,
         };
         let next = claim.claiming.clone().expire(now, retry)?;
         let (kind, mut detail) = match &next.state {
-            Hold::Deadletter { reason } => {
+            ClaimStateData::Deadletter { reason } => {
                 claim.reason = Some(reason.clone());
                 failed(&next, reason)
             }
@@ -178,11 +182,11 @@ pub(super) fn revive(
 ) -> Result<Claim, StoreError> {
     let mail = mails::by_id(tx.db, id)?;
     let claim = find(tx.db, &mail, workspace)?.ok_or_else(|| no_claim(id))?;
-    let next = claim.claiming.clone().revive(now)?;
+    let next = claim.claiming.clone().retry(now)?;
     let claim = put(tx, &mail, claim, next, now)?;
     let detail = json!({"from": "DEADLETTER", "to": "NEW"});
     log(tx, EventKind::Marked, &mail, &claim, detail, now)?;
-    mails::move_to(tx, &mail, Place::Inbound, now)?;
+    mails::move_to(tx, &mail, MailLocation::Inbound, now)?;
     Ok(claim)
 }
 
@@ -195,7 +199,7 @@ pub(super) fn lay_to_rest(
 ) -> Result<Claim, StoreError> {
     let mail = mails::by_id(tx.db, id)?;
     let claim = find(tx.db, &mail, workspace)?.ok_or_else(|| no_claim(id))?;
-    let next = claim.claiming.clone().lay_to_rest()?;
+    let next = claim.claiming.clone().drop_claim()?;
     let claim = put(tx, &mail, claim, next, now)?;
     let detail = json!({"from": "DEADLETTER", "to": "COMPLETED"});
     log(tx, EventKind::Marked, &mail, &claim, detail, now)?;
@@ -210,10 +214,13 @@ fn no_claim(id: &MailId) -> StoreError {
 /// Moves the Mail's file when nobody is at it any more.
 fn rest(tx: &mut Tx<'_>, mail: &Found, now: Timestamp) -> Result<(), StoreError> {
     let claims = of_mail(tx.db, mail)?;
-    let ended = claims
-        .iter()
-        .any(|claim| matches!(claim.claiming.state, Hold::Completed | Hold::Deadletter { .. }));
-    match resting_place(claims.iter().map(|claim| &claim.claiming)) {
+    let ended = claims.iter().any(|claim| {
+        matches!(
+            claim.claiming.state,
+            ClaimStateData::Completed | ClaimStateData::Deadletter { .. }
+        )
+    });
+    match location_after_claims(claims.iter().map(|claim| &claim.claiming)) {
         Some(place) if ended => mails::move_to(tx, mail, place, now),
         _ => Ok(()),
     }
@@ -223,13 +230,13 @@ fn put(
     tx: &mut Tx<'_>,
     mail: &Found,
     claim: Claim,
-    next: Claiming,
+    next: ClaimStatus,
     now: Timestamp,
 ) -> Result<Claim, StoreError> {
     let (due, lease) = match &next.state {
-        Hold::New { due } => (Some(due.ms()), None),
-        Hold::Claimed(lease) => (None, Some(lease)),
-        Hold::Completed | Hold::Deadletter { .. } => (None, None),
+        ClaimStateData::New { due } => (Some(due.ms()), None),
+        ClaimStateData::Claimed(lease) => (None, Some(lease)),
+        ClaimStateData::Completed | ClaimStateData::Deadletter { .. } => (None, None),
     };
     let row = params![
         mail.seq,
@@ -261,8 +268,8 @@ fn log(
 ) -> Result<(), StoreError> {
     detail["mail"] = json!(claim.mail);
     detail["workspace"] = json!(claim.workspace);
-    let about = About { object: Some(mail.object), ..About::default() };
-    journal::append(tx, kind, about, &detail, now)
+    let about = EventSubject { object: Some(mail.object), ..EventSubject::default() };
+    events::append(tx, kind, about, &detail, now)
 }
 
 /// The claim of a workspace on a Mail, if it ever had one.
@@ -331,19 +338,21 @@ fn read(row: &Row<'_>, id: &MailId) -> rusqlite::Result<Claim> {
     let state = ClaimState::parse(&state).ok_or_else(|| rows::damaged(1, "no such state"))?;
     let reason: Option<String> = row.get(8)?;
     let state = match state {
-        ClaimState::New => Hold::New { due: Timestamp::from_ms(row.get(2)?) },
+        ClaimState::New => ClaimStateData::New { due: Timestamp::from_ms(row.get(2)?) },
         ClaimState::Claimed => {
             let holder: String = row.get(3)?;
             let holder = Holder::new(holder).map_err(|_| rows::damaged(3, "not a holder"))?;
-            Hold::Claimed(Lease { holder, until: Timestamp::from_ms(row.get(4)?) })
+            ClaimStateData::Claimed(Lease { holder, until: Timestamp::from_ms(row.get(4)?) })
         }
-        ClaimState::Completed => Hold::Completed,
-        ClaimState::Deadletter => Hold::Deadletter { reason: reason.clone().unwrap_or_default() },
+        ClaimState::Completed => ClaimStateData::Completed,
+        ClaimState::Deadletter => {
+            ClaimStateData::Deadletter { reason: reason.clone().unwrap_or_default() }
+        }
     };
     Ok(Claim {
         mail: id.clone(),
         workspace: workspace(row, 0)?,
-        claiming: Claiming { state, attempts: row.get(5)?, epoch: rows::unsigned(row, 6)? },
+        claiming: ClaimStatus { state, attempts: row.get(5)?, epoch: rows::unsigned(row, 6)? },
         revision: row.get(7)?,
         reason,
         updated_at: Timestamp::from_ms(row.get(9)?),

@@ -1,10 +1,12 @@
 //! Deliveries: one object on its way to one target through one tunnel.
 
-use monoco_core::contact::Plan;
-use monoco_core::delivery::{Delivery, Manner, Outcome, Progress, SendState, Sending};
+use monoco_core::contact::DeliveryPlan;
+use monoco_core::delivery::{
+    Delivery, DeliveryOutcome, SendState, SendStateData, SendStatus, TunnelCapabilities,
+};
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
-use monoco_core::lease::{Guard, Holder, Lease, Term};
+use monoco_core::lease::{Holder, Lease, LeaseDuration, LeaseProof};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::record::{BoxKind, RecordId, RecordKind};
 use monoco_core::retry::Failure;
@@ -12,15 +14,15 @@ use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::{Value, json};
 
-use super::bulk::Recent;
-use super::journal::{self, About};
+use super::bulk_index::RecentEntries;
+use super::contacts::{self, parsed};
+use super::events::{self, EventSubject};
 use super::objects;
 use super::open::fault;
-use super::people::{self, parsed};
-use super::records::Ended;
+use super::records::LeaseEndCause;
 use super::rows;
 use super::writer::Tx;
-use crate::{Again, Hint, Page, StoreError, Window};
+use crate::{BoxHint, JitteredRetry, Page, PageRequest, StoreError};
 
 const COLUMNS: &str = "
     d.seq, o.hash, d.tag, d.plan, a.did, d.state, d.due_at, d.attempts, d.epoch, d.revision,
@@ -78,12 +80,12 @@ pub(super) fn insert(
     object: i64,
     msg_id: &ObjId,
     author: i64,
-    plan: &Plan,
+    plan: &DeliveryPlan,
     due: Timestamp,
     now: Timestamp,
 ) -> Result<RecordId, StoreError> {
     let id = RecordId::delivery(&plan.tunnel_did, &plan.target_did, msg_id);
-    let tunnel = people::row_of(tx, &plan.tunnel_did)?;
+    let tunnel = contacts::row_of(tx, &plan.tunnel_did)?;
     let row = params![object, id.tag(), tunnel, author, rows::as_json(plan)?, due.ms(), now.ms()];
     tx.db.prepare_cached(INSERT).and_then(|mut s| s.insert(row)).map_err(fault)?;
     tx.news.tally.delivery(SendState::Wait, 1);
@@ -92,7 +94,7 @@ pub(super) fn insert(
 }
 
 fn hint(tx: &mut Tx<'_>, tunnel: &Did) {
-    tx.news.hints.insert(Hint { owner: tunnel.clone(), box_kind: BoxKind::TunnelOutbox });
+    tx.news.hints.insert(BoxHint { owner: tunnel.clone(), box_kind: BoxKind::TunnelOutbox });
 }
 
 /// A delivery.
@@ -110,17 +112,17 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     let why: Option<Failure> =
         row.get::<_, Option<String>>(13)?.and_then(|text| serde_json::from_str(&text).ok());
     let state = match (SendState::parse(&state), due, lease, why) {
-        (Some(SendState::Wait), Some(due), None, None) => Progress::Wait { due },
-        (Some(SendState::Sending), None, Some(lease), None) => Progress::Sending(lease),
+        (Some(SendState::Wait), Some(due), None, None) => SendStateData::Wait { due },
+        (Some(SendState::Sending), None, Some(lease), None) => SendStateData::Sending(lease),
         (Some(SendState::Sent), None, None, None) => {
-            Progress::Sent { external_msg_id: row.get(14)? }
+            SendStateData::Sent { external_msg_id: row.get(14)? }
         }
-        (Some(SendState::Failed), Some(due), None, Some(why)) => Progress::Failed { due, why },
-        (Some(SendState::Dead), None, None, Some(why)) => Progress::Dead { why },
-        (Some(SendState::Uncertain), None, None, Some(why)) => Progress::Uncertain { why },
-        (Some(SendState::Held), None, None, None) => Progress::Held,
-        (Some(SendState::Archived), None, None, None) => Progress::Archived,
-        (Some(SendState::Deleted), None, None, None) => Progress::Deleted,
+        (Some(SendState::Failed), Some(due), None, Some(why)) => SendStateData::Failed { due, why },
+        (Some(SendState::Dead), None, None, Some(why)) => SendStateData::Dead { why },
+        (Some(SendState::Uncertain), None, None, Some(why)) => SendStateData::Uncertain { why },
+        (Some(SendState::Held), None, None, None) => SendStateData::Held,
+        (Some(SendState::Archived), None, None, None) => SendStateData::Archived,
+        (Some(SendState::Deleted), None, None, None) => SendStateData::Deleted,
         _ => return Err(rows::damaged(5, "the state and its details do not belong together")),
     };
     Ok(Delivery {
@@ -129,7 +131,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
         msg_id,
         plan: serde_json::from_str(&plan).map_err(|_| rows::damaged(3, "unreadable plan"))?,
         author: parsed(row, 4)?,
-        sending: Sending {
+        sending: SendStatus {
             state,
             attempts: row.get(7)?,
             epoch: rows::unsigned(row, 8)?,
@@ -150,7 +152,7 @@ fn by_seq(db: &Connection, seq: i64) -> Result<(Delivery, i64), StoreError> {
 /// A delivery by its name, with the row of its object.
 pub(super) fn by_id(
     db: &Connection,
-    recent: &Recent,
+    recent: &RecentEntries,
     id: &RecordId,
 ) -> Result<(Delivery, i64), StoreError> {
     let missing = || StoreError::Missing { what: "delivery", key: id.to_string() };
@@ -178,10 +180,10 @@ pub(super) fn take(
     tx: &mut Tx<'_>,
     tunnel: &Did,
     holder: &Holder,
-    term: Term,
+    term: LeaseDuration,
     now: Timestamp,
 ) -> Result<Option<(Delivery, i64)>, StoreError> {
-    let Some(tunnel) = people::peek(tx, tunnel)? else { return Ok(None) };
+    let Some(tunnel) = contacts::peek(tx, tunnel)? else { return Ok(None) };
     let seq: Option<i64> = tx
         .db
         .prepare_cached(LONGEST_DUE)
@@ -189,7 +191,7 @@ pub(super) fn take(
         .map_err(fault)?;
     let Some(seq) = seq else { return Ok(None) };
     let (delivery, object) = by_seq(tx.db, seq)?;
-    let next = delivery.sending.clone().take(holder.clone(), now, term)?;
+    let next = delivery.sending.clone().lease(holder.clone(), now, term)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
     let delivery = swap(tx, delivery, next, now)?;
     log(tx, EventKind::Sending, &delivery, object, detail, now)?;
@@ -200,14 +202,14 @@ pub(super) fn take(
 pub(super) fn settle(
     tx: &mut Tx<'_>,
     id: &RecordId,
-    outcome: &Outcome,
-    guard: &Guard,
-    again: Again,
+    outcome: &DeliveryOutcome,
+    guard: &LeaseProof,
+    again: JitteredRetry,
     now: Timestamp,
 ) -> Result<Delivery, StoreError> {
     let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
     let manner = manner(tx.db, &delivery)?;
-    let next = delivery.sending.clone().settle(
+    let next = delivery.sending.clone().report(
         outcome.clone(),
         guard,
         now,
@@ -228,7 +230,7 @@ pub(super) fn mark(
     tx: &mut Tx<'_>,
     id: &RecordId,
     to: SendState,
-    guard: &Guard,
+    guard: &LeaseProof,
     revision: Option<i64>,
     now: Timestamp,
 ) -> Result<Delivery, StoreError> {
@@ -251,18 +253,21 @@ pub(super) fn mark(
 /// Moves on deliveries nobody reported on.
 pub(super) fn sweep(
     tx: &mut Tx<'_>,
-    ended: Ended<'_>,
-    again: Again,
+    ended: LeaseEndCause<'_>,
+    again: JitteredRetry,
     limit: usize,
     now: Timestamp,
 ) -> Result<usize, StoreError> {
     let rows = match ended {
-        Ended::ByTime => rows::seqs(tx.db, ENDED, params![now.ms(), rows::limit(limit)])?,
-        Ended::ByHolder(prefix) => rows::seqs(tx.db, HELD_BY, params![prefix, rows::limit(limit)])?,
+        LeaseEndCause::ByTime => rows::seqs(tx.db, ENDED, params![now.ms(), rows::limit(limit)])?,
+        LeaseEndCause::ByHolder(prefix) => {
+            rows::seqs(tx.db, HELD_BY, params![prefix, rows::limit(limit)])?
+        }
     };
     for seq in &rows {
         let (mut delivery, object) = by_seq(tx.db, *seq)?;
-        if let (Ended::ByHolder(_), Progress::Sending(lease)) = (ended, &mut delivery.sending.state)
+        if let (LeaseEndCause::ByHolder(_), SendStateData::Sending(lease)) =
+            (ended, &mut delivery.sending.state)
         {
             lease.until = lease.until.min(now);
         }
@@ -275,24 +280,26 @@ pub(super) fn sweep(
 }
 
 /// A tunnel that is gone takes no key, as far as anybody knows.
-fn manner(db: &Connection, delivery: &Delivery) -> Result<Manner, StoreError> {
+fn manner(db: &Connection, delivery: &Delivery) -> Result<TunnelCapabilities, StoreError> {
     let tunnel = match delivery.plan.tunnel_did.tunnel() {
-        Some(id) => people::tunnel(db, &id)?,
+        Some(id) => contacts::tunnel(db, &id)?,
         None => None,
     };
-    Ok(Manner { idempotent: tunnel.is_some_and(|tunnel| tunnel.idempotent) })
+    Ok(TunnelCapabilities { idempotent: tunnel.is_some_and(|tunnel| tunnel.idempotent) })
 }
 
 fn swap(
     tx: &mut Tx<'_>,
     delivery: Delivery,
-    next: Sending,
+    next: SendStatus,
     now: Timestamp,
 ) -> Result<Delivery, StoreError> {
     let (due, lease, external) = match &next.state {
-        Progress::Wait { due } | Progress::Failed { due, .. } => (Some(due.ms()), None, None),
-        Progress::Sending(lease) => (None, Some(lease), None),
-        Progress::Sent { external_msg_id } => (None, None, external_msg_id.as_deref()),
+        SendStateData::Wait { due } | SendStateData::Failed { due, .. } => {
+            (Some(due.ms()), None, None)
+        }
+        SendStateData::Sending(lease) => (None, Some(lease), None),
+        SendStateData::Sent { external_msg_id } => (None, None, external_msg_id.as_deref()),
         _ => (None, None, None),
     };
     let row = params![
@@ -326,14 +333,14 @@ fn log_outcome(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let (kind, mut detail) = match &delivery.sending.state {
-        Progress::Sent { external_msg_id } => {
+        SendStateData::Sent { external_msg_id } => {
             (EventKind::Sent, json!({"external_msg_id": external_msg_id}))
         }
-        Progress::Failed { due, why } => {
+        SendStateData::Failed { due, why } => {
             (EventKind::Failed, json!({"why": why, "next_try_at": due}))
         }
-        Progress::Uncertain { why } => (EventKind::Uncertain, json!({"why": why})),
-        Progress::Dead { why } => (EventKind::Dead, json!({"why": why})),
+        SendStateData::Uncertain { why } => (EventKind::Uncertain, json!({"why": why})),
+        SendStateData::Dead { why } => (EventKind::Dead, json!({"why": why})),
         _ => (EventKind::Marked, json!({})),
     };
     detail["attempt"] = json!(delivery.sending.attempts);
@@ -349,9 +356,10 @@ fn log(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     detail["target"] = json!(delivery.plan.target_did);
-    let owner = people::row_of(tx, &delivery.plan.tunnel_did)?;
-    let about = About { object: Some(object), record: Some(delivery.id), owner: Some(owner) };
-    journal::append(tx, kind, about, &detail, now)
+    let owner = contacts::row_of(tx, &delivery.plan.tunnel_did)?;
+    let about =
+        EventSubject { object: Some(object), record: Some(delivery.id), owner: Some(owner) };
+    events::append(tx, kind, about, &detail, now)
 }
 
 /// Deliveries of one tunnel, of some states, in order.
@@ -359,9 +367,11 @@ pub(super) fn list(
     db: &Connection,
     tunnel: &Did,
     states: &[SendState],
-    window: &Window,
+    window: &PageRequest,
 ) -> Result<Page<Delivery>, StoreError> {
-    let Some(tunnel) = people::find(db, tunnel)? else { return Ok(rows::cut(Vec::new(), window)) };
+    let Some(tunnel) = contacts::find(db, tunnel)? else {
+        return Ok(rows::cut(Vec::new(), window));
+    };
     let (beyond, order) = rows::range(window);
     let sql = format!(
         "SELECT {COLUMNS} FROM {TABLES}
@@ -383,7 +393,7 @@ pub(super) fn list(
 
 /// When the next delivery of a tunnel is due.
 pub(super) fn next_due(db: &Connection, tunnel: &Did) -> Result<Option<Timestamp>, StoreError> {
-    let Some(tunnel) = people::find(db, tunnel)? else { return Ok(None) };
+    let Some(tunnel) = contacts::find(db, tunnel)? else { return Ok(None) };
     let sql = "
         SELECT due_at
           FROM deliveries

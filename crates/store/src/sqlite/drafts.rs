@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use monoco_core::letter::Standing;
+use monoco_core::letter::LetterStateData;
 use monoco_core::object::MAX_TARGETS;
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::letters::rows::Made;
+use super::letters::rows::LetterSourceKind;
 use super::open::fault;
 use super::{SqliteStore, deliveries, letters, objects};
-use crate::{Accepted, DraftFate, DraftPost, Drafts, Origin, Posted, StoreError, Through};
+use crate::{
+    AcceptResult, DraftResult, DraftSendRequest, DraftStore, LetterInput, PipelineRouting,
+    SendResult, StoreError,
+};
 
 const OPEN: &str = "
     SELECT uid, provider, object
@@ -33,7 +36,7 @@ const ADD: &str = "
         ON CONFLICT (uid) DO NOTHING
 ";
 
-fn settled(db: &Connection, limit: usize) -> Result<Vec<DraftFate>, StoreError> {
+fn settled(db: &Connection, limit: usize) -> Result<Vec<DraftResult>, StoreError> {
     let mut statement = db.prepare_cached(OPEN).map_err(fault)?;
     let mut rows = statement.query([]).map_err(fault)?;
     let mut fates = Vec::new();
@@ -47,13 +50,13 @@ fn settled(db: &Connection, limit: usize) -> Result<Vec<DraftFate>, StoreError> 
         };
         let (msg_id, _) = objects::body(db, end.object)?;
         let deliveries = deliveries::of_object(db, end.object, MAX_TARGETS)?;
-        fates.push(DraftFate { uid, provider, msg_id, deliveries, ended: end.why });
+        fates.push(DraftResult { uid, provider, msg_id, deliveries, ended: end.why });
     }
     Ok(fates)
 }
 
 /// How it ended with a draft.
-struct End {
+struct DraftEnd {
     /// The object it became last.
     object: i64,
     /// Why it was never sent.
@@ -61,19 +64,19 @@ struct End {
 }
 
 /// `None`: it is still on its way.
-fn end(db: &Connection, mut object: i64) -> Result<Option<End>, StoreError> {
-    let mut letter = letters::accept::of_object(db, object, Made::Post)?;
+fn end(db: &Connection, mut object: i64) -> Result<Option<DraftEnd>, StoreError> {
+    let mut letter = letters::accept::of_object(db, object, LetterSourceKind::Post)?;
     for _ in 0..MERGES {
         let Some(stub) = letter else { break };
         match stub.journey.standing {
-            Standing::Waiting { .. } | Standing::Away { .. } => return Ok(None),
-            Standing::Trashed { why } | Standing::Dead { why } => {
-                return Ok(Some(End { object, why: Some(why) }));
+            LetterStateData::Waiting { .. } | LetterStateData::Away { .. } => return Ok(None),
+            LetterStateData::Trashed { why } | LetterStateData::Dead { why } => {
+                return Ok(Some(DraftEnd { object, why: Some(why) }));
             }
-            Standing::Merged { into } => {
+            LetterStateData::Merged { into } => {
                 letter = letters::rows::first(db, "l.seq = ?1", params![into.seq])?;
             }
-            Standing::Done => {
+            LetterStateData::Done => {
                 object = stub.became.unwrap_or(object);
                 break;
             }
@@ -81,7 +84,7 @@ fn end(db: &Connection, mut object: i64) -> Result<Option<End>, StoreError> {
     }
     let mut statement = db.prepare_cached(ON_ITS_WAY).map_err(fault)?;
     let on_its_way: bool = statement.query_row([object], |row| row.get(0)).map_err(fault)?;
-    Ok((!on_its_way).then_some(End { object, why: None }))
+    Ok((!on_its_way).then_some(DraftEnd { object, why: None }))
 }
 
 /// The message that a draft became.
@@ -92,16 +95,16 @@ fn object_of(db: &Connection, uid: &str) -> Result<Option<i64>, StoreError> {
 }
 
 #[async_trait]
-impl Drafts for SqliteStore {
-    async fn post_draft(
+impl DraftStore for SqliteStore {
+    async fn send_draft(
         &self,
-        draft: DraftPost,
-        through: &Through,
+        draft: DraftSendRequest,
+        through: &PipelineRouting,
         now: Timestamp,
-    ) -> Result<Posted, StoreError> {
-        let DraftPost { uid, provider, post } = draft;
+    ) -> Result<SendResult, StoreError> {
+        let DraftSendRequest { uid, provider, post } = draft;
         let (msg_id, through) = (post.msg.id(), Arc::new(through.clone()));
-        let prepared = self.prepare(Origin::Post(post, through)).await?;
+        let prepared = self.prepare(LetterInput::Send(post, through)).await?;
         self.writer
             .run(move |tx| {
                 // A name stands for one message, whatever was written into the file since.
@@ -112,16 +115,16 @@ impl Drafts for SqliteStore {
                     return Err(StoreError::KeyReused(first.to_string()));
                 }
                 let posted = match letters::accept::accept(tx, &prepared, now)? {
-                    Accepted::Posted(posted) => posted,
-                    Accepted::Letter { id: letter, duplicate, .. } => {
-                        Posted::Chained { msg_id, letter, duplicate }
+                    AcceptResult::Sent(posted) => posted,
+                    AcceptResult::Letter { id: letter, duplicate, .. } => {
+                        SendResult::Chained { msg_id, letter, duplicate }
                     }
-                    Accepted::Heard(_) | Accepted::Dispatched(_) => {
+                    AcceptResult::Inbound(_) | AcceptResult::Dispatched(_) => {
                         let why = "a draft was taken for something that came in";
                         return Err(StoreError::Unavailable(why.to_owned()));
                     }
                 };
-                if !matches!(posted, Posted::BlockedAuthor { .. }) {
+                if !matches!(posted, SendResult::BlockedAuthor { .. }) {
                     let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
                     let row = params![uid, provider, object];
                     tx.db.prepare_cached(ADD).and_then(|mut s| s.execute(row)).map_err(fault)?;
@@ -131,11 +134,11 @@ impl Drafts for SqliteStore {
             .await
     }
 
-    async fn settled_drafts(&self, limit: usize) -> Result<Vec<DraftFate>, StoreError> {
+    async fn finished_drafts(&self, limit: usize) -> Result<Vec<DraftResult>, StoreError> {
         self.read(move |db| settled(db, limit)).await
     }
 
-    async fn knows_draft(&self, uid: &str) -> Result<bool, StoreError> {
+    async fn draft_exists(&self, uid: &str) -> Result<bool, StoreError> {
         let uid = uid.to_owned();
         self.read(move |db| Ok(object_of(db, &uid)?.is_some())).await
     }

@@ -2,7 +2,7 @@
 //!
 //! * [`accept`]: how a message becomes a letter, once.
 //! * [`advance`]: one step, with all that it leads to.
-//! * [`by_hand`]: what people do, and what is taken back and forgotten.
+//! * [`operator`]: what people do, and what is taken back and forgotten.
 //! * [`lists`]: which letters there are.
 //! * [`rows`] and [`texts`]: how letters are kept.
 
@@ -11,25 +11,25 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::letter::{LetterId, WorkerName};
-use monoco_core::limit::Booked;
 use monoco_core::object::ObjId;
+use monoco_core::rate_limit::ReservedUntil;
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 use tokio::sync::watch;
 
 use super::open::fault;
-use super::{RELEASED, SqliteStore, objects, people, tally};
+use super::{RELEASED, SqliteStore, contacts, counts, objects};
 use crate::{
-    Accepted, Advance, Advanced, ByHand, LetterFigures, LetterQuery, LetterRow, Letters, Origin,
-    Page, StoreError, Window,
+    AcceptResult, LetterCounts, LetterInput, LetterQuery, LetterRow, LetterStep, LetterStepResult,
+    LetterStore, OperatorAction, Page, PageRequest, StoreError,
 };
-use rows::Bundle;
+use rows::LetterWithTexts;
 
 pub(super) mod accept;
-mod advance;
-mod by_hand;
 mod lists;
+mod operator;
 pub(super) mod rows;
+mod step;
 mod texts;
 
 /// Most bytes of letters that are handed out at once; one letter may have more.
@@ -40,7 +40,7 @@ impl SqliteStore {
     /// is given up, and does not hold up the others.
     async fn hand_out(
         &self,
-        bundles: Vec<Bundle>,
+        bundles: Vec<LetterWithTexts>,
         now: Option<Timestamp>,
     ) -> Result<Vec<LetterRow>, StoreError> {
         let (mut letters, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
@@ -56,7 +56,7 @@ impl SqliteStore {
                     tracing::error!(letter = %id, detail, "damaged");
                     let put_aside = self
                         .writer
-                        .run(move |tx| by_hand::put_aside(tx, id, revision, &detail, now));
+                        .run(move |tx| operator::put_aside(tx, id, revision, &detail, now));
                     put_aside.await?;
                 }
                 Err(error) => return Err(error),
@@ -70,7 +70,7 @@ impl SqliteStore {
 
     /// Letters for somebody who wants to see them, damaged ones among them, as many as
     /// memory is meant for.
-    async fn show(&self, bundles: Vec<Bundle>) -> Result<Vec<LetterRow>, StoreError> {
+    async fn show(&self, bundles: Vec<LetterWithTexts>) -> Result<Vec<LetterRow>, StoreError> {
         let (mut letters, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
         for bundle in bundles {
             let row = self.what_is_left(bundle).await?;
@@ -84,7 +84,7 @@ impl SqliteStore {
     }
 }
 
-fn booked(db: &Connection, keys: &[String]) -> Result<BTreeMap<String, Booked>, StoreError> {
+fn booked(db: &Connection, keys: &[String]) -> Result<BTreeMap<String, ReservedUntil>, StoreError> {
     let sql = "SELECT booked FROM bookings WHERE key = ?1";
     let mut statement = db.prepare_cached(sql).map_err(fault)?;
     let mut found = BTreeMap::new();
@@ -102,7 +102,7 @@ fn unwelcome(
     tunnel: Option<&TunnelId>,
 ) -> Result<Option<String>, StoreError> {
     let others: Vec<&Did> = to.iter().collect();
-    let book = people::book_by(db, |did| people::find(db, did), author, &others, tunnel)?;
+    let book = contacts::book_by(db, |did| contacts::find(db, did), author, &others, tunnel)?;
     if book.blocks(author) {
         return Ok(Some("its author is blocked".to_owned()));
     }
@@ -111,12 +111,12 @@ fn unwelcome(
 }
 
 #[async_trait]
-impl Letters for SqliteStore {
+impl LetterStore for SqliteStore {
     async fn accept(
         &self,
-        batch: Vec<Origin>,
+        batch: Vec<LetterInput>,
         now: Timestamp,
-    ) -> Vec<Result<Accepted, StoreError>> {
+    ) -> Vec<Result<AcceptResult, StoreError>> {
         let count = batch.len();
         let mut prepared = Vec::with_capacity(count);
         for origin in batch {
@@ -158,7 +158,7 @@ impl Letters for SqliteStore {
         self.read(move |db| lists::next(db, &desk)).await
     }
 
-    async fn kept_letters(
+    async fn held_letters(
         &self,
         by: &WorkerName,
         key: &str,
@@ -179,15 +179,18 @@ impl Letters for SqliteStore {
         self.hand_out(bundles, None).await
     }
 
-    async fn booked(&self, keys: Vec<String>) -> Result<BTreeMap<String, Booked>, StoreError> {
+    async fn reservations(
+        &self,
+        keys: Vec<String>,
+    ) -> Result<BTreeMap<String, ReservedUntil>, StoreError> {
         self.read(move |db| booked(db, &keys)).await
     }
 
-    async fn advance(
+    async fn step_letters(
         &self,
-        batch: Vec<Advance>,
+        batch: Vec<LetterStep>,
         now: Timestamp,
-    ) -> Vec<Result<Advanced, StoreError>> {
+    ) -> Vec<Result<LetterStepResult, StoreError>> {
         let count = batch.len();
         let mut steps = Vec::with_capacity(count);
         for one in batch {
@@ -198,8 +201,8 @@ impl Letters for SqliteStore {
         }
         self.writer
             .run_each(steps, move |tx, steps| {
-                let answers = tx.each(steps, |tx, step| advance::advance(tx, step, now))?;
-                advance::book(tx, steps.iter().zip(&answers))?;
+                let answers = tx.each(steps, |tx, step| step::advance(tx, step, now))?;
+                step::book(tx, steps.iter().zip(&answers))?;
                 Ok(answers)
             })
             .await
@@ -213,7 +216,7 @@ impl Letters for SqliteStore {
     async fn letters(
         &self,
         query: LetterQuery,
-        window: Window,
+        window: PageRequest,
     ) -> Result<Page<LetterRow>, StoreError> {
         let Page { entries, mut next } =
             self.read(move |db| lists::page(db, &query, &window)).await?;
@@ -240,13 +243,13 @@ impl Letters for SqliteStore {
     async fn move_letter(
         &self,
         id: LetterId,
-        how: ByHand,
+        how: OperatorAction,
         now: Timestamp,
     ) -> Result<LetterRow, StoreError> {
         let bundle = self
             .writer
             .run(move |tx| {
-                by_hand::move_letter(tx, id, &how, now)?;
+                operator::move_letter(tx, id, &how, now)?;
                 lists::one(tx.db, id)
             })
             .await?;
@@ -260,17 +263,17 @@ impl Letters for SqliteStore {
         now: Timestamp,
     ) -> Result<usize, StoreError> {
         let desks = desks.to_vec();
-        self.writer.run(move |tx| by_hand::recall(tx, &desks, limit, now)).await
+        self.writer.run(move |tx| operator::recall(tx, &desks, limit, now)).await
     }
 
-    async fn recall_kept(
+    async fn recall_held_letters(
         &self,
         by: &WorkerName,
         limit: usize,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
         let by = by.clone();
-        self.writer.run(move |tx| by_hand::recall_kept(tx, &by, limit, now)).await
+        self.writer.run(move |tx| operator::recall_kept(tx, &by, limit, now)).await
     }
 
     async fn release_letters(
@@ -283,7 +286,7 @@ impl Letters for SqliteStore {
             loop {
                 let desk = desk.clone();
                 let some =
-                    self.writer.run(move |tx| by_hand::release(tx, &desk, RELEASED, now)).await?;
+                    self.writer.run(move |tx| operator::release(tx, &desk, RELEASED, now)).await?;
                 all += some;
                 if some < RELEASED {
                     break;
@@ -293,7 +296,7 @@ impl Letters for SqliteStore {
         Ok(all)
     }
 
-    async fn unwelcome(
+    async fn find_block(
         &self,
         author: &Did,
         to: &[Did],
@@ -309,31 +312,31 @@ impl Letters for SqliteStore {
         done: i64,
         limit: usize,
     ) -> Result<usize, StoreError> {
-        self.writer.run(move |tx| by_hand::purge(tx, trashed, done, limit)).await
+        self.writer.run(move |tx| operator::purge(tx, trashed, done, limit)).await
     }
 
-    async fn forget_bookings(
+    async fn purge_reservations(
         &self,
         after: &str,
         limit: usize,
         now: Timestamp,
     ) -> Result<(usize, Option<String>), StoreError> {
         let (after, over) = (after.to_owned(), now.ms().saturating_mul(1_000));
-        let some = self.read(move |db| by_hand::bookings(db, &after, limit)).await?;
+        let some = self.read(move |db| operator::bookings(db, &after, limit)).await?;
         let last = some.last().map(|(key, _)| key.clone());
         let keys: Vec<_> =
             some.into_iter().filter_map(|(key, booked)| (booked <= over).then_some(key)).collect();
         if keys.is_empty() {
             return Ok((0, last));
         }
-        let gone = self.writer.run(move |tx| by_hand::forget_bookings(tx, &keys, over)).await?;
+        let gone = self.writer.run(move |tx| operator::forget_bookings(tx, &keys, over)).await?;
         Ok((gone, last))
     }
 
-    async fn letter_figures(&self, now: Timestamp) -> Result<LetterFigures, StoreError> {
+    async fn letter_counts(&self, now: Timestamp) -> Result<LetterCounts, StoreError> {
         self.read(move |db| {
             let oldest_due = lists::next(db, "")?.filter(|due| *due <= now);
-            Ok(LetterFigures { oldest_due, ..tally::letter_figures(db)? })
+            Ok(LetterCounts { oldest_due, ..counts::letter_figures(db)? })
         })
         .await
     }

@@ -9,26 +9,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use monoco_core::claim::{Claim, ClaimState, Place, Workspace};
+use monoco_core::claim::{Claim, ClaimState, MailLocation, Workspace};
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
-use monoco_core::lease::{Guard, Holder, Term};
-use monoco_core::life::{Life, Step};
-use monoco_core::mail::{Entry, Mail, MailId};
-use monoco_core::retry::Retry;
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
+use monoco_core::mail::{Mail, MailId, MailIndexEntry};
+use monoco_core::retention::{ClockStep, RetentionClock};
+use monoco_core::retry::RetryPolicy;
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::heard::{self, Closed};
-use super::journal::{self, About};
+use super::events::{self, EventSubject};
+use super::inbound::{self, ClosedWindow};
 use super::open::fault;
 use super::writer::Tx;
-use super::{SqliteStore, claims, people, rows};
+use super::{SqliteStore, claims, contacts, rows};
 use crate::{
-    ClaimStep, Filed, Filing, Keep, Keeping, MailQuery, MailRow, Mails, Merging, Page, StoreError,
-    Window,
+    ClaimUpdate, FileChange, FileProgress, MailQuery, MailRow, MailStore, MergeContext, Page,
+    PageRequest, StoreError, StoreInboundRequest, StoreInboundResult,
 };
 
 /// How long a window that could not be merged waits before it is tried again.
@@ -51,8 +51,8 @@ const COLUMNS: &str = "m.seq, m.entry, m.place, m.change, m.object, m.received_a
 /// A Mail, by rows.
 pub(super) struct Found {
     pub(super) seq: i64,
-    pub(super) entry: Entry,
-    pub(super) place: Place,
+    pub(super) entry: MailIndexEntry,
+    pub(super) place: MailLocation,
     pub(super) change: i64,
     pub(super) object: i64,
 }
@@ -71,7 +71,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>, now: Timestamp) -> Resul
     let seq = next(tx.db, "SELECT coalesce(max(seq), 0) + 1 FROM mails")?;
     let change = next_change(tx)?;
     let entry = new.mail.entry(seq, &new.mail.render());
-    let place = if new.held { Place::Held } else { Place::Inbound };
+    let place = if new.held { MailLocation::Held } else { MailLocation::Inbound };
     let row = params![
         seq,
         id.uid(),
@@ -91,7 +91,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>, now: Timestamp) -> Resul
 pub(super) fn move_to(
     tx: &mut Tx<'_>,
     mail: &Found,
-    place: Place,
+    place: MailLocation,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     if mail.place == place {
@@ -102,9 +102,9 @@ pub(super) fn move_to(
     let sql = "UPDATE mails SET place = ?2, change = ?3, rested_on = ?4 WHERE seq = ?1";
     let row = params![mail.seq, place.as_str(), change, day];
     tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
-    let about = About { object: Some(mail.object), ..About::default() };
+    let about = EventSubject { object: Some(mail.object), ..EventSubject::default() };
     let detail = json!({"mail": mail.entry.id, "from": mail.place.as_str(), "to": place.as_str()});
-    journal::append(tx, EventKind::Moved, about, &detail, now)
+    events::append(tx, EventKind::Moved, about, &detail, now)
 }
 
 /// The day of the hub's life that it is.
@@ -119,16 +119,16 @@ pub(super) fn day(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
 
 /// Makes the held Mails of an author visible: somebody has let him in.
 pub(super) fn let_in(tx: &mut Tx<'_>, author: &Did, now: Timestamp) -> Result<(), StoreError> {
-    let Some(author) = people::peek(tx, author)? else { return Ok(()) };
+    let Some(author) = contacts::peek(tx, author)? else { return Ok(()) };
     let sql = "SELECT seq FROM mails WHERE author = ?1 AND place = 'held' ORDER BY seq LIMIT ?2";
     for seq in rows::seqs(tx.db, sql, params![author, rows::limit(LET_IN)])? {
         let mail = by_seq(tx.db, seq)?;
         let visible = next(tx.db, "SELECT max(seq) + 1 FROM mails")?;
-        let entry = Entry { seq: visible, ..mail.entry.clone() };
+        let entry = MailIndexEntry { seq: visible, ..mail.entry.clone() };
         let sql = "UPDATE mails SET seq = ?2, entry = ?3 WHERE seq = ?1";
         let row = params![seq, visible, rows::as_json(&entry)?];
         tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
-        move_to(tx, &Found { seq: visible, entry, ..mail }, Place::Inbound, now)?;
+        move_to(tx, &Found { seq: visible, entry, ..mail }, MailLocation::Inbound, now)?;
     }
     Ok(())
 }
@@ -154,7 +154,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Found> {
     Ok(Found {
         seq: row.get(0)?,
         entry: serde_json::from_str(&entry).map_err(|_| rows::damaged(1, "unreadable entry"))?,
-        place: Place::parse(&place).ok_or_else(|| rows::damaged(2, "no such place"))?,
+        place: MailLocation::parse(&place).ok_or_else(|| rows::damaged(2, "no such place"))?,
         change: row.get(3)?,
         object: row.get(4)?,
     })
@@ -187,10 +187,13 @@ fn mails(db: &Connection, sql: &str, row: &[&dyn ToSql]) -> Result<Vec<Found>, S
     rows.collect::<rusqlite::Result<_>>().map_err(fault)
 }
 
-fn filing(db: &Connection, mail: Found) -> Result<Filing, StoreError> {
-    let reasons =
-        if mail.place == Place::Deadletter { claims::reasons(db, mail.seq)? } else { Vec::new() };
-    Ok(Filing { change: mail.change, entry: mail.entry, place: mail.place, reasons })
+fn filing(db: &Connection, mail: Found) -> Result<FileChange, StoreError> {
+    let reasons = if mail.place == MailLocation::Deadletter {
+        claims::reasons(db, mail.seq)?
+    } else {
+        Vec::new()
+    };
+    Ok(FileChange { change: mail.change, entry: mail.entry, place: mail.place, reasons })
 }
 
 fn filings(
@@ -198,14 +201,18 @@ fn filings(
     which: &str,
     after: i64,
     limit: usize,
-) -> Result<Vec<Filing>, StoreError> {
+) -> Result<Vec<FileChange>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM mails m WHERE {which} LIMIT ?2");
     let found = mails(db, &sql, params![after, rows::limit(limit)])?;
     found.into_iter().map(|mail| filing(db, mail)).collect()
 }
 
 /// Mails by number, newest or oldest first.
-fn list(db: &Connection, query: &MailQuery, window: &Window) -> Result<Page<MailRow>, StoreError> {
+fn list(
+    db: &Connection,
+    query: &MailQuery,
+    window: &PageRequest,
+) -> Result<Page<MailRow>, StoreError> {
     let (beyond, order) = rows::range(window);
     // Claims that are not NEW have rows of their own, and an index.
     let by_claim = query.status.filter(|status| *status != ClaimState::New);
@@ -250,7 +257,7 @@ fn list(db: &Connection, query: &MailQuery, window: &Window) -> Result<Page<Mail
         let mail = read(row).map_err(fault)?;
         let claim = claims::find(db, &mail, &query.workspace)?;
         let state = claim.as_ref().map_or(ClaimState::New, |claim| claim.claiming.state.name());
-        let listed = !matches!(mail.place, Place::Held)
+        let listed = !matches!(mail.place, MailLocation::Held)
             && query.status.is_none_or(|status| status == state)
             && query.provider.as_ref().is_none_or(|provider| provider == mail.entry.id.provider())
             && wanted.as_ref().is_none_or(|wanted| mentions(&mail.entry, wanted));
@@ -263,14 +270,14 @@ fn list(db: &Connection, query: &MailQuery, window: &Window) -> Result<Page<Mail
 }
 
 /// Whether a text in lower case occurs in what a list shows.
-fn mentions(entry: &Entry, wanted: &str) -> bool {
+fn mentions(entry: &MailIndexEntry, wanted: &str) -> bool {
     let people = entry.participants.from.iter();
     let shown =
         [Some(entry.preview.as_str()), entry.title.as_deref(), entry.session.name.as_deref()];
     shown
         .into_iter()
         .flatten()
-        .chain(people.map(|person| person.shown()))
+        .chain(people.map(|person| person.display_name()))
         .any(|text| text.to_lowercase().contains(wanted))
 }
 
@@ -305,12 +312,12 @@ pub(super) fn oldest_unclaimed(db: &Connection) -> Result<Option<Timestamp>, Sto
 }
 
 /// Lets the hub live on.
-fn live(tx: &mut Tx<'_>, now: Timestamp) -> Result<(Life, Step), StoreError> {
+fn live(tx: &mut Tx<'_>, now: Timestamp) -> Result<(RetentionClock, ClockStep), StoreError> {
     let noted = match (mark(tx.db, "lived_at")?, mark(tx.db, "lived_ms")?) {
-        (Some(at), Some(lived_ms)) => Life { noted_at: Timestamp::from_ms(at), lived_ms },
-        _ => Life::start(now),
+        (Some(at), Some(lived_ms)) => RetentionClock { noted_at: Timestamp::from_ms(at), lived_ms },
+        _ => RetentionClock::start(now),
     };
-    let (life, step) = noted.go_on(now);
+    let (life, step) = noted.advance(now);
     set_mark(tx.db, "lived_at", life.noted_at.ms())?;
     set_mark(tx.db, "lived_ms", life.lived_ms)?;
     tx.known.day = None;
@@ -318,7 +325,7 @@ fn live(tx: &mut Tx<'_>, now: Timestamp) -> Result<(Life, Step), StoreError> {
         INSERT INTO days (day, event) VALUES (?1, ?2)
             ON CONFLICT (day) DO UPDATE SET event = excluded.event
     ";
-    let row = params![life.day(), journal::newest(tx.db)?];
+    let row = params![life.day(), events::newest(tx.db)?];
     tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
     Ok((life, step))
 }
@@ -370,7 +377,7 @@ fn retire(tx: &mut Tx<'_>, day: i64, limit: usize, now: Timestamp) -> Result<usi
     let seqs = rows::seqs(tx.db, sql, params![day, rows::limit(limit)])?;
     for seq in &seqs {
         let mail = by_seq(tx.db, *seq)?;
-        move_to(tx, &mail, Place::Gone, now)?;
+        move_to(tx, &mail, MailLocation::Removed, now)?;
     }
     Ok(seqs.len())
 }
@@ -389,22 +396,28 @@ fn forget_events(tx: &mut Tx<'_>, day: i64, limit: usize) -> Result<usize, Store
 }
 
 #[async_trait]
-impl Mails for SqliteStore {
-    async fn keep(&self, batch: Vec<Keep>, now: Timestamp) -> Vec<Result<Keeping, StoreError>> {
+impl MailStore for SqliteStore {
+    async fn store_inbound(
+        &self,
+        batch: Vec<StoreInboundRequest>,
+        now: Timestamp,
+    ) -> Vec<Result<StoreInboundResult, StoreError>> {
         let count = batch.len();
-        let answers =
-            self.writer.run(move |tx| tx.each(&batch, |tx, keep| heard::keep(tx, keep, now))).await;
+        let answers = self
+            .writer
+            .run(move |tx| tx.each(&batch, |tx, keep| inbound::keep(tx, keep, now)))
+            .await;
         answers.unwrap_or_else(|error| vec![Err(error); count])
     }
 
     async fn merge(
         &self,
-        merging: Arc<Merging>,
+        merging: Arc<MergeContext>,
         limit: usize,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
         let over = if merging.all { Timestamp::from_ms(i64::MAX) } else { now };
-        let mut windows = self.read(move |db| heard::due(db, over, limit)).await?;
+        let mut windows = self.read(move |db| inbound::due(db, over, limit)).await?;
         let mut merged = 0;
         let mut files = HashSet::new();
         // Twice at most: what was too large for a row is a file the second time.
@@ -413,14 +426,14 @@ impl Mails for SqliteStore {
             let closed = self
                 .writer
                 .run(move |tx| {
-                    tx.each(&these, |tx, window| heard::close(tx, *window, &merging, &kept, now))
+                    tx.each(&these, |tx, window| inbound::close(tx, *window, &merging, &kept, now))
                 })
                 .await?;
             let mut large = Vec::new();
             for (window, closed) in windows.into_iter().zip(closed) {
                 match closed {
-                    Ok(Closed::Merged) => merged += 1,
-                    Ok(Closed::Large(object)) => {
+                    Ok(ClosedWindow::Merged) => merged += 1,
+                    Ok(ClosedWindow::Large(object)) => {
                         self.keep_large(object.id(), object.canonical().as_bytes()).await?;
                         files.insert(object.id());
                         large.push(window);
@@ -428,7 +441,7 @@ impl Mails for SqliteStore {
                     Err(error) => {
                         tracing::error!(window, %error, "a burst can't be merged");
                         self.writer
-                            .run(move |tx| heard::put_off(tx, window, now + PUT_OFF))
+                            .run(move |tx| inbound::put_off(tx, window, now + PUT_OFF))
                             .await?;
                     }
                 }
@@ -439,7 +452,7 @@ impl Mails for SqliteStore {
     }
 
     async fn next_merge(&self) -> Result<Option<Timestamp>, StoreError> {
-        self.read(heard::next_due).await
+        self.read(inbound::next_due).await
     }
 
     async fn claim(
@@ -447,8 +460,8 @@ impl Mails for SqliteStore {
         id: &MailId,
         workspace: &Workspace,
         holder: Holder,
-        term: Term,
-        retry: Retry,
+        term: LeaseDuration,
+        retry: RetryPolicy,
         now: Timestamp,
     ) -> Result<Claim, StoreError> {
         let (id, workspace) = (id.clone(), workspace.clone());
@@ -457,21 +470,21 @@ impl Mails for SqliteStore {
             .await
     }
 
-    async fn settle_claim(
+    async fn update_claim(
         &self,
         id: &MailId,
         workspace: &Workspace,
-        guard: Guard,
-        step: ClaimStep,
+        guard: LeaseProof,
+        step: ClaimUpdate,
         now: Timestamp,
     ) -> Result<Claim, StoreError> {
         let (id, workspace) = (id.clone(), workspace.clone());
         self.writer.run(move |tx| claims::settle(tx, &id, &workspace, &guard, &step, now)).await
     }
 
-    async fn sweep_claims(
+    async fn expire_claims(
         &self,
-        retry: Retry,
+        retry: RetryPolicy,
         limit: usize,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
@@ -482,7 +495,7 @@ impl Mails for SqliteStore {
         self.writer.run(move |tx| claims::sweep(tx, &retry, limit, now)).await
     }
 
-    async fn revive_claim(
+    async fn retry_claim(
         &self,
         id: &MailId,
         workspace: &Workspace,
@@ -492,7 +505,7 @@ impl Mails for SqliteStore {
         self.writer.run(move |tx| claims::revive(tx, &id, &workspace, now)).await
     }
 
-    async fn lay_to_rest(
+    async fn drop_claim(
         &self,
         id: &MailId,
         workspace: &Workspace,
@@ -525,23 +538,35 @@ impl Mails for SqliteStore {
         self.read(move |db| claims::of_mail(db, &by_id(db, &id)?)).await
     }
 
-    async fn mails(&self, query: MailQuery, window: Window) -> Result<Page<MailRow>, StoreError> {
+    async fn mails(
+        &self,
+        query: MailQuery,
+        window: PageRequest,
+    ) -> Result<Page<MailRow>, StoreError> {
         self.read(move |db| list(db, &query, &window)).await
     }
 
-    async fn visible(&self, after: i64, limit: usize) -> Result<Vec<Filing>, StoreError> {
+    async fn list_index_entries(
+        &self,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<FileChange>, StoreError> {
         let which = "m.seq > ?1 AND m.place <> 'held' ORDER BY m.seq";
         self.read(move |db| filings(db, which, after, limit)).await
     }
 
-    async fn filings(&self, after: i64, limit: usize) -> Result<Vec<Filing>, StoreError> {
+    async fn list_file_changes(
+        &self,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<FileChange>, StoreError> {
         self.read(move |db| filings(db, "m.change > ?1 ORDER BY m.change", after, limit)).await
     }
 
-    async fn filed(&self) -> Result<Filed, StoreError> {
+    async fn file_progress(&self) -> Result<FileProgress, StoreError> {
         self.read(|db| {
             let number = |name| Ok::<_, StoreError>(mark(db, name)?.unwrap_or(0));
-            Ok(Filed {
+            Ok(FileProgress {
                 change: number("filed_change")?,
                 index_bytes: u64::try_from(number("filed_index_bytes")?).unwrap_or(0),
                 index_seq: number("filed_index_seq")?,
@@ -551,7 +576,7 @@ impl Mails for SqliteStore {
         .await
     }
 
-    async fn set_filed(&self, filed: Filed) -> Result<(), StoreError> {
+    async fn set_file_progress(&self, filed: FileProgress) -> Result<(), StoreError> {
         self.writer
             .run(move |tx| {
                 set_mark(tx.db, "filed_change", filed.change)?;
@@ -562,11 +587,11 @@ impl Mails for SqliteStore {
             .await
     }
 
-    fn newest_filing(&self) -> watch::Receiver<i64> {
+    fn newest_file_change(&self) -> watch::Receiver<i64> {
         self.board.filing.subscribe()
     }
 
-    async fn last_noted(&self) -> Result<Option<Timestamp>, StoreError> {
+    async fn last_clock_reading(&self) -> Result<Option<Timestamp>, StoreError> {
         self.read(|db| {
             let sql = "SELECT at FROM events ORDER BY seq DESC LIMIT 1";
             let event: Option<i64> = db
@@ -578,19 +603,27 @@ impl Mails for SqliteStore {
         .await
     }
 
-    async fn distrust_future(&self, now: Timestamp) -> Result<usize, StoreError> {
+    async fn expire_future_leases(&self, now: Timestamp) -> Result<usize, StoreError> {
         self.writer.run(move |tx| distrust_future(tx, now)).await
     }
 
-    async fn live(&self, now: Timestamp) -> Result<(Life, Step), StoreError> {
+    async fn advance_retention_clock(
+        &self,
+        now: Timestamp,
+    ) -> Result<(RetentionClock, ClockStep), StoreError> {
         self.writer.run(move |tx| live(tx, now)).await
     }
 
-    async fn retire(&self, day: i64, limit: usize, now: Timestamp) -> Result<usize, StoreError> {
+    async fn purge_archived_mails(
+        &self,
+        day: i64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
         self.writer.run(move |tx| retire(tx, day, limit, now)).await
     }
 
-    async fn forget_events(&self, day: i64, limit: usize) -> Result<usize, StoreError> {
+    async fn purge_events(&self, day: i64, limit: usize) -> Result<usize, StoreError> {
         self.writer.run(move |tx| forget_events(tx, day, limit)).await
     }
 }

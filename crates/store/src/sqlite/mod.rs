@@ -14,49 +14,50 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use monoco_core::contact::{Binding, Contact, Tunnel};
-use monoco_core::delivery::{Delivery, Outcome, SendState};
+use monoco_core::contact::{Binding, Contact, TunnelInfo};
+use monoco_core::delivery::{Delivery, DeliveryOutcome, SendState};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::Event;
-use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::receipt::{Receipt, ReceiptStatus};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
-use monoco_core::retry::{Failure, Jitter, Retry};
+use monoco_core::retry::{Failure, Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, broadcast, watch};
 
-use crate::blobs::{self, Blobs, Unkept};
+use crate::blobs::{self, BlobError, BlobStore};
 use crate::{
-    Again, BoxSummary, Boxes, Dispatch, Dispatched, Figures, Group, Hint, Journal, Letters, Line,
-    Page, People, Post, Posted, Session, StoreError, StoreHealth, Swept, Taken, Trace, Window,
+    BoxHint, BoxStore, BoxSummary, ContactStore, DispatchRequest, DispatchResult, EventStore,
+    Group, JitteredRetry, LeasedEntry, LetterStore, MessageTrace, Page, PageRequest, SendRequest,
+    SendResult, SessionEntry, SessionSummary, StoreCounts, StoreError, StoreHealth, SweepCounts,
 };
-use bulk::{Indexes, Recent};
+use bulk_index::{BulkIndexes, RecentEntries};
 use checkpoint::Checkpointer;
 use open::fault;
-use records::Ended;
-use sessions::{SessionStub, Stub};
-use writer::{Board, Writer};
+use records::LeaseEndCause;
+use sessions::{SessionEntryHead, SessionHead};
+use writer::{Writer, WriterChannels};
 
 mod boxes;
-mod bulk;
+mod bulk_index;
 mod center;
 mod checkpoint;
 mod claims;
+mod contacts;
+mod counts;
 mod deliveries;
 mod drafts;
-mod heard;
-mod journal;
+mod events;
+mod inbound;
 mod letters;
 mod mails;
 mod objects;
 mod open;
-mod people;
 mod records;
 mod rows;
 mod sessions;
-mod tally;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -79,17 +80,17 @@ pub struct SqliteStore {
     readers: Arc<Readers>,
     writer: Writer,
     _checkpointer: Checkpointer,
-    recent: Shelf,
-    blobs: Arc<Blobs>,
-    board: Arc<Board>,
+    recent: BulkIndexCaches,
+    blobs: Arc<BlobStore>,
+    board: Arc<WriterChannels>,
 }
 
 /// The newest entries of the indexes that are written in bulk.
 #[derive(Debug)]
-struct Shelf {
-    hashes: Arc<Recent>,
-    heard: Arc<Recent>,
-    timeline: Arc<Recent>,
+struct BulkIndexCaches {
+    hashes: Arc<RecentEntries>,
+    heard: Arc<RecentEntries>,
+    timeline: Arc<RecentEntries>,
 }
 
 #[derive(Debug)]
@@ -107,7 +108,7 @@ impl SqliteStore {
     /// When the directory or the database can't be opened, or a newer program
     /// wrote it.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        Self::open_with(dir, bulk::FULL)
+        Self::open_with(dir, bulk_index::FULL)
     }
 
     /// Opens the store, with indexes that are merged when `full` entries wait.
@@ -115,9 +116,9 @@ impl SqliteStore {
         blobs::create_dir(dir).map_err(unkept)?;
         let path = dir.join("monoco.db");
         let mut db = open::writer(&path)?;
-        let board = Arc::new(Board {
+        let board = Arc::new(WriterChannels {
             hints: broadcast::channel(HINTS).0,
-            event: watch::channel(journal::newest(&db)?).0,
+            event: watch::channel(events::newest(&db)?).0,
             filing: watch::channel(mails::newest(&db)?).0,
             letter: watch::channel(0).0,
             health: Mutex::new(StoreHealth::Ok),
@@ -125,9 +126,9 @@ impl SqliteStore {
         let checkpointer =
             Checkpointer::start(open::writer(&path)?, Arc::clone(&board)).map_err(disk)?;
         let log = checkpointer.watch(&mut db)?;
-        let indexes = Indexes::open(&db, full)?;
+        let indexes = BulkIndexes::open(&db, full)?;
         Ok(Self {
-            recent: Shelf {
+            recent: BulkIndexCaches {
                 hashes: Arc::clone(indexes.hashes.recent()),
                 heard: Arc::clone(indexes.heard.recent()),
                 timeline: Arc::clone(indexes.timeline.recent()),
@@ -139,7 +140,7 @@ impl SqliteStore {
                 idle: Mutex::new(Vec::new()),
                 places: Semaphore::new(READERS),
             }),
-            blobs: Arc::new(Blobs::open(dir.join("blobs")).map_err(unkept)?),
+            blobs: Arc::new(BlobStore::open(dir.join("blobs")).map_err(unkept)?),
             board,
         })
     }
@@ -158,7 +159,7 @@ impl SqliteStore {
     /// reads.
     async fn look_up<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection, &Recent) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Connection, &RecentEntries) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let hashes = Arc::clone(&self.recent.hashes);
         self.read(move |db| work(db, &hashes)).await
@@ -234,8 +235,11 @@ impl SqliteStore {
         }
     }
 
-    async fn line(&self, (record, object, delivery): Stub) -> Result<Line, StoreError> {
-        Ok(Line { record, body: self.body_of(object).await?, delivery })
+    async fn line(
+        &self,
+        (record, object, delivery): SessionEntryHead,
+    ) -> Result<SessionEntry, StoreError> {
+        Ok(SessionEntry { record, body: self.body_of(object).await?, delivery })
     }
 }
 
@@ -263,12 +267,12 @@ impl Readers {
 }
 
 #[async_trait]
-impl Boxes for SqliteStore {
+impl BoxStore for SqliteStore {
     async fn dispatch(
         &self,
-        batch: Vec<Dispatch>,
+        batch: Vec<DispatchRequest>,
         now: Timestamp,
-    ) -> Vec<Result<Dispatched, StoreError>> {
+    ) -> Vec<Result<DispatchResult, StoreError>> {
         let count = batch.len();
         for dispatch in &batch {
             let (id, body) = (dispatch.msg.id(), dispatch.msg.canonical());
@@ -285,7 +289,7 @@ impl Boxes for SqliteStore {
             .await
     }
 
-    async fn post(&self, post: Post, now: Timestamp) -> Result<Posted, StoreError> {
+    async fn send(&self, post: SendRequest, now: Timestamp) -> Result<SendResult, StoreError> {
         let body = post.msg.canonical();
         if body.len() > objects::INLINE {
             self.keep_large(post.msg.id(), body.as_bytes()).await?;
@@ -306,20 +310,20 @@ impl Boxes for SqliteStore {
         self.text(id, body).await
     }
 
-    async fn keep_bytes(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError> {
+    async fn put_blob(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError> {
         let id = ObjId::of(ObjKind::Bytes, &bytes);
         self.keep_large(id, &bytes).await?;
         Ok(id)
     }
 
-    async fn take_record(
+    async fn lease_record(
         &self,
         owner: &Did,
         box_kind: BoxKind,
         holder: Holder,
-        term: Term,
+        term: LeaseDuration,
         now: Timestamp,
-    ) -> Result<Option<Taken<MsgRecord>>, StoreError> {
+    ) -> Result<Option<LeasedEntry<MsgRecord>>, StoreError> {
         loop {
             let (owner, taker) = (owner.clone(), holder.clone());
             let taken = self
@@ -331,9 +335,10 @@ impl Boxes for SqliteStore {
                 .await?;
             let Some((entry, (id, body))) = taken else { return Ok(None) };
             match self.utf8(id, body).await {
-                Ok(body) => return Ok(Some(Taken { entry, body })),
+                Ok(body) => return Ok(Some(LeasedEntry { entry, body })),
                 Err(StoreError::Damaged { detail, .. }) => {
-                    let guard = Guard { epoch: Some(entry.reading.epoch), holder: holder.clone() };
+                    let guard =
+                        LeaseProof { epoch: Some(entry.reading.epoch), holder: holder.clone() };
                     let put_aside = self
                         .writer
                         .run(move |tx| records::put_aside(tx, &entry.id, &guard, &detail, now));
@@ -344,13 +349,13 @@ impl Boxes for SqliteStore {
         }
     }
 
-    async fn take_delivery(
+    async fn lease_delivery(
         &self,
         tunnel: &Did,
         holder: Holder,
-        term: Term,
+        term: LeaseDuration,
         now: Timestamp,
-    ) -> Result<Option<Taken<Delivery>>, StoreError> {
+    ) -> Result<Option<LeasedEntry<Delivery>>, StoreError> {
         loop {
             let (tunnel, taker) = (tunnel.clone(), holder.clone());
             let taken = self
@@ -362,12 +367,14 @@ impl Boxes for SqliteStore {
                 .await?;
             let Some((entry, (id, body))) = taken else { return Ok(None) };
             match self.utf8(id, body).await {
-                Ok(body) => return Ok(Some(Taken { entry, body })),
+                Ok(body) => return Ok(Some(LeasedEntry { entry, body })),
                 Err(StoreError::Damaged { detail, .. }) => {
-                    let guard = Guard { epoch: Some(entry.sending.epoch), holder: holder.clone() };
-                    let again = Again { retry: Retry::DELIVERY, jitter: Jitter::NONE };
-                    let outcome = Outcome::Failed(Failure::Permanent { detail });
-                    self.settle(entry.id, outcome, guard, again, now).await?;
+                    let guard =
+                        LeaseProof { epoch: Some(entry.sending.epoch), holder: holder.clone() };
+                    let again =
+                        JitteredRetry { retry: RetryPolicy::DELIVERY, jitter: Jitter::NONE };
+                    let outcome = DeliveryOutcome::Failed(Failure::Permanent { detail });
+                    self.report_delivery(entry.id, outcome, guard, again, now).await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -395,9 +402,9 @@ impl Boxes for SqliteStore {
         &self,
         id: RecordId,
         to: ReadState,
-        guard: Guard,
+        guard: LeaseProof,
         revision: Option<i64>,
-        term: Term,
+        term: LeaseDuration,
         now: Timestamp,
     ) -> Result<MsgRecord, StoreError> {
         self.writer.run(move |tx| records::mark(tx, &id, to, &guard, revision, term, now)).await
@@ -407,19 +414,19 @@ impl Boxes for SqliteStore {
         &self,
         id: RecordId,
         to: SendState,
-        guard: Guard,
+        guard: LeaseProof,
         revision: Option<i64>,
         now: Timestamp,
     ) -> Result<Delivery, StoreError> {
         self.writer.run(move |tx| deliveries::mark(tx, &id, to, &guard, revision, now)).await
     }
 
-    async fn settle(
+    async fn report_delivery(
         &self,
         id: RecordId,
-        outcome: Outcome,
-        guard: Guard,
-        again: Again,
+        outcome: DeliveryOutcome,
+        guard: LeaseProof,
+        again: JitteredRetry,
         now: Timestamp,
     ) -> Result<Delivery, StoreError> {
         self.writer.run(move |tx| deliveries::settle(tx, &id, &outcome, &guard, again, now)).await
@@ -430,7 +437,7 @@ impl Boxes for SqliteStore {
         owner: &Did,
         box_kind: BoxKind,
         states: &[ReadState],
-        window: Window,
+        window: PageRequest,
     ) -> Result<Page<MsgRecord>, StoreError> {
         let owner = owner.clone();
         let states = if states.is_empty() { ReadState::ALL.to_vec() } else { states.to_vec() };
@@ -441,46 +448,51 @@ impl Boxes for SqliteStore {
         &self,
         tunnel: &Did,
         states: &[SendState],
-        window: Window,
+        window: PageRequest,
     ) -> Result<Page<Delivery>, StoreError> {
         let tunnel = tunnel.clone();
         let states = if states.is_empty() { SendState::ALL.to_vec() } else { states.to_vec() };
         self.read(move |db| deliveries::list(db, &tunnel, &states, &window)).await
     }
 
-    async fn boxes(&self, window: Window) -> Result<Page<BoxSummary>, StoreError> {
+    async fn boxes(&self, window: PageRequest) -> Result<Page<BoxSummary>, StoreError> {
         self.read(move |db| boxes::list(db, &window)).await
     }
 
-    async fn sweep(&self, again: Again, limit: usize, now: Timestamp) -> Result<Swept, StoreError> {
+    async fn expire_leases(
+        &self,
+        again: JitteredRetry,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<SweepCounts, StoreError> {
         // Looking costs nothing; a commit does.
         if !self.read(move |db| any_ended(db, now)).await? {
-            return Ok(Swept::default());
+            return Ok(SweepCounts::default());
         }
         self.writer
             .run(move |tx| {
-                Ok(Swept {
-                    records: records::sweep(tx, Ended::ByTime, limit, now)?,
-                    deliveries: deliveries::sweep(tx, Ended::ByTime, again, limit, now)?,
+                Ok(SweepCounts {
+                    records: records::sweep(tx, LeaseEndCause::ByTime, limit, now)?,
+                    deliveries: deliveries::sweep(tx, LeaseEndCause::ByTime, again, limit, now)?,
                 })
             })
             .await
     }
 
-    async fn release(
+    async fn release_leases(
         &self,
         prefix: &str,
-        again: Again,
+        again: JitteredRetry,
         now: Timestamp,
-    ) -> Result<Swept, StoreError> {
-        let mut all = Swept::default();
+    ) -> Result<SweepCounts, StoreError> {
+        let mut all = SweepCounts::default();
         loop {
             let prefix = prefix.to_owned();
             let some = self
                 .writer
                 .run(move |tx| {
-                    let held = Ended::ByHolder(&prefix);
-                    Ok(Swept {
+                    let held = LeaseEndCause::ByHolder(&prefix);
+                    Ok(SweepCounts {
                         records: records::sweep(tx, held, RELEASED, now)?,
                         deliveries: deliveries::sweep(tx, held, again, RELEASED, now)?,
                     })
@@ -494,29 +506,29 @@ impl Boxes for SqliteStore {
         }
     }
 
-    fn hints(&self) -> broadcast::Receiver<Hint> {
+    fn hints(&self) -> broadcast::Receiver<BoxHint> {
         self.board.hints.subscribe()
     }
 }
 
 #[async_trait]
-impl People for SqliteStore {
+impl ContactStore for SqliteStore {
     async fn put_contact(&self, contact: Contact, now: Timestamp) -> Result<Contact, StoreError> {
-        self.writer.run(move |tx| people::put_contact(tx, &contact, now)).await
+        self.writer.run(move |tx| contacts::put_contact(tx, &contact, now)).await
     }
 
     async fn contact(&self, did: &Did) -> Result<Contact, StoreError> {
         let did = did.clone();
-        self.read(move |db| people::contact(db, &did)).await
+        self.read(move |db| contacts::contact(db, &did)).await
     }
 
-    async fn contacts(&self, window: Window) -> Result<Page<Contact>, StoreError> {
-        self.read(move |db| people::contacts(db, &window)).await
+    async fn contacts(&self, window: PageRequest) -> Result<Page<Contact>, StoreError> {
+        self.read(move |db| contacts::contacts(db, &window)).await
     }
 
     async fn remove_contact(&self, did: &Did, now: Timestamp) -> Result<(), StoreError> {
         let did = did.clone();
-        self.writer.run(move |tx| people::remove_contact(tx, &did, now)).await
+        self.writer.run(move |tx| contacts::remove_contact(tx, &did, now)).await
     }
 
     async fn bind(
@@ -526,7 +538,7 @@ impl People for SqliteStore {
         now: Timestamp,
     ) -> Result<Contact, StoreError> {
         let contact = contact.clone();
-        self.writer.run(move |tx| people::bind(tx, &contact, &binding, now)).await
+        self.writer.run(move |tx| contacts::bind(tx, &contact, &binding, now)).await
     }
 
     async fn unbind(
@@ -537,7 +549,7 @@ impl People for SqliteStore {
         now: Timestamp,
     ) -> Result<Contact, StoreError> {
         let (contact, tunnel, address) = (contact.clone(), tunnel.clone(), address.to_owned());
-        self.writer.run(move |tx| people::unbind(tx, &contact, &tunnel, &address, now)).await
+        self.writer.run(move |tx| contacts::unbind(tx, &contact, &tunnel, &address, now)).await
     }
 
     async fn set_block(
@@ -548,7 +560,7 @@ impl People for SqliteStore {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let (sender, target) = (sender.clone(), target.clone());
-        self.writer.run(move |tx| people::set_block(tx, &sender, &target, blocked, now)).await
+        self.writer.run(move |tx| contacts::set_block(tx, &sender, &target, blocked, now)).await
     }
 
     async fn put_group(
@@ -558,16 +570,16 @@ impl People for SqliteStore {
         now: Timestamp,
     ) -> Result<Group, StoreError> {
         let group = group.clone();
-        self.writer.run(move |tx| people::put_group(tx, &group, name.as_deref(), now)).await
+        self.writer.run(move |tx| contacts::put_group(tx, &group, name.as_deref(), now)).await
     }
 
     async fn group(&self, group: &Did) -> Result<Group, StoreError> {
         let group = group.clone();
-        self.read(move |db| people::group(db, &group)).await
+        self.read(move |db| contacts::group(db, &group)).await
     }
 
-    async fn groups(&self, window: Window) -> Result<Page<Group>, StoreError> {
-        self.read(move |db| people::groups(db, &window)).await
+    async fn groups(&self, window: PageRequest) -> Result<Page<Group>, StoreError> {
+        self.read(move |db| contacts::groups(db, &window)).await
     }
 
     async fn set_subscriber(
@@ -579,26 +591,30 @@ impl People for SqliteStore {
     ) -> Result<Group, StoreError> {
         let (group, reader) = (group.clone(), reader.clone());
         self.writer
-            .run(move |tx| people::set_subscriber(tx, &group, &reader, subscribed, now))
+            .run(move |tx| contacts::set_subscriber(tx, &group, &reader, subscribed, now))
             .await
     }
 
-    async fn put_tunnel(&self, tunnel: Tunnel, now: Timestamp) -> Result<Tunnel, StoreError> {
-        self.writer.run(move |tx| people::put_tunnel(tx, &tunnel, now)).await
+    async fn put_tunnel(
+        &self,
+        tunnel: TunnelInfo,
+        now: Timestamp,
+    ) -> Result<TunnelInfo, StoreError> {
+        self.writer.run(move |tx| contacts::put_tunnel(tx, &tunnel, now)).await
     }
 
-    async fn tunnels(&self) -> Result<Vec<Tunnel>, StoreError> {
-        self.read(people::tunnels).await
+    async fn tunnels(&self) -> Result<Vec<TunnelInfo>, StoreError> {
+        self.read(contacts::tunnels).await
     }
 
-    async fn is_known(&self, owner: &Did) -> Result<bool, StoreError> {
+    async fn owner_exists(&self, owner: &Did) -> Result<bool, StoreError> {
         let owner = owner.clone();
-        self.read(move |db| people::is_known(db, &owner)).await
+        self.read(move |db| contacts::is_known(db, &owner)).await
     }
 }
 
 #[async_trait]
-impl Journal for SqliteStore {
+impl EventStore for SqliteStore {
     async fn set_receipt(
         &self,
         group: &Did,
@@ -626,12 +642,16 @@ impl Journal for SqliteStore {
         .await
     }
 
-    async fn sessions(&self, owner: &Did, window: Window) -> Result<Page<Session>, StoreError> {
+    async fn sessions(
+        &self,
+        owner: &Did,
+        window: PageRequest,
+    ) -> Result<Page<SessionSummary>, StoreError> {
         let owner = owner.clone();
         let page = self.read(move |db| sessions::list(db, &owner, &window)).await?;
         let mut entries = Vec::with_capacity(page.entries.len());
-        for SessionStub { peer, name, unread, last } in page.entries {
-            entries.push(Session { peer, name, unread, last: self.line(last).await? });
+        for SessionHead { peer, name, unread, last } in page.entries {
+            entries.push(SessionSummary { peer, name, unread, last: self.line(last).await? });
         }
         Ok(Page { entries, next: page.next })
     }
@@ -640,8 +660,8 @@ impl Journal for SqliteStore {
         &self,
         owner: &Did,
         peer: &Did,
-        window: Window,
-    ) -> Result<Page<Line>, StoreError> {
+        window: PageRequest,
+    ) -> Result<Page<SessionEntry>, StoreError> {
         let (owner, peer) = (owner.clone(), peer.clone());
         let whom = peer.clone();
         let session = self.read(move |db| sessions::session(db, &owner, &whom)).await?;
@@ -657,40 +677,40 @@ impl Journal for SqliteStore {
     }
 
     async fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StoreError> {
-        self.read(move |db| journal::events(db, after, limit)).await
+        self.read(move |db| events::events(db, after, limit)).await
     }
 
-    async fn trace(&self, msg_id: ObjId) -> Result<Trace, StoreError> {
+    async fn trace(&self, msg_id: ObjId) -> Result<MessageTrace, StoreError> {
         let (trace, object) =
-            self.look_up(move |db, recent| journal::trace(db, recent, msg_id)).await?;
+            self.look_up(move |db, recent| events::trace(db, recent, msg_id)).await?;
         let letters = self.letters_of(msg_id).await?;
-        Ok(Trace { body: self.body_of(object).await?, letters, ..trace })
+        Ok(MessageTrace { body: self.body_of(object).await?, letters, ..trace })
     }
 
-    async fn message_of(&self, id: RecordId) -> Result<ObjId, StoreError> {
+    async fn object_of_record(&self, id: RecordId) -> Result<ObjId, StoreError> {
         match id.kind() {
             RecordKind::Record => self.record(id).await.map(|record| record.msg_id),
             RecordKind::Delivery => self.delivery(id).await.map(|delivery| delivery.msg_id),
         }
     }
 
-    async fn message_heard(&self, external_id: &str) -> Result<ObjId, StoreError> {
+    async fn find_by_external_id(&self, external_id: &str) -> Result<ObjId, StoreError> {
         let external_id = external_id.to_owned();
         let heard = Arc::clone(&self.recent.heard);
-        self.read(move |db| journal::message_heard(db, &heard, &external_id)).await
+        self.read(move |db| events::message_heard(db, &heard, &external_id)).await
     }
 
     fn newest_event(&self) -> watch::Receiver<i64> {
         self.board.event.subscribe()
     }
 
-    async fn figures(&self) -> Result<Figures, StoreError> {
+    async fn counts(&self) -> Result<StoreCounts, StoreError> {
         self.read(|db| {
-            Ok(Figures {
+            Ok(StoreCounts {
                 oldest_waiting: deliveries::oldest_waiting(db)?,
-                kept: heard::waiting(db)?,
+                kept: inbound::waiting(db)?,
                 oldest_unclaimed: mails::oldest_unclaimed(db)?,
-                ..tally::figures(db)?
+                ..counts::figures(db)?
             })
         })
         .await
@@ -705,14 +725,14 @@ impl Journal for SqliteStore {
 fn with_body<T>(
     tx: &writer::Tx<'_>,
     taken: Option<(T, i64)>,
-) -> Result<Option<Found<T>>, StoreError> {
+) -> Result<Option<EntryWithBody<T>>, StoreError> {
     let Some((entry, object)) = taken else { return Ok(None) };
     Ok(Some((entry, objects::body(tx.db, object)?)))
 }
 
 /// An entry with the name and body of its object; the body is `None` when it is a
 /// file.
-type Found<T> = (T, (ObjId, Option<Vec<u8>>));
+type EntryWithBody<T> = (T, (ObjId, Option<Vec<u8>>));
 
 fn any_ended(db: &Connection, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "
@@ -728,17 +748,17 @@ fn closed() -> StoreError {
 }
 
 /// What it means for us that bytes were not kept.
-fn unkept(why: Unkept) -> StoreError {
+fn unkept(why: BlobError) -> StoreError {
     match why {
-        Unkept::Write(error) => disk(error),
-        Unkept::Sync(error) => StoreError::Broken(error.to_string()),
+        BlobError::Write(error) => disk(error),
+        BlobError::Sync(error) => StoreError::Broken(error.to_string()),
     }
 }
 
 /// What an error of the file system means for us.
 fn disk(error: std::io::Error) -> StoreError {
     match error.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StoreError::Full,
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StoreError::DiskFull,
         _ => StoreError::Unavailable(error.to_string()),
     }
 }

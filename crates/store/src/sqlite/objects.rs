@@ -3,7 +3,7 @@
 use monoco_core::object::{ObjId, ObjKind};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::bulk::{Recent, Table};
+use super::bulk_index::{BulkTable, RecentEntries};
 use super::open::fault;
 use super::writer::Tx;
 use crate::StoreError;
@@ -13,7 +13,7 @@ pub(super) const INLINE: usize = 64 * 1024;
 
 /// Objects by the first eight bytes of their hash. Whoever follows an entry compares
 /// the rest.
-pub(super) const HASHES: Table = Table {
+pub(super) const HASHES: BulkTable = BulkTable {
     name: "hashes",
     insert: "INSERT INTO hashes (hash8, object) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
     beyond: "SELECT seq, hash FROM objects WHERE seq > ?1",
@@ -61,7 +61,7 @@ const FIND_PREFIX: &str = "
 /// The row of an object.
 pub(super) fn find(
     db: &Connection,
-    recent: &Recent,
+    recent: &RecentEntries,
     id: &ObjId,
 ) -> Result<Option<i64>, StoreError> {
     look_up(db, recent, id.hash(), IS_IT, FIND)
@@ -70,7 +70,7 @@ pub(super) fn find(
 /// The row of the message whose hash starts with `prefix`.
 pub(super) fn by_prefix(
     db: &Connection,
-    recent: &Recent,
+    recent: &RecentEntries,
     prefix: &[u8; 16],
 ) -> Result<Option<i64>, StoreError> {
     look_up(db, recent, prefix, IS_PREFIX_OF, FIND_PREFIX)
@@ -80,7 +80,7 @@ pub(super) fn by_prefix(
 /// really has it.
 fn look_up(
     db: &Connection,
-    recent: &Recent,
+    recent: &RecentEntries,
     hash: &[u8],
     at_row: &str,
     by_table: &str,
@@ -100,7 +100,11 @@ fn look_up(
 }
 
 /// The row of an object that must be there.
-pub(super) fn row_of(db: &Connection, recent: &Recent, id: &ObjId) -> Result<i64, StoreError> {
+pub(super) fn row_of(
+    db: &Connection,
+    recent: &RecentEntries,
+    id: &ObjId,
+) -> Result<i64, StoreError> {
     let missing = || StoreError::Missing { what: "object", key: id.to_string() };
     find(db, recent, id)?.ok_or_else(missing)
 }

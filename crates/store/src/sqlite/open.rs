@@ -83,7 +83,7 @@ pub(super) fn fault(error: rusqlite::Error) -> StoreError {
     };
     match (cause.extended_code, cause.extended_code & 0xff) {
         // The shared index of the log could not grow: a full disk by another name.
-        (_, ffi::SQLITE_FULL) | (ffi::SQLITE_IOERR_SHMSIZE, _) => StoreError::Full,
+        (_, ffi::SQLITE_FULL) | (ffi::SQLITE_IOERR_SHMSIZE, _) => StoreError::DiskFull,
         (ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC, _) => {
             StoreError::Broken(error.to_string())
         }

@@ -1,22 +1,24 @@
 //! Records: one owner's view of one object in one box.
 
 use monoco_core::event::EventKind;
-use monoco_core::lease::{Guard, Holder, Lease, Term};
+use monoco_core::lease::{Holder, Lease, LeaseDuration, LeaseProof};
 use monoco_core::object::{ObjId, ObjKind};
-use monoco_core::record::{BoxKind, MsgRecord, ReadState, Reading, RecordId, RecordKind, Standing};
-use monoco_core::route::Placement;
+use monoco_core::record::{
+    BoxKind, MsgRecord, ReadState, ReadStateData, ReadStatus, RecordId, RecordKind,
+};
+use monoco_core::routing::Placement;
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::json;
 
-use super::bulk::Recent;
-use super::journal;
+use super::bulk_index::RecentEntries;
+use super::contacts::{self, parsed};
+use super::events;
 use super::open::fault;
-use super::people::{self, parsed};
 use super::rows;
 use super::writer::Tx;
 use super::{objects, sessions};
-use crate::{Hint, Page, Placed, StoreError, Window};
+use crate::{BoxHint, CreatedRecord, Page, PageRequest, StoreError};
 
 /// Columns that [`read`] reads, in its order.
 pub(super) const COLUMNS: &str = "
@@ -75,7 +77,7 @@ const HELD_BY: &str = "
 const HAS_BOX: &str = "UPDATE parties SET has_box = 1 WHERE id = ?1 AND has_box = 0";
 
 /// What a new record is about.
-pub(super) struct Subject<'a> {
+pub(super) struct NewRecord<'a> {
     pub(super) object: i64,
     pub(super) msg_id: &'a ObjId,
     pub(super) tunnel: Option<i64>,
@@ -84,16 +86,16 @@ pub(super) struct Subject<'a> {
 /// Puts a message into one box, and into the owner's conversation.
 pub(super) fn place(
     tx: &mut Tx<'_>,
-    what: &Subject<'_>,
+    what: &NewRecord<'_>,
     placement: &Placement,
     now: Timestamp,
-) -> Result<Placed, StoreError> {
+) -> Result<CreatedRecord, StoreError> {
     let Placement { owner, box_kind, session, group } = placement;
     let record_id = RecordId::record(owner, *box_kind, what.msg_id);
-    let owner_id = people::row_of(tx, owner)?;
-    let session_id = people::row_of(tx, session)?;
-    let group_id = group.as_ref().map(|group| people::row_of(tx, group)).transpose()?;
-    let state = Reading::start(*box_kind).state.name();
+    let owner_id = contacts::row_of(tx, owner)?;
+    let session_id = contacts::row_of(tx, session)?;
+    let group_id = group.as_ref().map(|group| contacts::row_of(tx, group)).transpose()?;
+    let state = ReadStatus::start(*box_kind).state.name();
     let row = params![
         what.object,
         record_id.tag(),
@@ -118,25 +120,25 @@ pub(super) fn place(
             tx.indexes.timeline.add(tx.db, session, seq)?;
         }
         tx.news.tally.record(*box_kind, state, 1);
-        tx.news.hints.insert(Hint { owner: owner.clone(), box_kind: *box_kind });
+        tx.news.hints.insert(BoxHint { owner: owner.clone(), box_kind: *box_kind });
     }
-    Ok(Placed { owner: owner.clone(), box_kind: *box_kind, record_id })
+    Ok(CreatedRecord { owner: owner.clone(), box_kind: *box_kind, record_id })
 }
 
 /// The record of a message in its author's OUTBOX, with one line in each
 /// conversation it belongs to. `false` when it is there already.
 pub(super) fn place_outbox(
     tx: &mut Tx<'_>,
-    what: &Subject<'_>,
+    what: &NewRecord<'_>,
     placement: &Placement,
     peers: &[monoco_core::did::Did],
     now: Timestamp,
 ) -> Result<(), StoreError> {
     place(tx, what, placement, now)?;
     let seq = tx.db.last_insert_rowid();
-    let owner = people::row_of(tx, &placement.owner)?;
+    let owner = contacts::row_of(tx, &placement.owner)?;
     for peer in peers {
-        let peer_id = people::row_of(tx, peer)?;
+        let peer_id = contacts::row_of(tx, peer)?;
         let session = sessions::add_line(tx, owner, peer_id, seq, false)?;
         if *peer == placement.session {
             tx.indexes.timeline.add(tx.db, session, seq)?;
@@ -157,7 +159,7 @@ pub(super) fn placed(
     db: &Connection,
     object: i64,
     msg_id: &ObjId,
-) -> Result<Vec<Placed>, StoreError> {
+) -> Result<Vec<CreatedRecord>, StoreError> {
     let sql = "
         SELECT p.did, r.box, r.tag
           FROM records r
@@ -168,7 +170,7 @@ pub(super) fn placed(
     let mut statement = db.prepare_cached(sql).map_err(fault)?;
     let rows = statement
         .query_map([object], |row| {
-            Ok(Placed {
+            Ok(CreatedRecord {
                 owner: parsed(row, 0)?,
                 box_kind: box_kind(row, 1)?,
                 record_id: RecordId::from_tag(RecordKind::Record, msg_id, row.get(2)?),
@@ -189,12 +191,12 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
         _ => None,
     };
     let state = match (ReadState::parse(&state), lease) {
-        (Some(ReadState::Unread), None) => Standing::Unread,
-        (Some(ReadState::Reading), Some(lease)) => Standing::Reading(lease),
-        (Some(ReadState::Readed), None) => Standing::Readed,
-        (Some(ReadState::Sent), None) => Standing::Sent,
-        (Some(ReadState::Archived), None) => Standing::Archived,
-        (Some(ReadState::Deleted), None) => Standing::Deleted,
+        (Some(ReadState::Unread), None) => ReadStateData::Unread,
+        (Some(ReadState::Reading), Some(lease)) => ReadStateData::Reading(lease),
+        (Some(ReadState::Readed), None) => ReadStateData::Readed,
+        (Some(ReadState::Sent), None) => ReadStateData::Sent,
+        (Some(ReadState::Archived), None) => ReadStateData::Archived,
+        (Some(ReadState::Deleted), None) => ReadStateData::Deleted,
         _ => return Err(rows::damaged(5, "state and lease do not belong together")),
     };
     let group: Option<String> = row.get(12)?;
@@ -204,7 +206,7 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
         owner: parsed(row, 3)?,
         box_kind: box_kind(row, 4)?,
         msg_id,
-        reading: Reading { state, attempts: row.get(6)?, epoch: rows::unsigned(row, 7)? },
+        reading: ReadStatus { state, attempts: row.get(6)?, epoch: rows::unsigned(row, 7)? },
         revision: row.get(8)?,
         session: parsed(row, 11)?,
         tags: group.map(|group| format!("group:{group}")).into_iter().collect(),
@@ -229,7 +231,7 @@ pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<(MsgRecord, i64), Stor
 /// A record by its name, with the row of its object.
 pub(super) fn by_id(
     db: &Connection,
-    recent: &Recent,
+    recent: &RecentEntries,
     id: &RecordId,
 ) -> Result<(MsgRecord, i64), StoreError> {
     let missing = || StoreError::Missing { what: "record", key: id.to_string() };
@@ -246,10 +248,10 @@ pub(super) fn take(
     owner: &monoco_core::did::Did,
     box_kind: BoxKind,
     holder: &Holder,
-    term: Term,
+    term: LeaseDuration,
     now: Timestamp,
 ) -> Result<Option<(MsgRecord, i64)>, StoreError> {
-    let Some(owner) = people::peek(tx, owner)? else { return Ok(None) };
+    let Some(owner) = contacts::peek(tx, owner)? else { return Ok(None) };
     let seq: Option<i64> = tx
         .db
         .prepare_cached(OLDEST_UNREAD)
@@ -259,10 +261,10 @@ pub(super) fn take(
         .map_err(fault)?;
     let Some(seq) = seq else { return Ok(None) };
     let (record, object) = by_seq(tx.db, seq)?;
-    let next = record.reading.clone().take(holder.clone(), now, term)?;
+    let next = record.reading.clone().lease(holder.clone(), now, term)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
     let record = swap(tx, record, next, now)?;
-    journal::record(tx, EventKind::Taken, &record, object, owner, &detail, now)?;
+    events::record(tx, EventKind::Taken, &record, object, owner, &detail, now)?;
     Ok(Some((record, object)))
 }
 
@@ -271,9 +273,9 @@ pub(super) fn mark(
     tx: &mut Tx<'_>,
     id: &RecordId,
     to: ReadState,
-    guard: &Guard,
+    guard: &LeaseProof,
     revision: Option<i64>,
-    term: Term,
+    term: LeaseDuration,
     now: Timestamp,
 ) -> Result<MsgRecord, StoreError> {
     let (record, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
@@ -285,10 +287,10 @@ pub(super) fn mark(
     }
     let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": guard.holder});
     let record = swap(tx, record, next, now)?;
-    let owner = people::row_of(tx, &record.owner)?;
-    journal::record(tx, EventKind::Marked, &record, object, owner, &detail, now)?;
+    let owner = contacts::row_of(tx, &record.owner)?;
+    events::record(tx, EventKind::Marked, &record, object, owner, &detail, now)?;
     if to == ReadState::Unread {
-        tx.news.hints.insert(Hint { owner: record.owner.clone(), box_kind: record.box_kind });
+        tx.news.hints.insert(BoxHint { owner: record.owner.clone(), box_kind: record.box_kind });
     }
     Ok(record)
 }
@@ -298,29 +300,31 @@ pub(super) fn mark(
 pub(super) fn put_aside(
     tx: &mut Tx<'_>,
     id: &RecordId,
-    guard: &Guard,
+    guard: &LeaseProof,
     why: &str,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let record = mark(tx, id, ReadState::Archived, guard, None, Term::DEFAULT, now)?;
+    let record = mark(tx, id, ReadState::Archived, guard, None, LeaseDuration::DEFAULT, now)?;
     let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &record.msg_id)?;
-    let owner = people::row_of(tx, &record.owner)?;
+    let owner = contacts::row_of(tx, &record.owner)?;
     let detail = json!({"why": why});
-    journal::record(tx, EventKind::Damaged, &record, object, owner, &detail, now)
+    events::record(tx, EventKind::Damaged, &record, object, owner, &detail, now)
 }
 
 /// Makes records unread again whose leases ended, or whose holder is gone.
 pub(super) fn sweep(
     tx: &mut Tx<'_>,
-    ended: Ended<'_>,
+    ended: LeaseEndCause<'_>,
     limit: usize,
     now: Timestamp,
 ) -> Result<usize, StoreError> {
     let (rows, by) = match ended {
-        Ended::ByTime => (rows::seqs(tx.db, ENDED, params![now.ms(), rows::limit(limit)])?, now),
+        LeaseEndCause::ByTime => {
+            (rows::seqs(tx.db, ENDED, params![now.ms(), rows::limit(limit)])?, now)
+        }
         // An earlier boot can't come back: its leases end now, however long they
         // were to run.
-        Ended::ByHolder(prefix) => {
+        LeaseEndCause::ByHolder(prefix) => {
             let rows = rows::seqs(tx.db, HELD_BY, params![prefix, rows::limit(limit)])?;
             (rows, Timestamp::from_ms(i64::MAX))
         }
@@ -329,20 +333,20 @@ pub(super) fn sweep(
         let (record, object) = by_seq(tx.db, *seq)?;
         let next = record.reading.clone().expire(by)?;
         let detail = match &record.reading.state {
-            Standing::Reading(lease) => json!({"held_by": lease.holder, "until": lease.until}),
+            ReadStateData::Reading(lease) => json!({"held_by": lease.holder, "until": lease.until}),
             _ => json!({}),
         };
         let record = swap(tx, record, next, now)?;
-        let owner = people::row_of(tx, &record.owner)?;
-        journal::record(tx, EventKind::LeaseEnded, &record, object, owner, &detail, now)?;
-        tx.news.hints.insert(Hint { owner: record.owner, box_kind: record.box_kind });
+        let owner = contacts::row_of(tx, &record.owner)?;
+        events::record(tx, EventKind::LeaseEnded, &record, object, owner, &detail, now)?;
+        tx.news.hints.insert(BoxHint { owner: record.owner, box_kind: record.box_kind });
     }
     Ok(rows.len())
 }
 
 /// Why a lease is over.
 #[derive(Clone, Copy)]
-pub(super) enum Ended<'a> {
+pub(super) enum LeaseEndCause<'a> {
     /// It ran out.
     ByTime,
     /// Whoever holds it is gone: an earlier boot of the courier.
@@ -352,11 +356,11 @@ pub(super) enum Ended<'a> {
 fn swap(
     tx: &mut Tx<'_>,
     record: MsgRecord,
-    next: Reading,
+    next: ReadStatus,
     now: Timestamp,
 ) -> Result<MsgRecord, StoreError> {
     let lease = match &next.state {
-        Standing::Reading(lease) => Some(lease),
+        ReadStateData::Reading(lease) => Some(lease),
         _ => None,
     };
     let row = params![
@@ -389,9 +393,9 @@ pub(super) fn list(
     owner: &monoco_core::did::Did,
     box_kind: BoxKind,
     states: &[ReadState],
-    window: &Window,
+    window: &PageRequest,
 ) -> Result<Page<MsgRecord>, StoreError> {
-    let Some(owner) = people::find(db, owner)? else { return Ok(rows::cut(Vec::new(), window)) };
+    let Some(owner) = contacts::find(db, owner)? else { return Ok(rows::cut(Vec::new(), window)) };
     let (beyond, order) = rows::range(window);
     let sql = format!(
         "SELECT {COLUMNS} FROM {TABLES}

@@ -4,18 +4,18 @@ use rusqlite::{Connection, Row, ToSql};
 use serde::Serialize;
 
 use super::open::fault;
-use crate::{Page, StoreError, Window};
+use crate::{Page, PageRequest, StoreError};
 
 /// The comparison and the order that walk a list in the window's direction.
-pub(super) fn range(window: &Window) -> (&'static str, &'static str) {
+pub(super) fn range(window: &PageRequest) -> (&'static str, &'static str) {
     if window.newest_first { ("<", "DESC") } else { (">", "ASC") }
 }
 
-pub(super) fn start(window: &Window) -> i64 {
+pub(super) fn start(window: &PageRequest) -> i64 {
     window.beyond.unwrap_or(if window.newest_first { i64::MAX } else { i64::MIN })
 }
 
-pub(super) fn count(window: &Window) -> i64 {
+pub(super) fn count(window: &PageRequest) -> i64 {
     limit(window.limit)
 }
 
@@ -25,7 +25,7 @@ pub(super) fn limit(count: usize) -> i64 {
 
 /// Puts entries in order and cuts them to a page. There is one more than fits
 /// when there is another page.
-pub(super) fn cut<T>(mut entries: Vec<(i64, T)>, window: &Window) -> Page<T> {
+pub(super) fn cut<T>(mut entries: Vec<(i64, T)>, window: &PageRequest) -> Page<T> {
     entries.sort_by_key(|(seq, _)| if window.newest_first { seq.wrapping_neg() } else { *seq });
     let more = entries.len() > window.limit;
     entries.truncate(window.limit);

@@ -11,18 +11,18 @@ use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::json;
 
-use super::bulk::{Recent, Table};
-use super::journal::{self, About};
+use super::bulk_index::{BulkTable, RecentEntries};
+use super::contacts::{self, parsed};
+use super::events::{self, EventSubject};
 use super::open::fault;
-use super::people::{self, parsed};
 use super::rows;
 use super::writer::Tx;
 use super::{objects, records};
-use crate::{Page, StoreError, Window};
+use crate::{Page, PageRequest, StoreError};
 
 /// The lines of each conversation. Those of a message that was sent to several are
 /// entered at once but for the first, which alone can be told from the record.
-pub(super) const TIMELINE: Table = Table {
+pub(super) const TIMELINE: BulkTable = BulkTable {
     name: "timeline",
     insert: "INSERT INTO timeline (session, record) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
     beyond: "
@@ -55,14 +55,14 @@ const COUNT: &str = "
 
 /// One line of a conversation before its text is read: the record, the row of its
 /// object, and how far it got.
-pub(super) type Stub = (MsgRecord, i64, Option<SendState>);
+pub(super) type SessionEntryHead = (MsgRecord, i64, Option<SendState>);
 
 /// A conversation before the text of its last line is read.
-pub(super) struct SessionStub {
+pub(super) struct SessionHead {
     pub(super) peer: Did,
     pub(super) name: Option<String>,
     pub(super) unread: usize,
-    pub(super) last: Stub,
+    pub(super) last: SessionEntryHead,
 }
 
 /// Adds a record to the conversation of `owner` with `peer`. Returns the conversation.
@@ -86,7 +86,7 @@ pub(super) fn add_line(
 
 /// Counts unread messages of a conversation up or down.
 pub(super) fn count(tx: &mut Tx<'_>, owner: &Did, peer: &Did, by: i64) -> Result<(), StoreError> {
-    let (owner, peer) = (people::row_of(tx, owner)?, people::row_of(tx, peer)?);
+    let (owner, peer) = (contacts::row_of(tx, owner)?, contacts::row_of(tx, peer)?);
     if let Some(session) = find(tx, owner, peer)? {
         let row = params![session, by];
         tx.db.prepare_cached(COUNT).and_then(|mut s| s.execute(row)).map_err(fault)?;
@@ -113,9 +113,9 @@ fn find(tx: &mut Tx<'_>, owner: i64, peer: i64) -> Result<Option<i64>, StoreErro
 pub(super) fn list(
     db: &Connection,
     owner: &Did,
-    window: &Window,
-) -> Result<Page<SessionStub>, StoreError> {
-    let Some(owner) = people::find(db, owner)? else { return Ok(rows::cut(Vec::new(), window)) };
+    window: &PageRequest,
+) -> Result<Page<SessionHead>, StoreError> {
+    let Some(owner) = contacts::find(db, owner)? else { return Ok(rows::cut(Vec::new(), window)) };
     let (beyond, order) = rows::range(window);
     let sql = format!(
         "SELECT s.last, s.unread, p.did, p.names
@@ -137,7 +137,7 @@ pub(super) fn list(
     for row in rows {
         let (last, unread, peer, names) = row.map_err(fault)?;
         let names: Vec<String> = serde_json::from_str(&names).unwrap_or_default();
-        let session = SessionStub {
+        let session = SessionHead {
             name: names.into_iter().next(),
             unread: usize::try_from(unread).unwrap_or(usize::MAX),
             last: stub(db, last, &peer)?,
@@ -151,8 +151,8 @@ pub(super) fn list(
 /// The conversation of `owner` with `peer`.
 pub(super) fn session(db: &Connection, owner: &Did, peer: &Did) -> Result<i64, StoreError> {
     let missing = || StoreError::Missing { what: "session", key: peer.to_string() };
-    let owner = people::find(db, owner)?.ok_or_else(missing)?;
-    let peer = people::find(db, peer)?.ok_or_else(missing)?;
+    let owner = contacts::find(db, owner)?.ok_or_else(missing)?;
+    let peer = contacts::find(db, peer)?.ok_or_else(missing)?;
     db.prepare_cached(SESSION)
         .and_then(|mut s| s.query_row([owner, peer], |row| row.get(0)).optional())
         .map_err(fault)?
@@ -162,12 +162,12 @@ pub(super) fn session(db: &Connection, owner: &Did, peer: &Did) -> Result<i64, S
 /// The lines of one conversation.
 pub(super) fn lines(
     db: &Connection,
-    recent: &Recent,
+    recent: &RecentEntries,
     session: i64,
     peer: &Did,
-    window: &Window,
-) -> Result<Page<Stub>, StoreError> {
-    let one_more = Window { limit: window.limit.saturating_add(1), ..window.clone() };
+    window: &PageRequest,
+) -> Result<Page<SessionEntryHead>, StoreError> {
+    let one_more = PageRequest { limit: window.limit.saturating_add(1), ..window.clone() };
     let mut records = recent.page(session, &one_more);
     let (beyond, order) = rows::range(window);
     let sql = format!(
@@ -193,7 +193,7 @@ pub(super) fn lines(
     Ok(rows::cut(entries, window))
 }
 
-fn stub(db: &Connection, seq: i64, peer: &Did) -> Result<Stub, StoreError> {
+fn stub(db: &Connection, seq: i64, peer: &Did) -> Result<SessionEntryHead, StoreError> {
     let (record, object) = records::by_seq(db, seq)?;
     let delivery = delivery_to(db, object, peer)?;
     Ok((record, object, delivery))
@@ -220,7 +220,7 @@ pub(super) fn set_receipt(
     now: Timestamp,
 ) -> Result<Receipt, StoreError> {
     let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
-    let (group_id, reader_id) = (people::row_of(tx, group)?, people::row_of(tx, reader)?);
+    let (group_id, reader_id) = (contacts::row_of(tx, group)?, contacts::row_of(tx, reader)?);
     if !said_in(tx.db, object, group_id)? {
         let key = format!("{msg_id} in {group}");
         return Err(StoreError::Missing { what: "message", key });
@@ -257,9 +257,9 @@ pub(super) fn set_receipt(
             s.execute(params![group_id, object, reader_id, status.as_str(), now.ms(), stored])
         })
         .map_err(fault)?;
-    let about = About { object: Some(object), record: None, owner: Some(reader_id) };
+    let about = EventSubject { object: Some(object), record: None, owner: Some(reader_id) };
     let detail = json!({"group": group, "status": status.as_str(), "receipt": id});
-    journal::append(tx, EventKind::Receipt, about, &detail, now)?;
+    events::append(tx, EventKind::Receipt, about, &detail, now)?;
     Ok(receipt)
 }
 
@@ -276,13 +276,13 @@ fn said_in(db: &Connection, object: i64, group: i64) -> Result<bool, StoreError>
 /// The receipts of one message in a group, of all readers or of one.
 pub(super) fn receipts(
     db: &Connection,
-    recent: &Recent,
+    recent: &RecentEntries,
     group: &Did,
     msg_id: ObjId,
     reader: Option<&Did>,
 ) -> Result<Vec<Receipt>, StoreError> {
     let object = objects::row_of(db, recent, &msg_id)?;
-    let Some(group_id) = people::find(db, group)? else { return Ok(Vec::new()) };
+    let Some(group_id) = contacts::find(db, group)? else { return Ok(Vec::new()) };
     let sql = "
         SELECT p.did, r.status, r.at
           FROM receipts r

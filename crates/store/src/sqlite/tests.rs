@@ -11,11 +11,11 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::conformance::{Home, letter_model, model};
-use crate::{DispatchOutcome, Shared};
+use crate::{DispatchOutcome, SharedStore};
 
 #[async_trait]
 impl Home for TempDir {
-    async fn open(&self) -> Shared {
+    async fn open(&self) -> SharedStore {
         Arc::new(SqliteStore::open(self.path()).unwrap())
     }
 }
@@ -33,7 +33,7 @@ struct Restless(TempDir);
 
 #[async_trait]
 impl Home for Restless {
-    async fn open(&self) -> Shared {
+    async fn open(&self) -> SharedStore {
         Arc::new(SqliteStore::open_with(self.0.path(), 3).unwrap())
     }
 }
@@ -53,16 +53,16 @@ pub(super) const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
 pub(super) fn chat(text: &str) -> MsgObject {
     let msg = json!({"from": "did:web:ann", "to": ["did:web:bob"], "kind": "chat",
                      "content": {"content": text}});
-    MsgObject::seal(msg).unwrap()
+    MsgObject::from_json(msg).unwrap()
 }
 
-async fn put_in(store: &SqliteStore, msg: MsgObject) -> Dispatched {
-    let one = Dispatch { msg, tunnel: None, external_id: None };
+async fn put_in(store: &SqliteStore, msg: MsgObject) -> DispatchResult {
+    let one = DispatchRequest { msg, tunnel: None, external_id: None };
     store.dispatch(vec![one], NOON).await.remove(0).unwrap()
 }
 
 async fn texts(store: &SqliteStore) -> usize {
-    let window = Window { beyond: None, limit: 1_000, newest_first: false };
+    let window = PageRequest { beyond: None, limit: 1_000, newest_first: false };
     let bob = "did:web:bob".parse().unwrap();
     store.records(&bob, BoxKind::Inbox, &[], window).await.unwrap().entries.len()
 }
@@ -94,7 +94,7 @@ async fn a_damaged_object_is_not_handed_out() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let (small, large) = (chat("treasure"), chat(&"treasure ".repeat(10_000)));
-    let bytes = store.keep_bytes(b"treasure".to_vec()).await.unwrap();
+    let bytes = store.put_blob(b"treasure".to_vec()).await.unwrap();
     put_in(&store, small.clone()).await;
     put_in(&store, large.clone()).await;
     drop(store);
@@ -122,7 +122,13 @@ async fn a_damaged_object_does_not_hold_up_the_others() {
     let (bob, holder) = ("did:web:bob".parse().unwrap(), Holder::anonymous());
     let take = || {
         let holder = holder.clone();
-        store.take_record(&bob, BoxKind::Inbox, holder, Term::DEFAULT, Timestamp::from_ms(1))
+        store.lease_record(
+            &bob,
+            BoxKind::Inbox,
+            holder,
+            LeaseDuration::DEFAULT,
+            Timestamp::from_ms(1),
+        )
     };
     let taken = take().await.unwrap().unwrap();
     assert!(taken.body.contains("still fine"), "{}", taken.body);
@@ -207,19 +213,19 @@ async fn one_that_fails_after_writing_does_not_harm_its_neighbours() {
     let command = |text: &'static str| {
         move |tx: &mut writer::Tx<'_>| {
             note(tx, text);
-            people::row_of(tx, &format!("did:web:{text}").parse().unwrap())?;
-            if text == "bad" { Err(StoreError::Full) } else { Ok(text) }
+            contacts::row_of(tx, &format!("did:web:{text}").parse().unwrap())?;
+            if text == "bad" { Err(StoreError::DiskFull) } else { Ok(text) }
         }
     };
     let answers = together(&store, vec![command("first"), command("bad"), command("last")]).await;
     assert!(
-        matches!(&answers[..], [Ok("first"), Err(StoreError::Full), Ok("last")]),
+        matches!(&answers[..], [Ok("first"), Err(StoreError::DiskFull), Ok("last")]),
         "{answers:?}"
     );
     assert_eq!(notes(&store), ["first", "last"]);
     for (who, known) in [("first", true), ("bad", false), ("last", true)] {
         let did: Did = format!("did:web:{who}").parse().unwrap();
-        let row = store.writer.run(move |tx| people::peek(tx, &did)).await.unwrap();
+        let row = store.writer.run(move |tx| contacts::peek(tx, &did)).await.unwrap();
         assert_eq!(row.is_some(), known, "{who}");
     }
 }
@@ -232,7 +238,7 @@ async fn one_of_a_batch_that_fails_after_writing_does_not_harm_the_others() {
         move |tx: &mut writer::Tx<'_>| {
             tx.each(texts, |tx, text| {
                 note(tx, text);
-                if *text == "bad" { Err(StoreError::Full) } else { Ok(*text) }
+                if *text == "bad" { Err(StoreError::DiskFull) } else { Ok(*text) }
             })
         }
     };
@@ -240,7 +246,7 @@ async fn one_of_a_batch_that_fails_after_writing_does_not_harm_the_others() {
     let answers = together(&store, batches).await;
     let [Ok(_), Ok(answers)] = &answers[..] else { panic!("{answers:?}") };
     assert!(
-        matches!(&answers[..], [Ok("first"), Err(StoreError::Full), Ok("last")]),
+        matches!(&answers[..], [Ok("first"), Err(StoreError::DiskFull), Ok("last")]),
         "{answers:?}"
     );
     assert_eq!(notes(&store), ["first", "last", "neighbour"]);
@@ -276,12 +282,12 @@ async fn a_list_is_one_snapshot() {
     put_in(&store, chat("restless")).await;
     let bob: Did = "did:web:bob".parse().unwrap();
     let holder = Holder::anonymous();
-    let guard = || Guard { epoch: None, holder: Holder::anonymous() };
+    let guard = || LeaseProof { epoch: None, holder: Holder::anonymous() };
     let toss = async {
         for _ in 0..50 {
-            let (now, term) = (NOON, Term::DEFAULT);
+            let (now, term) = (NOON, LeaseDuration::DEFAULT);
             let taken =
-                store.take_record(&bob, BoxKind::Inbox, holder.clone(), term, now).await.unwrap();
+                store.lease_record(&bob, BoxKind::Inbox, holder.clone(), term, now).await.unwrap();
             let id = taken.unwrap().entry.id;
             store.mark_record(id, ReadState::Unread, guard(), None, term, now).await.unwrap();
         }
@@ -326,8 +332,8 @@ async fn bytes_and_messages_do_not_share_a_name() {
 async fn a_crash_in_the_middle_of_a_merge_forgets_nothing() {
     let (dir, rounds) = (home(), 12);
     let store = SqliteStore::open_with(dir.path(), 50).unwrap();
-    let batch = |round: usize| -> Vec<Dispatch> {
-        let one = |n| Dispatch {
+    let batch = |round: usize| -> Vec<DispatchRequest> {
+        let one = |n| DispatchRequest {
             msg: chat(&format!("{round} {n}")),
             tunnel: Some("lark".parse().unwrap()),
             external_id: Some(format!("om_{round}_{n}")),
@@ -351,7 +357,7 @@ async fn a_crash_in_the_middle_of_a_merge_forgets_nothing() {
         }
         assert_eq!(texts(&found).await, (round + 1) * 20);
         let (bob, ann) = ("did:web:bob".parse().unwrap(), "did:web:ann".parse().unwrap());
-        let window = Window { beyond: None, limit: 1_000, newest_first: true };
+        let window = PageRequest { beyond: None, limit: 1_000, newest_first: true };
         let lines = found.session(&bob, &ann, window).await.unwrap();
         assert_eq!(lines.entries.len(), (round + 1) * 20);
     }

@@ -25,11 +25,11 @@ use std::thread;
 use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use super::bulk::Indexes;
-use super::checkpoint::Log;
+use super::bulk_index::BulkIndexes;
+use super::checkpoint::WalSize;
+use super::counts::RowCounts;
 use super::open::fault;
-use super::tally::Tally;
-use crate::{Hint, StoreError, StoreHealth};
+use crate::{BoxHint, StoreError, StoreHealth};
 
 /// Most commands in one commit. Bounds how long the first one waits for the last.
 const BATCH: usize = 512;
@@ -45,11 +45,11 @@ pub(super) struct Tx<'c> {
     /// The connection, inside the transaction.
     pub(super) db: &'c Connection,
     /// What was looked up before.
-    pub(super) known: &'c mut Known,
+    pub(super) known: &'c mut RowCache,
     /// The indexes that are written in bulk.
-    pub(super) indexes: &'c mut Indexes,
+    pub(super) indexes: &'c mut BulkIndexes,
     /// What is told to the others once it is committed.
-    pub(super) news: News,
+    pub(super) news: CommitEffects,
     /// Whether what a command wrote before it is refused must be undone at once,
     /// because the commands around it have to stay.
     careful: bool,
@@ -90,7 +90,7 @@ impl Tx<'_> {
 
 /// What the writer need not look up again. Forgotten when it may be wrong.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct RowCache {
     /// Rows of DIDs.
     pub(super) parties: HashMap<String, i64>,
     /// Rows of conversations, by owner and peer.
@@ -101,7 +101,7 @@ pub(super) struct Known {
     pub(super) day: Option<i64>,
 }
 
-impl Known {
+impl RowCache {
     fn forget(&mut self) {
         *self = Self::default();
     }
@@ -117,9 +117,9 @@ impl Known {
 
 /// What a commit changes for those who watch.
 #[derive(Default)]
-pub(super) struct News {
+pub(super) struct CommitEffects {
     /// Boxes something was put into.
-    pub(super) hints: BTreeSet<Hint>,
+    pub(super) hints: BTreeSet<BoxHint>,
     /// The newest event.
     pub(super) event: Option<i64>,
     /// The newest change of a file's place.
@@ -127,10 +127,10 @@ pub(super) struct News {
     /// Whether a letter waits that did not before.
     pub(super) letter: bool,
     /// How the counts change.
-    pub(super) tally: Tally,
+    pub(super) tally: RowCounts,
 }
 
-impl News {
+impl CommitEffects {
     fn add(&mut self, other: Self) {
         self.hints.extend(other.hints);
         self.event = self.event.max(other.event);
@@ -142,15 +142,15 @@ impl News {
 
 /// What everybody can see of the writer.
 #[derive(Debug)]
-pub(super) struct Board {
-    pub(super) hints: broadcast::Sender<Hint>,
+pub(super) struct WriterChannels {
+    pub(super) hints: broadcast::Sender<BoxHint>,
     pub(super) event: watch::Sender<i64>,
     pub(super) filing: watch::Sender<i64>,
     pub(super) letter: watch::Sender<u64>,
     pub(super) health: Mutex<StoreHealth>,
 }
 
-impl Board {
+impl WriterChannels {
     pub(super) fn health(&self) -> StoreHealth {
         self.health.lock().map_or_else(
             |_| StoreHealth::Broken("the writer panicked".to_owned()),
@@ -166,7 +166,7 @@ impl Board {
         }
         *health = match result {
             Ok(()) => StoreHealth::Ok,
-            Err(StoreError::Full) => StoreHealth::Full,
+            Err(StoreError::DiskFull) => StoreHealth::Full,
             Err(StoreError::Broken(why)) => {
                 tracing::error!(why, "a sync failed; nothing is accepted any more");
                 StoreHealth::Broken(why.clone())
@@ -179,25 +179,25 @@ impl Board {
 /// The way to the writer thread.
 #[derive(Debug)]
 pub(super) struct Writer {
-    queue: Option<mpsc::Sender<Box<dyn Command>>>,
+    queue: Option<mpsc::Sender<Box<dyn QueuedCommand>>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 /// Work for the writer, with somebody waiting for its answer.
-trait Command: Send {
+trait QueuedCommand: Send {
     /// Does the work. Returns whether it is to be kept.
     fn run(&mut self, tx: &mut Tx<'_>) -> bool;
     /// Answers, after the commit went as it went.
     fn answer(self: Box<Self>, commit: &Result<(), StoreError>);
 }
 
-struct Errand<T, F> {
+struct WriteCommand<T, F> {
     work: F,
     result: Option<Result<T, StoreError>>,
     reply: oneshot::Sender<Result<T, StoreError>>,
 }
 
-impl<T, F> Command for Errand<T, F>
+impl<T, F> QueuedCommand for WriteCommand<T, F>
 where
     T: Send,
     F: Fn(&mut Tx<'_>) -> Result<T, StoreError> + Send,
@@ -228,13 +228,13 @@ impl Writer {
     /// Starts the thread that owns `db`.
     pub(super) fn start(
         db: Connection,
-        indexes: Indexes,
-        log: Arc<Log>,
-        board: Arc<Board>,
+        indexes: BulkIndexes,
+        log: Arc<WalSize>,
+        board: Arc<WriterChannels>,
     ) -> std::io::Result<Self> {
         let (queue, commands) = mpsc::channel(QUEUE);
         let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
-            Desk { db, known: Known::default(), indexes, log }.write(commands, &board);
+            WriterThread { db, known: RowCache::default(), indexes, log }.write(commands, &board);
         })?;
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
@@ -246,7 +246,7 @@ impl Writer {
     ) -> Result<T, StoreError> {
         let gone = || StoreError::Unavailable("the store is closed".to_owned());
         let (reply, answer) = oneshot::channel();
-        let errand = Errand { work, result: None, reply };
+        let errand = WriteCommand { work, result: None, reply };
         let queue = self.queue.as_ref().ok_or_else(gone)?;
         queue.send(Box::new(errand)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
@@ -279,18 +279,22 @@ impl Drop for Writer {
     }
 }
 
-type Batch = Vec<Box<dyn Command>>;
+type Batch = Vec<Box<dyn QueuedCommand>>;
 
 /// What the writer thread works with.
-struct Desk {
+struct WriterThread {
     db: Connection,
-    known: Known,
-    indexes: Indexes,
-    log: Arc<Log>,
+    known: RowCache,
+    indexes: BulkIndexes,
+    log: Arc<WalSize>,
 }
 
-impl Desk {
-    fn write(mut self, mut commands: mpsc::Receiver<Box<dyn Command>>, board: &Board) {
+impl WriterThread {
+    fn write(
+        mut self,
+        mut commands: mpsc::Receiver<Box<dyn QueuedCommand>>,
+        board: &WriterChannels,
+    ) {
         while let Some(first) = commands.blocking_recv() {
             if let StoreHealth::Broken(why) = board.health() {
                 first.answer(&Err(StoreError::Broken(why)));
@@ -333,16 +337,16 @@ impl Desk {
     /// Runs what is waiting and commits it once.
     fn commit_batch(
         &mut self,
-        first: Box<dyn Command>,
-        commands: &mut mpsc::Receiver<Box<dyn Command>>,
-    ) -> (Batch, News, Result<(), StoreError>) {
+        first: Box<dyn QueuedCommand>,
+        commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+    ) -> (Batch, CommitEffects, Result<(), StoreError>) {
         let mut batch = vec![first];
-        let mut news = News::default();
+        let mut news = CommitEffects::default();
         let result = match self.run_together(&mut batch, commands, &mut news) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 self.forget();
-                news = News::default();
+                news = CommitEffects::default();
                 self.run_apart(&mut batch, &mut news)
             }
             Err(error) => Err(error),
@@ -372,8 +376,8 @@ impl Desk {
     fn run_together(
         &mut self,
         batch: &mut Batch,
-        commands: &mut mpsc::Receiver<Box<dyn Command>>,
-        news: &mut News,
+        commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+        news: &mut CommitEffects,
     ) -> Result<bool, StoreError> {
         execute(&self.db, "BEGIN IMMEDIATE")?;
         let mut at = 0;
@@ -385,7 +389,7 @@ impl Desk {
                 news.add(tx.news);
             } else if self.db.is_autocommit() {
                 // SQLite gave the transaction up, as it does on a full disk.
-                return Err(StoreError::Full);
+                return Err(StoreError::DiskFull);
             } else if self.db.total_changes() != written {
                 execute(&self.db, "ROLLBACK")?;
                 return Ok(false);
@@ -402,7 +406,7 @@ impl Desk {
     }
 
     /// Runs the batch so that nothing stays of a command that is refused.
-    fn run_apart(&mut self, batch: &mut Batch, news: &mut News) -> Result<(), StoreError> {
+    fn run_apart(&mut self, batch: &mut Batch, news: &mut CommitEffects) -> Result<(), StoreError> {
         execute(&self.db, "BEGIN IMMEDIATE")?;
         for command in batch {
             let mut tx = self.tx(true);
@@ -414,7 +418,7 @@ impl Desk {
 
     fn tx(&mut self, careful: bool) -> Tx<'_> {
         let Self { db, known, indexes, .. } = self;
-        Tx { db, known, indexes, news: News::default(), careful }
+        Tx { db, known, indexes, news: CommitEffects::default(), careful }
     }
 }
 
@@ -436,7 +440,7 @@ fn savepoint<'c>(
         tx.indexes.undo(mark);
         if tx.db.is_autocommit() {
             // SQLite gave the whole transaction up, as it does on a full disk.
-            return Err(StoreError::Full);
+            return Err(StoreError::DiskFull);
         }
         execute(tx.db, "ROLLBACK TO command")?;
     }

@@ -8,33 +8,37 @@ use super::*;
 const DEFAULT_BODY: &str = include_str!("../../../testdata/webhook/default.json");
 const ALERT: &str = include_str!("../../../testdata/webhook/alert.json");
 
-fn hear(map: &Map, headers: &[(&'static str, &str)], body: &[u8]) -> Result<Heard, String> {
+fn hear(
+    map: &FieldMap,
+    headers: &[(&'static str, &str)],
+    body: &[u8],
+) -> Result<InboundEvent, String> {
     let headers: HeaderMap =
         headers.iter().map(|(k, v)| (k.parse().unwrap(), v.parse().unwrap())).collect();
-    let push = Push { headers: &headers, body, now: Timestamp::from_ms(0) };
+    let push = WebhookRequest { headers: &headers, body, now: Timestamp::from_ms(0) };
     read(&"ci".parse().unwrap(), map, &push).map_err(|refused| match refused {
-        PushRefused::Unreadable(why) => why,
+        WebhookError::Unreadable(why) => why,
         other => panic!("{other:?}"),
     })
 }
 
-fn said(body: &Value) -> Said {
-    hear(&Map::default(), &[], body.to_string().as_bytes()).unwrap().said
+fn said(body: &Value) -> InboundMessage {
+    hear(&FieldMap::default(), &[], body.to_string().as_bytes()).unwrap().said
 }
 
 #[test]
 fn the_default_body() {
-    let heard = hear(&Map::default(), &[], DEFAULT_BODY.as_bytes()).unwrap();
-    let want = Said {
+    let heard = hear(&FieldMap::default(), &[], DEFAULT_BODY.as_bytes()).unwrap();
+    let want = InboundMessage {
         id: "evt-1".to_owned(),
         at: Some(Timestamp::from_rfc3339("2026-02-06T20:45:00Z").unwrap()),
-        session: Session {
+        session: ChatSession {
             id: "room-7".to_owned(),
-            kind: SessionKind::Group,
+            kind: ChatSessionKind::Group,
             name: Some("Ops".to_owned()),
             thread_key: Some("build-9".to_owned()),
         },
-        from: Person { id: "u1".to_owned(), name: Some("Ann".to_owned()) },
+        from: Participant { id: "u1".to_owned(), name: Some("Ann".to_owned()) },
         to: Vec::new(),
         cc: Vec::new(),
         title: Some("Build 9".to_owned()),
@@ -52,7 +56,7 @@ fn the_default_body() {
         }],
     };
     assert_eq!(heard.said, want);
-    let log = Attachment {
+    let log = InboundAttachment {
         name: "log.txt".to_owned(),
         mime_type: "text/plain".to_owned(),
         bytes: b"red\n".to_vec(),
@@ -63,7 +67,7 @@ fn the_default_body() {
 #[test]
 fn pointers_find_what_stands_elsewhere() {
     let at = |pointer: &str| Some(pointer.to_owned());
-    let map = Map {
+    let map = FieldMap {
         id: at("/event_id"),
         session_id: at("/channel/key"),
         session_type: at("/channel/sort"),
@@ -77,14 +81,14 @@ fn pointers_find_what_stands_elsewhere() {
         mentions: at("/a~1b/~0"),
         reply_to: at("/alert/parent"),
         correlation_id: at("/alert/case"),
-        ..Map::default()
+        ..FieldMap::default()
     };
     let said = hear(&map, &[("webhook-id", "other")], ALERT.as_bytes()).unwrap().said;
     assert_eq!(said.id, "90125");
     assert_eq!(said.session.key(), "C-9:INC-7");
-    assert_eq!(said.session.kind, SessionKind::Thread);
+    assert_eq!(said.session.kind, ChatSessionKind::Thread);
     assert_eq!(said.session.name.as_deref(), Some("Alerts"));
-    assert_eq!((said.from.id.as_str(), said.from.shown()), ("grafana", "Grafana"));
+    assert_eq!((said.from.id.as_str(), said.from.display_name()), ("grafana", "Grafana"));
     assert_eq!(said.title.as_deref(), Some("Disk almost full"));
     assert_eq!(said.text, "db-1 has 3% left");
     assert_eq!(said.at.unwrap().rfc3339(), "2026-02-06T20:45:00.000Z");
@@ -93,7 +97,7 @@ fn pointers_find_what_stands_elsewhere() {
     assert_eq!(said.correlation_id.as_deref(), Some("INC-7"));
 
     // A pointer at nothing leaves the default.
-    let nowhere = Map { text: at("/nowhere"), id: at("/nowhere"), ..Map::default() };
+    let nowhere = FieldMap { text: at("/nowhere"), id: at("/nowhere"), ..FieldMap::default() };
     let said = hear(&nowhere, &[], br#"{"id": "1", "text": "hi"}"#).unwrap().said;
     assert_eq!((said.id.as_str(), said.text.as_str()), ("1", "hi"));
 }
@@ -102,28 +106,28 @@ fn pointers_find_what_stands_elsewhere() {
 fn nobody_needs_to_say_more_than_a_text() {
     let bare = said(&json!({"text": ""}));
     assert_eq!((bare.text.as_str(), bare.at), ("", None));
-    assert_eq!((bare.session.id.as_str(), bare.session.kind), ("ci", SessionKind::Direct));
-    assert_eq!(bare.from, Person { id: "unknown".to_owned(), name: None });
+    assert_eq!((bare.session.id.as_str(), bare.session.kind), ("ci", ChatSessionKind::Direct));
+    assert_eq!(bare.from, Participant { id: "unknown".to_owned(), name: None });
     let nulls = json!({"id": null, "session": null, "from": null, "title": "", "text": "hi",
         "timestamp": null, "mentions": null, "reply_to": null, "attachments": null});
     assert_eq!(said(&nulls).title, None);
 
     let kind = |session: Value| said(&json!({"text": "", "session": session})).session.kind;
-    assert_eq!(kind(json!({"id": "r"})), SessionKind::Group);
-    assert_eq!(kind(json!("r")), SessionKind::Group);
-    assert_eq!(kind(json!({"name": "r"})), SessionKind::Direct);
-    assert_eq!(kind(json!({"id": "r", "type": "direct"})), SessionKind::Direct);
-    assert_eq!(kind(json!({"id": "r", "type": "thread"})), SessionKind::Thread);
-    assert_eq!(kind(json!({"id": "r", "type": "user"})), SessionKind::Direct);
-    assert_eq!(kind(json!({"id": "r", "type": "channel"})), SessionKind::Group);
+    assert_eq!(kind(json!({"id": "r"})), ChatSessionKind::Group);
+    assert_eq!(kind(json!("r")), ChatSessionKind::Group);
+    assert_eq!(kind(json!({"name": "r"})), ChatSessionKind::Direct);
+    assert_eq!(kind(json!({"id": "r", "type": "direct"})), ChatSessionKind::Direct);
+    assert_eq!(kind(json!({"id": "r", "type": "thread"})), ChatSessionKind::Thread);
+    assert_eq!(kind(json!({"id": "r", "type": "user"})), ChatSessionKind::Direct);
+    assert_eq!(kind(json!({"id": "r", "type": "channel"})), ChatSessionKind::Group);
     assert_eq!(said(&json!({"text": "", "from": "ann@example.com"})).from.id, "ann@example.com");
-    assert_eq!(said(&json!({"text": "", "from": {"name": "Ann"}})).from.shown(), "Ann");
+    assert_eq!(said(&json!({"text": "", "from": {"name": "Ann"}})).from.display_name(), "Ann");
 }
 
 #[test]
 fn an_id_is_found_wherever_there_is_one() {
     let id = |headers: &[(&'static str, &str)], body: &str| {
-        hear(&Map::default(), headers, body.as_bytes()).unwrap().said.id
+        hear(&FieldMap::default(), headers, body.as_bytes()).unwrap().said.id
     };
     let (standard, github) = (("webhook-id", "msg_1"), ("x-github-delivery", "guid-1"));
     assert_eq!(id(&[standard, github], r#"{"id": "evt-1"}"#), "evt-1");
@@ -159,7 +163,7 @@ fn what_has_no_text_is_shown_as_it_came() {
 
     // What does not fit comes whole beside it.
     let body = json!({"rows": vec!["é"; 30_000]}).to_string();
-    let heard = hear(&Map::default(), &[], body.as_bytes()).unwrap();
+    let heard = hear(&FieldMap::default(), &[], body.as_bytes()).unwrap();
     assert!(heard.said.text.len() < MAX_BLOCK + 200, "{}", heard.said.text.len());
     assert!(heard.said.text.ends_with("(cut; all of it is in payload.json)\n```"));
     assert_eq!(heard.attachments[0].name, "payload.json");
@@ -174,7 +178,7 @@ fn a_body_that_can_not_be_read_is_refused_with_the_reason() {
     let mentions = json!({"text": "", "mentions": vec!["x"; 101]}).to_string();
     let long = |key: &str, length| json!({"text": "", key: "x".repeat(length)}).to_string();
     let file = |entry: &str| format!(r#"{{"text": "", "attachments": [{{"url": "u"}}, {entry}]}}"#);
-    let long_name = json!({"name": "x".repeat(MAX_NAME + 1), "url": "u"}).to_string();
+    let long_name = json!({"name": "x".repeat(MAX_NAME_BYTES + 1), "url": "u"}).to_string();
     for (body, want) in [
         ("", "breaks off"),
         (r#"{"text": "hi""#, "breaks off"),
@@ -195,7 +199,7 @@ fn a_body_that_can_not_be_read_is_refused_with_the_reason() {
         (r#"{"session": {"id": "r", "type": 1}}"#, "/session/type: want direct, group"),
         (r#"{"from": {"id": false}}"#, "/from/id: want a text or a number"),
         (&long("from", 257), "from.id: 257 bytes; 256 is the most"),
-        (&long("title", MAX_NAME + 1), "title: 1025 bytes"),
+        (&long("title", MAX_NAME_BYTES + 1), "title: 1025 bytes"),
         (&long("text", 2 << 20), "text: the message has"),
         (r#"{"timestamp": "yesterday"}"#, "/timestamp: want RFC 3339"),
         (r#"{"timestamp": -1}"#, "/timestamp: want RFC 3339"),
@@ -214,11 +218,11 @@ fn a_body_that_can_not_be_read_is_refused_with_the_reason() {
         (&file(r#"{"url": "u", "name": {}}"#), "/attachments/1/name: want a text"),
         (&file(&long_name), "/attachments/1/name: 1024 bytes is the most"),
     ] {
-        let why = hear(&Map::default(), &[], body.as_bytes()).unwrap_err();
+        let why = hear(&FieldMap::default(), &[], body.as_bytes()).unwrap_err();
         let start: String = body.chars().take(80).collect();
         assert!(why.contains(want), "{start}: {why}");
     }
-    assert!(hear(&Map::default(), &[], b"\xff\xfe").unwrap_err().contains("not JSON"));
+    assert!(hear(&FieldMap::default(), &[], b"\xff\xfe").unwrap_err().contains("not JSON"));
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -246,8 +250,8 @@ proptest! {
     #[test]
     fn whatever_is_heard_can_be_kept(value in any_json(), pointer in "(/[a-z~01]{0,9}){0,3}") {
         let at = Some(pointer);
-        let map = Map { text: at.clone(), from_id: at.clone(), mentions: at, ..Map::default() };
-        for map in [Map::default(), map] {
+        let map = FieldMap { text: at.clone(), from_id: at.clone(), mentions: at, ..FieldMap::default() };
+        for map in [FieldMap::default(), map] {
             if let Ok(heard) = hear(&map, &[], value.to_string().as_bytes()) {
                 prop_assert_eq!(heard.said.check(), Ok(()));
             }
@@ -256,6 +260,6 @@ proptest! {
 
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = hear(&Map::default(), &[], &bytes);
+        let _ = hear(&FieldMap::default(), &[], &bytes);
     }
 }

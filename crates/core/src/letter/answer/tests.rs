@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::Passed;
+use super::super::WorkerVerdict;
 use super::*;
 
 fn id() -> LetterId {
@@ -32,12 +32,16 @@ fn answer(more: Value) -> Value {
     answer
 }
 
-fn read_by(letter: &Letter, answer: &Value, may_readdress: bool) -> Result<Answer, BadAnswer> {
+fn read_by(
+    letter: &Letter,
+    answer: &Value,
+    may_readdress: bool,
+) -> Result<WorkerAnswer, InvalidWorkerAnswer> {
     let worker = "tagger".parse().unwrap();
-    Answer::read(answer.to_string().as_bytes(), id(), &worker, letter, may_readdress)
+    WorkerAnswer::read(answer.to_string().as_bytes(), id(), &worker, letter, may_readdress)
 }
 
-fn read(more: Value) -> Result<Answer, BadAnswer> {
+fn read(more: Value) -> Result<WorkerAnswer, InvalidWorkerAnswer> {
     read_by(&given(), &answer(more), false)
 }
 
@@ -54,7 +58,7 @@ fn answers_that_are_none() {
         (b"null", "want a JSON object"),
         (b"{\"id\":\"ltr_7_00000abc\",\"result\":\"pass\"}{}", "trailing"),
     ] {
-        let error = Answer::read(bytes, id(), &worker, &given(), true).unwrap_err();
+        let error = WorkerAnswer::read(bytes, id(), &worker, &given(), true).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
 }
@@ -112,7 +116,7 @@ fn words_about_an_answer_are_short() {
     let long = "x".repeat(1 << 20);
     let twice = format!("{{\"{long}\":1,\"{long}\":2}}");
     let worker = "tagger".parse().unwrap();
-    let duplicate = Answer::read(twice.as_bytes(), id(), &worker, &given(), false);
+    let duplicate = WorkerAnswer::read(twice.as_bytes(), id(), &worker, &given(), false);
     for bad in [
         read(json!({"last_worker": long})),
         read(json!({"result": long})),
@@ -131,7 +135,7 @@ fn an_answer_may_be_nothing_but_a_verdict() {
         [("pass", Verdict::Pass), ("skip", Verdict::Skip), ("trash", Verdict::Trash)]
     {
         let answer = read(json!({"result": result})).unwrap();
-        assert_eq!(answer, Answer { result: verdict, note: None, letter: given() });
+        assert_eq!(answer, WorkerAnswer { result: verdict, note: None, letter: given() });
     }
 }
 
@@ -145,7 +149,7 @@ fn a_letter_that_comes_back_as_it_was_given_is_the_same() {
         Letter { extra: map(json!({"subject": "x\n".repeat(MAX_EXTRA)})), ..given() },
     ];
     for letter in letters {
-        let had = Passed {
+        let had = WorkerVerdict {
             worker: "spam".parse().unwrap(),
             result: Verdict::Pass,
             at: crate::time::Timestamp::from_ms(0),
@@ -232,7 +236,7 @@ proptest! {
     #[test]
     fn no_bytes_are_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let worker = "tagger".parse().unwrap();
-        prop_assert!(Answer::read(&bytes, id(), &worker, &given(), true).is_err());
+        prop_assert!(WorkerAnswer::read(&bytes, id(), &worker, &given(), true).is_err());
     }
 
     /// Whatever a worker says, it can't say it to somebody else.

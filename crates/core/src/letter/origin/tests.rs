@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::heard::tests::hostile;
-use crate::heard::{Person, Session, SessionKind};
+use crate::inbound::tests::hostile;
+use crate::inbound::{ChatSession, ChatSessionKind, Participant};
 use crate::object::ObjKind;
 
 fn id() -> LetterId {
@@ -15,17 +15,17 @@ fn tunnel() -> TunnelId {
     "lark-main".parse().unwrap()
 }
 
-fn said() -> Said {
-    Said {
+fn said() -> InboundMessage {
+    InboundMessage {
         id: "om_1".to_owned(),
         at: Some(Timestamp::from_ms(1_000)),
-        session: Session {
+        session: ChatSession {
             id: "oc_42".to_owned(),
-            kind: SessionKind::Group,
+            kind: ChatSessionKind::Group,
             name: Some("Ops".to_owned()),
             thread_key: None,
         },
-        from: Person { id: "ou_7".to_owned(), name: Some("Ann".to_owned()) },
+        from: Participant { id: "ou_7".to_owned(), name: Some("Ann".to_owned()) },
         to: Vec::new(),
         cc: Vec::new(),
         title: Some("Build".to_owned()),
@@ -51,7 +51,7 @@ fn msg(more: Value) -> MsgObject {
     for (key, field) in more.as_object().unwrap() {
         value[key] = field.clone();
     }
-    MsgObject::seal(value).unwrap()
+    MsgObject::from_json(value).unwrap()
 }
 
 fn fields(msg: &MsgObject) -> Value {
@@ -70,8 +70,9 @@ fn what_was_heard_as_a_letter() {
                "provider": "lark", "external_id": "om_1", "from_name": "Ann", "subject": "Build",
                "session": {"id": "oc_42", "type": "group", "name": "Ops"}})
     );
-    let private = Session { kind: SessionKind::Direct, ..said().session };
-    let letter = Letter::of_said(&Said { session: private, ..said() }, &tunnel(), "lark").unwrap();
+    let private = ChatSession { kind: ChatSessionKind::Direct, ..said().session };
+    let letter =
+        Letter::of_said(&InboundMessage { session: private, ..said() }, &tunnel(), "lark").unwrap();
     assert_eq!(letter.to, ["did:msgtunnel:ou_7.user.lark-main"]);
 }
 
@@ -82,16 +83,16 @@ fn what_workers_change_was_said_so() {
     letter.extra.insert("subject".to_owned(), json!("Good news"));
     letter.extra.insert("spam".to_owned(), json!({"score": 1}));
     let title = Some("Good news".to_owned());
-    let want = Said { text: "it is green".to_owned(), title, ..said() };
-    assert_eq!(resaid(&said(), &letter), Ok(want));
-    letter.data = "x".repeat(crate::heard::MAX_SAID);
-    assert!(matches!(resaid(&said(), &letter), Err(TooLate::Heard(_))));
+    let want = InboundMessage { text: "it is green".to_owned(), title, ..said() };
+    assert_eq!(apply_to_inbound(&said(), &letter), Ok(want));
+    letter.data = "x".repeat(crate::inbound::MAX_MESSAGE_BYTES);
+    assert!(matches!(apply_to_inbound(&said(), &letter), Err(FinishError::Heard(_))));
 }
 
 #[test]
 fn a_message_as_a_letter() {
     let msg = msg(json!({}));
-    let letter = Letter::of_msg(&msg, Direction::Outbound);
+    let letter = Letter::of_msg(&msg, ChainDirection::Outbound);
     assert_eq!(letter.from, "did:monoco:me");
     assert_eq!(letter.to, ["did:msgtunnel:oc_42.group.lark-main"]);
     assert_eq!(letter.data, "it is **red**");
@@ -111,7 +112,7 @@ fn a_letter_says_that_its_message_has_more_than_text() {
         (json!({"content": "see", "refs": [entry]}), Some(json!(1))),
         (json!({"content": "see", "refs": []}), None),
     ] {
-        let letter = Letter::of_msg(&msg(json!({"content": content})), Direction::Outbound);
+        let letter = Letter::of_msg(&msg(json!({"content": content})), ChainDirection::Outbound);
         assert_eq!(letter.extra.get("attached"), attached.as_ref());
     }
 }
@@ -121,12 +122,12 @@ fn a_group_message_is_a_letter_of_its_author() {
     let group = json!({"kind": "group_msg", "from": "did:monoco:team", "source": "did:monoco:ann",
                        "to": []});
     let msg = msg(group);
-    let mut letter = Letter::of_msg(&msg, Direction::Inbound);
+    let mut letter = Letter::of_msg(&msg, ChainDirection::Inbound);
     assert_eq!(letter.from, "did:monoco:ann");
     assert!(letter.to.is_empty());
-    assert_eq!(resealed(&msg, &letter, id()).unwrap().id(), msg.id());
+    assert_eq!(apply_to_message(&msg, &letter, id()).unwrap().id(), msg.id());
     letter.from = "did:monoco:eve".to_owned();
-    let after = resealed(&msg, &letter, id()).unwrap();
+    let after = apply_to_message(&msg, &letter, id()).unwrap();
     assert_eq!(
         (after.author().as_str(), after.from.as_str()),
         ("did:monoco:eve", "did:monoco:team")
@@ -135,19 +136,19 @@ fn a_group_message_is_a_letter_of_its_author() {
 
 #[test]
 fn what_no_worker_changed_is_the_same_message() {
-    for direction in Direction::ALL {
+    for direction in ChainDirection::ALL {
         let msg = msg(json!({}));
         let mut letter = Letter::of_msg(&msg, direction);
         letter.extra.insert("spam".to_owned(), json!({"score": 1}));
         letter.rest.insert("campaign".to_owned(), json!("autumn"));
-        assert_eq!(resealed(&msg, &letter, id()).unwrap(), msg);
+        assert_eq!(apply_to_message(&msg, &letter, id()).unwrap(), msg);
     }
 }
 
 #[test]
 fn a_changed_message_is_another_one_and_says_by_which_letter() {
     let msg = msg(json!({}));
-    let letter = || Letter::of_msg(&msg, Direction::Outbound);
+    let letter = || Letter::of_msg(&msg, ChainDirection::Outbound);
     let mut text = letter();
     text.data.push_str(", still");
     let mut title = letter();
@@ -165,7 +166,7 @@ fn a_changed_message_is_another_one_and_says_by_which_letter() {
         (to, "/to", json!(["did:monoco:bob"])),
         (from, "/from", json!("did:monoco:eve")),
     ] {
-        let after = resealed(&msg, &letter, id()).unwrap();
+        let after = apply_to_message(&msg, &letter, id()).unwrap();
         assert_ne!(after.id(), msg.id());
         let fields = fields(&after);
         assert_eq!(fields.pointer(at).cloned().unwrap_or_default(), want);
@@ -178,13 +179,13 @@ fn a_changed_message_is_another_one_and_says_by_which_letter() {
 #[test]
 fn what_is_no_message_any_more_is_refused() {
     let msg = msg(json!({}));
-    let mut letter = Letter::of_msg(&msg, Direction::Outbound);
+    let mut letter = Letter::of_msg(&msg, ChainDirection::Outbound);
     letter.to = vec!["ann@example.com".to_owned()];
-    assert!(matches!(resealed(&msg, &letter, id()), Err(TooLate::Object(_))));
-    let mut letter = Letter::of_msg(&msg, Direction::Outbound);
+    assert!(matches!(apply_to_message(&msg, &letter, id()), Err(FinishError::Object(_))));
+    let mut letter = Letter::of_msg(&msg, ChainDirection::Outbound);
     letter.data = "x".repeat(crate::object::MAX_OBJECT);
-    let error = resealed(&msg, &letter, id()).unwrap_err();
-    assert!(matches!(error, TooLate::Object(BadObject::TooLarge { .. })), "{error}");
+    let error = apply_to_message(&msg, &letter, id()).unwrap_err();
+    assert!(matches!(error, FinishError::Object(InvalidObject::TooLarge { .. })), "{error}");
 }
 
 fn handed_in(content_type: &str) -> Letter {
@@ -197,8 +198,8 @@ fn handed_in(content_type: &str) -> Letter {
     }
 }
 
-fn sealing(tunnel: Option<&TunnelId>) -> Sealing<'_> {
-    Sealing {
+fn sealing(tunnel: Option<&TunnelId>) -> FinishContext<'_> {
+    FinishContext {
         id: id(),
         at: Timestamp::from_ms(5_000),
         tunnel,
@@ -210,7 +211,7 @@ fn sealing(tunnel: Option<&TunnelId>) -> Sealing<'_> {
 #[test]
 fn a_mail_that_was_handed_in_becomes_a_message() {
     let tunnel = "work-mail".parse().unwrap();
-    let msg = posted(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
+    let msg = letter_to_message(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
     assert_eq!(
         fields(&msg),
         json!({"from": "did:msgtunnel:sender%40example%2Ecom.addr.work-mail",
@@ -222,7 +223,7 @@ fn a_mail_that_was_handed_in_becomes_a_message() {
     let mut bytes = handed_in(RFC822);
     bytes.set_bytes(b"Subject: x\n\ncaf\xe9".to_vec());
     bytes.extra.insert("subject".to_owned(), json!("what workers say"));
-    let content = &fields(&posted(&bytes, sealing(Some(&tunnel))).unwrap())["content"];
+    let content = &fields(&letter_to_message(&bytes, sealing(Some(&tunnel))).unwrap())["content"];
     assert_eq!(content["charset"], "latin-1");
     assert_eq!(content["title"], "what workers say");
 }
@@ -230,8 +231,8 @@ fn a_mail_that_was_handed_in_becomes_a_message() {
 #[test]
 fn chat_that_was_handed_in_is_chat() {
     let tunnel = "work-mail".parse().unwrap();
-    let chat = Sealing { mail_subject: None, ..sealing(Some(&tunnel)) };
-    let msg = posted(&handed_in("text/markdown"), chat).unwrap();
+    let chat = FinishContext { mail_subject: None, ..sealing(Some(&tunnel)) };
+    let msg = letter_to_message(&handed_in("text/markdown"), chat).unwrap();
     assert_eq!(
         (&fields(&msg)["kind"], &fields(&msg)["content"]["format"]),
         (&json!("chat"), &json!("text/markdown"))
@@ -241,24 +242,26 @@ fn chat_that_was_handed_in_is_chat() {
 #[test]
 fn two_letters_that_say_the_same_are_two_messages() {
     let tunnel = "work-mail".parse().unwrap();
-    let one = posted(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
-    let again = posted(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
+    let one = letter_to_message(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
+    let again = letter_to_message(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
     assert_eq!(one.id(), again.id(), "one letter is one message, however often it is made");
     let id = LetterId { seq: 8, mark: 0xabc };
-    let other = posted(&handed_in(RFC822), Sealing { id, ..sealing(Some(&tunnel)) }).unwrap();
+    let other =
+        letter_to_message(&handed_in(RFC822), FinishContext { id, ..sealing(Some(&tunnel)) })
+            .unwrap();
     assert_ne!(one.id(), other.id());
 }
 
 #[test]
 fn a_letter_that_names_no_way_goes_nowhere() {
-    let error = posted(&handed_in(RFC822), sealing(None)).unwrap_err();
-    assert_eq!(error, TooLate::NoTunnel("ann@example.com".to_owned()));
+    let error = letter_to_message(&handed_in(RFC822), sealing(None)).unwrap_err();
+    assert_eq!(error, FinishError::NoTunnel("ann@example.com".to_owned()));
     assert!(error.to_string().contains("extra.tunnel"), "{error}");
     let from = Letter { to: vec!["did:monoco:bob".to_owned()], ..handed_in(RFC822) };
-    let error = posted(&from, sealing(None)).unwrap_err();
-    assert_eq!(error, TooLate::NoTunnel("sender@example.com".to_owned()));
+    let error = letter_to_message(&from, sealing(None)).unwrap_err();
+    assert_eq!(error, FinishError::NoTunnel("sender@example.com".to_owned()));
     let dids = Letter { from: "did:monoco:me".to_owned(), ..from };
-    assert!(posted(&dids, sealing(None)).is_ok(), "DIDs need no tunnel");
+    assert!(letter_to_message(&dids, sealing(None)).is_ok(), "DIDs need no tunnel");
 }
 
 #[test]
@@ -266,13 +269,13 @@ fn a_large_mail_is_bytes_of_its_own() {
     let tunnel = "work-mail".parse().unwrap();
     let hash = ObjId::of(ObjKind::Bytes, b"mail");
     let letter = Letter { data: "x".repeat(2 << 20), ..handed_in(RFC822) };
-    let own = Sealing { bytes: Some((hash, 2 << 20)), ..sealing(Some(&tunnel)) };
-    let content = &fields(&posted(&letter, own).unwrap())["content"];
+    let own = FinishContext { bytes: Some((hash, 2 << 20)), ..sealing(Some(&tunnel)) };
+    let content = &fields(&letter_to_message(&letter, own).unwrap())["content"];
     assert!(content.get("content").is_none());
     let target = json!({"hash": hash, "name": "mail.eml", "mime_type": RFC822, "size": 2 << 20});
     assert_eq!(content["refs"], json!([{"role": "attachment", "target": target}]));
-    let error = posted(&letter, sealing(Some(&tunnel))).unwrap_err();
-    assert!(matches!(error, TooLate::Object(BadObject::TooLarge { .. })), "{error}");
+    let error = letter_to_message(&letter, sealing(Some(&tunnel))).unwrap_err();
+    assert!(matches!(error, FinishError::Object(InvalidObject::TooLarge { .. })), "{error}");
 }
 
 proptest! {
@@ -281,18 +284,18 @@ proptest! {
         text in hostile(), title in prop::option::of(hostile()), name in prop::option::of(hostile()),
         account in "\\PC{1,20}",
     ) {
-        let from = Person { id: account, name };
-        let said = Said { text, title, from, ..said() };
+        let from = Participant { id: account, name };
+        let said = InboundMessage { text, title, from, ..said() };
         let letter = Letter::of_said(&said, &tunnel(), "lark").unwrap();
-        prop_assert_eq!(resaid(&said, &letter), Ok(said));
+        prop_assert_eq!(apply_to_inbound(&said, &letter), Ok(said));
     }
 
     #[test]
     fn text_of_strangers_changes_no_message(text in hostile(), title in prop::option::of(hostile())) {
         let msg = msg(json!({"content": {"content": text, "title": title}}));
-        for direction in Direction::ALL {
+        for direction in ChainDirection::ALL {
             let letter = Letter::of_msg(&msg, direction);
-            prop_assert_eq!(resealed(&msg, &letter, id()).unwrap().id(), msg.id());
+            prop_assert_eq!(apply_to_message(&msg, &letter, id()).unwrap().id(), msg.id());
         }
     }
 }

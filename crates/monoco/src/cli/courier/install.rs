@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::cli::Context;
-use crate::cli::failure::{Exit, Failure};
+use crate::cli::CliContext;
+use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{note, print};
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct InstallArgs {
     /// Print the unit and change nothing
     #[arg(long)]
     print: bool,
@@ -24,11 +24,14 @@ pub struct Args {
 /// The label that launchd knows it by.
 const LABEL: &str = "dev.monoco.courier";
 
-pub fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+pub fn run(context: &CliContext, args: &InstallArgs) -> Result<(), CliError> {
     let program = std::env::current_exe()?;
     let home = context.home.path();
     let (Some(program), Some(home)) = (program.to_str(), home.to_str()) else {
-        return Err(Failure::new(Exit::NotPossible, "a path that is not UTF-8 fits into no unit"));
+        return Err(CliError::new(
+            CliExit::NotPossible,
+            "a path that is not UTF-8 fits into no unit",
+        ));
     };
     let macos = cfg!(target_os = "macos");
     let unit = if macos { launchd(program, home) } else { systemd(program, home) };
@@ -54,14 +57,14 @@ pub fn run(context: &Context, args: &Args) -> Result<(), Failure> {
         let status = std::process::Command::new(program).args(rest).status()?;
         if !status.success() {
             let message = format!("`{}` failed ({status})", command.join(" "));
-            return Err(Failure::new(Exit::NotPossible, message));
+            return Err(CliError::new(CliExit::NotPossible, message));
         }
     }
     Ok(())
 }
 
 /// Writes the unit, unless there is another one.
-fn put(path: &Path, unit: &str, force: bool) -> Result<(), Failure> {
+fn put(path: &Path, unit: &str, force: bool) -> Result<(), CliError> {
     match fs::read_to_string(path) {
         Ok(there) if there == unit => {
             note(&format!("{} is there already", path.display()));
@@ -69,7 +72,7 @@ fn put(path: &Path, unit: &str, force: bool) -> Result<(), Failure> {
         }
         Ok(_) if !force => {
             let message = format!("{} is there and different", path.display());
-            return Err(Failure::new(Exit::NotPossible, message)
+            return Err(CliError::new(CliExit::NotPossible, message)
                 .hint("`--print` shows the new one, `--force` puts it in its place"));
         }
         _ => {}
@@ -87,7 +90,7 @@ fn put(path: &Path, unit: &str, force: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn systemd_path() -> Result<PathBuf, Failure> {
+fn systemd_path() -> Result<PathBuf, CliError> {
     let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let config = match config.filter(|path| path.is_absolute()) {
         Some(config) => config,
@@ -96,14 +99,14 @@ fn systemd_path() -> Result<PathBuf, Failure> {
     Ok(config.join("systemd/user/monoco.service"))
 }
 
-fn launchd_path() -> Result<PathBuf, Failure> {
+fn launchd_path() -> Result<PathBuf, CliError> {
     Ok(user_home()?.join(format!("Library/LaunchAgents/{LABEL}.plist")))
 }
 
-fn user_home() -> Result<PathBuf, Failure> {
+fn user_home() -> Result<PathBuf, CliError> {
     std::env::home_dir()
         .filter(|home| home.is_absolute())
-        .ok_or_else(|| Failure::new(Exit::NotPossible, "there is no home directory"))
+        .ok_or_else(|| CliError::new(CliExit::NotPossible, "there is no home directory"))
 }
 
 fn systemd_next() -> Vec<Vec<String>> {
@@ -230,7 +233,7 @@ mod tests {
         let path = dir.path().join("systemd/user/monoco.service");
         put(&path, "one", false).unwrap();
         put(&path, "one", false).unwrap();
-        assert_eq!(put(&path, "two", false).unwrap_err().exit, Exit::NotPossible);
+        assert_eq!(put(&path, "two", false).unwrap_err().exit, CliExit::NotPossible);
         assert_eq!(fs::read_to_string(&path).unwrap(), "one");
         put(&path, "two", true).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "two");

@@ -14,9 +14,9 @@ use monoco_core::did::TunnelId;
 use monoco_core::time::Timestamp;
 use serde_json::json;
 
-use crate::cli::Context;
-use crate::cli::failure::{Exit, Failure};
-use crate::cli::output::{self, Format, note, print};
+use crate::cli::CliContext;
+use crate::cli::failure::{CliError, CliExit};
+use crate::cli::output::{self, OutputFormat, note, print};
 use crate::cli::since;
 use crate::clock::wall_now;
 use crate::log;
@@ -29,9 +29,9 @@ const AT_ONCE: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Args {
+pub struct LogsArgs {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<LogsCommand>,
     /// Go on as things are said
     #[arg(long, short)]
     follow: bool,
@@ -40,7 +40,7 @@ pub struct Args {
     lines: usize,
     /// Only what is at least so bad: error, warn, info, debug or trace
     #[arg(long, value_enum, hide_possible_values = true)]
-    level: Option<Level>,
+    level: Option<LogLevelArg>,
     /// Only what is about this tunnel
     #[arg(long, value_name = "TUNNEL")]
     adapter: Option<TunnelId>,
@@ -50,7 +50,7 @@ pub struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum LogsCommand {
     /// Throw the log away
     ///
     /// A courier that runs goes on with an empty one.
@@ -59,7 +59,7 @@ enum Command {
 
 /// How bad something is, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-enum Level {
+enum LogLevelArg {
     Error,
     Warn,
     Info,
@@ -69,34 +69,34 @@ enum Level {
 
 /// What is to be seen.
 #[derive(Debug, Default)]
-struct Filter {
-    level: Option<Level>,
+struct LogFilter {
+    level: Option<LogLevelArg>,
     adapter: Option<String>,
     since: Option<Timestamp>,
 }
 
 /// The head of an entry.
-struct Head<'a> {
+struct LogLineHead<'a> {
     at: Timestamp,
-    level: Level,
+    level: LogLevelArg,
     target: &'a str,
     said: &'a str,
 }
 
-pub fn run(context: &Context, args: Args) -> Result<(), Failure> {
+pub fn run(context: &CliContext, args: LogsArgs) -> Result<(), CliError> {
     let path = context.home.log();
-    if let Some(Command::Clean) = args.command {
+    if let Some(LogsCommand::Clean) = args.command {
         return clean(&path);
     }
     if !path.exists() {
-        return Err(Failure::new(Exit::NotPossible, "there is no log yet")
+        return Err(CliError::new(CliExit::NotPossible, "there is no log yet")
             .hint("a courier in the foreground says it where it was started"));
     }
     let since = args.since.map(|text| since::parse(&text, wall_now())).transpose()?;
     let adapter = args.adapter.map(|tunnel| tunnel.to_string());
-    let filter = Filter { level: args.level, adapter, since };
+    let filter = LogFilter { level: args.level, adapter, since };
     // Opened before the rest is read, so that nothing falls in between.
-    let mut tail = Tail::at_end(&path)?;
+    let mut tail = LogTail::at_end(&path)?;
     let end = tail.position;
     for entry in newest(&path, end, args.lines, &filter)? {
         show(context.format, &entry)?;
@@ -117,7 +117,7 @@ pub fn run(context: &Context, args: Args) -> Result<(), Failure> {
     }
 }
 
-fn clean(path: &Path) -> Result<(), Failure> {
+fn clean(path: &Path) -> Result<(), CliError> {
     let mut removed = 0;
     for number in 1..=log::KEPT {
         removed += u32::from(fs::remove_file(log::old(path, number)).is_ok());
@@ -138,8 +138,8 @@ fn newest(
     path: &Path,
     end: u64,
     count: usize,
-    filter: &Filter,
-) -> Result<VecDeque<String>, Failure> {
+    filter: &LogFilter,
+) -> Result<VecDeque<String>, CliError> {
     let mut found = VecDeque::new();
     for number in 0..=log::KEPT {
         let (path, most) = match number {
@@ -183,23 +183,23 @@ fn entries(text: &str) -> Vec<&str> {
 }
 
 /// `2026-11-16T00:00:00.000Z LEVEL target: said`.
-fn head(entry: &str) -> Option<Head<'_>> {
+fn head(entry: &str) -> Option<LogLineHead<'_>> {
     let (at, rest) = entry.split_once(' ')?;
     let at = Timestamp::from_rfc3339(at).ok()?;
     let (level, rest) = rest.split_once(' ')?;
     let level = match level {
-        "ERROR" => Level::Error,
-        "WARN" => Level::Warn,
-        "INFO" => Level::Info,
-        "DEBUG" => Level::Debug,
-        "TRACE" => Level::Trace,
+        "ERROR" => LogLevelArg::Error,
+        "WARN" => LogLevelArg::Warn,
+        "INFO" => LogLevelArg::Info,
+        "DEBUG" => LogLevelArg::Debug,
+        "TRACE" => LogLevelArg::Trace,
         _ => return None,
     };
     let (target, said) = rest.split_once(": ")?;
-    Some(Head { at, level, target, said })
+    Some(LogLineHead { at, level, target, said })
 }
 
-impl Filter {
+impl LogFilter {
     fn takes(&self, entry: &str) -> bool {
         let Some(head) = head(entry) else {
             // Words of a courier that did not start. Nobody asked for less, so they count.
@@ -227,22 +227,22 @@ impl Filter {
     }
 }
 
-fn show(format: Format, entry: &str) -> Result<(), Failure> {
+fn show(format: OutputFormat, entry: &str) -> Result<(), CliError> {
     match (format, head(entry)) {
-        (Format::Json, Some(Head { at, level, target, said })) => {
+        (OutputFormat::Json, Some(LogLineHead { at, level, target, said })) => {
             let level = format!("{level:?}").to_lowercase();
             let at = at.rfc3339();
             print(&output::json_line(
                 &json!({"at": at, "level": level, "target": target, "said": said}),
             ))
         }
-        (Format::Json, None) => print(&output::json_line(&json!({ "said": entry }))),
+        (OutputFormat::Json, None) => print(&output::json_line(&json!({ "said": entry }))),
         _ => print(&output::shown_lines(entry)),
     }
 }
 
 /// The growing end of a log, over its rotation.
-struct Tail {
+struct LogTail {
     path: PathBuf,
     file: File,
     position: u64,
@@ -250,16 +250,16 @@ struct Tail {
     begun: Vec<u8>,
 }
 
-impl Tail {
+impl LogTail {
     /// What is written from now on.
-    fn at_end(path: &Path) -> Result<Self, Failure> {
+    fn at_end(path: &Path) -> Result<Self, CliError> {
         let mut file = File::open(path)?;
         let position = file.seek(SeekFrom::End(0))?;
         Ok(Self { path: path.to_owned(), file, position, begun: Vec::new() })
     }
 
     /// The whole lines that have come since.
-    fn next(&mut self) -> Result<String, Failure> {
+    fn next(&mut self) -> Result<String, CliError> {
         // Asked first: what is moved aside after this is read to its end below.
         let moved = match fs::metadata(&self.path) {
             Ok(now) => now.ino() != self.file.metadata()?.ino(),
@@ -302,7 +302,7 @@ stack backtrace
 2026-11-16T03:00:00.000Z DEBUG monoco::x: y tunnel=ci-2
 ";
 
-    fn picked(filter: &Filter, count: usize) -> Vec<usize> {
+    fn picked(filter: &LogFilter, count: usize) -> Vec<usize> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
         fs::write(&path, LOG).unwrap();
@@ -322,19 +322,19 @@ stack backtrace
     #[test]
     fn filters_pick_by_level_tunnel_and_time() {
         let at = |text: &str| Some(Timestamp::from_rfc3339(text).unwrap());
-        let none = Filter::default;
+        let none = LogFilter::default;
         for (filter, count, wanted) in [
             (none(), 100, vec![0, 1, 2, 3, 4]),
             (none(), 2, vec![3, 4]),
             (none(), 0, vec![]),
-            (Filter { level: Some(Level::Error), ..none() }, 100, vec![3]),
-            (Filter { level: Some(Level::Info), ..none() }, 100, vec![1, 2, 3]),
-            (Filter { level: Some(Level::Info), ..none() }, 1, vec![3]),
-            (Filter { adapter: Some("ci".into()), ..none() }, 100, vec![2, 3]),
-            (Filter { adapter: Some("ci-2".into()), ..none() }, 100, vec![4]),
-            (Filter { adapter: Some("c".into()), ..none() }, 100, vec![]),
-            (Filter { since: at("2026-11-16T02:00:00Z"), ..none() }, 100, vec![3, 4]),
-            (Filter { since: at("2027-01-01T00:00:00Z"), ..none() }, 100, vec![]),
+            (LogFilter { level: Some(LogLevelArg::Error), ..none() }, 100, vec![3]),
+            (LogFilter { level: Some(LogLevelArg::Info), ..none() }, 100, vec![1, 2, 3]),
+            (LogFilter { level: Some(LogLevelArg::Info), ..none() }, 1, vec![3]),
+            (LogFilter { adapter: Some("ci".into()), ..none() }, 100, vec![2, 3]),
+            (LogFilter { adapter: Some("ci-2".into()), ..none() }, 100, vec![4]),
+            (LogFilter { adapter: Some("c".into()), ..none() }, 100, vec![]),
+            (LogFilter { since: at("2026-11-16T02:00:00Z"), ..none() }, 100, vec![3, 4]),
+            (LogFilter { since: at("2027-01-01T00:00:00Z"), ..none() }, 100, vec![]),
         ] {
             assert_eq!(picked(&filter, count), wanted, "{filter:?} {count}");
         }
@@ -345,10 +345,10 @@ stack backtrace
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
         fs::write(&path, "before\n").unwrap();
-        let mut tail = Tail::at_end(&path).unwrap();
+        let mut tail = LogTail::at_end(&path).unwrap();
         let add = |text: &str| log::append(&path).unwrap().write_all(text.as_bytes()).unwrap();
         let mut seen = String::new();
-        let mut look = |tail: &mut Tail| {
+        let mut look = |tail: &mut LogTail| {
             for _ in 0..3 {
                 seen.push_str(&tail.next().unwrap());
             }
@@ -376,7 +376,7 @@ stack backtrace
         fs::write(&path, line(3)).unwrap();
         fs::write(log::old(&path, 1), line(2)).unwrap();
         fs::write(log::old(&path, 2), line(1)).unwrap();
-        let found = newest(&path, u64::MAX, 2, &Filter::default()).unwrap();
+        let found = newest(&path, u64::MAX, 2, &LogFilter::default()).unwrap();
         let hours: Vec<_> = found.iter().map(|entry| head(entry).unwrap().said).collect();
         assert_eq!(hours, ["2", "3"]);
         clean(&path).unwrap();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Context;
-use super::failure::{Exit, Failure};
+use super::CliContext;
+use super::failure::{CliError, CliExit};
 use super::output;
 
 mod control;
@@ -13,14 +13,14 @@ mod start;
 mod status;
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub enum CourierCommand {
     /// Start the courier
     ///
     /// Makes its directory, its store and its token when they are missing. Returns when
     /// it answers, within 30 s; if it does not start, the reason is shown. Its log is
     /// `log/courier.log` in its directory. Exit codes: 1 failed, 2 already running,
     /// 3 permission denied, 4 port in use.
-    Start(start::Args),
+    Start(start::StartArgs),
     /// Stop the courier
     ///
     /// Lets it finish what is under way, at most 30 s.
@@ -33,7 +33,7 @@ pub enum Command {
     ///
     /// What is not said here is as it was when it was started. It runs in the
     /// background afterwards. Exit codes are those of `start`.
-    Restart(start::Restart),
+    Restart(start::RestartArgs),
     /// End the courier at once
     ///
     /// For a courier that does not stop. What was acknowledged is safe; what was under
@@ -44,12 +44,12 @@ pub enum Command {
     /// Says what changed, here and in its log. A config that is wrong changes nothing.
     Reload,
     /// Show how the courier and its tunnels are
-    Status(status::Args),
+    Status(status::StatusArgs),
     /// Show what the courier said
     ///
     /// Only a courier in the background has a log of its own; one in the foreground
     /// says it to whoever started it.
-    Logs(logs::Args),
+    Logs(logs::LogsArgs),
     /// Write all files of the mailbox again
     ///
     /// They are made from the store: what was changed or removed by hand is as it was.
@@ -61,28 +61,28 @@ pub enum Command {
     /// Writes the unit and says what to type next. Variables for the config, such as
     /// secrets, can be set in `courier/env` in the courier's directory, one NAME=VALUE
     /// on each line.
-    Install(install::Args),
+    Install(install::InstallArgs),
 }
 
-pub fn run(context: &Context, command: Command) -> Result<(), Failure> {
+pub fn run(context: &CliContext, command: CourierCommand) -> Result<(), CliError> {
     match command {
-        Command::Start(args) => start::run(context, args),
-        Command::Stop { timeout } => {
+        CourierCommand::Start(args) => start::run(context, args),
+        CourierCommand::Stop { timeout } => {
             control::stop(&context.home, Duration::from_secs(timeout))?;
             output::note("stopped");
             Ok(())
         }
-        Command::Restart(args) => start::restart(context, args),
-        Command::Kill => control::kill(&context.home),
-        Command::Reload => control::reload(&context.home),
-        Command::Status(args) => super::ask(status::run(context, args)),
-        Command::Logs(args) => logs::run(context, args),
-        Command::Rebuild => super::ask(control::rebuild(context)),
-        Command::Token => match context.home.token() {
+        CourierCommand::Restart(args) => start::restart(context, args),
+        CourierCommand::Kill => control::kill(&context.home),
+        CourierCommand::Reload => control::reload(&context.home),
+        CourierCommand::Status(args) => super::ask(status::run(context, args)),
+        CourierCommand::Logs(args) => logs::run(context, args),
+        CourierCommand::Rebuild => super::ask(control::rebuild(context)),
+        CourierCommand::Token => match context.home.token() {
             Ok(token) => output::print(&token),
-            Err(_) => Err(Failure::new(Exit::NotPossible, "there is no token yet")
+            Err(_) => Err(CliError::new(CliExit::NotPossible, "there is no token yet")
                 .hint("the courier makes one when it starts for the first time")),
         },
-        Command::Install(args) => install::run(context, &args),
+        CourierCommand::Install(args) => install::run(context, &args),
     }
 }

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use super::control;
 use crate::cli::client::Client;
-use crate::cli::failure::{Exit, Failure};
+use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{note, shown};
-use crate::cli::{Context, ask};
-use crate::config::{Source, default_owner};
-use crate::home::{Home, HomeError, Running};
-use crate::log::{self, Log};
-use crate::serve::{self, Options, StartError};
+use crate::cli::{CliContext, ask};
+use crate::config::{ConfigSource, default_owner};
+use crate::home::{CourierInfo, Home, HomeError};
+use crate::log::{self, LogWriter};
+use crate::serve::{self, ServeOptions, StartError};
 
 /// How long a courier may take until it answers.
 const READY: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const REASON: u64 = 64 << 10;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct StartArgs {
     /// Stay in the foreground and log to stderr
     #[arg(long)]
     foreground: bool,
@@ -40,7 +40,7 @@ pub struct Args {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Restart {
+pub struct RestartArgs {
     #[command(flatten)]
     beyond: Beyond,
 }
@@ -62,8 +62,8 @@ struct Beyond {
     debug: bool,
 }
 
-pub fn run(context: &Context, args: Args) -> Result<(), Failure> {
-    let source = args.beyond.onto(Source::of(&context.home))?;
+pub fn run(context: &CliContext, args: StartArgs) -> Result<(), CliError> {
+    let source = args.beyond.onto(ConfigSource::of(&context.home))?;
     match (args.foreground, args.detached) {
         (_, true) => detached(context, source),
         (true, false) => foreground(context, source),
@@ -71,24 +71,24 @@ pub fn run(context: &Context, args: Args) -> Result<(), Failure> {
     }
 }
 
-pub fn restart(context: &Context, args: Restart) -> Result<(), Failure> {
+pub fn restart(context: &CliContext, args: RestartArgs) -> Result<(), CliError> {
     let before = context.home.running().and_then(|running| running.config);
-    let source = args.beyond.onto(before.unwrap_or_else(|| Source::of(&context.home)))?;
+    let source = args.beyond.onto(before.unwrap_or_else(|| ConfigSource::of(&context.home)))?;
     match control::stop(&context.home, control::STOP) {
         Ok(()) => note("stopped"),
-        Err(failure) if failure.exit == Exit::NoCourier => note("no courier was running"),
-        Err(failure) => return Err(Failure { exit: Exit::NotPossible, ..failure }),
+        Err(failure) if failure.exit == CliExit::NoCourier => note("no courier was running"),
+        Err(failure) => return Err(CliError { exit: CliExit::NotPossible, ..failure }),
     }
     background(context, &source)
 }
 
 impl Beyond {
-    fn onto(self, before: Source) -> Result<Source, Failure> {
+    fn onto(self, before: ConfigSource) -> Result<ConfigSource, CliError> {
         let (path, explicit) = match self.config {
             Some(path) => (std::path::absolute(path)?, true),
             None => (before.path, before.explicit),
         };
-        Ok(Source {
+        Ok(ConfigSource {
             path,
             explicit,
             port: self.port.or(before.port),
@@ -98,11 +98,11 @@ impl Beyond {
     }
 }
 
-fn foreground(context: &Context, config: Source) -> Result<(), Failure> {
-    let log = Log::stderr();
+fn foreground(context: &CliContext, config: ConfigSource) -> Result<(), CliError> {
+    let log = LogWriter::stderr();
     log.install();
     let home = context.home.clone();
-    serve(Options { home, config, log }, |running| {
+    serve(ServeOptions { home, config, log }, |running| {
         tell(&context.home, running);
         note(&format!(
             "try: {} center send --from {} --to did:msgtunnel:ann.user.stub --text hello",
@@ -113,13 +113,13 @@ fn foreground(context: &Context, config: Source) -> Result<(), Failure> {
 }
 
 /// The courier in the background. What it can't log goes to stderr, which is the log too.
-fn detached(context: &Context, config: Source) -> Result<(), Failure> {
+fn detached(context: &CliContext, config: ConfigSource) -> Result<(), CliError> {
     // Nobody's terminal ends us. Fails only when we are on our own already.
     let _ = rustix::process::setsid();
     let path = context.home.log();
-    let log = Log::file(&path).map_err(|error| denied(HomeError::Io { path, error }))?;
+    let log = LogWriter::file(&path).map_err(|error| denied(HomeError::Io { path, error }))?;
     log.install();
-    serve(Options { home: context.home.clone(), config, log }, |running| {
+    serve(ServeOptions { home: context.home.clone(), config, log }, |running| {
         let webhooks = running.webhook_address.map(|address| address.to_string());
         tracing::info!(
             version = running.version,
@@ -132,13 +132,13 @@ fn detached(context: &Context, config: Source) -> Result<(), Failure> {
     Ok(())
 }
 
-fn serve(options: Options, ready: impl FnOnce(&Running)) -> Result<(), Failure> {
+fn serve(options: ServeOptions, ready: impl FnOnce(&CourierInfo)) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(serve::run(options, ready))?)
 }
 
 /// Starts the courier as a process of its own, and waits until it answers or is gone.
-fn background(context: &Context, source: &Source) -> Result<(), Failure> {
+fn background(context: &CliContext, source: &ConfigSource) -> Result<(), CliError> {
     let home = &context.home;
     home.create().map_err(denied)?;
     if home.is_taken() {
@@ -165,14 +165,14 @@ fn background(context: &Context, source: &Source) -> Result<(), Failure> {
                 READY.as_secs(),
                 child.id()
             );
-            return Err(Failure::new(Exit::NotPossible, message)
+            return Err(CliError::new(CliExit::NotPossible, message)
                 .hint("`monoco courier logs` shows what it is at, `monoco courier kill` ends it"));
         }
         std::thread::sleep(LOOK);
     }
 }
 
-fn spawn(home: &Home, source: &Source, log: File) -> Result<Child, Failure> {
+fn spawn(home: &Home, source: &ConfigSource, log: File) -> Result<Child, CliError> {
     let mut args: Vec<OsString> = vec!["--home".into(), home.path().into()];
     args.extend(["courier", "start", "--foreground", "--detached"].map(OsString::from));
     if source.explicit {
@@ -194,7 +194,7 @@ fn spawn(home: &Home, source: &Source, log: File) -> Result<Child, Failure> {
 }
 
 /// The courier, when it is that child and says how it is.
-fn answers(home: &Home, child: &Child) -> Option<Running> {
+fn answers(home: &Home, child: &Child) -> Option<CourierInfo> {
     let running = home.note()?;
     if u32::try_from(running.pid).ok() != Some(child.id()) {
         return None;
@@ -205,8 +205,8 @@ fn answers(home: &Home, child: &Child) -> Option<Running> {
 }
 
 /// What a courier that did not start has said, and its own exit code.
-fn not_started(status: ExitStatus, log: &Path, so_far: u64) -> Failure {
-    let exit = status.code().and_then(Exit::of_start).unwrap_or(Exit::NotPossible);
+fn not_started(status: ExitStatus, log: &Path, so_far: u64) -> CliError {
+    let exit = status.code().and_then(CliExit::of_start).unwrap_or(CliExit::NotPossible);
     let said = since(log, so_far).unwrap_or_default();
     // It ends with the same words that we would.
     let word = |start: &str| {
@@ -217,10 +217,10 @@ fn not_started(status: ExitStatus, log: &Path, so_far: u64) -> Failure {
         let last: Vec<_> = said.lines().rev().take(5).collect();
         let last: Vec<_> = last.into_iter().rev().map(shown).collect();
         let message = format!("the courier ended at once ({status})\n{}", last.join("\n"));
-        return Failure::new(exit, message.trim_end())
+        return CliError::new(exit, message.trim_end())
             .hint("`monoco courier start --foreground` shows all of it");
     };
-    let failure = Failure::new(exit, message);
+    let failure = CliError::new(exit, message);
     match word(" hint: ") {
         Some(hint) => failure.hint(hint),
         None => failure,
@@ -238,7 +238,7 @@ fn since(log: &Path, so_far: u64) -> std::io::Result<String> {
 }
 
 /// Says where the courier is.
-fn tell(home: &Home, running: &Running) {
+fn tell(home: &Home, running: &CourierInfo) {
     note(&format!("monoco {} listens on http://{}", running.version, running.address));
     if let Some(address) = running.webhook_address {
         note(&format!("webhooks on http://{address}/webhooks/TUNNEL"));
@@ -251,6 +251,6 @@ fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "monoco".to_owned())
 }
 
-fn denied(error: HomeError) -> Failure {
+fn denied(error: HomeError) -> CliError {
     StartError::Home(error).into()
 }

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::Context;
+use crate::cli::CliContext;
 use crate::cli::client::Client;
-use crate::cli::failure::{Exit, Failure};
-use crate::cli::output::{self, Format, print};
+use crate::cli::failure::{CliError, CliExit};
+use crate::cli::output::{self, OutputFormat, print};
 use crate::clock::wall_now;
 
 /// How often `--watch` looks.
 const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct StatusArgs {
     /// Print JSON; the same as --format json
     #[arg(long)]
     json: bool,
@@ -57,15 +57,15 @@ const TUNNELS: [(&str, &str); 9] = [
     ("last error", "last_error"),
 ];
 
-pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
-    let format = if args.json { Format::Json } else { context.format };
+pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError> {
+    let format = if args.json { OutputFormat::Json } else { context.format };
     if !args.watch {
         return show(format, &look(context).await?);
     }
     let terminal = std::io::stdout().is_terminal();
     loop {
         let answer = look(context).await;
-        match (answer, terminal && format == Format::Table) {
+        match (answer, terminal && format == OutputFormat::Table) {
             (Ok(answer), true) => {
                 clear()?;
                 show(format, &answer)?;
@@ -74,9 +74,11 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
                 clear()?;
                 print(&output::shown(&failure.message))?;
             }
-            (Ok(answer), false) if format == Format::Json => print(&output::json_line(&answer))?,
+            (Ok(answer), false) if format == OutputFormat::Json => {
+                print(&output::json_line(&answer))?
+            }
             (Ok(answer), false) => print(&line(&answer))?,
-            (Err(failure), false) if format == Format::Json => {
+            (Err(failure), false) if format == OutputFormat::Json => {
                 let answer = json!({"status": "down", "detail": failure.message});
                 print(&output::json_line(&answer))?;
             }
@@ -89,13 +91,13 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
 }
 
 /// Everything that is known of the courier.
-async fn look(context: &Context) -> Result<Value, Failure> {
+async fn look(context: &CliContext) -> Result<Value, CliError> {
     let home = &context.home;
     let client = match Client::find(home) {
-        Err(failure) if failure.exit == Exit::NoCourier => {
+        Err(failure) if failure.exit == CliExit::NoCourier => {
             let Some(pid) = home.holder() else { return Err(failure) };
             let message = format!("the courier (process {}) is not ready", pid.as_raw_nonzero());
-            return Err(Failure::new(Exit::NoCourier, message)
+            return Err(CliError::new(CliExit::NoCourier, message)
                 .hint("`monoco courier logs` shows what it is at"));
         }
         other => other?,
@@ -120,9 +122,9 @@ async fn look(context: &Context) -> Result<Value, Failure> {
     Ok(answer)
 }
 
-fn show(format: Format, answer: &Value) -> Result<(), Failure> {
+fn show(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
     output::one(format, answer, "pid", &COURIER)?;
-    if format == Format::Table {
+    if format == OutputFormat::Table {
         let tunnels = tunnels(answer);
         if !tunnels.is_empty() {
             print("")?;
@@ -166,6 +168,6 @@ fn line(answer: &Value) -> String {
 }
 
 /// Starts the screen over.
-fn clear() -> Result<(), Failure> {
+fn clear() -> Result<(), CliError> {
     print("\u{1b}[H\u{1b}[2J")
 }

@@ -2,29 +2,29 @@
 
 use std::collections::BTreeSet;
 
+use monoco_core::filter::{Filter, FilterInput};
 use monoco_core::mail::{Mail, MailId};
-use monoco_core::rule::{Candidate, Rule};
 
-use super::Desk;
-use super::standings::{PAGE, Standings};
-use crate::cli::failure::Failure;
+use super::MailboxContext;
+use super::claim_lookup::{ClaimLookup, PAGE};
+use crate::cli::failure::CliError;
 use crate::cli::output::{note, shown};
-use monoco_mailbox::inbox::{self, Named};
+use monoco_mailbox::inbox::{self, MailFileName};
 use monoco_mailbox::workspace::WorkspaceDir;
 
 /// What may still be claimed, as far as we know. What is done for good is dropped when
 /// it is seen, so that nobody is asked about it again.
 pub struct Backlog<'a> {
-    desk: &'a Desk<'a>,
+    desk: &'a MailboxContext<'a>,
     here: &'a WorkspaceDir,
-    rule: Option<Rule>,
-    standings: Standings<'a>,
-    names: BTreeSet<Named>,
+    rule: Option<Filter>,
+    standings: ClaimLookup<'a>,
+    names: BTreeSet<MailFileName>,
 }
 
 /// A Mail that may be claimed.
 pub struct Claimable {
-    pub name: Named,
+    pub name: MailFileName,
     pub id: MailId,
     pub mail: Mail,
 }
@@ -32,21 +32,21 @@ pub struct Claimable {
 impl<'a> Backlog<'a> {
     /// Everything in the inbox that `rule` matches.
     pub fn new(
-        desk: &'a Desk<'a>,
+        desk: &'a MailboxContext<'a>,
         here: &'a WorkspaceDir,
         rule: Option<&str>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CliError> {
         let rule = rule.map(|text| {
-            Rule::parse(text).map_err(|error| Failure::usage(format!("--rule: {error}")))
+            Filter::parse(text).map_err(|error| CliError::usage(format!("--rule: {error}")))
         });
-        let standings = Standings::new(desk, &here.name);
+        let standings = ClaimLookup::new(desk, &here.name);
         let names = inbox::oldest_first(here, desk.now())?.into_iter().collect();
         Ok(Self { desk, here, rule: rule.transpose()?, standings, names })
     }
 
     /// Another Mail came.
     pub fn add(&mut self, file: &str) {
-        self.names.extend(Named::new(file.to_owned()));
+        self.names.extend(MailFileName::new(file.to_owned()));
     }
 
     /// Whether there is nothing that could become claimable by itself.
@@ -55,8 +55,8 @@ impl<'a> Backlog<'a> {
     }
 
     /// The oldest Mail that may be claimed now, but for those in `tried`.
-    pub async fn next(&mut self, tried: &BTreeSet<MailId>) -> Result<Option<Claimable>, Failure> {
-        let mut last: Option<Named> = None;
+    pub async fn next(&mut self, tried: &BTreeSet<MailId>) -> Result<Option<Claimable>, CliError> {
+        let mut last: Option<MailFileName> = None;
         loop {
             let rest: Vec<_> = match &last {
                 Some(last) => {
@@ -87,13 +87,13 @@ impl<'a> Backlog<'a> {
     }
 
     /// The Mail, if it can be read and is wanted.
-    fn open(&self, name: &Named) -> Option<Mail> {
+    fn open(&self, name: &MailFileName) -> Option<Mail> {
         match inbox::open(&self.here.inbox(), name) {
             Ok((mail, file)) => {
                 let Some(rule) = &self.rule else { return Some(mail) };
                 let entry = mail.entry(0, &file);
                 let mut fetch = || Some(mail.text.clone());
-                let wanted = rule.matches(&mut Candidate::new(&entry, &mut fetch));
+                let wanted = rule.matches(&mut FilterInput::new(&entry, &mut fetch));
                 wanted.then_some(mail)
             }
             Err(words) => {

@@ -3,14 +3,14 @@
 use monoco_core::claim::Workspace;
 use serde_json::{Value, json};
 
-use super::{Desk, ids};
+use super::{MailboxContext, ids};
 use crate::cli::client::{Client, segment};
-use crate::cli::failure::{Exit, Failure};
+use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output;
 
 /// Which Mails, and by whom.
 #[derive(Debug, clap::Args)]
-pub struct Who {
+pub struct AgentArgs {
     /// Mails, by their ids or enough of them; - reads ids from stdin
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
@@ -25,7 +25,7 @@ pub struct Who {
 #[derive(Debug, clap::Args)]
 pub struct ClaimArgs {
     #[command(flatten)]
-    who: Who,
+    who: AgentArgs,
     /// Hold them for so many seconds [default: as the courier is configured, 300]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<i64>,
@@ -34,7 +34,7 @@ pub struct ClaimArgs {
 #[derive(Debug, clap::Args)]
 pub struct RenewArgs {
     #[command(flatten)]
-    who: Who,
+    who: AgentArgs,
     /// Hold them for so many seconds from now
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<i64>,
@@ -46,7 +46,7 @@ pub struct RenewArgs {
 #[derive(Debug, clap::Args)]
 pub struct DoneArgs {
     #[command(flatten)]
-    who: Who,
+    who: AgentArgs,
     /// The epoch that the claim came with
     #[arg(long)]
     epoch: Option<u64>,
@@ -55,7 +55,7 @@ pub struct DoneArgs {
 #[derive(Debug, clap::Args)]
 pub struct FailArgs {
     #[command(flatten)]
-    who: Who,
+    who: AgentArgs,
     /// Why, for whoever looks at it next
     #[arg(long)]
     reason: Option<String>,
@@ -67,27 +67,32 @@ pub struct FailArgs {
     epoch: Option<u64>,
 }
 
-pub async fn claim(desk: &Desk<'_>, args: ClaimArgs) -> Result<(), Failure> {
+pub async fn claim(desk: &MailboxContext<'_>, args: ClaimArgs) -> Result<(), CliError> {
     each(desk, args.who, "claim", &json!({"timeout": args.timeout})).await
 }
 
-pub async fn renew(desk: &Desk<'_>, args: RenewArgs) -> Result<(), Failure> {
+pub async fn renew(desk: &MailboxContext<'_>, args: RenewArgs) -> Result<(), CliError> {
     let body = json!({"timeout": args.timeout, "epoch": args.epoch});
     each(desk, args.who, "renew", &body).await
 }
 
-pub async fn done(desk: &Desk<'_>, args: DoneArgs) -> Result<(), Failure> {
+pub async fn done(desk: &MailboxContext<'_>, args: DoneArgs) -> Result<(), CliError> {
     each(desk, args.who, "complete", &json!({"epoch": args.epoch})).await
 }
 
-pub async fn fail(desk: &Desk<'_>, args: FailArgs) -> Result<(), Failure> {
+pub async fn fail(desk: &MailboxContext<'_>, args: FailArgs) -> Result<(), CliError> {
     let FailArgs { who, reason, no_retry, epoch } = args;
     each(desk, who, "fail", &json!({"reason": reason, "retryable": !no_retry, "epoch": epoch}))
         .await
 }
 
 /// Takes a step with each Mail. One that is refused does not keep the others back.
-async fn each(desk: &Desk<'_>, who: Who, step: &str, body: &Value) -> Result<(), Failure> {
+async fn each(
+    desk: &MailboxContext<'_>,
+    who: AgentArgs,
+    step: &str,
+    body: &Value,
+) -> Result<(), CliError> {
     let workspace = desk.name(who.shared)?;
     let agent = agent(who.agent);
     let client = desk.context.client()?;
@@ -102,7 +107,7 @@ async fn each(desk: &Desk<'_>, who: Who, step: &str, body: &Value) -> Result<(),
         match taken {
             Ok(claim) => claims.push(claim),
             // Nobody will answer for the next one either.
-            Err(failure) if failure.exit == Exit::NoCourier => return Err(failure),
+            Err(failure) if failure.exit == CliExit::NoCourier => return Err(failure),
             Err(failure) => failures.push(failure),
         }
     }
@@ -128,7 +133,7 @@ const FIELDS: [(&str, &str); 8] = [
 ];
 
 /// The only failure, or a word on all of them with the worst exit code.
-pub fn worst(mut failures: Vec<Failure>, of: usize) -> Result<(), Failure> {
+pub fn worst(mut failures: Vec<CliError>, of: usize) -> Result<(), CliError> {
     let Some(worst) = failures.iter().map(|failure| failure.exit).max_by_key(|exit| *exit as u8)
     else {
         return Ok(());
@@ -141,7 +146,7 @@ pub fn worst(mut failures: Vec<Failure>, of: usize) -> Result<(), Failure> {
     for failure in &failures {
         output::fail(failure);
     }
-    Err(Failure::new(worst, format!("{} of {of} could not be done", failures.len())))
+    Err(CliError::new(worst, format!("{} of {of} could not be done", failures.len())))
 }
 
 /// Asks the courier for one step.
@@ -152,7 +157,7 @@ pub async fn take_step(
     agent: &str,
     workspace: &Workspace,
     body: &Value,
-) -> Result<Value, Failure> {
+) -> Result<Value, CliError> {
     let mut asked = json!({"agent_id": agent, "workspace": workspace});
     for (key, value) in body.as_object().into_iter().flatten() {
         if !value.is_null() {

@@ -5,20 +5,20 @@ use monoco_core::mail::{Mail, MailId, preview};
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::Desk;
-use super::standings::{PAGE, Standings};
-use crate::cli::failure::Failure;
-use crate::cli::output::{self, Format, note, shown};
+use super::MailboxContext;
+use super::claim_lookup::{ClaimLookup, PAGE};
+use crate::cli::failure::CliError;
+use crate::cli::output::{self, OutputFormat, note, shown};
 use crate::cli::since;
-use monoco_mailbox::inbox::{self, Named};
-use monoco_mailbox::standing::Standing;
+use monoco_mailbox::claim_info::ClaimInfo;
+use monoco_mailbox::inbox::{self, MailFileName};
 use monoco_mailbox::workspace::WorkspaceDir;
 
 /// Most files that can't be read of which each is named.
 const MAX_NOTES: usize = 10;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct MailListArgs {
     /// Only those with this status: new, claimed, completed or deadletter
     #[arg(long)]
     status: Option<String>,
@@ -46,7 +46,7 @@ pub struct Args {
 }
 
 /// What is wanted.
-struct Query {
+struct MailSearch {
     status: Option<ClaimState>,
     unread: bool,
     provider: Option<String>,
@@ -55,19 +55,19 @@ struct Query {
     limit: usize,
 }
 
-pub async fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
+pub async fn run(desk: &MailboxContext<'_>, args: MailListArgs) -> Result<(), CliError> {
     let now = desk.now();
     let status = args.status.map(|word| {
         ClaimState::parse(&word.to_uppercase()).ok_or_else(|| {
             let known = ClaimState::ALL.map(|state| state.as_str().to_lowercase()).join(", ");
-            Failure::usage(format!("no status {word:?}; there are {known}"))
+            CliError::usage(format!("no status {word:?}; there are {known}"))
         })
     });
     let since = match args.since {
         Some(text) => Some(since::parse(&text, now)?),
         None => args.today.then(|| since::today(now)).flatten(),
     };
-    let query = Query {
+    let query = MailSearch {
         status: status.transpose()?,
         unread: args.unread,
         provider: args.provider,
@@ -81,27 +81,31 @@ pub async fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
 }
 
 /// One Mail of the list.
-struct Row {
-    name: Named,
+struct MailTableRow {
+    name: MailFileName,
     mail: Mail,
-    standing: Standing,
+    standing: ClaimInfo,
 }
 
 /// The newest Mails that the query asks for. Files are opened only as far as needed.
-async fn search(desk: &Desk<'_>, here: &WorkspaceDir, query: &Query) -> Result<Vec<Row>, Failure> {
+async fn search(
+    desk: &MailboxContext<'_>,
+    here: &WorkspaceDir,
+    query: &MailSearch,
+) -> Result<Vec<MailTableRow>, CliError> {
     let inbox = here.inbox();
     let stamp = query.since.map(Timestamp::compact);
     let mut names = inbox::newest_first(here, desk.now())?
         .take_while(|name| stamp.as_deref().is_none_or(|stamp| name.stamp() >= stamp))
         .filter(|name| query.provider.as_deref().is_none_or(|p| p == name.provider()))
         .filter_map(|name| name.id().map(|id| (name, id)));
-    let mut standings = Standings::new(desk, &here.name);
+    let mut standings = ClaimLookup::new(desk, &here.name);
     let (mut rows, mut unreadable) = (Vec::new(), 0);
     // Where the status decides, many are asked about to show a few.
     let picky = query.status.is_some() || query.unread;
     while rows.len() < query.limit {
         let want = if picky { PAGE } else { PAGE.min(query.limit - rows.len()) };
-        let page: Vec<(Named, MailId)> = names.by_ref().take(want).collect();
+        let page: Vec<(MailFileName, MailId)> = names.by_ref().take(want).collect();
         if page.is_empty() {
             break;
         }
@@ -113,7 +117,9 @@ async fn search(desk: &Desk<'_>, here: &WorkspaceDir, query: &Query) -> Result<V
                 continue;
             }
             match inbox::open(&inbox, &name) {
-                Ok((mail, _)) if wanted(query, &mail) => rows.push(Row { name, mail, standing }),
+                Ok((mail, _)) if wanted(query, &mail) => {
+                    rows.push(MailTableRow { name, mail, standing })
+                }
                 Ok(_) => {}
                 Err(words) => {
                     unreadable += 1;
@@ -130,15 +136,15 @@ async fn search(desk: &Desk<'_>, here: &WorkspaceDir, query: &Query) -> Result<V
     Ok(rows)
 }
 
-fn wanted(query: &Query, mail: &Mail) -> bool {
+fn wanted(query: &MailSearch, mail: &Mail) -> bool {
     query.since.is_none_or(|since| mail.header.received_at >= since)
         && (query.correlation.is_none() || query.correlation == mail.header.correlation_id)
 }
 
-fn show(format: Format, here: &WorkspaceDir, rows: &[Row]) -> Result<(), Failure> {
+fn show(format: OutputFormat, here: &WorkspaceDir, rows: &[MailTableRow]) -> Result<(), CliError> {
     let rows: Vec<Value> = rows
         .iter()
-        .map(|row| if format == Format::Json { full(here, row) } else { short(row) })
+        .map(|row| if format == OutputFormat::Json { full(here, row) } else { short(row) })
         .collect();
     let answer = json!({"messages": rows});
     let columns = [
@@ -154,9 +160,10 @@ fn show(format: Format, here: &WorkspaceDir, rows: &[Row]) -> Result<(), Failure
 }
 
 /// A row for people.
-fn short(Row { mail, standing, .. }: &Row) -> Value {
+fn short(MailTableRow { mail, standing, .. }: &MailTableRow) -> Value {
     let header = &mail.header;
-    let from: Vec<_> = header.participants.from.iter().map(|person| person.shown()).collect();
+    let from: Vec<_> =
+        header.participants.from.iter().map(|person| person.display_name()).collect();
     let text = match &header.title {
         Some(title) => preview(&format!("{title}: {}", mail.text)),
         None => preview(&mail.text),
@@ -173,7 +180,7 @@ fn short(Row { mail, standing, .. }: &Row) -> Value {
 }
 
 /// A row for programs.
-fn full(here: &WorkspaceDir, Row { name, mail, standing }: &Row) -> Value {
+fn full(here: &WorkspaceDir, MailTableRow { name, mail, standing }: &MailTableRow) -> Value {
     let header = &mail.header;
     json!({
         "id": header.id,
@@ -197,10 +204,10 @@ fn full(here: &WorkspaceDir, Row { name, mail, standing }: &Row) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::mailbox::tests::Bench;
+    use crate::cli::mailbox::tests::MailboxFixture;
     use monoco_mailbox::fixture::{START, mail};
 
-    const ALL: Query = Query {
+    const ALL: MailSearch = MailSearch {
         status: None,
         unread: false,
         provider: None,
@@ -210,7 +217,7 @@ mod tests {
     };
 
     /// The texts of the Mails that a query finds.
-    fn found(bench: &Bench, query: Query) -> String {
+    fn found(bench: &MailboxFixture, query: MailSearch) -> String {
         let desk = bench.desk();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let rows = runtime.unwrap().block_on(search(&desk, &bench.here, &query)).unwrap();
@@ -220,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_newest_that_are_asked_for_are_listed_without_a_courier() {
-        let mut bench = Bench::new();
+        let mut bench = MailboxFixture::new();
         let first = bench.post.deliver("ann", "one");
         let second = bench.post.deliver("ann", "two");
         let mut third = mail(3, "ann", "three");
@@ -235,14 +242,14 @@ mod tests {
         let since = Some(Timestamp::from_ms(START + 3_000));
         for (query, expected) in [
             (ALL, "four three one"),
-            (Query { limit: 2, ..ALL }, "four three"),
-            (Query { since, ..ALL }, "four three"),
-            (Query { unread: true, ..ALL }, "four three"),
-            (Query { status: Some(ClaimState::Completed), ..ALL }, "one"),
-            (Query { status: Some(ClaimState::Claimed), ..ALL }, ""),
-            (Query { correlation: Some("job-7".to_owned()), ..ALL }, "three"),
-            (Query { correlation: Some("job-7".to_owned()), limit: 1, ..ALL }, "three"),
-            (Query { provider: Some("lark".to_owned()), ..ALL }, ""),
+            (MailSearch { limit: 2, ..ALL }, "four three"),
+            (MailSearch { since, ..ALL }, "four three"),
+            (MailSearch { unread: true, ..ALL }, "four three"),
+            (MailSearch { status: Some(ClaimState::Completed), ..ALL }, "one"),
+            (MailSearch { status: Some(ClaimState::Claimed), ..ALL }, ""),
+            (MailSearch { correlation: Some("job-7".to_owned()), ..ALL }, "three"),
+            (MailSearch { correlation: Some("job-7".to_owned()), limit: 1, ..ALL }, "three"),
+            (MailSearch { provider: Some("lark".to_owned()), ..ALL }, ""),
         ] {
             assert_eq!(found(&bench, query), expected);
         }

@@ -3,21 +3,21 @@
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
-use monoco_core::heard::Artifact;
+use monoco_core::inbound::Artifact;
 use monoco_core::mail::{Mail, preview};
 use serde_json::{Value, json};
 
 use super::claim::worst;
-use super::{Desk, ids, no_such, random};
-use crate::cli::failure::{Exit, Failure};
-use crate::cli::output::{self, Format, print, shown_lines};
-use monoco_mailbox::fence::{Fence, neutral};
-use monoco_mailbox::inbox::{self, Wanted};
-use monoco_mailbox::index::Index;
-use monoco_mailbox::tree::Found;
+use super::{MailboxContext, ids, no_such, random};
+use crate::cli::failure::{CliError, CliExit};
+use crate::cli::output::{self, OutputFormat, print, shown_lines};
+use monoco_mailbox::inbox::{self, MailSelector};
+use monoco_mailbox::index::IndexReader;
+use monoco_mailbox::paths::MailFile;
+use monoco_mailbox::untrusted_text::{UntrustedTextFence, remove_lookalikes};
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ReadArgs {
     /// Mails, by their ids, enough of them, or their files; - reads ids from stdin
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
@@ -29,7 +29,7 @@ pub struct Args {
     content: bool,
 }
 
-pub fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
+pub fn run(desk: &MailboxContext<'_>, args: ReadArgs) -> Result<(), CliError> {
     let given = ids(args.ids)?;
     let (mut found, mut failures) = (Vec::new(), Vec::new());
     for text in &given {
@@ -39,7 +39,7 @@ pub fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
         }
     }
     let format = desk.context.format;
-    if format == Format::Json && !args.raw && !args.content {
+    if format == OutputFormat::Json && !args.raw && !args.content {
         let mut all = Vec::new();
         for located in &found {
             all.push(full(located)?);
@@ -57,7 +57,7 @@ pub fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
         } else if args.content {
             exact(&located.mail.text)?;
         } else {
-            if at > 0 && format == Format::Table {
+            if at > 0 && format == OutputFormat::Table {
                 print("")?;
             }
             show(desk, located)?;
@@ -67,7 +67,7 @@ pub fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
 }
 
 /// A Mail, and where it was found.
-pub struct Located {
+pub struct LocatedMail {
     pub mail: Mail,
     /// Its file as it is.
     pub file: String,
@@ -75,47 +75,47 @@ pub struct Located {
 }
 
 /// Finds a Mail: in the workspace's inbox, or where the courier has it.
-pub fn locate(desk: &Desk<'_>, text: &str) -> Result<Located, Failure> {
+pub fn locate(desk: &MailboxContext<'_>, text: &str) -> Result<LocatedMail, CliError> {
     let id = desk.id(text)?;
-    let wanted = Wanted::from(&id);
+    let wanted = MailSelector::from(&id);
     if let Some(here) = desk.maybe_workspace()?
         && let Some(name) = inbox::find(&here, &wanted, desk.now())?.first()
     {
         let opened = inbox::open(&here.inbox(), name);
-        let (mail, file) = opened.map_err(|words| Failure::new(Exit::NotPossible, words))?;
-        return Ok(Located { mail, file, path: here.inbox().join(name.file()) });
+        let (mail, file) = opened.map_err(|words| CliError::new(CliExit::NotPossible, words))?;
+        return Ok(LocatedMail { mail, file, path: here.inbox().join(name.file()) });
     }
-    let entries = match Index::open(&desk.tree.index())? {
+    let entries = match IndexReader::open(&desk.tree.index())? {
         Some(mut index) => index.search(&wanted.part())?,
         None => Vec::new(),
     };
     let entry = entries.into_iter().find(|entry| entry.id == id);
     let entry = entry.ok_or_else(|| no_such(&format!("there is no Mail {id}")))?;
     match desk.tree.find(&entry)? {
-        Found::Here { path, bytes } => {
-            let bad = |why: String| Failure::new(Exit::NotPossible, why);
+        MailFile::Here { path, bytes } => {
+            let bad = |why: String| CliError::new(CliExit::NotPossible, why);
             let file = String::from_utf8(bytes).map_err(|error| bad(error.to_string()))?;
             let mail = Mail::parse(&file).map_err(|error| bad(error.to_string()))?;
-            Ok(Located { mail, file, path })
+            Ok(LocatedMail { mail, file, path })
         }
-        Found::Changed(path) => {
+        MailFile::Changed(path) => {
             let message = format!("{} was changed by hand", path.display());
-            Err(Failure::new(Exit::NotPossible, message)
+            Err(CliError::new(CliExit::NotPossible, message)
                 .hint("`monoco courier rebuild` writes it again"))
         }
-        Found::Gone => {
+        MailFile::Gone => {
             let message = format!("{id} has no file: it was thrown away by age, or removed");
-            Err(Failure::new(Exit::NotPossible, message)
+            Err(CliError::new(CliExit::NotPossible, message)
                 .hint("`monoco courier rebuild` writes what was removed by hand again"))
         }
     }
 }
 
 /// A fence for a Mail's text.
-pub fn fence(text: &str) -> Result<Fence, Failure> {
+pub fn fence(text: &str) -> Result<UntrustedTextFence, CliError> {
     loop {
         // Without randomness there is no fence, and then nothing is shown.
-        if let Some(fence) = Fence::around(text, random()?) {
+        if let Some(fence) = UntrustedTextFence::around(text, random()?) {
             return Ok(fence);
         }
     }
@@ -133,10 +133,10 @@ pub fn authors(mail: &Mail) -> String {
     people.join(", ")
 }
 
-fn show(desk: &Desk<'_>, located: &Located) -> Result<(), Failure> {
-    let Located { mail, path, .. } = located;
+fn show(desk: &MailboxContext<'_>, located: &LocatedMail) -> Result<(), CliError> {
+    let LocatedMail { mail, path, .. } = located;
     let header = &mail.header;
-    let clean = |text: &str| json!(neutral(text));
+    let clean = |text: &str| json!(remove_lookalikes(text));
     let maybe = |text: &Option<String>| text.as_deref().map_or(Value::Null, clean);
     let session = match &header.session.name {
         Some(name) => format!("{name} ({})", header.session.id),
@@ -164,13 +164,13 @@ fn show(desk: &Desk<'_>, located: &Located) -> Result<(), Failure> {
         "file": path,
     });
     match desk.context.format {
-        Format::Id => return print(&header.id.to_string()),
-        Format::Compact => {
+        OutputFormat::Id => return print(&header.id.to_string()),
+        OutputFormat::Compact => {
             let columns = ["id", "trust", "from", "session", "at", "subject", "preview"];
             let columns = columns.map(|name| (name, name));
-            return output::one(Format::Compact, &fields, "id", &columns);
+            return output::one(OutputFormat::Compact, &fields, "id", &columns);
         }
-        Format::Table | Format::Json => {}
+        OutputFormat::Table | OutputFormat::Json => {}
     }
     let names = [
         "id",
@@ -189,7 +189,7 @@ fn show(desk: &Desk<'_>, located: &Located) -> Result<(), Failure> {
         "file",
     ];
     let names = names.map(|name| (name, name));
-    output::one(Format::Table, &fields, "id", &names)?;
+    output::one(OutputFormat::Table, &fields, "id", &names)?;
     let fenced = fence(&mail.text)?.wrap(&authors(mail), header.trust, &mail.text);
     print("")?;
     print(&shown_lines(&fenced))
@@ -197,8 +197,8 @@ fn show(desk: &Desk<'_>, located: &Located) -> Result<(), Failure> {
 
 /// A Mail for programs. The boundary does not occur in the text: whoever hands the text
 /// on to an agent can put it around it.
-fn full(located: &Located) -> Result<Value, Failure> {
-    let Located { mail, path, .. } = located;
+fn full(located: &LocatedMail) -> Result<Value, CliError> {
+    let LocatedMail { mail, path, .. } = located;
     let header = &mail.header;
     Ok(json!({
         "trust": header.trust,
@@ -224,7 +224,7 @@ fn full(located: &Located) -> Result<Value, Failure> {
 }
 
 /// What came with a Mail, and where its bytes are.
-fn attachment(desk: &Desk<'_>, artifact: &Artifact) -> String {
+fn attachment(desk: &MailboxContext<'_>, artifact: &Artifact) -> String {
     let about = format!("{} ({})", artifact.name, artifact.mime_type);
     match &artifact.hash {
         Some(hash) => {
@@ -237,7 +237,7 @@ fn attachment(desk: &Desk<'_>, artifact: &Artifact) -> String {
 }
 
 /// Prints text as it is; on a terminal, so that it does nothing.
-fn exact(text: &str) -> Result<(), Failure> {
+fn exact(text: &str) -> Result<(), CliError> {
     let mut stdout = std::io::stdout().lock();
     if stdout.is_terminal() {
         drop(stdout);
@@ -255,11 +255,11 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::cli::mailbox::tests::Bench;
+    use crate::cli::mailbox::tests::MailboxFixture;
 
     #[test]
     fn a_mail_is_found_here_or_at_the_couriers_by_enough_of_its_id() {
-        let mut bench = Bench::new();
+        let mut bench = MailboxFixture::new();
         let (here, there) = (bench.post.deliver("ann", "one"), bench.post.deliver("bob", "two"));
         bench.sync();
         let desk = bench.desk();
@@ -272,7 +272,7 @@ mod tests {
         }
         for bad in ["ffffff", "webhook_ffffffffffffffffffffffff", "12", "*", "../../x"] {
             let failure = locate(&desk, bad).map(|_| ()).unwrap_err();
-            assert_eq!(failure.exit, Exit::NotPossible, "{bad}");
+            assert_eq!(failure.exit, CliExit::NotPossible, "{bad}");
         }
         fs::write(bench.post.inbound(&there), "give me all your money").unwrap();
         let changed = locate(&desk, &there.id.to_string()).map(|_| ()).unwrap_err();
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn programs_get_the_text_as_it_is_and_are_told_whose_it_is() {
-        let mut bench = Bench::new();
+        let mut bench = MailboxFixture::new();
         let entry = bench.post.deliver("ann", "\u{1b}[31m monoco-fence\n---\n");
         let located = locate(&bench.desk(), &entry.id.to_string()).unwrap();
         let value = full(&located).unwrap();

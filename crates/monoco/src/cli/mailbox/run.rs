@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use super::Desk;
+use super::MailboxContext;
 use super::backlog::Backlog;
 use super::claim::agent;
-use super::work::{Ended, Signals, Work, code_of};
-use crate::cli::failure::{Exit, Failure};
+use super::runner::{MailRunner, RunEnd, RunSignals, code_of};
+use crate::cli::failure::{CliError, CliExit};
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct RunArgs {
     /// Only a Mail that this rule matches, such as '{type: from, value: ann}'
     #[arg(long)]
     rule: Option<String>,
@@ -28,15 +28,15 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-pub async fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
+pub async fn run(desk: &MailboxContext<'_>, args: RunArgs) -> Result<(), CliError> {
     let here = desk.workspace()?;
-    let mut signals = Signals::new()?;
+    let mut signals = RunSignals::new()?;
     desk.pull(&here, |_, _| ())?;
     // Claiming needs it, whatever the files show.
     desk.context.client()?;
     let mut backlog = Backlog::new(desk, &here, args.rule.as_deref())?;
     let (agent, timeout) = (agent(args.agent), args.timeout);
-    let work = Work { desk, here: &here, command: &args.command, agent, timeout };
+    let work = MailRunner { desk, here: &here, command: &args.command, agent, timeout };
     let mut tried = BTreeSet::new();
     let (mut worked, mut worst) = (0_u64, 0);
     while let Some(mail) = backlog.next(&tried).await? {
@@ -46,9 +46,9 @@ pub async fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
         };
         worked += 1;
         let code = match work.run(&mail, &claim, &mut signals).await? {
-            Ended::Code(code) => i32::from(code),
-            Ended::Lost => Exit::Held as i32,
-            Ended::Stopped(signal) => std::process::exit(code_of(signal)),
+            RunEnd::Code(code) => i32::from(code),
+            RunEnd::Lost => CliExit::Held as i32,
+            RunEnd::Stopped(signal) => std::process::exit(code_of(signal)),
         };
         if code != 0 {
             worst = code;
@@ -58,7 +58,7 @@ pub async fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
         }
     }
     if worked == 0 {
-        return Err(Failure::new(Exit::NotPossible, "there is no Mail to claim"));
+        return Err(CliError::new(CliExit::NotPossible, "there is no Mail to claim"));
     }
     match worst {
         0 => Ok(()),

@@ -5,18 +5,18 @@ use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use monoco_core::claim::Place;
+use monoco_core::claim::MailLocation;
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::draft::Draft;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Desk, random};
-use crate::cli::failure::{Exit, Failure};
-use crate::cli::output::{self, Format, print, shown};
-use crate::config::Source;
-use monoco_mailbox::draft::{self, Fate, Letter};
+use super::{MailboxContext, random};
+use crate::cli::failure::{CliError, CliExit};
+use crate::cli::output::{self, OutputFormat, print, shown};
+use crate::config::ConfigSource;
+use monoco_mailbox::draft::{self, DraftStatus, NewDraft};
 
 /// How often to look what became of a draft.
 const LOOK: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const MOVING: u32 = 20;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct SendArgs {
     /// To whom: an account, user:ACCOUNT, group:ACCOUNT, or a DID (can be repeated)
     #[arg(long, value_name = "WHOM")]
     to: Vec<String>,
@@ -85,7 +85,7 @@ pub struct Args {
     timeout: u64,
 }
 
-pub async fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
+pub async fn run(desk: &MailboxContext<'_>, args: SendArgs) -> Result<(), CliError> {
     let (wait, timeout) = (args.wait, Duration::from_secs(args.timeout));
     let (file, provider) = compose(desk, args)?;
     let path = draft::post(desk.tree.root(), &provider, &file, desk.now(), random()?)?;
@@ -97,7 +97,7 @@ pub async fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
     if status == "archived" {
         return Ok(());
     }
-    Err(Failure::new(Exit::NotPossible, format!("it could not be sent: {}", why(&outcome)))
+    Err(CliError::new(CliExit::NotPossible, format!("it could not be sent: {}", why(&outcome)))
         .hint("set it right and put it into the outbound directory again"))
 }
 
@@ -110,9 +110,9 @@ fn why(outcome: &Value) -> String {
     [&[reason], details.as_slice()].concat().join(": ")
 }
 
-fn show(format: Format, answer: &Value) -> Result<(), Failure> {
+fn show(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
     match format {
-        Format::Json => print(&output::json(answer)),
+        OutputFormat::Json => print(&output::json(answer)),
         _ => {
             let status = answer.get("status").and_then(Value::as_str).unwrap_or_default();
             let file = answer.get("file").and_then(Value::as_str).unwrap_or_default();
@@ -125,11 +125,11 @@ fn show(format: Format, answer: &Value) -> Result<(), Failure> {
 }
 
 /// The file of the draft, and the provider in whose directory it goes.
-fn compose(desk: &Desk<'_>, args: Args) -> Result<(String, String), Failure> {
+fn compose(desk: &MailboxContext<'_>, args: SendArgs) -> Result<(String, String), CliError> {
     if let Some(path) = &args.draft {
         let file = if path.as_os_str() == "-" { stdin()? } else { text_of(path)? };
         let draft = Draft::parse(&file).map_err(|error| {
-            Failure::new(Exit::NotPossible, format!("{}: {error}", path.display()))
+            CliError::new(CliExit::NotPossible, format!("{}: {error}", path.display()))
         })?;
         let provider = provider(
             desk,
@@ -144,13 +144,13 @@ fn compose(desk: &Desk<'_>, args: Args) -> Result<(String, String), Failure> {
     let tunnel: Option<TunnelId> = match &args.tunnel {
         Some(name) => Some(
             name.parse()
-                .map_err(|_| Failure::usage(format!("{name:?} can't be the name of a tunnel")))?,
+                .map_err(|_| CliError::usage(format!("{name:?} can't be the name of a tunnel")))?,
         ),
         None => None,
     };
     let schedule_at = args.schedule_at.map(|text| {
         Timestamp::from_rfc3339(&text)
-            .map_err(|error| Failure::usage(format!("--schedule-at {text:?}: {error}")))
+            .map_err(|error| CliError::usage(format!("--schedule-at {text:?}: {error}")))
     });
     let provider = provider(desk, args.provider, reply_to.as_ref(), tunnel.as_ref(), &args.to)?;
     let text = match args.text.as_deref() {
@@ -164,7 +164,7 @@ fn compose(desk: &Desk<'_>, args: Args) -> Result<(String, String), Failure> {
     for file in &args.attach {
         artifacts.push(draft::attach(&desk.context.home.dropzone(), file, random()?)?);
     }
-    let letter = Letter {
+    let letter = NewDraft {
         to: args.to,
         cc: args.cc,
         bcc: args.bcc,
@@ -186,25 +186,25 @@ fn compose(desk: &Desk<'_>, args: Args) -> Result<(String, String), Failure> {
 /// Whose directory a draft goes into: as said, or as the Mail it answers, the tunnel or
 /// the addresses say, or the only one there is.
 fn provider(
-    desk: &Desk<'_>,
+    desk: &MailboxContext<'_>,
     said: Option<String>,
     reply_to: Option<&MailId>,
     tunnel: Option<&TunnelId>,
     to: &[String],
-) -> Result<String, Failure> {
+) -> Result<String, CliError> {
     if let Some(provider) = said.or_else(|| reply_to.map(|id| id.provider().to_owned())) {
         let fine = !provider.is_empty()
             && provider.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
         return if fine {
             Ok(provider)
         } else {
-            Err(Failure::usage(format!("{provider:?} can't be a provider")))
+            Err(CliError::usage(format!("{provider:?} can't be a provider")))
         };
     }
     let addressed = to.iter().find_map(|to| to.parse::<Did>().ok()?.tunnel());
     let tunnel = tunnel.or(addressed.as_ref());
     // Secrets may be in variables that only the courier has; then it must be said.
-    let config = Source::of(&desk.context.home).load().ok();
+    let config = ConfigSource::of(&desk.context.home).load().ok();
     let tunnels = config.as_ref().map(|config| &config.tunnels);
     let configured = |id: &TunnelId| Some(tunnels?.get(id)?.provider.clone());
     let mut all: BTreeSet<_> =
@@ -222,34 +222,34 @@ fn provider(
             Some(tunnel) => format!("which provider the tunnel {tunnel} has can't be seen here"),
             None => "it is not clear which provider this goes through".to_owned(),
         };
-        Failure::usage(unclear).hint("name it with --provider, such as --provider webhook")
+        CliError::usage(unclear).hint("name it with --provider, such as --provider webhook")
     })
 }
 
 /// Waits until a draft has come to rest.
 async fn follow(
-    desk: &Desk<'_>,
+    desk: &MailboxContext<'_>,
     path: &Path,
     timeout: Duration,
-) -> Result<(&'static str, PathBuf, Value), Failure> {
+) -> Result<(&'static str, PathBuf, Value), CliError> {
     let deadline = tokio::time::Instant::now() + timeout;
     let mut lost = 0;
     loop {
         match draft::fate(desk.tree.root(), path)? {
-            Fate::Settled { place: Place::Archive, path, outcome } => {
+            DraftStatus::Settled { place: MailLocation::Archive, path, outcome } => {
                 return Ok(("archived", path, outcome));
             }
-            Fate::Settled { path, outcome, .. } => return Ok(("dead", path, outcome)),
-            Fate::Waiting => lost = 0,
-            Fate::Gone => lost += 1,
+            DraftStatus::Settled { path, outcome, .. } => return Ok(("dead", path, outcome)),
+            DraftStatus::Waiting => lost = 0,
+            DraftStatus::Gone => lost += 1,
         }
         if lost > MOVING {
             let message = format!("{} is gone, and nobody says where to", path.display());
-            return Err(Failure::new(Exit::NotPossible, message));
+            return Err(CliError::new(CliExit::NotPossible, message));
         }
         if tokio::time::Instant::now() >= deadline {
             let message = format!("{} is not sent yet", path.display());
-            let failure = Failure::new(Exit::NotPossible, message);
+            let failure = CliError::new(CliExit::NotPossible, message);
             return Err(if desk.context.client().is_ok() {
                 failure.hint("the courier goes on trying; the file moves when it is done")
             } else {
@@ -260,12 +260,13 @@ async fn follow(
     }
 }
 
-fn text_of(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path)
-        .map_err(|error| Failure::new(Exit::NotPossible, format!("{}: {error}", path.display())))
+fn text_of(path: &Path) -> Result<String, CliError> {
+    std::fs::read_to_string(path).map_err(|error| {
+        CliError::new(CliExit::NotPossible, format!("{}: {error}", path.display()))
+    })
 }
 
-fn stdin() -> Result<String, Failure> {
+fn stdin() -> Result<String, CliError> {
     let mut text = String::new();
     std::io::stdin().lock().read_to_string(&mut text)?;
     Ok(text)

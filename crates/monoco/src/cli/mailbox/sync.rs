@@ -2,19 +2,19 @@
 
 use std::io::{IsTerminal, Write};
 
-use monoco_core::mail::Entry;
-use monoco_core::rule::{Explained, Verdict};
+use monoco_core::filter::{FilterReport, FilterResult};
+use monoco_core::mail::MailIndexEntry;
 use serde_json::{Value, json};
 
-use super::Desk;
-use crate::cli::failure::Failure;
-use crate::cli::output::{self, Format, note, print, shown};
+use super::MailboxContext;
+use crate::cli::failure::CliError;
+use crate::cli::output::{self, OutputFormat, note, print, shown};
 use crate::cli::since;
-use monoco_mailbox::sync::{Step, Summary, Wish, sync};
+use monoco_mailbox::sync::{SyncEvent, SyncOptions, SyncSummary, sync};
 use monoco_mailbox::workspace::WorkspaceDir;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct SyncArgs {
     /// Look at all Mails again, also at those that were deleted here
     #[arg(long)]
     full: bool,
@@ -35,9 +35,9 @@ pub struct Args {
     explain: bool,
 }
 
-pub fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
+pub fn run(desk: &MailboxContext<'_>, args: SyncArgs) -> Result<(), CliError> {
     let since = args.since.map(|text| since::parse(&text, desk.now())).transpose()?;
-    let wish = Wish {
+    let wish = SyncOptions {
         full: args.full,
         since,
         provider: args.provider,
@@ -47,19 +47,19 @@ pub fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
     };
     let here = workspace(desk, args.dry_run)?;
     let format = desk.context.format;
-    let mut report = Report { format, listed: args.dry_run, ..Report::default() };
+    let mut report = SyncReport { format, listed: args.dry_run, ..SyncReport::default() };
     let mut failed = None;
     let counted = std::io::stderr().is_terminal();
-    let mut tell = |step: Step<'_>| {
+    let mut tell = |step: SyncEvent<'_>| {
         let told = match step {
-            Step::Pulled { entry, .. } => report.pulled(entry),
-            Step::Explained { entry, explained } => report.explained(entry, &explained),
-            Step::Ask(entry) => return ask(entry),
-            Step::Warning(words) => {
+            SyncEvent::Pulled { entry, .. } => report.pulled(entry),
+            SyncEvent::Explained { entry, explained } => report.explained(entry, &explained),
+            SyncEvent::Ask(entry) => return ask(entry),
+            SyncEvent::Warning(words) => {
                 note(&shown(&words));
                 Ok(())
             }
-            Step::Progress(count) => {
+            SyncEvent::Progress(count) => {
                 if counted {
                     let _ = write!(std::io::stderr(), "\r{count} Mails looked at ");
                 }
@@ -81,7 +81,7 @@ pub fn run(desk: &Desk<'_>, args: Args) -> Result<(), Failure> {
 }
 
 /// The workspace, made when it is missing.
-fn workspace(desk: &Desk<'_>, dry_run: bool) -> Result<WorkspaceDir, Failure> {
+fn workspace(desk: &MailboxContext<'_>, dry_run: bool) -> Result<WorkspaceDir, CliError> {
     let (root, there) = desk.root()?;
     if there {
         return Ok(WorkspaceDir::open(&root, desk.tree.root())?);
@@ -96,7 +96,7 @@ fn workspace(desk: &Desk<'_>, dry_run: bool) -> Result<WorkspaceDir, Failure> {
 }
 
 /// Asks on the terminal.
-fn ask(entry: &Entry) -> bool {
+fn ask(entry: &MailIndexEntry) -> bool {
     let _ = write!(std::io::stderr(), "{}\npull it? [y/N] ", line(entry));
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
@@ -104,45 +104,49 @@ fn ask(entry: &Entry) -> bool {
 }
 
 /// One Mail on one line.
-fn line(entry: &Entry) -> String {
-    let from: Vec<_> = entry.participants.from.iter().map(|person| person.shown()).collect();
+fn line(entry: &MailIndexEntry) -> String {
+    let from: Vec<_> = entry.participants.from.iter().map(|person| person.display_name()).collect();
     format!("{}  {}  {}", entry.id, shown(&from.join(", ")), shown(&entry.preview))
 }
 
 /// What is printed on the way and at the end.
 #[derive(Default)]
-struct Report {
-    format: Format,
+struct SyncReport {
+    format: OutputFormat,
     listed: bool,
     long: bool,
     pulled: Vec<Value>,
     explained: Vec<Value>,
 }
 
-impl Report {
-    fn pulled(&mut self, entry: &Entry) -> Result<(), Failure> {
+impl SyncReport {
+    fn pulled(&mut self, entry: &MailIndexEntry) -> Result<(), CliError> {
         match self.format {
-            Format::Json => {
+            OutputFormat::Json => {
                 self.pulled.push(json!(entry));
                 Ok(())
             }
-            Format::Id => print(&entry.id.to_string()),
-            Format::Compact => print(&line(entry).replace("  ", "\t")),
-            Format::Table if self.listed => print(&line(entry)),
-            Format::Table => Ok(()),
+            OutputFormat::Id => print(&entry.id.to_string()),
+            OutputFormat::Compact => print(&line(entry).replace("  ", "\t")),
+            OutputFormat::Table if self.listed => print(&line(entry)),
+            OutputFormat::Table => Ok(()),
         }
     }
 
-    fn explained(&mut self, entry: &Entry, explained: &Explained) -> Result<(), Failure> {
+    fn explained(
+        &mut self,
+        entry: &MailIndexEntry,
+        explained: &FilterReport,
+    ) -> Result<(), CliError> {
         match self.format {
-            Format::Json => {
-                let Explained { pulled, filters } = explained;
+            OutputFormat::Json => {
+                let FilterReport { pulled, filters } = explained;
                 let value = json!({"id": entry.id, "pulled": pulled, "filters": filters});
                 self.explained.push(value);
                 Ok(())
             }
-            Format::Id => Ok(()),
-            Format::Table | Format::Compact => {
+            OutputFormat::Id => Ok(()),
+            OutputFormat::Table | OutputFormat::Compact => {
                 let verdict = if explained.pulled { "matches" } else { "does not match" };
                 print(&format!("{} {verdict}", entry.id))?;
                 verdicts(&explained.filters, 1)
@@ -150,10 +154,10 @@ impl Report {
         }
     }
 
-    fn end(self, here: &WorkspaceDir, summary: &Summary) -> Result<(), Failure> {
-        let Summary { pulled, present, passed_over, refused, gone } = summary;
+    fn end(self, here: &WorkspaceDir, summary: &SyncSummary) -> Result<(), CliError> {
+        let SyncSummary { pulled, present, passed_over, refused, gone } = summary;
         match self.format {
-            Format::Json => {
+            OutputFormat::Json => {
                 let mut answer = json!(summary);
                 answer["workspace"] = json!(here.name);
                 answer["messages"] = json!(self.pulled);
@@ -162,7 +166,7 @@ impl Report {
                 }
                 print(&output::json(&answer))
             }
-            Format::Table => {
+            OutputFormat::Table => {
                 let would = if self.listed { "would have " } else { "" };
                 let mut words =
                     format!("{would}pulled {pulled}, passed over {passed_over}, refused {refused}");
@@ -173,14 +177,14 @@ impl Report {
                 }
                 print(&words)
             }
-            Format::Compact | Format::Id => Ok(()),
+            OutputFormat::Compact | OutputFormat::Id => Ok(()),
         }
     }
 }
 
 /// Prints what rules say, those inside others further in.
-pub fn verdicts(all: &[Verdict], depth: usize) -> Result<(), Failure> {
-    for Verdict { matched, rule, why, conditions } in all {
+pub fn verdicts(all: &[FilterResult], depth: usize) -> Result<(), CliError> {
+    for FilterResult { matched, rule, why, conditions } in all {
         let sign = if *matched { '+' } else { '-' };
         print(&format!("{:width$}{sign} {}: {}", "", shown(rule), shown(why), width = 2 * depth))?;
         verdicts(conditions, depth + 1)?;

@@ -6,17 +6,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use monoco_core::mail::Entry;
+use monoco_core::mail::MailIndexEntry;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::Desk;
+use super::MailboxContext;
 use super::backlog::{Backlog, Claimable};
 use super::claim::agent;
-use super::work::{Ended, Signals, Work};
-use crate::cli::failure::{Exit, Failure};
-use crate::cli::output::{self, Format, note, print, shown};
-use monoco_mailbox::tree::Tree;
+use super::runner::{MailRunner, RunEnd, RunSignals};
+use crate::cli::failure::{CliError, CliExit};
+use crate::cli::output::{self, OutputFormat, note, print, shown};
+use monoco_mailbox::paths::MailboxPaths;
 use monoco_mailbox::workspace::WorkspaceDir;
 
 /// How often to look whether the index has grown.
@@ -51,11 +51,11 @@ pub struct WatchArgs {
     timeout: Option<i64>,
 }
 
-pub async fn wait(desk: &Desk<'_>, args: WaitArgs) -> Result<(), Failure> {
+pub async fn wait(desk: &MailboxContext<'_>, args: WaitArgs) -> Result<(), CliError> {
     let here = desk.workspace()?;
     let deadline = args.timeout.map(|secs| Instant::now() + Duration::from_secs(secs));
     desk.pull(&here, |_, _| ())?;
-    let mut growth = Growth::new(&desk.tree);
+    let mut growth = IndexGrowth::new(&desk.tree);
     let mut backlog = Backlog::new(desk, &here, args.rule.as_deref())?;
     loop {
         if let Some(mail) = backlog.next(&BTreeSet::new()).await? {
@@ -64,7 +64,7 @@ pub async fn wait(desk: &Desk<'_>, args: WaitArgs) -> Result<(), Failure> {
         let ask_at = Instant::now() + ASK;
         while !growth.seen(&desk.tree) {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(Failure::new(Exit::NotPossible, "no Mail came"));
+                return Err(CliError::new(CliExit::NotPossible, "no Mail came"));
             }
             if !backlog.is_empty() && Instant::now() >= ask_at {
                 break;
@@ -81,10 +81,10 @@ fn until(deadline: Option<Instant>) -> Duration {
 }
 
 /// Prints where the Mail is.
-fn found(format: Format, here: &WorkspaceDir, mail: &Claimable) -> Result<(), Failure> {
+fn found(format: OutputFormat, here: &WorkspaceDir, mail: &Claimable) -> Result<(), CliError> {
     let path = here.inbox().join(mail.name.file());
     match format {
-        Format::Json => {
+        OutputFormat::Json => {
             let mut entry = json!(mail.mail.entry(0, ""));
             if let Some(entry) = entry.as_object_mut() {
                 // What only the index knows.
@@ -94,21 +94,21 @@ fn found(format: Format, here: &WorkspaceDir, mail: &Claimable) -> Result<(), Fa
             }
             print(&output::json(&entry))
         }
-        Format::Id => print(&mail.id.to_string()),
-        Format::Table | Format::Compact => print(&shown(&path.display().to_string())),
+        OutputFormat::Id => print(&mail.id.to_string()),
+        OutputFormat::Table | OutputFormat::Compact => print(&shown(&path.display().to_string())),
     }
 }
 
-pub async fn watch(desk: &Desk<'_>, args: WatchArgs) -> Result<(), Failure> {
+pub async fn watch(desk: &MailboxContext<'_>, args: WatchArgs) -> Result<(), CliError> {
     let here = desk.workspace()?;
-    let mut signals = Signals::new()?;
+    let mut signals = RunSignals::new()?;
     let command: Vec<OsString> = match &args.exec {
         Some(command) => ["sh", "-c", command].map(OsString::from).into(),
         None => Vec::new(),
     };
     let (agent, timeout) = (agent(args.agent), args.timeout);
-    let work = Work { desk, here: &here, command: &command, agent, timeout };
-    let mut growth = Growth::new(&desk.tree);
+    let work = MailRunner { desk, here: &here, command: &command, agent, timeout };
+    let mut growth = IndexGrowth::new(&desk.tree);
     let mut backlog = match args.exec {
         Some(_) => Some(Backlog::new(desk, &here, args.rule.as_deref())?),
         None => None,
@@ -146,16 +146,16 @@ pub async fn watch(desk: &Desk<'_>, args: WatchArgs) -> Result<(), Failure> {
 /// Lets the command work on everything that may be claimed. Returns whether we were told
 /// to stop.
 async fn work_through(
-    work: &Work<'_>,
+    work: &MailRunner<'_>,
     backlog: &mut Backlog<'_>,
-    signals: &mut Signals,
-) -> Result<bool, Failure> {
+    signals: &mut RunSignals,
+) -> Result<bool, CliError> {
     let mut tried = BTreeSet::new();
     while let Some(mail) = backlog.next(&tried).await? {
         let claimed = match work.claim(&mail).await {
             Ok(claimed) => claimed,
             // It comes back, and its Mails wait.
-            Err(failure) if failure.exit == Exit::NoCourier => return Ok(false),
+            Err(failure) if failure.exit == CliExit::NoCourier => return Ok(false),
             Err(failure) => {
                 note(&shown(&failure.message));
                 None
@@ -164,7 +164,7 @@ async fn work_through(
         let id = mail.id.clone();
         if let Some(claim) = claimed {
             match work.run(&mail, &claim, signals).await {
-                Ok(Ended::Stopped(_)) => return Ok(true),
+                Ok(RunEnd::Stopped(_)) => return Ok(true),
                 Ok(_) => continue,
                 Err(failure) => output::fail(&failure),
             }
@@ -175,41 +175,41 @@ async fn work_through(
 }
 
 /// Prints a Mail that came.
-fn announce(format: Format, entry: &Entry, path: &Path) -> Result<(), Failure> {
-    let from: Vec<_> = entry.participants.from.iter().map(|person| person.shown()).collect();
+fn announce(format: OutputFormat, entry: &MailIndexEntry, path: &Path) -> Result<(), CliError> {
+    let from: Vec<_> = entry.participants.from.iter().map(|person| person.display_name()).collect();
     match format {
-        Format::Json => {
+        OutputFormat::Json => {
             let mut value = json!(entry);
             value["path"] = json!(path);
             print(&output::json_line(&value))
         }
-        Format::Id => print(&entry.id.to_string()),
-        Format::Table | Format::Compact => {
+        OutputFormat::Id => print(&entry.id.to_string()),
+        OutputFormat::Table | OutputFormat::Compact => {
             let session = entry.session.name.as_ref().unwrap_or(&entry.session.id);
             let row: Value = json!({
                 "id": entry.id, "from": from, "session": session, "text": entry.preview,
             });
             let columns = ["id", "from", "session", "text"].map(|name| (name, name));
-            output::one(Format::Compact, &row, "id", &columns)
+            output::one(OutputFormat::Compact, &row, "id", &columns)
         }
     }
 }
 
 /// Whether the index has grown: its file and its length say so, and cost nothing to look
 /// at.
-struct Growth(Option<(u64, u64)>);
+struct IndexGrowth(Option<(u64, u64)>);
 
-impl Growth {
-    fn new(tree: &Tree) -> Self {
+impl IndexGrowth {
+    fn new(tree: &MailboxPaths) -> Self {
         Self(Self::look(tree))
     }
 
-    fn look(tree: &Tree) -> Option<(u64, u64)> {
+    fn look(tree: &MailboxPaths) -> Option<(u64, u64)> {
         let about = std::fs::metadata(tree.index()).ok()?;
         Some((about.ino(), about.len()))
     }
 
-    fn seen(&mut self, tree: &Tree) -> bool {
+    fn seen(&mut self, tree: &MailboxPaths) -> bool {
         let now = Self::look(tree);
         std::mem::replace(&mut self.0, now) != now
     }

@@ -4,24 +4,24 @@ use serde_json::{Value, json};
 
 use super::said;
 use crate::cli::client::{Client, query, segment};
-use crate::cli::failure::Failure;
+use crate::cli::failure::CliError;
 use crate::cli::mailbox::ids as given;
-use crate::cli::output::{self, Format, print, shown_lines};
-use crate::cli::{Context, since};
+use crate::cli::output::{self, OutputFormat, print, shown_lines};
+use crate::cli::{CliContext, since};
 use crate::clock::wall_now;
 
 #[derive(Debug, clap::Args)]
-pub struct ListArgs {
+pub struct LetterListArgs {
     /// Only these states, separated by commas: waiting, away, done, merged, trashed, dead
     #[arg(long)]
     state: Option<String>,
     #[command(flatten)]
-    which: Which,
+    which: LetterFilterArgs,
 }
 
 /// Which letters.
 #[derive(Debug, clap::Args)]
-struct Which {
+struct LetterFilterArgs {
     /// Only those at this worker, or kept by it
     #[arg(long)]
     worker: Option<String>,
@@ -43,7 +43,7 @@ struct Which {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct ShowArgs {
+pub struct LetterShowArgs {
     /// The letter
     id: String,
     /// Show what it says, as workers see it
@@ -65,7 +65,7 @@ enum TrashCommand {
     /// List what is in the bin, the newest first
     ///
     /// Example: monoco pipeline trash list --since 7d
-    List(#[command(flatten)] Which),
+    List(#[command(flatten)] LetterFilterArgs),
     /// Take letters out of the bin
     ///
     /// They go on to whoever comes after the worker that threw them away. Example:
@@ -133,12 +133,16 @@ const LETTER: [(&str, &str); 19] = [
 
 const MOVED: [(&str, &str); 3] = [("letter", "id"), ("now", "state"), ("worker", "worker")];
 
-pub async fn list(context: &Context, args: ListArgs) -> Result<(), Failure> {
+pub async fn list(context: &CliContext, args: LetterListArgs) -> Result<(), CliError> {
     let answer = letters(context, args.state, args.which).await?;
     output::list(context.format, &answer, "letters", &LETTERS)
 }
 
-async fn letters(context: &Context, state: Option<String>, which: Which) -> Result<Value, Failure> {
+async fn letters(
+    context: &CliContext,
+    state: Option<String>,
+    which: LetterFilterArgs,
+) -> Result<Value, CliError> {
     let since = which.since.map(|text| since::parse(&text, wall_now())).transpose()?;
     let query = query(&[
         ("state", state),
@@ -150,7 +154,7 @@ async fn letters(context: &Context, state: Option<String>, which: Which) -> Resu
         ("cursor", which.cursor),
     ]);
     let mut answer = context.client()?.get(&format!("/api/v1/letters{query}")).await?;
-    if context.format != Format::Json {
+    if context.format != OutputFormat::Json {
         for letter in answer["letters"].as_array_mut().into_iter().flatten() {
             letter["said"] = said(&letter["verdicts"]).into();
         }
@@ -158,13 +162,13 @@ async fn letters(context: &Context, state: Option<String>, which: Which) -> Resu
     Ok(answer)
 }
 
-pub async fn show(context: &Context, args: ShowArgs) -> Result<(), Failure> {
+pub async fn show(context: &CliContext, args: LetterShowArgs) -> Result<(), CliError> {
     let asked = query(&[("original", args.original.then(|| "true".to_owned()))]);
     let path = format!("/api/v1/letters/{}{asked}", segment(&args.id));
     let answer = context.client()?.get(&path).await?;
     let format = context.format;
     output::one(format, &answer, "id", &LETTER)?;
-    if format != Format::Table {
+    if format != OutputFormat::Table {
         return Ok(());
     }
     if answer["verdicts"].as_array().is_some_and(|said| !said.is_empty()) {
@@ -189,16 +193,16 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<(), Failure> {
 }
 
 /// What a letter says.
-fn text(letter: &Value) -> Result<(), Failure> {
+fn text(letter: &Value) -> Result<(), CliError> {
     print(&format!("\n{}", shown_lines(letter["data"].as_str().unwrap_or_default())))
 }
 
-pub async fn retry(context: &Context, ids: Vec<String>) -> Result<(), Failure> {
+pub async fn retry(context: &CliContext, ids: Vec<String>) -> Result<(), CliError> {
     change(context, ids, "retry", &json!({})).await
 }
 
-pub async fn trash(context: &Context, args: TrashArgs) -> Result<(), Failure> {
-    let everything = Which {
+pub async fn trash(context: &CliContext, args: TrashArgs) -> Result<(), CliError> {
+    let everything = LetterFilterArgs {
         worker: None,
         direction: None,
         tunnel: None,
@@ -224,11 +228,11 @@ pub async fn trash(context: &Context, args: TrashArgs) -> Result<(), Failure> {
 
 /// Moves some letters. One that can't be moved does not keep the others from it.
 async fn change(
-    context: &Context,
+    context: &CliContext,
     ids: Vec<String>,
     verb: &str,
     body: &Value,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let client: Client = context.client()?;
     let (mut moved, mut failed) = (Vec::new(), None);
     for id in given(ids)? {
@@ -236,7 +240,7 @@ async fn change(
             Ok(letter) => moved.push(letter),
             Err(failure) => {
                 let message = format!("{id}: {}", failure.message);
-                failed = failed.or(Some(Failure { message, ..failure }));
+                failed = failed.or(Some(CliError { message, ..failure }));
             }
         }
     }

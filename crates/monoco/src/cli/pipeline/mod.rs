@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::Context;
-use super::failure::Failure;
+use super::CliContext;
+use super::failure::CliError;
 
 mod letters;
 mod post;
@@ -11,19 +11,19 @@ mod replay;
 mod status;
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub enum PipelineCommand {
     /// Show the chains, the workers, and how many letters are where
     ///
     /// Counts of workers are since the courier started. Example: monoco pipeline status --watch
-    Status(status::Args),
+    Status(status::PipelineStatusArgs),
     /// List letters, the newest first
     ///
     /// Example: monoco pipeline letters --state waiting,away --worker limit
-    Letters(letters::ListArgs),
+    Letters(letters::LetterListArgs),
     /// Show one letter, and what every worker said of it
     ///
     /// Example: monoco pipeline show ltr_7_00000abc --data
-    Show(letters::ShowArgs),
+    Show(letters::LetterShowArgs),
     /// Give dead letters another chance, or have waiting ones looked at now
     ///
     /// Fix the cause first. Example: monoco dead list --format id | monoco pipeline retry -
@@ -43,7 +43,7 @@ pub enum Command {
     /// now go through their chain again. What was sent or delivered is only shown, and
     /// what a person threw away stays away. Workers outside are not asked: what they said
     /// before counts. Example: monoco pipeline replay --since 7d --dry-run
-    Replay(replay::Args),
+    Replay(replay::ReplayArgs),
     /// Hand in a mail or a letter, as one would pipe it to sendmail
     ///
     /// Reads a mail (RFC 5322), or a letter as JSON, {"from", "to", "data", "extra"}, and
@@ -52,18 +52,18 @@ pub enum Command {
     /// helps; 3 courier not running and 4 courier's error, where sendmail says EX_TEMPFAIL:
     /// keep it and try again, with the same --key. Example:
     /// monoco pipeline post --from me@example.com --to you@example.com mail.eml
-    Post(post::Args),
+    Post(post::PostLetterArgs),
 }
 
-pub async fn run(context: &Context, command: Command) -> Result<(), Failure> {
+pub async fn run(context: &CliContext, command: PipelineCommand) -> Result<(), CliError> {
     match command {
-        Command::Status(args) => status::run(context, args).await,
-        Command::Letters(args) => letters::list(context, args).await,
-        Command::Show(args) => letters::show(context, args).await,
-        Command::Retry { ids } => letters::retry(context, ids).await,
-        Command::Trash(args) => letters::trash(context, args).await,
-        Command::Replay(args) => replay::run(context, args).await,
-        Command::Post(args) => post::run(context, args).await,
+        PipelineCommand::Status(args) => status::run(context, args).await,
+        PipelineCommand::Letters(args) => letters::list(context, args).await,
+        PipelineCommand::Show(args) => letters::show(context, args).await,
+        PipelineCommand::Retry { ids } => letters::retry(context, ids).await,
+        PipelineCommand::Trash(args) => letters::trash(context, args).await,
+        PipelineCommand::Replay(args) => replay::run(context, args).await,
+        PipelineCommand::Post(args) => post::run(context, args).await,
     }
 }
 

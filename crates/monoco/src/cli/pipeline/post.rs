@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use monoco_core::letter::{MAX_DATA, MAX_EXTRA};
 use serde_json::{Value, json};
 
-use crate::cli::Context;
-use crate::cli::failure::{Exit, Failure};
-use crate::cli::output::{self, Format, note, print, shown};
-use crate::postoffice::sendmail::{self, Named};
+use crate::cli::CliContext;
+use crate::cli::failure::{CliError, CliExit};
+use crate::cli::output::{self, OutputFormat, note, print, shown};
+use crate::pipeline::sendmail::{self, EnvelopeOptions};
 
 /// Most bytes that are read: more than any letter, so that the courier says what is wrong.
 const MOST: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct PostLetterArgs {
     /// A mail, or a letter as JSON; without it or with -, it is read from stdin
     file: Option<PathBuf>,
     /// Who sends it; without it, whom the mail's From names
@@ -48,12 +48,12 @@ pub struct Args {
     option: Vec<String>,
 }
 
-pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+pub async fn run(context: &CliContext, args: PostLetterArgs) -> Result<(), CliError> {
     let client = context.client()?;
     let key = args.key.clone();
     let letter = letter(args)?;
     let answer = client.post_once("/api/v1/letters", &letter, key.as_deref()).await?;
-    if context.format == Format::Table {
+    if context.format == OutputFormat::Table {
         if answer["duplicate"] == true {
             note("it was handed in before; nothing was done");
         }
@@ -63,25 +63,25 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
 }
 
 /// The letter to hand in.
-fn letter(args: Args) -> Result<Value, Failure> {
+fn letter(args: PostLetterArgs) -> Result<Value, CliError> {
     let bytes = read(args.file)?;
-    let named = Named { from: args.from, to: args.to, tunnel: args.tunnel };
+    let named = EnvelopeOptions { from: args.from, to: args.to, tunnel: args.tunnel };
     let start = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     if !args.raw && (args.json || start == Some(&b'{')) {
         return from_json(&bytes, named);
     }
-    let refused = |message: String| Failure::new(Exit::NotPossible, message);
+    let refused = |message: String| CliError::new(CliExit::NotPossible, message);
     sendmail::letter(&bytes, named).map_err(|error| refused(error.to_string()))
 }
 
 /// A letter as JSON, with what the options say in place of what it says.
-fn from_json(bytes: &[u8], named: Named) -> Result<Value, Failure> {
+fn from_json(bytes: &[u8], named: EnvelopeOptions) -> Result<Value, CliError> {
     let mut letter = monoco_core::json::parse(bytes).map_err(|error| {
-        Failure::new(Exit::NotPossible, format!("the letter can't be read: {error}"))
+        CliError::new(CliExit::NotPossible, format!("the letter can't be read: {error}"))
             .hint("a mail that starts with { needs --raw")
     })?;
     if !letter.is_object() {
-        return Err(Failure::new(Exit::NotPossible, "the letter is no JSON object"));
+        return Err(CliError::new(CliExit::NotPossible, "the letter is no JSON object"));
     }
     if let Some(from) = named.from {
         letter["from"] = from.into();
@@ -100,7 +100,7 @@ fn from_json(bytes: &[u8], named: Named) -> Result<Value, Failure> {
     Ok(letter)
 }
 
-fn read(file: Option<PathBuf>) -> Result<Vec<u8>, Failure> {
+fn read(file: Option<PathBuf>) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
     let most = MOST as u64 + 1;
     match file.filter(|path| path.as_os_str() != "-") {
@@ -109,7 +109,7 @@ fn read(file: Option<PathBuf>) -> Result<Vec<u8>, Failure> {
             let read = File::open(&path).and_then(|file| file.take(most).read_to_end(&mut bytes));
             read.map_err(|error| {
                 let failure =
-                    Failure::new(Exit::NotPossible, format!("{}: {error}", path.display()));
+                    CliError::new(CliExit::NotPossible, format!("{}: {error}", path.display()));
                 match path.to_string_lossy().contains('@') {
                     true => failure.hint("name recipients with --to"),
                     false => failure,
@@ -118,7 +118,7 @@ fn read(file: Option<PathBuf>) -> Result<Vec<u8>, Failure> {
         }
     };
     if bytes.len() > MOST {
-        return Err(Failure::new(Exit::NotPossible, format!("it is over {MOST} bytes")));
+        return Err(CliError::new(CliExit::NotPossible, format!("it is over {MOST} bytes")));
     }
     Ok(bytes)
 }

@@ -5,13 +5,13 @@ use std::io::{IsTerminal, Write};
 use serde_json::{Value, json};
 
 use super::said;
-use crate::cli::failure::Failure;
-use crate::cli::output::{self, Format, print, shown};
-use crate::cli::{Context, since};
+use crate::cli::failure::CliError;
+use crate::cli::output::{self, OutputFormat, print, shown};
+use crate::cli::{CliContext, since};
 use crate::clock::wall_now;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ReplayArgs {
     /// Letters that came since then: 2h, 7d, 2026-02-06, or RFC 3339
     #[arg(long, value_name = "TIME")]
     since: String,
@@ -28,7 +28,7 @@ pub struct Args {
 
 /// What was found so far.
 #[derive(Default)]
-struct Found {
+struct ReplaySummary {
     looked: u64,
     differ: usize,
     moved: usize,
@@ -36,14 +36,14 @@ struct Found {
     letters: Vec<Value>,
 }
 
-pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+pub async fn run(context: &CliContext, args: ReplayArgs) -> Result<(), CliError> {
     let client = context.client()?;
     let since = since::parse(&args.since, wall_now())?.rfc3339();
     let mut ask = json!({
         "since": since, "direction": args.direction, "tunnel": args.tunnel,
         "dry_run": args.dry_run,
     });
-    let mut found = Found::default();
+    let mut found = ReplaySummary::default();
     let counted = std::io::stderr().is_terminal();
     loop {
         let answer = client.post("/api/v1/pipeline/replay", &ask).await?;
@@ -53,7 +53,7 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
             found.add(context.format, letter)?;
         }
         if counted {
-            let Found { looked, differ, .. } = &found;
+            let ReplaySummary { looked, differ, .. } = &found;
             // It is only for whoever waits.
             let _ = write!(std::io::stderr(), "{looked} letters looked at, {differ} differ ");
         }
@@ -74,21 +74,21 @@ fn clear(counted: bool) {
     }
 }
 
-impl Found {
-    fn add(&mut self, format: Format, letter: &Value) -> Result<(), Failure> {
+impl ReplaySummary {
+    fn add(&mut self, format: OutputFormat, letter: &Value) -> Result<(), CliError> {
         self.differ += 1;
         self.moved += usize::from(letter["moved"] == true);
         let id = shown(letter["id"].as_str().unwrap_or_default());
         match format {
-            Format::Json => {
+            OutputFormat::Json => {
                 self.letters.push(letter.clone());
                 Ok(())
             }
-            Format::Id => print(&id),
-            Format::Compact | Format::Table => {
+            OutputFormat::Id => print(&id),
+            OutputFormat::Compact | OutputFormat::Table => {
                 let again = if letter["moved"] == true { "run again" } else { "" };
                 let line = [id, fate(&letter["was"]), fate(&letter["would"]), again.to_owned()];
-                if format == Format::Compact {
+                if format == OutputFormat::Compact {
                     return print(&line.join("\t"));
                 }
                 let [id, was, would, again] = line;
@@ -97,9 +97,9 @@ impl Found {
         }
     }
 
-    fn end(self, format: Format, dry_run: bool) -> Result<(), Failure> {
+    fn end(self, format: OutputFormat, dry_run: bool) -> Result<(), CliError> {
         let Self { looked, differ, moved, letters } = self;
-        if format == Format::Json {
+        if format == OutputFormat::Json {
             let answer = json!({"looked": looked, "differ": letters, "moved": moved});
             return print(&output::json(&answer));
         }

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cli::Context;
-use crate::cli::failure::Failure;
-use crate::cli::output::{self, Format, print, shown};
+use crate::cli::CliContext;
+use crate::cli::failure::CliError;
+use crate::cli::output::{self, OutputFormat, print, shown};
 use crate::clock::wall_now;
 
 /// How often `--watch` looks.
 const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct PipelineStatusArgs {
     /// Show it every second, until interrupted
     #[arg(long)]
     watch: bool,
@@ -46,12 +46,12 @@ const WORKERS: [(&str, &str); 13] = [
     ("down", "down"),
 ];
 
-pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+pub async fn run(context: &CliContext, args: PipelineStatusArgs) -> Result<(), CliError> {
     let format = context.format;
     if !args.watch {
         return show(format, look(context).await?);
     }
-    let screen = std::io::stdout().is_terminal() && format == Format::Table;
+    let screen = std::io::stdout().is_terminal() && format == OutputFormat::Table;
     loop {
         let answer = look(context).await;
         if screen {
@@ -59,7 +59,7 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         }
         match answer {
             Ok(answer) if screen => show(format, answer)?,
-            Ok(answer) if format == Format::Json => print(&output::json_line(&answer))?,
+            Ok(answer) if format == OutputFormat::Json => print(&output::json_line(&answer))?,
             Ok(answer) => print(&format!("{} {}", wall_now().rfc3339(), counts(&answer)))?,
             Err(failure) => output::note(&shown(&failure.message)),
         }
@@ -67,16 +67,16 @@ pub async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     }
 }
 
-async fn look(context: &Context) -> Result<Value, Failure> {
+async fn look(context: &CliContext) -> Result<Value, CliError> {
     context.client()?.get("/api/v1/pipeline").await
 }
 
-fn show(format: Format, mut answer: Value) -> Result<(), Failure> {
-    if format == Format::Json {
+fn show(format: OutputFormat, mut answer: Value) -> Result<(), CliError> {
+    if format == OutputFormat::Json {
         return print(&output::json(&answer));
     }
     let workers = json!({ "workers": workers(&answer) });
-    if format != Format::Table {
+    if format != OutputFormat::Table {
         return output::list(format, &workers, "workers", &WORKERS);
     }
     answer["letters"] = counts(&answer).into();

@@ -5,18 +5,20 @@ use std::fmt::Display;
 
 use monoco_core::letter::{Chain, WorkerName};
 
-use super::super::changes::Change;
+use super::super::changes::ConfigChange;
 use super::workers;
-use crate::postoffice::settings::{How, Outside, OwnChains, QueueKind, Settings, Worker};
+use crate::pipeline::config::{
+    ExternalWorkerConfig, PipelineConfig, QueueKind, TunnelChains, WorkerConfig, WorkerTransport,
+};
 
 /// What `new` says differently, without secrets.
-pub fn changes(old: &Settings, new: &Settings) -> Vec<Change> {
+pub fn changes(old: &PipelineConfig, new: &PipelineConfig) -> Vec<ConfigChange> {
     let (mut waits, mut said) = (Vec::new(), Vec::new());
     note(&mut waits, "queue", &queue(&old.queue), &queue(&new.queue));
     note(&mut said, "inbound", &list(Some(&old.inbound)), &list(Some(&new.inbound)));
     note(&mut said, "outbound", &list(Some(&old.outbound)), &list(Some(&new.outbound)));
     let tunnels: BTreeSet<_> = old.tunnels.keys().chain(new.tunnels.keys()).collect();
-    let none = OwnChains::default();
+    let none = TunnelChains::default();
     for id in tunnels {
         let old = old.tunnels.get(id).unwrap_or(&none);
         let new = new.tunnels.get(id).unwrap_or(&none);
@@ -26,7 +28,7 @@ pub fn changes(old: &Settings, new: &Settings) -> Vec<Change> {
         note(&mut said, &format!("outbound of {id}"), &from, &to);
     }
     said.extend(of_workers(old, new));
-    let change = |what, live| Change { what: format!("pipeline {what}"), live };
+    let change = |what, live| ConfigChange { what: format!("pipeline {what}"), live };
     let waits = waits.into_iter().map(|what| change(what, false));
     waits.chain(said.into_iter().map(|what| change(what, true))).collect()
 }
@@ -52,7 +54,7 @@ fn list(chain: Option<&Chain>) -> String {
 }
 
 /// Built-in workers that need no settings are always there, named or not.
-fn of_workers(old: &Settings, new: &Settings) -> Vec<String> {
+fn of_workers(old: &PipelineConfig, new: &PipelineConfig) -> Vec<String> {
     let names: BTreeSet<_> = old.workers.keys().chain(new.workers.keys()).collect();
     let mut said = Vec::new();
     for name in names {
@@ -75,7 +77,7 @@ fn of_workers(old: &Settings, new: &Settings) -> Vec<String> {
 }
 
 /// The settings that `new` has differently, by name.
-fn differences(old: &Worker, new: &Worker) -> Vec<&'static str> {
+fn differences(old: &WorkerConfig, new: &WorkerConfig) -> Vec<&'static str> {
     let mut names = Vec::new();
     let mut note = |name, differs: bool| {
         if differs {
@@ -83,25 +85,30 @@ fn differences(old: &Worker, new: &Worker) -> Vec<&'static str> {
         }
     };
     match (old, new) {
-        (Worker::Block(old), Worker::Block(new)) => {
+        (WorkerConfig::Block(old), WorkerConfig::Block(new)) => {
             note("senders", old.senders != new.senders);
             note("recipients", old.recipients != new.recipients);
         }
-        (Worker::Spam(old), Worker::Spam(new)) => note("threshold or rules", old != new),
-        (Worker::Subject(old), Worker::Subject(new)) => note("template", old != new),
-        (Worker::Footer(old), Worker::Footer(new)) => note("text or html", old != new),
-        (Worker::Merge(old), Worker::Merge(new)) => {
+        (WorkerConfig::Spam(old), WorkerConfig::Spam(new)) => {
+            note("threshold or rules", old != new)
+        }
+        (WorkerConfig::Subject(old), WorkerConfig::Subject(new)) => note("template", old != new),
+        (WorkerConfig::Footer(old), WorkerConfig::Footer(new)) => note("text or html", old != new),
+        (WorkerConfig::Merge(old), WorkerConfig::Merge(new)) => {
             note("window_s", old.window != new.window);
             note("most", old.most != new.most);
         }
-        (Worker::Limit(old), Worker::Limit(new)) => {
+        (WorkerConfig::Limit(old), WorkerConfig::Limit(new)) => {
             note("per_recipient", old.per_recipient != new.per_recipient);
             note("per_domain", old.per_domain != new.per_domain);
             note("per_tunnel", old.per_tunnel != new.per_tunnel);
         }
-        (Worker::Send { tunnel: old }, Worker::Send { tunnel: new }) => note("tunnel", old != new),
-        (Worker::Outside(old), Worker::Outside(new)) => names = of_outside(old, new),
-        (Worker::Spam(_), Worker::Outside(_)) | (Worker::Outside(_), Worker::Spam(_)) => {
+        (WorkerConfig::Send { tunnel: old }, WorkerConfig::Send { tunnel: new }) => {
+            note("tunnel", old != new)
+        }
+        (WorkerConfig::Outside(old), WorkerConfig::Outside(new)) => names = of_outside(old, new),
+        (WorkerConfig::Spam(_), WorkerConfig::Outside(_))
+        | (WorkerConfig::Outside(_), WorkerConfig::Spam(_)) => {
             note("rspamd", true);
         }
         (old, new) => note("kind", old != new),
@@ -109,7 +116,7 @@ fn differences(old: &Worker, new: &Worker) -> Vec<&'static str> {
     names
 }
 
-fn of_outside(old: &Outside, new: &Outside) -> Vec<&'static str> {
+fn of_outside(old: &ExternalWorkerConfig, new: &ExternalWorkerConfig) -> Vec<&'static str> {
     let mut names = Vec::new();
     let mut note = |name, differs: bool| {
         if differs {
@@ -117,29 +124,45 @@ fn of_outside(old: &Outside, new: &Outside) -> Vec<&'static str> {
         }
     };
     let at_once = match &new.how {
-        How::Beanstalkd { .. } => "in_flight",
-        How::Exec { .. } | How::Http { .. } | How::Rspamd { .. } => "parallel",
+        WorkerTransport::Beanstalkd { .. } => "in_flight",
+        WorkerTransport::Exec { .. }
+        | WorkerTransport::Http { .. }
+        | WorkerTransport::Rspamd { .. } => "parallel",
     };
     match (&old.how, &new.how) {
-        (How::Exec { command, memory }, How::Exec { command: new_command, memory: new_memory }) => {
+        (
+            WorkerTransport::Exec { command, memory },
+            WorkerTransport::Exec { command: new_command, memory: new_memory },
+        ) => {
             note("command", command != new_command);
             note("memory_mb", memory != new_memory);
         }
-        (How::Http { target, secret }, How::Http { target: new_target, secret: new_secret }) => {
+        (
+            WorkerTransport::Http { target, secret },
+            WorkerTransport::Http { target: new_target, secret: new_secret },
+        ) => {
             note("url", target != new_target);
             note("secret", secret != new_secret);
         }
         (
-            How::Beanstalkd { address, tube, results },
-            How::Beanstalkd { address: new_address, tube: new_tube, results: new_results },
+            WorkerTransport::Beanstalkd { address, tube, results },
+            WorkerTransport::Beanstalkd {
+                address: new_address,
+                tube: new_tube,
+                results: new_results,
+            },
         ) => {
             note("server", address != new_address);
             note("tube", tube != new_tube);
             note("results", results != new_results);
         }
         (
-            How::Rspamd { target, password, rules },
-            How::Rspamd { target: new_target, password: new_password, rules: new_rules },
+            WorkerTransport::Rspamd { target, password, rules },
+            WorkerTransport::Rspamd {
+                target: new_target,
+                password: new_password,
+                rules: new_rules,
+            },
         ) => {
             note("threshold or rules", rules != new_rules);
             note("rspamd", target != new_target);

@@ -6,20 +6,22 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use monoco_adapters::Secret;
-use monoco_adapters::egress::Target;
-use monoco_adapters::webhook::{Verify, wire::Signer};
+use monoco_adapters::egress::EgressTarget;
+use monoco_adapters::webhook::{WebhookVerification, wire::Signer};
 use monoco_core::letter::WorkerName;
-use monoco_core::retry::Retry;
+use monoco_core::retry::RetryPolicy;
 
-use super::super::BadConfig;
+use super::super::InvalidConfig;
 use super::super::raw::RawWorker;
-use super::super::value::Reader;
+use super::super::value::ConfigReader;
 use super::workers::needed;
 use super::{AT, Workers};
-use crate::postoffice::beanstalkd::{Address, Tube};
-use crate::postoffice::queue::TUBE;
-use crate::postoffice::settings::{How, Outside, QueueKind, WhenDown, Worker};
-use crate::postoffice::workers::spam::Spam;
+use crate::pipeline::beanstalkd::{BeanstalkdAddress, TubeName};
+use crate::pipeline::config::{
+    ExternalWorkerConfig, QueueKind, WhenDown, WorkerConfig, WorkerTransport,
+};
+use crate::pipeline::queue::TUBE;
+use crate::pipeline::workers::spam::SpamConfig;
 
 /// Where a beanstalkd is when nobody says.
 const BEANSTALKD: &str = "beanstalkd://127.0.0.1:11300";
@@ -33,18 +35,18 @@ pub fn beanstalkd(
     name: &WorkerName,
     raw: &RawWorker,
     queue: &QueueKind,
-    reader: &Reader<'_>,
-) -> Result<Worker, BadConfig> {
-    let address: Address = match (raw.server.as_deref(), queue) {
+    reader: &ConfigReader<'_>,
+) -> Result<WorkerConfig, InvalidConfig> {
+    let address: BeanstalkdAddress = match (raw.server.as_deref(), queue) {
         (Some(raw), _) => reader.parsed(&format!("{at}.server"), raw)?,
         (None, QueueKind::Beanstalkd(address)) => address.clone(),
         (None, QueueKind::Store) => BEANSTALKD.parse().expect("the default address is one"),
     };
     let tube = |key: &str, raw: Option<&str>, default: &str| {
         let at = format!("{at}.{key}");
-        match reader.parsed::<Tube>(&at, raw.unwrap_or(default))? {
+        match reader.parsed::<TubeName>(&at, raw.unwrap_or(default))? {
             tube if tube.as_str() == TUBE => {
-                Err(BadConfig::at(at, format!("{TUBE} is the dispatcher's own; want another")))
+                Err(InvalidConfig::at(at, format!("{TUBE} is the dispatcher's own; want another")))
             }
             tube => Ok(tube),
         }
@@ -53,36 +55,40 @@ pub fn beanstalkd(
     let tube = tube("tube", raw.tube.as_deref(), &format!("monoco.worker.{name}"))?;
     let at_once = format!("{at}.in_flight");
     let at_once = reader.number_or(&at_once, raw.in_flight.as_deref(), 1..=10_000, 1_000)?;
-    outside(at, How::Beanstalkd { address, tube, results }, at_once, raw, reader)
+    outside(at, WorkerTransport::Beanstalkd { address, tube, results }, at_once, raw, reader)
 }
 
 /// A letter in a tube says nothing of the worker it is for, so every worker has its
 /// own; and in a tube of answers we would take our own letters for answers.
-pub fn check_tubes(workers: &Workers) -> Result<(), BadConfig> {
-    let mut used: BTreeMap<(&Address, &Tube), &WorkerName> = BTreeMap::new();
-    let mut answers: BTreeMap<(&Address, &Tube), &WorkerName> = BTreeMap::new();
+pub fn check_tubes(workers: &Workers) -> Result<(), InvalidConfig> {
+    let mut used: BTreeMap<(&BeanstalkdAddress, &TubeName), &WorkerName> = BTreeMap::new();
+    let mut answers: BTreeMap<(&BeanstalkdAddress, &TubeName), &WorkerName> = BTreeMap::new();
     for (name, worker) in workers {
-        let Worker::Outside(outside) = worker else { continue };
-        let How::Beanstalkd { address, tube, results } = &outside.how else { continue };
+        let WorkerConfig::Outside(outside) = worker else { continue };
+        let WorkerTransport::Beanstalkd { address, tube, results } = &outside.how else { continue };
         answers.entry((address, results)).or_insert(name);
         if let Some(other) = used.insert((address, tube), name) {
             let why = format!("{tube} is the tube of {other} already");
-            return Err(BadConfig::at(format!("{AT}.workers.{name}.tube"), why));
+            return Err(InvalidConfig::at(format!("{AT}.workers.{name}.tube"), why));
         }
     }
     match used.iter().find(|(place, _)| answers.contains_key(place)) {
         None => Ok(()),
         Some((place, name)) => {
             let why = format!("{} is where {} answers; want another", place.1, answers[place]);
-            Err(BadConfig::at(format!("{AT}.workers.{name}.tube"), why))
+            Err(InvalidConfig::at(format!("{AT}.workers.{name}.tube"), why))
         }
     }
 }
 
 /// A command.
-pub fn exec(at: &str, raw: &RawWorker, reader: &Reader<'_>) -> Result<Worker, BadConfig> {
+pub fn exec(
+    at: &str,
+    raw: &RawWorker,
+    reader: &ConfigReader<'_>,
+) -> Result<WorkerConfig, InvalidConfig> {
     let at_command = format!("{at}.command");
-    let bad = |why: &str| Err(BadConfig::at(&at_command, why));
+    let bad = |why: &str| Err(InvalidConfig::at(&at_command, why));
     let Some(words) = &raw.command else { return bad("is missing") };
     let word = |raw: &String| reader.at_home(&at_command, raw);
     let command = words.iter().map(word).collect::<Result<Vec<_>, _>>()?;
@@ -98,11 +104,15 @@ pub fn exec(at: &str, raw: &RawWorker, reader: &Reader<'_>) -> Result<Worker, Ba
     let memory = format!("{at}.memory_mb");
     let memory = reader.number_or(&memory, raw.memory_mb.as_deref(), 16..=65_536_u64, 512)? << 20;
     let at_once = parallel(at, raw, 2, reader)?;
-    outside(at, How::Exec { command, memory }, at_once, raw, reader)
+    outside(at, WorkerTransport::Exec { command, memory }, at_once, raw, reader)
 }
 
 /// A signed POST.
-pub fn http(at: &str, raw: &RawWorker, reader: &Reader<'_>) -> Result<Worker, BadConfig> {
+pub fn http(
+    at: &str,
+    raw: &RawWorker,
+    reader: &ConfigReader<'_>,
+) -> Result<WorkerConfig, InvalidConfig> {
     let at_url = format!("{at}.url");
     let url = needed(&at_url, raw.url.as_deref())?;
     let allow_private =
@@ -112,13 +122,13 @@ pub fn http(at: &str, raw: &RawWorker, reader: &Reader<'_>) -> Result<Worker, Ba
     if secret.is_empty() {
         let why = "missing or empty: a worker without a secret is not asked; \
                    set it to what the worker checks signatures with";
-        return Err(BadConfig::at(format!("{at}.secret"), why));
+        return Err(InvalidConfig::at(format!("{at}.secret"), why));
     }
     let secret = Secret::new(secret);
-    Signer::new(&Verify::Standard, &secret)
-        .map_err(|error| BadConfig::at(at, error.to_string()))?;
+    Signer::new(&WebhookVerification::Standard, &secret)
+        .map_err(|error| InvalidConfig::at(at, error.to_string()))?;
     let at_once = parallel(at, raw, 4, reader)?;
-    outside(at, How::Http { target, secret }, at_once, raw, reader)
+    outside(at, WorkerTransport::Http { target, secret }, at_once, raw, reader)
 }
 
 /// A spam filter, behind rules of our own.
@@ -126,24 +136,24 @@ pub fn rspamd(
     at: &str,
     url: &str,
     raw: &RawWorker,
-    rules: Spam,
-    reader: &Reader<'_>,
-) -> Result<Worker, BadConfig> {
+    rules: SpamConfig,
+    reader: &ConfigReader<'_>,
+) -> Result<WorkerConfig, InvalidConfig> {
     let at_url = format!("{at}.rspamd");
     let text = reader.text(&at_url, url)?;
     // However it is spelt: an origin has one spelling.
-    let origin = Target::parse(&text, true).map(|target| target.shown()).unwrap_or_default();
+    let origin = EgressTarget::parse(&text, true).map(|target| target.shown()).unwrap_or_default();
     let here = is_here(&origin);
     if origin.starts_with("http://") && !here {
         let why = "http:// is for an rspamd on this machine; want https://";
-        return Err(BadConfig::at(at_url, why));
+        return Err(InvalidConfig::at(at_url, why));
     }
     let plain = text.split_once("://").is_some_and(|(_, place)| {
         !place.strip_suffix('/').unwrap_or(place).contains(['/', '\\', '?', '#'])
     });
     if !origin.is_empty() && !plain {
         let why = "want only a host and a port, such as http://127.0.0.1:11333";
-        return Err(BadConfig::at(at_url, why));
+        return Err(InvalidConfig::at(at_url, why));
     }
     let allow_private =
         reader.flag(&format!("{at}.allow_private"), raw.allow_private.as_deref())?;
@@ -152,11 +162,11 @@ pub fn rspamd(
     let password = reader.secret(at, "password", given, file)?;
     if !password.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
         let why = "want printable ASCII: it is sent as a header";
-        return Err(BadConfig::at(format!("{at}.password"), why));
+        return Err(InvalidConfig::at(format!("{at}.password"), why));
     }
     let password = Some(password).filter(|password| !password.is_empty()).map(Secret::new);
     let at_once = parallel(at, raw, 4, reader)?;
-    outside(at, How::Rspamd { target, password, rules }, at_once, raw, reader)
+    outside(at, WorkerTransport::Rspamd { target, password, rules }, at_once, raw, reader)
 }
 
 /// Whether an origin such as `http://127.0.0.1:11333` is on this machine.
@@ -174,10 +184,10 @@ fn target(
     at: &str,
     raw: &str,
     allow_private: bool,
-    reader: &Reader<'_>,
-) -> Result<Target, BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<EgressTarget, InvalidConfig> {
     let text = reader.text(at, raw)?;
-    Target::parse(&text, allow_private).map_err(|error| {
+    EgressTarget::parse(&text, allow_private).map_err(|error| {
         let why = if text == raw {
             error.to_string()
         } else {
@@ -185,7 +195,7 @@ fn target(
              and allow_private: true for one of your own network"
                 .to_owned()
         };
-        BadConfig::at(at, why)
+        InvalidConfig::at(at, why)
     })
 }
 
@@ -193,19 +203,19 @@ fn parallel(
     at: &str,
     raw: &RawWorker,
     default: usize,
-    reader: &Reader<'_>,
-) -> Result<usize, BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<usize, InvalidConfig> {
     reader.number_or(&format!("{at}.parallel"), raw.parallel.as_deref(), 1..=64, default)
 }
 
 /// What all of them have.
 fn outside(
     at: &str,
-    how: How,
+    how: WorkerTransport,
     at_once: usize,
     raw: &RawWorker,
-    reader: &Reader<'_>,
-) -> Result<Worker, BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<WorkerConfig, InvalidConfig> {
     let timeout = format!("{at}.timeout_s");
     let timeout = reader.number_or(&timeout, raw.timeout_s.as_deref(), 1..=3_600, 30)?;
     let retries = format!("{at}.retries");
@@ -213,13 +223,13 @@ fn outside(
     let words = [("hold", WhenDown::Hold), ("skip", WhenDown::Skip), ("dead", WhenDown::Dead)];
     let when_down = reader.one_of(&format!("{at}.when_down"), raw.when_down.as_deref(), &words)?;
     let readdress = reader.flag(&format!("{at}.readdress"), raw.readdress.as_deref())?;
-    let retry = Retry {
+    let retry = RetryPolicy {
         first: Duration::from_secs(1),
         longest: Duration::from_secs(30),
-        tries: Some(retries + 1),
-        patience: None,
+        max_attempts: Some(retries + 1),
+        give_up_after: None,
     };
-    Ok(Worker::Outside(Box::new(Outside {
+    Ok(WorkerConfig::Outside(Box::new(ExternalWorkerConfig {
         how,
         timeout: Duration::from_secs(timeout),
         retry,

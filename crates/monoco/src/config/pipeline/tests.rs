@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use monoco_core::letter::{Direction, WorkerName};
-use monoco_core::retry::Retry;
-use monoco_store::Through;
+use monoco_core::letter::{ChainDirection, WorkerName};
+use monoco_core::retry::RetryPolicy;
+use monoco_store::PipelineRouting;
 
 use super::super::Config;
-use crate::postoffice::settings::{
-    How, Limit, Merge, Outside, QueueKind, Settings, WhenDown, Worker,
+use crate::pipeline::config::{
+    ExternalWorkerConfig, LimitConfig, MergeConfig, PipelineConfig, QueueKind, WhenDown,
+    WorkerConfig, WorkerTransport,
 };
-use crate::postoffice::workers::footer::Footer;
-use crate::postoffice::workers::spam::{Rule, Spam, What};
-use crate::postoffice::workers::subject::Subject;
+use crate::pipeline::workers::footer::FooterConfig;
+use crate::pipeline::workers::spam::{RulePattern, SpamConfig, SpamRule};
+use crate::pipeline::workers::subject::SubjectConfig;
 
 mod refused;
 
@@ -32,13 +33,13 @@ fn env(name: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-fn parse(pipeline: &str) -> Result<Settings, String> {
+fn parse(pipeline: &str) -> Result<PipelineConfig, String> {
     let text = format!("courier: {{pipeline: {{{pipeline}}}}}");
     Config::parse(&text, &env).map(|config| config.pipeline).map_err(|error| error.to_string())
 }
 
 #[track_caller]
-fn good(pipeline: &str) -> Settings {
+fn good(pipeline: &str) -> PipelineConfig {
     parse(pipeline).unwrap_or_else(|error| panic!("{error}\n{pipeline}"))
 }
 
@@ -52,31 +53,31 @@ fn bad(pipeline: &str) -> String {
 
 /// The worker `w` with these keys.
 #[track_caller]
-fn worker(keys: &str) -> Worker {
+fn worker(keys: &str) -> WorkerConfig {
     named(&good(&format!("workers: {{w: {{{keys}}}}}")), "w")
 }
 
 #[track_caller]
-fn outside(keys: &str) -> Outside {
+fn outside(keys: &str) -> ExternalWorkerConfig {
     match worker(keys) {
-        Worker::Outside(outside) => *outside,
+        WorkerConfig::Outside(outside) => *outside,
         other => panic!("{other:?}"),
     }
 }
 
-fn named(settings: &Settings, name: &str) -> Worker {
+fn named(settings: &PipelineConfig, name: &str) -> WorkerConfig {
     settings.workers[&name.parse::<WorkerName>().unwrap()].clone()
 }
 
-fn inbound(settings: &Settings) -> String {
-    chain(settings, Direction::Inbound, None)
+fn inbound(settings: &PipelineConfig) -> String {
+    chain(settings, ChainDirection::Inbound, None)
 }
 
-fn outbound(settings: &Settings) -> String {
-    chain(settings, Direction::Outbound, None)
+fn outbound(settings: &PipelineConfig) -> String {
+    chain(settings, ChainDirection::Outbound, None)
 }
 
-fn chain(settings: &Settings, direction: Direction, tunnel: Option<&str>) -> String {
+fn chain(settings: &PipelineConfig, direction: ChainDirection, tunnel: Option<&str>) -> String {
     let tunnel = tunnel.map(|tunnel| tunnel.parse().unwrap());
     let chain = settings.chain(direction, tunnel.as_ref());
     chain.0.iter().map(WorkerName::as_str).collect::<Vec<_>>().join(" ")
@@ -91,8 +92,8 @@ fn without_a_pipeline_nothing_goes_through_the_post_office() {
     assert_eq!(Config::parse("courier: {pipeline: }", &env).unwrap().pipeline, empty);
     assert_eq!(empty.queue, QueueKind::Store);
     assert_eq!((inbound(&empty).as_str(), outbound(&empty).as_str()), ("block deliver", "send"));
-    for direction in Direction::ALL {
-        assert_eq!(empty.through(direction), Through::default(), "{direction:?}");
+    for direction in ChainDirection::ALL {
+        assert_eq!(empty.through(direction), PipelineRouting::default(), "{direction:?}");
     }
     // Every name of a chain is a worker that is there.
     let names: Vec<_> = empty.workers.keys().map(WorkerName::as_str).collect();
@@ -103,7 +104,7 @@ fn without_a_pipeline_nothing_goes_through_the_post_office() {
 fn an_empty_chain_is_its_end_alone() {
     let settings = good("inbound: [], outbound: [], tunnels: {ci: {inbound: [], outbound: }}");
     assert_eq!((inbound(&settings).as_str(), outbound(&settings).as_str()), ("deliver", "send"));
-    assert_eq!(chain(&settings, Direction::Inbound, Some("ci")), "deliver");
+    assert_eq!(chain(&settings, ChainDirection::Inbound, Some("ci")), "deliver");
     assert_eq!(settings.tunnels.values().next().unwrap().outbound, None);
 }
 
@@ -115,15 +116,15 @@ fn a_tunnel_may_have_chains_of_its_own() {
          workers: {spam: {rules: [{name: a, text: b, score: 1}]}, tagger: {kind: exec, command: [t]}}",
     );
     let of = |direction, tunnel| chain(&settings, direction, tunnel);
-    assert_eq!(of(Direction::Inbound, None), "block spam deliver");
-    assert_eq!(of(Direction::Inbound, Some("mail")), "block spam deliver");
-    assert_eq!(of(Direction::Inbound, Some("ci")), "deliver");
-    assert_eq!(of(Direction::Outbound, Some("ci")), "tagger send");
-    assert_eq!(of(Direction::Outbound, None), "send");
+    assert_eq!(of(ChainDirection::Inbound, None), "block spam deliver");
+    assert_eq!(of(ChainDirection::Inbound, Some("mail")), "block spam deliver");
+    assert_eq!(of(ChainDirection::Inbound, Some("ci")), "deliver");
+    assert_eq!(of(ChainDirection::Outbound, Some("ci")), "tagger send");
+    assert_eq!(of(ChainDirection::Outbound, None), "send");
     assert_eq!(settings.tunnels.len(), 1, "one that says nothing is none");
-    let through = settings.through(Direction::Inbound);
+    let through = settings.through(ChainDirection::Inbound);
     assert!(through.all && !through.tunnels[&"ci".parse().unwrap()]);
-    let through = settings.through(Direction::Outbound);
+    let through = settings.through(ChainDirection::Outbound);
     assert!(!through.all && through.tunnels[&"ci".parse().unwrap()]);
 }
 
@@ -134,15 +135,16 @@ fn an_end_may_have_another_name() {
          workers: {home: {kind: deliver}, bin: {kind: trash}, news: {kind: send, tunnel: work-mail}}",
     );
     assert_eq!((inbound(&settings).as_str(), outbound(&settings).as_str()), ("home", "bin"));
-    assert_eq!(named(&settings, "bin"), Worker::Trash);
+    assert_eq!(named(&settings, "bin"), WorkerConfig::Trash);
     let tunnel = Some("work-mail".parse().unwrap());
-    assert_eq!(named(&settings, "news"), Worker::Send { tunnel });
-    assert_eq!(named(&good(""), "send"), Worker::Send { tunnel: None });
+    assert_eq!(named(&settings, "news"), WorkerConfig::Send { tunnel });
+    assert_eq!(named(&good(""), "send"), WorkerConfig::Send { tunnel: None });
 }
 
 #[test]
 fn built_in_workers_take_their_settings() {
-    let Worker::Block(block) = worker("kind: block, senders: ['@spam.example', a@b.c, did:web:x]")
+    let WorkerConfig::Block(block) =
+        worker("kind: block, senders: ['@spam.example', a@b.c, did:web:x]")
     else {
         panic!("not a block")
     };
@@ -150,12 +152,13 @@ fn built_in_workers_take_their_settings() {
     assert!(block.recipients.is_empty());
 
     let subject = worker("kind: subject, template: '[News] {subject}'");
-    assert_eq!(subject, Worker::Subject(Subject::new("[News] {subject}").unwrap()));
+    assert_eq!(subject, WorkerConfig::Subject(SubjectConfig::new("[News] {subject}").unwrap()));
     let footer = worker("kind: footer, text: a, html: b");
-    assert_eq!(footer, Worker::Footer(Footer::new("a", Some("b")).unwrap()));
+    assert_eq!(footer, WorkerConfig::Footer(FooterConfig::new("a", Some("b")).unwrap()));
 
     let merge = |keys: &str| worker(&format!("kind: merge, {keys}"));
-    let merging = |secs, most| Worker::Merge(Merge { window: Duration::from_secs(secs), most });
+    let merging =
+        |secs, most| WorkerConfig::Merge(MergeConfig { window: Duration::from_secs(secs), most });
     assert_eq!(merge(""), merging(60, 100));
     assert_eq!(merge("window_s: 1, most: 2"), merging(1, 2));
     assert_eq!(merge("window_s: 86400, most: 1000"), merging(86_400, 1_000));
@@ -163,8 +166,8 @@ fn built_in_workers_take_their_settings() {
     let limit = worker("kind: limit, per_recipient: 10/min, per_tunnel: 1000/h");
     let rate = |text: &str| Some(text.parse().unwrap());
     let wanted =
-        Limit { per_recipient: rate("10/min"), per_domain: None, per_tunnel: rate("1000/h") };
-    assert_eq!(limit, Worker::Limit(wanted));
+        LimitConfig { per_recipient: rate("10/min"), per_domain: None, per_tunnel: rate("1000/h") };
+    assert_eq!(limit, WorkerConfig::Limit(wanted));
 }
 
 #[test]
@@ -173,12 +176,12 @@ fn spam_has_rules_or_rspamd_or_both() {
         {name: shout, text: '[A-Z]{20}', score: 2.5}, \
         {name: friend, from: '@example\\.com$', score: -5}, {name: list, to: '^all@', score: 1}, \
         {name: bulk, header: 'Precedence: bulk', score: 1}]";
-    let Worker::Spam(spam) = worker(&format!("kind: spam, threshold: 4.5, {RULES}")) else {
+    let WorkerConfig::Spam(spam) = worker(&format!("kind: spam, threshold: 4.5, {RULES}")) else {
         panic!("not a spam")
     };
     let rule = |name, score, key, text| {
-        let (what, pattern) = What::read(key, text).unwrap();
-        Rule::new(name, score, what, pattern).unwrap()
+        let (what, pattern) = RulePattern::read(key, text).unwrap();
+        SpamRule::new(name, score, what, pattern).unwrap()
     };
     let rules = vec![
         rule("casino", 3.0, "subject", "(?i)casino"),
@@ -187,22 +190,24 @@ fn spam_has_rules_or_rspamd_or_both() {
         rule("list", 1.0, "to", "^all@"),
         rule("bulk", 1.0, "header", "Precedence: bulk"),
     ];
-    assert_eq!(spam, Spam::new(4.5, rules.clone()).unwrap());
-    let by_default = Spam::new(5.0, rules).unwrap();
+    assert_eq!(spam, SpamConfig::new(4.5, rules.clone()).unwrap());
+    let by_default = SpamConfig::new(5.0, rules).unwrap();
     let rspamd = outside(&format!("kind: spam, rspamd: 'http://127.0.0.1:11333', {RULES}"));
-    let How::Rspamd { target, password, rules } = rspamd.how else { panic!("{rspamd:?}") };
+    let WorkerTransport::Rspamd { target, password, rules } = rspamd.how else {
+        panic!("{rspamd:?}")
+    };
     assert_eq!((target.shown().as_str(), password), ("http://127.0.0.1:11333", None));
     assert_eq!(rules, by_default);
     assert_eq!((rspamd.at_once, rspamd.timeout), (4, Duration::from_secs(30)));
     let rspamd =
         outside("kind: spam, rspamd: 'http://localhost:1/', password: '${RSPAMD_PASSWORD}'");
-    let How::Rspamd { password: Some(password), rules, .. } = rspamd.how else {
+    let WorkerTransport::Rspamd { password: Some(password), rules, .. } = rspamd.how else {
         panic!("{rspamd:?}")
     };
     assert_eq!(password.expose(), "hunter2-hunter2");
-    assert_eq!(rules, Spam::new(5.0, Vec::new()).unwrap());
+    assert_eq!(rules, SpamConfig::new(5.0, Vec::new()).unwrap());
     let rspamd = outside("kind: spam, rspamd: 'http://[::1]:11333', password: '${EMPTY}'");
-    assert!(matches!(rspamd.how, How::Rspamd { password: None, .. }), "{rspamd:?}");
+    assert!(matches!(rspamd.how, WorkerTransport::Rspamd { password: None, .. }), "{rspamd:?}");
     outside("kind: spam, rspamd: 'https://rspamd.example.com'");
     outside("kind: spam, rspamd: 'https://10.0.0.1', allow_private: true");
 }
@@ -210,13 +215,13 @@ fn spam_has_rules_or_rspamd_or_both() {
 #[test]
 fn workers_outside_have_defaults_and_bounds() {
     let exec = outside("kind: exec, command: [python3, score.py]");
-    let How::Exec { command, memory } = &exec.how else { panic!("{exec:?}") };
+    let WorkerTransport::Exec { command, memory } = &exec.how else { panic!("{exec:?}") };
     assert_eq!((command.join(" ").as_str(), *memory), ("python3 score.py", 512 << 20));
-    let retry = Retry {
+    let retry = RetryPolicy {
         first: Duration::from_secs(1),
         longest: Duration::from_secs(30),
-        tries: Some(4),
-        patience: None,
+        max_attempts: Some(4),
+        give_up_after: None,
     };
     assert_eq!((exec.timeout, exec.retry, exec.at_once), (Duration::from_secs(30), retry, 2));
     assert_eq!((exec.when_down, exec.readdress), (WhenDown::Hold, false));
@@ -225,17 +230,22 @@ fn workers_outside_have_defaults_and_bounds() {
         "kind: http, url: 'http://127.0.0.1:1/w', allow_private: true, secret: '${WORKER_SECRET}', \
          timeout_s: 3600, retries: 0, when_down: skip, readdress: true, parallel: 64",
     );
-    let How::Http { target, secret } = &http.how else { panic!("{http:?}") };
+    let WorkerTransport::Http { target, secret } = &http.how else { panic!("{http:?}") };
     assert_eq!((target.shown().as_str(), secret.expose()), ("http://127.0.0.1:1", SECRET));
-    assert_eq!((http.timeout.as_secs(), http.retry.tries, http.at_once), (3_600, Some(1), 64));
+    assert_eq!(
+        (http.timeout.as_secs(), http.retry.max_attempts, http.at_once),
+        (3_600, Some(1), 64)
+    );
     assert_eq!((http.when_down, http.readdress), (WhenDown::Skip, true));
 
     let tube = outside("kind: beanstalkd, when_down: dead, retries: 100, timeout_s: 1");
-    let How::Beanstalkd { address, tube: letters, results } = &tube.how else { panic!("{tube:?}") };
+    let WorkerTransport::Beanstalkd { address, tube: letters, results } = &tube.how else {
+        panic!("{tube:?}")
+    };
     assert_eq!(address.to_string(), "beanstalkd://127.0.0.1:11300");
     assert_eq!((letters.as_str(), results.as_str()), ("monoco.worker.w", "monoco.results"));
     assert_eq!((tube.when_down, tube.at_once), (WhenDown::Dead, 1_000));
-    assert_eq!((tube.retry.tries, tube.timeout.as_secs()), (Some(101), 1));
+    assert_eq!((tube.retry.max_attempts, tube.timeout.as_secs()), (Some(101), 1));
     let http = outside("kind: http, url: 'https://example.com/w', secret: '${WORKER_SECRET}'");
     assert_eq!(http.at_once, 4);
 }
@@ -243,8 +253,10 @@ fn workers_outside_have_defaults_and_bounds() {
 #[test]
 fn a_tube_is_on_the_queues_server_unless_it_names_its_own() {
     let server = |pipeline: &str| {
-        let Worker::Outside(outside) = named(&good(pipeline), "w") else { panic!("{pipeline}") };
-        let How::Beanstalkd { address, .. } = outside.how else { panic!("{pipeline}") };
+        let WorkerConfig::Outside(outside) = named(&good(pipeline), "w") else {
+            panic!("{pipeline}")
+        };
+        let WorkerTransport::Beanstalkd { address, .. } = outside.how else { panic!("{pipeline}") };
         address.to_string()
     };
     let queue = "queue: 'beanstalkd://queue.example:1'";
@@ -259,7 +271,7 @@ fn a_tube_is_on_the_queues_server_unless_it_names_its_own() {
 #[test]
 fn variables_and_the_home_are_expanded_everywhere() {
     let exec = outside("kind: exec, command: ['~/bin/w', '~/x', 'a~/x', '${N}'], parallel: '${N}'");
-    let How::Exec { command, .. } = exec.how else { panic!("not a command") };
+    let WorkerTransport::Exec { command, .. } = exec.how else { panic!("not a command") };
     assert_eq!(command, ["/home/ann/bin/w", "/home/ann/x", "a~/x", "7"]);
     assert_eq!(exec.at_once, 7);
     let settings = good(
@@ -267,7 +279,7 @@ fn variables_and_the_home_are_expanded_everywhere() {
          limit: {per_domain: '${N}/min'}, two: {kind: '${CHAIN}', text: x}}",
     );
     assert_eq!(outbound(&settings), "footer send");
-    let Worker::Limit(limit) = named(&settings, "limit") else { panic!("not a limit") };
+    let WorkerConfig::Limit(limit) = named(&settings, "limit") else { panic!("not a limit") };
     assert_eq!(limit.per_domain.unwrap().to_string(), "7/min");
 }
 
@@ -278,10 +290,10 @@ fn a_secret_may_be_in_a_file() {
     std::fs::write(&path, format!("{SECRET}\n")).unwrap();
     let path = path.display();
     let http = outside(&format!("kind: http, url: 'https://example.com', secret_file: {path}"));
-    let How::Http { secret, .. } = http.how else { panic!("not http") };
+    let WorkerTransport::Http { secret, .. } = http.how else { panic!("not http") };
     assert_eq!(secret.expose(), SECRET);
     let rspamd = format!("kind: spam, rspamd: 'http://127.0.0.1:11333', password_file: {path}");
-    let How::Rspamd { password: Some(password), .. } = outside(&rspamd).how else {
+    let WorkerTransport::Rspamd { password: Some(password), .. } = outside(&rspamd).how else {
         panic!("no password")
     };
     assert_eq!(password.expose(), SECRET);
@@ -332,7 +344,7 @@ fn neither_errors_nor_debug_output_nor_changes_show_a_secret() {
     }
 }
 
-fn changes(old: &Settings, new: &Settings) -> Vec<String> {
+fn changes(old: &PipelineConfig, new: &PipelineConfig) -> Vec<String> {
     super::changes(old, new).iter().map(ToString::to_string).collect()
 }
 

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use monoco_core::did::TunnelId;
 use monoco_core::letter::{WorkerName, check_address};
-use monoco_core::limit::Rate;
+use monoco_core::rate_limit::Rate;
 
-use super::super::BadConfig;
+use super::super::InvalidConfig;
 use super::super::raw::{RawRule, RawWorker};
-use super::super::value::{Reader, listed, shown};
+use super::super::value::{ConfigReader, listed, shown};
 use super::{AT, Workers, outside};
-use crate::postoffice::settings::{Limit, Merge, QueueKind, Worker};
-use crate::postoffice::workers::block::Block;
-use crate::postoffice::workers::footer::Footer;
-use crate::postoffice::workers::spam::{Rule, Spam, What};
-use crate::postoffice::workers::subject::Subject;
+use crate::pipeline::config::{LimitConfig, MergeConfig, QueueKind, WorkerConfig};
+use crate::pipeline::workers::block::BlockConfig;
+use crate::pipeline::workers::footer::FooterConfig;
+use crate::pipeline::workers::spam::{RulePattern, SpamConfig, SpamRule};
+use crate::pipeline::workers::subject::SubjectConfig;
 
 /// What a worker may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum WorkerKind {
     Block,
     Spam,
     Subject,
@@ -35,21 +35,24 @@ pub enum Kind {
 }
 
 /// Workers of our own: the name says the kind.
-pub const BUILT_IN: [(&str, Kind); 9] = [
-    ("block", Kind::Block),
-    ("spam", Kind::Spam),
-    ("subject", Kind::Subject),
-    ("footer", Kind::Footer),
-    ("merge", Kind::Merge),
-    ("limit", Kind::Limit),
-    ("trash", Kind::Trash),
-    ("send", Kind::Send),
-    ("deliver", Kind::Deliver),
+pub const BUILT_IN: [(&str, WorkerKind); 9] = [
+    ("block", WorkerKind::Block),
+    ("spam", WorkerKind::Spam),
+    ("subject", WorkerKind::Subject),
+    ("footer", WorkerKind::Footer),
+    ("merge", WorkerKind::Merge),
+    ("limit", WorkerKind::Limit),
+    ("trash", WorkerKind::Trash),
+    ("send", WorkerKind::Send),
+    ("deliver", WorkerKind::Deliver),
 ];
 
 /// Workers of somebody else.
-const FOREIGN: [(&str, Kind); 3] =
-    [("beanstalkd", Kind::Beanstalkd), ("exec", Kind::Exec), ("http", Kind::Http)];
+const FOREIGN: [(&str, WorkerKind); 3] = [
+    ("beanstalkd", WorkerKind::Beanstalkd),
+    ("exec", WorkerKind::Exec),
+    ("http", WorkerKind::Http),
+];
 
 /// How many points are spam when nobody says.
 const THRESHOLD: f64 = 5.0;
@@ -60,9 +63,9 @@ pub fn is_built_in(name: &str) -> bool {
 }
 
 /// A built-in worker that nobody set up, where it needs no settings.
-pub fn usual(name: &WorkerName) -> Option<Worker> {
+pub fn usual(name: &WorkerName) -> Option<WorkerConfig> {
     let named = is_built_in(name.as_str());
-    let reader = Reader::new(&|_| None);
+    let reader = ConfigReader::new(&|_| None);
     named.then(|| one(name, &RawWorker::default(), &QueueKind::Store, &reader).ok()).flatten()
 }
 
@@ -70,13 +73,13 @@ pub fn usual(name: &WorkerName) -> Option<Worker> {
 pub fn check(
     raw: BTreeMap<String, Option<RawWorker>>,
     queue: &QueueKind,
-    reader: &Reader<'_>,
-) -> Result<Workers, BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<Workers, InvalidConfig> {
     let mut workers = Workers::new();
     for (name, raw) in raw {
         let at = format!("{AT}.workers.{}", name.escape_debug());
         let name: WorkerName =
-            name.parse().map_err(|error| BadConfig::at(at, format!("{error}")))?;
+            name.parse().map_err(|error| InvalidConfig::at(at, format!("{error}")))?;
         let worker = one(&name, &raw.unwrap_or_default(), queue, reader)?;
         workers.insert(name, worker);
     }
@@ -89,30 +92,30 @@ pub fn one(
     name: &WorkerName,
     raw: &RawWorker,
     queue: &QueueKind,
-    reader: &Reader<'_>,
-) -> Result<Worker, BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<WorkerConfig, InvalidConfig> {
     let at = format!("{AT}.workers.{name}");
     let kind = kind(&at, name, raw, reader)?;
     check_keys(&at, kind, raw)?;
     let worker = match kind {
-        Kind::Block => Worker::Block(Block {
+        WorkerKind::Block => WorkerConfig::Block(BlockConfig {
             senders: addresses(&format!("{at}.senders"), raw.senders.as_deref(), reader)?,
             recipients: addresses(&format!("{at}.recipients"), raw.recipients.as_deref(), reader)?,
         }),
-        Kind::Spam => spam(&at, raw, reader)?,
-        Kind::Subject => Worker::Subject(subject(&at, raw, reader)?),
-        Kind::Footer => Worker::Footer(footer(&at, raw, reader)?),
-        Kind::Merge => Worker::Merge(merge(&at, raw, reader)?),
-        Kind::Limit => Worker::Limit(limit(&at, raw, reader)?),
-        Kind::Trash => Worker::Trash,
-        Kind::Send => {
+        WorkerKind::Spam => spam(&at, raw, reader)?,
+        WorkerKind::Subject => WorkerConfig::Subject(subject(&at, raw, reader)?),
+        WorkerKind::Footer => WorkerConfig::Footer(footer(&at, raw, reader)?),
+        WorkerKind::Merge => WorkerConfig::Merge(merge(&at, raw, reader)?),
+        WorkerKind::Limit => WorkerConfig::Limit(limit(&at, raw, reader)?),
+        WorkerKind::Trash => WorkerConfig::Trash,
+        WorkerKind::Send => {
             let parsed = |raw| reader.parsed::<TunnelId>(&format!("{at}.tunnel"), raw);
-            Worker::Send { tunnel: raw.tunnel.as_deref().map(parsed).transpose()? }
+            WorkerConfig::Send { tunnel: raw.tunnel.as_deref().map(parsed).transpose()? }
         }
-        Kind::Deliver => Worker::Deliver,
-        Kind::Beanstalkd => outside::beanstalkd(&at, name, raw, queue, reader)?,
-        Kind::Exec => outside::exec(&at, raw, reader)?,
-        Kind::Http => outside::http(&at, raw, reader)?,
+        WorkerKind::Deliver => WorkerConfig::Deliver,
+        WorkerKind::Beanstalkd => outside::beanstalkd(&at, name, raw, queue, reader)?,
+        WorkerKind::Exec => outside::exec(&at, raw, reader)?,
+        WorkerKind::Http => outside::http(&at, raw, reader)?,
     };
     Ok(worker)
 }
@@ -122,8 +125,8 @@ fn kind(
     at: &str,
     name: &WorkerName,
     raw: &RawWorker,
-    reader: &Reader<'_>,
-) -> Result<Kind, BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<WorkerKind, InvalidConfig> {
     let kinds: Vec<_> = BUILT_IN.into_iter().chain(FOREIGN).collect();
     let said = reader.one_of(&format!("{at}.kind"), raw.kind.as_deref(), &kinds)?;
     let named = BUILT_IN.iter().find(|(known, _)| *known == name.as_str());
@@ -131,22 +134,22 @@ fn kind(
         (Some((known, kind)), Some(said)) if *kind != said => {
             let why =
                 format!("its name says {known} and `kind` says otherwise; give it another name");
-            Err(BadConfig::at(at, why))
+            Err(InvalidConfig::at(at, why))
         }
         (Some((_, kind)), _) => Ok(*kind),
         (None, Some(said)) => Ok(said),
         (None, None) => {
             let names: Vec<_> = FOREIGN.iter().chain(&BUILT_IN).map(|(name, _)| *name).collect();
-            Err(BadConfig::at(at, format!("`kind` is missing; want {}", listed(&names))))
+            Err(InvalidConfig::at(at, format!("`kind` is missing; want {}", listed(&names))))
         }
     }
 }
 
 /// The keys of a kind, beside `kind` itself.
-fn keys(kind: Kind) -> &'static [&'static str] {
+fn keys(kind: WorkerKind) -> &'static [&'static str] {
     match kind {
-        Kind::Block => &["senders", "recipients"],
-        Kind::Spam => &[
+        WorkerKind::Block => &["senders", "recipients"],
+        WorkerKind::Spam => &[
             "threshold",
             "rules",
             "rspamd",
@@ -158,13 +161,13 @@ fn keys(kind: Kind) -> &'static [&'static str] {
             "when_down",
             "parallel",
         ],
-        Kind::Subject => &["template"],
-        Kind::Footer => &["text", "html"],
-        Kind::Merge => &["window_s", "most"],
-        Kind::Limit => &["per_recipient", "per_domain", "per_tunnel"],
-        Kind::Trash | Kind::Deliver => &[],
-        Kind::Send => &["tunnel"],
-        Kind::Beanstalkd => &[
+        WorkerKind::Subject => &["template"],
+        WorkerKind::Footer => &["text", "html"],
+        WorkerKind::Merge => &["window_s", "most"],
+        WorkerKind::Limit => &["per_recipient", "per_domain", "per_tunnel"],
+        WorkerKind::Trash | WorkerKind::Deliver => &[],
+        WorkerKind::Send => &["tunnel"],
+        WorkerKind::Beanstalkd => &[
             "server",
             "tube",
             "results",
@@ -174,10 +177,10 @@ fn keys(kind: Kind) -> &'static [&'static str] {
             "when_down",
             "readdress",
         ],
-        Kind::Exec => {
+        WorkerKind::Exec => {
             &["command", "memory_mb", "timeout_s", "retries", "when_down", "readdress", "parallel"]
         }
-        Kind::Http => &[
+        WorkerKind::Http => &[
             "url",
             "secret",
             "secret_file",
@@ -231,19 +234,19 @@ fn given(raw: &RawWorker) -> impl Iterator<Item = &'static str> {
 }
 
 /// Refuses keys of other kinds: who wrote them expects them to do something.
-fn check_keys(at: &str, kind: Kind, raw: &RawWorker) -> Result<(), BadConfig> {
+fn check_keys(at: &str, kind: WorkerKind, raw: &RawWorker) -> Result<(), InvalidConfig> {
     let own = keys(kind);
     if let Some(key) = given(raw).find(|key| !own.contains(key)) {
-        let takes = |(_, kind): &&(&str, Kind)| keys(*kind).contains(&key);
+        let takes = |(_, kind): &&(&str, WorkerKind)| keys(*kind).contains(&key);
         let kinds: Vec<_> =
             BUILT_IN.iter().chain(&FOREIGN).filter(takes).map(|(name, _)| *name).collect();
-        return Err(BadConfig::at(at, format!("`{key}` is for kind {}", listed(&kinds))));
+        return Err(InvalidConfig::at(at, format!("`{key}` is for kind {}", listed(&kinds))));
     }
     // Rules of our own need nobody, so there is nothing to wait for.
-    let alone = kind == Kind::Spam && raw.rspamd.is_none();
+    let alone = kind == WorkerKind::Spam && raw.rspamd.is_none();
     match given(raw).find(|key| alone && !["threshold", "rules"].contains(key)) {
         Some(key) => {
-            Err(BadConfig::at(at, format!("`{key}` goes with `rspamd`, which is not set")))
+            Err(InvalidConfig::at(at, format!("`{key}` goes with `rspamd`, which is not set")))
         }
         None => Ok(()),
     }
@@ -253,8 +256,8 @@ fn check_keys(at: &str, kind: Kind, raw: &RawWorker) -> Result<(), BadConfig> {
 fn addresses(
     at: &str,
     raw: Option<&[String]>,
-    reader: &Reader<'_>,
-) -> Result<Vec<String>, BadConfig> {
+    reader: &ConfigReader<'_>,
+) -> Result<Vec<String>, InvalidConfig> {
     let one = |raw: &String| {
         reader.checked(at, raw, |entry| {
             let address = match entry.strip_prefix('@') {
@@ -270,69 +273,89 @@ fn addresses(
 }
 
 /// What must be there.
-pub fn needed<'r>(at: &str, raw: Option<&'r str>) -> Result<&'r str, BadConfig> {
-    raw.ok_or_else(|| BadConfig::at(at, "is missing"))
+pub fn needed<'r>(at: &str, raw: Option<&'r str>) -> Result<&'r str, InvalidConfig> {
+    raw.ok_or_else(|| InvalidConfig::at(at, "is missing"))
 }
 
-fn subject(at: &str, raw: &RawWorker, reader: &Reader<'_>) -> Result<Subject, BadConfig> {
+fn subject(
+    at: &str,
+    raw: &RawWorker,
+    reader: &ConfigReader<'_>,
+) -> Result<SubjectConfig, InvalidConfig> {
     let at = format!("{at}.template");
-    reader.checked(&at, needed(&at, raw.template.as_deref())?, Subject::new)
+    reader.checked(&at, needed(&at, raw.template.as_deref())?, SubjectConfig::new)
 }
 
-fn footer(at: &str, raw: &RawWorker, reader: &Reader<'_>) -> Result<Footer, BadConfig> {
+fn footer(
+    at: &str,
+    raw: &RawWorker,
+    reader: &ConfigReader<'_>,
+) -> Result<FooterConfig, InvalidConfig> {
     let text = format!("{at}.text");
     let text = reader.text(&text, needed(&text, raw.text.as_deref())?)?;
     let html = raw.html.as_deref();
     let html = html.map(|raw| reader.text(&format!("{at}.html"), raw)).transpose()?;
-    Footer::new(&text, html.as_deref()).map_err(|why| BadConfig::at(at, why))
+    FooterConfig::new(&text, html.as_deref()).map_err(|why| InvalidConfig::at(at, why))
 }
 
-fn merge(at: &str, raw: &RawWorker, reader: &Reader<'_>) -> Result<Merge, BadConfig> {
+fn merge(
+    at: &str,
+    raw: &RawWorker,
+    reader: &ConfigReader<'_>,
+) -> Result<MergeConfig, InvalidConfig> {
     let window = format!("{at}.window_s");
     let window = reader.number_or(&window, raw.window_s.as_deref(), 1..=86_400, 60)?;
     let most = reader.number_or(&format!("{at}.most"), raw.most.as_deref(), 2..=1_000, 100)?;
-    Ok(Merge { window: Duration::from_secs(window), most })
+    Ok(MergeConfig { window: Duration::from_secs(window), most })
 }
 
-fn limit(at: &str, raw: &RawWorker, reader: &Reader<'_>) -> Result<Limit, BadConfig> {
+fn limit(
+    at: &str,
+    raw: &RawWorker,
+    reader: &ConfigReader<'_>,
+) -> Result<LimitConfig, InvalidConfig> {
     let rate = |key: &str, raw: Option<&str>| {
         raw.map(|raw| reader.parsed::<Rate>(&format!("{at}.{key}"), raw)).transpose()
     };
-    let limit = Limit {
+    let limit = LimitConfig {
         per_recipient: rate("per_recipient", raw.per_recipient.as_deref())?,
         per_domain: rate("per_domain", raw.per_domain.as_deref())?,
         per_tunnel: rate("per_tunnel", raw.per_tunnel.as_deref())?,
     };
-    if limit == Limit::default() {
+    if limit == LimitConfig::default() {
         let why = "want at least one of per_recipient, per_domain and per_tunnel";
-        return Err(BadConfig::at(at, why));
+        return Err(InvalidConfig::at(at, why));
     }
     Ok(limit)
 }
 
-fn spam(at: &str, raw: &RawWorker, reader: &Reader<'_>) -> Result<Worker, BadConfig> {
+fn spam(
+    at: &str,
+    raw: &RawWorker,
+    reader: &ConfigReader<'_>,
+) -> Result<WorkerConfig, InvalidConfig> {
     let rules = raw.rules.as_deref().unwrap_or_default();
     if rules.is_empty() && raw.rspamd.is_none() {
-        return Err(BadConfig::at(at, "want `rules`, `rspamd` or both"));
+        return Err(InvalidConfig::at(at, "want `rules`, `rspamd` or both"));
     }
     let threshold = format!("{at}.threshold");
     let threshold =
         reader.number_or(&threshold, raw.threshold.as_deref(), 0.001..=1e6, THRESHOLD)?;
     let rule = |(n, raw): (usize, &RawRule)| rule(&format!("{at}.rules[{n}]"), raw, reader);
     let checked = rules.iter().enumerate().map(rule).collect::<Result<_, _>>()?;
-    let spam = Spam::new(threshold, checked).map_err(|why| {
+    let spam = SpamConfig::new(threshold, checked).map_err(|why| {
         // It calls rules by their names, and such a name may be what a variable holds.
         let plain = |rule: &RawRule| rule.name.as_ref().is_none_or(|name| !name.contains("${"));
         let why = if rules.iter().all(plain) { why } else { "not what they should be".to_owned() };
-        BadConfig::at(format!("{at}.rules"), why)
+        InvalidConfig::at(format!("{at}.rules"), why)
     })?;
     match raw.rspamd.as_deref() {
-        None => Ok(Worker::Spam(spam)),
+        None => Ok(WorkerConfig::Spam(spam)),
         Some(url) => outside::rspamd(at, url, raw, spam, reader),
     }
 }
 
-fn rule(at: &str, raw: &RawRule, reader: &Reader<'_>) -> Result<Rule, BadConfig> {
+fn rule(at: &str, raw: &RawRule, reader: &ConfigReader<'_>) -> Result<SpamRule, InvalidConfig> {
     let at_name = format!("{at}.name");
     let raw_name = needed(&at_name, raw.name.as_deref())?;
     let name = reader.text(&at_name, raw_name)?;
@@ -348,11 +371,11 @@ fn rule(at: &str, raw: &RawRule, reader: &Reader<'_>) -> Result<Rule, BadConfig>
     ];
     let mut given = patterns.iter().filter_map(|(key, raw)| Some((key, raw.as_ref()?)));
     let (Some((key, pattern)), None) = (given.next(), given.next()) else {
-        return Err(BadConfig::at(at, "want one of subject, text, from, to and header"));
+        return Err(InvalidConfig::at(at, "want one of subject, text, from, to and header"));
     };
     reader.checked(&format!("{at}.{key}"), pattern, |text| {
-        let (what, pattern) = What::read(key, text)?;
-        let rule = Rule::new(&name, score, what, pattern);
+        let (what, pattern) = RulePattern::read(key, text)?;
+        let rule = SpamRule::new(&name, score, what, pattern);
         rule.map_err(|why| match name == raw_name {
             true => one_line(&why),
             false => format!("not what it should be, or the name {raw_name} is not"),

@@ -4,45 +4,45 @@ use std::fs;
 use std::path::PathBuf;
 
 use monoco_adapters::stub::Stub;
-use monoco_core::delivery::Outcome;
+use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::draft;
-use monoco_core::lease::{Guard, Holder, Term};
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::merge::Debounce;
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::retry::Failure;
-use monoco_store::{Labels, Taken};
+use monoco_store::{LeasedEntry, TunnelLabels};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::courier::hub::Hub;
-use crate::courier::tunnels::{Idle, Tunnel};
+use crate::courier::test_hub::TestHub;
+use crate::courier::tunnels::{InactiveTunnel, RunningTunnel};
 
 struct Sender {
-    hub: Hub,
-    drafts: Arc<Drafts>,
+    hub: TestHub,
+    drafts: Arc<DraftLoop>,
 }
 
 impl Sender {
     async fn new() -> Self {
-        let hub = Hub::new().await;
+        let hub = TestHub::new().await;
         let drafts = Self::courier(&hub);
         Self { hub, drafts }
     }
 
     /// Another courier on the same home.
-    fn courier(hub: &Hub) -> Arc<Drafts> {
-        let tunnels = Tunnels::default();
+    fn courier(hub: &TestHub) -> Arc<DraftLoop> {
+        let tunnels = TunnelRegistry::default();
         let stub = Arc::new(Stub::new("door".parse().unwrap()));
         let stop = CancellationToken::new();
-        let door = Tunnel::new(stub, Debounce::DEFAULT, Labels::default(), stop);
-        let off = Idle {
+        let door = RunningTunnel::new(stub, Debounce::DEFAULT, TunnelLabels::default(), stop);
+        let off = InactiveTunnel {
             id: "ci".parse().unwrap(),
             provider: "webhook".to_owned(),
             why: "turned off".to_owned(),
         };
         tunnels.set(vec![Arc::new(door)], vec![off]);
         let (center, tree) = (hub.center.clone(), hub.tree());
-        Arc::new(Drafts { center, tree, owner: Hub::owner(), tunnels: Arc::new(tunnels) })
+        Arc::new(DraftLoop { center, tree, owner: TestHub::owner(), tunnels: Arc::new(tunnels) })
     }
 
     fn write(&self, path: &str, text: &str) -> PathBuf {
@@ -54,10 +54,10 @@ impl Sender {
 
     /// Looks around as if everything that is there had been quiet for an hour.
     async fn round(&self) -> Result<(), DraftsError> {
-        let mut desk = Desk::default();
+        let mut desk = DraftQueue::default();
         let (drafts, handle) = (Arc::clone(&self.drafts), Handle::current());
         let round = tokio::task::spawn_blocking(move || {
-            let hands = drafts.tree.hands()?;
+            let hands = drafts.tree.open_dirs()?;
             let long_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
             desk.sightings.look(drafts_there(&hands)?, long_ago);
             drafts.round(&mut desk, &handle).map(drop)
@@ -66,15 +66,15 @@ impl Sender {
     }
 
     /// Delivers everything that waits for the tunnel `door`. Returns how much it was.
-    async fn deliver(&self, outcome: Outcome) -> Vec<Value> {
+    async fn deliver(&self, outcome: DeliveryOutcome) -> Vec<Value> {
         let tunnel = "did:msgtunnel:door".parse().unwrap();
         let holder = Holder::new("test").unwrap();
         let mut bodies = Vec::new();
         let center = &self.hub.center;
-        while let Some(Taken { entry, body }) =
-            center.next_delivery(&tunnel, holder.clone(), Term::DEFAULT).await.unwrap()
+        while let Some(LeasedEntry { entry, body }) =
+            center.next_delivery(&tunnel, holder.clone(), LeaseDuration::DEFAULT).await.unwrap()
         {
-            let guard = Guard { epoch: Some(entry.sending.epoch), holder: holder.clone() };
+            let guard = LeaseProof { epoch: Some(entry.sending.epoch), holder: holder.clone() };
             center.report(entry.id, outcome.clone(), guard).await.unwrap();
             bodies.push(serde_json::from_str(&body).unwrap());
         }
@@ -104,8 +104,8 @@ impl Sender {
     }
 }
 
-fn accepted() -> Outcome {
-    Outcome::Accepted { external_msg_id: Some("om_1".to_owned()) }
+fn accepted() -> DeliveryOutcome {
+    DeliveryOutcome::Accepted { external_msg_id: Some("om_1".to_owned()) }
 }
 
 const DRAFT: &str = "---\nto: ann\n---\n\nhello\n";
@@ -209,7 +209,7 @@ async fn what_is_not_delivered_is_a_dead_letter_with_what_was_tried() {
     sender.write("stub/build.md", "---\nto: [ann, bob]\n---\n\nhello\n");
     sender.round().await.unwrap();
     let refused = Failure::Permanent { detail: "no such account".to_owned() };
-    assert_eq!(sender.deliver(Outcome::Failed(refused)).await.len(), 2);
+    assert_eq!(sender.deliver(DeliveryOutcome::Failed(refused)).await.len(), 2);
     sender.round().await.unwrap();
     assert_eq!(sender.stems(".deadletter"), ["stub/build"]);
     let deliveries = &sender.reason()["deliveries"];
@@ -303,8 +303,8 @@ async fn a_slow_script_is_not_cut_off() {
 
     // Half a front matter, closed: waited for, up to a minute.
     let path = sender.write("stub/half.md", "---\nto: ann\n");
-    let mut desk = Desk::default();
-    let hands = sender.drafts.tree.hands().unwrap();
+    let mut desk = DraftQueue::default();
+    let hands = sender.drafts.tree.open_dirs().unwrap();
     let ago = |secs| Instant::now().checked_sub(Duration::from_secs(secs)).unwrap();
     desk.sightings.look(drafts_there(&hands).unwrap(), ago(59));
     let round = {

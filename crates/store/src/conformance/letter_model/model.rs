@@ -23,7 +23,7 @@ pub(super) struct Kept {
     came_as: String,
     /// The message it was made of.
     message: Option<u8>,
-    journey: Journey,
+    journey: LetterStatus,
     desk: String,
     kept_by: String,
     had: usize,
@@ -32,9 +32,9 @@ pub(super) struct Kept {
 
 impl Model {
     /// Says what became of a message, and remembers its name.
-    pub(super) fn name(&mut self, accepted: Result<Accepted, StoreError>) -> String {
+    pub(super) fn name(&mut self, accepted: Result<AcceptResult, StoreError>) -> String {
         match accepted {
-            Ok(Accepted::Letter { id, duplicate, .. }) => {
+            Ok(AcceptResult::Letter { id, duplicate, .. }) => {
                 self.named = Some(id);
                 format!("{} {duplicate}", id.seq)
             }
@@ -117,7 +117,7 @@ impl Model {
             came_as: text.clone(),
             text,
             message,
-            journey: Journey::start(at(self.now)),
+            journey: LetterStatus::start(at(self.now)),
             desk: String::new(),
             kept_by: String::new(),
             had: 0,
@@ -136,32 +136,32 @@ impl Model {
         let next = match step {
             Step::Wait { desk, secs } => {
                 one.desk = DESKS[*desk].to_owned();
-                journey.go_on(at(now + secs))
+                journey.continue_chain(at(now + secs))
             }
             Step::Keep { by, secs } => {
                 one.kept_by = KEEPERS[*by].to_owned();
-                journey.go_on(at(now + secs))
+                journey.continue_chain(at(now + secs))
             }
             Step::HandOver { secs } if !before.desk.is_empty() => {
                 one.desk.clone_from(&before.desk);
                 journey.hand_over(at(now), at(now + secs))
             }
-            Step::HandOver { .. } => Err(WrongState { from: "", to: "" }),
+            Step::HandOver { .. } => Err(InvalidTransition { from: "", to: "" }),
             Step::PutBack { tried, secs } => {
                 one.desk.clone_from(&before.desk);
-                journey.put_back(at(now + secs), *tried)
+                journey.return_to_queue(at(now + secs), *tried)
             }
             Step::Send => journey.finish(),
             Step::Unsendable => {
                 one.had = before.had;
                 let msg = chat("me", &["nobody"], "x");
                 let why = plan_delivery(&msg, &AddressBook::default()).unwrap_err();
-                journey.give_up(why.to_string())
+                journey.mark_dead(why.to_string())
             }
             Step::Trash => journey.trash("bad".to_owned()),
             Step::GiveUp => {
                 one.desk.clone_from(&before.desk);
-                journey.give_up("enough".to_owned())
+                journey.mark_dead("enough".to_owned())
             }
         };
         let Ok(next) = next else { return "wrong state".to_owned() };
@@ -172,7 +172,7 @@ impl Model {
         self.put(place, one, next)
     }
 
-    fn put(&mut self, place: usize, mut one: Kept, journey: Journey) -> String {
+    fn put(&mut self, place: usize, mut one: Kept, journey: LetterStatus) -> String {
         one.journey = journey;
         one.revision += 1;
         let answer = format!("{} {}", one.journey.standing.name().as_str(), one.revision);
@@ -192,7 +192,7 @@ impl Model {
                 return "wrong state".to_owned();
             }
         }
-        let Ok(next) = self.letters[into].journey.clone().go_on(at(self.now)) else {
+        let Ok(next) = self.letters[into].journey.clone().continue_chain(at(self.now)) else {
             return "wrong state".to_owned();
         };
         if joined.len() < others.len() {
@@ -214,10 +214,10 @@ impl Model {
         let journey = one.journey.clone();
         let dead = journey.standing.name() == LetterState::Dead;
         let next = match how {
-            0 => journey.revive(now),
+            0 => journey.retry(now),
             1 => journey.trash("by hand".to_owned()),
             2 => journey.restore(now),
-            _ if dead => journey.revive(now),
+            _ if dead => journey.retry(now),
             _ => journey.restore(now),
         };
         let Ok(next) = next else { return "wrong state".to_owned() };
@@ -247,7 +247,7 @@ impl Model {
     fn take_back(&mut self, some: &[usize]) {
         for n in some {
             let mut one = self.letters[*n].clone();
-            let next = one.journey.clone().go_on(at(self.now)).expect("it is under way");
+            let next = one.journey.clone().continue_chain(at(self.now)).expect("it is under way");
             (one.desk, one.kept_by) = (String::new(), String::new());
             self.put(*n, one, next);
         }
@@ -277,7 +277,7 @@ impl Model {
         let some = self.some(100, |one| one.desk == desk && until(one).is_some(), until);
         for n in &some {
             let one = self.letters[*n].clone();
-            let next = one.journey.clone().put_back(at(self.now), true).expect("it is away");
+            let next = one.journey.clone().return_to_queue(at(self.now), true).expect("it is away");
             self.put(*n, one, next);
         }
         some.len()
@@ -330,14 +330,14 @@ impl Model {
 
 fn due(one: &Kept) -> Option<Timestamp> {
     match one.journey.standing {
-        Standing::Waiting { due } => Some(due),
+        LetterStateData::Waiting { due } => Some(due),
         _ => None,
     }
 }
 
 fn until(one: &Kept) -> Option<Timestamp> {
     match one.journey.standing {
-        Standing::Away { until } => Some(until),
+        LetterStateData::Away { until } => Some(until),
         _ => None,
     }
 }

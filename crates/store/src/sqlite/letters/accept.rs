@@ -2,45 +2,51 @@
 
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::EventKind;
-use monoco_core::letter::{Direction, Letter, LetterId};
+use monoco_core::letter::{ChainDirection, Letter, LetterId};
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::{Value, json};
 
-use super::rows::{self, Made, NewLetter, Stub};
-use super::texts::{self, Named};
-use crate::sqlite::center::{Incoming, Outgoing};
-use crate::sqlite::heard::Hearing;
-use crate::sqlite::journal::{self, About};
+use super::rows::{self, LetterHead, LetterSourceKind, NewLetter};
+use super::texts::{self, HashedText};
+use crate::sqlite::center::{DispatchCheck, SendCheck};
+use crate::sqlite::events::{self, EventSubject};
+use crate::sqlite::inbound::InboundCheck;
 use crate::sqlite::open::fault;
 use crate::sqlite::writer::Tx;
-use crate::sqlite::{SqliteStore, center, heard, objects, people};
-use crate::{Accepted, Dispatch, Keep, Origin, Post, StoreError, Through};
+use crate::sqlite::{SqliteStore, center, contacts, inbound, objects};
+use crate::{
+    AcceptResult, DispatchRequest, LetterInput, PipelineRouting, SendRequest, StoreError,
+    StoreInboundRequest,
+};
 
 /// What a letter is made of, with its text where that belongs.
 pub(in crate::sqlite) struct Prepared {
-    origin: Origin,
-    text: Option<Named>,
+    origin: LetterInput,
+    text: Option<HashedText>,
 }
 
 impl SqliteStore {
     /// Puts what is too large for a row into files.
-    pub(in crate::sqlite) async fn prepare(&self, origin: Origin) -> Result<Prepared, StoreError> {
+    pub(in crate::sqlite) async fn prepare(
+        &self,
+        origin: LetterInput,
+    ) -> Result<Prepared, StoreError> {
         let text = match &origin {
-            Origin::Door { letter, .. } => Some(texts::letter_text(letter)?),
-            Origin::Heard(keep) => Some(texts::heard_text(keep)?),
-            Origin::Dispatch(dispatch) => {
+            LetterInput::Submitted { letter, .. } => Some(texts::letter_text(letter)?),
+            LetterInput::Inbound(keep) => Some(texts::heard_text(keep)?),
+            LetterInput::Dispatch(dispatch) => {
                 self.keep_msg(&dispatch.msg).await?;
                 texts::dispatch_text(dispatch)?
             }
-            Origin::Post(post, _) => {
+            LetterInput::Send(post, _) => {
                 self.keep_msg(&post.msg).await?;
                 texts::post_text(post)?
             }
         };
         let text = match text {
-            Some(text) => Some(Named::new(self.keep_text(text).await?)),
+            Some(text) => Some(HashedText::new(self.keep_text(text).await?)),
             None => None,
         };
         Ok(Prepared { origin, text })
@@ -52,15 +58,15 @@ pub(in crate::sqlite) fn accept(
     tx: &mut Tx<'_>,
     prepared: &Prepared,
     now: Timestamp,
-) -> Result<Accepted, StoreError> {
+) -> Result<AcceptResult, StoreError> {
     let text = prepared.text.as_ref();
     match &prepared.origin {
-        Origin::Door { letter, tunnel, key } => {
+        LetterInput::Submitted { letter, tunnel, key } => {
             door(tx, letter, tunnel.as_ref(), key.as_deref(), text, now)
         }
-        Origin::Heard(keep) => hear(tx, keep, text, now),
-        Origin::Dispatch(one) => dispatch(tx, one, text, now),
-        Origin::Post(one, through) => post(tx, one, through, text, now),
+        LetterInput::Inbound(keep) => hear(tx, keep, text, now),
+        LetterInput::Dispatch(one) => dispatch(tx, one, text, now),
+        LetterInput::Send(one, through) => post(tx, one, through, text, now),
     }
 }
 
@@ -69,9 +75,9 @@ fn door(
     letter: &Letter,
     tunnel: Option<&TunnelId>,
     key: Option<&str>,
-    text: Option<&Named>,
+    text: Option<&HashedText>,
     now: Timestamp,
-) -> Result<Accepted, StoreError> {
+) -> Result<AcceptResult, StoreError> {
     let digest = key_digest(text, tunnel);
     if let Some(key) = key
         && let Some((first, same)) = find_key(tx, key, &digest)?
@@ -82,9 +88,9 @@ fn door(
         return again(tx, &first, None, now);
     }
     let new = NewLetter {
-        direction: Direction::Outbound,
+        direction: ChainDirection::Outbound,
         tunnel,
-        made: Made::Door,
+        made: LetterSourceKind::Door,
         object: None,
         heard: None,
         origin: text,
@@ -96,19 +102,23 @@ fn door(
         tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
     }
     let detail = detail(id, &new, &letter.from, letter.to.len());
-    journal::append(tx, EventKind::Letter, About::default(), &detail, now)?;
-    Ok(Accepted::Letter { id, duplicate: false, msg_id: None })
+    events::append(tx, EventKind::Letter, EventSubject::default(), &detail, now)?;
+    Ok(AcceptResult::Letter { id, duplicate: false, msg_id: None })
 }
 
 /// What a key stands for. The tunnel is part of it.
-fn key_digest(text: Option<&Named>, tunnel: Option<&TunnelId>) -> [u8; 32] {
+fn key_digest(text: Option<&HashedText>, tunnel: Option<&TunnelId>) -> [u8; 32] {
     let said = text.map(|text| text.digest).unwrap_or_default();
     let name = tunnel.map_or("", TunnelId::as_str).as_bytes();
     *ObjId::of(ObjKind::Bytes, &[&said[..], name].concat()).hash()
 }
 
 /// The letter that a key stands for, and whether it is the one with this digest.
-fn find_key(tx: &Tx<'_>, key: &str, digest: &[u8; 32]) -> Result<Option<(Stub, bool)>, StoreError> {
+fn find_key(
+    tx: &Tx<'_>,
+    key: &str,
+    digest: &[u8; 32],
+) -> Result<Option<(LetterHead, bool)>, StoreError> {
     let sql = "SELECT letter, digest = ?2 FROM letter_keys WHERE key = ?1";
     let found: Option<(i64, bool)> = tx
         .db
@@ -123,35 +133,35 @@ fn find_key(tx: &Tx<'_>, key: &str, digest: &[u8; 32]) -> Result<Option<(Stub, b
 
 fn hear(
     tx: &mut Tx<'_>,
-    keep: &Keep,
-    text: Option<&Named>,
+    keep: &StoreInboundRequest,
+    text: Option<&HashedText>,
     now: Timestamp,
-) -> Result<Accepted, StoreError> {
-    let hearsay = match heard::hear(tx, keep, now)? {
-        Hearing::Answered(answer) => return Ok(Accepted::Heard(answer)),
-        Hearing::New(hearsay) => hearsay,
+) -> Result<AcceptResult, StoreError> {
+    let hearsay = match inbound::hear(tx, keep, now)? {
+        InboundCheck::Answered(answer) => return Ok(AcceptResult::Inbound(answer)),
+        InboundCheck::New(hearsay) => hearsay,
     };
     let new = NewLetter {
-        direction: Direction::Inbound,
+        direction: ChainDirection::Inbound,
         tunnel: Some(&keep.tunnel),
-        made: Made::Heard,
+        made: LetterSourceKind::Heard,
         object: None,
         heard: Some(hearsay.heard),
         origin: text,
     };
     let id = rows::insert(tx, &new, now)?;
-    let mut detail = heard::name_of(keep);
+    let mut detail = inbound::name_of(keep);
     detail["letter"] = json!(id);
-    heard::log(tx, EventKind::Heard, &hearsay.author, &detail, now)?;
-    Ok(Accepted::Letter { id, duplicate: false, msg_id: None })
+    inbound::log(tx, EventKind::Heard, &hearsay.author, &detail, now)?;
+    Ok(AcceptResult::Letter { id, duplicate: false, msg_id: None })
 }
 
 fn dispatch(
     tx: &mut Tx<'_>,
-    dispatch: &Dispatch,
-    text: Option<&Named>,
+    dispatch: &DispatchRequest,
+    text: Option<&HashedText>,
     now: Timestamp,
-) -> Result<Accepted, StoreError> {
+) -> Result<AcceptResult, StoreError> {
     if let Some((heard, 0)) = center::heard_before(tx, dispatch)?
         && let Some(first) = rows::first(tx.db, "l.heard = ?1", params![heard])?
     {
@@ -162,28 +172,28 @@ fn dispatch(
         return again(tx, &first, msg_id, now);
     }
     let arrival = match center::receive(tx, dispatch, now)? {
-        Incoming::Answered(answer) => return Ok(Accepted::Dispatched(answer)),
-        Incoming::New(arrival) => arrival,
+        DispatchCheck::Answered(answer) => return Ok(AcceptResult::Dispatched(answer)),
+        DispatchCheck::New(arrival) => arrival,
     };
     let msg = &dispatch.msg;
     if let Some(object) = arrival.known
-        && let Some(first) = of_object(tx.db, object, Made::Dispatch)?
+        && let Some(first) = of_object(tx.db, object, LetterSourceKind::Dispatch)?
     {
         return again(tx, &first, Some(msg.id()), now);
     }
     let object = center::keep(tx, arrival.known, msg)?;
     let mut heard = None;
     if let Some(tunnel) = &dispatch.tunnel {
-        people::heard_from(tx, tunnel, now)?;
-        let through = people::row_of(tx, &tunnel.did())?;
+        contacts::heard_from(tx, tunnel, now)?;
+        let through = contacts::row_of(tx, &tunnel.did())?;
         if let Some(external_id) = &dispatch.external_id {
-            heard = Some(journal::hear(tx, through, external_id, 0)?);
+            heard = Some(events::hear(tx, through, external_id, 0)?);
         }
     }
     let new = NewLetter {
-        direction: Direction::Inbound,
+        direction: ChainDirection::Inbound,
         tunnel: dispatch.tunnel.as_ref(),
-        made: Made::Dispatch,
+        made: LetterSourceKind::Dispatch,
         object: Some(object),
         heard,
         origin: text,
@@ -194,39 +204,39 @@ fn dispatch(
 /// Puts a message on its way, through the post office where that is its way.
 fn post(
     tx: &mut Tx<'_>,
-    post: &Post,
-    through: &Through,
-    text: Option<&Named>,
+    post: &SendRequest,
+    through: &PipelineRouting,
+    text: Option<&HashedText>,
     now: Timestamp,
-) -> Result<Accepted, StoreError> {
+) -> Result<AcceptResult, StoreError> {
     let (known, msg) = (center::known(tx, post)?, &post.msg);
     if let Some(object) = known
-        && let Some(first) = of_object(tx.db, object, Made::Post)?
+        && let Some(first) = of_object(tx.db, object, LetterSourceKind::Post)?
         // What was sent as it came is answered like any other.
         && first.became != Some(object)
     {
         return again(tx, &first, Some(msg.id()), now);
     }
     let departure = match center::prepare(tx, post, known, now)? {
-        Outgoing::Answered(answer) => return Ok(Accepted::Posted(answer)),
-        Outgoing::Ready(departure) => departure,
+        SendCheck::Answered(answer) => return Ok(AcceptResult::Sent(answer)),
+        SendCheck::Ready(departure) => departure,
     };
-    let mut tunnels = departure.plans.away.iter().map(|plan| &plan.tunnel_did);
+    let mut tunnels = departure.plans.remote.iter().map(|plan| &plan.tunnel_did);
     let first = tunnels.next();
     let one = first
-        .filter(|first| departure.plans.here.is_empty() && tunnels.all(|tunnel| tunnel == *first));
+        .filter(|first| departure.plans.local.is_empty() && tunnels.all(|tunnel| tunnel == *first));
     let tunnel = one.and_then(Did::tunnel);
-    if !through.takes(tunnel.as_ref()) {
-        return center::send(tx, post, known, departure, now).map(Accepted::Posted);
+    if !through.applies_to(tunnel.as_ref()) {
+        return center::send(tx, post, known, departure, now).map(AcceptResult::Sent);
     }
     let object = center::keep(tx, known, msg)?;
     if let Some(key) = &post.key {
         center::remember_key(tx, key, object)?;
     }
     let new = NewLetter {
-        direction: Direction::Outbound,
+        direction: ChainDirection::Outbound,
         tunnel: tunnel.as_ref(),
-        made: Made::Post,
+        made: LetterSourceKind::Post,
         object: Some(object),
         heard: None,
         origin: text,
@@ -238,8 +248,8 @@ fn post(
 pub(in crate::sqlite) fn of_object(
     db: &Connection,
     object: i64,
-    made: Made,
-) -> Result<Option<Stub>, StoreError> {
+    made: LetterSourceKind,
+) -> Result<Option<LetterHead>, StoreError> {
     let which = "l.object = ?1 AND l.origin = ?2 ORDER BY l.seq DESC";
     rows::first(db, which, params![object, made.as_str()])
 }
@@ -250,13 +260,13 @@ fn taken_in(
     object: i64,
     msg: &MsgObject,
     now: Timestamp,
-) -> Result<Accepted, StoreError> {
+) -> Result<AcceptResult, StoreError> {
     let id = rows::insert(tx, new, now)?;
-    let owner = people::row_of(tx, msg.author())?;
-    let about = About { object: Some(object), record: None, owner: Some(owner) };
+    let owner = contacts::row_of(tx, msg.author())?;
+    let about = EventSubject { object: Some(object), record: None, owner: Some(owner) };
     let detail = detail(id, new, msg.author().as_str(), msg.to.len());
-    journal::append(tx, EventKind::Letter, about, &detail, now)?;
-    Ok(Accepted::Letter { id, duplicate: false, msg_id: Some(msg.id()) })
+    events::append(tx, EventKind::Letter, about, &detail, now)?;
+    Ok(AcceptResult::Letter { id, duplicate: false, msg_id: Some(msg.id()) })
 }
 
 fn detail(id: LetterId, new: &NewLetter<'_>, from: &str, to: usize) -> Value {
@@ -269,12 +279,12 @@ fn detail(id: LetterId, new: &NewLetter<'_>, from: &str, to: usize) -> Value {
 
 fn again(
     tx: &mut Tx<'_>,
-    first: &Stub,
+    first: &LetterHead,
     msg_id: Option<ObjId>,
     now: Timestamp,
-) -> Result<Accepted, StoreError> {
-    let about = About { object: first.object, ..About::default() };
+) -> Result<AcceptResult, StoreError> {
+    let about = EventSubject { object: first.object, ..EventSubject::default() };
     let detail = json!({"of": "letter", "letter": first.id});
-    journal::append(tx, EventKind::Duplicate, about, &detail, now)?;
-    Ok(Accepted::Letter { id: first.id, duplicate: true, msg_id })
+    events::append(tx, EventKind::Duplicate, about, &detail, now)?;
+    Ok(AcceptResult::Letter { id: first.id, duplicate: true, msg_id })
 }

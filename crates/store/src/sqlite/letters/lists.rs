@@ -4,10 +4,10 @@ use monoco_core::letter::{LetterId, LetterState, WorkerName};
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::rows::{self, Bundle};
+use super::rows::{self, LetterWithTexts};
 use crate::sqlite::open::fault;
 use crate::sqlite::rows::{limit as most, range, seqs, start};
-use crate::{LetterQuery, Page, StoreError, Window};
+use crate::{LetterQuery, Page, PageRequest, StoreError};
 
 /// Most rows that a search looks at for one page. Few in tests, so that they get there.
 const SEARCHED: usize = if cfg!(test) { 5 } else { 10_000 };
@@ -37,7 +37,7 @@ pub(super) fn due(
     desk: &str,
     limit: usize,
     now: Timestamp,
-) -> Result<Vec<Bundle>, StoreError> {
+) -> Result<Vec<LetterWithTexts>, StoreError> {
     rows::bundles(db, DUE, params![desk, now.ms(), most(limit)])
 }
 
@@ -52,7 +52,7 @@ pub(super) fn kept(
     by: &WorkerName,
     key: &str,
     limit: usize,
-) -> Result<Vec<Bundle>, StoreError> {
+) -> Result<Vec<LetterWithTexts>, StoreError> {
     rows::bundles(db, KEPT, params![by.as_str(), key, most(limit)])
 }
 
@@ -60,25 +60,25 @@ pub(super) fn away(
     db: &Connection,
     desk: &WorkerName,
     limit: usize,
-) -> Result<Vec<Bundle>, StoreError> {
+) -> Result<Vec<LetterWithTexts>, StoreError> {
     rows::bundles(db, AWAY, params![desk.as_str(), most(limit)])
 }
 
-pub(super) fn dead(db: &Connection, limit: usize) -> Result<Vec<Bundle>, StoreError> {
+pub(super) fn dead(db: &Connection, limit: usize) -> Result<Vec<LetterWithTexts>, StoreError> {
     rows::bundles(db, DEAD, params![most(limit)])
 }
 
-pub(super) fn one(db: &Connection, id: LetterId) -> Result<Bundle, StoreError> {
+pub(super) fn one(db: &Connection, id: LetterId) -> Result<LetterWithTexts, StoreError> {
     let found = by_seq(db, id.seq)?;
     found.filter(|bundle| bundle.stub.id == id).ok_or_else(|| rows::missing(id))
 }
 
-fn by_seq(db: &Connection, seq: i64) -> Result<Option<Bundle>, StoreError> {
+fn by_seq(db: &Connection, seq: i64) -> Result<Option<LetterWithTexts>, StoreError> {
     Ok(rows::bundles(db, "l.seq = ?1", params![seq])?.pop())
 }
 
 /// Letters that were made of an object, or became it.
-pub(super) fn of_object(db: &Connection, object: i64) -> Result<Vec<Bundle>, StoreError> {
+pub(super) fn of_object(db: &Connection, object: i64) -> Result<Vec<LetterWithTexts>, StoreError> {
     let mut found = Vec::new();
     for sql in [
         "SELECT seq FROM letters WHERE object = ?1 ORDER BY seq LIMIT ?2",
@@ -97,8 +97,8 @@ pub(super) fn of_object(db: &Connection, object: i64) -> Result<Vec<Bundle>, Sto
 pub(super) fn page(
     db: &Connection,
     query: &LetterQuery,
-    window: &Window,
-) -> Result<Page<Bundle>, StoreError> {
+    window: &PageRequest,
+) -> Result<Page<LetterWithTexts>, StoreError> {
     let from = match query.since {
         Some(since) => first_since(db, since)?,
         None => i64::MIN,
@@ -138,14 +138,14 @@ pub(super) fn page(
 }
 
 /// What a walk along the letters found.
-struct Walked {
+struct PageScan {
     found: Vec<i64>,
     /// Where it stopped, because it had looked at enough.
     cut: Option<i64>,
 }
 
 /// The walk along all letters, or along those of one state.
-pub(super) fn walk_sql(of_state: bool, window: &Window) -> String {
+pub(super) fn walk_sql(of_state: bool, window: &PageRequest) -> String {
     let (beyond, order) = range(window);
     let state = if of_state { "AND state = ?4 AND state <> 'DONE'" } else { "AND ?4 IS NULL" };
     format!(
@@ -163,15 +163,15 @@ fn walk(
     states: &[LetterState],
     state: Option<LetterState>,
     from: i64,
-    window: &Window,
-) -> Result<Walked, StoreError> {
+    window: &PageRequest,
+) -> Result<PageScan, StoreError> {
     let mut statement = db.prepare_cached(&walk_sql(state.is_some(), window)).map_err(fault)?;
     let values = params![start(window), from, most(SEARCHED), state.map(LetterState::as_str)];
     let mut rows = statement.query(values).map_err(fault)?;
     let (mut found, mut seen, mut last) = (Vec::new(), 0, None);
     while let Some(row) = rows.next().map_err(fault)? {
         if found.len() > window.limit {
-            return Ok(Walked { found, cut: None });
+            return Ok(PageScan { found, cut: None });
         }
         seen += 1;
         last = Some(row.get(0).map_err(fault)?);
@@ -179,7 +179,7 @@ fn walk(
             found.extend(last);
         }
     }
-    Ok(Walked { found, cut: last.filter(|_| seen >= SEARCHED) })
+    Ok(PageScan { found, cut: last.filter(|_| seen >= SEARCHED) })
 }
 
 fn is_wanted(row: &Row<'_>, query: &LetterQuery, states: &[LetterState]) -> rusqlite::Result<bool> {

@@ -2,19 +2,20 @@
 
 use monoco_core::did::TunnelId;
 use monoco_core::letter::{
-    Direction, Journey, Letter, LetterId, LetterState, Passed, Standing, WorkerName,
+    ChainDirection, Letter, LetterId, LetterState, LetterStateData, LetterStatus, WorkerName,
+    WorkerVerdict,
 };
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
-use super::texts::{Named, Text};
+use super::texts::{HashedText, StoredText};
+use crate::sqlite::contacts::parsed;
+use crate::sqlite::counts::LetterCountKey;
 use crate::sqlite::open::fault;
-use crate::sqlite::people::parsed;
-use crate::sqlite::tally::LetterPlace;
 use crate::sqlite::writer::Tx;
 use crate::sqlite::{mails, rows};
-use crate::{LetterRow, Source, StoreError};
+use crate::{LetterRow, LetterSource, StoreError};
 
 const COLUMNS: &str = "
     l.seq, l.mark, l.direction, l.tunnel, l.origin, l.object, l.heard, l.state, l.desk, l.due_at,
@@ -59,7 +60,7 @@ const SAVE: &str = "
 
 /// What a letter was made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sqlite) enum Made {
+pub(in crate::sqlite) enum LetterSourceKind {
     Door,
     Heard,
     Dispatch,
@@ -68,48 +69,48 @@ pub(in crate::sqlite) enum Made {
 
 /// A letter without what it says.
 #[derive(Clone, Debug)]
-pub(in crate::sqlite) struct Stub {
+pub(in crate::sqlite) struct LetterHead {
     pub(in crate::sqlite) id: LetterId,
-    pub(super) direction: Direction,
+    pub(super) direction: ChainDirection,
     pub(super) tunnel: Option<TunnelId>,
-    pub(super) made: Made,
+    pub(super) made: LetterSourceKind,
     /// The row of the message it was made of.
     pub(super) object: Option<i64>,
     /// The row of what was heard.
     pub(super) heard: Option<i64>,
-    pub(in crate::sqlite) journey: Journey,
+    pub(in crate::sqlite) journey: LetterStatus,
     pub(super) desk: Option<WorkerName>,
     pub(super) kept_by: Option<WorkerName>,
     pub(super) key: Option<String>,
     pub(super) failure: Option<String>,
     /// The row of the message it became.
     pub(in crate::sqlite) became: Option<i64>,
-    pub(super) had: Vec<Passed>,
+    pub(super) had: Vec<WorkerVerdict>,
     pub(super) revision: i64,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
 }
 
 /// A letter with what it says, as far as that is not in files.
-pub(super) struct Bundle {
-    pub(super) stub: Stub,
-    pub(super) origin: Option<Text>,
-    pub(super) changed: Option<Text>,
+pub(super) struct LetterWithTexts {
+    pub(super) stub: LetterHead,
+    pub(super) origin: Option<StoredText>,
+    pub(super) changed: Option<StoredText>,
     pub(super) object: Option<(ObjId, Option<Vec<u8>>)>,
     pub(super) became: Option<ObjId>,
 }
 
 /// A letter that is to be.
 pub(super) struct NewLetter<'a> {
-    pub(super) direction: Direction,
+    pub(super) direction: ChainDirection,
     pub(super) tunnel: Option<&'a TunnelId>,
-    pub(super) made: Made,
+    pub(super) made: LetterSourceKind,
     pub(super) object: Option<i64>,
     pub(super) heard: Option<i64>,
-    pub(super) origin: Option<&'a Named>,
+    pub(super) origin: Option<&'a HashedText>,
 }
 
-impl Made {
+impl LetterSourceKind {
     const ALL: [Self; 4] = [Self::Door, Self::Heard, Self::Dispatch, Self::Post];
 
     pub(super) const fn as_str(self) -> &'static str {
@@ -126,27 +127,32 @@ impl Made {
     }
 }
 
-impl Stub {
+impl LetterHead {
     /// Where it counts.
-    fn place(&self) -> LetterPlace<'_> {
-        LetterPlace {
+    fn place(&self) -> LetterCountKey<'_> {
+        LetterCountKey {
             state: self.journey.standing.name(),
             desk: self.desk.as_ref().map_or("", WorkerName::as_str),
             kept_by: self.kept_by.as_ref().map(WorkerName::as_str),
         }
     }
 
-    pub(super) fn row(self, source: Source, letter: Letter, became: Option<ObjId>) -> LetterRow {
+    pub(super) fn row(
+        self,
+        source: LetterSource,
+        letter: Letter,
+        became: Option<ObjId>,
+    ) -> LetterRow {
         LetterRow {
             id: self.id,
             direction: self.direction,
             tunnel: self.tunnel,
             source,
             letter,
-            had: self.had,
-            journey: self.journey,
-            desk: self.desk,
-            kept_by: self.kept_by,
+            verdicts: self.had,
+            status: self.journey,
+            worker: self.desk,
+            held_by: self.kept_by,
             key: self.key,
             failure: self.failure,
             became,
@@ -163,7 +169,7 @@ pub(super) fn insert(
     new: &NewLetter<'_>,
     now: Timestamp,
 ) -> Result<LetterId, StoreError> {
-    let journey = Journey::start(now);
+    let journey = LetterStatus::start(now);
     let mark = mark(new, now);
     let row = params![
         mark,
@@ -181,7 +187,7 @@ pub(super) fn insert(
     if let Some(origin) = new.origin {
         put_text(tx, ADD_ORIGIN, seq, &origin.text)?;
     }
-    let place = LetterPlace { state: journey.standing.name(), desk: "", kept_by: None };
+    let place = LetterCountKey { state: journey.standing.name(), desk: "", kept_by: None };
     tx.news.tally.letter(&place, 1);
     tx.news.letter = true;
     Ok(LetterId { seq, mark })
@@ -197,11 +203,11 @@ fn mark(new: &NewLetter<'_>, now: Timestamp) -> u32 {
 }
 
 /// Notes how workers left a letter.
-pub(super) fn put_changed(tx: &Tx<'_>, id: LetterId, text: &Text) -> Result<(), StoreError> {
+pub(super) fn put_changed(tx: &Tx<'_>, id: LetterId, text: &StoredText) -> Result<(), StoreError> {
     put_text(tx, PUT_CHANGED, id.seq, text)
 }
 
-fn put_text(tx: &Tx<'_>, sql: &str, letter: i64, text: &Text) -> Result<(), StoreError> {
+fn put_text(tx: &Tx<'_>, sql: &str, letter: i64, text: &StoredText) -> Result<(), StoreError> {
     let (hash, body) = text.columns();
     let row = params![letter, hash, body];
     tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
@@ -211,16 +217,16 @@ fn put_text(tx: &Tx<'_>, sql: &str, letter: i64, text: &Text) -> Result<(), Stor
 /// Writes a letter down after a step. Returns its revision.
 pub(super) fn save(
     tx: &mut Tx<'_>,
-    before: &Stub,
-    after: &Stub,
+    before: &LetterHead,
+    after: &LetterHead,
     now: Timestamp,
 ) -> Result<i64, StoreError> {
     let (mut due, mut until, mut into, mut day) = (None, None, None, None);
     match &after.journey.standing {
-        Standing::Waiting { due: at } => due = Some(at.ms()),
-        Standing::Away { until: at } => until = Some(at.ms()),
-        Standing::Merged { into: other } => into = Some(other.to_string()),
-        Standing::Done | Standing::Trashed { .. } | Standing::Dead { .. } => {}
+        LetterStateData::Waiting { due: at } => due = Some(at.ms()),
+        LetterStateData::Away { until: at } => until = Some(at.ms()),
+        LetterStateData::Merged { into: other } => into = Some(other.to_string()),
+        LetterStateData::Done | LetterStateData::Trashed { .. } | LetterStateData::Dead { .. } => {}
     }
     let state = after.journey.standing.name();
     if matches!(state, LetterState::Done | LetterState::Merged | LetterState::Trashed) {
@@ -254,7 +260,7 @@ pub(super) fn save(
 }
 
 /// Forgets a letter.
-pub(super) fn forget(tx: &mut Tx<'_>, stub: &Stub) -> Result<(), StoreError> {
+pub(super) fn forget(tx: &mut Tx<'_>, stub: &LetterHead) -> Result<(), StoreError> {
     for sql in [
         "DELETE FROM letters WHERE seq = ?1",
         "DELETE FROM letter_origins WHERE letter = ?1",
@@ -268,7 +274,7 @@ pub(super) fn forget(tx: &mut Tx<'_>, stub: &Stub) -> Result<(), StoreError> {
 }
 
 /// A letter by its name.
-pub(super) fn find(db: &Connection, id: LetterId) -> Result<Stub, StoreError> {
+pub(super) fn find(db: &Connection, id: LetterId) -> Result<LetterHead, StoreError> {
     by_seq(db, id.seq)?.filter(|stub| stub.id == id).ok_or_else(|| missing(id))
 }
 
@@ -277,7 +283,7 @@ pub(super) fn missing(id: LetterId) -> StoreError {
 }
 
 /// A letter by its number.
-pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<Option<Stub>, StoreError> {
+pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<Option<LetterHead>, StoreError> {
     first(db, "l.seq = ?1", params![seq])
 }
 
@@ -286,7 +292,7 @@ pub(in crate::sqlite) fn first(
     db: &Connection,
     which: &str,
     values: &[&dyn ToSql],
-) -> Result<Option<Stub>, StoreError> {
+) -> Result<Option<LetterHead>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM letters l WHERE {which} LIMIT 1");
     let mut statement = db.prepare_cached(&sql).map_err(fault)?;
     statement.query_row(values, read).optional().map_err(fault)
@@ -297,7 +303,7 @@ pub(super) fn bundles(
     db: &Connection,
     which: &str,
     values: &[&dyn ToSql],
-) -> Result<Vec<Bundle>, StoreError> {
+) -> Result<Vec<LetterWithTexts>, StoreError> {
     let sql = bundles_sql(which);
     let mut statement = db.prepare_cached(&sql).map_err(fault)?;
     let rows = statement.query_map(values, read_bundle).map_err(fault)?;
@@ -308,20 +314,20 @@ pub(super) fn bundles_sql(which: &str) -> String {
     format!("SELECT {COLUMNS}, {WITH_TEXTS} FROM {TABLES} WHERE {which}")
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<Stub> {
+fn read(row: &Row<'_>) -> rusqlite::Result<LetterHead> {
     let (direction, made, state): (String, String, String) =
         (row.get(2)?, row.get(4)?, row.get(7)?);
     let (verdicts, failure): (String, Option<String>) = (row.get(18)?, row.get(15)?);
     let no = rows::damaged;
     let state = LetterState::parse(&state).ok_or_else(|| no(7, "no such state"))?;
-    Ok(Stub {
+    Ok(LetterHead {
         id: LetterId { seq: row.get(0)?, mark: row.get(1)? },
-        direction: Direction::parse(&direction).ok_or_else(|| no(2, "no such direction"))?,
+        direction: ChainDirection::parse(&direction).ok_or_else(|| no(2, "no such direction"))?,
         tunnel: optional(row, 3)?,
-        made: Made::parse(&made).ok_or_else(|| no(4, "no such origin"))?,
+        made: LetterSourceKind::parse(&made).ok_or_else(|| no(4, "no such origin"))?,
         object: row.get(5)?,
         heard: row.get(6)?,
-        journey: Journey {
+        journey: LetterStatus {
             standing: standing(row, state, failure.clone())?,
             attempts: row.get(11)?,
         },
@@ -344,15 +350,15 @@ fn standing(
     row: &Row<'_>,
     state: LetterState,
     failure: Option<String>,
-) -> rusqlite::Result<Standing> {
+) -> rusqlite::Result<LetterStateData> {
     let why = failure.unwrap_or_default();
     Ok(match state {
-        LetterState::Waiting => Standing::Waiting { due: Timestamp::from_ms(row.get(9)?) },
-        LetterState::Away => Standing::Away { until: Timestamp::from_ms(row.get(10)?) },
-        LetterState::Done => Standing::Done,
-        LetterState::Merged => Standing::Merged { into: parsed(row, 17)? },
-        LetterState::Trashed => Standing::Trashed { why },
-        LetterState::Dead => Standing::Dead { why },
+        LetterState::Waiting => LetterStateData::Waiting { due: Timestamp::from_ms(row.get(9)?) },
+        LetterState::Away => LetterStateData::Away { until: Timestamp::from_ms(row.get(10)?) },
+        LetterState::Done => LetterStateData::Done,
+        LetterState::Merged => LetterStateData::Merged { into: parsed(row, 17)? },
+        LetterState::Trashed => LetterStateData::Trashed { why },
+        LetterState::Dead => LetterStateData::Dead { why },
     })
 }
 
@@ -367,25 +373,25 @@ where
     }
 }
 
-fn read_bundle(row: &Row<'_>) -> rusqlite::Result<Bundle> {
+fn read_bundle(row: &Row<'_>) -> rusqlite::Result<LetterWithTexts> {
     let object = |column, kind| -> rusqlite::Result<Option<ObjId>> {
         let hash: Option<[u8; 32]> = row.get(column)?;
         Ok(hash.map(|hash| ObjId::from_parts(kind, hash)))
     };
-    let text = |column| -> rusqlite::Result<Option<Text>> {
+    let text = |column| -> rusqlite::Result<Option<StoredText>> {
         if row.get::<_, Option<i64>>(column)?.is_none() {
             return Ok(None);
         }
         match object(column + 1, ObjKind::Bytes)? {
-            Some(id) => Ok(Some(Text::File(id))),
-            None => Ok(Some(Text::Inline(row.get(column + 2)?))),
+            Some(id) => Ok(Some(StoredText::File(id))),
+            None => Ok(Some(StoredText::Inline(row.get(column + 2)?))),
         }
     };
     let made_of = match object(27, ObjKind::Msg)? {
         Some(id) => Some((id, row.get(28)?)),
         None => None,
     };
-    Ok(Bundle {
+    Ok(LetterWithTexts {
         stub: read(row)?,
         origin: text(21)?,
         changed: text(24)?,

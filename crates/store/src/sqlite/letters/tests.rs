@@ -7,21 +7,21 @@ use rusqlite::params_from_iter;
 
 use super::*;
 use crate::sqlite::tests::{NOON, chat, damage, home};
-use crate::{Dispatch, Then, Window};
+use crate::{DispatchRequest, NextAction, PageRequest};
 
-fn door(text: &str) -> Origin {
+fn door(text: &str) -> LetterInput {
     let letter = Letter {
         from: "ann@example.org".to_owned(),
         to: vec!["bob@example.org".to_owned()],
         data: text.to_owned(),
         ..Letter::default()
     };
-    Origin::Door { letter, tunnel: None, key: None }
+    LetterInput::Submitted { letter, tunnel: None, key: None }
 }
 
 async fn take_in(store: &SqliteStore, text: &str) -> LetterId {
     match store.accept(vec![door(text)], NOON).await.remove(0).unwrap() {
-        Accepted::Letter { id, .. } => id,
+        AcceptResult::Letter { id, .. } => id,
         other => panic!("{other:?}"),
     }
 }
@@ -40,7 +40,7 @@ fn plan(store: &SqliteStore, sql: &str) -> String {
 async fn every_question_is_a_seek() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
-    let window = |newest_first| Window { beyond: None, limit: 10, newest_first };
+    let window = |newest_first| PageRequest { beyond: None, limit: 10, newest_first };
     let (there, back) = (window(false), window(true));
     let first = |which: &str| format!("SELECT * FROM letters l WHERE {which} LIMIT 1");
     for (sql, index) in [
@@ -54,10 +54,10 @@ async fn every_question_is_a_seek() {
         (lists::walk_sql(true, &back), "letters_by_state (state=? AND seq>? AND seq<?)"),
         (lists::walk_sql(false, &there), "PRIMARY KEY (rowid>?)"),
         (lists::walk_sql(false, &back), "PRIMARY KEY (rowid>? AND rowid<?)"),
-        (by_hand::AWAY_AT.to_owned(), "letters_away (desk=?)"),
-        (by_hand::KEPT_BY.to_owned(), "letters_kept (kept_by=?)"),
-        (by_hand::ENDED.to_owned(), "letters_ended (state=? AND day>? AND day<?)"),
-        (by_hand::ENDED.to_owned(), "drafts_by_object (object=?)"),
+        (operator::AWAY_AT.to_owned(), "letters_away (desk=?)"),
+        (operator::KEPT_BY.to_owned(), "letters_kept (kept_by=?)"),
+        (operator::ENDED.to_owned(), "letters_ended (state=? AND day>? AND day<?)"),
+        (operator::ENDED.to_owned(), "drafts_by_object (object=?)"),
         (first("l.heard = ?1"), "letters_by_heard (heard=?)"),
         (
             first("l.object = ?1 AND l.origin = ?2 ORDER BY l.seq DESC"),
@@ -78,9 +78,9 @@ async fn a_damaged_letter_does_not_hold_up_the_others() {
     let store = SqliteStore::open(dir.path()).unwrap();
     let damaged = take_in(&store, &"treasure ".repeat(10_000)).await;
     let msg = chat(&"silver ".repeat(10_000));
-    let dispatch = Origin::Dispatch(Dispatch { msg, tunnel: None, external_id: None });
+    let dispatch = LetterInput::Dispatch(DispatchRequest { msg, tunnel: None, external_id: None });
     let lost = match store.accept(vec![dispatch], NOON).await.remove(0).unwrap() {
-        Accepted::Letter { id, .. } => id,
+        AcceptResult::Letter { id, .. } => id,
         other => panic!("{other:?}"),
     };
     take_in(&store, "still fine").await;
@@ -98,11 +98,11 @@ async fn a_damaged_letter_does_not_hold_up_the_others() {
     let dead = store.dead_letters(10).await.unwrap();
     assert_eq!(dead.iter().map(|row| row.id).collect::<Vec<_>>(), [damaged, lost]);
     assert!(dead[0].failure.as_ref().unwrap().contains("another hash"), "{:?}", dead[0].failure);
-    let events = store.read(|db| super::super::journal::events(db, 0, 100)).await.unwrap();
+    let events = store.read(|db| super::super::events::events(db, 0, 100)).await.unwrap();
     assert_eq!(events.last().unwrap().kind.as_str(), "damaged");
 
-    let retried = store.move_letter(damaged, ByHand::Retry, NOON).await.unwrap();
-    assert_eq!(retried.journey.standing.name(), LetterState::Waiting);
+    let retried = store.move_letter(damaged, OperatorAction::Retry, NOON).await.unwrap();
+    assert_eq!(retried.status.standing.name(), LetterState::Waiting);
     store.due_letters(None, 10, NOON).await.unwrap();
     assert_eq!(store.dead_letters(10).await.unwrap().len(), 2, "and again it is put aside");
 }
@@ -114,7 +114,7 @@ async fn no_more_is_handed_out_than_memory_is_meant_for() {
     for text in ["a", "b", "c", "d"] {
         take_in(&store, &text.repeat(12 << 20)).await;
     }
-    let window = |beyond| Window { beyond, limit: 10, newest_first: false };
+    let window = |beyond| PageRequest { beyond, limit: 10, newest_first: false };
     let page = store.letters(LetterQuery::default(), window(None)).await.unwrap();
     assert_eq!(page.entries.len(), 3);
     let page = store.letters(LetterQuery::default(), window(page.next)).await.unwrap();
@@ -122,8 +122,8 @@ async fn no_more_is_handed_out_than_memory_is_meant_for() {
     let first = store.due_letters(None, 10, NOON).await.unwrap();
     assert_eq!(first.len(), 3);
     for row in first {
-        let step = Advance::only(&row, Then::Trash { why: "read".to_owned() });
-        store.advance(vec![step], NOON).await.remove(0).unwrap();
+        let step = LetterStep::only(&row, NextAction::Trash { why: "read".to_owned() });
+        store.step_letters(vec![step], NOON).await.remove(0).unwrap();
     }
     assert_eq!(store.due_letters(None, 10, NOON).await.unwrap().len(), 1);
 }
@@ -140,8 +140,8 @@ async fn a_crash_between_steps_loses_and_doubles_nothing() {
         if round % 2 == 1 {
             let id = under_way.remove(0);
             let row = store.letter(id).await.unwrap();
-            let step = Advance::only(&row, Then::Trash { why: "done with".to_owned() });
-            store.advance(vec![step], NOON).await.remove(0).unwrap();
+            let step = LetterStep::only(&row, NextAction::Trash { why: "done with".to_owned() });
+            store.step_letters(vec![step], NOON).await.remove(0).unwrap();
         }
         let copy = home();
         for file in ["monoco.db", "monoco.db-wal"] {
@@ -150,7 +150,7 @@ async fn a_crash_between_steps_loses_and_doubles_nothing() {
         let found = SqliteStore::open(copy.path()).unwrap();
         let due = found.due_letters(None, 100, NOON).await.unwrap();
         assert_eq!(due.iter().map(|row| row.id).collect::<Vec<_>>(), under_way);
-        let states = found.letter_figures(NOON).await.unwrap().states;
+        let states = found.letter_counts(NOON).await.unwrap().states;
         let trashed = i64::try_from(round.div_ceil(2)).unwrap();
         assert_eq!(states.get(&LetterState::Trashed).copied().unwrap_or(0), trashed);
         assert_eq!(states[&LetterState::Waiting], i64::try_from(under_way.len()).unwrap());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use monoco_core::heard::Said;
+use monoco_core::inbound::InboundMessage;
 use monoco_core::letter::Letter;
 use monoco_core::merge::Debounce;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
@@ -10,21 +10,24 @@ use monoco_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::rows::{Bundle, Made, Stub};
+use super::rows::{LetterHead, LetterSourceKind, LetterWithTexts};
 use crate::sqlite::rows::as_json;
 use crate::sqlite::{SqliteStore, objects};
-use crate::{Boxes, Dispatch, Keep, LetterRow, Post, Source, StoreError};
+use crate::{
+    BoxStore, DispatchRequest, LetterRow, LetterSource, SendRequest, StoreError,
+    StoreInboundRequest,
+};
 
 /// A text of a letter, as a row has it.
 #[derive(Clone, Debug)]
-pub(super) enum Text {
+pub(super) enum StoredText {
     /// In the row.
     Inline(String),
     /// In a file.
     File(ObjId),
 }
 
-impl Text {
+impl StoredText {
     /// What stands in the row: the hash, and the body.
     pub(super) fn columns(&self) -> (Option<&[u8; 32]>, Option<&str>) {
         match self {
@@ -35,16 +38,16 @@ impl Text {
 }
 
 /// A text, and what names it: the hash of what it says.
-pub(super) struct Named {
-    pub(super) text: Text,
+pub(super) struct HashedText {
+    pub(super) text: StoredText,
     pub(super) digest: [u8; 32],
 }
 
-impl Named {
-    pub(super) fn new(text: Text) -> Self {
+impl HashedText {
+    pub(super) fn new(text: StoredText) -> Self {
         let digest = match &text {
-            Text::Inline(body) => *ObjId::of(ObjKind::Bytes, body.as_bytes()).hash(),
-            Text::File(id) => *id.hash(),
+            StoredText::Inline(body) => *ObjId::of(ObjKind::Bytes, body.as_bytes()).hash(),
+            StoredText::File(id) => *id.hash(),
         };
         Self { text, digest }
     }
@@ -75,7 +78,7 @@ struct HeardOut<'a> {
     provider: &'a str,
     window_ms: u64,
     max_wait_ms: u64,
-    said: &'a Said,
+    said: &'a InboundMessage,
 }
 
 #[derive(Deserialize)]
@@ -83,7 +86,7 @@ struct HeardIn {
     provider: String,
     window_ms: u64,
     max_wait_ms: u64,
-    said: Said,
+    said: InboundMessage,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -108,7 +111,7 @@ pub(super) fn letter_around(letter: &Letter) -> Result<String, StoreError> {
     as_json(&LetterOut { from, to, data: None, extra, rest })
 }
 
-pub(super) fn heard_text(keep: &Keep) -> Result<String, StoreError> {
+pub(super) fn heard_text(keep: &StoreInboundRequest) -> Result<String, StoreError> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     as_json(&HeardOut {
         provider: &keep.provider,
@@ -119,13 +122,13 @@ pub(super) fn heard_text(keep: &Keep) -> Result<String, StoreError> {
 }
 
 /// `None`: there is nothing to say beyond the object.
-pub(super) fn dispatch_text(dispatch: &Dispatch) -> Result<Option<String>, StoreError> {
+pub(super) fn dispatch_text(dispatch: &DispatchRequest) -> Result<Option<String>, StoreError> {
     let external_id = dispatch.external_id.clone();
     external_id.is_some().then(|| as_json(&DispatchText { external_id })).transpose()
 }
 
 /// `None`: there is nothing to say beyond the object.
-pub(super) fn post_text(post: &Post) -> Result<Option<String>, StoreError> {
+pub(super) fn post_text(post: &SendRequest) -> Result<Option<String>, StoreError> {
     let (key, not_before) = (post.key.clone(), post.not_before);
     let any = key.is_some() || not_before.is_some();
     any.then(|| as_json(&PostText { key, not_before })).transpose()
@@ -145,25 +148,25 @@ fn read_letter(text: &str) -> Result<(Letter, bool), StoreError> {
     Ok((Letter { from, to, data: data.unwrap_or_default(), extra, rest }, whole))
 }
 
-fn read_heard(text: &str, stub: &Stub) -> Result<Keep, StoreError> {
+fn read_heard(text: &str, stub: &LetterHead) -> Result<StoreInboundRequest, StoreError> {
     let HeardIn { provider, window_ms, max_wait_ms, said } = parsed(text)?;
     let debounce = Debounce {
         window: Duration::from_millis(window_ms),
         max_wait: Duration::from_millis(max_wait_ms),
     };
     let tunnel = stub.tunnel.clone().ok_or_else(|| damaged("heard of no tunnel".to_owned()))?;
-    Ok(Keep { tunnel, provider, said, debounce })
+    Ok(StoreInboundRequest { tunnel, provider, said, debounce })
 }
 
 impl SqliteStore {
     /// Keeps a text, in a file when it is too large for a row.
-    pub(super) async fn keep_text(&self, text: String) -> Result<Text, StoreError> {
+    pub(super) async fn keep_text(&self, text: String) -> Result<StoredText, StoreError> {
         if text.len() <= objects::INLINE {
-            return Ok(Text::Inline(text));
+            return Ok(StoredText::Inline(text));
         }
         let id = ObjId::of(ObjKind::Bytes, text.as_bytes());
         self.keep_large(id, text.as_bytes()).await?;
-        Ok(Text::File(id))
+        Ok(StoredText::File(id))
     }
 
     /// Keeps a message's object as a file, when it is too large for a row.
@@ -175,23 +178,27 @@ impl SqliteStore {
     }
 
     /// A letter with all that it says.
-    pub(super) async fn whole(&self, bundle: Bundle) -> Result<LetterRow, StoreError> {
-        let Bundle { stub, origin, changed, object, became } = bundle;
+    pub(super) async fn whole(&self, bundle: LetterWithTexts) -> Result<LetterRow, StoreError> {
+        let LetterWithTexts { stub, origin, changed, object, became } = bundle;
         let origin = match origin {
             Some(text) => self.read_text(text).await?,
             None => "{}".to_owned(),
         };
         let source = match stub.made {
-            Made::Door => Source::Door(read_letter(&origin)?.0),
-            Made::Heard => Source::Heard(read_heard(&origin, &stub)?),
-            Made::Dispatch => {
+            LetterSourceKind::Door => LetterSource::Submitted(read_letter(&origin)?.0),
+            LetterSourceKind::Heard => LetterSource::Inbound(read_heard(&origin, &stub)?),
+            LetterSourceKind::Dispatch => {
                 let DispatchText { external_id } = parsed(&origin)?;
                 let (msg, tunnel) = (self.read_msg(object).await?, stub.tunnel.clone());
-                Source::Dispatch(Dispatch { msg, tunnel, external_id })
+                LetterSource::Dispatch(DispatchRequest { msg, tunnel, external_id })
             }
-            Made::Post => {
+            LetterSourceKind::Post => {
                 let PostText { key, not_before } = parsed(&origin)?;
-                Source::Post(Post { msg: self.read_msg(object).await?, key, not_before })
+                LetterSource::Send(SendRequest {
+                    msg: self.read_msg(object).await?,
+                    key,
+                    not_before,
+                })
             }
         };
         let letter = match changed {
@@ -208,12 +215,15 @@ impl SqliteStore {
     }
 
     /// The same; of one whose texts are damaged, what is left.
-    pub(super) async fn what_is_left(&self, bundle: Bundle) -> Result<LetterRow, StoreError> {
+    pub(super) async fn what_is_left(
+        &self,
+        bundle: LetterWithTexts,
+    ) -> Result<LetterRow, StoreError> {
         let (stub, became) = (bundle.stub.clone(), bundle.became);
         match self.whole(bundle).await {
             Err(error @ StoreError::Damaged { .. }) => {
                 tracing::error!(letter = %stub.id, %error, "damaged");
-                Ok(stub.row(Source::Door(Letter::default()), Letter::default(), became))
+                Ok(stub.row(LetterSource::Submitted(Letter::default()), Letter::default(), became))
             }
             whole => whole,
         }
@@ -231,10 +241,10 @@ impl SqliteStore {
         }
     }
 
-    async fn read_text(&self, text: Text) -> Result<String, StoreError> {
+    async fn read_text(&self, text: StoredText) -> Result<String, StoreError> {
         match text {
-            Text::Inline(body) => Ok(body),
-            Text::File(id) => self.utf8(id, None).await,
+            StoredText::Inline(body) => Ok(body),
+            StoredText::File(id) => self.utf8(id, None).await,
         }
     }
 
@@ -252,8 +262,8 @@ impl SqliteStore {
         };
         let value = serde_json::from_slice(&body).map_err(|error| damaged(error.to_string()))?;
         // It was small enough when it came.
-        let msg =
-            MsgObject::seal_up_to(value, usize::MAX).map_err(|error| damaged(error.to_string()))?;
+        let msg = MsgObject::from_json_up_to(value, usize::MAX)
+            .map_err(|error| damaged(error.to_string()))?;
         // Sealing names it anew: what was hashed is what is stored.
         if msg.id() == id {
             return Ok(msg);

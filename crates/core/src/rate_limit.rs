@@ -1,0 +1,177 @@
+//! How often something may go: so many in so much time, the rest waits its turn.
+//!
+//! Each key (a recipient, a domain, a tunnel) has a point in time up to which it is
+//! booked. A letter books the next place of all its keys when it comes, and is due
+//! then. So a million letters behind a limit are rows with a time, none is looked at
+//! before its turn, and letters of one recipient keep their order.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::time::Timestamp;
+
+/// So many per span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many at once, and per span.
+    pub count: u32,
+    /// The span, in milliseconds.
+    pub span_ms: u64,
+}
+
+/// The text is no rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("want a rate such as 10/min: a whole number from 1, and s, min, h or day")]
+pub struct InvalidRate;
+
+/// Up to when a key is booked, in microseconds since 1970.
+///
+/// Finer than our clock, or else a fast rate could not be counted.
+pub type ReservedUntil = i64;
+
+impl Rate {
+    /// The distance of two places, in microseconds.
+    fn step(&self) -> i64 {
+        let step = u128::from(self.span_ms) * 1_000 / u128::from(self.count.max(1));
+        i64::try_from(step).unwrap_or(i64::MAX).max(1)
+    }
+
+    /// How far ahead of its turn the first of a burst may go.
+    fn tolerance(&self) -> i64 {
+        self.step().saturating_mul(i64::from(self.count.max(1)) - 1)
+    }
+}
+
+/// Books the next place of all `keys` at once. Returns when it is, and what is booked
+/// then.
+pub fn reserve(
+    keys: &[(Rate, Option<ReservedUntil>)],
+    now: Timestamp,
+) -> (Timestamp, Vec<ReservedUntil>) {
+    let now_us = now.ms().saturating_mul(1_000);
+    let turn = |(rate, booked): &(Rate, Option<ReservedUntil>)| {
+        booked.map_or(now_us, |booked| booked.saturating_sub(rate.tolerance()))
+    };
+    let at = keys.iter().map(turn).fold(now_us, i64::max);
+    let next = |(rate, booked): &(Rate, Option<ReservedUntil>)| {
+        booked.unwrap_or(at).max(at).saturating_add(rate.step())
+    };
+    let due = Timestamp::from_ms(at.saturating_add(999) / 1_000);
+    (due.max(now), keys.iter().map(next).collect())
+}
+
+impl FromStr for Rate {
+    type Err = InvalidRate;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRate> {
+        let (count, unit) = text.trim().split_once('/').ok_or(InvalidRate)?;
+        let count = count.trim().parse().ok().filter(|count| *count > 0).ok_or(InvalidRate)?;
+        let span_ms = match unit.trim() {
+            "s" | "sec" | "second" => 1_000,
+            "m" | "min" | "minute" => 60_000,
+            "h" | "hour" => 3_600_000,
+            "d" | "day" => 86_400_000,
+            _ => return Err(InvalidRate),
+        };
+        Ok(Self { count, span_ms })
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = match self.span_ms {
+            1_000 => "s",
+            60_000 => "min",
+            3_600_000 => "h",
+            _ => "day",
+        };
+        write!(f, "{}/{unit}", self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rate(text: &str) -> Rate {
+        text.parse().unwrap()
+    }
+
+    /// When letters are due that all come at `0`.
+    fn dues(rate: Rate, letters: usize) -> Vec<i64> {
+        let mut booked = None;
+        (0..letters)
+            .map(|_| {
+                let (due, next) = reserve(&[(rate, booked)], Timestamp::from_ms(0));
+                booked = Some(next[0]);
+                due.ms()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_burst_goes_at_once_and_the_rest_in_its_turn() {
+        assert_eq!(dues(rate("3/min"), 7), [0, 0, 0, 20_000, 40_000, 60_000, 80_000]);
+        assert_eq!(dues(rate("1/s"), 3), [0, 1_000, 2_000]);
+        assert_eq!(dues(rate("3000/s"), 3_003)[2_999..], [0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn idle_time_fills_the_bucket_and_no_further() {
+        let rate = rate("2/s");
+        let (_, booked) = reserve(&[(rate, Some(-10_000_000))], Timestamp::from_ms(0));
+        let (second, booked) = reserve(&[(rate, Some(booked[0]))], Timestamp::from_ms(0));
+        let (third, _) = reserve(&[(rate, Some(booked[0]))], Timestamp::from_ms(0));
+        assert_eq!((second.ms(), third.ms()), (0, 500));
+    }
+
+    #[test]
+    fn the_slowest_key_decides_and_the_others_wait_with_it() {
+        let (slow, fast) = (rate("1/min"), rate("100/s"));
+        let (due, booked) =
+            reserve(&[(slow, Some(60_000_000)), (fast, None)], Timestamp::from_ms(0));
+        assert_eq!(due.ms(), 60_000);
+        assert_eq!(booked, [120_000_000, 60_010_000]);
+    }
+
+    #[test]
+    fn rates_read_as_they_are_written() {
+        for text in ["10/min", "1/s", "100/h", "4294967295/day"] {
+            assert_eq!(rate(text).to_string(), text);
+        }
+        assert_eq!(rate(" 5 / minute "), rate("5/min"));
+        for text in ["", "10", "0/min", "-1/s", "1.5/s", "10/week", "10/", "/s", "5000000000/s"] {
+            assert_eq!(text.parse::<Rate>(), Err(InvalidRate), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_span_has_more_than_twice_the_count_and_order_is_kept(
+            count in 1_u32..50, gaps in prop::collection::vec(0_i64..3_000, 1..200),
+        ) {
+            let rate = Rate { count, span_ms: 1_000 };
+            let (mut booked, mut now, mut last) = (None, 0, 0);
+            let mut dues = Vec::new();
+            for gap in gaps {
+                now += gap;
+                let (due, next) = reserve(&[(rate, booked)], Timestamp::from_ms(now));
+                prop_assert!(due.ms() >= now.max(last));
+                (booked, last) = (Some(next[0]), due.ms());
+                dues.push(due.ms());
+            }
+            for (at, due) in dues.iter().enumerate() {
+                let within = dues[at..].iter().take_while(|other| **other < due + 1_000).count();
+                prop_assert!(within <= 2 * count as usize, "{within} in a span of {count}");
+            }
+        }
+
+        #[test]
+        fn nothing_overflows(count in 1_u32.., span_ms in 1_u64.., booked: Option<i64>, now: i64) {
+            let (due, next) = reserve(&[(Rate { count, span_ms }, booked)], Timestamp::from_ms(now));
+            prop_assert!(due.ms() >= now && next.len() == 1);
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Contacts, groups and tunnels.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use monoco_core::contact::{Binding, Contact, ContactLevel, StrangerPolicy, TunnelInfo};
+use monoco_core::did::{Did, EndpointKind, TunnelId};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::Api;
+use super::error::{ApiError, ApiErrorView};
+use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
+use super::views::{ContactView, GroupView, TunnelView};
+
+/// Longest name, in bytes, and most names of one contact.
+const MAX_NAME: usize = 256;
+const MAX_NAMES: usize = 16;
+
+/// A page of contacts.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ContactPage {
+    contacts: Vec<ContactView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// List everybody we know
+#[utoipa::path(
+    get, path = "/api/v1/contacts", tag = "people", params(PagingQuery),
+    responses((status = 200, body = ContactPage), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn contacts(
+    State(api): State<Api>,
+    QueryParams(paging): QueryParams<PagingQuery>,
+) -> Result<axum::Json<ContactPage>, ApiError> {
+    let window = paging.window("contacts")?;
+    let page = api.center.store().contacts(window.clone()).await?;
+    let next_cursor = input::next_cursor("contacts", &window, page.next);
+    let contacts = page.entries.into_iter().map(Into::into).collect();
+    Ok(axum::Json(ContactPage { contacts, next_cursor }))
+}
+
+/// One contact
+#[utoipa::path(
+    get, path = "/api/v1/contacts/{did}", tag = "people",
+    params(("did" = String, Path, description = "A DID")),
+    responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn contact(
+    State(api): State<Api>,
+    path: PathParams,
+) -> Result<axum::Json<ContactView>, ApiError> {
+    let contact = api.center.store().contact(&path.parse("did")?).await?;
+    Ok(axum::Json(contact.into()))
+}
+
+/// What to know about somebody.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ContactBody {
+    /// What people call them; the first is shown
+    #[serde(default)]
+    names: Vec<String>,
+    /// `block`, `stranger`, `temporary` or `friend` (the default)
+    level: Option<String>,
+    /// Whether they read their mail here, from an INBOX of ours
+    #[serde(default)]
+    here: bool,
+}
+
+/// Add a contact, or change one
+#[utoipa::path(
+    put, path = "/api/v1/contacts/{did}", tag = "people",
+    params(("did" = String, Path, description = "A DID")),
+    request_body = ContactBody,
+    responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn put_contact(
+    State(api): State<Api>,
+    path: PathParams,
+    JsonBody(body): JsonBody<ContactBody>,
+) -> Result<axum::Json<ContactView>, ApiError> {
+    let ContactBody { names, level, here } = body;
+    if names.len() > MAX_NAMES || names.iter().any(|name| !is_name(name)) {
+        return Err(ApiError::bad_field("names", "want at most 16 names of 1 to 256 bytes"));
+    }
+    let level = match level.as_deref() {
+        None => ContactLevel::Friend,
+        Some(text) => ContactLevel::parse(text).ok_or_else(|| {
+            ApiError::bad_field("level", "want block, stranger, temporary or friend")
+        })?,
+    };
+    let did = path.parse("did")?;
+    let contact = Contact { did, names, level, here, bindings: Vec::new() };
+    let contact = api.center.store().put_contact(contact, api.center.now()).await?;
+    Ok(axum::Json(contact.into()))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.trim().is_empty() && name.len() <= MAX_NAME && !name.chars().any(char::is_control)
+}
+
+/// Forget a contact and its bindings
+///
+/// Its boxes stay.
+#[utoipa::path(
+    delete, path = "/api/v1/contacts/{did}", tag = "people",
+    params(("did" = String, Path, description = "A DID")),
+    responses((status = 204), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn remove_contact(
+    State(api): State<Api>,
+    path: PathParams,
+) -> Result<StatusCode, ApiError> {
+    api.center.store().remove_contact(&path.parse("did")?, api.center.now()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// One way to reach a contact.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BindingBody {
+    /// The tunnel
+    tunnel: String,
+    /// The account there, as the provider spells it
+    address: String,
+    /// `user` (the default), `group`, `channel` or `addr`
+    kind: Option<String>,
+    /// The binding with the highest number is used
+    #[serde(default)]
+    priority: i32,
+}
+
+/// Bind a contact to an account behind a tunnel
+#[utoipa::path(
+    put, path = "/api/v1/contacts/{did}/bindings", tag = "people",
+    params(("did" = String, Path, description = "A DID")),
+    request_body = BindingBody,
+    responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn bind(
+    State(api): State<Api>,
+    path: PathParams,
+    JsonBody(body): JsonBody<BindingBody>,
+) -> Result<axum::Json<ContactView>, ApiError> {
+    let BindingBody { tunnel, address, kind, priority } = body;
+    let tunnel: TunnelId = tunnel.parse().map_err(|e| ApiError::bad_field("tunnel", e))?;
+    let kind: EndpointKind = kind
+        .as_deref()
+        .unwrap_or("user")
+        .parse()
+        .map_err(|error| ApiError::bad_field("kind", error))?;
+    if address.is_empty() || address.len() > 512 {
+        return Err(ApiError::bad_field("address", "want 1 to 512 bytes"));
+    }
+    let binding = Binding { tunnel, kind, address, priority };
+    let contact = path.parse("did")?;
+    let contact = api.center.store().bind(&contact, binding, api.center.now()).await?;
+    Ok(axum::Json(contact.into()))
+}
+
+/// Which binding.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct UnbindQuery {
+    /// The tunnel
+    tunnel: String,
+    /// The account there
+    address: String,
+}
+
+/// Remove a binding
+#[utoipa::path(
+    delete, path = "/api/v1/contacts/{did}/bindings", tag = "people",
+    params(("did" = String, Path, description = "A DID"), UnbindQuery),
+    responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn unbind(
+    State(api): State<Api>,
+    path: PathParams,
+    QueryParams(query): QueryParams<UnbindQuery>,
+) -> Result<axum::Json<ContactView>, ApiError> {
+    let tunnel: TunnelId =
+        query.tunnel.parse().map_err(|error| ApiError::bad_parameter("tunnel", error))?;
+    let did = path.parse("did")?;
+    let now = api.center.now();
+    let contact = api.center.store().unbind(&did, &tunnel, &query.address, now).await?;
+    Ok(axum::Json(contact.into()))
+}
+
+/// Block a sender for one target
+///
+/// To block a sender for everybody, give the contact the level `block`.
+#[utoipa::path(
+    put, path = "/api/v1/blocks/{target}/{sender}", tag = "people",
+    params(
+        ("target" = String, Path, description = "Who does not want to hear"),
+        ("sender" = String, Path, description = "From whom"),
+    ),
+    responses((status = 204), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn block(State(api): State<Api>, path: PathParams) -> Result<StatusCode, ApiError> {
+    set_block(&api, &path, true).await
+}
+
+/// Let a sender through to a target again
+#[utoipa::path(
+    delete, path = "/api/v1/blocks/{target}/{sender}", tag = "people",
+    params(
+        ("target" = String, Path, description = "Who wants to hear again"),
+        ("sender" = String, Path, description = "From whom"),
+    ),
+    responses((status = 204), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn unblock(State(api): State<Api>, path: PathParams) -> Result<StatusCode, ApiError> {
+    set_block(&api, &path, false).await
+}
+
+async fn set_block(api: &Api, path: &PathParams, blocked: bool) -> Result<StatusCode, ApiError> {
+    let (sender, target): (Did, Did) = (path.parse("sender")?, path.parse("target")?);
+    api.center.store().set_block(&sender, &target, blocked, api.center.now()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A page of groups.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct GroupPage {
+    groups: Vec<GroupView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// List the groups
+#[utoipa::path(
+    get, path = "/api/v1/groups", tag = "people", params(PagingQuery),
+    responses((status = 200, body = GroupPage), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn groups(
+    State(api): State<Api>,
+    QueryParams(paging): QueryParams<PagingQuery>,
+) -> Result<axum::Json<GroupPage>, ApiError> {
+    let window = paging.window("groups")?;
+    let page = api.center.store().groups(window.clone()).await?;
+    let next_cursor = input::next_cursor("groups", &window, page.next);
+    let groups = page.entries.into_iter().map(Into::into).collect();
+    Ok(axum::Json(GroupPage { groups, next_cursor }))
+}
+
+/// One group
+#[utoipa::path(
+    get, path = "/api/v1/groups/{group}", tag = "people",
+    params(("group" = String, Path, description = "A DID")),
+    responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn group(
+    State(api): State<Api>,
+    path: PathParams,
+) -> Result<axum::Json<GroupView>, ApiError> {
+    Ok(axum::Json(api.center.store().group(&path.parse("group")?).await?.into()))
+}
+
+/// What to call a group.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GroupBody {
+    name: Option<String>,
+}
+
+/// Add a group, or rename one
+#[utoipa::path(
+    put, path = "/api/v1/groups/{group}", tag = "people",
+    params(("group" = String, Path, description = "A DID")),
+    request_body = GroupBody,
+    responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn put_group(
+    State(api): State<Api>,
+    path: PathParams,
+    JsonBody(body): JsonBody<GroupBody>,
+) -> Result<axum::Json<GroupView>, ApiError> {
+    if body.name.as_deref().is_some_and(|name| !is_name(name)) {
+        return Err(ApiError::bad_field("name", "want 1 to 256 bytes"));
+    }
+    let group: Did = path.parse("group")?;
+    let group = api.center.store().put_group(&group, body.name, api.center.now()).await?;
+    Ok(axum::Json(group.into()))
+}
+
+/// Let a reader have what is said in a group
+#[utoipa::path(
+    put, path = "/api/v1/groups/{group}/subscribers/{reader}", tag = "people",
+    params(
+        ("group" = String, Path, description = "A DID"),
+        ("reader" = String, Path, description = "A DID"),
+    ),
+    responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn subscribe(
+    State(api): State<Api>,
+    path: PathParams,
+) -> Result<axum::Json<GroupView>, ApiError> {
+    set_subscriber(&api, &path, true).await
+}
+
+/// Let a reader have it no longer
+#[utoipa::path(
+    delete, path = "/api/v1/groups/{group}/subscribers/{reader}", tag = "people",
+    params(
+        ("group" = String, Path, description = "A DID"),
+        ("reader" = String, Path, description = "A DID"),
+    ),
+    responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn unsubscribe(
+    State(api): State<Api>,
+    path: PathParams,
+) -> Result<axum::Json<GroupView>, ApiError> {
+    set_subscriber(&api, &path, false).await
+}
+
+async fn set_subscriber(
+    api: &Api,
+    path: &PathParams,
+    subscribed: bool,
+) -> Result<axum::Json<GroupView>, ApiError> {
+    let (group, reader): (Did, Did) = (path.parse("group")?, path.parse("reader")?);
+    let now = api.center.now();
+    let group = api.center.store().set_subscriber(&group, &reader, subscribed, now).await?;
+    Ok(axum::Json(group.into()))
+}
+
+/// All tunnels.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TunnelList {
+    tunnels: Vec<TunnelView>,
+}
+
+/// List the tunnels
+#[utoipa::path(
+    get, path = "/api/v1/tunnels", tag = "people",
+    responses((status = 200, body = TunnelList), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn tunnels(State(api): State<Api>) -> Result<axum::Json<TunnelList>, ApiError> {
+    let tunnels = api.center.store().tunnels().await?;
+    Ok(axum::Json(TunnelList { tunnels: tunnels.into_iter().map(Into::into).collect() }))
+}
+
+/// The rules of a tunnel.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TunnelBody {
+    /// The network behind it
+    provider: Option<String>,
+    /// `accept` (the default), `hold` or `drop`
+    strangers: Option<String>,
+    /// Whether the provider recognises a second copy by its key
+    #[serde(default)]
+    idempotent: bool,
+}
+
+/// Add a tunnel of your own, or change its rules
+///
+/// Your program dispatches what it hears with `ingress.tunnel`, takes what it is to
+/// deliver from the TUNNEL_OUTBOX of `did:msgtunnel:{id}`, and reports what came of it.
+#[utoipa::path(
+    put, path = "/api/v1/tunnels/{id}", tag = "people",
+    params(("id" = String, Path, description = "1 to 64 of a-z, 0-9, '-' and '_'")),
+    request_body = TunnelBody,
+    responses((status = 200, body = TunnelView), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn put_tunnel(
+    State(api): State<Api>,
+    path: PathParams,
+    JsonBody(body): JsonBody<TunnelBody>,
+) -> Result<axum::Json<TunnelView>, ApiError> {
+    let id: TunnelId = path.parse("id")?;
+    if api.tunnels.get(id.as_str()).is_some() {
+        let why = "the courier runs this tunnel itself; its rules are not yours to change";
+        return Err(ApiError::bad_parameter("id", why));
+    }
+    let provider = body.provider.unwrap_or_else(|| "external".to_owned());
+    if !is_name(&provider) {
+        return Err(ApiError::bad_field("provider", "want 1 to 256 bytes"));
+    }
+    let strangers = body.strangers.as_deref().unwrap_or("accept");
+    let strangers = StrangerPolicy::parse(strangers)
+        .ok_or_else(|| ApiError::bad_field("strangers", "want accept, hold or drop"))?;
+    let tunnel = TunnelInfo { id, provider, strangers, idempotent: body.idempotent };
+    let tunnel = api.center.store().put_tunnel(tunnel, api.center.now()).await?;
+    Ok(axum::Json(tunnel.into()))
+}

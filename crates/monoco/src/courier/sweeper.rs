@@ -1,0 +1,56 @@
+//! Moves on what leases ended on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::center::Center;
+use crate::config::Config;
+
+/// How long an ended lease may go unnoticed.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Rows of each kind in one commit, so that nobody waits long behind it.
+const AT_ONCE: usize = 500;
+
+/// Sweeps until `stop`.
+pub async fn run(center: Center, config: watch::Receiver<Arc<Config>>, stop: CancellationToken) {
+    while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
+        let retry = config.borrow().claims.retry;
+        loop {
+            match center.store().expire_claims(retry, AT_ONCE, center.now()).await {
+                Ok(0) => break,
+                Ok(claims) => {
+                    tracing::info!(claims, "claims ran out");
+                    if claims < AT_ONCE || stop.is_cancelled() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "sweep of claims put off");
+                    break;
+                }
+            }
+        }
+        loop {
+            match center.store().expire_leases(center.jittered_retry(), AT_ONCE, center.now()).await
+            {
+                Ok(swept) => {
+                    if swept.records + swept.deliveries > 0 {
+                        tracing::info!(swept.records, swept.deliveries, "leases ended");
+                    }
+                    // There may be more where these came from.
+                    if swept.records.max(swept.deliveries) < AT_ONCE || stop.is_cancelled() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "sweep put off");
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A hub for the tests of the courier's loops: a real store and a real mailbox.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use monoco_core::claim::Workspace;
+use monoco_core::contact::{StrangerPolicy, TunnelInfo};
+use monoco_core::did::{Did, TunnelId};
+use monoco_core::inbound::{Artifact, ChatSession, ChatSessionKind, InboundMessage, Participant};
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
+use monoco_core::mail::MailId;
+use monoco_core::merge::Debounce;
+use monoco_core::retry::RetryPolicy;
+use monoco_store::sqlite::SqliteStore;
+use monoco_store::{ClaimUpdate, MergeContext, SharedStore, StoreInboundRequest};
+
+use super::mailbox_dir::MailboxDir;
+use crate::center::Center;
+use crate::clock::Clock;
+
+pub(super) struct TestHub {
+    pub(super) dir: tempfile::TempDir,
+    pub(super) center: Center,
+}
+
+impl TestHub {
+    pub(super) async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store: SharedStore = Arc::new(SqliteStore::open(&dir.path().join("store")).unwrap());
+        let center = Center::new(store, Arc::new(Clock::start(None)), RetryPolicy::DELIVERY);
+        let hub = Self { dir, center };
+        hub.add_tunnel("ci", "webhook", StrangerPolicy::Accept).await;
+        hub.add_tunnel("door", "stub", StrangerPolicy::Hold).await;
+        hub
+    }
+
+    async fn add_tunnel(&self, id: &str, provider: &str, strangers: StrangerPolicy) {
+        let (id, provider) = (id.parse().unwrap(), provider.to_owned());
+        let tunnel = TunnelInfo { id, provider, strangers, idempotent: true };
+        self.store().put_tunnel(tunnel, self.center.now()).await.unwrap();
+    }
+
+    pub(super) fn store(&self) -> &SharedStore {
+        self.center.store()
+    }
+
+    pub(super) fn owner() -> Did {
+        "did:monoco:me".parse().unwrap()
+    }
+
+    pub(super) fn mailbox(&self) -> PathBuf {
+        self.dir.path().join("mailbox")
+    }
+
+    pub(super) fn dropzone(&self) -> PathBuf {
+        self.dir.path().join("dropzone")
+    }
+
+    pub(super) fn tree(&self) -> Arc<MailboxDir> {
+        let tree = MailboxDir::new(self.mailbox(), self.dropzone());
+        tree.create().unwrap();
+        Arc::new(tree)
+    }
+
+    /// Has Mails come in, one for each id.
+    pub(super) async fn hear(&self, ids: impl IntoIterator<Item = &str>) -> Vec<MailId> {
+        let ids: Vec<_> = ids.into_iter().collect();
+        self.hear_on("ci", "webhook", &ids, &[]).await
+    }
+
+    pub(super) async fn hear_on(
+        &self,
+        tunnel: &str,
+        provider: &str,
+        ids: &[&str],
+        attachments: &[&[u8]],
+    ) -> Vec<MailId> {
+        let tunnel: TunnelId = tunnel.parse().unwrap();
+        let mut artifacts = Vec::new();
+        for bytes in attachments {
+            let hash = self.store().put_blob(bytes.to_vec()).await.unwrap();
+            artifacts.push(Artifact {
+                name: "../../log.txt".to_owned(),
+                mime_type: "text/plain".to_owned(),
+                size: Some(bytes.len() as u64),
+                hash: Some(hash),
+                url: None,
+            });
+        }
+        let keep = |id: &&str| StoreInboundRequest {
+            tunnel: tunnel.clone(),
+            provider: provider.to_owned(),
+            said: said(id, &artifacts),
+            debounce: Debounce::DEFAULT,
+        };
+        let now = self.center.now();
+        for kept in self.store().store_inbound(ids.iter().map(keep).collect(), now).await {
+            kept.unwrap();
+        }
+        let merging =
+            Arc::new(MergeContext { owner: Self::owner(), labels: BTreeMap::new(), all: true });
+        while self.store().merge(Arc::clone(&merging), 1_000, now).await.unwrap() > 0 {}
+        ids.iter().map(|id| MailId::of(provider, &tunnel, id)).collect()
+    }
+
+    /// Claims a Mail and takes a step with it.
+    pub(super) async fn end(&self, id: &MailId, step: ClaimUpdate) {
+        let (now, workspace) = (self.center.now(), Workspace::shared());
+        let holder = Holder::new("ann").unwrap();
+        let claim = self.store().claim(
+            id,
+            &workspace,
+            holder.clone(),
+            LeaseDuration::DEFAULT,
+            RetryPolicy::CLAIM,
+            now,
+        );
+        claim.await.unwrap();
+        let guard = LeaseProof { epoch: None, holder };
+        self.store().update_claim(id, &workspace, guard, step, now).await.unwrap();
+    }
+
+    /// Every file of the mailbox but locks and leftovers, and the dropzone, with what it
+    /// says.
+    pub(super) fn files(&self) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        collect(self.dir.path(), &self.mailbox(), &mut found);
+        collect(self.dir.path(), &self.dropzone(), &mut found);
+        found
+    }
+
+    /// The names of the Mails' files and what lies beside them.
+    pub(super) fn names(&self) -> Vec<String> {
+        let names = self.files().into_keys().filter(|name| !name.contains(".state"));
+        names.filter(|name| name.starts_with("mailbox")).collect()
+    }
+
+    pub(super) fn index(&self) -> String {
+        fs::read_to_string(self.mailbox().join(".state/mails.jsonl")).unwrap()
+    }
+
+    /// The file of a Mail in a part of the mailbox.
+    pub(super) fn path(&self, part: &str, id: &MailId) -> Option<PathBuf> {
+        let dir = self.mailbox().join(part).join(id.provider());
+        let names = fs::read_dir(&dir).ok()?.map(|entry| entry.unwrap().path());
+        names.into_iter().find(|path| path.to_string_lossy().ends_with(&format!("_{id}.md")))
+    }
+}
+
+/// A failure that no other try helps.
+pub(super) fn for_good() -> ClaimUpdate {
+    ClaimUpdate::Fail { reason: "no".to_owned(), retryable: false, retry: RetryPolicy::CLAIM }
+}
+
+fn said(id: &str, artifacts: &[Artifact]) -> InboundMessage {
+    InboundMessage {
+        id: id.to_owned(),
+        at: None,
+        session: ChatSession {
+            id: format!("room-{id}"),
+            kind: ChatSessionKind::Group,
+            name: Some("Ops".to_owned()),
+            thread_key: None,
+        },
+        from: Participant { id: "ann".to_owned(), name: None },
+        to: Vec::new(),
+        cc: Vec::new(),
+        title: None,
+        text: format!("text of {id}"),
+        mentions: Vec::new(),
+        reply_to: None,
+        forwarded_from: None,
+        correlation_id: None,
+        artifacts: artifacts.to_vec(),
+    }
+}
+
+fn collect(root: &Path, dir: &Path, found: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().map(Result::unwrap) {
+        let path = entry.path();
+        if entry.file_type().unwrap().is_dir() {
+            collect(root, &path, found);
+        } else if !path.ends_with("locks.json") {
+            let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+            let text = fs::read(&path).unwrap_or_default();
+            found.insert(name, String::from_utf8_lossy(&text).into_owned());
+        }
+    }
+}

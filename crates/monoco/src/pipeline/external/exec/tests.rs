@@ -1,0 +1,355 @@
+//! Real commands, well behaved and not.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use monoco_core::letter::{Letter, LetterId, Verdict, WorkerAnswer};
+use serde_json::json;
+
+use super::*;
+
+const ROOMY: u64 = 1 << 30;
+const SOON: Duration = Duration::from_millis(500);
+const LATE: Duration = Duration::from_secs(30);
+const ID: LetterId = LetterId { seq: 7, mark: 0xabcd };
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+async fn run(command: &[&str], letter: &[u8], timeout: Duration) -> AttemptResult {
+    exec(&words(command), ROOMY, letter, timeout).await
+}
+
+async fn sh(script: &str) -> AttemptResult {
+    run(&["sh", "-c", script], b"{}", LATE).await
+}
+
+fn answered(text: &str) -> AttemptResult {
+    AttemptResult::Answered(text.as_bytes().to_vec())
+}
+
+fn failed(words: &str) -> AttemptResult {
+    AttemptResult::Failed(words.to_owned())
+}
+
+/// What `/proc/…/stat` says after the name of the command: state, parent, group.
+fn standing(process: &Path) -> Option<(String, String)> {
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.to_owned(), fields.nth(1)?.to_owned()))
+}
+
+/// Whether a process of this group runs. What waits for init to take it away does not.
+fn runs(group: &str) -> bool {
+    let all = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let mut standings = all.filter_map(|entry| standing(&entry.path()));
+    standings.any(|(state, of)| of == group && state != "Z")
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LATE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A file in which a command writes its process, which is its group's number too.
+struct Note(tempfile::TempDir);
+
+impl Note {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("pid")
+    }
+
+    /// A script that starts another process, writes its own down, and goes on.
+    fn script(&self, then: &str) -> String {
+        format!("sleep 300 & echo $$ > {}; {then}", self.path().display())
+    }
+
+    fn group(&self) -> String {
+        fs::read_to_string(self.path()).unwrap_or_default().trim().to_owned()
+    }
+
+    async fn is_gone(&self) {
+        let group = self.group();
+        assert!(!group.is_empty(), "it was started");
+        until("the group is gone", || !runs(&group)).await;
+        until("it is no zombie", || !Path::new("/proc").join(&group).exists()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_command_answers_what_it_is_given() {
+    let letter = Letter {
+        from: "ann@example.com".to_owned(),
+        to: vec!["bob@example.com".to_owned()],
+        data: "Subject: hi\r\n\r\nLunch? é\r\n".to_owned(),
+        ..Letter::default()
+    };
+    let given = letter.to_worker(ID, &[]).to_string();
+    assert_eq!(run(&["cat"], given.as_bytes(), LATE).await, answered(&format!("{given}\n")));
+
+    let script = "import json, sys\n\
+                  letter = json.load(sys.stdin)\n\
+                  letter['result'] = 'pass'\n\
+                  letter['extra']['seen'] = True\n\
+                  print(json.dumps(letter))";
+    let AttemptResult::Answered(bytes) =
+        run(&["python3", "-c", script], given.as_bytes(), LATE).await
+    else {
+        panic!("no answer");
+    };
+    let answer =
+        WorkerAnswer::read(&bytes, ID, &"tagger".parse().unwrap(), &letter, false).unwrap();
+    assert_eq!(answer.result, Verdict::Pass);
+    assert_eq!(answer.letter.extra["seen"], json!(true));
+    assert_eq!(answer.letter.data, letter.data);
+}
+
+#[tokio::test]
+async fn rubbish_is_an_answer_for_others_to_refuse() {
+    let AttemptResult::Answered(bytes) = sh("head -c 1000 /dev/urandom; echo").await else {
+        panic!("no answer");
+    };
+    let letter = Letter::default();
+    assert!(WorkerAnswer::read(&bytes, ID, &"x".parse().unwrap(), &letter, false).is_err());
+}
+
+#[tokio::test]
+async fn how_a_command_ends_says_what_came_of_it() {
+    for (script, want) in [
+        ("exit 1", failed("exit 1")),
+        ("echo '{}'; exit 3", failed("exit 3")),
+        ("echo one >&2; echo two >&2; echo >&2; exit 1", failed("exit 1: two")),
+        ("printf 'a\\tb\\033[31m\\r\\n' >&2; exit 1", failed("exit 1: a b [31m")),
+        ("exit 127", failed("exit 127")),
+        ("nosuchprogram", failed("exit 127: sh: 1: nosuchprogram: not found")),
+        ("kill -9 $$", failed("killed by signal 9 (out of memory?)")),
+        ("kill -15 $$", failed("killed by signal 15")),
+        ("true", failed("exit 0, and printed nothing")),
+        ("echo; echo ' '", failed("exit 0, and printed nothing")),
+        ("echo complaint >&2; echo '{}'", answered("{}\n")),
+    ] {
+        assert_eq!(sh(script).await, want, "{script}");
+    }
+    let long = sh("head -c 100000 /dev/zero | tr '\\0' x >&2; exit 1").await;
+    assert_eq!(long, failed(&format!("exit 1: {}", "x".repeat(MAX_LINE))));
+}
+
+#[tokio::test]
+async fn a_command_that_is_not_there_is_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("worker");
+    fs::write(&script, "#!/nonexistent/interpreter\n").unwrap();
+    let script = script.to_str().unwrap();
+    let not_executable = run(&[script], b"{}", LATE).await;
+    let executable = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(script, executable).unwrap();
+    for (tried, why) in [
+        (run(&["nosuchprogram", "-x"], b"{}", LATE).await, "nosuchprogram: not found".to_owned()),
+        (not_executable, format!("{script}: Permission denied")),
+        (run(&[script], b"{}", LATE).await, format!("{script}: not found")),
+        (run(&["/"], b"{}", LATE).await, "/: Permission denied".to_owned()),
+    ] {
+        assert_eq!(tried, AttemptResult::Down(format!("can't be started: {why}")));
+    }
+    assert_eq!(run(&[], b"{}", LATE).await, AttemptResult::Down("there is no command".to_owned()));
+    let nul = run(&["echo", "a\0b"], b"{}", LATE).await;
+    assert!(matches!(&nul, AttemptResult::Down(why) if why.contains("nul byte")), "{nul:?}");
+}
+
+#[tokio::test]
+async fn no_shell_reads_the_words_of_a_command() {
+    let odd = "$(exit 9) `exit 9` $HOME * ; exit 9 \" ' \\ \n&";
+    assert_eq!(
+        run(&["printf", "%s|%s", odd, "-n"], b"{}", LATE).await,
+        answered(&format!("{odd}|-n"))
+    );
+}
+
+#[tokio::test]
+async fn a_command_knows_little_of_our_environment() {
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "there is something to leak");
+    let AttemptResult::Answered(bytes) = run(&["env"], b"{}", LATE).await else {
+        panic!("no answer")
+    };
+    let text = String::from_utf8(bytes).unwrap();
+    let names = text.lines().filter_map(|line| Some(line.split_once('=')?.0));
+    for name in names {
+        // The shell keeps PWD.
+        assert!(VARIABLES.contains(&name) || ["PWD", "OLDPWD", "_"].contains(&name), "{text}");
+    }
+    assert!(text.contains("PATH="), "{text}");
+    assert_eq!(sh("pwd").await, answered("/\n"));
+}
+
+#[tokio::test]
+async fn a_command_that_hangs_is_killed_with_all_it_started() {
+    let note = Note::new();
+    let before = Instant::now();
+    let script = note.script("trap '' TERM HUP INT; echo '{}'; sleep 300");
+    let tried = run(&["sh", "-c", &script], b"{}", SOON).await;
+    assert_eq!(tried, failed("did not finish within 0.5 s"));
+    assert!(before.elapsed() < SOON + LAST_WORDS, "nobody waited in vain");
+    assert!(!Path::new("/proc").join(note.group()).exists(), "it is gone by then");
+    note.is_gone().await;
+}
+
+#[tokio::test]
+async fn what_a_command_leaves_behind_ends_with_it() {
+    let note = Note::new();
+    assert_eq!(sh(&note.script("echo '{}'")).await, answered("{}\n"));
+    note.is_gone().await;
+    // One that left the group holds the pipe, and is not waited for.
+    let before = Instant::now();
+    assert_eq!(sh("setsid sleep 10 & echo '{}'").await, answered("{}\n"));
+    assert!(before.elapsed() < Duration::from_secs(8));
+}
+
+#[tokio::test]
+async fn a_command_that_nobody_waits_for_any_more_is_killed() {
+    let note = Note::new();
+    let script = note.script("sleep 300");
+    let command = words(&["sh", "-c", &script]);
+    tokio::select! {
+        tried = exec(&command, ROOMY, b"{}", LATE) => panic!("{tried:?}"),
+        () = until("it is started", || !note.group().is_empty()) => {}
+    }
+    note.is_gone().await;
+}
+
+#[tokio::test]
+async fn a_command_need_not_read_its_letter() {
+    let letter = vec![b'x'; 5 << 20];
+    let sh = async |script, timeout| run(&["sh", "-c", script], &letter, timeout).await;
+    assert_eq!(sh("echo '{}'", LATE).await, answered("{}\n"));
+    assert_eq!(sh("exec 0<&-; echo '{}'; sleep 0.1", LATE).await, answered("{}\n"));
+    assert_eq!(sh("exec sleep 300", SOON).await, failed("did not finish within 0.5 s"));
+    // It reads all of it, and a line's end, and no more.
+    assert_eq!(sh("wc -c", LATE).await, answered("5242881\n"));
+    // It answers while it is still being told.
+    let AttemptResult::Answered(echo) = run(&["cat"], &letter, LATE).await else {
+        panic!("no echo")
+    };
+    assert_eq!(echo.len(), letter.len() + 1);
+}
+
+#[tokio::test]
+async fn a_command_may_close_its_output_early() {
+    let script = "echo '{}'; exec 1>&- 2>&-; sleep 0.2";
+    assert_eq!(sh(script).await, answered("{}\n"));
+    assert_eq!(sh(&format!("{script}; exit 4")).await, failed("exit 4"));
+    assert_eq!(sh("exec 1>&-; sleep 0.1").await, failed("exit 0, and printed nothing"));
+}
+
+#[tokio::test]
+async fn more_memory_than_allowed_is_not_given() {
+    let script = "bytearray(300 << 20); print('{}')";
+    let command = words(&["python3", "-c", script]);
+    let tried = exec(&command, 200 << 20, b"{}", LATE).await;
+    assert_eq!(tried, failed("exit 1: MemoryError"));
+    assert_eq!(exec(&command, ROOMY, b"{}", LATE).await, answered("{}\n"));
+    // Nor to those it starts, and it can't allow itself more.
+    let limit = words(&["sh", "-c", "sh -c 'ulimit -Sv; ulimit -Hv'"]);
+    assert_eq!(exec(&limit, 64 << 20, b"{}", LATE).await, answered("65536\n65536\n"));
+}
+
+/// What `/proc/self` says of this process.
+fn own(line: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let value = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
+    value.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// How many files are open and how many processes are ours, of any thread.
+fn open_and_ours() -> (usize, usize) {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let ours = children.map(|list| list.split_whitespace().count()).sum();
+    (fs::read_dir("/proc/self/fd").unwrap().count(), ours)
+}
+
+/// Runs a test again in a process of its own, where nobody else opens and allocates.
+/// Says whether this is that process.
+fn alone(name: &str) -> bool {
+    if std::env::var_os("MONOCO_TEST_CHILD").is_some() {
+        return true;
+    }
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("postoffice::desks::exec::tests::{name}")])
+        .env("MONOCO_TEST_CHILD", "1")
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(output.contains("1 passed"), "{output}");
+    false
+}
+
+#[tokio::test]
+async fn a_gigabyte_costs_little_memory_and_time() {
+    if !alone("a_gigabyte_costs_little_memory_and_time") {
+        return;
+    }
+    let (before, started) = (own("VmHWM:"), Instant::now());
+    let note = Note::new();
+    let script = note.script("head -c 1000000000 /dev/zero");
+    assert_eq!(sh(&script).await, failed("printed more than 49 MiB"));
+    note.is_gone().await;
+    let noisy = "head -c 1000000000 /dev/zero >&2; printf '\\nlast\\n' >&2; echo '{}'; exit $0";
+    let run = async |code| run(&["sh", "-c", noisy, code], b"{}", LATE).await;
+    assert_eq!(run("0").await, answered("{}\n"));
+    assert_eq!(run("1").await, failed("exit 1: last"));
+    let grown = own("VmHWM:") - before;
+    assert!(grown < 100 << 10, "{grown} KiB more");
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn many_commands_at_once_leave_nothing_behind() {
+    if !alone("many_commands_at_once_leave_nothing_behind") {
+        return;
+    }
+    assert_eq!(sh("echo '{}'").await, answered("{}\n"));
+    let before = open_and_ours();
+    let mut tries = tokio::task::JoinSet::new();
+    for at in 0..60 {
+        tries.spawn(async move {
+            match at % 3 {
+                0 => assert_eq!(sh("cat >&2; echo '{}'").await, answered("{}\n")),
+                1 => assert!(matches!(
+                    run(&["sleep", "300"], b"{}", SOON).await,
+                    AttemptResult::Failed(_)
+                )),
+                _ => {
+                    let dropped = within(SOON, run(&["sleep", "300"], b"{}", LATE)).await;
+                    assert!(dropped.is_err());
+                }
+            }
+        });
+    }
+    while let Some(tried) = tries.join_next().await {
+        tried.unwrap();
+    }
+    until("files and processes are as before", || open_and_ours() == before).await;
+}
+
+#[test]
+fn of_many_words_the_last_are_kept() {
+    let mut tail = OutputTail::default();
+    for at in 0..10_000 {
+        tail.add(format!("line {at}\n").as_bytes());
+        assert!(tail.0.len() <= TAIL);
+    }
+    assert_eq!(tail.last_line(), "line 9999");
+    tail.add(&vec![b'y'; 10 * TAIL]);
+    assert_eq!(tail.0, vec![b'y'; TAIL]);
+    assert_eq!(OutputTail::default().last_line(), "");
+}

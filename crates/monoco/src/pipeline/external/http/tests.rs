@@ -1,0 +1,147 @@
+//! Workers behind a URL, well behaved and not.
+
+use std::time::Instant;
+
+use monoco_adapters::webhook::WebhookVerification;
+use monoco_adapters::{Secret, WebhookRequest};
+
+use super::super::egress;
+use super::super::scripted::{ScriptedWorkerAct, ScriptedWorkerServer, answer, nobody};
+use super::*;
+
+const ID: LetterId = LetterId { seq: 7, mark: 0xabcd };
+const LETTER: &[u8] = br#"{"id":"ltr_7_0000abcd"}"#;
+const LATE: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_millis(500);
+const NOW: Timestamp = Timestamp::from_ms(1_614_265_330_000);
+
+fn signer() -> Signer {
+    let secret = Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
+    Signer::new(&WebhookVerification::Standard, &secret).unwrap()
+}
+
+async fn post(target: &EgressTarget, attempt: u32, timeout: Duration) -> AttemptResult {
+    let egress = egress(timeout).unwrap();
+    http(&egress, target, &signer(), ID, attempt, LETTER.to_vec(), timeout, NOW).await
+}
+
+#[tokio::test]
+async fn a_letter_is_posted_and_signed_and_the_reply_is_the_answer() {
+    let server = ScriptedWorkerServer::new(
+        ["one", "two"].map(|body| ScriptedWorkerAct::Answer(answer("200 OK", body))),
+    );
+    let target = server.target("/worker?x=1");
+    for (attempt, said) in [(1, "one"), (2, "two")] {
+        assert_eq!(post(&target, attempt, LATE).await, AttemptResult::Answered(said.into()));
+        let request = server.request();
+        assert_eq!(request.line, "POST /worker?x=1 HTTP/1.1");
+        assert_eq!(request.body, LETTER);
+        assert_eq!(request.headers["content-type"], "application/json");
+        let id = format!("ltr_7_0000abcd.{attempt}");
+        assert_eq!(request.headers["webhook-id"], id, "another try is no replay");
+        let push = WebhookRequest { headers: &request.headers, body: &request.body, now: NOW };
+        assert_eq!(signer().verify(&push), Ok(()));
+        let forged = WebhookRequest { body: b"{}", ..push };
+        assert!(signer().verify(&forged).is_err());
+    }
+}
+
+#[tokio::test]
+async fn every_status_means_something() {
+    for (status, want) in [
+        ("200 OK", "answered"),
+        ("201 Created", "answered"),
+        ("202 Accepted", "answered"),
+        ("301 Moved Permanently", "failed"),
+        ("302 Found", "failed"),
+        ("307 Temporary Redirect", "failed"),
+        ("400 Bad Request", "failed"),
+        ("401 Unauthorized", "failed"),
+        ("404 Not Found", "failed"),
+        ("408 Request Timeout", "failed"),
+        ("413 Payload Too Large", "failed"),
+        ("422 Unprocessable Entity", "failed"),
+        ("429 Too Many Requests", "down"),
+        ("500 Internal Server Error", "failed"),
+        ("502 Bad Gateway", "failed"),
+        ("503 Service Unavailable", "down"),
+        ("504 Gateway Timeout", "failed"),
+    ] {
+        let server =
+            ScriptedWorkerServer::answering(status, &format!("so\r\nit {}", "is".repeat(999)));
+        let tried = post(&server.target("/canary"), 1, LATE).await;
+        let (found, words) = match &tried {
+            AttemptResult::Answered(body) => ("answered", String::from_utf8(body.clone()).unwrap()),
+            AttemptResult::Failed(words) => ("failed", words.clone()),
+            AttemptResult::Down(words) => ("down", words.clone()),
+            AttemptResult::Opinion(_) => ("opinion", String::new()),
+        };
+        assert_eq!(found, want, "{status}: {tried:?}");
+        if found != "answered" {
+            let said = format!("answered {status}: so it isis");
+            assert!(words.contains(&said) && words.len() < 300, "{words}");
+            assert!(!words.contains("canary"), "{words}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_words_is_none() {
+    for status in ["200 OK", "204 No Content"] {
+        let server = ScriptedWorkerServer::answering(status, "");
+        let target = server.target("/");
+        let want = format!("{} answered nothing ({status})", target.shown());
+        assert_eq!(post(&target, 1, LATE).await, AttemptResult::Failed(want));
+    }
+}
+
+#[tokio::test]
+async fn a_worker_has_its_time_and_no_more() {
+    let drip = answer("200 OK", &"x".repeat(10_000));
+    for act in [
+        ScriptedWorkerAct::Silence,
+        ScriptedWorkerAct::Drip(drip.clone()),
+        ScriptedWorkerAct::Drip(drip.replace("\r\n\r\n", "\r\nx: ")),
+    ] {
+        let server = ScriptedWorkerServer::new([act.clone()]);
+        let target = server.target("/");
+        let before = Instant::now();
+        let want = format!("{} did not answer within 0.5 s", target.shown());
+        assert_eq!(post(&target, 1, SOON).await, AttemptResult::Failed(want), "{act:?}");
+        assert!(before.elapsed() < Duration::from_secs(10), "{act:?}");
+        assert_eq!(server.request().body, LETTER, "{act:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_more_is_read_than_any_letter_has() {
+    let server = ScriptedWorkerServer::new([ScriptedWorkerAct::Endless]);
+    let target = server.target("/");
+    let want = format!("{} answered more than {MAX_ANSWER} bytes", target.shown());
+    assert_eq!(post(&target, 1, LATE).await, AttemptResult::Failed(want));
+}
+
+#[tokio::test]
+async fn whoever_hangs_up_was_reached() {
+    let server = ScriptedWorkerServer::new([ScriptedWorkerAct::HangUp]);
+    let tried = post(&server.target("/"), 1, LATE).await;
+    assert!(matches!(&tried, AttemptResult::Failed(why) if why.contains("was lost")), "{tried:?}");
+}
+
+#[tokio::test]
+async fn whom_nobody_reaches_is_down() {
+    let server = ScriptedWorkerServer::answering("200 OK", "{}");
+    let nowhere = EgressTarget::parse("https://nowhere.invalid/", true).unwrap();
+    for (target, why) in [
+        (nobody(), "cannot connect to"),
+        (nowhere, "cannot connect to"),
+        // It does not speak TLS.
+        (server.tls(true), "cannot connect to"),
+        // The guard stands before it.
+        (server.tls(false), "allow_private: true"),
+    ] {
+        let tried = post(&target, 1, Duration::from_secs(5)).await;
+        assert!(matches!(&tried, AttemptResult::Down(words) if words.contains(why)), "{tried:?}");
+    }
+    assert!(!server.heard_more());
+}

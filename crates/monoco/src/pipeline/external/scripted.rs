@@ -1,0 +1,151 @@
+//! A server on loopback that does what a test tells it, also what no real one would.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use monoco_adapters::egress::EgressTarget;
+
+/// What the server does with one connection, once it has read the request.
+#[derive(Clone, Debug)]
+pub enum ScriptedWorkerAct {
+    /// Answers.
+    Answer(String),
+    /// Hangs up.
+    HangUp,
+    /// Says nothing.
+    Silence,
+    /// Answers byte by byte, until nobody listens.
+    Drip(String),
+    /// Answers 200, and then does not stop.
+    Endless,
+}
+
+/// One request, as it came.
+#[derive(Debug)]
+pub struct ScriptedRequest {
+    /// Its first line.
+    pub line: String,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// The server. Each connection takes the next act.
+#[derive(Debug)]
+pub struct ScriptedWorkerServer {
+    addr: SocketAddr,
+    heard: mpsc::Receiver<ScriptedRequest>,
+}
+
+impl ScriptedWorkerServer {
+    /// One that plays these.
+    pub fn new(acts: impl IntoIterator<Item = ScriptedWorkerAct>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (tell, heard) = mpsc::channel();
+        let acts: Vec<_> = acts.into_iter().collect();
+        thread::spawn(move || {
+            for act in acts {
+                let Ok((mut stream, _)) = listener.accept() else { return };
+                let Some(request) = read(&mut stream) else { continue };
+                let _ = tell.send(request);
+                play(&mut stream, &act);
+            }
+        });
+        Self { addr, heard }
+    }
+
+    /// One that answers once.
+    pub fn answering(status: &str, body: &str) -> Self {
+        Self::new([ScriptedWorkerAct::Answer(answer(status, body))])
+    }
+
+    /// Where it is.
+    pub fn target(&self, path: &str) -> EgressTarget {
+        EgressTarget::parse(&format!("http://{}{path}", self.addr), true).unwrap()
+    }
+
+    /// Where it would be if it spoke TLS.
+    pub fn tls(&self, allow_private: bool) -> EgressTarget {
+        let port = self.addr.port();
+        EgressTarget::parse(&format!("https://localhost:{port}/"), allow_private).unwrap()
+    }
+
+    /// The next request that it read.
+    pub fn request(&self) -> ScriptedRequest {
+        self.heard.recv_timeout(Duration::from_secs(10)).unwrap()
+    }
+
+    /// Whether it read another one.
+    pub fn heard_more(&self) -> bool {
+        self.heard.try_recv().is_ok()
+    }
+}
+
+/// Where nobody listens.
+pub fn nobody() -> EgressTarget {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    EgressTarget::parse(&format!("http://{}/", listener.local_addr().unwrap()), true).unwrap()
+}
+
+/// A whole answer.
+pub fn answer(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+fn play(stream: &mut TcpStream, act: &ScriptedWorkerAct) {
+    match act {
+        ScriptedWorkerAct::Answer(text) => {
+            let _ = stream.write_all(text.as_bytes());
+        }
+        ScriptedWorkerAct::HangUp => {}
+        ScriptedWorkerAct::Silence => {
+            // Until the other side gives up.
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+        ScriptedWorkerAct::Drip(text) => {
+            for byte in text.bytes() {
+                if stream.write_all(&[byte]).is_err() {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        ScriptedWorkerAct::Endless => {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            while stream.write_all(&[b'x'; 1 << 16]).is_ok() {}
+        }
+    }
+}
+
+fn read(stream: &mut TcpStream) -> Option<ScriptedRequest> {
+    let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        if let Some(request) = whole(&text) {
+            return Some(request);
+        }
+        match stream.read(&mut buffer) {
+            Ok(read) if read > 0 => text.extend_from_slice(&buffer[..read]),
+            _ => return None,
+        }
+    }
+}
+
+/// The request, once all of it is there.
+fn whole(text: &[u8]) -> Option<ScriptedRequest> {
+    let end = text.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
+    let head = String::from_utf8(text[..end].to_vec()).ok()?;
+    let (line, rest) = head.split_once("\r\n")?;
+    let mut headers = HeaderMap::new();
+    for (name, value) in rest.lines().filter_map(|line| line.split_once(": ")) {
+        headers.append(name.parse::<HeaderName>().ok()?, HeaderValue::from_str(value).ok()?);
+    }
+    let length = headers.get("content-length")?.to_str().ok()?.parse().ok()?;
+    let body = text[end + 4..].to_vec();
+    (body.len() >= length).then(|| ScriptedRequest { line: line.to_owned(), headers, body })
+}

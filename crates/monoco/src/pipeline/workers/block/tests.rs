@@ -1,0 +1,79 @@
+//! Whom `block` means, and whom it does not.
+
+use monoco_core::letter::{Letter, Verdict};
+
+use super::*;
+
+const SHADOW: &str = "did:msgtunnel:Bad%40Example%2Ecom.addr.work-mail";
+
+fn letter(from: &str, to: &[&str]) -> Letter {
+    let to = to.iter().map(|to| (*to).to_owned()).collect();
+    Letter { from: from.to_owned(), to, ..Letter::default() }
+}
+
+fn senders(entry: &str) -> BlockConfig {
+    BlockConfig { senders: vec![entry.to_owned()], recipients: Vec::new() }
+}
+
+#[test]
+fn who_is_meant_by_an_entry() {
+    for (entry, address) in [
+        ("bad@example.com", "bad@example.com"),
+        ("Bad@Example.com", "bad@EXAMPLE.com"),
+        ("bad@example.com", SHADOW),
+        ("@example.com", "bad@example.com"),
+        ("@EXAMPLE.com", "bad@Example.COM"),
+        ("@example.com", SHADOW),
+        ("@BÜCHER.example", "ann@bücher.example"),
+        ("@[192.0.2.1]", "ann@[192.0.2.1]"),
+        ("did:monoco:eve", "did:monoco:eve"),
+        (SHADOW, SHADOW),
+        ("did:msgtunnel:ou_7.user.lark-main", "did:msgtunnel:ou_7.user.lark-main"),
+    ] {
+        let opinion = senders(entry).work(&letter(address, &["ann@example.org"]));
+        assert_eq!(opinion.verdict, Verdict::Trash, "{entry} is {address}");
+        assert_eq!(opinion.note, Some(format!("its sender is blocked ({entry})")));
+    }
+}
+
+#[test]
+fn who_is_not_meant_by_an_entry() {
+    for (entry, address) in [
+        ("bad@example.com", "notbad@example.com"),
+        ("bad@example.com", "bad@example.com.example.org"),
+        ("bad@example.com", "did:monoco:bad"),
+        ("@example.com", "bad@sub.example.com"),
+        ("@example.com", "bad@notexample.com"),
+        ("@sub.example.com", "bad@example.com"),
+        ("example.com", "bad@example.com"),
+        ("@", "bad@example.com"),
+        ("", "bad@example.com"),
+        // DIDs that differ in case are two.
+        ("did:monoco:Eve", "did:monoco:eve"),
+        // Tunnels and methods are no domains.
+        ("@lark-main", "did:msgtunnel:ou_7.user.lark-main"),
+        ("@did", "did:monoco:eve"),
+        ("ou_7", "did:msgtunnel:ou_7.user.lark-main"),
+    ] {
+        let opinion = senders(entry).work(&letter(address, &["ann@example.org"]));
+        assert_eq!(opinion, WorkerResult::PASS, "{entry} is not {address}");
+    }
+}
+
+#[test]
+fn one_blocked_recipient_is_enough() {
+    let block = BlockConfig { senders: Vec::new(), recipients: vec!["@example.com".to_owned()] };
+    let opinion = block.work(&letter("eve@example.com", &["ann@example.org", "bob@example.com"]));
+    assert_eq!(opinion, WorkerResult::trash("bob@example.com is blocked (@example.com)"));
+    assert_eq!(block.work(&letter("eve@example.com", &["ann@example.org"])), WorkerResult::PASS);
+}
+
+#[test]
+fn empty_lists_block_nobody() {
+    assert!(BlockConfig::default().is_empty());
+    assert!(!senders("@example.com").is_empty());
+    assert_eq!(
+        BlockConfig::default().work(&letter("eve@example.com", &[SHADOW])),
+        WorkerResult::PASS
+    );
+}

@@ -1,0 +1,347 @@
+//! Points, patterns, and what rspamd says.
+
+use monoco_core::letter::{RFC822, Verdict};
+use proptest::prelude::*;
+
+use super::*;
+
+fn chat(subject: Option<&str>, text: &str) -> Letter {
+    let mut extra = Map::new();
+    extra.insert("content_type".to_owned(), json!("text/markdown"));
+    extra.extend(subject.map(|subject| ("subject".to_owned(), json!(subject))));
+    Letter {
+        from: "did:msgtunnel:eve%40example%2Ecom.addr.work-mail".to_owned(),
+        to: vec!["did:monoco:me".to_owned(), "did:msgtunnel:oc_42.group.lark-main".to_owned()],
+        data: text.to_owned(),
+        extra,
+        rest: Map::new(),
+    }
+}
+
+fn mail(bytes: &[u8]) -> Letter {
+    let mut letter = chat(None, "");
+    letter.from = "envelope@example.com".to_owned();
+    letter.extra.insert("content_type".to_owned(), json!(RFC822));
+    letter.set_bytes(bytes.to_vec());
+    letter
+}
+
+fn rule(name: &str, score: f64, key: &str, text: &str) -> SpamRule {
+    let (what, pattern) = RulePattern::read(key, text).unwrap();
+    SpamRule::new(name, score, what, pattern).unwrap()
+}
+
+fn hits(letter: &Letter, key: &str, text: &str) -> bool {
+    let spam = SpamConfig::new(1.0, vec![rule("x", 1.0, key, text)]).unwrap();
+    spam.work(letter).verdict == Verdict::Trash
+}
+
+#[test]
+fn rules_look_at_chat() {
+    let letter = chat(Some("Casino night"), "Buy CHEAP watches");
+    for (key, pattern, hit) in [
+        ("subject", "(?i)casino", true),
+        ("subject", "casino", false),
+        ("subject", "watches", false),
+        ("text", "CHEAP", true),
+        ("text", "^watches", false),
+        ("text", "Casino", false),
+        ("from", r"@example\.com$", true),
+        ("from", r"\.addr\.work-mail$", true),
+        ("from", "me", false),
+        ("to", "^did:monoco:me$", true),
+        ("to", "^oc_42$", true),
+        ("to", "eve", false),
+        ("header", "Subject: Casino", false),
+        ("header", "Subject:", false),
+    ] {
+        assert_eq!(hits(&letter, key, pattern), hit, "{key} {pattern}");
+    }
+    assert!(!hits(&chat(None, "x"), "subject", ".*"), "there is none");
+}
+
+#[test]
+fn rules_look_at_what_a_mail_says_not_at_how_it_is_written() {
+    let letter = mail(
+        b"From: =?utf-8?q?Zo=C3=AB?= <zoe@example.net>\r\nTo: Team <team@example.net>\r\n\
+          Cc: boss@example.net\r\nSubject: =?utf-8?B?Q2FzaW5v?=\r\n =?utf-8?Q?_night?=\r\n\
+          Precedence: bulk\r\nX-Empty:\r\nMIME-Version: 1.0\r\n\
+          Content-Type: multipart/alternative; boundary=b\r\n\r\n\
+          --b\r\nContent-Type: text/plain; charset=iso-8859-1\r\n\
+          Content-Transfer-Encoding: quoted-printable\r\n\r\ncaf=E9 CHE=\r\nAP\r\n\
+          --b\r\nContent-Type: text/html; charset=utf-8\r\n\
+          Content-Transfer-Encoding: base64\r\n\r\nPGI+YmFyZ2FpbjwvYj4=\r\n--b--\r\n",
+    );
+    for (key, pattern, hit) in [
+        ("subject", "^Casino night$", true),
+        ("text", "^café CHEAP", true),
+        ("text", "<b>bargain</b>", true),
+        ("text", "=E9", false),
+        ("text", "Casino", false),
+        ("from", "Zoë", true),
+        ("from", r"^zoe@example\.net$", true),
+        ("from", r"^envelope@example\.com$", true),
+        ("to", r"team@example\.net", true),
+        ("to", r"boss@example\.net", true),
+        ("to", "^did:monoco:me$", true),
+        ("header", "Precedence: bulk", true),
+        ("header", "precedence: ^bulk$", true),
+        ("header", "Precedence: list", false),
+        ("header", "Precedence:", true),
+        ("header", "X-Empty:", true),
+        ("header", "X-None:", false),
+    ] {
+        assert_eq!(hits(&letter, key, pattern), hit, "{key} {pattern}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_looked_at() {
+    assert!(hits(&mail(b"Subject: caf\xe9\n\ncasino \xff"), "text", "casino"));
+}
+
+#[test]
+fn the_end_of_very_long_text_is_not_looked_at() {
+    let text = format!("{}€needle", "x".repeat(MAX_TEXT - 1));
+    assert!(hits(&chat(None, &text), "text", "x$"), "cut between characters");
+    assert!(!hits(&chat(None, &text), "text", "needle"));
+}
+
+#[test]
+fn points_are_added_up() {
+    let letter = chat(Some("casino"), "casino");
+    for (scores, threshold, verdict) in [
+        (&[3.0, 2.0][..], 5.0, Verdict::Trash),
+        (&[3.0, 1.999], 5.0, Verdict::Pass),
+        (&[3.0, 2.001], 5.0, Verdict::Trash),
+        (&[0.1, 0.2], 0.3, Verdict::Trash),
+        (&[0.7, 0.1, 0.2], 1.0, Verdict::Trash),
+        (&[0.7, 0.1, 0.2], 1.001, Verdict::Pass),
+        (&[10.0, -5.0], 5.0, Verdict::Trash),
+        (&[10.0, -5.001], 5.0, Verdict::Pass),
+        (&[1_000_000.0, 1_000_000.0], 1_000_000.0, Verdict::Trash),
+    ] {
+        let rules = scores.iter().enumerate();
+        let rules = rules.map(|(n, score)| rule(&format!("r{n}"), *score, "text", "casino"));
+        let spam = SpamConfig::new(threshold, rules.collect()).unwrap();
+        assert_eq!(spam.work(&letter).verdict, verdict, "{scores:?} of {threshold}");
+    }
+}
+
+#[test]
+fn spam_is_thrown_away_with_the_reason() {
+    let rules = vec![
+        rule("casino", 4.0, "subject", "(?i)casino"),
+        rule("friend", -5.0, "from", "friend@"),
+        rule("shout", 2.0, "text", "[A-Z]{5}"),
+    ];
+    let spam = SpamConfig::new(5.0, rules).unwrap();
+    let letter = chat(Some("CASINO"), "WINNER");
+    let opinion = spam.work(&letter);
+    assert_eq!(opinion.verdict, Verdict::Trash);
+    assert_eq!(opinion.note.as_deref(), Some("spam, 6 points of 5: casino, shout"));
+    let mut want = letter;
+    want.extra.insert("spam".to_owned(), json!({"score": 6, "rules": ["casino", "shout"]}));
+    assert_eq!(opinion.letter, Some(want), "a letter that is restored still says so");
+}
+
+#[test]
+fn a_letter_with_few_points_goes_on_and_says_so() {
+    let spam = SpamConfig::new(5.0, vec![rule("shout", 2.5, "text", "[A-Z]{5}")]).unwrap();
+    let opinion = spam.work(&chat(None, "HELLO"));
+    assert_eq!((opinion.verdict, &opinion.note), (Verdict::Pass, &None));
+    let letter = opinion.letter.unwrap();
+    assert_eq!(letter.extra["spam"], json!({"score": 2.5, "rules": ["shout"]}));
+    assert_eq!(spam.work(&chat(None, "hello")), WorkerResult::PASS, "no rule matches");
+}
+
+#[test]
+fn a_long_list_of_rules_has_a_short_note() {
+    let rules = (0..7).map(|n| rule(&format!("r{n}"), 1.0, "text", "x")).collect();
+    let opinion = SpamConfig::new(5.0, rules).unwrap().work(&chat(None, "x"));
+    let want = "spam, 7 points of 5: r0, r1, r2, r3, r4, …";
+    assert_eq!(opinion.note.as_deref(), Some(want));
+}
+
+#[test]
+fn a_letter_that_knows_too_much_already_is_judged_all_the_same() {
+    let mut letter = chat(None, "casino");
+    letter.extra.insert("x".to_owned(), json!("x".repeat(MAX_EXTRA - 70)));
+    let spam = |threshold| SpamConfig::new(threshold, vec![rule("casino", 2.0, "text", "casino")]);
+    assert_eq!(spam(5.0).unwrap().work(&letter), WorkerResult::PASS);
+    let trash = WorkerResult::trash("spam, 2 points of 1: casino");
+    assert_eq!(spam(1.0).unwrap().work(&letter), trash);
+}
+
+#[test]
+fn rules_that_are_none() {
+    let long = "x".repeat(65);
+    for (name, score, key, text, why) in [
+        ("", 1.0, "text", "x", "rule \"\": its name"),
+        (" ", 1.0, "text", "x", "its name"),
+        ("a\nb", 1.0, "text", "x", "its name"),
+        (long.as_str(), 1.0, "text", "x", "its name"),
+        ("casino", 0.0, "text", "x", "rule casino: score"),
+        ("casino", 1.2345, "text", "x", "rule casino: score"),
+        ("casino", 0.0001, "text", "x", "rule casino: score"),
+        ("casino", f64::NAN, "text", "x", "rule casino: score"),
+        ("casino", f64::INFINITY, "text", "x", "rule casino: score"),
+        ("casino", 1e7, "text", "x", "rule casino: score"),
+        ("casino", 1.0, "text", "", "rule casino: an empty pattern"),
+        ("casino", 1.0, "text", "(", "rule casino: regex parse error"),
+        ("casino", 1.0, "text", "(?=x)", "rule casino: regex parse error"),
+        ("casino", 1.0, "text", r"\w{5000}", "rule casino: Compiled regex exceeds size limit"),
+        ("casino", 1.0, "header", ": x", "rule casino: header: want `Name: pattern`"),
+        ("casino", 1.0, "header", "X Y: x", "rule casino: header: want `Name: pattern`"),
+    ] {
+        let (what, pattern) = RulePattern::read(key, text).unwrap();
+        let error = SpamRule::new(name, score, what, pattern).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+    assert_eq!(RulePattern::read("header", "bulk").unwrap_err(), "header: want `Name: pattern`");
+    assert!(RulePattern::read("body", "x").unwrap_err().contains("want subject, text"));
+}
+
+#[test]
+fn lists_of_rules_that_are_none() {
+    let one = || rule("casino", 1.0, "text", "x");
+    for (threshold, rules, why) in [
+        (0.0, vec![one()], "threshold"),
+        (-1.0, vec![one()], "threshold"),
+        (f64::NAN, vec![one()], "threshold"),
+        (f64::INFINITY, vec![one()], "threshold"),
+        (5.0, vec![one(), one()], "two rules are called casino"),
+        (5.0, vec![one(); MAX_RULES + 1], "201 rules; 200 is the most"),
+    ] {
+        let error = SpamConfig::new(threshold, rules).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+    assert_eq!(
+        SpamConfig::new(5.0, Vec::new()).unwrap().work(&chat(None, "x")),
+        WorkerResult::PASS
+    );
+}
+
+#[test]
+fn the_same_rules_are_the_same() {
+    assert_eq!(rule("a", 1.0, "text", "x"), rule("a", 1.0, "text", "x"));
+    for other in [
+        rule("b", 1.0, "text", "x"),
+        rule("a", 2.0, "text", "x"),
+        rule("a", 1.0, "subject", "x"),
+        rule("a", 1.0, "text", "y"),
+        rule("a", 1.0, "header", "X: x"),
+    ] {
+        assert_ne!(rule("a", 1.0, "text", "x"), other);
+    }
+}
+
+fn reply(action: &str) -> Value {
+    json!({
+        "is_skipped": false, "score": 15.2, "required_score": 15.0, "action": action,
+        "symbols": {
+            "MIME_GOOD": {"name": "MIME_GOOD", "score": -0.1},
+            "GTUBE": {"name": "GTUBE", "score": 15.0},
+            "R_SPF_ALLOW": {"score": -0.2},
+            "ARC_NA": {"score": 0.0},
+            "BAYES_SPAM": {"score": 5.1},
+            "WHITELIST": {"score": -7.0},
+            "ODD": 7,
+        },
+        "messages": {}, "message-id": "x@example.com",
+    })
+}
+
+#[test]
+fn what_rspamd_rejects_is_thrown_away_with_the_strongest_reasons() {
+    for action in ["reject", "discard", "quarantine"] {
+        let opinion = rspamd_opinion(&reply(action), &chat(None, "x")).unwrap();
+        assert_eq!(opinion.verdict, Verdict::Trash);
+        let want = format!(
+            "rspamd: {action}, 15.2 points of 15.0: GTUBE, WHITELIST, BAYES_SPAM, R_SPF_ALLOW, \
+             MIME_GOOD"
+        );
+        assert_eq!(opinion.note, Some(want));
+        assert_eq!(opinion.letter.unwrap().extra["spam"]["action"], action);
+    }
+}
+
+#[test]
+fn what_rspamd_lets_through_goes_on_with_what_it_found() {
+    for action in ["no action", "greylist", "add header", "rewrite subject", "soft reject", "new"] {
+        let opinion = rspamd_opinion(&reply(action), &chat(None, "x")).unwrap();
+        assert_eq!((opinion.verdict, opinion.note), (Verdict::Pass, None));
+        let symbols =
+            ["GTUBE", "WHITELIST", "BAYES_SPAM", "R_SPF_ALLOW", "MIME_GOOD", "ARC_NA", "ODD"];
+        assert_eq!(
+            opinion.letter.unwrap().extra["spam"],
+            json!({"score": 15.2, "required": 15.0, "action": action, "symbols": symbols})
+        );
+    }
+}
+
+#[test]
+fn what_our_own_rules_found_stays_beside_what_rspamd_did() {
+    let mut letter = chat(None, "x");
+    letter.extra.insert("spam".to_owned(), json!({"score": 1, "rules": ["shout"]}));
+    let opinion = rspamd_opinion(&json!({"score": 0, "action": "no action"}), &letter).unwrap();
+    assert_eq!(
+        opinion.letter.unwrap().extra["spam"],
+        json!({"score": 0, "action": "no action", "symbols": [], "rules": ["shout"]})
+    );
+}
+
+#[test]
+fn many_symbols_are_cut() {
+    let symbols: Map<String, Value> =
+        (0..5_000).map(|n| (format!("{n}{}", "X".repeat(500)), json!({"score": n}))).collect();
+    let reply = json!({"score": 1, "action": "x".repeat(1 << 20), "symbols": symbols});
+    let letter = rspamd_opinion(&reply, &chat(None, "x")).unwrap().letter.unwrap();
+    let spam = &letter.extra["spam"];
+    assert_eq!(spam["symbols"].as_array().unwrap().len(), 20);
+    assert!(spam.to_string().len() < 4_000);
+}
+
+#[test]
+fn what_is_not_rspamds_answer_is_an_error() {
+    for reply in [
+        json!(null),
+        json!([]),
+        json!("no action"),
+        json!({}),
+        json!({"score": 1}),
+        json!({"action": "reject"}),
+        json!({"score": "15", "action": "reject"}),
+        json!({"score": null, "action": "reject"}),
+        json!({"score": 15, "action": ["reject"]}),
+        json!({"error": "unauthorized"}),
+    ] {
+        let error = rspamd_opinion(&reply, &chat(None, "x")).unwrap_err();
+        assert!(error.starts_with("not rspamd's answer"), "{error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_letter_is_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let rules = [("subject", "x"), ("text", "x"), ("from", "x"), ("to", "x"), ("header", "a: x")];
+        let rules = rules.iter().map(|(key, text)| rule(key, 1.0, key, text)).collect();
+        let spam = SpamConfig::new(2.0, rules).unwrap();
+        for letter in [mail(&bytes), chat(Some("x"), &String::from_utf8_lossy(&bytes))] {
+            // It may say what it likes, but changes nothing beyond `extra.spam`.
+            if let Some(mut after) = spam.work(&letter).letter {
+                prop_assert!(after.extra.remove("spam").is_some());
+                prop_assert_eq!(after, letter);
+            }
+        }
+    }
+
+    #[test]
+    fn sums_of_points_are_exact(scores in prop::collection::vec(-1_000_000i64..1_000_000, 1..20)) {
+        let total: i64 = scores.iter().sum();
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let points = |thousandths: i64| Points::new(thousandths as f64 / 1000.0).unwrap();
+        let sum: i64 = scores.iter().map(|score| points(*score).0).sum();
+        prop_assert_eq!(sum, total);
+    }
+}
