@@ -31,25 +31,35 @@ pub struct PipelineRouting {
     pub tunnels: BTreeMap<TunnelId, bool>,
 }
 
-/// What a letter is made of.
+/// What a letter was created from: the input of [`LetterStore::accept`], and part of every
+/// stored letter, because the end of the chain needs it.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each letter, and it is moved once")]
-pub enum LetterInput {
-    /// It was handed in as it is, to be sent.
+#[expect(clippy::large_enum_variant, reason = "one per letter, moved rarely")]
+pub enum LetterSource {
+    /// A letter that a program submitted to be sent.
     Submitted {
-        /// The letter, checked.
         letter: Letter,
-        /// The tunnel it goes through, as far as that is known.
+        /// The tunnel the letter goes through, if it is already known.
         tunnel: Option<TunnelId>,
-        /// The caller's own name for it.
+        /// Idempotency key of the caller. Used when the letter is accepted; `None` in a
+        /// letter that was read from the store.
         key: Option<String>,
     },
-    /// A provider told us.
+    /// An inbound message of a tunnel of this courier.
     Inbound(StoreInboundRequest),
-    /// Somebody's own tunnel told us.
+    /// A MsgObject that another program received and dispatched.
     Dispatch(DispatchRequest),
-    /// It leaves its author's hands, through the post office if this says so.
-    Send(SendRequest, Arc<PipelineRouting>),
+    /// A MsgObject to be sent.
+    Send(SendRequest),
+}
+
+/// The variants of [`LetterSource`], as stored in the database and shown by the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LetterSourceKind {
+    Submitted,
+    Inbound,
+    Dispatch,
+    Send,
 }
 
 /// What became of a message that may have to go through the post office.
@@ -105,20 +115,6 @@ pub struct LetterRow {
     pub created_at: Timestamp,
     /// When it last changed.
     pub updated_at: Timestamp,
-}
-
-/// What a letter was made of, enough to finish it.
-#[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is part of a row that is larger anyway")]
-pub enum LetterSource {
-    /// The letter as it was handed in.
-    Submitted(Letter),
-    /// A message that was heard.
-    Inbound(StoreInboundRequest),
-    /// A message that came in.
-    Dispatch(DispatchRequest),
-    /// A message that goes out.
-    Send(SendRequest),
 }
 
 /// One step of one letter.
@@ -253,10 +249,13 @@ pub struct LetterCounts {
 /// Letters go through the post office.
 #[async_trait]
 pub trait LetterStore: Send + Sync {
-    /// Takes letters in, each once, all in one commit.
+    /// Creates a letter of each source, all in one commit. A source that was accepted before
+    /// is reported as a duplicate. `outbound` decides whether a [`LetterSource::Send`] becomes
+    /// a letter or is sent at once.
     async fn accept(
         &self,
-        batch: Vec<LetterInput>,
+        batch: Vec<LetterSource>,
+        outbound: Arc<PipelineRouting>,
         now: Timestamp,
     ) -> Vec<Result<AcceptResult, StoreError>>;
 
@@ -423,6 +422,15 @@ impl PipelineRouting {
 }
 
 impl LetterSource {
+    pub const fn kind(&self) -> LetterSourceKind {
+        match self {
+            Self::Submitted { .. } => LetterSourceKind::Submitted,
+            Self::Inbound(_) => LetterSourceKind::Inbound,
+            Self::Dispatch(_) => LetterSourceKind::Dispatch,
+            Self::Send(_) => LetterSourceKind::Send,
+        }
+    }
+
     /// The letter as it came.
     ///
     /// # Errors
@@ -430,10 +438,27 @@ impl LetterSource {
     /// When what is stored does not fit into a DID, which it did when it came.
     pub fn letter(&self) -> Result<Letter, InvalidDid> {
         match self {
-            Self::Submitted(letter) => Ok(letter.clone()),
+            Self::Submitted { letter, .. } => Ok(letter.clone()),
             Self::Inbound(keep) => Letter::of_said(&keep.said, &keep.tunnel, &keep.provider),
             Self::Dispatch(dispatch) => Ok(Letter::of_msg(&dispatch.msg, ChainDirection::Inbound)),
             Self::Send(post) => Ok(Letter::of_msg(&post.msg, ChainDirection::Outbound)),
         }
+    }
+}
+
+impl LetterSourceKind {
+    const ALL: [Self; 4] = [Self::Submitted, Self::Inbound, Self::Dispatch, Self::Send];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Submitted => "submitted",
+            Self::Inbound => "inbound",
+            Self::Dispatch => "dispatch",
+            Self::Send => "send",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 }

@@ -45,7 +45,7 @@ mod mails;
 pub mod sqlite;
 
 pub use letters::{
-    AcceptResult, LetterCounts, LetterInput, LetterQuery, LetterRow, LetterSource, LetterStep,
+    AcceptResult, LetterCounts, LetterQuery, LetterRow, LetterSource, LetterSourceKind, LetterStep,
     LetterStepResult, LetterStore, NextAction, OperatorAction, PipelineRouting,
 };
 pub use mails::{

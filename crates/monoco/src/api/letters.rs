@@ -5,7 +5,7 @@ use monoco_core::letter::{
     ChainDirection, LetterId, LetterState, LetterStateData, WorkerName, WorkerVerdict,
 };
 use monoco_core::time::Timestamp;
-use monoco_store::{LetterQuery, LetterRow, LetterSource, OperatorAction, PageRequest, StoreError};
+use monoco_store::{LetterQuery, LetterRow, OperatorAction, PageRequest, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -37,7 +37,7 @@ pub struct LetterView {
     /// The tunnel it comes or goes through, as far as that is known
     #[serde(skip_serializing_if = "Option::is_none")]
     tunnel: Option<String>,
-    /// What it was made of: `door` (handed in), `heard`, `dispatch` or `post`
+    /// What it was created from: `submitted`, `inbound`, `dispatch` or `send`
     source: &'static str,
     from: String,
     /// Whom it is for, the first ten
@@ -356,7 +356,7 @@ impl From<&LetterRow> for LetterView {
             id: row.id.to_string(),
             direction: row.direction.as_str(),
             tunnel: row.tunnel.as_ref().map(ToString::to_string),
-            source: source(&row.source),
+            source: row.source.kind().as_str(),
             from: row.letter.from.clone(),
             to: row.letter.to.iter().take(SHOWN).cloned().collect(),
             recipients: row.letter.to.len(),
@@ -389,15 +389,6 @@ impl From<&WorkerVerdict> for VerdictView {
     fn from(passed: &WorkerVerdict) -> Self {
         let worker = passed.worker.to_string();
         Self { worker, result: passed.result.as_str(), at: None, note: None }
-    }
-}
-
-const fn source(source: &LetterSource) -> &'static str {
-    match source {
-        LetterSource::Submitted(_) => "door",
-        LetterSource::Inbound(_) => "heard",
-        LetterSource::Dispatch(_) => "dispatch",
-        LetterSource::Send(_) => "post",
     }
 }
 

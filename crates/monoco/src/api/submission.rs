@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use monoco_core::json;
 use monoco_core::letter::{InvalidLetter, MAX_DATA, MAX_EXTRA};
-use monoco_store::{AcceptResult, LetterInput};
+use monoco_store::{AcceptResult, LetterSource};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -119,7 +119,7 @@ async fn hand_in_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Res
     batch::answer(lines, answers, |number, accepted| handed_in(accepted, Some(number)))
 }
 
-async fn read(api: &Api, line: &[u8], key: Option<String>) -> Result<LetterInput, ApiError> {
+async fn read(api: &Api, line: &[u8], key: Option<String>) -> Result<LetterSource, ApiError> {
     Ok(api.office.read(json::parse(line)?, key).await?)
 }
 

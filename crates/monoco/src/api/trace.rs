@@ -107,7 +107,7 @@ async fn of_message(api: &Api, row: &LetterRow) -> Result<Option<MessageTrace>, 
             // Two providers may use the same id; then the message is another one's.
             return Ok(Some(trace).filter(|it| it.letters.iter().any(|own| own.id == row.id)));
         }
-        (LetterSource::Submitted(_), None) => return Ok(None),
+        (LetterSource::Submitted { .. }, None) => return Ok(None),
     };
     Ok(Some(store.trace(msg_id).await?))
 }

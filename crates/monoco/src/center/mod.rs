@@ -19,7 +19,7 @@ use monoco_core::retry::{Failure, RetryPolicy};
 use monoco_core::time::Timestamp;
 use monoco_store::{
     AcceptResult, DispatchOutcome, DispatchRequest, DispatchResult, JitteredRetry, LeasedEntry,
-    LetterInput, LetterRow, MessageTrace, OperatorAction, Page, PageRequest, PipelineRouting,
+    LetterRow, LetterSource, MessageTrace, OperatorAction, Page, PageRequest, PipelineRouting,
     SendRequest, SendResult, SharedStore, StoreError,
 };
 use tokio::sync::watch;
@@ -163,7 +163,7 @@ impl Center {
         let (mut letters, mut plain) = (Vec::new(), Vec::new());
         for (dispatch, chained) in batch.into_iter().zip(&chained) {
             match chained {
-                true => letters.push(LetterInput::Dispatch(dispatch)),
+                true => letters.push(LetterSource::Dispatch(dispatch)),
                 false => plain.push(dispatch),
             }
         }
@@ -190,7 +190,7 @@ impl Center {
         if through.is_empty() {
             return self.store.send(post, self.now()).await;
         }
-        let accepted = self.submit(vec![LetterInput::Send(post, through)]).await.pop();
+        let accepted = self.submit(vec![LetterSource::Send(post)]).await.pop();
         match accepted.unwrap_or_else(|| Err(no_answer()))? {
             AcceptResult::Sent(posted) => Ok(posted),
             AcceptResult::Letter { id, duplicate, .. } => {
@@ -201,8 +201,8 @@ impl Center {
     }
 
     /// Takes letters in, all in one commit, and has them carried to the dispatcher.
-    pub async fn submit(&self, batch: Vec<LetterInput>) -> Vec<Result<AcceptResult, StoreError>> {
-        let answers = self.store.accept(batch, self.now()).await;
+    pub async fn submit(&self, batch: Vec<LetterSource>) -> Vec<Result<AcceptResult, StoreError>> {
+        let answers = self.store.accept(batch, self.outbound(), self.now()).await;
         for answer in answers.iter().flatten() {
             if let AcceptResult::Letter { id, duplicate: false, .. } = answer {
                 self.carrier.notify(*id, Duration::ZERO);
@@ -415,11 +415,11 @@ impl Center {
 }
 
 /// The message that a letter to be made is about.
-fn named(origin: &LetterInput) -> Option<ObjId> {
+fn named(origin: &LetterSource) -> Option<ObjId> {
     match origin {
-        LetterInput::Dispatch(dispatch) => Some(dispatch.msg.id()),
-        LetterInput::Send(post, _) => Some(post.msg.id()),
-        LetterInput::Submitted { .. } | LetterInput::Inbound(_) => None,
+        LetterSource::Dispatch(dispatch) => Some(dispatch.msg.id()),
+        LetterSource::Send(post) => Some(post.msg.id()),
+        LetterSource::Submitted { .. } | LetterSource::Inbound(_) => None,
     }
 }
 

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use monoco_adapters::{InboundError, InboundSink};
 use monoco_core::inbound::{Artifact, InboundEvent};
 use monoco_store::{
-    AcceptResult, LetterInput, StoreError, StoreInboundRequest, StoreInboundResult,
+    AcceptResult, LetterSource, StoreError, StoreInboundRequest, StoreInboundResult,
 };
 
 use super::tunnels::RunningTunnel;
@@ -53,7 +53,7 @@ impl DurableInboundSink<'_> {
         let keep = StoreInboundRequest { tunnel, provider, said, debounce: self.tunnel.debounce };
         let kept = match self.center.inbound().applies_to(Some(&keep.tunnel)) {
             true => {
-                self.center.submit(vec![LetterInput::Inbound(keep)]).await.pop().map(|accepted| {
+                self.center.submit(vec![LetterSource::Inbound(keep)]).await.pop().map(|accepted| {
                     accepted.map(|accepted| {
                         matches!(accepted, AcceptResult::Letter { duplicate: false, .. })
                     })

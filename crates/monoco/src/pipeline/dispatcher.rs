@@ -377,7 +377,7 @@ impl LetterDispatcher {
         let (row, letter) = (&going.row, &going.letter);
         let too_late = |error: FinishError| NextAction::MarkDead { why: error.to_string() };
         Ok(match (worker, &row.source) {
-            (WorkerConfig::Send { .. }, LetterSource::Submitted(_)) => {
+            (WorkerConfig::Send { .. }, LetterSource::Submitted { .. }) => {
                 let subject = match letter.is_mail() && letter.extra("subject").is_none() {
                     true => monoco_mime::subject(&letter.bytes()),
                     false => None,

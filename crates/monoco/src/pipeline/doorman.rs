@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::letter::{ChainDirection, InvalidLetter, Letter, content_type, parse_submission};
-use monoco_store::LetterInput;
+use monoco_store::LetterSource;
 use serde_json::{Value, json};
 
 use super::config::{PipelineConfig, WorkerConfig};
@@ -44,14 +44,18 @@ pub fn read(value: Value, key: Option<&str>) -> Result<Letter, InvalidLetter> {
 }
 
 /// The letter as it is taken in, with what the post office itself knows of it.
-pub fn addressed(mut letter: Letter, tunnel: Option<TunnelId>, key: Option<String>) -> LetterInput {
+pub fn addressed(
+    mut letter: Letter,
+    tunnel: Option<TunnelId>,
+    key: Option<String>,
+) -> LetterSource {
     let content_type = content_type(&letter.extra).to_owned();
     letter.extra.insert("content_type".to_owned(), content_type.into());
     letter.extra.insert("direction".to_owned(), json!(ChainDirection::Outbound));
     if let Some(tunnel) = &tunnel {
         letter.extra.insert("tunnel".to_owned(), json!(tunnel));
     }
-    LetterInput::Submitted { letter, tunnel, key }
+    LetterSource::Submitted { letter, tunnel, key }
 }
 
 /// The tunnel that a letter goes through: the one it names, the one its addresses name,

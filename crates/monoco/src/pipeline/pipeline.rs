@@ -7,7 +7,7 @@ use monoco_adapters::webhook::WebhookVerification;
 use monoco_adapters::webhook::wire::Signer;
 use monoco_core::did::TunnelId;
 use monoco_core::letter::{ChainDirection, InvalidLetter, LetterId, LetterStateData, WorkerName};
-use monoco_store::{LetterInput, LetterRow, OperatorAction, StoreError};
+use monoco_store::{LetterRow, LetterSource, OperatorAction, StoreError};
 use serde_json::Value;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
@@ -130,7 +130,7 @@ impl Pipeline {
         &self,
         value: Value,
         key: Option<String>,
-    ) -> Result<LetterInput, SubmitError> {
+    ) -> Result<LetterSource, SubmitError> {
         let settings = self.dispatcher.settings();
         let letter = doorman::read(value, key.as_deref())?;
         let known = Arc::clone(&self.tunnels.read().unwrap_or_else(PoisonError::into_inner));

@@ -69,7 +69,7 @@ fn a_letter_that_is_handed_in_is_kept_goes_through_and_can_be_followed() {
     assert_eq!(done["letter"]["extra"]["score"], 7);
     assert_eq!(done["letter"]["processed"], json!(["spam", "subject", "footer", "send"]));
     let kind = ["source", "direction", "tunnel"].map(|key| done[key].as_str().unwrap());
-    assert_eq!(kind, ["door", "outbound", "ci"]);
+    assert_eq!(kind, ["submitted", "outbound", "ci"]);
     let arrived = office.arrivals(1).remove(0);
     assert!(arrived.text.contains("Subject: [Team] Hello\r\n"), "{}", arrived.text);
     assert!(arrived.text.ends_with("word-1\r\n-- \r\nSent by Monoco\r\n"), "{}", arrived.text);
@@ -397,7 +397,7 @@ fn messages_say_which_letter_they_are_and_without_a_chain_none() {
     let args = ["center", "send", "--from", ME, "--to", to, "--text", "hi"];
     let shown = courier.cli(&args).ok();
     let letter = shown.lines().find_map(|line| line.strip_prefix("letter  ")).unwrap();
-    assert_eq!(office.stands(letter.trim(), "DONE")["source"], "post");
+    assert_eq!(office.stands(letter.trim(), "DONE")["source"], "send");
     let args = ["mailbox", "send", "--tunnel", "ci", "--to", "group:room-7", "--text", "hi"];
     let shown = courier.cli(&[&args[..], &["--wait"]].concat()).ok();
     let letter = shown.trim().rsplit('\t').next().unwrap();
@@ -415,7 +415,7 @@ fn messages_say_which_letter_they_are_and_without_a_chain_none() {
     let trace = courier.get(&format!("/api/v1/messages/{mail}/trace")).ok();
     let letter = &trace["letters"][0];
     assert_eq!(verdicts(letter), said(&[("spam", "pass"), ("deliver", "pass")]), "{trace:#}");
-    assert_eq!((&letter["source"], &letter["direction"]), (&json!("heard"), &json!("inbound")));
+    assert_eq!((&letter["source"], &letter["direction"]), (&json!("inbound"), &json!("inbound")));
     let id = letter["id"].as_str().unwrap();
     let by_letter = courier.get(&format!("/api/v1/trace/{id}")).ok();
     assert_eq!((&by_letter["mail"]["id"], &by_letter["msg_id"]), (&json!(mail), &trace["msg_id"]));

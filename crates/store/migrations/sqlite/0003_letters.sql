@@ -6,7 +6,7 @@ CREATE TABLE letters (
     mark        INTEGER NOT NULL,           -- tells letters of two stores apart
     direction   TEXT    NOT NULL,           -- inbound or outbound
     tunnel      TEXT,                       -- tunnels.name, as far as that is known
-    origin      TEXT    NOT NULL,           -- door, heard, dispatch or post
+    origin      TEXT    NOT NULL,           -- submitted, inbound, dispatch or send
     object      INTEGER,                    -- objects.seq of the message it was made of
     heard       INTEGER,                    -- heard.seq of what was heard
     state       TEXT    NOT NULL,

@@ -8,7 +8,7 @@ use monoco_core::letter::{ChainDirection, LetterId, LetterState};
 use super::letters::*;
 use super::*;
 use crate::{
-    DraftSendRequest, LetterCounts, LetterInput, LetterQuery, LetterStep, NextAction,
+    DraftSendRequest, LetterCounts, LetterQuery, LetterSource, LetterStep, NextAction,
     OperatorAction,
 };
 
@@ -209,7 +209,7 @@ pub(crate) async fn letters_are_forgotten_by_the_days_of_the_hubs_life(home: &dy
             ("waiting", wait(None, 0)),
         ] {
             let key = Some(format!("{name} {day}"));
-            let origin = LetterInput::Submitted { letter: letter(name), tunnel: None, key };
+            let origin = LetterSource::Submitted { letter: letter(name), tunnel: None, key };
             let id = take_in(store, origin, day * DAY).await;
             go(store, id, then, day * DAY).await.unwrap();
             ids.insert((name, day), id);
@@ -225,7 +225,7 @@ pub(crate) async fn letters_are_forgotten_by_the_days_of_the_hubs_life(home: &dy
         assert_eq!(store.letter(*id).await.is_ok(), there, "{name} {day}");
     }
     let key = Some("trashed 0".to_owned());
-    take_in(store, LetterInput::Submitted { letter: letter("new"), tunnel: None, key }, 9 * DAY)
+    take_in(store, LetterSource::Submitted { letter: letter("new"), tunnel: None, key }, 9 * DAY)
         .await;
     let states: Vec<_> = [LetterState::Trashed, LetterState::Done].into();
     let query = LetterQuery { states, ..LetterQuery::default() };
@@ -315,7 +315,7 @@ pub(crate) async fn letters_are_listed_by_every_filter_and_both_ways(home: &dyn 
         let text = text.to_string();
         let origin = match n % 3 {
             0 => door(&text),
-            1 => LetterInput::Inbound(super::mails::says(&text, "ann", &text)),
+            1 => LetterSource::Inbound(super::mails::says(&text, "ann", &text)),
             _ => posted(out("ann", &text)),
         };
         let id = take_in(store, origin, n as i64).await;
@@ -363,7 +363,7 @@ pub(crate) async fn a_search_that_looked_at_enough_goes_on_where_it_stopped(home
     let store = &*home.open().await;
     for n in 0..40_u8 {
         let text = char::from(b'A' + n).to_string();
-        let heard = LetterInput::Inbound(super::mails::says(&text, "ann", &text));
+        let heard = LetterSource::Inbound(super::mails::says(&text, "ann", &text));
         let origin = if n % 8 > 5 { heard } else { door(&text) };
         let id = take_in(store, origin, 0).await;
         if n % 8 == 6 {
@@ -445,7 +445,7 @@ pub(crate) async fn the_newest_letter_is_told_when_one_waits(home: &dyn Home) {
     let late = store.move_letter(id, OperatorAction::Restore, at(6)).await;
     assert!(matches!(late, Err(StoreError::InvalidTransition(_))), "{late:?}");
     let batch = vec![door("b"), door("c")];
-    assert!(store.accept(batch, at(7)).await.iter().all(Result::is_ok));
+    assert!(store.accept(batch, all(), at(7)).await.iter().all(Result::is_ok));
     waits(6).await;
 }
 

@@ -18,7 +18,7 @@ use super::letter_care::recount;
 use super::letters::{accept, door, keep, letter, out, passed, posted, send, trash, wait, worker};
 use super::*;
 use crate::{
-    AcceptResult, LetterInput, LetterQuery, LetterRow, LetterStep, LetterStepResult, NextAction,
+    AcceptResult, LetterQuery, LetterRow, LetterSource, LetterStep, LetterStepResult, NextAction,
     OperatorAction,
 };
 
@@ -181,10 +181,10 @@ fn hand(how: u8) -> OperatorAction {
     }
 }
 
-fn handed_in(key: Option<u8>, text: u8) -> LetterInput {
+fn handed_in(key: Option<u8>, text: u8) -> LetterSource {
     match door(&text.to_string()) {
-        LetterInput::Submitted { letter, tunnel, .. } => {
-            LetterInput::Submitted { letter, tunnel, key: key.map(|key| key.to_string()) }
+        LetterSource::Submitted { letter, tunnel, .. } => {
+            LetterSource::Submitted { letter, tunnel, key: key.map(|key| key.to_string()) }
         }
         other => other,
     }

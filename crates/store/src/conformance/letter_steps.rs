@@ -3,9 +3,7 @@
 use super::letters::*;
 use super::mails::says;
 use super::*;
-use crate::{
-    AcceptResult, LetterInput, LetterRow, LetterSource, LetterStep, LetterStepResult, NextAction,
-};
+use crate::{AcceptResult, LetterRow, LetterSource, LetterStep, LetterStepResult, NextAction};
 use monoco_core::letter::{Letter, LetterState, WorkerName};
 
 /// Where each step leads from each state; `-` where it is refused. From where a letter
@@ -220,7 +218,7 @@ pub(crate) async fn a_letter_is_sent_as_what_it_became(home: &dyn Home) {
     lark(store).await;
     let (first, other) = (out("ann", "hello"), out("ann", "hello, with a footer"));
     let post = SendRequest { key: Some("k".to_owned()), ..post_of(first.clone()) };
-    let id = take_in(store, LetterInput::Send(post.clone(), all()), 0).await;
+    let id = take_in(store, LetterSource::Send(post.clone()), 0).await;
     let row = store.letter(id).await.unwrap();
     let changed = Letter { data: "hello, with a footer".to_owned(), ..row.letter.clone() };
     let then = NextAction::Send(Box::new(SendRequest { msg: other.clone(), ..post.clone() }));
@@ -236,7 +234,7 @@ pub(crate) async fn a_letter_is_sent_as_what_it_became(home: &dyn Home) {
     assert_eq!(outgoing(store, "lark").await, "hello, with a footer WAIT");
     let row = store.letter(id).await.unwrap();
     assert_eq!((row.letter, row.verdicts, row.became), (changed, had, Some(other.id())));
-    assert_eq!(again(store, LetterInput::Send(post, all())).await, id, "the key stands for it");
+    assert_eq!(again(store, LetterSource::Send(post)).await, id, "the key stands for it");
 
     let same = take_in(store, posted(out("ann", "as it is")), 0).await;
     go(store, same, send(out("ann", "as it is")), 1).await.unwrap();
@@ -294,7 +292,7 @@ pub(crate) async fn what_was_heard_joins_its_session_at_the_end(home: &dyn Home)
     };
     let mut ids = Vec::new();
     for (id, author, tunnel) in [("1", "ann", "lark"), ("2", "eve", "lark"), ("3", "bob", "wary")] {
-        ids.push(take_in(store, LetterInput::Inbound(of(id, author, tunnel)), 0).await);
+        ids.push(take_in(store, LetterSource::Inbound(of(id, author, tunnel)), 0).await);
     }
     contact(store, &endpoint("eve", "lark"), ContactLevel::Block).await;
     let mut changed = of("1", "ann", "lark");
@@ -326,7 +324,7 @@ pub(crate) async fn large_letters_are_kept_whole(home: &dyn Home) {
     let sent = take_in(&*store, posted(msg.clone()), 0).await;
     let mut keep = says("1", "ann", "");
     keep.said.text = "heard ".repeat(15_000);
-    let heard = take_in(&*store, LetterInput::Inbound(keep.clone()), 0).await;
+    let heard = take_in(&*store, LetterSource::Inbound(keep.clone()), 0).await;
     let row = store.letter(handed_in).await.unwrap();
     let change = LetterStep {
         letter: Some(letter(&large("new "))),
@@ -338,7 +336,7 @@ pub(crate) async fn large_letters_are_kept_whole(home: &dyn Home) {
     let row = store.letter(handed_in).await.unwrap();
     assert_eq!(row.letter, letter(&large("new ")));
     assert!(
-        matches!(row.source, LetterSource::Submitted(first) if first == letter(&large("door ")))
+        matches!(row.source, LetterSource::Submitted { letter: first, .. } if first == letter(&large("door ")))
     );
     let row = store.letter(sent).await.unwrap();
     assert!(matches!(row.source, LetterSource::Send(post) if post.msg == msg));

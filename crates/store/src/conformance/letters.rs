@@ -11,8 +11,8 @@ use monoco_core::letter::{
 use super::mails::says;
 use super::*;
 use crate::{
-    AcceptResult, LetterInput, LetterRow, LetterSource, LetterStep, LetterStepResult, MergeContext,
-    NextAction, PipelineRouting, StoreInboundResult,
+    AcceptResult, LetterRow, LetterSource, LetterStep, LetterStepResult, MergeContext, NextAction,
+    PipelineRouting, StoreInboundResult,
 };
 
 pub(super) fn worker(name: &str) -> WorkerName {
@@ -31,13 +31,13 @@ pub(super) fn letter(text: &str) -> Letter {
     }
 }
 
-pub(super) fn door(text: &str) -> LetterInput {
-    LetterInput::Submitted { letter: letter(text), tunnel: None, key: None }
+pub(super) fn door(text: &str) -> LetterSource {
+    LetterSource::Submitted { letter: letter(text), tunnel: None, key: None }
 }
 
-fn keyed(key: &str, text: &str, tunnel: Option<&str>) -> LetterInput {
+fn keyed(key: &str, text: &str, tunnel: Option<&str>) -> LetterSource {
     let tunnel = tunnel.map(tunnel_id);
-    LetterInput::Submitted { letter: letter(text), tunnel, key: Some(key.to_owned()) }
+    LetterSource::Submitted { letter: letter(text), tunnel, key: Some(key.to_owned()) }
 }
 
 /// Everything goes through the post office.
@@ -50,22 +50,31 @@ pub(super) fn out(account: &str, text: &str) -> MsgObject {
     chat("me", &[&endpoint(account, "lark")], text)
 }
 
-pub(super) fn posted(msg: MsgObject) -> LetterInput {
-    LetterInput::Send(post_of(msg), all())
+pub(super) fn posted(msg: MsgObject) -> LetterSource {
+    LetterSource::Send(post_of(msg))
 }
 
 pub(super) async fn accept(
     store: &dyn Store,
-    origin: LetterInput,
+    origin: LetterSource,
     now: i64,
 ) -> Result<AcceptResult, StoreError> {
-    let mut answers = store.accept(vec![origin], at(now)).await;
+    accept_routed(store, origin, all(), now).await
+}
+
+async fn accept_routed(
+    store: &dyn Store,
+    origin: LetterSource,
+    outbound: Arc<PipelineRouting>,
+    now: i64,
+) -> Result<AcceptResult, StoreError> {
+    let mut answers = store.accept(vec![origin], outbound, at(now)).await;
     assert_eq!(answers.len(), 1);
     answers.remove(0)
 }
 
 /// Takes in a letter that is new.
-pub(super) async fn take_in(store: &dyn Store, origin: LetterInput, now: i64) -> LetterId {
+pub(super) async fn take_in(store: &dyn Store, origin: LetterSource, now: i64) -> LetterId {
     match accept(store, origin, now).await.unwrap() {
         AcceptResult::Letter { id, duplicate: false, .. } => id,
         other => panic!("no new letter: {other:?}"),
@@ -73,7 +82,7 @@ pub(super) async fn take_in(store: &dyn Store, origin: LetterInput, now: i64) ->
 }
 
 /// The letter that was taken in before.
-pub(super) async fn again(store: &dyn Store, origin: LetterInput) -> LetterId {
+pub(super) async fn again(store: &dyn Store, origin: LetterSource) -> LetterId {
     match accept(store, origin, 9).await.unwrap() {
         AcceptResult::Letter { id, duplicate: true, .. } => id,
         other => panic!("not taken in before: {other:?}"),
@@ -155,7 +164,7 @@ pub(super) async fn merge(store: &dyn Store, now: i64) -> usize {
 
 pub(crate) async fn a_letter_that_is_handed_in_waits_for_the_dispatcher(home: &dyn Home) {
     let store = &*home.open().await;
-    let origin = LetterInput::Submitted {
+    let origin = LetterSource::Submitted {
         letter: letter("hello"),
         tunnel: Some(tunnel_id("lark")),
         key: None,
@@ -165,7 +174,9 @@ pub(crate) async fn a_letter_that_is_handed_in_waits_for_the_dispatcher(home: &d
     assert_eq!((row.id, row.direction), (id, ChainDirection::Outbound));
     assert_eq!(row.tunnel, Some(tunnel_id("lark")));
     assert_eq!(row.letter, letter("hello"), "unknown keys survive");
-    assert!(matches!(&row.source, LetterSource::Submitted(first) if *first == letter("hello")));
+    assert!(
+        matches!(&row.source, LetterSource::Submitted { letter: first, .. } if *first == letter("hello"))
+    );
     assert_eq!(stands(&row), "WAITING from 5");
     assert_eq!((row.verdicts, row.became, row.revision), (vec![], None, 1));
     assert_eq!((row.created_at, row.updated_at), (at(5), at(5)));
@@ -207,7 +218,7 @@ pub(crate) async fn what_is_heard_becomes_a_letter_once(home: &dyn Home) {
     let store = &*home.open().await;
     tunnel(store, "strict", StrangerPolicy::Drop, false).await;
     contact(store, &endpoint("eve", "lark"), ContactLevel::Block).await;
-    let id = take_in(store, LetterInput::Inbound(says("1", "ann", "hello")), 0).await;
+    let id = take_in(store, LetterSource::Inbound(says("1", "ann", "hello")), 0).await;
     let row = store.letter(id).await.unwrap();
     assert_eq!((row.direction, row.tunnel), (ChainDirection::Inbound, Some(tunnel_id("lark"))));
     assert_eq!(row.letter.data, "hello");
@@ -216,7 +227,7 @@ pub(crate) async fn what_is_heard_becomes_a_letter_once(home: &dyn Home) {
     assert_eq!((keep.said, keep.debounce), (first.said.clone(), first.debounce));
     assert_eq!(merge(store, 100).await, 0, "it is in no window");
 
-    let heard = accept(store, LetterInput::Inbound(says("1", "ann", "edited")), 0).await.unwrap();
+    let heard = accept(store, LetterSource::Inbound(says("1", "ann", "edited")), 0).await.unwrap();
     assert_eq!(heard, AcceptResult::Inbound(StoreInboundResult::Duplicate));
     let kept = store.store_inbound(vec![first], at(0)).await.remove(0).unwrap();
     assert_eq!(kept, StoreInboundResult::Duplicate);
@@ -226,7 +237,7 @@ pub(crate) async fn what_is_heard_becomes_a_letter_once(home: &dyn Home) {
     ] {
         let mut keep = says("2", author, "psst");
         keep.tunnel = tunnel_id(tunnel);
-        let heard = accept(store, LetterInput::Inbound(keep), 0).await.unwrap();
+        let heard = accept(store, LetterSource::Inbound(keep), 0).await.unwrap();
         assert_eq!(heard, AcceptResult::Inbound(keeping));
     }
     assert_eq!(
@@ -238,10 +249,10 @@ pub(crate) async fn what_is_heard_becomes_a_letter_once(home: &dyn Home) {
 pub(crate) async fn a_message_that_comes_in_becomes_a_letter_once(home: &dyn Home) {
     let store = &*home.open().await;
     let msg = chat("ann", &["me"], "hello");
-    let id = take_in(store, LetterInput::Dispatch(heard("lark", "om_1", msg.clone())), 0).await;
-    assert_eq!(again(store, LetterInput::Dispatch(plain(msg.clone()))).await, id);
+    let id = take_in(store, LetterSource::Dispatch(heard("lark", "om_1", msg.clone())), 0).await;
+    assert_eq!(again(store, LetterSource::Dispatch(plain(msg.clone()))).await, id);
     let edited = heard("lark", "om_1", chat("ann", &["me"], "edited"));
-    match accept(store, LetterInput::Dispatch(edited.clone()), 0).await.unwrap() {
+    match accept(store, LetterSource::Dispatch(edited.clone()), 0).await.unwrap() {
         AcceptResult::Letter { id: first, duplicate: true, msg_id } => {
             assert_eq!((first, msg_id), (id, Some(msg.id())));
         }
@@ -259,7 +270,7 @@ pub(crate) async fn a_message_that_comes_in_becomes_a_letter_once(home: &dyn Hom
     assert_eq!(store.letter(id).await.unwrap().became, Some(msg.id()));
     assert_eq!(store.find_by_external_id("om_1").await.unwrap(), msg.id());
     for repeated in [edited, plain(msg.clone())] {
-        let answer = accept(store, LetterInput::Dispatch(repeated), 2).await.unwrap();
+        let answer = accept(store, LetterSource::Dispatch(repeated), 2).await.unwrap();
         let AcceptResult::Dispatched(answer) = answer else { panic!("{answer:?}") };
         assert_eq!((answer.msg_id, say(&answer).as_str()), (msg.id(), "again: me/INBOX"));
     }
@@ -274,11 +285,11 @@ pub(crate) async fn what_is_refused_leaves_no_letter(home: &dyn Home) {
         AcceptResult::Dispatched(answer) => say(&answer),
         other => panic!("{other:?}"),
     };
-    let blocked = LetterInput::Dispatch(plain(chat("eve", &["me"], "psst")));
+    let blocked = LetterSource::Dispatch(plain(chat("eve", &["me"], "psst")));
     assert_eq!(answer(accept(store, blocked, 0).await.unwrap()), "blocked");
-    let dropped = LetterInput::Dispatch(heard("strict", "1", chat("ann", &["me"], "psst")));
+    let dropped = LetterSource::Dispatch(heard("strict", "1", chat("ann", &["me"], "psst")));
     assert_eq!(answer(accept(store, dropped, 0).await.unwrap()), "dropped");
-    let nobody = LetterInput::Dispatch(plain(chat("ann", &[&endpoint("oc", "lark")], "psst")));
+    let nobody = LetterSource::Dispatch(plain(chat("ann", &[&endpoint("oc", "lark")], "psst")));
     let refused = accept(store, nobody, 0).await;
     assert!(matches!(refused, Err(StoreError::NoLocalRecipient(_))), "{refused:?}");
 
@@ -314,8 +325,9 @@ pub(crate) async fn what_goes_out_is_a_letter_where_a_chain_is_in_its_way(home: 
     ] {
         let msg = chat("me", &to, &format!("{to:?} {tunnel:?}"));
         let post = SendRequest { key: Some(msg.id().to_string()), ..post_of(msg.clone()) };
-        let first = accept(store, LetterInput::Send(post.clone(), Arc::clone(&through)), 3).await;
-        let second = accept(store, LetterInput::Send(post, through), 3).await;
+        let first = LetterSource::Send(post.clone());
+        let first = accept_routed(store, first, Arc::clone(&through), 3).await;
+        let second = accept_routed(store, LetterSource::Send(post), through, 3).await;
         match (tunnel, first.unwrap(), second.unwrap()) {
             (
                 Some(tunnel),
@@ -339,9 +351,9 @@ pub(crate) async fn what_goes_out_is_a_letter_where_a_chain_is_in_its_way(home: 
     }
     let reused =
         SendRequest { key: Some(out("x", "1").id().to_string()), ..post_of(out("x", "1")) };
-    take_in(store, LetterInput::Send(reused.clone(), all()), 0).await;
+    take_in(store, LetterSource::Send(reused.clone()), 0).await;
     let other = SendRequest { msg: out("x", "2"), ..reused };
-    let refused = accept(store, LetterInput::Send(other, all()), 0).await;
+    let refused = accept(store, LetterSource::Send(other), 0).await;
     assert!(matches!(refused, Err(StoreError::KeyReused(_))), "{refused:?}");
 }
 
@@ -353,10 +365,10 @@ pub(crate) async fn a_bad_one_among_letters_does_not_harm_the_others(home: &dyn 
         door("one"),
         posted(chat("me", &["nobody"], "no")),
         keyed("k", "other", None),
-        LetterInput::Dispatch(plain(chat("ann", &["me"], "two"))),
+        LetterSource::Dispatch(plain(chat("ann", &["me"], "two"))),
         posted(out("ann", "three")),
     ];
-    let answers = store.accept(batch, at(1)).await;
+    let answers = store.accept(batch, all(), at(1)).await;
     let shown: Vec<_> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(shown, [true, false, false, true, true]);
     assert_eq!(due(store, None, 1).await, "first one two three");

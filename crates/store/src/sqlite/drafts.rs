@@ -1,19 +1,16 @@
 //! Files to be sent, and what became of them.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use monoco_core::letter::LetterStateData;
 use monoco_core::object::MAX_TARGETS;
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::letters::rows::LetterSourceKind;
 use super::open::fault;
 use super::{SqliteStore, deliveries, letters, objects};
 use crate::{
-    AcceptResult, DraftResult, DraftSendRequest, DraftStore, LetterInput, PipelineRouting,
-    SendResult, StoreError,
+    AcceptResult, DraftResult, DraftSendRequest, DraftStore, LetterSource, LetterSourceKind,
+    PipelineRouting, SendResult, StoreError,
 };
 
 const OPEN: &str = "
@@ -65,7 +62,7 @@ struct DraftEnd {
 
 /// `None`: it is still on its way.
 fn end(db: &Connection, mut object: i64) -> Result<Option<DraftEnd>, StoreError> {
-    let mut letter = letters::accept::of_object(db, object, LetterSourceKind::Post)?;
+    let mut letter = letters::accept::of_object(db, object, LetterSourceKind::Send)?;
     for _ in 0..MERGES {
         let Some(stub) = letter else { break };
         match stub.journey.standing {
@@ -103,8 +100,8 @@ impl DraftStore for SqliteStore {
         now: Timestamp,
     ) -> Result<SendResult, StoreError> {
         let DraftSendRequest { uid, provider, post } = draft;
-        let (msg_id, through) = (post.msg.id(), Arc::new(through.clone()));
-        let prepared = self.prepare(LetterInput::Send(post, through)).await?;
+        let (msg_id, through) = (post.msg.id(), through.clone());
+        let prepared = self.prepare(LetterSource::Send(post)).await?;
         self.writer
             .run(move |tx| {
                 // A name stands for one message, whatever was written into the file since.
@@ -114,7 +111,7 @@ impl DraftStore for SqliteStore {
                 {
                     return Err(StoreError::KeyReused(first.to_string()));
                 }
-                let posted = match letters::accept::accept(tx, &prepared, now)? {
+                let posted = match letters::accept::accept(tx, &prepared, &through, now)? {
                     AcceptResult::Sent(posted) => posted,
                     AcceptResult::Letter { id: letter, duplicate, .. } => {
                         SendResult::Chained { msg_id, letter, duplicate }

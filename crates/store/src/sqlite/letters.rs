@@ -7,6 +7,7 @@
 //! * [`rows`] and [`texts`]: how letters are kept.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use monoco_core::did::{Did, TunnelId};
@@ -20,8 +21,8 @@ use tokio::sync::watch;
 use super::open::fault;
 use super::{RELEASED, SqliteStore, contacts, counts, objects};
 use crate::{
-    AcceptResult, LetterCounts, LetterInput, LetterQuery, LetterRow, LetterStep, LetterStepResult,
-    LetterStore, OperatorAction, Page, PageRequest, StoreError,
+    AcceptResult, LetterCounts, LetterQuery, LetterRow, LetterSource, LetterStep, LetterStepResult,
+    LetterStore, OperatorAction, Page, PageRequest, PipelineRouting, StoreError,
 };
 use rows::LetterWithTexts;
 
@@ -114,7 +115,8 @@ fn unwelcome(
 impl LetterStore for SqliteStore {
     async fn accept(
         &self,
-        batch: Vec<LetterInput>,
+        batch: Vec<LetterSource>,
+        outbound: Arc<PipelineRouting>,
         now: Timestamp,
     ) -> Vec<Result<AcceptResult, StoreError>> {
         let count = batch.len();
@@ -127,7 +129,7 @@ impl LetterStore for SqliteStore {
         }
         self.writer
             .run_each(prepared, move |tx, prepared| {
-                tx.each(prepared, |tx, one| accept::accept(tx, one, now))
+                tx.each(prepared, |tx, one| accept::accept(tx, one, &outbound, now))
             })
             .await
     }

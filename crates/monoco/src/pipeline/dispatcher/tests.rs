@@ -6,7 +6,7 @@ use monoco_core::contact::{StrangerPolicy, TunnelInfo};
 use monoco_core::letter::{LetterState, LetterStateData};
 use monoco_core::retry::RetryPolicy;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{AcceptResult, LetterInput, SharedStore};
+use monoco_store::{AcceptResult, LetterSource, SharedStore};
 use serde_json::{Value, json};
 
 use super::*;
@@ -40,7 +40,7 @@ impl Post {
         Self { _dir: dir, dispatcher, settings }
     }
 
-    fn addressed(&self, letter: Value) -> LetterInput {
+    fn addressed(&self, letter: Value) -> LetterSource {
         let letter = doorman::read(letter, None).unwrap();
         let tunnels = BTreeSet::from(["mail".parse().unwrap()]);
         let tunnel = doorman::way(&letter, &self.settings.borrow(), &tunnels).unwrap();

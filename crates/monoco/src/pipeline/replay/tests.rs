@@ -85,7 +85,7 @@ fn row(subject: &str, had: &str, standing: LetterStateData) -> LetterRow {
         id: LetterId { seq: 1, mark: 1 },
         direction: ChainDirection::Outbound,
         tunnel: None,
-        source: LetterSource::Submitted(letter.clone()),
+        source: LetterSource::Submitted { letter: letter.clone(), tunnel: None, key: None },
         letter,
         verdicts: had.split_whitespace().map(verdict).collect(),
         status: LetterStatus { standing, attempts: 0 },

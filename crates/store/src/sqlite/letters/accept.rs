@@ -8,7 +8,7 @@ use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::{Value, json};
 
-use super::rows::{self, LetterHead, LetterSourceKind, NewLetter};
+use super::rows::{self, LetterHead, NewLetter};
 use super::texts::{self, HashedText};
 use crate::sqlite::center::{DispatchCheck, SendCheck};
 use crate::sqlite::events::{self, EventSubject};
@@ -17,13 +17,13 @@ use crate::sqlite::open::fault;
 use crate::sqlite::writer::Tx;
 use crate::sqlite::{SqliteStore, center, contacts, inbound, objects};
 use crate::{
-    AcceptResult, DispatchRequest, LetterInput, PipelineRouting, SendRequest, StoreError,
-    StoreInboundRequest,
+    AcceptResult, DispatchRequest, LetterSource, LetterSourceKind, PipelineRouting, SendRequest,
+    StoreError, StoreInboundRequest,
 };
 
 /// What a letter is made of, with its text where that belongs.
 pub(in crate::sqlite) struct Prepared {
-    origin: LetterInput,
+    origin: LetterSource,
     text: Option<HashedText>,
 }
 
@@ -31,16 +31,16 @@ impl SqliteStore {
     /// Puts what is too large for a row into files.
     pub(in crate::sqlite) async fn prepare(
         &self,
-        origin: LetterInput,
+        origin: LetterSource,
     ) -> Result<Prepared, StoreError> {
         let text = match &origin {
-            LetterInput::Submitted { letter, .. } => Some(texts::letter_text(letter)?),
-            LetterInput::Inbound(keep) => Some(texts::heard_text(keep)?),
-            LetterInput::Dispatch(dispatch) => {
+            LetterSource::Submitted { letter, .. } => Some(texts::letter_text(letter)?),
+            LetterSource::Inbound(keep) => Some(texts::heard_text(keep)?),
+            LetterSource::Dispatch(dispatch) => {
                 self.keep_msg(&dispatch.msg).await?;
                 texts::dispatch_text(dispatch)?
             }
-            LetterInput::Send(post, _) => {
+            LetterSource::Send(post) => {
                 self.keep_msg(&post.msg).await?;
                 texts::post_text(post)?
             }
@@ -57,16 +57,17 @@ impl SqliteStore {
 pub(in crate::sqlite) fn accept(
     tx: &mut Tx<'_>,
     prepared: &Prepared,
+    outbound: &PipelineRouting,
     now: Timestamp,
 ) -> Result<AcceptResult, StoreError> {
     let text = prepared.text.as_ref();
     match &prepared.origin {
-        LetterInput::Submitted { letter, tunnel, key } => {
+        LetterSource::Submitted { letter, tunnel, key } => {
             door(tx, letter, tunnel.as_ref(), key.as_deref(), text, now)
         }
-        LetterInput::Inbound(keep) => hear(tx, keep, text, now),
-        LetterInput::Dispatch(one) => dispatch(tx, one, text, now),
-        LetterInput::Send(one, through) => post(tx, one, through, text, now),
+        LetterSource::Inbound(keep) => hear(tx, keep, text, now),
+        LetterSource::Dispatch(one) => dispatch(tx, one, text, now),
+        LetterSource::Send(one) => post(tx, one, outbound, text, now),
     }
 }
 
@@ -90,7 +91,7 @@ fn door(
     let new = NewLetter {
         direction: ChainDirection::Outbound,
         tunnel,
-        made: LetterSourceKind::Door,
+        made: LetterSourceKind::Submitted,
         object: None,
         heard: None,
         origin: text,
@@ -144,7 +145,7 @@ fn hear(
     let new = NewLetter {
         direction: ChainDirection::Inbound,
         tunnel: Some(&keep.tunnel),
-        made: LetterSourceKind::Heard,
+        made: LetterSourceKind::Inbound,
         object: None,
         heard: Some(hearsay.heard),
         origin: text,
@@ -211,7 +212,7 @@ fn post(
 ) -> Result<AcceptResult, StoreError> {
     let (known, msg) = (center::known(tx, post)?, &post.msg);
     if let Some(object) = known
-        && let Some(first) = of_object(tx.db, object, LetterSourceKind::Post)?
+        && let Some(first) = of_object(tx.db, object, LetterSourceKind::Send)?
         // What was sent as it came is answered like any other.
         && first.became != Some(object)
     {
@@ -236,7 +237,7 @@ fn post(
     let new = NewLetter {
         direction: ChainDirection::Outbound,
         tunnel: tunnel.as_ref(),
-        made: LetterSourceKind::Post,
+        made: LetterSourceKind::Send,
         object: Some(object),
         heard: None,
         origin: text,

@@ -15,7 +15,7 @@ use crate::sqlite::counts::LetterCountKey;
 use crate::sqlite::open::fault;
 use crate::sqlite::writer::Tx;
 use crate::sqlite::{mails, rows};
-use crate::{LetterRow, LetterSource, StoreError};
+use crate::{LetterRow, LetterSource, LetterSourceKind, StoreError};
 
 const COLUMNS: &str = "
     l.seq, l.mark, l.direction, l.tunnel, l.origin, l.object, l.heard, l.state, l.desk, l.due_at,
@@ -58,15 +58,6 @@ const SAVE: &str = "
      WHERE seq = ?1 AND revision = ?2
 ";
 
-/// What a letter was made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sqlite) enum LetterSourceKind {
-    Door,
-    Heard,
-    Dispatch,
-    Post,
-}
-
 /// A letter without what it says.
 #[derive(Clone, Debug)]
 pub(in crate::sqlite) struct LetterHead {
@@ -108,23 +99,6 @@ pub(super) struct NewLetter<'a> {
     pub(super) object: Option<i64>,
     pub(super) heard: Option<i64>,
     pub(super) origin: Option<&'a HashedText>,
-}
-
-impl LetterSourceKind {
-    const ALL: [Self; 4] = [Self::Door, Self::Heard, Self::Dispatch, Self::Post];
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Door => "door",
-            Self::Heard => "heard",
-            Self::Dispatch => "dispatch",
-            Self::Post => "post",
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|made| made.as_str() == text)
-    }
 }
 
 impl LetterHead {

@@ -10,7 +10,7 @@ use monoco_core::time::Timestamp;
 use rusqlite::params;
 use serde::Serialize;
 
-use super::rows::{self, LetterHead, LetterSourceKind};
+use super::rows::{self, LetterHead};
 use super::texts::{self, StoredText};
 use crate::sqlite::events::{self, EventSubject};
 use crate::sqlite::open::fault;
@@ -18,8 +18,8 @@ use crate::sqlite::rows::check_revision;
 use crate::sqlite::writer::Tx;
 use crate::sqlite::{SqliteStore, center, inbound, objects};
 use crate::{
-    DispatchOutcome, DispatchRequest, LetterStep, LetterStepResult, NextAction, SendRequest,
-    SendResult, StoreError, StoreInboundRequest, StoreInboundResult,
+    DispatchOutcome, DispatchRequest, LetterSourceKind, LetterStep, LetterStepResult, NextAction,
+    SendRequest, SendResult, StoreError, StoreInboundRequest, StoreInboundResult,
 };
 
 const BOOK: &str = "
@@ -209,7 +209,7 @@ fn post(
     now: Timestamp,
 ) -> Result<ChainEnd, StoreError> {
     // The key stands for the message as it came.
-    let keyless = (made == LetterSourceKind::Post && post.key.is_some())
+    let keyless = (made == LetterSourceKind::Send && post.key.is_some())
         .then(|| SendRequest { key: None, ..post.clone() });
     match center::post(tx, keyless.as_ref().unwrap_or(post), now) {
         Ok(SendResult::Queued { msg_id, .. } | SendResult::Chained { msg_id, .. }) => {
@@ -227,7 +227,7 @@ fn deliver(
     keep: &StoreInboundRequest,
     now: Timestamp,
 ) -> Result<ChainEnd, StoreError> {
-    let Some(heard) = letter.heard.filter(|_| letter.made == LetterSourceKind::Heard) else {
+    let Some(heard) = letter.heard.filter(|_| letter.made == LetterSourceKind::Inbound) else {
         let what = "message that was heard for";
         return Err(StoreError::Missing { what, key: letter.id.to_string() });
     };

@@ -9,18 +9,18 @@ use super::*;
 use crate::sqlite::tests::{NOON, chat, damage, home};
 use crate::{DispatchRequest, NextAction, PageRequest};
 
-fn door(text: &str) -> LetterInput {
+fn door(text: &str) -> LetterSource {
     let letter = Letter {
         from: "ann@example.org".to_owned(),
         to: vec!["bob@example.org".to_owned()],
         data: text.to_owned(),
         ..Letter::default()
     };
-    LetterInput::Submitted { letter, tunnel: None, key: None }
+    LetterSource::Submitted { letter, tunnel: None, key: None }
 }
 
 async fn take_in(store: &SqliteStore, text: &str) -> LetterId {
-    match store.accept(vec![door(text)], NOON).await.remove(0).unwrap() {
+    match store.accept(vec![door(text)], Arc::default(), NOON).await.remove(0).unwrap() {
         AcceptResult::Letter { id, .. } => id,
         other => panic!("{other:?}"),
     }
@@ -78,8 +78,8 @@ async fn a_damaged_letter_does_not_hold_up_the_others() {
     let store = SqliteStore::open(dir.path()).unwrap();
     let damaged = take_in(&store, &"treasure ".repeat(10_000)).await;
     let msg = chat(&"silver ".repeat(10_000));
-    let dispatch = LetterInput::Dispatch(DispatchRequest { msg, tunnel: None, external_id: None });
-    let lost = match store.accept(vec![dispatch], NOON).await.remove(0).unwrap() {
+    let dispatch = LetterSource::Dispatch(DispatchRequest { msg, tunnel: None, external_id: None });
+    let lost = match store.accept(vec![dispatch], Arc::default(), NOON).await.remove(0).unwrap() {
         AcceptResult::Letter { id, .. } => id,
         other => panic!("{other:?}"),
     };

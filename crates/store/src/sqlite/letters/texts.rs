@@ -10,11 +10,11 @@ use monoco_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::rows::{LetterHead, LetterSourceKind, LetterWithTexts};
+use super::rows::{LetterHead, LetterWithTexts};
 use crate::sqlite::rows::as_json;
 use crate::sqlite::{SqliteStore, objects};
 use crate::{
-    BoxStore, DispatchRequest, LetterRow, LetterSource, SendRequest, StoreError,
+    BoxStore, DispatchRequest, LetterRow, LetterSource, LetterSourceKind, SendRequest, StoreError,
     StoreInboundRequest,
 };
 
@@ -185,14 +185,17 @@ impl SqliteStore {
             None => "{}".to_owned(),
         };
         let source = match stub.made {
-            LetterSourceKind::Door => LetterSource::Submitted(read_letter(&origin)?.0),
-            LetterSourceKind::Heard => LetterSource::Inbound(read_heard(&origin, &stub)?),
+            LetterSourceKind::Submitted => {
+                let (letter, tunnel) = (read_letter(&origin)?.0, stub.tunnel.clone());
+                LetterSource::Submitted { letter, tunnel, key: None }
+            }
+            LetterSourceKind::Inbound => LetterSource::Inbound(read_heard(&origin, &stub)?),
             LetterSourceKind::Dispatch => {
                 let DispatchText { external_id } = parsed(&origin)?;
                 let (msg, tunnel) = (self.read_msg(object).await?, stub.tunnel.clone());
                 LetterSource::Dispatch(DispatchRequest { msg, tunnel, external_id })
             }
-            LetterSourceKind::Post => {
+            LetterSourceKind::Send => {
                 let PostText { key, not_before } = parsed(&origin)?;
                 LetterSource::Send(SendRequest {
                     msg: self.read_msg(object).await?,
@@ -223,7 +226,9 @@ impl SqliteStore {
         match self.whole(bundle).await {
             Err(error @ StoreError::Damaged { .. }) => {
                 tracing::error!(letter = %stub.id, %error, "damaged");
-                Ok(stub.row(LetterSource::Submitted(Letter::default()), Letter::default(), became))
+                let letter = Letter::default();
+                let source = LetterSource::Submitted { letter, tunnel: None, key: None };
+                Ok(stub.row(source, Letter::default(), became))
             }
             whole => whole,
         }
