@@ -13,7 +13,6 @@ use monoco_core::did::{Did, TunnelId};
 use monoco_core::lease::Holder;
 use monoco_core::letter::ChainDirection;
 use monoco_core::retention::LONGEST_STEP;
-use monoco_core::retry::RetryPolicy;
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{PipelineRouting, SharedStore, StoreError, TunnelLabels};
@@ -24,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api;
-use crate::center::{Center, ChainRouting};
+use crate::center::PipelineEntry;
+use crate::center::lease::delivery_retry;
 use crate::clock::{Clock, wall_now};
 use crate::config::{AdapterConfig, Config, ConfigError, ConfigSource, TunnelConfig};
 use crate::courier::drafts::DraftLoop;
@@ -39,6 +39,7 @@ use crate::home::{CourierInfo, Home, HomeError, ReloadResult};
 use crate::log::LogWriter;
 use crate::pipeline::config::PipelineConfig;
 use crate::pipeline::pipeline::{Pipeline, open_queue};
+use crate::pipeline::queue::QueueNotifier;
 
 /// How many deliveries of one tunnel are tried at the same time.
 const SENDS_PER_TUNNEL: usize = 4;
@@ -115,22 +116,24 @@ pub async fn run(
     let path = home.store();
     let broken = |error| StartError::Store { path: path.clone(), error };
     let store: SharedStore = Arc::new(SqliteStore::open(&path).map_err(broken)?);
-    let clock = Arc::new(start_clock(&store).await.map_err(broken)?);
-    let center = Center::new(store, Arc::clone(&clock), RetryPolicy::DELIVERY);
-    prepare(&center, &config.owner).await.map_err(broken)?;
+    let clock = start_clock(&store).await.map_err(broken)?;
+    prepare(&store, clock, &config.owner).await.map_err(broken)?;
 
     // Those who hear stop first, so that what they heard can be finished by the rest.
     let (doors, loops) = (TaskGroup::default(), TaskGroup::default());
     let pipeline = Arc::new(config.pipeline.clone());
     let gates = RoutingSenders::new(&pipeline);
-    let (queue, carrier) = open_queue(&pipeline, &center, &loops.tasks, &loops.stop);
-    let center = center.with_chains(gates.chains(), carrier);
+    let (queue, notifier) = open_queue(&pipeline, &store, &loops.tasks, &loops.stop);
+    let entry = gates.entry(notifier.clone());
+    let (tasks, stop) = (&loops.tasks, &loops.stop);
     let post_office =
-        Pipeline::start(center.clone(), pipeline, queue, &loops.tasks, &loops.stop).await;
+        Pipeline::start(Arc::clone(&store), clock, notifier, pipeline, queue, tasks, stop).await;
     let post_office = Arc::new(post_office.map_err(broken)?);
     let (now, settings) = watch::channel(Arc::clone(&config));
     let office = TunnelSupervisor {
-        center: center.clone(),
+        store: Arc::clone(&store),
+        clock,
+        entry: entry.clone(),
         egress: Egress::new().map_err(|error| error.to_string()),
         tunnels: Arc::new(TunnelRegistry::default()),
         holder: Holder::new(format!("{HOLDER}{}", clock.now().ms()))
@@ -143,7 +146,8 @@ pub async fn run(
     office.run_tunnels(None, &config).await.map_err(broken)?;
     let tunnels = Arc::clone(&office.tunnels);
     let merger = Arc::new(MergeLoop {
-        center: center.clone(),
+        store: Arc::clone(&store),
+        clock,
         owner: config.owner.clone(),
         tunnels: Arc::clone(&tunnels),
     });
@@ -153,26 +157,38 @@ pub async fn run(
         // The filer tries again; nobody's message waits for it.
         tracing::error!(%error, "the mailbox can't be made");
     }
-    let filer = Arc::new(FileProjector::new(Arc::clone(center.store()), Arc::clone(&tree)));
+    let filer = Arc::new(FileProjector::new(Arc::clone(&store), Arc::clone(&tree)));
     loops.spawn(Arc::clone(&filer).run(loops.stop.clone()));
     let drafts = DraftLoop {
-        center: center.clone(),
+        store: Arc::clone(&store),
+        clock,
+        entry: entry.clone(),
         tree: Arc::clone(&tree),
         owner: config.owner.clone(),
         tunnels: Arc::clone(&tunnels),
     };
     loops.spawn(Arc::new(drafts).run(loops.stop.clone()));
-    loops.spawn(locks_file::run(center.clone(), Arc::clone(&tree), loops.stop.clone()));
-    loops.spawn(retention::run(center.clone(), tree, settings.clone(), loops.stop.clone()));
-    loops.spawn(sweeper::run(center.clone(), settings.clone(), loops.stop.clone()));
+    let stop = || loops.stop.clone();
+    let store_of = || Arc::clone(&store);
+    loops.spawn(locks_file::run(store_of(), clock, Arc::clone(&tree), stop()));
+    loops.spawn(retention::run(store_of(), clock, tree, settings.clone(), stop()));
+    loops.spawn(sweeper::run(store_of(), clock, settings.clone(), stop()));
 
-    let webhooks = api::webhooks::router(center.clone(), Arc::clone(&tunnels));
+    let webhooks = api::webhooks::WebhookListener::new(
+        Arc::clone(&store),
+        clock,
+        entry.clone(),
+        Arc::clone(&tunnels),
+    );
+    let webhooks = api::webhooks::router(webhooks);
     let api = api::Api {
-        center,
-        metrics: Arc::new(api::ApiMetrics::new()),
+        store,
+        clock,
+        entry,
+        metrics: api::ApiMetrics::new(),
         tunnels,
         filer,
-        office: post_office,
+        pipeline: post_office,
         config: settings,
         stop: doors.stop.clone(),
     };
@@ -247,16 +263,15 @@ async fn start_clock(store: &SharedStore) -> Result<Clock, StoreError> {
 }
 
 /// Brings the store to where the loops can start.
-async fn prepare(center: &Center, owner: &Did) -> Result<(), StoreError> {
-    let store = center.store();
-    let now = center.now();
+async fn prepare(store: &SharedStore, clock: Clock, owner: &Did) -> Result<(), StoreError> {
+    let now = clock.now();
     if !store.owner_exists(owner).await? {
         let (did, names) = (owner.clone(), vec!["me".to_owned()]);
         let contact =
             Contact { did, names, level: ContactLevel::Friend, here: true, bindings: Vec::new() };
         store.put_contact(contact, now).await?;
     }
-    let released = store.release_leases(HOLDER, center.jittered_retry(), now).await?;
+    let released = store.release_leases(HOLDER, delivery_retry(), now).await?;
     if released.records + released.deliveries > 0 {
         tracing::info!(released.records, released.deliveries, "leases of an earlier run ended");
     }
@@ -295,8 +310,9 @@ impl RoutingSenders {
         Self { inbound: gate(ChainDirection::Inbound), outbound: gate(ChainDirection::Outbound) }
     }
 
-    fn chains(&self) -> ChainRouting {
-        ChainRouting { inbound: self.inbound.subscribe(), outbound: self.outbound.subscribe() }
+    fn entry(&self, notifier: QueueNotifier) -> PipelineEntry {
+        let (inbound, outbound) = (self.inbound.subscribe(), self.outbound.subscribe());
+        PipelineEntry { inbound, outbound, notifier }
     }
 
     fn set(&self, pipeline: &PipelineConfig) {
@@ -307,7 +323,9 @@ impl RoutingSenders {
 
 /// What tunnels are run with.
 struct TunnelSupervisor {
-    center: Center,
+    store: SharedStore,
+    clock: Clock,
+    entry: PipelineEntry,
     /// The way out, or why there is none.
     egress: Result<Egress, String>,
     tunnels: Arc<TunnelRegistry>,
@@ -410,38 +428,43 @@ impl TunnelSupervisor {
             strangers: config.strangers,
             idempotent: adapter.accepts_idempotency_keys(),
         };
-        self.center.store().put_tunnel(known, self.center.now()).await?;
+        self.store.put_tunnel(known, self.clock.now()).await?;
         let labels =
             TunnelLabels { binding: config.binding.clone(), bindings: config.bindings.clone() };
         let stop = self.loops.stop.child_token();
         let tunnel = Arc::new(RunningTunnel::new(adapter, config.debounce, labels, stop));
         for _ in 0..SENDS_PER_TUNNEL {
             let sender = DeliverySender {
-                center: self.center.clone(),
+                store: Arc::clone(&self.store),
+                clock: self.clock,
                 tunnel: Arc::clone(&tunnel),
                 holder: self.holder.clone(),
             };
             self.loops.spawn(sender.run(tunnel.stop.clone()));
         }
-        self.doors.spawn(listen_to(
-            self.center.clone(),
-            Arc::clone(&tunnel),
-            self.doors.stop.clone(),
-        ));
+        let (store, entry) = (Arc::clone(&self.store), self.entry.clone());
+        let (listening, stop) = (Arc::clone(&tunnel), self.doors.stop.clone());
+        self.doors.spawn(listen_to(store, self.clock, entry, listening, stop));
         Ok(tunnel)
     }
 }
 
 /// Has a tunnel listen until it or the courier is stopped, or listening is pointless.
-async fn listen_to(center: Center, tunnel: Arc<RunningTunnel>, stop: CancellationToken) {
+async fn listen_to(
+    store: SharedStore,
+    clock: Clock,
+    entry: PipelineEntry,
+    tunnel: Arc<RunningTunnel>,
+    stop: CancellationToken,
+) {
     let own = tunnel.stop.child_token();
-    let keeper = DurableInboundSink { center: &center, tunnel: &tunnel };
+    let keeper = DurableInboundSink { store: &store, clock, entry: &entry, tunnel: &tunnel };
     let ear: &dyn InboundSink = &keeper;
     let listened = tokio::select! {
         listened = tunnel.adapter.listen(ear, own.clone()) => listened,
         () = stop.cancelled() => Ok(()),
     };
-    let now: Timestamp = center.now();
+    let now: Timestamp = clock.now();
     tunnel.note(|pulse| {
         pulse.listening = false;
         if let Err(why) = &listened {

@@ -11,11 +11,12 @@ use monoco_store::{LeasedEntry, Page};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Api;
+use super::SharedApi;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::{LeasedEntryView, RecordPage, RecordView, raw};
-use crate::center::BoxEntry;
+use crate::center::boxes::{self, BoxEntry};
+use crate::center::lease::{delivery_retry, lease_next};
 
 /// A box, and what waits in it.
 #[derive(Debug, Serialize, ToSchema)]
@@ -54,12 +55,12 @@ pub struct BoxesQuery {
     responses((status = 200, body = BoxesView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn boxes(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     QueryParams(BoxesQuery { cursor, limit }): QueryParams<BoxesQuery>,
 ) -> Result<axum::Json<BoxesView>, ApiError> {
     let order = Some("oldest".to_owned());
     let window = PagingQuery { cursor, limit, order }.window("boxes")?;
-    let page = api.center.store().boxes(window.clone()).await?;
+    let page = api.store.boxes(window.clone()).await?;
     let next_cursor = input::next_cursor("boxes", &window, page.next);
     let boxes = page.entries.into_iter().map(|summary| BoxView {
         owner: summary.owner.into(),
@@ -96,7 +97,7 @@ pub struct BoxListQuery {
     responses((status = 200, body = RecordPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn list(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(query): QueryParams<BoxListQuery>,
 ) -> Result<axum::Json<RecordPage>, ApiError> {
@@ -107,7 +108,7 @@ pub async fn list(
     let window = PagingQuery { cursor, limit, order }.window(&scope)?;
     let states: Vec<String> =
         state.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
-    let page = api.center.list(&owner, box_kind, &states, window.clone()).await?;
+    let page = boxes::list(&api.store, &owner, box_kind, &states, window.clone()).await?;
     let next_cursor = input::next_cursor(&scope, &window, page.next);
     Ok(axum::Json(RecordPage { next_cursor, ..page.into() }))
 }
@@ -133,12 +134,12 @@ pub struct PeekQuery {
     responses((status = 200, body = RecordPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn peek(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(query): QueryParams<PeekQuery>,
 ) -> Result<axum::Json<RecordPage>, ApiError> {
     let count = input::count("n", query.n, 1, input::MAX_PAGE)?;
-    let page = api.center.peek(&path.parse("owner")?, path.box_kind()?, count).await?;
+    let page = boxes::peek(&api.store, &path.parse("owner")?, path.box_kind()?, count).await?;
     Ok(axum::Json(page.into()))
 }
 
@@ -181,7 +182,7 @@ pub struct LeaseBody {
     )
 )]
 pub async fn next(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(body): JsonBody<LeaseBody>,
 ) -> Result<Response, ApiError> {
@@ -189,8 +190,9 @@ pub async fn next(
     let box_kind = path.box_kind()?;
     let term = input::term("lease_s", body.lease_s)?;
     let holder = input::holder(body.holder)?;
-    let taken = api.center.next(&owner, box_kind, &body.states, holder, term).await?;
-    let Some(LeasedEntry { entry, body }) = taken else {
+    let (store, states) = (&api.store, &body.states);
+    let leased = lease_next(store, api.clock, &owner, box_kind, states, holder, term).await?;
+    let Some(LeasedEntry { entry, body }) = leased else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
     Ok(axum::Json(LeasedEntryView { record: entry.into(), msg: raw(body)? }).into_response())
@@ -203,10 +205,10 @@ pub async fn next(
     responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn record(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<RecordView>, ApiError> {
-    Ok(axum::Json(api.center.entry(path.parse("record_id")?).await?.into()))
+    Ok(axum::Json(boxes::get(&api.store, path.parse("record_id")?).await?.into()))
 }
 
 /// Where to move a record.
@@ -236,14 +238,16 @@ pub struct RecordStateBody {
     responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn update_state(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(body): JsonBody<RecordStateBody>,
 ) -> Result<axum::Json<RecordView>, ApiError> {
     let id: RecordId = path.parse("record_id")?;
     let guard = input::guard(body.epoch, body.holder)?;
     let term = input::term("lease_s", body.lease_s)?;
-    let entry = api.center.update_state(id, &body.state, guard, body.revision, term).await?;
+    let (store, now) = (&api.store, api.clock.now());
+    let changed = boxes::update_state(store, id, &body.state, guard, body.revision, term, now);
+    let entry = changed.await?;
     Ok(axum::Json(entry.into()))
 }
 
@@ -279,7 +283,7 @@ pub struct ReportBody {
     responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn report(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(body): JsonBody<ReportBody>,
 ) -> Result<axum::Json<RecordView>, ApiError> {
@@ -289,7 +293,8 @@ pub async fn report(
         return Err(ApiError::bad_parameter("record_id", why));
     }
     let guard = input::guard(body.epoch, body.holder.clone())?;
-    let delivery = api.center.report(id, outcome(body)?, guard).await?;
+    let (outcome, now) = (outcome(body)?, api.clock.now());
+    let delivery = api.store.report_delivery(id, outcome, guard, delivery_retry(), now).await?;
     Ok(axum::Json(BoxEntry::Delivery(delivery).into()))
 }
 

@@ -7,10 +7,10 @@ use monoco_core::did::{Did, EndpointKind, TunnelId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Api;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::{ContactView, GroupView, TunnelView};
+use super::{Api, SharedApi};
 
 /// Longest name, in bytes, and most names of one contact.
 const MAX_NAME: usize = 256;
@@ -30,11 +30,11 @@ pub struct ContactPage {
     responses((status = 200, body = ContactPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn contacts(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     QueryParams(paging): QueryParams<PagingQuery>,
 ) -> Result<axum::Json<ContactPage>, ApiError> {
     let window = paging.window("contacts")?;
-    let page = api.center.store().contacts(window.clone()).await?;
+    let page = api.store.contacts(window.clone()).await?;
     let next_cursor = input::next_cursor("contacts", &window, page.next);
     let contacts = page.entries.into_iter().map(Into::into).collect();
     Ok(axum::Json(ContactPage { contacts, next_cursor }))
@@ -47,10 +47,10 @@ pub async fn contacts(
     responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn contact(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<ContactView>, ApiError> {
-    let contact = api.center.store().contact(&path.parse("did")?).await?;
+    let contact = api.store.contact(&path.parse("did")?).await?;
     Ok(axum::Json(contact.into()))
 }
 
@@ -76,7 +76,7 @@ pub struct ContactBody {
     responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn put_contact(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(body): JsonBody<ContactBody>,
 ) -> Result<axum::Json<ContactView>, ApiError> {
@@ -92,7 +92,7 @@ pub async fn put_contact(
     };
     let did = path.parse("did")?;
     let contact = Contact { did, names, level, here, bindings: Vec::new() };
-    let contact = api.center.store().put_contact(contact, api.center.now()).await?;
+    let contact = api.store.put_contact(contact, api.clock.now()).await?;
     Ok(axum::Json(contact.into()))
 }
 
@@ -109,10 +109,10 @@ fn is_name(name: &str) -> bool {
     responses((status = 204), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn remove_contact(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<StatusCode, ApiError> {
-    api.center.store().remove_contact(&path.parse("did")?, api.center.now()).await?;
+    api.store.remove_contact(&path.parse("did")?, api.clock.now()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -139,7 +139,7 @@ pub struct BindingBody {
     responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn bind(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(body): JsonBody<BindingBody>,
 ) -> Result<axum::Json<ContactView>, ApiError> {
@@ -155,7 +155,7 @@ pub async fn bind(
     }
     let binding = Binding { tunnel, kind, address, priority };
     let contact = path.parse("did")?;
-    let contact = api.center.store().bind(&contact, binding, api.center.now()).await?;
+    let contact = api.store.bind(&contact, binding, api.clock.now()).await?;
     Ok(axum::Json(contact.into()))
 }
 
@@ -176,15 +176,15 @@ pub struct UnbindQuery {
     responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn unbind(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(query): QueryParams<UnbindQuery>,
 ) -> Result<axum::Json<ContactView>, ApiError> {
     let tunnel: TunnelId =
         query.tunnel.parse().map_err(|error| ApiError::bad_parameter("tunnel", error))?;
     let did = path.parse("did")?;
-    let now = api.center.now();
-    let contact = api.center.store().unbind(&did, &tunnel, &query.address, now).await?;
+    let now = api.clock.now();
+    let contact = api.store.unbind(&did, &tunnel, &query.address, now).await?;
     Ok(axum::Json(contact.into()))
 }
 
@@ -199,7 +199,7 @@ pub async fn unbind(
     ),
     responses((status = 204), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn block(State(api): State<Api>, path: PathParams) -> Result<StatusCode, ApiError> {
+pub async fn block(State(api): State<SharedApi>, path: PathParams) -> Result<StatusCode, ApiError> {
     set_block(&api, &path, true).await
 }
 
@@ -212,13 +212,16 @@ pub async fn block(State(api): State<Api>, path: PathParams) -> Result<StatusCod
     ),
     responses((status = 204), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn unblock(State(api): State<Api>, path: PathParams) -> Result<StatusCode, ApiError> {
+pub async fn unblock(
+    State(api): State<SharedApi>,
+    path: PathParams,
+) -> Result<StatusCode, ApiError> {
     set_block(&api, &path, false).await
 }
 
 async fn set_block(api: &Api, path: &PathParams, blocked: bool) -> Result<StatusCode, ApiError> {
     let (sender, target): (Did, Did) = (path.parse("sender")?, path.parse("target")?);
-    api.center.store().set_block(&sender, &target, blocked, api.center.now()).await?;
+    api.store.set_block(&sender, &target, blocked, api.clock.now()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -236,11 +239,11 @@ pub struct GroupPage {
     responses((status = 200, body = GroupPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn groups(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     QueryParams(paging): QueryParams<PagingQuery>,
 ) -> Result<axum::Json<GroupPage>, ApiError> {
     let window = paging.window("groups")?;
-    let page = api.center.store().groups(window.clone()).await?;
+    let page = api.store.groups(window.clone()).await?;
     let next_cursor = input::next_cursor("groups", &window, page.next);
     let groups = page.entries.into_iter().map(Into::into).collect();
     Ok(axum::Json(GroupPage { groups, next_cursor }))
@@ -253,10 +256,10 @@ pub async fn groups(
     responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn group(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<GroupView>, ApiError> {
-    Ok(axum::Json(api.center.store().group(&path.parse("group")?).await?.into()))
+    Ok(axum::Json(api.store.group(&path.parse("group")?).await?.into()))
 }
 
 /// What to call a group.
@@ -274,7 +277,7 @@ pub struct GroupBody {
     responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn put_group(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(body): JsonBody<GroupBody>,
 ) -> Result<axum::Json<GroupView>, ApiError> {
@@ -282,7 +285,7 @@ pub async fn put_group(
         return Err(ApiError::bad_field("name", "want 1 to 256 bytes"));
     }
     let group: Did = path.parse("group")?;
-    let group = api.center.store().put_group(&group, body.name, api.center.now()).await?;
+    let group = api.store.put_group(&group, body.name, api.clock.now()).await?;
     Ok(axum::Json(group.into()))
 }
 
@@ -296,7 +299,7 @@ pub async fn put_group(
     responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn subscribe(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<GroupView>, ApiError> {
     set_subscriber(&api, &path, true).await
@@ -312,7 +315,7 @@ pub async fn subscribe(
     responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn unsubscribe(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<GroupView>, ApiError> {
     set_subscriber(&api, &path, false).await
@@ -324,8 +327,8 @@ async fn set_subscriber(
     subscribed: bool,
 ) -> Result<axum::Json<GroupView>, ApiError> {
     let (group, reader): (Did, Did) = (path.parse("group")?, path.parse("reader")?);
-    let now = api.center.now();
-    let group = api.center.store().set_subscriber(&group, &reader, subscribed, now).await?;
+    let now = api.clock.now();
+    let group = api.store.set_subscriber(&group, &reader, subscribed, now).await?;
     Ok(axum::Json(group.into()))
 }
 
@@ -340,8 +343,8 @@ pub struct TunnelList {
     get, path = "/api/v1/tunnels", tag = "people",
     responses((status = 200, body = TunnelList), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn tunnels(State(api): State<Api>) -> Result<axum::Json<TunnelList>, ApiError> {
-    let tunnels = api.center.store().tunnels().await?;
+pub async fn tunnels(State(api): State<SharedApi>) -> Result<axum::Json<TunnelList>, ApiError> {
+    let tunnels = api.store.tunnels().await?;
     Ok(axum::Json(TunnelList { tunnels: tunnels.into_iter().map(Into::into).collect() }))
 }
 
@@ -369,7 +372,7 @@ pub struct TunnelBody {
     responses((status = 200, body = TunnelView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn put_tunnel(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(body): JsonBody<TunnelBody>,
 ) -> Result<axum::Json<TunnelView>, ApiError> {
@@ -386,6 +389,6 @@ pub async fn put_tunnel(
     let strangers = StrangerPolicy::parse(strangers)
         .ok_or_else(|| ApiError::bad_field("strangers", "want accept, hold or drop"))?;
     let tunnel = TunnelInfo { id, provider, strangers, idempotent: body.idempotent };
-    let tunnel = api.center.store().put_tunnel(tunnel, api.center.now()).await?;
+    let tunnel = api.store.put_tunnel(tunnel, api.clock.now()).await?;
     Ok(axum::Json(tunnel.into()))
 }

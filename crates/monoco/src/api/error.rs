@@ -289,7 +289,7 @@ impl From<CenterError> for ApiError {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown_state", message)
                     .with("known", json!(unknown.known))
             }
-            CenterError::NotTakeable(..) | CenterError::History => {
+            CenterError::NotLeasable(..) | CenterError::OutboxNotLeasable => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "not_takeable", message)
             }
             CenterError::UnknownOwner(owner) => {

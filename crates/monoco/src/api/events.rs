@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use utoipa::{IntoParams, ToSchema};
 
-use super::Api;
+use super::SharedApi;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, QueryParams};
 use super::views::EventView;
@@ -56,7 +56,7 @@ pub struct EventPage {
     responses((status = 200, body = EventPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn events(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     headers: HeaderMap,
     QueryParams(query): QueryParams<EventQuery>,
 ) -> Result<Response, ApiError> {
@@ -64,7 +64,7 @@ pub async fn events(
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
         .is_some_and(|accept| accept.contains("text/event-stream"));
-    let hints = api.center.store().newest_event();
+    let hints = api.store.newest_event();
     let newest = *hints.borrow();
     let after = match (headers.get("last-event-id"), query.after, query.tail) {
         (Some(value), _, _) => Some(number("Last-Event-ID", value.to_str().unwrap_or_default())?),
@@ -85,7 +85,7 @@ pub async fn events(
     }
     let after = after.unwrap_or(0);
     let limit = input::count("limit", query.limit, 100, input::MAX_PAGE)?;
-    let events = api.center.store().events(after, limit).await?;
+    let events = api.store.events(after, limit).await?;
     let last = events.last().map_or(after, |event| event.seq);
     let events = events.into_iter().map(Into::into).collect();
     Ok(axum::Json(EventPage { events, last }).into_response())
@@ -96,12 +96,12 @@ fn number(name: &str, text: &str) -> Result<i64, ApiError> {
 }
 
 fn stream(
-    api: Api,
+    api: SharedApi,
     after: i64,
     hints: watch::Receiver<i64>,
 ) -> Sse<impl Stream<Item = Result<sse::Event, Infallible>>> {
     struct Reader {
-        api: Api,
+        api: SharedApi,
         after: i64,
         hints: watch::Receiver<i64>,
         read: std::vec::IntoIter<monoco_core::event::Event>,
@@ -121,7 +121,7 @@ fn stream(
             }
             // Seen before reading, so that a commit in between is not missed.
             reader.hints.mark_unchanged();
-            match reader.api.center.store().events(reader.after, CHUNK).await {
+            match reader.api.store.events(reader.after, CHUNK).await {
                 Ok(events) if !events.is_empty() => reader.read = events.into_iter(),
                 Ok(_) => {
                     let changed = tokio::time::timeout(LOOK, reader.hints.changed());

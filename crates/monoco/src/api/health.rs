@@ -21,8 +21,8 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::error::{ApiError, ApiErrorView};
+use super::{Api, SharedApi};
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::dispatcher::LetterDispatcher;
 
@@ -132,17 +132,17 @@ pub struct StorageHealth {
     get, path = "/health", tag = "health", security(),
     responses((status = 200, body = HealthView), (status = 503, body = HealthView))
 )]
-pub async fn health(State(api): State<Api>) -> Response {
-    let (storage, detail) = match api.center.store().health() {
+pub async fn health(State(api): State<SharedApi>) -> Response {
+    let (storage, detail) = match api.store.health() {
         StoreHealth::Ok => ("ok", None),
         StoreHealth::Full => ("full", None),
         StoreHealth::Failing(why) => ("failing", Some(why)),
         StoreHealth::Broken(why) => ("broken", Some(why)),
     };
-    let figures = api.center.store().counts().await;
-    let now = api.center.now();
-    let letters = api.center.store().letter_counts(now).await;
-    let post_office = post_office(api.office.dispatcher(), letters.ok().as_ref(), now);
+    let figures = api.store.counts().await;
+    let now = api.clock.now();
+    let letters = api.store.letter_counts(now).await;
+    let post_office = post_office(api.pipeline.dispatcher(), letters.ok().as_ref(), now);
     let (status, code) = match (storage, &figures, post_office.status) {
         ("broken", ..) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
         ("ok", Ok(_), "ok") => ("ok", StatusCode::OK),
@@ -160,7 +160,7 @@ pub async fn health(State(api): State<Api>) -> Response {
         post_office,
         oldest_waiting_delivery_ms: figures.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: figures.oldest_unclaimed.map(age),
-        clock_drift_ms: api.center.clock_drift_ms(),
+        clock_drift_ms: api.clock.drift(),
     };
     (code, axum::Json(health)).into_response()
 }
@@ -445,11 +445,11 @@ impl ApiMetrics {
     get, path = "/metrics", tag = "health",
     responses((status = 200, body = String), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
-    let store = api.center.store();
+pub async fn metrics(State(api): State<SharedApi>) -> Result<Response, ApiError> {
+    let store = &api.store;
     api.metrics.take_in(&store.counts().await?, &store.health());
-    let letters = store.letter_counts(api.center.now()).await?;
-    api.metrics.take_in_letters(&letters, api.office.dispatcher());
+    let letters = store.letter_counts(api.clock.now()).await?;
+    api.metrics.take_in_letters(&letters, api.pipeline.dispatcher());
     let mut text = String::new();
     // Writing into a string can't fail.
     let _ = encode(&mut text, &api.metrics.registry);

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PathParams, QueryParams};
+use super::{Api, SharedApi};
 use crate::pipeline::letter_pages::LetterPages;
 
 /// Recipients that are shown in a list.
@@ -153,13 +153,13 @@ pub struct TrashLetterBody {
     responses((status = 200, body = LetterPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn list(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     QueryParams(pairs): QueryParams<Pairs>,
 ) -> Result<axum::Json<LetterPage>, ApiError> {
     let (query, window) = wanted(pairs)?;
     let mut leafing = LetterPages::new(query, window.clone());
     let mut letters = Vec::new();
-    while let Some(few) = leafing.next_page(api.center.store()).await? {
+    while let Some(few) = leafing.next_page(&api.store).await? {
         letters.extend(few.iter().map(LetterView::from));
     }
     let next_cursor = input::next_cursor("letters", &window, leafing.next());
@@ -220,11 +220,11 @@ pub fn when(text: &str) -> Result<Timestamp, String> {
     responses((status = 200, body = LetterDetailView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn show(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(LetterDetailQuery { original }): QueryParams<LetterDetailQuery>,
 ) -> Result<axum::Json<LetterDetailView>, ApiError> {
-    let row = api.center.store().letter(letter_id(&path)?).await?;
+    let row = api.store.letter(letter_id(&path)?).await?;
     let asked = original.unwrap_or(false);
     let original = row.source.letter().ok().filter(|letter| asked && *letter != row.letter);
     let merged = row.letter.extra.get("merged").and_then(Value::as_array);
@@ -245,7 +245,7 @@ pub async fn show(
     responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn retry(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<LetterView>, ApiError> {
     by_hand(&api, &path, OperatorAction::Retry).await
@@ -260,7 +260,7 @@ pub async fn retry(
     responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn trash(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(TrashLetterBody { reason }): JsonBody<TrashLetterBody>,
 ) -> Result<axum::Json<LetterView>, ApiError> {
@@ -278,7 +278,7 @@ pub async fn trash(
     responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn restore(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<LetterView>, ApiError> {
     by_hand(&api, &path, OperatorAction::Restore).await
@@ -293,7 +293,7 @@ pub async fn restore(
     responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn replay(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<LetterView>, ApiError> {
     by_hand(&api, &path, OperatorAction::Replay).await
@@ -305,7 +305,7 @@ async fn by_hand(
     how: OperatorAction,
 ) -> Result<axum::Json<LetterView>, ApiError> {
     let id = letter_id(path)?;
-    let row = api.office.move_letter(id, how).await.map_err(refused)?;
+    let row = api.pipeline.move_letter(id, how).await.map_err(refused)?;
     Ok(axum::Json(LetterView::whole(&row)))
 }
 

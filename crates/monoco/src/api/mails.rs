@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Api;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::letters::LetterView;
 use super::trace::{TraceView, story};
 use super::views::RecordView;
+use super::{Api, SharedApi};
 use crate::courier::file_projector::ProjectorError;
 use crate::courier::locks_file::OpenClaimView;
 use crate::courier::mailbox_check::RebuildResult;
@@ -181,7 +181,7 @@ pub struct FailBody {
     responses((status = 200, body = MailPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn list(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     QueryParams(asked): QueryParams<MailListQuery>,
 ) -> Result<axum::Json<MailPage>, ApiError> {
     let MailListQuery { workspace, status, provider, since, q, cursor, limit, order } = asked;
@@ -200,7 +200,7 @@ pub async fn list(
         since: since.transpose().map_err(|error| ApiError::bad_parameter("since", error))?,
         text: q,
     };
-    let page = api.center.store().mails(query, window.clone()).await?;
+    let page = api.store.mails(query, window.clone()).await?;
     let next_cursor = input::next_cursor("mails", &window, page.next);
     let messages = page.entries.into_iter().map(MailView::from).collect();
     Ok(axum::Json(MailPage { messages, next_cursor }))
@@ -213,14 +213,14 @@ pub async fn list(
     responses((status = 200, body = MailDetailView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn mail(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
 ) -> Result<axum::Json<MailDetailView>, ApiError> {
     let id = mail_id(&path)?;
     let workspace =
         named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
-    let store = api.center.store();
+    let store = &api.store;
     let row = store.mail(&id, &workspace).await?;
     let claims = store.claims(&id).await?;
     let msg = match store.object(row.entry.msg_id).await {
@@ -239,7 +239,7 @@ pub async fn mail(
     responses((status = 200, body = TraceView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn trace(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<TraceView>, ApiError> {
     story(&api, &mail_id(&path)?.to_string()).await
@@ -253,7 +253,7 @@ pub async fn trace(
     responses((status = 200, body = ClaimsView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn status(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     JsonBody(ClaimStatusBody { workspace, ids }): JsonBody<ClaimStatusBody>,
 ) -> Result<axum::Json<ClaimsView>, ApiError> {
     let workspace = named(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
@@ -263,7 +263,7 @@ pub async fn status(
     let mut claims = Vec::new();
     for id in ids {
         let id: MailId = id.parse().map_err(|error| ApiError::bad_field("ids", error))?;
-        match api.center.store().mail(&id, &workspace).await {
+        match api.store.mail(&id, &workspace).await {
             Ok(row) => claims.extend(row.claim.as_ref().map(OpenClaimView::from)),
             Err(StoreError::Missing { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -283,7 +283,7 @@ pub async fn status(
     responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn claim(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(ClaimBody { agent_id, timeout, workspace }): JsonBody<ClaimBody>,
 ) -> Result<axum::Json<OpenClaimView>, ApiError> {
@@ -294,8 +294,8 @@ pub async fn claim(
         Some(_) => input::term("timeout", timeout)?,
         None => api.claims().term,
     };
-    let (retry, now) = (api.claims().retry, api.center.now());
-    let claimed = api.center.store().claim(&id, &workspace, holder, term, retry, now).await;
+    let (retry, now) = (api.claims().retry, api.clock.now());
+    let claimed = api.store.claim(&id, &workspace, holder, term, retry, now).await;
     Ok(axum::Json(OpenClaimView::from(&claimed.map_err(refused)?)))
 }
 
@@ -306,7 +306,7 @@ pub async fn claim(
     responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn renew(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(RenewBody { agent_id, workspace, epoch, timeout }): JsonBody<RenewBody>,
 ) -> Result<axum::Json<OpenClaimView>, ApiError> {
@@ -326,7 +326,7 @@ pub async fn renew(
     responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn complete(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(CompleteBody { agent_id, workspace, epoch }): JsonBody<CompleteBody>,
 ) -> Result<axum::Json<OpenClaimView>, ApiError> {
@@ -343,7 +343,7 @@ pub async fn complete(
     responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn fail(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(FailBody { agent_id, reason, retryable, workspace, epoch }): JsonBody<FailBody>,
 ) -> Result<axum::Json<OpenClaimView>, ApiError> {
@@ -361,14 +361,14 @@ pub async fn fail(
     responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn revive(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
 ) -> Result<axum::Json<OpenClaimView>, ApiError> {
     let id = mail_id(&path)?;
     let workspace =
         named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
-    let revived = api.center.store().retry_claim(&id, &workspace, api.center.now()).await;
+    let revived = api.store.retry_claim(&id, &workspace, api.clock.now()).await;
     Ok(axum::Json(OpenClaimView::from(&revived.map_err(refused)?)))
 }
 
@@ -379,14 +379,14 @@ pub async fn revive(
     responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn lay_to_rest(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
 ) -> Result<axum::Json<OpenClaimView>, ApiError> {
     let id = mail_id(&path)?;
     let workspace =
         named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
-    let rested = api.center.store().drop_claim(&id, &workspace, api.center.now()).await;
+    let rested = api.store.drop_claim(&id, &workspace, api.clock.now()).await;
     Ok(axum::Json(OpenClaimView::from(&rested.map_err(refused)?)))
 }
 
@@ -398,7 +398,7 @@ pub async fn lay_to_rest(
     post, path = "/api/v1/mailbox/rebuild", tag = "mails",
     responses((status = 200, body = RebuildResult), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn rebuild(State(api): State<Api>) -> Result<axum::Json<RebuildResult>, ApiError> {
+pub async fn rebuild(State(api): State<SharedApi>) -> Result<axum::Json<RebuildResult>, ApiError> {
     match api.filer.rebuild().await {
         Ok(rebuilt) => Ok(axum::Json(rebuilt)),
         Err(ProjectorError::Store(error)) => Err(error.into()),
@@ -414,8 +414,8 @@ pub async fn rebuild(State(api): State<Api>) -> Result<axum::Json<RebuildResult>
     get, path = "/api/v1/dead", tag = "mails",
     responses((status = 200, body = DeadView), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn dead(State(api): State<Api>) -> Result<axum::Json<DeadView>, ApiError> {
-    let store = api.center.store();
+pub async fn dead(State(api): State<SharedApi>) -> Result<axum::Json<DeadView>, ApiError> {
+    let store = &api.store;
     let claims = store.dead_claims(input::MAX_PAGE).await?;
     let mut deliveries = Vec::new();
     for tunnel in store.tunnels().await? {
@@ -447,8 +447,8 @@ async fn settle(
     let workspace = named(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     agent(agent_id.clone())?;
     let guard = input::guard(epoch, Some(agent_id))?;
-    let now = api.center.now();
-    let settled = api.center.store().update_claim(&id, &workspace, guard, step, now).await;
+    let now = api.clock.now();
+    let settled = api.store.update_claim(&id, &workspace, guard, step, now).await;
     Ok(axum::Json(OpenClaimView::from(&settled.map_err(refused)?)))
 }
 

@@ -8,7 +8,7 @@ use monoco_core::did::TunnelId;
 use monoco_core::inbound::check_external_id;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
-use monoco_store::{DispatchOutcome, DispatchRequest, DispatchResult, SendResult};
+use monoco_store::{DispatchOutcome, DispatchRequest, DispatchResult, SendRequest, SendResult};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -16,7 +16,8 @@ use utoipa::ToSchema;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PathParams};
 use super::views::PlanView;
-use super::{Api, batch, health};
+use super::{Api, SharedApi, batch, health};
+use crate::center;
 
 /// Longest idempotency key, in bytes.
 const MAX_KEY: usize = 256;
@@ -88,11 +89,16 @@ pub struct CreatedRecordView {
         (status = "5XX", body = ApiErrorView),
     )
 )]
-pub async fn dispatch(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
+pub async fn dispatch(
+    State(api): State<SharedApi>,
+    request: Request,
+) -> Result<Response, ApiError> {
     match input::content_type(request.headers()) {
         Some("application/json") => {
             let bytes = input::body(request, input::MAX_JSON).await?;
-            let mut answers = api.center.dispatch(vec![read_dispatch(&bytes)?]).await;
+            let batch = vec![read_dispatch(&bytes)?];
+            let mut answers =
+                center::dispatch(&api.store, &api.entry, batch, api.clock.now()).await;
             let answer = answers.pop().ok_or_else(batch::no_answer)??;
             api.metrics.dispatched(&answer.outcome);
             Ok(axum::Json(DispatchResponse::new(answer, None)).into_response())
@@ -110,7 +116,7 @@ async fn dispatch_batch(api: &Api, bytes: &[u8]) -> Result<Response, ApiError> {
     for (number, line) in batch::lines(bytes)? {
         lines.push((number, read_dispatch(line).map(|dispatch| good.push(dispatch))));
     }
-    let answers = api.center.dispatch(good).await;
+    let answers = center::dispatch(&api.store, &api.entry, good, api.clock.now()).await;
     batch::answer(lines, answers, |number, answer| {
         api.metrics.dispatched(&answer.outcome);
         Ok(DispatchResponse::new(answer, Some(number)))
@@ -242,14 +248,16 @@ pub struct TargetResultView {
     )
 )]
 pub async fn post_send(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     headers: HeaderMap,
     JsonBody(body): JsonBody<SendBody>,
 ) -> Result<axum::Json<SendResponse>, ApiError> {
     let key = key(&headers, body.idempotency_key)?;
     let not_before = body.schedule_at.as_ref().map(when).transpose()?;
     let msg = seal(body.msg, body.msg_id.as_deref())?;
-    let answer = match api.center.post_send(msg, key, not_before).await? {
+    let request = SendRequest { msg, key, not_before };
+    let sent = center::post_send(&api.store, &api.entry, request, api.clock.now()).await?;
+    let answer = match sent {
         SendResult::BlockedAuthor { msg_id } => SendResponse {
             ok: false,
             reason: Some("blocked_author"),
@@ -336,7 +344,7 @@ pub struct BlobView {
     responses((status = 201, body = BlobView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn keep_bytes(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     request: Request,
 ) -> Result<(StatusCode, axum::Json<BlobView>), ApiError> {
     if input::content_type(request.headers()) != Some("application/octet-stream") {
@@ -344,7 +352,7 @@ pub async fn keep_bytes(
     }
     let bytes: Bytes = input::body(request, input::MAX_BYTES).await?;
     let size = bytes.len();
-    let id = api.center.store().put_blob(bytes.into()).await?.to_string();
+    let id = api.store.put_blob(bytes.into()).await?.to_string();
     Ok((StatusCode::CREATED, axum::Json(BlobView { id, size })))
 }
 
@@ -356,9 +364,9 @@ pub async fn keep_bytes(
     params(("id" = String, Path, description = "`cymsg:…`, `cymsgr:…` or `sha256:…`")),
     responses((status = 200, body = Object), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn object(State(api): State<Api>, path: PathParams) -> Result<Response, ApiError> {
+pub async fn object(State(api): State<SharedApi>, path: PathParams) -> Result<Response, ApiError> {
     let id: ObjId = path.parse("id")?;
-    let bytes = api.center.store().object(id).await?;
+    let bytes = api.store.object(id).await?;
     let (kind, disposition) = match id.kind() {
         ObjKind::Msg | ObjKind::Receipt => ("application/json", "inline"),
         // Bytes of a stranger are never shown by a browser.

@@ -10,6 +10,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use monoco_store::SharedStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
@@ -17,7 +18,8 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::center::Center;
+use crate::center::PipelineEntry;
+use crate::clock::Clock;
 use crate::config::{ClaimsConfig, Config};
 use crate::courier::file_projector::FileProjector;
 use crate::courier::tunnels::TunnelRegistry;
@@ -45,27 +47,25 @@ mod trace;
 mod views;
 pub mod webhooks;
 
-/// What every handler works with.
-#[derive(Clone)]
+/// What handlers work with. One value is shared by all requests.
 pub struct Api {
-    /// The hub.
-    pub center: Center,
-    /// What the courier counts.
-    pub metrics: Arc<ApiMetrics>,
-    /// The tunnels this courier runs itself.
+    pub store: SharedStore,
+    pub clock: Clock,
+    pub entry: PipelineEntry,
+    pub metrics: ApiMetrics,
+    /// The tunnels that this courier runs itself.
     pub tunnels: Arc<TunnelRegistry>,
-    /// The mailbox.
     pub filer: Arc<FileProjector>,
-    /// The post office.
-    pub office: Arc<Pipeline>,
-    /// How it is to run, as of now.
+    pub pipeline: Arc<Pipeline>,
     pub config: watch::Receiver<Arc<Config>>,
-    /// Ends what would go on for ever.
+    /// Ends event streams when the courier stops.
     pub stop: CancellationToken,
 }
 
+/// The state of all handlers: a request copies one pointer.
+pub type SharedApi = Arc<Api>;
+
 impl Api {
-    /// How claims are held and tried again.
     fn claims(&self) -> ClaimsConfig {
         self.config.borrow().claims
     }
@@ -90,7 +90,8 @@ impl utoipa::Modify for TokenSecurity {
 }
 
 /// All routes, behind the guard.
-pub fn router(api: Api, door: RequestGuard) -> Router {
+pub fn router(api: Api, guard: RequestGuard) -> Router {
+    let api = Arc::new(api);
     let (router, doc) = OpenApiRouter::with_openapi(OpenApiDoc::openapi())
         .routes(routes!(messages::dispatch))
         .routes(routes!(messages::post_send))
@@ -146,15 +147,15 @@ pub fn router(api: Api, door: RequestGuard) -> Router {
         .route("/api/openapi.json", axum::routing::get(openapi))
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
-        .layer(middleware::from_fn_with_state(api.clone(), observe))
-        .layer(middleware::from_fn_with_state(Arc::new(door), guard::check))
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), observe))
+        .layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
         // Each handler limits its own body; see `input`.
         .layer(DefaultBodyLimit::disable())
         .with_state(api)
 }
 
 /// Counts a request, and sees that it is answered.
-async fn observe(State(api): State<Api>, request: Request, next: Next) -> Response {
+async fn observe(State(api): State<SharedApi>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<axum::extract::MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", axum::extract::MatchedPath::as_str);
     let patience = if route == mails::REBUILD { server::REBUILD } else { server::ANSWER };

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody};
 use super::letters::{VerdictView, direction, when};
+use super::{Api, SharedApi};
 use crate::pipeline::beanstalkd::BeanstalkdAddress;
 use crate::pipeline::config::{QueueKind, WorkerConfig, WorkerTransport};
 use crate::pipeline::letter_pages::LetterPages;
@@ -161,10 +161,10 @@ pub struct ReplayOutcomeView {
     get, path = "/api/v1/pipeline", tag = "letters",
     responses((status = 200, body = PipelineView), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn status(State(api): State<Api>) -> Result<axum::Json<PipelineView>, ApiError> {
-    let (settings, now) = (api.office.dispatcher().settings(), api.center.now());
-    let figures = api.center.store().letter_counts(now).await?;
-    let mut counted = api.office.dispatcher().figures().all();
+pub async fn status(State(api): State<SharedApi>) -> Result<axum::Json<PipelineView>, ApiError> {
+    let (settings, now) = (api.pipeline.dispatcher().settings(), api.clock.now());
+    let figures = api.store.letter_counts(now).await?;
+    let mut counted = api.pipeline.dispatcher().figures().all();
     let count = |of: &BTreeMap<String, i64>, name: &str| of.get(name).copied().unwrap_or(0);
     let workers = settings.workers.iter().map(|(name, worker)| {
         let view = WorkerView {
@@ -256,7 +256,7 @@ async fn knock(address: &BeanstalkdAddress) -> Result<(), String> {
     responses((status = 200, body = ReplayView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn replay(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     JsonBody(body): JsonBody<ReplayBody>,
 ) -> Result<axum::Json<ReplayView>, ApiError> {
     let time = |field: &str, text: Option<String>| {
@@ -264,7 +264,7 @@ pub async fn replay(
         time.map_err(|why| ApiError::bad_field(field, why))
     };
     let (since, until) = (time("since", body.since)?, time("until", body.until)?);
-    let until = until.unwrap_or_else(|| api.center.now());
+    let until = until.unwrap_or_else(|| api.clock.now());
     let way = body.direction.map(|text| direction(&text)).transpose();
     let tunnel = body.tunnel.map(|text| text.parse()).transpose();
     let query = LetterQuery {
@@ -279,7 +279,7 @@ pub async fn replay(
     let window = PageRequest { limit, ..paging.window("replay")? };
     let mut leafing = LetterPages::new(query, window.clone());
     let (mut looked, mut differ, mut over) = (0, Vec::new(), false);
-    while let Some(few) = leafing.next_page(api.center.store()).await? {
+    while let Some(few) = leafing.next_page(&api.store).await? {
         for row in few {
             over |= row.created_at >= until;
             if over {
@@ -303,11 +303,11 @@ async fn judge(
     row: &LetterRow,
     dry_run: bool,
 ) -> Result<Option<ReplayDifferenceView>, ApiError> {
-    let dispatcher = api.office.dispatcher();
+    let dispatcher = api.pipeline.dispatcher();
     let would = ReplayOutcome::would(dispatcher, &dispatcher.settings(), row).await?;
     let Some(would) = would.filter(|would| would.differs(row)) else { return Ok(None) };
     let moved = match !dry_run && would.frees(row) {
-        true => match api.office.move_letter(row.id, OperatorAction::Replay).await {
+        true => match api.pipeline.move_letter(row.id, OperatorAction::Replay).await {
             Ok(_) => true,
             // Somebody else moved it meanwhile.
             Err(StoreError::InvalidTransition(_) | StoreError::Conflict { .. }) => false,

@@ -7,10 +7,11 @@ use monoco_core::receipt::{Receipt, ReceiptStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Api;
+use super::SharedApi;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::{SessionEntryView, SessionSummaryView};
+use crate::center::check_owner;
 
 /// What a reader says.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -56,7 +57,7 @@ impl From<Receipt> for ReceiptView {
     responses((status = 200, body = ReceiptView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn set_receipt(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(body): JsonBody<ReceiptBody>,
 ) -> Result<axum::Json<ReceiptView>, ApiError> {
@@ -68,8 +69,8 @@ pub async fn set_receipt(
         let known: Vec<_> = ReceiptStatus::ALL.iter().map(|s| s.as_str()).collect();
         ApiError::bad_field("state", format_args!("want {}", known.join(", ")))
     })?;
-    let now = api.center.now();
-    let receipt = api.center.store().set_receipt(&group, msg_id, &reader, status, now).await?;
+    let now = api.clock.now();
+    let receipt = api.store.set_receipt(&group, msg_id, &reader, status, now).await?;
     Ok(axum::Json(receipt.into()))
 }
 
@@ -96,7 +97,7 @@ pub struct ReceiptList {
     responses((status = 200, body = ReceiptList), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn receipts(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(query): QueryParams<ReceiptQuery>,
 ) -> Result<axum::Json<ReceiptList>, ApiError> {
@@ -105,7 +106,7 @@ pub async fn receipts(
         query.msg_id.parse().map_err(|error| ApiError::bad_parameter("msg_id", error))?;
     let reader = query.reader.map(|reader| reader.parse::<Did>()).transpose();
     let reader = reader.map_err(|error| ApiError::bad_parameter("reader", error))?;
-    let receipts = api.center.store().receipts(&group, msg_id, reader.as_ref()).await?;
+    let receipts = api.store.receipts(&group, msg_id, reader.as_ref()).await?;
     Ok(axum::Json(ReceiptList { receipts: receipts.into_iter().map(Into::into).collect() }))
 }
 
@@ -145,14 +146,14 @@ pub struct SessionPage {
     responses((status = 200, body = SessionPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn sessions(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     QueryParams(query): QueryParams<SessionQuery>,
 ) -> Result<axum::Json<SessionPage>, ApiError> {
     let (owner, paging) = query.read()?;
-    api.center.check_owner(&owner).await?;
+    check_owner(&api.store, &owner).await?;
     let scope = format!("sessions {owner}");
     let window = paging.window(&scope)?;
-    let page = api.center.store().sessions(&owner, window.clone()).await?;
+    let page = api.store.sessions(&owner, window.clone()).await?;
     let next_cursor = input::next_cursor(&scope, &window, page.next);
     let sessions =
         page.entries.into_iter().map(SessionSummaryView::try_from).collect::<Result<_, _>>()?;
@@ -174,16 +175,16 @@ pub struct SessionEntryPage {
     responses((status = 200, body = SessionEntryPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn session(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(query): QueryParams<SessionQuery>,
 ) -> Result<axum::Json<SessionEntryPage>, ApiError> {
     let (owner, paging) = query.read()?;
-    api.center.check_owner(&owner).await?;
+    check_owner(&api.store, &owner).await?;
     let peer: Did = path.parse("id")?;
     let scope = format!("session {owner} {peer}");
     let window = paging.window(&scope)?;
-    let page = api.center.store().session(&owner, &peer, window.clone()).await?;
+    let page = api.store.session(&owner, &peer, window.clone()).await?;
     let next_cursor = input::next_cursor(&scope, &window, page.next);
     let lines =
         page.entries.into_iter().map(SessionEntryView::try_from).collect::<Result<_, _>>()?;

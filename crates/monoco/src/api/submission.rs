@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, QueryParams};
 use super::letters::Pairs;
-use super::{Api, batch};
+use super::{Api, SharedApi, batch};
 use crate::pipeline::sendmail::{self, EnvelopeOptions};
 
 /// Largest body with letters: one with as much data as may be, and room for escapes.
@@ -77,7 +77,7 @@ pub struct SubmitResult {
     )
 )]
 pub async fn hand_in(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     QueryParams(pairs): QueryParams<Pairs>,
     headers: HeaderMap,
     request: Request,
@@ -104,7 +104,8 @@ pub async fn hand_in(
             return Err(ApiError::wrong_type(wanted));
         }
     };
-    let mut answers = api.center.submit(vec![api.office.read(value, key).await?]).await;
+    let batch = vec![api.pipeline.read(value, key).await?];
+    let mut answers = api.entry.submit(&api.store, batch, api.clock.now()).await;
     let answer = handed_in(answers.pop().ok_or_else(batch::no_answer)??, None)?;
     Ok((StatusCode::ACCEPTED, axum::Json(answer)).into_response())
 }
@@ -115,12 +116,12 @@ async fn hand_in_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Res
         let key = key.map(|key| format!("{key}:{number}"));
         lines.push((number, read(api, line, key).await.map(|origin| good.push(origin))));
     }
-    let answers = api.center.submit(good).await;
+    let answers = api.entry.submit(&api.store, good, api.clock.now()).await;
     batch::answer(lines, answers, |number, accepted| handed_in(accepted, Some(number)))
 }
 
 async fn read(api: &Api, line: &[u8], key: Option<String>) -> Result<LetterSource, ApiError> {
-    Ok(api.office.read(json::parse(line)?, key).await?)
+    Ok(api.pipeline.read(json::parse(line)?, key).await?)
 }
 
 fn handed_in(accepted: AcceptResult, line: Option<usize>) -> Result<SubmitResult, ApiError> {

@@ -1,23 +1,21 @@
 //! The story of one message.
 
 use axum::extract::State;
-use monoco_core::letter::{LetterId, LetterStateData};
-use monoco_store::{LetterRow, LetterSource, MessageTrace};
+use monoco_core::letter::LetterId;
+use monoco_store::MessageTrace;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::Api;
 use super::error::{ApiError, ApiErrorView};
 use super::input::PathParams;
 use super::letters::LetterView;
 use super::views::{EventView, RecordView, raw};
-use crate::center::BoxEntry;
+use super::{Api, SharedApi};
+use crate::center::boxes::BoxEntry;
+use crate::center::trace::{self, LetterTrace};
 use crate::courier::locks_file::OpenClaimView;
-
-/// How often a letter that became part of another is followed.
-const MERGED: usize = 8;
 
 /// Everything about one message.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -57,59 +55,24 @@ pub struct TraceView {
     responses((status = 200, body = TraceView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn trace(
-    State(api): State<Api>,
+    State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<TraceView>, ApiError> {
     story(&api, path.text("id")).await
 }
 
-/// Everything about the message that `id` leads to.
+/// Everything about the message that `id` refers to.
 pub async fn story(api: &Api, id: &str) -> Result<axum::Json<TraceView>, ApiError> {
-    let view = match id.parse::<LetterId>() {
-        Ok(letter) => of_letter(api, letter).await?,
-        Err(_) => TraceView::try_from(api.center.trace(id).await?)?,
+    let Ok(letter) = id.parse::<LetterId>() else {
+        let trace = trace::trace(&api.store, id).await?;
+        return Ok(axum::Json(TraceView::try_from(trace)?));
     };
-    Ok(axum::Json(view))
-}
-
-/// Everything about the message that a letter was made of or became, or about the
-/// letter alone when it is none.
-async fn of_letter(api: &Api, id: LetterId) -> Result<TraceView, ApiError> {
-    let store = api.center.store();
-    let mut row = store.letter(id).await?;
-    let mut letters = vec![LetterView::whole(&row)];
-    for _ in 0..MERGED {
-        let LetterStateData::Merged { into } = row.status.standing else { break };
-        row = store.letter(into).await?;
-        letters.push(LetterView::whole(&row));
-    }
-    let mut view = match of_message(api, &row).await? {
-        Some(trace) => TraceView::try_from(trace)?,
-        None => TraceView::default(),
-    };
+    let LetterTrace { letters, message } = trace::trace_letter(&api.store, letter).await?;
+    let mut view = message.map(TraceView::try_from).transpose()?.unwrap_or_default();
+    let mut letters: Vec<_> = letters.iter().map(LetterView::whole).collect();
     letters.retain(|own| view.letters.iter().all(|letter| letter.id != own.id));
     letters.append(&mut view.letters);
-    Ok(TraceView { letters, ..view })
-}
-
-/// Everything about the message of a letter, if it has one.
-async fn of_message(api: &Api, row: &LetterRow) -> Result<Option<MessageTrace>, ApiError> {
-    let store = api.center.store();
-    let msg_id = match (&row.source, row.became) {
-        (_, Some(msg_id)) => msg_id,
-        (LetterSource::Dispatch(dispatch), None) => dispatch.msg.id(),
-        (LetterSource::Send(post), None) => post.msg.id(),
-        (LetterSource::Inbound(keep), None) => {
-            let Ok(msg_id) = store.find_by_external_id(&keep.said.id).await else {
-                return Ok(None);
-            };
-            let trace = store.trace(msg_id).await?;
-            // Two providers may use the same id; then the message is another one's.
-            return Ok(Some(trace).filter(|it| it.letters.iter().any(|own| own.id == row.id)));
-        }
-        (LetterSource::Submitted { .. }, None) => return Ok(None),
-    };
-    Ok(Some(store.trace(msg_id).await?))
+    Ok(axum::Json(TraceView { letters, ..view }))
 }
 
 impl TryFrom<MessageTrace> for TraceView {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::error::ApiError;
-use crate::center::BoxEntry;
+use crate::center::boxes::BoxEntry;
 
 /// A record of a box, or a delivery of a TUNNEL_OUTBOX.
 #[derive(Debug, Serialize, ToSchema)]

@@ -12,12 +12,14 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use monoco_adapters::{InboundError, InboundSink, WebhookError, WebhookRequest};
+use monoco_store::SharedStore;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
 use super::input;
-use crate::center::Center;
+use crate::center::PipelineEntry;
+use crate::clock::Clock;
 use crate::courier::inbound::DurableInboundSink;
 use crate::courier::tunnels::TunnelRegistry;
 
@@ -28,17 +30,29 @@ const MAX_BODY: usize = 8 << 20;
 /// is no room is asked to come again.
 const MAX_ALL: usize = (32 << 20) >> 10;
 
-/// What the door works with.
-#[derive(Clone)]
+/// What the webhook handler works with.
 pub struct WebhookListener {
-    center: Center,
+    store: SharedStore,
+    clock: Clock,
+    entry: PipelineEntry,
     tunnels: Arc<TunnelRegistry>,
-    room: Arc<Semaphore>,
+    /// Space for bodies that are being read, in KiB.
+    body_space: Semaphore,
 }
 
-/// The only route.
-pub fn router(center: Center, tunnels: Arc<TunnelRegistry>) -> Router {
-    let webhooks = WebhookListener { center, tunnels, room: Arc::new(Semaphore::new(MAX_ALL)) };
+impl WebhookListener {
+    pub fn new(
+        store: SharedStore,
+        clock: Clock,
+        entry: PipelineEntry,
+        tunnels: Arc<TunnelRegistry>,
+    ) -> Self {
+        Self { store, clock, entry, tunnels, body_space: Semaphore::new(MAX_ALL) }
+    }
+}
+
+/// The only route of the webhook listener.
+pub fn router(webhooks: WebhookListener) -> Router {
     Router::new()
         .route("/webhooks/{tunnel}", post(receive))
         .fallback(async || ApiError::no_webhook())
@@ -48,15 +62,15 @@ pub fn router(center: Center, tunnels: Arc<TunnelRegistry>) -> Router {
             response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
             response
         }))
-        .with_state(webhooks)
+        .with_state(Arc::new(webhooks))
 }
 
 async fn receive(
-    State(webhooks): State<WebhookListener>,
+    State(webhooks): State<Arc<WebhookListener>>,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let WebhookListener { center, tunnels, room } = webhooks;
+    let WebhookListener { store, clock, entry, tunnels, body_space } = webhooks.as_ref();
     let tunnel = tunnels.get(&id).ok_or_else(ApiError::no_webhook)?;
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
@@ -64,19 +78,19 @@ async fn receive(
         return Err(ApiError::too_large(MAX_BODY));
     }
     let kib = u32::try_from(announced.unwrap_or(MAX_BODY) / 1024 + 1).unwrap_or(u32::MAX);
-    let _room = room.try_acquire_many(kib).map_err(|_| ApiError::busy())?;
+    let _room = body_space.try_acquire_many(kib).map_err(|_| ApiError::busy())?;
     let headers = request.headers().clone();
     let body = input::body(request, MAX_BODY).await?;
 
-    let push = WebhookRequest { headers: &headers, body: &body, now: center.wall_clock() };
+    let push = WebhookRequest { headers: &headers, body: &body, now: clock.wall() };
     let heard = tunnel.adapter.pushed(&push).map_err(|why| {
-        let now = center.now();
+        let now = clock.now();
         tunnel.note(|pulse| pulse.record_receive_error(why.to_string(), now));
         tracing::warn!(tunnel = %tunnel.adapter.id(), %why, "webhook refused");
         refusal(&why)
     })?;
     drop(body);
-    let keeper = DurableInboundSink { center: &center, tunnel: &tunnel };
+    let keeper = DurableInboundSink { store, clock: *clock, entry, tunnel: &tunnel };
     let (mut kept, mut duplicates) = (0, 0);
     for heard in heard {
         // One that is not kept fails the whole: the provider sends it again, and what

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 use monoco_core::claim::Workspace;
 use monoco_core::delivery::{Delivery, SendStateData};
@@ -38,7 +39,7 @@ impl DraftLoop {
         uid: &DraftUid,
         handle: &Handle,
     ) -> Result<bool, DraftsError> {
-        if handle.block_on(self.center.store().draft_exists(&uid.uid))? {
+        if handle.block_on(self.store.draft_exists(&uid.uid))? {
             return Ok(!is_put_away(hands, uid)?);
         }
         match self.post(hands, uid, handle) {
@@ -91,15 +92,15 @@ impl DraftLoop {
             provider: uid.provider.clone(),
             post: SendRequest { msg, key: Some(key), not_before },
         };
-        let (store, through) = (self.center.store(), self.center.outbound());
-        match handle.block_on(store.send_draft(post, &through, self.center.now())) {
+        let (store, through) = (&self.store, self.entry.outbound());
+        match handle.block_on(store.send_draft(post, &through, self.clock.now())) {
             Ok(SendResult::Queued { msg_id, duplicate, .. }) => {
                 tracing::info!(draft = uid.uid, %msg_id, duplicate, "a draft is on its way");
                 Ok(())
             }
             Ok(SendResult::Chained { msg_id, letter, duplicate }) => {
                 tracing::info!(draft = uid.uid, %msg_id, %letter, duplicate, "a draft is a letter");
-                self.center.notify_queue(letter, self.center.now());
+                self.entry.notifier.notify(letter, Duration::ZERO);
                 Ok(())
             }
             Ok(SendResult::BlockedAuthor { .. }) => Err(bad(format!("{} is blocked", self.owner))),
@@ -109,7 +110,7 @@ impl DraftLoop {
 
     /// The Mail that a draft answers.
     fn answered(&self, id: &MailId, handle: &Handle) -> Result<Mail, DraftSendError> {
-        let store = self.center.store();
+        let store = &self.store;
         let row = handle.block_on(store.mail(id, &Workspace::shared())).map_err(refusal)?;
         let msg_id = row.entry.msg_id;
         let object = handle.block_on(store.object(msg_id)).map_err(refusal)?;
@@ -125,7 +126,7 @@ impl DraftLoop {
         draft: &Draft,
         handle: &Handle,
     ) -> Result<BTreeMap<ObjId, u64>, DraftSendError> {
-        let store = self.center.store();
+        let store = &self.store;
         let mut sizes = BTreeMap::new();
         for attached in &draft.artifacts {
             let hash = attached.hash.to_string();
@@ -157,7 +158,7 @@ impl DraftLoop {
         hands: &mut OpenDirs<'_>,
         handle: &Handle,
     ) -> Result<Vec<DraftUid>, DraftsError> {
-        let store = self.center.store();
+        let store = &self.store;
         let mut put_away = Vec::new();
         loop {
             let fates = handle.block_on(store.finished_drafts(AT_ONCE))?;
@@ -188,7 +189,7 @@ impl DraftLoop {
             return Ok(());
         }
         let deliveries: Vec<_> = fate.deliveries.iter().map(shown).collect();
-        let letters = handle.block_on(self.center.store().letters_of(fate.msg_id))?;
+        let letters = handle.block_on(self.store.letters_of(fate.msg_id))?;
         let letter = letters.first().map(|row| json!(row.id));
         let sent =
             |delivery: &Delivery| matches!(delivery.sending.state, SendStateData::Sent { .. });
@@ -204,8 +205,7 @@ impl DraftLoop {
             give_up(hands, uid, &about)?;
             return Ok(());
         }
-        let (life, _) =
-            handle.block_on(self.center.store().advance_retention_clock(self.center.now()))?;
+        let (life, _) = handle.block_on(self.store.advance_retention_clock(self.clock.now()))?;
         // `day` is for retention, which does not trust the clock.
         let mut outcome =
             json!({"msg_id": fate.msg_id, "deliveries": deliveries, "day": life.day()});

@@ -22,14 +22,15 @@ use std::time::{Duration, Instant};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::draft::{Draft, InvalidDraft, MAX_DRAFT};
 use monoco_core::time::Timestamp;
-use monoco_store::StoreError;
+use monoco_store::{SharedStore, StoreError};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::draft_watcher::{self, DraftFiles, DraftPath, DraftWatcher, PATIENCE};
 use super::mailbox_dir::{FileOptions, MailboxDir, OUTBOUND, OpenDirs};
 use super::tunnels::TunnelRegistry;
-use crate::center::Center;
+use crate::center::PipelineEntry;
+use crate::clock::Clock;
 
 /// How long a draft may go unnoticed when no hint comes.
 const LOOK: Duration = Duration::from_secs(5);
@@ -55,8 +56,9 @@ const STEM: usize = 40;
 
 /// Sends drafts.
 pub struct DraftLoop {
-    /// The hub.
-    pub center: Center,
+    pub store: SharedStore,
+    pub clock: Clock,
+    pub entry: PipelineEntry,
     /// The mailbox.
     pub tree: Arc<MailboxDir>,
     /// Who sends them.
@@ -98,7 +100,7 @@ impl DraftLoop {
     /// Sends drafts until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut watch = DraftWatcher::start(&self.tree.mailbox().join(OUTBOUND));
-        let mut news = self.center.store().newest_event();
+        let mut news = self.store.newest_event();
         let mut desk = DraftQueue::default();
         let (mut pause, mut troubled) = (FIRST_PAUSE, false);
         while !stop.is_cancelled() {
@@ -279,7 +281,7 @@ impl DraftLoop {
         let (provider, name) = spot;
         let Some(dir) = hands.provider_dir(OUTBOUND, provider, false)? else { return Ok(None) };
         let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
-        let uid = uid(name, random, self.center.now());
+        let uid = uid(name, random, self.clock.now());
         let sending = dir.make(SENDING)?;
         match dir.rename(name, &sending, &format!("{uid}.md")) {
             Ok(()) => Ok(Some(DraftUid { provider: provider.clone(), uid })),

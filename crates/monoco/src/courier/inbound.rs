@@ -4,16 +4,18 @@ use async_trait::async_trait;
 use monoco_adapters::{InboundError, InboundSink};
 use monoco_core::inbound::{Artifact, InboundEvent};
 use monoco_store::{
-    AcceptResult, LetterSource, StoreError, StoreInboundRequest, StoreInboundResult,
+    AcceptResult, LetterSource, SharedStore, StoreError, StoreInboundRequest, StoreInboundResult,
 };
 
 use super::tunnels::RunningTunnel;
-use crate::center::Center;
+use crate::center::PipelineEntry;
+use crate::clock::Clock;
 
 /// Keeps what one tunnel hears.
 pub struct DurableInboundSink<'a> {
-    /// The hub.
-    pub center: &'a Center,
+    pub store: &'a SharedStore,
+    pub clock: Clock,
+    pub entry: &'a PipelineEntry,
     /// The tunnel.
     pub tunnel: &'a RunningTunnel,
 }
@@ -22,7 +24,7 @@ pub struct DurableInboundSink<'a> {
 impl InboundSink for DurableInboundSink<'_> {
     async fn receive(&self, heard: InboundEvent) -> Result<bool, InboundError> {
         let kept = self.keep(heard).await;
-        let now = self.center.now();
+        let now = self.clock.now();
         match &kept {
             Ok(new) => self.tunnel.note(|pulse| pulse.record_received(u64::from(*new), now)),
             Err(why) => self.tunnel.note(|pulse| pulse.record_receive_error(why.to_string(), now)),
@@ -35,7 +37,7 @@ impl DurableInboundSink<'_> {
     async fn keep(&self, heard: InboundEvent) -> Result<bool, InboundError> {
         let InboundEvent { tunnel, mut said, attachments } = heard;
         said.check().map_err(|error| InboundError::Unusable(error.to_string()))?;
-        let store = self.center.store();
+        let store = self.store;
         // Bytes first: nothing may refer to what is not there.
         for attachment in attachments {
             let size = u64::try_from(attachment.bytes.len()).ok();
@@ -51,16 +53,19 @@ impl DurableInboundSink<'_> {
         said.check().map_err(|error| InboundError::Unusable(error.to_string()))?;
         let provider = self.tunnel.adapter.provider().to_owned();
         let keep = StoreInboundRequest { tunnel, provider, said, debounce: self.tunnel.debounce };
-        let kept = match self.center.inbound().applies_to(Some(&keep.tunnel)) {
-            true => {
-                self.center.submit(vec![LetterSource::Inbound(keep)]).await.pop().map(|accepted| {
+        let kept = match self.entry.inbound().applies_to(Some(&keep.tunnel)) {
+            true => self
+                .entry
+                .submit(store, vec![LetterSource::Inbound(keep)], self.clock.now())
+                .await
+                .pop()
+                .map(|accepted| {
                     accepted.map(|accepted| {
                         matches!(accepted, AcceptResult::Letter { duplicate: false, .. })
                     })
-                })
-            }
+                }),
             false => {
-                let kept = store.store_inbound(vec![keep], self.center.now()).await.pop();
+                let kept = store.store_inbound(vec![keep], self.clock.now()).await.pop();
                 kept.map(|kept| kept.map(|keeping| keeping == StoreInboundResult::Stored))
             }
         };

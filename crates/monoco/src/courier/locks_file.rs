@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::claim::{Claim, ClaimStateData};
-use monoco_store::StoreError;
+use monoco_store::{SharedStore, StoreError};
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 use super::mailbox_dir::{FileOptions, FileStat, MailboxDir};
-use crate::center::Center;
+use crate::clock::Clock;
 
 /// Its name.
 const NAME: &str = "locks.json";
@@ -94,15 +94,15 @@ enum Unwritten {
 }
 
 /// Writes the live claims whenever they change, until `stop`, and then once more.
-pub async fn run(center: Center, tree: Arc<MailboxDir>, stop: CancellationToken) {
-    let mut news = center.store().newest_event();
+pub async fn run(store: SharedStore, clock: Clock, tree: Arc<MailboxDir>, stop: CancellationToken) {
+    let mut news = store.newest_event();
     let mut written = None;
     let mut troubled = false;
     loop {
         // Before looking, so that what comes while we look is not missed.
         news.mark_unchanged();
         let last = stop.is_cancelled();
-        match write(&center, &tree, &mut written).await {
+        match write(&store, clock, &tree, &mut written).await {
             Ok(()) => troubled = false,
             Err(error) => {
                 if !std::mem::replace(&mut troubled, true) {
@@ -128,13 +128,14 @@ type Written = Option<(Vec<OpenClaimView>, Option<FileOptions>)>;
 /// Writes the claims, unless they are those that were written last and nobody has been
 /// at the file since.
 async fn write(
-    center: &Center,
+    store: &SharedStore,
+    clock: Clock,
     tree: &Arc<MailboxDir>,
     written: &mut Written,
 ) -> Result<(), Unwritten> {
-    let claims = center.store().open_claims(MOST).await?;
+    let claims = store.open_claims(MOST).await?;
     let locks: Vec<_> = claims.iter().map(OpenClaimView::from).collect();
-    let text = json!({"version": 1, "written_at": center.now().rfc3339(), "locks": locks});
+    let text = json!({"version": 1, "written_at": clock.now().rfc3339(), "locks": locks});
     let left = written.take().filter(|(last, _)| *last == locks).map(|(_, looks)| looks);
     let tree = Arc::clone(tree);
     let put = tokio::task::spawn_blocking(move || {
@@ -175,12 +176,12 @@ mod tests {
         let (tree, mut written) = (hub.tree(), None);
         let path = hub.mailbox().join(".state/locks.json");
         let ids = hub.hear(["1", "2", "3", "4", "5"]).await;
-        write(&hub.center, &tree, &mut written).await.unwrap();
+        write(hub.store(), hub.clock, &tree, &mut written).await.unwrap();
         let read = || serde_json::from_str::<Value>(&fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!((&read()["version"], &read()["locks"]), (&json!(1), &json!([])));
 
         let alpha = Workspace::new("alpha").unwrap();
-        let (holder, now) = (Holder::new("ann").unwrap(), hub.center.now());
+        let (holder, now) = (Holder::new("ann").unwrap(), hub.clock.now());
         let claimed = hub.store().claim(
             &ids[0],
             &alpha,
@@ -195,7 +196,7 @@ mod tests {
         hub.end(&ids[1], again).await;
         hub.end(&ids[2], ClaimUpdate::Complete).await;
         hub.end(&ids[3], for_good()).await;
-        write(&hub.center, &tree, &mut written).await.unwrap();
+        write(hub.store(), hub.clock, &tree, &mut written).await.unwrap();
         let locks = read()["locks"].clone();
         let shown = |lock: &Value| {
             let field = |name: &str| lock[name].as_str().unwrap_or("-").to_owned();
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(locks[1]["reason"], "busy");
 
         let before = fs::metadata(&path).unwrap().modified().unwrap();
-        write(&hub.center, &tree, &mut written).await.unwrap();
+        write(hub.store(), hub.clock, &tree, &mut written).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before, "not for nothing");
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::did::Did;
-use monoco_store::{MergeContext, StoreError};
+use monoco_store::{MergeContext, SharedStore, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use super::tunnels::TunnelRegistry;
-use crate::center::Center;
+use crate::clock::Clock;
 
 /// Most windows in one go.
 const AT_ONCE: usize = 200;
@@ -25,8 +25,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Merges what was heard.
 pub struct MergeLoop {
-    /// The hub.
-    pub center: Center,
+    pub store: SharedStore,
+    pub clock: Clock,
     /// Whom direct messages are for.
     pub owner: Did,
     /// The tunnels, for their labels.
@@ -36,7 +36,7 @@ pub struct MergeLoop {
 impl MergeLoop {
     /// Merges until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut news = self.center.store().newest_event();
+        let mut news = self.store.newest_event();
         while !stop.is_cancelled() {
             // Before looking, so that what comes while we look is not missed.
             news.mark_unchanged();
@@ -84,15 +84,15 @@ impl MergeLoop {
             .map(|tunnel| (tunnel.adapter.id().clone(), tunnel.labels.clone()))
             .collect();
         let merging = Arc::new(MergeContext { owner: self.owner.clone(), labels, all });
-        self.center.store().merge(merging, AT_ONCE, self.center.now()).await
+        self.store.merge(merging, AT_ONCE, self.clock.now()).await
     }
 
     /// How long until the next window is over; `None` when none is open.
     async fn until_due(&self) -> Option<Duration> {
-        match self.center.store().next_merge().await {
+        match self.store.next_merge().await {
             // Another tunnel may wait for less long.
             Ok(at) => {
-                at.map(|at| at.since(self.center.now()).clamp(Duration::from_millis(5), NOTICE))
+                at.map(|at| at.since(self.clock.now()).clamp(Duration::from_millis(5), NOTICE))
             }
             Err(_) => Some(PAUSE),
         }

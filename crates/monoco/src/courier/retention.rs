@@ -10,13 +10,13 @@ use std::time::Duration;
 use monoco_core::draft;
 use monoco_core::retention::ClockStep;
 use monoco_core::time::Timestamp;
-use monoco_store::StoreError;
+use monoco_store::{SharedStore, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::drafts::is_uid;
 use super::mailbox_dir::MailboxDir;
-use crate::center::Center;
+use crate::clock::Clock;
 use crate::config::{Config, RetentionConfig};
 
 /// How often the time that passed is noted.
@@ -39,16 +39,17 @@ const MAX_SENT: u64 = 8 << 20;
 
 /// Lets the hub live on, and throws away what is old, until `stop`.
 pub async fn run(
-    center: Center,
+    store: SharedStore,
+    clock: Clock,
     tree: Arc<MailboxDir>,
     config: watch::Receiver<Arc<Config>>,
     stop: CancellationToken,
 ) {
-    let mut noted = center.store().last_clock_reading().await.ok().flatten();
+    let mut noted = store.last_clock_reading().await.ok().flatten();
     let mut round = 0;
     loop {
-        let now = center.now();
-        match center.store().advance_retention_clock(now).await {
+        let now = clock.now();
+        match store.advance_retention_clock(now).await {
             Ok((life, step)) => {
                 if step == ClockStep::Jumped {
                     let hours = noted.map(|noted| (now.ms() - noted.ms()) / 3_600_000);
@@ -58,7 +59,7 @@ pub async fn run(
                 if round % ROUNDS == 0 {
                     let kept = config.borrow().retention;
                     let limits = RetentionDays::new(life.day(), &kept);
-                    throw_away(&center, &tree, limits, &stop).await;
+                    throw_away(&store, clock, &tree, limits, &stop).await;
                 }
             }
             Err(error) => tracing::warn!(%error, "the time that passed is not noted"),
@@ -91,16 +92,17 @@ impl RetentionDays {
 }
 
 async fn throw_away(
-    center: &Center,
+    store: &SharedStore,
+    clock: Clock,
     tree: &Arc<MailboxDir>,
     limits: RetentionDays,
     stop: &CancellationToken,
 ) {
-    if let Err(error) = retire(center, limits, stop).await {
+    if let Err(error) = retire(store, clock, limits, stop).await {
         tracing::warn!(%error, "nothing is thrown away for now");
         return;
     }
-    let (tree, now) = (Arc::clone(tree), center.now());
+    let (tree, now) = (Arc::clone(tree), clock.now());
     let gone = tokio::task::spawn_blocking(move || old_drafts(&tree, limits.archive, now)).await;
     match gone.unwrap_or_else(|error| Err(io::Error::other(error))) {
         Ok(0) => {}
@@ -110,14 +112,14 @@ async fn throw_away(
 }
 
 async fn retire(
-    center: &Center,
+    store: &SharedStore,
+    clock: Clock,
     limits: RetentionDays,
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
-    let store = center.store();
     let mut mails = 0;
     for _ in 0..SLICES {
-        let retired = store.purge_archived_mails(limits.archive, MAILS, center.now()).await?;
+        let retired = store.purge_archived_mails(limits.archive, MAILS, clock.now()).await?;
         mails += retired;
         if retired < MAILS || stop.is_cancelled() {
             break;
@@ -135,7 +137,7 @@ async fn retire(
     while let Some(after) = key
         && !stop.is_cancelled()
     {
-        (_, key) = store.purge_reservations(&after, BOOKINGS, center.now()).await?;
+        (_, key) = store.purge_reservations(&after, BOOKINGS, clock.now()).await?;
     }
     let mut events = 0;
     for _ in 0..SLICES {
@@ -190,7 +192,7 @@ mod tests {
     /// Lets the hub live for some days, by steps that are believed.
     async fn live(hub: &TestHub, days: i64) -> i64 {
         let store = hub.store();
-        let mut now = store.last_clock_reading().await.unwrap().unwrap_or_else(|| hub.center.now());
+        let mut now = store.last_clock_reading().await.unwrap().unwrap_or_else(|| hub.clock.now());
         let mut day = store.advance_retention_clock(now).await.unwrap().0.day();
         for _ in 0..days {
             now = now + Duration::from_secs(86_400);
@@ -227,7 +229,8 @@ mod tests {
                 );
             }
             let today = live(&hub, days).await;
-            throw_away(&hub.center, &tree, RetentionDays::new(today, &kept), &stop).await;
+            throw_away(hub.store(), hub.clock, &tree, RetentionDays::new(today, &kept), &stop)
+                .await;
             let stopped = CancellationToken::new();
             stopped.cancel();
             Arc::clone(&filer).run(stopped).await;

@@ -10,13 +10,14 @@ use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::ObjId;
 use monoco_core::record::BoxKind;
 use monoco_core::retry::Failure;
-use monoco_store::{BoxHint, LeasedEntry, StoreError};
+use monoco_store::{BoxHint, LeasedEntry, SharedStore, StoreError};
 use serde_json::Value;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::tunnels::RunningTunnel;
-use crate::center::Center;
+use crate::center::lease::{delivery_retry, lease_next_delivery};
+use crate::clock::Clock;
 
 /// How long a delivery that is due may go unnoticed when no hint comes.
 const LOOK: Duration = Duration::from_secs(30);
@@ -36,8 +37,8 @@ const BYTES: &str = "application/octet-stream";
 
 /// The sender of one tunnel.
 pub struct DeliverySender {
-    /// The hub.
-    pub center: Center,
+    pub store: SharedStore,
+    pub clock: Clock,
     /// The tunnel.
     pub tunnel: Arc<RunningTunnel>,
     /// Who we are while we hold a delivery.
@@ -47,7 +48,7 @@ pub struct DeliverySender {
 impl DeliverySender {
     /// Delivers until `stop`. A try that is under way is finished and filed.
     pub async fn run(self, stop: CancellationToken) {
-        let mut hints = self.center.store().hints();
+        let mut hints = self.store.hints();
         while !stop.is_cancelled() {
             let wait = match self.deliver_one().await {
                 Ok(true) => continue,
@@ -65,9 +66,9 @@ impl DeliverySender {
 
     /// How long until the next one is due.
     async fn until_due(&self) -> Duration {
-        match self.center.store().next_due(&self.tunnel.adapter.id().did()).await {
+        match self.store.next_due(&self.tunnel.adapter.id().did()).await {
             Ok(Some(due)) => {
-                let wait = due.since(self.center.now());
+                let wait = due.since(self.clock.now());
                 // Not at once: whoever else takes it may be at it.
                 wait.clamp(Duration::from_millis(10), LOOK)
             }
@@ -81,7 +82,9 @@ impl DeliverySender {
     async fn deliver_one(&self) -> Result<bool, StoreError> {
         let tunnel = self.tunnel.adapter.id().did();
         let lease = LeaseDuration::from_secs(60).unwrap_or(LeaseDuration::DEFAULT);
-        let taken = self.center.next_delivery(&tunnel, self.holder.clone(), lease).await?;
+        let taken =
+            lease_next_delivery(&self.store, self.clock, &tunnel, self.holder.clone(), lease)
+                .await?;
         let Some(LeasedEntry { entry, body }) = taken else { return Ok(false) };
 
         let plan = &entry.plan;
@@ -93,7 +96,7 @@ impl DeliverySender {
                     body: &body,
                     attachments: &attachments,
                     key: entry.id,
-                    now: self.center.wall_clock(),
+                    now: self.clock.wall(),
                 };
                 let tried = tokio::time::timeout(TRY, self.tunnel.adapter.deliver(&parcel)).await;
                 tried.unwrap_or_else(|_| {
@@ -103,14 +106,15 @@ impl DeliverySender {
             }
             Err(detail) => DeliveryOutcome::Failed(Failure::Permanent { detail }),
         };
-        let now = self.center.now();
+        let now = self.clock.now();
         self.tunnel.note(|pulse| match &outcome {
             DeliveryOutcome::Accepted { .. } => pulse.record_sent(now),
             DeliveryOutcome::Failed(why) => pulse.record_send_error(why.detail(), now),
         });
 
         let guard = LeaseProof { epoch: Some(entry.sending.epoch), holder: self.holder.clone() };
-        match self.center.report(entry.id, outcome, guard).await {
+        let reported = self.store.report_delivery(entry.id, outcome, guard, delivery_retry(), now);
+        match reported.await {
             Ok(settled) => {
                 let state = settled.sending.state.name();
                 if matches!(state, SendState::Dead | SendState::Uncertain) {
@@ -135,7 +139,7 @@ impl DeliverySender {
         let mut attachments = Vec::new();
         let mut room = MAX_ATTACHED;
         for (hash, name, mime_type) in attached(body) {
-            let bytes = match self.center.store().object(hash).await {
+            let bytes = match self.store.object(hash).await {
                 Ok(bytes) => bytes,
                 Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => {
                     return Ok(Err(format!("the attachment {hash} is not there any more")));

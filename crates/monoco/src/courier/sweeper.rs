@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use monoco_store::SharedStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::center::Center;
+use crate::center::lease::delivery_retry;
+use crate::clock::Clock;
 use crate::config::Config;
 
 /// How long an ended lease may go unnoticed.
@@ -16,11 +18,16 @@ const EVERY: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 500;
 
 /// Sweeps until `stop`.
-pub async fn run(center: Center, config: watch::Receiver<Arc<Config>>, stop: CancellationToken) {
+pub async fn run(
+    store: SharedStore,
+    clock: Clock,
+    config: watch::Receiver<Arc<Config>>,
+    stop: CancellationToken,
+) {
     while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
         let retry = config.borrow().claims.retry;
         loop {
-            match center.store().expire_claims(retry, AT_ONCE, center.now()).await {
+            match store.expire_claims(retry, AT_ONCE, clock.now()).await {
                 Ok(0) => break,
                 Ok(claims) => {
                     tracing::info!(claims, "claims ran out");
@@ -35,8 +42,7 @@ pub async fn run(center: Center, config: watch::Receiver<Arc<Config>>, stop: Can
             }
         }
         loop {
-            match center.store().expire_leases(center.jittered_retry(), AT_ONCE, center.now()).await
-            {
+            match store.expire_leases(delivery_retry(), AT_ONCE, clock.now()).await {
                 Ok(swept) => {
                     if swept.records + swept.deliveries > 0 {
                         tracing::info!(swept.records, swept.deliveries, "leases ended");

@@ -17,20 +17,19 @@ use monoco_store::sqlite::SqliteStore;
 use monoco_store::{ClaimUpdate, MergeContext, SharedStore, StoreInboundRequest};
 
 use super::mailbox_dir::MailboxDir;
-use crate::center::Center;
 use crate::clock::Clock;
 
 pub(super) struct TestHub {
     pub(super) dir: tempfile::TempDir,
-    pub(super) center: Center,
+    store: SharedStore,
+    pub(super) clock: Clock,
 }
 
 impl TestHub {
     pub(super) async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store: SharedStore = Arc::new(SqliteStore::open(&dir.path().join("store")).unwrap());
-        let center = Center::new(store, Arc::new(Clock::start(None)), RetryPolicy::DELIVERY);
-        let hub = Self { dir, center };
+        let hub = Self { dir, store, clock: Clock::start(None) };
         hub.add_tunnel("ci", "webhook", StrangerPolicy::Accept).await;
         hub.add_tunnel("door", "stub", StrangerPolicy::Hold).await;
         hub
@@ -39,11 +38,11 @@ impl TestHub {
     async fn add_tunnel(&self, id: &str, provider: &str, strangers: StrangerPolicy) {
         let (id, provider) = (id.parse().unwrap(), provider.to_owned());
         let tunnel = TunnelInfo { id, provider, strangers, idempotent: true };
-        self.store().put_tunnel(tunnel, self.center.now()).await.unwrap();
+        self.store().put_tunnel(tunnel, self.clock.now()).await.unwrap();
     }
 
     pub(super) fn store(&self) -> &SharedStore {
-        self.center.store()
+        &self.store
     }
 
     pub(super) fn owner() -> Did {
@@ -95,7 +94,7 @@ impl TestHub {
             said: said(id, &artifacts),
             debounce: Debounce::DEFAULT,
         };
-        let now = self.center.now();
+        let now = self.clock.now();
         for kept in self.store().store_inbound(ids.iter().map(keep).collect(), now).await {
             kept.unwrap();
         }
@@ -107,7 +106,7 @@ impl TestHub {
 
     /// Claims a Mail and takes a step with it.
     pub(super) async fn end(&self, id: &MailId, step: ClaimUpdate) {
-        let (now, workspace) = (self.center.now(), Workspace::shared());
+        let (now, workspace) = (self.clock.now(), Workspace::shared());
         let holder = Holder::new("ann").unwrap();
         let claim = self.store().claim(
             id,

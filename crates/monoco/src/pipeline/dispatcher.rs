@@ -21,7 +21,7 @@ use monoco_core::rate_limit::ReservedUntil;
 use monoco_core::time::Timestamp;
 use monoco_store::{
     DispatchRequest, LetterRow, LetterSource, LetterStep, LetterStepResult, NextAction,
-    SendRequest, StoreError,
+    SendRequest, SharedStore, StoreError,
 };
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
@@ -31,9 +31,9 @@ use holding_workers::kept_until;
 
 use super::config::{PipelineConfig, WorkerConfig};
 use super::metrics::WorkerMetrics;
-use super::queue::LetterQueue;
+use super::queue::{LetterQueue, QueueNotifier};
 use super::workers::{WorkerResult, merge, opinion};
-use crate::center::Center;
+use crate::clock::Clock;
 
 /// Most letters that are walked in one go.
 const BATCH: usize = 512;
@@ -53,7 +53,9 @@ const REST: Duration = Duration::from_secs(1);
 
 /// Walks letters through their chains.
 pub struct LetterDispatcher {
-    center: Center,
+    store: SharedStore,
+    clock: Clock,
+    notifier: QueueNotifier,
     settings: watch::Receiver<Arc<PipelineConfig>>,
     figures: Arc<WorkerMetrics>,
     /// One walk at a time.
@@ -108,16 +110,31 @@ struct LetterInProgress {
 impl LetterDispatcher {
     /// A dispatcher that goes by these settings, as they are at the time.
     pub fn new(
-        center: Center,
+        store: SharedStore,
+        clock: Clock,
+        notifier: QueueNotifier,
         settings: watch::Receiver<Arc<PipelineConfig>>,
         figures: Arc<WorkerMetrics>,
     ) -> Self {
-        Self { center, settings, figures, batch_lock: Mutex::new(()) }
+        Self { store, clock, notifier, settings, figures, batch_lock: Mutex::new(()) }
     }
 
-    /// The hub.
-    pub fn center(&self) -> &Center {
-        &self.center
+    pub fn store(&self) -> &SharedStore {
+        &self.store
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// The machine's clock, for times that another party checks.
+    pub fn wall_clock(&self) -> Timestamp {
+        self.clock.wall()
+    }
+
+    /// Notifies the queue of a letter that is due at `due`.
+    pub fn notify_queue(&self, id: LetterId, due: Timestamp) {
+        self.notifier.notify(id, due.since(self.now()));
     }
 
     /// The settings as they are now.
@@ -144,7 +161,7 @@ impl LetterDispatcher {
                     continue;
                 }
             }
-            if stop.run_until_cancelled(queue.woken(&self.center)).await.is_none() {
+            if stop.run_until_cancelled(queue.woken(&self.store, self.clock)).await.is_none() {
                 return;
             }
         }
@@ -153,10 +170,10 @@ impl LetterDispatcher {
     /// Walks letters until none is due; the first not before `next`, which then says when to
     /// look again.
     async fn clear(&self, next: &mut Instant, stop: &CancellationToken) -> Result<(), StoreError> {
-        let store = self.center.store();
+        let store = &self.store;
         while !stop.is_cancelled() {
             tokio::time::sleep_until(*next).await;
-            let due = store.due_letters(None, BATCH, self.center.now()).await?;
+            let due = store.due_letters(None, BATCH, self.clock.now()).await?;
             if due.is_empty() {
                 return Ok(());
             }
@@ -184,10 +201,10 @@ impl LetterDispatcher {
     /// A letter whose step can't be taken must not hold up those behind it.
     async fn give_up(&self, id: LetterId, error: &StoreError) -> Result<(), StoreError> {
         tracing::error!(letter = %id, %error, "a letter is given up");
-        let row = self.center.store().letter(id).await?;
+        let row = self.store.letter(id).await?;
         let then = NextAction::MarkDead { why: error.to_string() };
         let advance = LetterStep::only(&row, then);
-        let mut given_up = self.center.store().step_letters(vec![advance], self.center.now()).await;
+        let mut given_up = self.store.step_letters(vec![advance], self.clock.now()).await;
         given_up.pop().unwrap_or_else(|| Err(error.clone())).map(|_| ())
     }
 
@@ -204,7 +221,7 @@ impl LetterDispatcher {
         let settings = self.settings();
         let mut walk = BatchContext {
             settings: &settings,
-            now: self.center.now(),
+            now: self.clock.now(),
             booked: BTreeMap::new(),
             groups: HashMap::new(),
             merged: HashSet::new(),
@@ -254,9 +271,9 @@ impl LetterDispatcher {
         }
         let ids: Vec<_> = advances.iter().map(|advance| advance.id).collect();
         let kept: Vec<_> = advances.iter().filter_map(kept_until).collect();
-        let answers = self.center.store().step_letters(advances, now).await;
+        let answers = self.store.step_letters(advances, now).await;
         for (id, due) in kept {
-            self.center.notify_queue(id, due);
+            self.notify_queue(id, due);
         }
         ids.into_iter().zip(answers).collect()
     }
@@ -364,7 +381,7 @@ impl LetterDispatcher {
         let did = |address: &String| as_did(address, tunnel);
         let Some(author) = did(&letter.from) else { return Ok(None) };
         let to: Vec<Did> = letter.to.iter().filter_map(did).collect();
-        self.center.store().find_block(&author, &to, row.tunnel.as_ref()).await
+        self.store.find_block(&author, &to, row.tunnel.as_ref()).await
     }
 
     /// What a letter becomes that is through.
@@ -395,7 +412,7 @@ impl LetterDispatcher {
                     let size = bytes.len() as u64;
                     if bytes.len() > INLINE_MAIL {
                         sealing.bytes =
-                            Some((self.center.store().put_blob(bytes.into_owned()).await?, size));
+                            Some((self.store.put_blob(bytes.into_owned()).await?, size));
                     }
                 }
                 match letter_to_message(letter, sealing) {

@@ -7,7 +7,7 @@ use monoco_adapters::webhook::WebhookVerification;
 use monoco_adapters::webhook::wire::Signer;
 use monoco_core::did::TunnelId;
 use monoco_core::letter::{ChainDirection, InvalidLetter, LetterId, LetterStateData, WorkerName};
-use monoco_store::{LetterRow, LetterSource, OperatorAction, StoreError};
+use monoco_store::{LetterRow, LetterSource, OperatorAction, SharedStore, StoreError};
 use serde_json::Value;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use super::external::tube::{InFlightLetters, TubeResultReader, TubeWorker};
 use super::external::worker::ExternalWorker;
 use super::metrics::WorkerMetrics;
 use super::queue::{LetterQueue, QueueNotifier};
-use crate::center::Center;
+use crate::clock::Clock;
 
 /// Letters that one commit of a recall moves.
 const RECALLED: usize = 500;
@@ -54,13 +54,13 @@ pub enum SubmitError {
 /// Opens the queue that letters are carried by.
 pub fn open_queue(
     settings: &PipelineConfig,
-    center: &Center,
+    store: &SharedStore,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> (LetterQueue, QueueNotifier) {
     match &settings.queue {
-        QueueKind::Store => (LetterQueue::store(center), QueueNotifier::default()),
-        QueueKind::Beanstalkd(address) => LetterQueue::beanstalkd(address, center, tasks, stop),
+        QueueKind::Store => (LetterQueue::store(store), QueueNotifier::default()),
+        QueueKind::Beanstalkd(address) => LetterQueue::beanstalkd(address, store, tasks, stop),
     }
 }
 
@@ -71,7 +71,9 @@ impl Pipeline {
     ///
     /// When letters of an earlier courier can't be taken back.
     pub async fn start(
-        center: Center,
+        store: SharedStore,
+        clock: Clock,
+        notifier: QueueNotifier,
         settings: Arc<PipelineConfig>,
         queue: LetterQueue,
         tasks: &TaskTracker,
@@ -79,7 +81,7 @@ impl Pipeline {
     ) -> Result<Self, StoreError> {
         let (sender, receiver) = watch::channel(Arc::clone(&settings));
         let figures = Arc::new(WorkerMetrics::default());
-        let dispatcher = Arc::new(LetterDispatcher::new(center, receiver, figures));
+        let dispatcher = Arc::new(LetterDispatcher::new(store, clock, notifier, receiver, figures));
         let office = Self {
             dispatcher: Arc::clone(&dispatcher),
             settings: sender,
@@ -143,7 +145,7 @@ impl Pipeline {
     }
 
     async fn look_up_tunnels(&self) -> Result<Arc<BTreeSet<TunnelId>>, StoreError> {
-        let all = self.dispatcher.center().store().tunnels().await?;
+        let all = self.dispatcher.store().tunnels().await?;
         let all: Arc<BTreeSet<_>> = Arc::new(all.into_iter().map(|tunnel| tunnel.id).collect());
         *self.tunnels.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&all);
         Ok(all)
@@ -160,8 +162,11 @@ impl Pipeline {
         id: LetterId,
         how: OperatorAction,
     ) -> Result<LetterRow, StoreError> {
-        let center = self.dispatcher.center();
-        let row = center.move_letter(id, how).await?;
+        let store = self.dispatcher.store();
+        let row = store.move_letter(id, how, self.now()).await?;
+        if let LetterStateData::Waiting { due } = row.status.standing {
+            self.dispatcher.notify_queue(id, due);
+        }
         let settings = self.dispatcher.settings();
         let chain = settings.chain(row.direction, row.tunnel.as_ref());
         let gone = row.worker.as_ref().filter(|desk| !chain.0.contains(desk));
@@ -169,18 +174,18 @@ impl Pipeline {
             return Ok(row);
         };
         self.recall(&settings, &BTreeSet::from([gone.clone()])).await?;
-        center.store().letter(id).await
+        store.letter(id).await
     }
 
     fn now(&self) -> monoco_core::time::Timestamp {
-        self.dispatcher.center().now()
+        self.dispatcher.now()
     }
 
     /// Letters at workers that died with the courier before this one.
     async fn release(&self, settings: &PipelineConfig) -> Result<(), StoreError> {
         let ours = settings.outside().filter(|(_, outside)| !is_tube(outside));
         let ours: Vec<_> = ours.map(|(name, _)| name.clone()).collect();
-        let released = self.dispatcher.center().store().release_letters(&ours, self.now()).await?;
+        let released = self.dispatcher.store().release_letters(&ours, self.now()).await?;
         if released > 0 {
             tracing::info!(released, "letters of an earlier run are tried again");
         }
@@ -197,7 +202,7 @@ impl Pipeline {
         let stays = |name: &&WorkerName| settings.is_used(name) && !left.contains(*name);
         let desks = settings.outside().map(|(name, _)| name).filter(stays);
         let desks: Vec<_> = desks.cloned().collect();
-        let store = self.dispatcher.center().store();
+        let store = self.dispatcher.store();
         let mut recalled = 0;
         loop {
             let now = store.recall_letters(&desks, RECALLED, self.now()).await?;
@@ -214,7 +219,7 @@ impl Pipeline {
 
     /// Letters that were kept by a rule that went while no courier ran.
     async fn recall_unkept(&self, settings: &PipelineConfig) -> Result<(), StoreError> {
-        let figures = self.dispatcher.center().store().letter_counts(self.now()).await?;
+        let figures = self.dispatcher.store().letter_counts(self.now()).await?;
         for name in figures.held.keys().filter_map(|name| name.parse::<WorkerName>().ok()) {
             let rule = settings.workers.get(&name).filter(|_| settings.is_used(&name));
             if !matches!(rule, Some(WorkerConfig::Limit(_) | WorkerConfig::Merge(_))) {
@@ -225,7 +230,7 @@ impl Pipeline {
     }
 
     async fn recall_kept(&self, name: &WorkerName) -> Result<(), StoreError> {
-        let store = self.dispatcher.center().store();
+        let store = self.dispatcher.store();
         while store.recall_held_letters(name, RECALLED, self.now()).await? == RECALLED {}
         Ok(())
     }

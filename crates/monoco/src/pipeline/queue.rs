@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use monoco_core::letter::LetterId;
+use monoco_store::SharedStore;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::beanstalkd::{
     BeanstalkdAddress, BeanstalkdClient, JobConsumer, JobId, PutOptions, TubeName,
 };
-use crate::center::Center;
+use crate::clock::Clock;
 
 /// The tube that letters wait in for the dispatcher.
 pub const TUBE: &str = "monoco.letters";
@@ -65,14 +66,14 @@ fn letters() -> TubeName {
 
 impl LetterQueue {
     /// The store as a queue.
-    pub fn store(center: &Center) -> Self {
-        Self::Store(center.store().newest_letter())
+    pub fn store(store: &SharedStore) -> Self {
+        Self::Store(store.newest_letter())
     }
 
     /// A beanstalkd as a queue, with its carrier.
     pub fn beanstalkd(
         address: &BeanstalkdAddress,
-        center: &Center,
+        store: &SharedStore,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> (Self, QueueNotifier) {
@@ -80,16 +81,16 @@ impl LetterQueue {
         let taker = JobConsumer::new(address.clone(), vec![letters()], tasks, stop.clone());
         let (carrier, waiting) = mpsc::channel(WAITING);
         tasks.spawn(carry(client.clone(), waiting, stop.clone()));
-        let hints = center.store().newest_letter();
+        let hints = store.newest_letter();
         let tubed = BeanstalkdQueue { client, taker, tube: letters(), held: Vec::new(), hints };
         (Self::Beanstalkd(Box::new(tubed)), QueueNotifier(Some(carrier)))
     }
 
     /// Returns when a letter may be due.
-    pub async fn woken(&mut self, center: &Center) {
+    pub async fn woken(&mut self, store: &SharedStore, clock: Clock) {
         match self {
-            Self::Store(hints) => by_hint(hints, center, POLL).await,
-            Self::Beanstalkd(tubed) => tubed.woken(center).await,
+            Self::Store(hints) => by_hint(hints, store, clock, POLL).await,
+            Self::Beanstalkd(tubed) => tubed.woken(store, clock).await,
         }
     }
 
@@ -104,19 +105,19 @@ impl LetterQueue {
 }
 
 impl BeanstalkdQueue {
-    async fn woken(&mut self, center: &Center) {
+    async fn woken(&mut self, store: &SharedStore, clock: Clock) {
         loop {
             match self.taker.reserve_some(AT_ONCE, POLL).await {
                 Ok(jobs) if !jobs.is_empty() => {
                     self.held = jobs.into_iter().map(|job| job.id).collect();
                     return;
                 }
-                Ok(_) if self.put_missed(center).await => {}
+                Ok(_) if self.put_missed(store, clock).await => {}
                 // It is full or draining: as good as down.
                 Ok(_) => return,
                 Err(error) => {
                     tracing::debug!(%error, "letters do without the queue");
-                    return by_hint(&mut self.hints, center, WITHOUT).await;
+                    return by_hint(&mut self.hints, store, clock, WITHOUT).await;
                 }
             }
         }
@@ -124,8 +125,8 @@ impl BeanstalkdQueue {
 
     /// Puts letters again that are due and were not carried to us. Says whether all that
     /// are due will be.
-    async fn put_missed(&self, center: &Center) -> bool {
-        let due = center.store().due_letters(None, AT_ONCE, center.now()).await;
+    async fn put_missed(&self, store: &SharedStore, clock: Clock) -> bool {
+        let due = store.due_letters(None, AT_ONCE, clock.now()).await;
         let Ok(due) = due else { return true };
         if due.is_empty() {
             return true;
@@ -137,9 +138,14 @@ impl BeanstalkdQueue {
 }
 
 /// Returns at a hint, when the next letter is due, or after a while.
-pub(super) async fn by_hint(hints: &mut watch::Receiver<u64>, center: &Center, poll: Duration) {
-    let due = center.store().next_letter(None).await.ok().flatten();
-    let wait = due.map_or(poll, |due| due.since(center.now()).min(poll));
+pub(super) async fn by_hint(
+    hints: &mut watch::Receiver<u64>,
+    store: &SharedStore,
+    clock: Clock,
+    poll: Duration,
+) {
+    let due = store.next_letter(None).await.ok().flatten();
+    let wait = due.map_or(poll, |due| due.since(clock.now()).min(poll));
     // Whoever is gone hints no more; then the time alone wakes us.
     let hinted = async {
         if hints.changed().await.is_err() {

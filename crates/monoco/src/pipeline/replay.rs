@@ -51,7 +51,7 @@ impl ReplayOutcome {
             true => dispatcher.unwelcome(settings, row, &letter).await?,
             false => None,
         };
-        Ok(Some(walk(settings, row, letter, unwelcome, dispatcher.center().now())))
+        Ok(Some(walk(settings, row, letter, unwelcome, dispatcher.now())))
     }
 
     /// Whether `row` fared otherwise.

@@ -14,6 +14,7 @@ use monoco_store::{LeasedEntry, TunnelLabels};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::center::lease::{delivery_retry, lease_next_delivery};
 use crate::courier::test_hub::TestHub;
 use crate::courier::tunnels::{InactiveTunnel, RunningTunnel};
 
@@ -41,8 +42,14 @@ impl Sender {
             why: "turned off".to_owned(),
         };
         tunnels.set(vec![Arc::new(door)], vec![off]);
-        let (center, tree) = (hub.center.clone(), hub.tree());
-        Arc::new(DraftLoop { center, tree, owner: TestHub::owner(), tunnels: Arc::new(tunnels) })
+        Arc::new(DraftLoop {
+            store: Arc::clone(hub.store()),
+            clock: hub.clock,
+            entry: PipelineEntry::default(),
+            tree: hub.tree(),
+            owner: TestHub::owner(),
+            tunnels: Arc::new(tunnels),
+        })
     }
 
     fn write(&self, path: &str, text: &str) -> PathBuf {
@@ -70,12 +77,17 @@ impl Sender {
         let tunnel = "did:msgtunnel:door".parse().unwrap();
         let holder = Holder::new("test").unwrap();
         let mut bodies = Vec::new();
-        let center = &self.hub.center;
+        let (store, clock) = (self.hub.store(), self.hub.clock);
         while let Some(LeasedEntry { entry, body }) =
-            center.next_delivery(&tunnel, holder.clone(), LeaseDuration::DEFAULT).await.unwrap()
+            lease_next_delivery(store, clock, &tunnel, holder.clone(), LeaseDuration::DEFAULT)
+                .await
+                .unwrap()
         {
             let guard = LeaseProof { epoch: Some(entry.sending.epoch), holder: holder.clone() };
-            center.report(entry.id, outcome.clone(), guard).await.unwrap();
+            let retry = delivery_retry();
+            let reported =
+                store.report_delivery(entry.id, outcome.clone(), guard, retry, clock.now());
+            reported.await.unwrap();
             bodies.push(serde_json::from_str(&body).unwrap());
         }
         bodies

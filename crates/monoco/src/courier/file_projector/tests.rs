@@ -62,7 +62,7 @@ async fn a_mail_has_one_file_and_it_follows_the_claims() {
     assert_eq!(hub.names().len(), 4);
 
     let shared = monoco_core::claim::Workspace::shared();
-    hub.store().retry_claim(&ids[1], &shared, hub.center.now()).await.unwrap();
+    hub.store().retry_claim(&ids[1], &shared, hub.clock.now()).await.unwrap();
     follow(&filer).await.unwrap();
     assert_eq!(hub.names().len(), 3, "the reason leaves with it: {:?}", hub.names());
     let lines: Vec<_> = hub.index().lines().map(str::to_owned).collect();
@@ -98,7 +98,7 @@ async fn nothing_is_seen_of_a_stranger_until_somebody_lets_him_in() {
     let did = "did:msgtunnel:ann.user.door".parse().unwrap();
     let (names, bindings) = (vec!["Ann".to_owned()], Vec::new());
     let contact = Contact { did, names, level: ContactLevel::Friend, here: false, bindings };
-    hub.store().put_contact(contact, hub.center.now()).await.unwrap();
+    hub.store().put_contact(contact, hub.clock.now()).await.unwrap();
     follow(&filer).await.unwrap();
     assert_eq!(hub.names().len(), 2);
     assert_eq!(hub.index().lines().count(), 3, "and his line comes last");
@@ -359,7 +359,7 @@ async fn a_new_index_leaves_out_what_is_gone_but_for_the_last() {
     hub.end(&ids[0], ClaimUpdate::Complete).await;
     hub.end(&ids[2], ClaimUpdate::Complete).await;
     let filer = settled(&hub).await;
-    assert_eq!(hub.store().purge_archived_mails(0, 10, hub.center.now()).await.unwrap(), 2);
+    assert_eq!(hub.store().purge_archived_mails(0, 10, hub.clock.now()).await.unwrap(), 2);
     follow(&filer).await.unwrap();
     assert_eq!(hub.names().len(), 1);
     assert_eq!(hub.index().lines().count(), 4, "readers go on where they were");

@@ -34,7 +34,7 @@ impl LetterDispatcher {
         }
         keys.sort_unstable();
         keys.dedup();
-        let mut booked = self.center.store().reservations(keys.clone()).await?;
+        let mut booked = self.store.reservations(keys.clone()).await?;
         walk.booked.extend(keys.into_iter().map(|key| {
             let booked = booked.remove(&key);
             (key, booked)
@@ -77,7 +77,7 @@ impl LetterDispatcher {
         let own = going.row.id;
         walk.merged.insert(own);
         let most = rule.most + walk.merged.len();
-        let kept = self.center.store().held_letters(keeper, key, most).await?;
+        let kept = self.store.held_letters(keeper, key, most).await?;
         let others = kept.into_iter().filter(|row| {
             let over = matches!(row.status.standing,
                 LetterStateData::Waiting { due } if due <= walk.now);
@@ -113,7 +113,7 @@ impl LetterDispatcher {
         let open = match walk.groups.get(&place) {
             Some(open) => Some(*open),
             None => {
-                let kept = self.center.store().held_letters(name, key, rule.most).await?;
+                let kept = self.store.held_letters(name, key, rule.most).await?;
                 let due = |row: &LetterRow| match row.status.standing {
                     LetterStateData::Waiting { due } => Some(due),
                     _ => None,
@@ -143,7 +143,7 @@ impl LetterDispatcher {
             keys.iter().filter(|(key, _)| !walk.booked.contains_key(key)).collect();
         if !unread.is_empty() {
             let unread: Vec<_> = unread.into_iter().map(|(key, _)| key.clone()).collect();
-            let mut booked = self.center.store().reservations(unread.clone()).await?;
+            let mut booked = self.store.reservations(unread.clone()).await?;
             for key in unread {
                 let until = booked.remove(&key);
                 walk.booked.insert(key, until);

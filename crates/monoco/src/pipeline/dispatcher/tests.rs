@@ -4,13 +4,11 @@ use std::collections::BTreeSet;
 
 use monoco_core::contact::{StrangerPolicy, TunnelInfo};
 use monoco_core::letter::{LetterState, LetterStateData};
-use monoco_core::retry::RetryPolicy;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{AcceptResult, LetterSource, SharedStore};
+use monoco_store::{AcceptResult, LetterSource};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::pipeline::doorman;
 use crate::pipeline::external::worker::take;
@@ -30,13 +28,14 @@ impl Post {
     async fn new(pipeline: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store: SharedStore = Arc::new(SqliteStore::open(&dir.path().join("store")).unwrap());
-        let center = Center::new(store, Arc::new(Clock::start(None)), RetryPolicy::DELIVERY);
+        let clock = Clock::start(None);
         let (id, provider) = ("mail".parse().unwrap(), "stub".to_owned());
         let tunnel =
             TunnelInfo { id, provider, strangers: StrangerPolicy::Accept, idempotent: true };
-        center.store().put_tunnel(tunnel, center.now()).await.unwrap();
+        store.put_tunnel(tunnel, clock.now()).await.unwrap();
         let (settings, receiver) = watch::channel(settings(pipeline));
-        let dispatcher = LetterDispatcher::new(center, receiver, Arc::default());
+        let dispatcher =
+            LetterDispatcher::new(store, clock, QueueNotifier::default(), receiver, Arc::default());
         Self { _dir: dir, dispatcher, settings }
     }
 
@@ -54,7 +53,13 @@ impl Post {
             "extra": {"tunnel": "mail"},
         });
         let origin = self.addressed(letter);
-        match self.dispatcher.center.submit(vec![origin]).await.pop() {
+        match self
+            .dispatcher
+            .store
+            .accept(vec![origin], Arc::default(), self.dispatcher.now())
+            .await
+            .pop()
+        {
             Some(Ok(AcceptResult::Letter { id, duplicate: false, .. })) => id,
             other => panic!("{other:?}"),
         }
@@ -65,7 +70,7 @@ impl Post {
     }
 
     async fn letter(&self, id: LetterId) -> LetterRow {
-        self.dispatcher.center.store().letter(id).await.unwrap()
+        self.dispatcher.store.letter(id).await.unwrap()
     }
 
     async fn state(&self, id: LetterId) -> LetterState {
@@ -91,7 +96,7 @@ async fn an_ordinary_letter_passes_everybody_and_is_sent() {
     let row = post.letter(id).await;
     assert_eq!(row.status.standing, LetterStateData::Done);
     assert_eq!(verdicts(&row), "spam pass, subject pass, footer pass, limit pass, send pass");
-    let store = post.dispatcher.center.store();
+    let store = &post.dispatcher.store;
     let sent = store.object(row.became.unwrap()).await.unwrap();
     let sent: Value = serde_json::from_slice(&sent).unwrap();
     let mail = sent["content"]["content"].as_str().unwrap();
@@ -182,8 +187,8 @@ async fn a_letter_that_waited_its_turn_goes_on_with_what_was_done_before() {
     post.clear().await;
     let last = last.unwrap();
     assert_eq!(post.state(last).await, LetterState::Waiting);
-    let store = post.dispatcher.center.store();
-    let now = post.dispatcher.center.now();
+    let store = &post.dispatcher.store;
+    let now = post.dispatcher.clock.now();
     store.move_letter(last, monoco_store::OperatorAction::Retry, now).await.unwrap();
     post.clear().await;
     let row = post.letter(last).await;
@@ -203,10 +208,10 @@ async fn a_worker_outside_gets_the_letter_at_its_desk() {
     let row = post.letter(id).await;
     assert_eq!(row.worker.as_ref().map(WorkerName::as_str), Some("tagger"));
     assert_eq!(verdicts(&row), "subject pass");
-    let taken = post.dispatcher.center.now();
+    let taken = post.dispatcher.clock.now();
     let over =
         LetterStep::only(&row, NextAction::HandOver { until: taken + Duration::from_secs(9) });
-    let store = post.dispatcher.center.store();
+    let store = &post.dispatcher.store;
     let over = store.step_letters(vec![over], taken).await.pop().unwrap().unwrap();
     let row = post.letter(id).await;
     assert_eq!((row.revision, row.status.attempts), (over.revision, 1));
@@ -229,12 +234,12 @@ async fn a_letter_that_stops_the_courier_each_time_runs_out_of_tries() {
     post.clear().await;
     let settings = Arc::clone(&post.settings.borrow());
     let (name, outside) = settings.outside().next().unwrap();
-    let store = post.dispatcher.center.store();
+    let store = &post.dispatcher.store;
     for attempt in 1..=2 {
         let taken = take(&post.dispatcher, name, outside, 9).await.unwrap();
         assert_eq!(taken[0].status.attempts, attempt);
         let released =
-            store.release_letters(std::slice::from_ref(name), post.dispatcher.center.now());
+            store.release_letters(std::slice::from_ref(name), post.dispatcher.clock.now());
         assert_eq!(released.await.unwrap(), 1);
     }
     assert!(take(&post.dispatcher, name, outside, 9).await.unwrap().is_empty());
@@ -254,8 +259,8 @@ async fn a_chain_that_changed_counts_from_where_the_letter_is() {
     post.settings.send_replace(settings(
         "outbound: [subject, send], workers: { subject: { template: 'New' } }",
     ));
-    let store = post.dispatcher.center.store();
-    let now = post.dispatcher.center.now();
+    let store = &post.dispatcher.store;
+    let now = post.dispatcher.clock.now();
     assert_eq!(store.recall_letters(&[], 10, now).await.unwrap(), 1);
     post.clear().await;
     assert_eq!(verdicts(&post.letter(id).await), "subject pass, send pass");
@@ -286,7 +291,7 @@ async fn letters_of_one_key_become_one_and_none_is_lost() {
         let row = post.letter(*id).await;
         ends.push(row.status.standing.name().as_str());
         if let Some(became) = row.became {
-            let body = post.dispatcher.center.store().object(became).await.unwrap();
+            let body = post.dispatcher.store.object(became).await.unwrap();
             sent.push_str(&String::from_utf8(body).unwrap());
         }
     }
@@ -313,7 +318,13 @@ async fn a_letter_that_cannot_be_sent_is_dead_with_words_and_holds_up_nobody() {
         "data": "hello", "extra": {"content_type": "text/markdown"},
     });
     let origin = post.addressed(lost);
-    let lost = match post.dispatcher.center.submit(vec![origin]).await.pop() {
+    let lost = match post
+        .dispatcher
+        .store
+        .accept(vec![origin], Arc::default(), post.dispatcher.now())
+        .await
+        .pop()
+    {
         Some(Ok(AcceptResult::Letter { id, .. })) => id,
         other => panic!("{other:?}"),
     };

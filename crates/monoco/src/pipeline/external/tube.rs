@@ -92,7 +92,7 @@ impl InFlightLetters {
 impl TubeWorker {
     /// Puts letters into the tube and looks after them, until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        let mut hints = self.dispatcher.center().store().newest_letter();
+        let mut hints = self.dispatcher.store().newest_letter();
         let mut connections = self.client.connections();
         let mut down = WorkerBackoff::default();
         // Those of an earlier courier are looked after like those of an earlier connection.
@@ -172,7 +172,7 @@ impl TubeWorker {
 
     async fn put(&self, row: &LetterRow) -> Result<JobId, BeanstalkdError> {
         // Before it is there: the answer may be on record before we know of the job.
-        let until = self.dispatcher.center().now() + self.outside.timeout;
+        let until = self.dispatcher.now() + self.outside.timeout;
         let flight = InFlightLetter { job: None, since: Instant::now(), until };
         self.flights.all().insert(row.id, flight);
         let body = worker::to_worker(row).into_bytes();
@@ -214,9 +214,8 @@ impl TubeWorker {
     /// Sees to it that every letter that is away has a job, and puts those again whose
     /// job was lost.
     async fn look_after(&self) -> Result<(), BeanstalkdError> {
-        let center = self.dispatcher.center();
         let stats = self.client.stats().await?;
-        let away = center.store().away_letters(&self.name, self.outside.at_once).await;
+        let away = self.dispatcher.store().away_letters(&self.name, self.outside.at_once).await;
         let away = away.map_err(|error| BeanstalkdError::Down(error.to_string()))?;
         let ids: Vec<_> = away.iter().map(|row| row.id).collect();
         let mut lost = Vec::new();
@@ -226,7 +225,7 @@ impl TubeWorker {
                 Some(job) => self.carries(job, row.id).await?,
                 // It runs since before the letter was put, so it has it still, or the
                 // answer.
-                None => stats.uptime >= center.now().since(row.updated_at),
+                None => stats.uptime >= self.dispatcher.now().since(row.updated_at),
             };
             if there {
                 let until = row.updated_at + self.outside.timeout;
@@ -250,7 +249,7 @@ impl TubeWorker {
     /// Forgets flights of letters that were answered while somebody looked after them.
     async fn land_answered(&self, ids: Vec<LetterId>) {
         for id in ids {
-            let row = self.dispatcher.center().store().letter(id).await;
+            let row = self.dispatcher.store().letter(id).await;
             if row.is_ok_and(|row| row.status.standing.name() != LetterState::Away) {
                 self.flights.remove(id);
             }
@@ -267,7 +266,7 @@ impl TubeWorker {
 
     /// Takes letters back that were not answered in time.
     async fn take_back(&self) {
-        let now = self.dispatcher.center().now();
+        let now = self.dispatcher.now();
         let late: Vec<(LetterId, InFlightLetter)> = {
             let all = self.flights.all();
             let late = all.iter().filter(|(_, flight)| flight.until <= now);
@@ -279,7 +278,7 @@ impl TubeWorker {
                 None => false,
             };
             self.flights.remove(id);
-            let store = self.dispatcher.center().store();
+            let store = self.dispatcher.store();
             let Ok(row) = store.letter(id).await else { continue };
             if row.status.standing.name() != LetterState::Away {
                 continue;
@@ -416,7 +415,7 @@ impl TubeResultReader {
             tracing::warn!(start = %start.escape_debug(), "an answer to no letter");
             return Ok(None);
         };
-        let row = match self.dispatcher.center().store().letter(id).await {
+        let row = match self.dispatcher.store().letter(id).await {
             Err(StoreError::Missing { .. }) => return Ok(None),
             other => other?,
         };

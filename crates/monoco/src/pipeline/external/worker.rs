@@ -48,7 +48,7 @@ pub struct ExternalWorker {
 impl ExternalWorker {
     /// Has letters tried, until `stop`; what is being tried then is finished.
     pub async fn run(self, stop: CancellationToken) {
-        let mut hints = self.dispatcher.center().store().newest_letter();
+        let mut hints = self.dispatcher.store().newest_letter();
         let mut tries: JoinSet<Option<Duration>> = JoinSet::new();
         let mut down = WorkerBackoff::default();
         loop {
@@ -86,10 +86,9 @@ impl ExternalWorker {
     }
 
     async fn next_due(&self) -> Duration {
-        let center = self.dispatcher.center();
-        let due = center.store().next_letter(Some(&self.name)).await.ok().flatten();
+        let due = self.dispatcher.store().next_letter(Some(&self.name)).await.ok().flatten();
         // What is due and was not taken is somebody's whose step is under way.
-        due.map_or(POLL, |due| due.since(center.now()).max(Duration::from_millis(50)))
+        due.map_or(POLL, |due| due.since(self.dispatcher.now()).max(Duration::from_millis(50)))
     }
 
     /// Takes letters over that are due, and takes those back whose time is over.
@@ -103,9 +102,8 @@ impl ExternalWorker {
 
     /// Letters whose try was another courier's, or was cut off.
     async fn take_back(&self) -> Result<(), StoreError> {
-        let center = self.dispatcher.center();
-        let away = center.store().away_letters(&self.name, self.outside.at_once).await?;
-        for row in away.into_iter().filter(|row| is_late(row, center.now(), GRACE)) {
+        let away = self.dispatcher.store().away_letters(&self.name, self.outside.at_once).await?;
+        for row in away.into_iter().filter(|row| is_late(row, self.dispatcher.now(), GRACE)) {
             failed(&self.dispatcher, &self.name, &self.outside, row, "it did not answer in time")
                 .await;
         }
@@ -151,8 +149,7 @@ impl ExternalWorker {
                 let (Some(egress), Some(signer)) = (&self.egress, &self.signer) else {
                     return no_way();
                 };
-                let (body, wall) =
-                    (to_worker(row).into_bytes(), self.dispatcher.center().wall_clock());
+                let (body, wall) = (to_worker(row).into_bytes(), self.dispatcher.wall_clock());
                 let attempt = row.status.attempts;
                 http(egress, target, signer, row.id, attempt, body, *timeout, wall).await
             }
@@ -240,9 +237,8 @@ pub(in crate::pipeline) async fn take(
     outside: &ExternalWorkerConfig,
     most: usize,
 ) -> Result<Vec<LetterRow>, StoreError> {
-    let center = dispatcher.center();
-    let now = center.now();
-    let due = center.store().due_letters(Some(name), most, now).await?;
+    let now = dispatcher.now();
+    let due = dispatcher.store().due_letters(Some(name), most, now).await?;
     // One that took the courier down with it each time has used its tries up as well.
     let tries = outside.retry.max_attempts.unwrap_or(u32::MAX);
     let (due, spent): (Vec<_>, Vec<_>) =
@@ -258,7 +254,7 @@ pub(in crate::pipeline) async fn take(
     let until = now + outside.timeout;
     let over =
         due.iter().map(|row| LetterStep::only(row, NextAction::HandOver { until })).collect();
-    let answers = center.store().step_letters(over, now).await;
+    let answers = dispatcher.store().step_letters(over, now).await;
     let mut taken = Vec::with_capacity(due.len());
     for (mut row, answer) in due.into_iter().zip(answers) {
         match answer {
@@ -306,12 +302,11 @@ pub(super) async fn failed(
     row: LetterRow,
     why: &str,
 ) -> bool {
-    let center = dispatcher.center();
-    let elapsed = center.now().since(row.created_at);
+    let elapsed = dispatcher.now().since(row.created_at);
     let wait = outside.retry.wait(row.status.attempts, elapsed, None, clock::jitter());
     let why = reason(name, why);
     let then = match wait {
-        Some(wait) => NextAction::Return { due: center.now() + wait, tried: true, why },
+        Some(wait) => NextAction::Return { due: dispatcher.now() + wait, tried: true, why },
         None => NextAction::MarkDead { why },
     };
     step(dispatcher, &row, then).await
@@ -325,11 +320,10 @@ pub(super) async fn is_down(
     row: LetterRow,
     why: &str,
 ) -> bool {
-    let center = dispatcher.center();
     let why = reason(format_args!("{name} is down"), why);
     match outside.when_down {
         WhenDown::Hold => {
-            let due = center.now() + DOWN_FIRST;
+            let due = dispatcher.now() + DOWN_FIRST;
             step(dispatcher, &row, NextAction::Return { due, tried: false, why }).await
         }
         WhenDown::Skip => {
@@ -347,9 +341,8 @@ fn reason(what: impl Display, why: &str) -> String {
 }
 
 pub(super) async fn step(dispatcher: &LetterDispatcher, row: &LetterRow, then: NextAction) -> bool {
-    let center = dispatcher.center();
     let mut answers =
-        center.store().step_letters(vec![LetterStep::only(row, then)], center.now()).await;
+        dispatcher.store().step_letters(vec![LetterStep::only(row, then)], dispatcher.now()).await;
     answers.pop().is_none_or(|answer| settled(row.id, answer))
 }
 
