@@ -27,10 +27,12 @@
 //! * [`event`]: what happened, for anyone who wants to know.
 //! * [`tunnel_health`]: how a tunnel is.
 //! * [`retention`]: how long the hub has lived, for what is thrown away by age.
+//! * [`config`]: reading typed values from a YAML config file.
 //! * [`cursor`], [`json`], [`yaml`], [`time`]: where a page ends; what JSON and YAML we
 //!   take; when.
 
 pub mod claim;
+pub mod config;
 pub mod contact;
 pub mod cursor;
 pub mod delivery;
