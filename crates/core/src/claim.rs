@@ -183,7 +183,7 @@ impl ClaimStatus {
         retry: &RetryPolicy,
     ) -> Result<Self, TransitionError> {
         self.held(guard, ClaimState::New)?;
-        let wait = retry.wait(self.attempts, Duration::ZERO, None, Jitter::NONE);
+        let wait = retry.next_delay(self.attempts, Duration::ZERO, None, Jitter::NONE);
         let state = match wait.filter(|_| retryable) {
             Some(wait) => ClaimStateData::New { due: now + wait },
             None => ClaimStateData::Deadletter { reason },
@@ -204,7 +204,7 @@ impl ClaimStatus {
         if !lease.has_expired(now) {
             return Err(self.wrong(ClaimState::New));
         }
-        let state = match retry.wait(self.attempts, Duration::ZERO, None, Jitter::NONE) {
+        let state = match retry.next_delay(self.attempts, Duration::ZERO, None, Jitter::NONE) {
             Some(_) => ClaimStateData::New { due: now },
             None => ClaimStateData::Deadletter {
                 reason: format!(

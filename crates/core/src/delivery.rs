@@ -287,7 +287,7 @@ impl SendStatus {
             Failure::Temporary { retry_after_ms, .. } => retry_after_ms.map(Duration::from_millis),
         };
         let elapsed = self.first_try.map_or(Duration::ZERO, |first| now.since(first));
-        match retry.wait(self.attempts, elapsed, retry_after, jitter) {
+        match retry.next_delay(self.attempts, elapsed, retry_after, jitter) {
             Some(wait) => SendStateData::Failed { due: now + wait, why },
             None => SendStateData::Dead { why },
         }

@@ -1,61 +1,58 @@
-//! Trying again: why a try failed, and how long to wait for the next.
+//! Classification of failures and delays before the next attempt.
 //!
-//! A failure has a temperature, and only the place where it happens knows it.
-//! Nobody downstream reads the words to decide anything.
+//! Failures are classified as temporary, permanent or unknown where they occur. Callers
+//! must not parse `detail`.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a try failed, and so whether another is worth making.
+/// Why an attempt failed, which decides whether it is retried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "temperature", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Failure {
-    /// Another try may work: rate limits, lost connections, a peer that is down.
+    /// Another attempt may succeed: rate limit, lost connection, unavailable peer.
     Temporary {
-        /// The peer's words.
         detail: String,
-        /// How long the peer asked us to wait, in milliseconds.
+        /// The delay that the peer asked for, in milliseconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
     },
-    /// No number of tries will help: a bad address, no permission.
-    Permanent {
-        /// The peer's words.
-        detail: String,
-    },
-    /// The request left and no answer came back. The peer may have it.
-    Unknown {
-        /// What we saw last.
-        detail: String,
-    },
+    /// No further attempt can succeed: invalid address, no permission.
+    Permanent { detail: String },
+    /// The request was sent and no response came back. The peer may have accepted it.
+    Unknown { detail: String },
 }
 
-/// When to try again, and when to give up.
+/// Exponential backoff: the delay doubles with each failure up to a cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// Delay after the first failure.
+    pub first: Duration,
+    /// Upper limit of the delay.
+    pub longest: Duration,
+}
+
+/// When to retry, and when to give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// The first wait; each further one is twice as long.
-    pub first: Duration,
-    /// The longest wait we choose ourselves.
-    pub longest: Duration,
-    /// How many tries there are, where they are counted.
+    pub backoff: Backoff,
+    /// Maximum number of attempts, the first one included; `None`: no limit.
     pub max_attempts: Option<u32>,
-    /// How long we keep trying since the first one, where that is limited.
+    /// Time since the first attempt after which there is no further one; `None`: no limit.
     pub give_up_after: Option<Duration>,
 }
 
-/// A number in 0…1 that spreads waits, drawn by the caller.
+/// A random number in 0…1 that shortens delays by up to a quarter, drawn by the caller.
 ///
-/// After an outage everybody waits the same time, and without it would come back
-/// at the same instant.
+/// Without it, all senders would retry at the same instant after an outage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Jitter(f64);
 
-/// What a peer may ask us to wait at most. Some send nonsense.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+/// Upper limit of the delay that a peer can ask for. Some peers send absurd values.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 impl Failure {
-    /// The words, whatever the temperature.
     pub fn detail(&self) -> &str {
         match self {
             Self::Temporary { detail, .. }
@@ -66,50 +63,55 @@ impl Failure {
 }
 
 impl Jitter {
-    /// No spreading: the full wait.
+    /// The full delay, for tests and for what is not shared.
     pub const NONE: Self = Self(1.0);
 
-    /// Spreads by a random number.
     pub fn from_random(random: u32) -> Self {
         Self(f64::from(random) / f64::from(u32::MAX))
     }
 }
 
+impl Backoff {
+    /// 1 s, 2 s, 4 s, … up to 30 s: the default of deliveries, claims and background loops.
+    pub const DEFAULT: Self =
+        Self { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
+
+    /// Returns the delay after `failures` failures in a row (from 1).
+    pub fn delay(&self, failures: u32, jitter: Jitter) -> Duration {
+        let doublings = failures.saturating_sub(1).min(20);
+        let full = self.first.saturating_mul(1 << doublings).min(self.longest);
+        full.mul_f64(0.75 + 0.25 * jitter.0.clamp(0.0, 1.0))
+    }
+}
+
 impl RetryPolicy {
-    /// Deliveries: an outage of hours must not kill them.
+    /// Deliveries: retried for 24 h, so that they survive an outage of hours.
     pub const DELIVERY: Self = Self {
-        first: Duration::from_secs(1),
-        longest: Duration::from_secs(30),
+        backoff: Backoff::DEFAULT,
         max_attempts: None,
         give_up_after: Some(Duration::from_secs(24 * 3600)),
     };
 
-    /// Claims: three retries, the fourth failure is a dead letter.
-    pub const CLAIM: Self = Self {
-        first: Duration::from_secs(1),
-        longest: Duration::from_secs(30),
-        max_attempts: Some(4),
-        give_up_after: None,
-    };
+    /// Claims: retried 3 times, after 1 s, 2 s and 4 s. The fourth failure makes a dead letter.
+    pub const CLAIM: Self =
+        Self { backoff: Backoff::DEFAULT, max_attempts: Some(4), give_up_after: None };
 
-    /// How long to wait after the try number `attempts` (from 1) has failed,
-    /// `elapsed` after the first one began. `None`: give up.
-    pub fn wait(
+    /// Returns the delay after the failure of attempt number `attempts` (from 1), `elapsed`
+    /// after the first attempt began; `None` when no further attempt is allowed.
+    pub fn next_delay(
         &self,
         attempts: u32,
         elapsed: Duration,
         retry_after: Option<Duration>,
         jitter: Jitter,
     ) -> Option<Duration> {
-        let out_of_tries = self.max_attempts.is_some_and(|most| attempts >= most);
-        let out_of_patience = self.give_up_after.is_some_and(|most| elapsed >= most);
-        if out_of_tries || out_of_patience {
+        let attempts_used_up = self.max_attempts.is_some_and(|max| attempts >= max);
+        let too_late = self.give_up_after.is_some_and(|max| elapsed >= max);
+        if attempts_used_up || too_late {
             return None;
         }
-        let doublings = attempts.saturating_sub(1).min(20);
-        let nominal = self.first.saturating_mul(1 << doublings).min(self.longest);
-        let spread = nominal.mul_f64(0.75 + 0.25 * jitter.0.clamp(0.0, 1.0));
-        Some(spread.max(retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER)))
+        let requested = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER);
+        Some(self.backoff.delay(attempts, jitter).max(requested))
     }
 }
 
@@ -118,35 +120,35 @@ mod tests {
     use super::*;
 
     fn secs(retry: &RetryPolicy, attempts: u32) -> Option<u64> {
-        retry.wait(attempts, Duration::ZERO, None, Jitter::NONE).map(|wait| wait.as_secs())
+        retry.next_delay(attempts, Duration::ZERO, None, Jitter::NONE).map(|delay| delay.as_secs())
     }
 
     #[test]
-    fn waits_double_up_to_the_longest() {
+    fn delays_double_up_to_the_longest() {
         let waits: Vec<_> = (1..=8).map(|n| secs(&RetryPolicy::DELIVERY, n).unwrap()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30, 30]);
         assert_eq!(secs(&RetryPolicy::DELIVERY, u32::MAX), Some(30));
     }
 
     #[test]
-    fn the_fourth_failure_of_a_claim_is_the_last() {
+    fn fourth_failure_of_a_claim_is_the_last() {
         let waits: Vec<_> = (1..=5).map(|n| secs(&RetryPolicy::CLAIM, n)).collect();
         assert_eq!(waits, [Some(1), Some(2), Some(4), None, None]);
     }
 
     #[test]
-    fn patience_ends_after_a_day() {
+    fn deliveries_are_given_up_after_24_hours() {
         let day = Duration::from_secs(24 * 3600);
-        let wait = |elapsed| RetryPolicy::DELIVERY.wait(3, elapsed, None, Jitter::NONE);
+        let wait = |elapsed| RetryPolicy::DELIVERY.next_delay(3, elapsed, None, Jitter::NONE);
         assert!(wait(day - Duration::from_secs(1)).is_some());
         assert_eq!(wait(day), None);
     }
 
     #[test]
-    fn retry_after_is_honoured_unless_it_is_absurd() {
+    fn retry_after_is_honoured_up_to_one_hour() {
         let wait = |after| {
             let after = Some(Duration::from_secs(after));
-            RetryPolicy::DELIVERY.wait(1, Duration::ZERO, after, Jitter::NONE).unwrap().as_secs()
+            RetryPolicy::DELIVERY.next_delay(1, Duration::ZERO, after, Jitter::NONE).unwrap().as_secs()
         };
         assert_eq!(wait(0), 1);
         assert_eq!(wait(120), 120);
@@ -154,10 +156,10 @@ mod tests {
     }
 
     #[test]
-    fn jitter_shortens_by_a_quarter_at_most() {
+    fn jitter_shortens_a_delay_by_a_quarter_at_most() {
         for random in [0, 1, u32::MAX / 2, u32::MAX] {
             let jitter = Jitter::from_random(random);
-            let wait = RetryPolicy::DELIVERY.wait(3, Duration::ZERO, None, jitter).unwrap();
+            let wait = RetryPolicy::DELIVERY.next_delay(3, Duration::ZERO, None, jitter).unwrap();
             assert!((3_000..=4_000).contains(&wait.as_millis()), "{wait:?}");
         }
     }

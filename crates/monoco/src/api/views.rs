@@ -68,7 +68,7 @@ pub struct DeliveryView {
     pub due_at_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_try_at_ms: Option<i64>,
-    /// Why the last try failed: `temperature` and `detail`
+    /// Why the last try failed: `kind` and `detail`
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub failure: Option<Value>,

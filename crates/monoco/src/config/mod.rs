@@ -20,7 +20,7 @@ use monoco_core::contact::StrangerPolicy;
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::lease::LeaseDuration;
 use monoco_core::merge::Debounce;
-use monoco_core::retry::RetryPolicy;
+use monoco_core::retry::{Backoff, RetryPolicy};
 use serde::{Deserialize, Serialize};
 use tracing::Level;
 
@@ -419,8 +419,7 @@ fn claims_of(raw: RawClaims, reader: &ConfigReader<'_>) -> Result<ClaimsConfig, 
         return Err(InvalidConfig::at(at, format!("{longest} is less than backoff_ms, {first}")));
     }
     let retry = RetryPolicy {
-        first: Duration::from_millis(first),
-        longest: Duration::from_millis(longest),
+        backoff: Backoff { first: Duration::from_millis(first), longest: Duration::from_millis(longest) },
         max_attempts: Some(retries + 1),
         ..RetryPolicy::CLAIM
     };

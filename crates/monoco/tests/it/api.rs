@@ -354,7 +354,7 @@ fn a_send_is_delivered_and_its_bad_days_are_seen() {
     let busy = ends(&send("busy-2", None), "SENT");
     assert_eq!(busy["attempts"], 3);
     let dead = ends(&send("refuse", None), "DEAD");
-    assert_eq!(dead["delivery"]["failure"]["temperature"], "permanent");
+    assert_eq!(dead["delivery"]["failure"]["kind"], "permanent");
     // The stub takes keys, so a line that went dead is tried again with the same.
     let vanished = send("vanish", None);
     ends(&vanished, "FAILED");

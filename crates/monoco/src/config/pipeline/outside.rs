@@ -9,7 +9,7 @@ use monoco_adapters::Secret;
 use monoco_adapters::egress::EgressTarget;
 use monoco_adapters::webhook::{WebhookVerification, wire::Signer};
 use monoco_core::letter::WorkerName;
-use monoco_core::retry::RetryPolicy;
+use monoco_core::retry::{Backoff, RetryPolicy};
 
 use super::super::InvalidConfig;
 use super::super::raw::RawWorker;
@@ -224,8 +224,7 @@ fn outside(
     let when_down = reader.one_of(&format!("{at}.when_down"), raw.when_down.as_deref(), &words)?;
     let readdress = reader.flag(&format!("{at}.readdress"), raw.readdress.as_deref())?;
     let retry = RetryPolicy {
-        first: Duration::from_secs(1),
-        longest: Duration::from_secs(30),
+        backoff: Backoff::DEFAULT,
         max_attempts: Some(retries + 1),
         give_up_after: None,
     };

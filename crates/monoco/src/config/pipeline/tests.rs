@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use monoco_core::letter::{ChainDirection, WorkerName};
-use monoco_core::retry::RetryPolicy;
+use monoco_core::retry::{Backoff, RetryPolicy};
 use monoco_store::PipelineRouting;
 
 use super::super::Config;
@@ -218,8 +218,7 @@ fn workers_outside_have_defaults_and_bounds() {
     let WorkerTransport::Exec { command, memory } = &exec.how else { panic!("{exec:?}") };
     assert_eq!((command.join(" ").as_str(), *memory), ("python3 score.py", 512 << 20));
     let retry = RetryPolicy {
-        first: Duration::from_secs(1),
-        longest: Duration::from_secs(30),
+        backoff: Backoff::DEFAULT,
         max_attempts: Some(4),
         give_up_after: None,
     };

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use monoco_core::retry::RetryPolicy;
+use monoco_core::retry::Backoff;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -38,13 +38,9 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// How long a reply may take.
 const REPLY: Duration = Duration::from_secs(10);
 
-/// How long to leave a beanstalkd alone that did not answer.
-const AGAIN: RetryPolicy = RetryPolicy {
-    first: Duration::from_millis(100),
-    longest: Duration::from_secs(5),
-    max_attempts: None,
-    give_up_after: None,
-};
+/// Delay before the next connection to a beanstalkd that did not answer.
+const RECONNECT: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
 /// A reply, and the number of the connection that it came over.
 #[derive(Debug)]
@@ -232,10 +228,10 @@ impl ConnectionTask {
     fn ended(&mut self, why: String, useful: bool) {
         self.failures = if useful { 0 } else { self.failures.saturating_add(1) };
         let wait = match self.failures {
-            0 => None,
-            failures => AGAIN.wait(failures, Duration::ZERO, None, crate::clock::jitter()),
+            0 => Duration::ZERO,
+            failures => RECONNECT.delay(failures, crate::clock::jitter()),
         };
-        self.not_before = Instant::now() + wait.unwrap_or_default();
+        self.not_before = Instant::now() + wait;
         self.trouble = why;
     }
 }

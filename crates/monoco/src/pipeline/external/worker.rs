@@ -303,7 +303,7 @@ pub(super) async fn failed(
     why: &str,
 ) -> bool {
     let elapsed = dispatcher.now().since(row.created_at);
-    let wait = outside.retry.wait(row.status.attempts, elapsed, None, clock::jitter());
+    let wait = outside.retry.next_delay(row.status.attempts, elapsed, None, clock::jitter());
     let why = reason(name, why);
     let then = match wait {
         Some(wait) => NextAction::Return { due: dispatcher.now() + wait, tried: true, why },
