@@ -6,7 +6,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::object::unhex;
+use crate::hex;
 
 /// The cursor does not belong to this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +15,7 @@ pub struct InvalidCursor;
 
 /// Writes the cursor that follows entry `seq` of the list `scope`.
 pub fn write(scope: &str, seq: i64) -> String {
-    format!("{seq:016x}{}", hex(check(scope, seq)))
+    format!("{seq:016x}{}", hex::encode(&check(scope, seq)))
 }
 
 /// Reads it back.
@@ -25,8 +25,8 @@ pub fn write(scope: &str, seq: i64) -> String {
 /// [`InvalidCursor`], when it was not written for `scope`.
 pub fn read(scope: &str, cursor: &str) -> Result<i64, InvalidCursor> {
     let (seq, shown) = cursor.split_at_checked(16).ok_or(InvalidCursor)?;
-    let seq = i64::from_be_bytes(unhex(seq).ok_or(InvalidCursor)?);
-    let shown: [u8; 4] = unhex(shown).ok_or(InvalidCursor)?;
+    let seq = i64::from_be_bytes(hex::decode(seq).ok_or(InvalidCursor)?);
+    let shown: [u8; 4] = hex::decode(shown).ok_or(InvalidCursor)?;
     if shown == check(scope, seq) { Ok(seq) } else { Err(InvalidCursor) }
 }
 
@@ -34,10 +34,6 @@ fn check(scope: &str, seq: i64) -> [u8; 4] {
     let hash = Sha256::new().chain_update(seq.to_be_bytes()).chain_update(scope).finalize();
     let hash: [u8; 32] = hash.into();
     [hash[0], hash[1], hash[2], hash[3]]
-}
-
-fn hex(bytes: [u8; 4]) -> String {
-    format!("{:08x}", u32::from_be_bytes(bytes))
 }
 
 #[cfg(test)]

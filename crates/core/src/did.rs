@@ -16,12 +16,16 @@
 use std::fmt;
 use std::str::FromStr;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 
 /// Longest DID we take, in bytes.
 pub const MAX_DID: usize = 1024;
 
 const TUNNEL_METHOD: &str = "msgtunnel";
+
+/// Bytes of an account that are escaped: all but ASCII letters, digits, `-` and `_`.
+const ESCAPED_IN_ACCOUNT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 
 /// A checked DID.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -258,32 +262,13 @@ fn well_escaped(text: &str) -> bool {
     true
 }
 
-fn encode(account: &str) -> String {
-    let mut out = String::with_capacity(account.len());
-    for byte in account.bytes() {
-        if byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+fn encode(account: &str) -> impl fmt::Display + '_ {
+    utf8_percent_encode(account, ESCAPED_IN_ACCOUNT)
 }
 
+/// Decodes what [`well_escaped`] accepts; `None` when the bytes are not UTF-8.
 fn decode(text: &str) -> Option<String> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        if byte == b'%' {
-            let hex = std::str::from_utf8(tail.get(..2)?).ok()?;
-            out.push(u8::from_str_radix(hex, 16).ok()?);
-            rest = tail.get(2..)?;
-        } else {
-            out.push(byte);
-            rest = tail;
-        }
-    }
-    String::from_utf8(out).ok()
+    percent_decode_str(text).decode_utf8().ok().map(Into::into)
 }
 
 #[cfg(test)]

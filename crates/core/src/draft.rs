@@ -510,7 +510,7 @@ mod tests {
             ("to: did:nope", "to: not a DID"),
             ("to: 'user:'", "to: not a DID"),
             ("reply_to: 12", "reply_to: not the id of a Mail"),
-            ("to: ann\noptions: {schedule_at: tomorrow}", "not a time"),
+            ("to: ann\noptions: {schedule_at: tomorrow}", "invalid time"),
             ("to: ann\nidempotency_key: ''", "idempotency_key: 0 bytes"),
             ("title: nobody", "to: nobody to send it to"),
             ("[to, ann]", ""),

@@ -25,7 +25,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::object::unhex;
+use crate::hex;
 use crate::record::InvalidTransition;
 use crate::time::Timestamp;
 
@@ -502,7 +502,7 @@ impl FromStr for LetterId {
         let parts = || {
             let (seq, mark) = text.strip_prefix("ltr_")?.split_once('_')?;
             let seq = seq.parse().ok()?;
-            Some(Self { seq, mark: u32::from_be_bytes(unhex(mark)?) })
+            Some(Self { seq, mark: u32::from_be_bytes(hex::decode(mark)?) })
         };
         // One letter has one name: no signs, no leading zeros.
         let named = parts().filter(|id| id.seq > 0 && id.to_string() == text);

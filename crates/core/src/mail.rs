@@ -29,9 +29,11 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::did::{Did, TunnelId};
+use crate::hex;
 use crate::inbound::{Artifact, ChatSession, InboundMessage, Participant};
 use crate::object::ObjId;
 use crate::time::{Timestamp, rfc3339, rfc3339_maybe};
+use crate::unsafe_text::is_unsafe;
 use crate::yaml;
 
 /// The MIME type of a Mail's text.
@@ -306,7 +308,7 @@ impl MailId {
             .chain_update([0])
             .chain_update(external_id)
             .finalize();
-        Self { provider: provider.to_owned(), uid: hex(&hash[..12]) }
+        Self { provider: provider.to_owned(), uid: hex::encode(&hash[..12]) }
     }
 
     /// The provider.
@@ -488,7 +490,7 @@ impl MailMessage {
 
 /// The SHA-256 of `bytes`, in hex.
 pub fn digest(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
+    hex::encode(&Sha256::digest(bytes))
 }
 
 /// The lines of a Mail's front matter before the seal, when it is not broken.
@@ -617,27 +619,13 @@ fn quote(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
             '\n' => f.write_str("\\n")?,
             '\r' => f.write_str("\\r")?,
             '\t' => f.write_str("\\t")?,
-            c if is_unsafe(c) => write!(f, "\\u{:04x}", c as u32)?,
+            // No escape above U+FFFF is read by both JSON and YAML: tag characters stay, and
+            // are escaped where the text is shown.
+            c if is_unsafe(c) && c <= '\u{ffff}' => write!(f, "\\u{:04x}", u32::from(c))?,
             c => f.write_char(c)?,
         }
     }
     f.write_char('"')
-}
-
-/// Control characters, line and paragraph separators, byte order marks, bidirectional
-/// controls, and what is no character. All of them have four hex digits.
-fn is_unsafe(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' | '\u{feff}' | '\u{fff0}'..='\u{ffff}')
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
 }
 
 impl fmt::Display for MailId {

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::did::Did;
+use crate::hex;
 use crate::json;
 use crate::time::Timestamp;
 
@@ -335,8 +336,7 @@ fn when(fields: &Map<String, Value>, key: &str) -> Result<Option<Timestamp>, Inv
 
 impl fmt::Display for ObjId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.kind.prefix())?;
-        self.hash.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{}:{}", self.kind.prefix(), hex::encode(&self.hash))
     }
 }
 
@@ -351,32 +351,14 @@ impl FromStr for ObjId {
 
     fn from_str(text: &str) -> Result<Self, InvalidObjId> {
         let bad = || InvalidObjId(text.chars().take(200).collect());
-        let (prefix, hex) = text.split_once(':').ok_or_else(bad)?;
+        let (prefix, digits) = text.split_once(':').ok_or_else(bad)?;
         let kind = [ObjKind::Msg, ObjKind::Receipt, ObjKind::Bytes]
             .into_iter()
             .find(|kind| kind.prefix() == prefix)
             .ok_or_else(bad)?;
-        let hash = unhex(hex).ok_or_else(bad)?;
+        let hash = hex::decode(digits).ok_or_else(bad)?;
         Ok(Self { kind, hash })
     }
-}
-
-/// Reads exactly `2 * N` lower-case hex digits.
-pub(crate) fn unhex<const N: usize>(hex: &str) -> Option<[u8; N]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let (pairs, []) = hex.as_bytes().as_chunks::<2>() else { return None };
-    let mut out = [0; N];
-    if pairs.len() != N {
-        return None;
-    }
-    for (byte, [high, low]) in out.iter_mut().zip(pairs) {
-        *byte = digit(*high)? << 4 | digit(*low)?;
-    }
-    Some(out)
 }
 
 impl TryFrom<String> for ObjId {

@@ -24,8 +24,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::did::Did;
+use crate::hex;
 use crate::lease::{Holder, Lease, LeaseDuration, LeaseLost, LeaseProof};
-use crate::object::{ObjId, unhex};
+use crate::object::ObjId;
 use crate::time::Timestamp;
 
 /// The boxes an owner can have.
@@ -331,11 +332,11 @@ impl RecordId {
 
 impl fmt::Display for RecordId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.kind {
+        let prefix = match self.kind {
             RecordKind::Record => "rec_",
             RecordKind::Delivery => "dlv_",
-        })?;
-        self.msg.iter().chain(&self.tag).try_for_each(|byte| write!(f, "{byte:02x}"))
+        };
+        write!(f, "{prefix}{}{}", hex::encode(&self.msg), hex::encode(&self.tag))
     }
 }
 
@@ -349,13 +350,16 @@ impl FromStr for RecordId {
     type Err = InvalidRecordId;
 
     fn from_str(text: &str) -> Result<Self, InvalidRecordId> {
-        let (kind, hex) = match (text.strip_prefix("rec_"), text.strip_prefix("dlv_")) {
-            (Some(hex), _) => (RecordKind::Record, hex),
-            (_, Some(hex)) => (RecordKind::Delivery, hex),
+        let (kind, digits) = match (text.strip_prefix("rec_"), text.strip_prefix("dlv_")) {
+            (Some(digits), _) => (RecordKind::Record, digits),
+            (_, Some(digits)) => (RecordKind::Delivery, digits),
             _ => return Err(InvalidRecordId(text.chars().take(200).collect())),
         };
-        hex.split_at_checked(32)
-            .and_then(|(msg, tag)| Some(Self { kind, msg: unhex(msg)?, tag: unhex(tag)? }))
+        digits
+            .split_at_checked(32)
+            .and_then(|(msg, tag)| {
+                Some(Self { kind, msg: hex::decode(msg)?, tag: hex::decode(tag)? })
+            })
             .ok_or_else(|| InvalidRecordId(text.chars().take(200).collect()))
     }
 }

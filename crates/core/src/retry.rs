@@ -148,7 +148,10 @@ mod tests {
     fn retry_after_is_honoured_up_to_one_hour() {
         let wait = |after| {
             let after = Some(Duration::from_secs(after));
-            RetryPolicy::DELIVERY.next_delay(1, Duration::ZERO, after, Jitter::NONE).unwrap().as_secs()
+            RetryPolicy::DELIVERY
+                .next_delay(1, Duration::ZERO, after, Jitter::NONE)
+                .unwrap()
+                .as_secs()
         };
         assert_eq!(wait(0), 1);
         assert_eq!(wait(120), 120);

@@ -1,13 +1,14 @@
-//! A point in time, as the caller's clock told it.
+//! Points in time: milliseconds since 1970 in UTC, and their RFC 3339 form.
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, civil};
 use serde::{Deserialize, Serialize};
 
 /// Milliseconds since 1970 in UTC.
 ///
-/// Everything that is stored, sorted or compared uses our own clock in this
-/// form; what a sender claims about time is content.
+/// Everything that is stored, sorted or compared uses the hub's clock in this form. Times
+/// that a sender states are content.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -15,152 +16,130 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The instant that lies `ms` milliseconds after the start of 1970.
     pub const fn from_ms(ms: i64) -> Self {
         Self(ms)
     }
 
-    /// Milliseconds since 1970.
     pub const fn ms(self) -> i64 {
         self.0
     }
 
-    /// How long after `earlier` this is; zero when it is not after.
+    /// Returns the time since `earlier`; zero when `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 
-/// The text is not a time we understand.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a time: want RFC 3339, such as 2026-02-06T20:45:00Z")]
+#[error("invalid time; expected RFC 3339, such as 2026-02-06T20:45:00Z")]
 pub struct InvalidTime;
 
-/// A day and a time of day in UTC.
-struct Civil {
-    year: i64,
-    month: i64,
-    day: i64,
-    secs: i64,
-    ms: i64,
-}
+/// The start of 1970 on the calendar.
+const EPOCH: civil::DateTime = civil::date(1970, 1, 1).at(0, 0, 0, 0);
 
 impl Timestamp {
-    /// As RFC 3339 in UTC with milliseconds: `2026-02-06T20:45:00.000Z`.
+    /// Writes RFC 3339 in UTC with milliseconds: `2026-02-06T20:45:00.000Z`.
+    ///
+    /// A time outside of the years 0 to 9999 is written as the nearest one inside.
     pub fn rfc3339(self) -> String {
-        let Civil { year, month, day, secs, ms } = self.civil();
-        let (hour, minute, second) = (secs / 3600, secs / 60 % 60, secs % 60);
-        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+        format!("{:.3}Z", self.civil())
     }
 
-    /// As it is written in file names: `20260206T204500`.
+    /// Writes the form used in file names: `20260206T204500`.
     pub fn compact(self) -> String {
-        let Civil { year, month, day, secs, .. } = self.civil();
-        let (hour, minute, second) = (secs / 3600, secs / 60 % 60, secs % 60);
-        format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}")
+        let at = self.civil();
+        let (date, time) = (at.date(), at.time());
+        format!(
+            "{:04}{:02}{:02}T{:02}{:02}{:02}",
+            date.year(),
+            date.month(),
+            date.day(),
+            time.hour(),
+            time.minute(),
+            time.second()
+        )
     }
 
-    /// Reads RFC 3339, in any offset, to the millisecond.
+    /// Reads RFC 3339, in any offset, to the millisecond. The second 60 counts as 59.
     ///
     /// # Errors
     ///
-    /// [`InvalidTime`], also for days that no calendar has.
+    /// [`InvalidTime`] when the text has another form or names a day that does not exist.
     pub fn from_rfc3339(text: &str) -> Result<Self, InvalidTime> {
-        let (date, rest) = text.split_at_checked(10).ok_or(InvalidTime)?;
-        let (time, rest) = rest.split_at_checked(9).ok_or(InvalidTime)?;
-        let number = |text: &str, from: usize, to: usize| -> Result<i64, InvalidTime> {
-            let digits = text.get(from..to).ok_or(InvalidTime)?;
-            if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-                return Err(InvalidTime);
-            }
-            digits.parse().map_err(|_| InvalidTime)
-        };
-        let shaped = date.as_bytes()[4] == b'-'
-            && date.as_bytes()[7] == b'-'
-            && matches!(time.as_bytes()[0], b'T' | b't' | b' ')
-            && time.as_bytes()[3] == b':'
-            && time.as_bytes()[6] == b':';
-        if !shaped {
-            return Err(InvalidTime);
-        }
-        let (year, month, day) = (number(date, 0, 4)?, number(date, 5, 7)?, number(date, 8, 10)?);
-        let (hour, minute) = (number(time, 1, 3)?, number(time, 4, 6)?);
-        // A leap second is the last one of its minute.
-        let second = number(time, 7, 9)?;
-        if hour > 23 || minute > 59 || second > 60 {
-            return Err(InvalidTime);
-        }
-        let days = days(year, month, day).ok_or(InvalidTime)?;
-        let zone = rest.find(['Z', 'z', '+', '-']).ok_or(InvalidTime)?;
-        let (fraction, zone) = rest.split_at(zone);
-        let ms = match fraction.strip_prefix('.') {
-            Some(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
-                let padded: String = digits.chars().chain("000".chars()).take(3).collect();
-                padded.parse::<i64>().map_err(|_| InvalidTime)?
-            }
-            None if fraction.is_empty() => 0,
-            _ => return Err(InvalidTime),
-        };
-        let offset = match zone.as_bytes() {
-            [b'Z' | b'z'] => 0,
-            [sign, _, _, b':', _, _] => {
-                let (hours, minutes) = (number(zone, 1, 3)?, number(zone, 4, 6)?);
-                if hours > 23 || minutes > 59 {
-                    return Err(InvalidTime);
-                }
-                let minutes = hours * 60 + minutes;
-                if *sign == b'-' { -minutes } else { minutes }
-            }
-            _ => return Err(InvalidTime),
-        };
-        let secs = days * 86_400 + hour * 3600 + minute * 60 + second.min(59) - offset * 60;
-        Ok(Self(secs * 1000 + ms))
+        Self::parse(text).ok_or(InvalidTime)
     }
 
-    /// The proleptic Gregorian calendar, counted in eras of 400 years.
-    fn civil(self) -> Civil {
-        let (days, ms) = (self.0.div_euclid(86_400_000), self.0.rem_euclid(86_400_000));
-        // Years that start in March have their leap day at the end.
-        let days = days + 719_468;
-        let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        let month = (5 * day + 2) / 153;
-        Civil {
-            year: year + era * 400 + i64::from(month >= 10),
-            month: if month < 10 { month + 3 } else { month - 9 },
-            day: day - (153 * month + 2) / 5 + 1,
-            secs: ms / 1000,
-            ms: ms % 1000,
+    /// jiff accepts all of ISO 8601 (no seconds, no hyphens, years of six digits), so the
+    /// form is checked here and jiff checks the calendar.
+    fn parse(text: &str) -> Option<Self> {
+        let (date_time, rest) = text.split_at_checked(19)?;
+        let separators = [(4, "-"), (7, "-"), (10, "Tt "), (13, ":"), (16, ":")];
+        let form = date_time.char_indices().all(|(at, c)| {
+            match separators.iter().find(|(place, _)| *place == at) {
+                Some((_, allowed)) => allowed.contains(c),
+                None => c.is_ascii_digit(),
+            }
+        });
+        if !form {
+            return None;
         }
+        let at: civil::DateTime = date_time.parse().ok()?;
+        let (fraction, zone) = rest.split_at(rest.find(['Z', 'z', '+', '-'])?);
+        let ms = match fraction.strip_prefix('.') {
+            Some(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                format!("{digits:0<3}")[..3].parse::<i64>().ok()?
+            }
+            None if fraction.is_empty() => 0,
+            _ => return None,
+        };
+        let since_epoch = i64::try_from(at.duration_since(EPOCH).as_millis()).ok()?;
+        Some(Self(since_epoch + ms - offset_minutes(zone)? * 60_000))
+    }
+
+    /// The day and the time of day in UTC.
+    fn civil(self) -> civil::DateTime {
+        let first = civil::date(0, 1, 1).at(0, 0, 0, 0);
+        EPOCH.saturating_add(SignedDuration::from_millis(self.0)).max(first)
     }
 }
 
-/// A time as RFC 3339, for `#[serde(with)]`.
+/// Reads `Z` or an offset such as `+02:00`.
+fn offset_minutes(zone: &str) -> Option<i64> {
+    let number = |text: &str, most: i64| {
+        let digits = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse::<i64>().ok().filter(|number| digits && *number <= most)
+    };
+    let sign = match zone.get(..1)? {
+        "+" => 1,
+        "-" => -1,
+        _ => return zone.eq_ignore_ascii_case("z").then_some(0),
+    };
+    let (hours, minutes) = zone[1..].split_once(':')?;
+    Some(sign * (number(hours, 23)? * 60 + number(minutes, 59)?))
+}
+
+/// Serializes a time as RFC 3339, for `#[serde(with)]`.
 pub mod rfc3339 {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
     use super::Timestamp;
 
-    /// Writes it.
     pub fn serialize<S: Serializer>(time: &Timestamp, writer: S) -> Result<S::Ok, S::Error> {
         writer.serialize_str(&time.rfc3339())
     }
 
-    /// Reads it.
     pub fn deserialize<'de, D: Deserializer<'de>>(reader: D) -> Result<Timestamp, D::Error> {
         let text = String::deserialize(reader)?;
         Timestamp::from_rfc3339(&text).map_err(de::Error::custom)
     }
 }
 
-/// A time that may be missing, as RFC 3339, for `#[serde(with)]`.
+/// Serializes an optional time as RFC 3339, for `#[serde(with)]`.
 pub mod rfc3339_maybe {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
     use super::Timestamp;
 
-    /// Writes it.
     pub fn serialize<S: Serializer>(
         time: &Option<Timestamp>,
         writer: S,
@@ -171,33 +150,12 @@ pub mod rfc3339_maybe {
         }
     }
 
-    /// Reads it.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         reader: D,
     ) -> Result<Option<Timestamp>, D::Error> {
         let text = Option::<String>::deserialize(reader)?;
         text.map(|text| Timestamp::from_rfc3339(&text).map_err(de::Error::custom)).transpose()
     }
-}
-
-/// Days from 1970 to a day of the calendar; `None` when it has no such day.
-fn days(year: i64, month: i64, day: i64) -> Option<i64> {
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let length = match month {
-        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
-        4 | 6 | 9 | 11 => 30,
-        2 if leap => 29,
-        2 => 28,
-        _ => return None,
-    };
-    if !(1..=length).contains(&day) {
-        return None;
-    }
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, year) = (year.div_euclid(400), year.rem_euclid(400));
-    let month = if month > 2 { month - 3 } else { month + 9 };
-    let of_year = (153 * month + 2) / 5 + day - 1;
-    Some(era * 146_097 + year * 365 + year / 4 - year / 100 + of_year - 719_468)
 }
 
 impl std::ops::Add<Duration> for Timestamp {
@@ -213,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_and_read_as_everybody_does() {
+    fn times_are_written_and_read_as_rfc3339() {
         for (ms, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (1_770_410_700_000, "2026-02-06T20:45:00.000Z"),
@@ -229,6 +187,9 @@ mod tests {
         let read = |text: &str| Timestamp::from_rfc3339(text).map(Timestamp::rfc3339);
         assert_eq!(read("2026-02-06T22:45:00+02:00").unwrap(), "2026-02-06T20:45:00.000Z");
         assert_eq!(read("2026-02-06 15:15:00.1234567-05:30").unwrap(), "2026-02-06T20:45:00.123Z");
+        let nanoseconds = "2026-02-06t20:45:00.123456789999z";
+        assert_eq!(read(nanoseconds).unwrap(), "2026-02-06T20:45:00.123Z");
+        assert_eq!(read("2016-12-31T23:59:60Z").unwrap(), "2016-12-31T23:59:59.000Z");
         for bad in [
             "",
             "2026-02-06",
@@ -242,6 +203,12 @@ mod tests {
             "2026-02-06T20:45:00Zx",
             "２０２６-02-06T20:45:00Z",
             "1770410700000",
+            "2026-02-06T20:45Z",
+            "20260206T204500Z",
+            "2026-02-06T20:45:00,5Z",
+            "2026-02-06T20:45:61Z",
+            "2026-02-06T20:45:00+24:00",
+            "2026-02-06T20:45:00Z[UTC]",
         ] {
             assert_eq!(read(bad), Err(InvalidTime), "{bad}");
         }
@@ -249,10 +216,18 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_time_comes_back(ms in -62_135_596_800_000_i64..253_402_300_800_000) {
+        fn every_time_is_read_back_unchanged(ms in -62_135_596_800_000_i64..253_402_300_800_000) {
             let time = Timestamp::from_ms(ms);
             proptest::prop_assert_eq!(Timestamp::from_rfc3339(&time.rfc3339()), Ok(time));
         }
+    }
+
+    #[test]
+    fn times_beyond_the_calendar_are_written_as_its_ends() {
+        let text = |ms| Timestamp::from_ms(ms).rfc3339();
+        assert_eq!(text(i64::MAX), "9999-12-31T23:59:59.999Z");
+        assert_eq!(text(i64::MIN), "0000-01-01T00:00:00.000Z");
+        assert_eq!(Timestamp::from_ms(i64::MAX).compact(), "99991231T235959");
     }
 
     #[test]

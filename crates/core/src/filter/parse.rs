@@ -239,29 +239,11 @@ fn bad(place: impl Into<String>, why: impl Into<String>) -> InvalidFilter {
     InvalidFilter { place: place.into(), why: why.into() }
 }
 
-/// The word that was probably meant, if one is near enough.
+/// Returns the entry of `known` that `word` probably means: at most a third of its letters
+/// added, dropped, changed or swapped with a neighbour.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let steps = known.iter().map(|known| (distance(word, known), *known));
-    let (steps, known) = steps.min()?;
-    (steps <= known.len().div_ceil(3)).then_some(known)
-}
-
-/// How many letters to add, drop, change or swap with their neighbour.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<_>, Vec<_>) = (a.chars().take(64).collect(), b.chars().collect());
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for i in 0..a.len() {
-        let mut row = vec![i + 1];
-        for j in 0..b.len() {
-            let change = last[j] + usize::from(a[i] != b[j]);
-            let mut best = change.min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
-                best = best.min(before[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
+    let word: String = word.chars().take(64).collect();
+    let distances = known.iter().map(|known| (strsim::osa_distance(&word, known), *known));
+    let (distance, known) = distances.min()?;
+    (distance <= known.len().div_ceil(3)).then_some(known)
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::{Letter, MAX_DATA, MAX_EXTRA, RFC822};
 use crate::did::{Did, TunnelId};
 use crate::object::MAX_TARGETS;
+use crate::unsafe_text::is_unsafe_in_address;
 
 /// The letter is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,8 +137,8 @@ pub fn check_address(text: &str) -> Result<(), String> {
     if text.len() > 254 || local.is_empty() || local.len() > 64 {
         return Err("want 1 to 64 bytes before the @, and at most 254 in all".to_owned());
     }
-    let odd = |c: char| c.is_control() || c.is_whitespace() || "<>()[],;:\\\"@".contains(c);
-    if let Some(c) = local.chars().find(|c| odd(*c) || is_hidden(*c)) {
+    let odd = |c: char| c.is_whitespace() || "<>()[],;:\\\"@".contains(c);
+    if let Some(c) = local.chars().find(|c| odd(*c) || is_unsafe_in_address(*c)) {
         return Err(format!("{c:?} can't be in an address here"));
     }
     if local.starts_with('.') || local.ends_with('.') || local.contains("..") {
@@ -165,21 +166,12 @@ fn is_label(label: &str) -> bool {
     let good = |c: char| match c {
         '-' => true,
         _ if c.is_ascii() => c.is_ascii_alphanumeric(),
-        _ => !c.is_control() && !c.is_whitespace() && !is_hidden(c),
+        _ => !c.is_whitespace() && !is_unsafe_in_address(c),
     };
     (1..=63).contains(&label.len())
         && !label.starts_with('-')
         && !label.ends_with('-')
         && label.chars().all(good)
-}
-
-/// Characters that nobody sees, that turn text around, or that look like a dot.
-fn is_hidden(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-        | '\u{2024}' | '\u{2060}'..='\u{206f}' | '\u{3002}' | '\u{fe00}'..='\u{fe0f}'
-        | '\u{feff}' | '\u{ff0e}' | '\u{ff20}' | '\u{ff61}' | '\u{fff0}'..='\u{ffff}'
-        | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// The domain of an address, in lower case: what a limit per domain counts by. For an

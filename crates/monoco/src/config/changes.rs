@@ -46,8 +46,8 @@ impl Config {
         let retries = |config: &Self| config.claims.retry.max_attempts.map_or(0, |tries| tries - 1);
         changes.live("claims max_retries", &retries(self), &retries(new));
         let (old_retry, new_retry) = (old_claims.retry, new_claims.retry);
-        changes.ms("claims backoff_ms", old_retry.first, new_retry.first);
-        changes.ms("claims max_backoff_ms", old_retry.longest, new_retry.longest);
+        changes.ms("claims backoff_ms", old_retry.backoff.first, new_retry.backoff.first);
+        changes.ms("claims max_backoff_ms", old_retry.backoff.longest, new_retry.backoff.longest);
         let (old, kept) = (self.retention, new.retention);
         changes.live("retention archive_days", &old.archive_days, &kept.archive_days);
         changes.live("retention trash_days", &old.trash_days, &kept.trash_days);

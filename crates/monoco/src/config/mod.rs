@@ -419,7 +419,10 @@ fn claims_of(raw: RawClaims, reader: &ConfigReader<'_>) -> Result<ClaimsConfig, 
         return Err(InvalidConfig::at(at, format!("{longest} is less than backoff_ms, {first}")));
     }
     let retry = RetryPolicy {
-        backoff: Backoff { first: Duration::from_millis(first), longest: Duration::from_millis(longest) },
+        backoff: Backoff {
+            first: Duration::from_millis(first),
+            longest: Duration::from_millis(longest),
+        },
         max_attempts: Some(retries + 1),
         ..RetryPolicy::CLAIM
     };

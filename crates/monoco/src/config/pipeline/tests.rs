@@ -217,11 +217,8 @@ fn workers_outside_have_defaults_and_bounds() {
     let exec = outside("kind: exec, command: [python3, score.py]");
     let WorkerTransport::Exec { command, memory } = &exec.how else { panic!("{exec:?}") };
     assert_eq!((command.join(" ").as_str(), *memory), ("python3 score.py", 512 << 20));
-    let retry = RetryPolicy {
-        backoff: Backoff::DEFAULT,
-        max_attempts: Some(4),
-        give_up_after: None,
-    };
+    let retry =
+        RetryPolicy { backoff: Backoff::DEFAULT, max_attempts: Some(4), give_up_after: None };
     assert_eq!((exec.timeout, exec.retry, exec.at_once), (Duration::from_secs(30), retry, 2));
     assert_eq!((exec.when_down, exec.readdress), (WhenDown::Hold, false));
 
