@@ -1,4 +1,4 @@
-//! `monoco center`: messages and boxes.
+//! `monoco center`: sends messages, reads boxes, and reports deliveries.
 
 use serde_json::{Map, Value, json};
 
@@ -10,68 +10,67 @@ use super::output::{self, OutputFormat, note, print, shown_lines};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum CenterCommand {
-    /// List the boxes there are, and what waits in them
+    /// List all boxes with their number of waiting entries
     Boxes {
-        /// Most owners whose boxes to show
+        /// Maximum number of owners to list
         #[arg(long, allow_negative_numbers = true)]
         limit: Option<i64>,
-        /// Where the last page ended
+        /// Cursor printed at the end of the last page
         #[arg(long)]
         cursor: Option<String>,
     },
-    /// Put a message on its way to every target
+    /// Send a message to one or more targets
     ///
-    /// All targets are resolved before anything is written; one that can't be reached
-    /// fails the whole send.
+    /// Resolves every target first. If one target cannot be resolved, nothing is sent.
     Send {
         #[command(flatten)]
         message: MessageArgs,
-        /// Your own name for this send; repeating it does nothing
+        /// Idempotency key: a repeated send with this key returns the first result
         #[arg(long, value_name = "KEY")]
         idempotency_key: Option<String>,
-        /// Not to be sent before this, such as 2026-02-06T20:45:00Z
+        /// Earliest time to send, such as 2026-02-06T20:45:00Z
         #[arg(long, value_name = "TIME")]
         schedule_at: Option<String>,
     },
-    /// Put a message that came in into its boxes, as a tunnel does
+    /// Dispatch a received message into its boxes, as a tunnel does
     Dispatch {
         #[command(flatten)]
         message: MessageArgs,
-        /// The tunnel it came through
+        /// Id of the tunnel that received it
         #[arg(long)]
         tunnel: Option<String>,
-        /// The provider's stable id of it
+        /// Id of the message at its provider; used to detect duplicates
         #[arg(long, requires = "tunnel")]
         external_id: Option<String>,
     },
-    /// Take the next record of a box
+    /// Lease the next record of a box
     ///
-    /// It is yours until the lease ends. Say what became of it with `state`, or for a
-    /// TUNNEL_OUTBOX with `report`, and the epoch that is shown. Prints nothing and
-    /// exits with 1 when nothing waits.
+    /// The record is leased to you until the lease expires. End it with `state`, or for a
+    /// TUNNEL_OUTBOX with `report`, and pass the epoch that is printed. Exits with 1 when
+    /// the box has no waiting record.
     Next {
         #[command(flatten)]
         place: BoxArgs,
-        /// How long to hold it, in seconds
+        /// Length of the lease in seconds [default: 300]
         #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
         lease: Option<i64>,
-        /// Your name, for others to see who holds it
+        /// Name of the holder, shown to other callers
         #[arg(long)]
         holder: Option<String>,
     },
-    /// Look at what `next` would give
+    /// Show what `next` would lease, without leasing it
     Peek {
         #[command(flatten)]
         place: BoxArgs,
-        /// Most records to show
+        /// Maximum number of records to show
         #[arg(short, default_value_t = 1, allow_negative_numbers = true)]
         n: i64,
     },
-    /// List a box, the newest first
+    /// List the records of a box, newest first
     List {
         #[command(flatten)]
         place: BoxArgs,
-        /// Only these states, separated by commas
+        /// Filter by these states, separated by commas
         #[arg(long)]
         state: Option<String>,
         #[command(flatten)]
@@ -79,94 +78,94 @@ pub enum CenterCommand {
     },
     /// Show one record or delivery
     Show {
-        /// rec_… or dlv_…
+        /// Id of a record (rec_…) or delivery (dlv_…)
         record: String,
     },
-    /// Move a record or a delivery to another state
+    /// Set the state of a record or delivery
     State {
-        /// rec_… or dlv_…
+        /// Id of a record (rec_…) or delivery (dlv_…)
         record: String,
-        /// Such as READED, UNREAD, ARCHIVED; for a delivery WAIT or HELD
+        /// New state, such as READED, UNREAD or ARCHIVED; for a delivery WAIT or HELD
         state: String,
-        /// The epoch you were given when you took it
+        /// Epoch that `next` printed for the lease
         #[arg(long, allow_negative_numbers = true)]
         epoch: Option<i64>,
-        /// Only if it still has this revision
+        /// Reject the change unless the record has this revision
         #[arg(long, allow_negative_numbers = true)]
         revision: Option<i64>,
-        /// Your name, as you gave it when you took it
+        /// Holder name that was passed to `next`
         #[arg(long)]
         holder: Option<String>,
     },
-    /// Say what came of a delivery
+    /// Report the outcome of a delivery attempt
     Report {
-        /// dlv_…
+        /// Id of the delivery (dlv_…)
         delivery: String,
-        /// The provider took it
+        /// Report success: the provider accepted the message
         #[arg(long, conflicts_with = "error", required_unless_present = "error")]
         ok: bool,
-        /// The provider's own id of the message
+        /// Id that the provider gave the message
         #[arg(long, requires = "ok")]
         external_id: Option<String>,
-        /// What the provider said when it did not
+        /// Report failure, with the error message of the provider
         #[arg(long)]
         error: Option<String>,
-        /// Another try may work
+        /// The failure is temporary: retry later
         #[arg(long, requires = "error", conflicts_with = "permanent")]
         retryable: bool,
-        /// No try will work
+        /// The failure is permanent: do not retry
         #[arg(long, requires = "error")]
         permanent: bool,
-        /// How long the provider asked to wait, in milliseconds
+        /// Delay that the provider asked for, in milliseconds
         #[arg(long, value_name = "MS", requires = "retryable")]
         retry_after: Option<u64>,
-        /// The epoch you were given when you took it
+        /// Epoch that `next` printed for the lease
         #[arg(long, allow_negative_numbers = true)]
         epoch: Option<i64>,
-        /// Your name, as you gave it when you took it
+        /// Holder name that was passed to `next`
         #[arg(long)]
         holder: Option<String>,
     },
-    /// Print an object
+    /// Print an object as JSON
     Object {
-        /// cymsg:…, cymsgr:… or sha256:…
+        /// Id of the object: cymsg:…, cymsgr:… or sha256:…
         id: String,
     },
-    /// Show or set how far the readers of a group are with a message
+    /// Show or set the read receipts of a group message
     Receipts {
-        /// The group's DID
+        /// DID of the group
         group: String,
-        /// The message
+        /// Id of the message
         msg_id: String,
-        /// Only this reader; needed to set a state
+        /// DID of one reader; required with --set
         #[arg(long, value_name = "DID")]
         reader: Option<String>,
-        /// UNREAD, READING, READED, ACCEPTED, REJECTED or QUARANTINED
+        /// New state: UNREAD, READING, READED, ACCEPTED, REJECTED or QUARANTINED
         #[arg(long, value_name = "STATE", requires = "reader")]
         set: Option<String>,
     },
-    /// List an owner's conversations, or show one
+    /// List the sessions of an owner, or show one session
     Sessions {
-        /// Whose
+        /// DID of the owner of the sessions
         #[arg(default_value = "did:monoco:me")]
         owner: String,
-        /// Only the conversation with this party
+        /// Show the session with this DID
         #[arg(long, value_name = "DID")]
         with: Option<String>,
         #[command(flatten)]
         page: PageArgs,
     },
-    /// List the tunnels
+    /// List all tunnels with their settings
     Tunnels,
 }
 
-/// A box of an owner.
+/// Arguments that select one box.
 #[derive(Debug, clap::Args)]
 pub struct BoxArgs {
-    /// Whose box
+    /// DID of the owner of the box
     #[arg(default_value = "did:monoco:me")]
     owner: String,
-    /// INBOX, OUTBOX, GROUP_INBOX, REQUEST_BOX or TUNNEL_OUTBOX
+    /// Kind of box: INBOX, OUTBOX, GROUP_INBOX, REQUEST_BOX or TUNNEL_OUTBOX
     #[arg(default_value = "INBOX", value_name = "BOX")]
     box_kind: String,
 }
@@ -178,16 +177,16 @@ impl BoxArgs {
     }
 }
 
-/// Which part of a list.
+/// Arguments that select one page of a list.
 #[derive(Debug, clap::Args)]
 pub struct PageArgs {
-    /// Most entries to show
+    /// Maximum number of entries to show
     #[arg(long, allow_negative_numbers = true)]
     limit: Option<i64>,
-    /// Where the last page ended
+    /// Cursor printed at the end of the last page
     #[arg(long)]
     cursor: Option<String>,
-    /// Start with the oldest
+    /// List the oldest entries first
     #[arg(long)]
     oldest: bool,
 }
@@ -251,7 +250,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("schedule_at", schedule_at.map(Value::from)),
             ]);
             let answer = client.post("/api/v1/post_send", &body).await?;
-            accepted(format, &answer, "deliveries", "target")
+            print_accepted(format, &answer, "deliveries", "target")
         }
         CenterCommand::Dispatch { message, tunnel, external_id } => {
             let ingress = fields([
@@ -260,7 +259,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             ]);
             let body = fields([("msg", Some(message.read()?)), ("ingress", Some(ingress))]);
             let answer = client.post("/api/v1/dispatch", &body).await?;
-            accepted(format, &answer, "delivered", "owner")
+            print_accepted(format, &answer, "delivered", "owner")
         }
         CenterCommand::Next { place, lease, holder } => {
             let body =
@@ -269,10 +268,10 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             if answer.is_null() {
                 return Err(CliError::new(
                     super::failure::CliExit::NotPossible,
-                    format!("nothing waits in {} of {}", place.box_kind, place.owner),
+                    format!("{} of {} has no waiting record", place.box_kind, place.owner),
                 ));
             }
-            taken(format, &answer)
+            print_leased(format, &answer)
         }
         CenterCommand::Peek { place, n } => {
             let path = format!("{}/peek?n={n}", place.path());
@@ -376,21 +375,26 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
     }
 }
 
-/// An object of the fields that have a value.
+/// Builds a JSON object from the fields that have a value.
 fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
     let present = fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
     Value::Object(present.collect::<Map<_, _>>())
 }
 
-/// What became of a message, in words.
-fn accepted(format: OutputFormat, answer: &Value, key: &str, who: &str) -> Result<(), CliError> {
+/// Prints the result of a send or dispatch.
+fn print_accepted(
+    format: OutputFormat,
+    answer: &Value,
+    key: &str,
+    who: &str,
+) -> Result<(), CliError> {
     if answer.get("ok") != Some(&Value::Bool(true)) {
-        let reason = answer.get("reason").and_then(Value::as_str).unwrap_or("refused");
+        let reason = answer.get("reason").and_then(Value::as_str).unwrap_or("rejected");
         let message = format!("not delivered: {reason}");
         return Err(CliError::new(super::failure::CliExit::NotPossible, message));
     }
     if format == OutputFormat::Table && answer.get("duplicate") == Some(&Value::Bool(true)) {
-        note("it had come before; nothing was done");
+        note("duplicate: the first result is shown");
     }
     if format != OutputFormat::Table {
         return output::one(format, answer, "msg_id", &[("msg", "msg_id")]);
@@ -399,8 +403,8 @@ fn accepted(format: OutputFormat, answer: &Value, key: &str, who: &str) -> Resul
     output::list(format, answer, key, &[("record", "record_id"), ("to", who)])
 }
 
-/// A record that was taken, with what was said.
-fn taken(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
+/// Prints a leased record with its message.
+fn print_leased(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
     match format {
         OutputFormat::Json => print(&output::json(answer)),
         OutputFormat::Id | OutputFormat::Compact => {

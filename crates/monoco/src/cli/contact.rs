@@ -1,4 +1,4 @@
-//! `monoco contact`: people, groups, and how to reach them.
+//! `monoco contact`: manages contacts, groups, blocks and bindings.
 
 use serde_json::{Value, json};
 
@@ -10,106 +10,106 @@ use super::output::{self, OutputFormat, note};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum ContactCommand {
-    /// Add a contact, or change one
+    /// Add or update a contact
     Add {
-        /// Who
+        /// DID of the contact
         did: String,
-        /// What people call them (can be repeated)
+        /// Name of the contact (can be repeated)
         #[arg(long)]
         name: Vec<String>,
-        /// block, stranger, temporary or friend
+        /// Trust level: block, stranger, temporary or friend
         #[arg(long, default_value = "friend")]
         level: String,
-        /// They read their mail here, from an INBOX of ours
+        /// Deliver messages for this contact to a local INBOX
         #[arg(long)]
         here: bool,
     },
-    /// List everybody we know
+    /// List contacts in the order they were added
     List(PageArgs),
-    /// Show one contact
+    /// Show one contact with its bindings
     Show {
-        /// Who
+        /// DID of the contact
         did: String,
     },
-    /// Forget a contact and its bindings
+    /// Remove a contact and its bindings
     Remove {
-        /// Who
+        /// DID of the contact
         did: String,
     },
-    /// Deliver nothing of somebody any more
+    /// Block messages from a sender
     Block {
-        /// Who
+        /// DID of the contact
         did: String,
-        /// Only for this target; for everybody when left out
+        /// Block only messages to this DID [default: all targets]
         #[arg(long = "for", value_name = "DID")]
         target: Option<String>,
     },
-    /// Let somebody through again
+    /// Unblock messages from a sender
     Unblock {
-        /// Who
+        /// DID of the contact
         did: String,
-        /// Only for this target
+        /// Unblock only messages to this DID
         #[arg(long = "for", value_name = "DID")]
         target: Option<String>,
     },
-    /// Bind a contact to an account behind a tunnel
+    /// Bind a contact to an account of a tunnel
     Bind {
-        /// Who
+        /// DID of the contact
         did: String,
-        /// The tunnel
+        /// Id of the tunnel
         tunnel: String,
-        /// The account there, as the provider spells it
+        /// Account at the provider, as the provider writes it
         address: String,
-        /// user, group, channel or addr
+        /// Kind of account: user, group, channel or addr
         #[arg(long, default_value = "user")]
         kind: String,
-        /// The binding with the highest number is used
+        /// Priority; the binding with the highest number is used
         #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
         priority: i32,
     },
-    /// Remove a binding
+    /// Remove a binding of a contact
     Unbind {
-        /// Who
+        /// DID of the contact
         did: String,
-        /// The tunnel
+        /// Id of the tunnel
         tunnel: String,
-        /// The account there
+        /// Account at the provider
         address: String,
     },
-    /// Groups and who gets what is said in them
+    /// Manage groups and their subscribers
     #[command(subcommand)]
     Group(GroupCommand),
 }
 
 #[derive(Debug, clap::Subcommand)]
 pub enum GroupCommand {
-    /// Add a group, or rename one
+    /// Add or rename a group
     Add {
-        /// The group's DID
+        /// DID of the group
         did: String,
-        /// What people call it
+        /// Name of the group
         #[arg(long)]
         name: Option<String>,
     },
-    /// List the groups
+    /// List groups with their subscribers
     List(PageArgs),
-    /// Show one group
+    /// Show one group with its subscribers
     Show {
-        /// The group's DID
+        /// DID of the group
         did: String,
     },
-    /// Let a reader have what is said in a group
+    /// Deliver messages of a group to a reader
     Subscribe {
-        /// The group's DID
+        /// DID of the group
         did: String,
-        /// The reader's DID
+        /// DID of the reader
         reader: String,
     },
-    /// Let a reader have it no longer
+    /// Stop delivering messages of a group to a reader
     Unsubscribe {
-        /// The group's DID
+        /// DID of the group
         did: String,
-        /// The reader's DID
+        /// DID of the reader
         reader: String,
     },
 }
@@ -134,7 +134,7 @@ pub async fn run(context: &CliContext, command: ContactCommand) -> Result<(), Cl
         ContactCommand::Show { did } => show(format, &client.get(&path(&did)).await?),
         ContactCommand::Remove { did } => {
             client.delete(&path(&did)).await?;
-            note("forgotten");
+            note("contact removed");
             Ok(())
         }
         ContactCommand::Block { did, target: None } => {
@@ -175,7 +175,7 @@ fn block_path(sender: &str, target: &str) -> String {
     format!("/api/v1/blocks/{}/{}", segment(target), segment(sender))
 }
 
-/// Changes the level of somebody, and nothing else about them.
+/// Sets the level of a contact and keeps its other fields.
 async fn set_level(
     client: &Client,
     format: OutputFormat,

@@ -1,4 +1,4 @@
-//! `monoco dead`: one desk for everything that was given up.
+//! `monoco dead`: lists, retries and drops dead letters of all kinds.
 
 use std::collections::BTreeMap;
 
@@ -12,33 +12,33 @@ use super::output::{self, OutputFormat, print, shown};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum DeadCommand {
-    /// List what was given up, grouped by cause
+    /// List dead letters, grouped by cause
     List,
-    /// Show everything that happened to one
+    /// Show the history of one dead letter
     Show {
-        /// The id of the Mail, the delivery or the letter
+        /// Id of the Mail, delivery or letter
         id: String,
     },
-    /// Put some back, with all their tries
+    /// Retry dead letters with all their attempts
     ///
-    /// Fix the cause first. A delivery that is UNCERTAIN may have arrived: put back, it
-    /// may arrive twice.
+    /// Fix the cause first. An UNCERTAIN delivery may have arrived: a retry can deliver the
+    /// message twice.
     Retry {
-        /// Ids of Mails, deliveries or letters; - reads them from stdin
+        /// Ids of Mails, deliveries or letters; - reads ids from stdin
         #[arg(required = true)]
         ids: Vec<String>,
-        /// The workspace that gave the Mails up; without it each one that did
+        /// Workspace whose claims to change [default: all workspaces with a dead claim]
         #[arg(long)]
         workspace: Option<String>,
     },
-    /// Have nobody deal with some any more
+    /// Drop dead letters without retrying them
     ///
-    /// A letter goes into the bin, from where `monoco pipeline trash restore` takes it.
+    /// A dropped letter is trashed; `monoco pipeline trash restore` restores it.
     Drop {
-        /// Ids of Mails, deliveries or letters; - reads them from stdin
+        /// Ids of Mails, deliveries or letters; - reads ids from stdin
         #[arg(required = true)]
         ids: Vec<String>,
-        /// The workspace that gave the Mails up; without it each one that did
+        /// Workspace whose claims to change [default: all workspaces with a dead claim]
         #[arg(long)]
         workspace: Option<String>,
     },
@@ -66,7 +66,7 @@ enum DeadLetterAction {
     Drop,
 }
 
-/// One row for each thing that was given up.
+/// Returns one row per dead claim, delivery and letter.
 fn rows(answer: &Value) -> Vec<Value> {
     let list = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
     let claims = list("claims").into_iter().map(|claim| {
@@ -125,7 +125,7 @@ async fn change(
     format: OutputFormat,
     ids: &[String],
     workspace: Option<String>,
-    fate: DeadLetterAction,
+    action: DeadLetterAction,
 ) -> Result<(), CliError> {
     let dead = rows(&client.get("/api/v1/dead").await?);
     let mut changed = Vec::new();
@@ -137,11 +137,14 @@ async fn change(
                 continue;
             }
             found = true;
-            changed.push(change_one(client, row, fate).await?);
+            changed.push(change_one(client, row, action).await?);
         }
         if !found {
-            return Err(CliError::new(CliExit::NotPossible, format!("{} is not dead", shown(id)))
-                .hint("`monoco dead list` shows what is"));
+            return Err(CliError::new(
+                CliExit::NotPossible,
+                format!("{} is not a dead letter", shown(id)),
+            )
+            .hint("`monoco dead list` lists the ids of all dead letters"));
         }
     }
     let columns = [("id", "id"), ("kind", "kind"), ("of", "of"), ("now", "now")];
@@ -151,11 +154,11 @@ async fn change(
 async fn change_one(
     client: &Client,
     row: &Value,
-    fate: DeadLetterAction,
+    action: DeadLetterAction,
 ) -> Result<Value, CliError> {
     let id = segment(row["id"].as_str().unwrap_or_default());
     let now = if row["kind"] == "letter" {
-        let verb = match fate {
+        let verb = match action {
             DeadLetterAction::Retry => "retry",
             DeadLetterAction::Drop => "trash",
         };
@@ -163,14 +166,14 @@ async fn change_one(
         client.post(&path, &json!({})).await?["state"].clone()
     } else if row["kind"] == "claim" {
         let of = query(&[("workspace", row["of"].as_str().map(str::to_owned))]);
-        let verb = match fate {
+        let verb = match action {
             DeadLetterAction::Retry => "revive",
             DeadLetterAction::Drop => "drop",
         };
         let path = format!("/api/v1/messages/{id}/{verb}{of}");
         client.post(&path, &json!({})).await?["status"].clone()
     } else {
-        let state = match fate {
+        let state = match action {
             DeadLetterAction::Retry => "WAIT",
             DeadLetterAction::Drop => "ARCHIVED",
         };

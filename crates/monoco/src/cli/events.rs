@@ -1,4 +1,4 @@
-//! `monoco events`: what happened, and what happens.
+//! `monoco events`: prints the event log, or follows it.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use super::client::query;
 use super::failure::CliError;
 use super::output::{self, OutputFormat, note, print, shown};
 
-/// How long to wait before a stream that broke off is taken up again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Delay before a broken event stream is opened again.
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// How often that is tried while nothing comes.
-const TRIES: u32 = 30;
+/// Reconnects in a row, without an event in between, before the command fails.
+const MAX_RECONNECTS: u32 = 30;
 
 #[derive(Debug, clap::Args)]
 pub struct EventsArgs {
-    /// Go on as things happen
+    /// Print new events as they occur, until interrupted
     #[arg(long)]
     follow: bool,
-    /// Only events after this number; without it, the newest ones are shown
+    /// Show events after this sequence number [default: the newest events]
     #[arg(long, allow_negative_numbers = true)]
     after: Option<i64>,
-    /// Most events to show, without --follow
+    /// Maximum number of events to show, without --follow
     #[arg(long, conflicts_with = "follow", default_value_t = 100, allow_negative_numbers = true)]
     limit: i64,
 }
@@ -53,7 +53,7 @@ pub async fn run(context: &CliContext, args: EventsArgs) -> Result<(), CliError>
     output::list(context.format, &answer, "events", &COLUMNS)
 }
 
-/// Follows, and takes the stream up where it broke off.
+/// Follows the event stream and reconnects where it broke off.
 async fn follow(context: &CliContext, mut after: Option<i64>) -> Result<(), CliError> {
     let mut tries = 0;
     loop {
@@ -79,20 +79,20 @@ async fn follow(context: &CliContext, mut after: Option<i64>) -> Result<(), CliE
             Err(failure) => Some(failure),
         };
         tries += 1;
-        if tries > TRIES {
+        if tries > MAX_RECONNECTS {
             return Err(broke_off.unwrap_or_else(CliError::no_courier));
         }
         if tries == 1 {
-            note("the stream broke off; waiting for the courier");
+            note("event stream interrupted; waiting for the courier");
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RECONNECT_DELAY).await;
     }
 }
 
-/// Shows one event, and returns its number.
+/// Prints one event and returns its sequence number.
 fn show(format: OutputFormat, event: &str) -> Result<Option<i64>, CliError> {
     let Ok(event) = serde_json::from_str::<Value>(event) else {
-        note(&format!("unreadable event: {}", shown(event)));
+        note(&format!("cannot parse event: {}", shown(event)));
         return Ok(None);
     };
     match format {

@@ -1,4 +1,4 @@
-//! A message on the command line: from options, or as JSON.
+//! Builds a message from command line options or from JSON.
 
 use std::io::Read;
 
@@ -8,31 +8,31 @@ use super::failure::{CliError, CliExit};
 
 #[derive(Debug, clap::Args)]
 pub struct MessageArgs {
-    /// The author; in a group, the group
+    /// DID of the author; for a group message, of the group
     #[arg(long, value_name = "DID", required_unless_present = "json")]
     from: Option<String>,
-    /// The author of a group message
+    /// DID of the author of a group message
     #[arg(long, value_name = "DID")]
     source: Option<String>,
-    /// Whom it is for (can be repeated)
+    /// DID of a target (can be repeated)
     #[arg(long, value_name = "DID")]
     to: Vec<String>,
-    /// What is said; - reads it from stdin
+    /// Text of the message; - reads it from stdin
     #[arg(long, required_unless_present = "json")]
     text: Option<String>,
-    /// Title
+    /// Title of the message
     #[arg(long)]
     title: Option<String>,
-    /// chat, group_msg, deliver, notify, event or operation
+    /// Kind of message: chat, group_msg, deliver, notify, event or operation
     #[arg(long, default_value = "chat")]
     kind: String,
-    /// The message it answers
+    /// Id of the message it replies to
     #[arg(long, value_name = "MSG_ID")]
     reply_to: Option<String>,
-    /// What it belongs to
+    /// Topic of the thread it belongs to
     #[arg(long)]
     topic: Option<String>,
-    /// Whole message as JSON, from a file or - for stdin
+    /// File with the whole message as JSON; - reads it from stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "source", "to", "text", "title", "reply_to", "topic"])]
     json: Option<String>,
 }

@@ -1,8 +1,8 @@
-//! The command line. The only place that prints, and with `home` the only one
-//! that reads the environment.
+//! The command line: the only module that prints, and with `home` the only one that
+//! reads the environment.
 //!
-//! Data goes to stdout, everything else to stderr. Commands translate: they ask
-//! the courier and show its answer.
+//! Data goes to stdout, everything else to stderr. A command sends a request to the
+//! courier and prints the response; it makes no decisions.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,18 +30,18 @@ mod pipeline;
 mod since;
 mod trace;
 
-/// One post office for people and AI agents
+/// Message hub for people and AI agents
 ///
-/// A courier runs in the background for each user; these commands talk to it.
-/// Start one with `monoco courier start`.
+/// One courier per user runs in the background; these commands send requests to it.
+/// Start it with `monoco courier start`.
 #[derive(Debug, Parser)]
 #[command(name = "monoco", version, max_term_width = 100)]
 struct Cli {
-    /// Directory the courier lives in [default: ~/.monoco]
+    /// Directory of the courier [default: ~/.monoco]
     #[arg(long, global = true, env = "MONOCO_HOME", value_name = "DIR", hide_env_values = true)]
     home: Option<PathBuf>,
 
-    /// Form of the output: table, json, compact or id
+    /// Output format: table, json, compact or id
     #[arg(long, global = true, value_enum, default_value_t, hide_possible_values = true)]
     format: OutputFormat,
 
@@ -51,45 +51,45 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    /// Run the courier, and ask how it is
+    /// Start, stop and inspect the courier
     #[command(subcommand)]
     Courier(courier::CourierCommand),
-    /// The Mails of a workspace: pull, read, claim, answer
+    /// Pull, read, claim and answer Mails of a workspace
     Mailbox(mailbox::MailboxArgs),
-    /// Messages and boxes
+    /// Send messages, and read boxes and records
     #[command(subcommand)]
     Center(center::CenterCommand),
-    /// People, groups, and how to reach them
+    /// Manage contacts, groups and their bindings
     #[command(subcommand)]
     Contact(contact::ContactCommand),
-    /// Letters on their way through the post office, and its workers
+    /// Inspect and steer letters in the pipeline
     #[command(subcommand)]
     Pipeline(pipeline::PipelineCommand),
-    /// What was given up: claims, deliveries and letters, on one desk
+    /// List, retry and drop dead letters: claims, deliveries and letters
     #[command(subcommand)]
     Dead(dead::DeadCommand),
-    /// Show what happened
+    /// Show the event log, or follow it
     Events(events::EventsArgs),
-    /// Follow one message through everything that happened to it
+    /// Show the history of one message, found by any of its ids
     Trace(trace::TraceArgs),
-    /// Look at everything a courier needs, and say what to do
+    /// Check the installation and print what to fix
     ///
-    /// Config, permissions, disk, clock, ports, the courier, its store, tunnels and
-    /// files. Exit code 1 when something must be done.
+    /// Checks config, permissions, disk, clock, ports, the courier, its store, tunnels and
+    /// files. Exits with 1 when a check fails.
     Doctor,
-    /// See a group chat become Mails, be claimed and answered, within a minute
+    /// Run a demo: a group chat becomes Mails, which are claimed and answered
     ///
-    /// Plays in a directory of its own that is removed afterwards, with a courier of its
-    /// own: nothing of yours is touched.
+    /// Takes less than a minute. Uses a temporary directory and a courier of its own; your
+    /// data is not touched.
     Demo(demo::DemoArgs),
     /// Print a completion script for a shell
     Completions {
-        /// The shell
+        /// Shell to generate for: bash, zsh, fish, elvish or powershell
         shell: clap_complete::Shell,
     },
 }
 
-/// What every command works with.
+/// Home directory and output format of one command.
 struct CliContext {
     home: Home,
     format: OutputFormat,
@@ -101,7 +101,7 @@ impl CliContext {
     }
 }
 
-/// Parses, runs, and says how it went.
+/// Parses the arguments, runs the command and returns its exit code.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -129,8 +129,8 @@ fn run(cli: Cli) -> Result<(), CliError> {
         None => std::env::home_dir()
             .filter(|home| !home.as_os_str().is_empty())
             .ok_or_else(|| {
-                CliError::new(CliExit::NotPossible, "there is no home directory")
-                    .hint("set MONOCO_HOME to a directory of your own")
+                CliError::new(CliExit::NotPossible, "cannot find your home directory")
+                    .hint("set MONOCO_HOME to a directory that you own")
             })?
             .join(".monoco"),
     };
@@ -139,14 +139,14 @@ fn run(cli: Cli) -> Result<(), CliError> {
     match cli.command {
         CliCommand::Courier(command) => courier::run(&context, command),
         CliCommand::Mailbox(args) => mailbox::run(&context, args),
-        CliCommand::Center(command) => ask(center::run(&context, command)),
-        CliCommand::Contact(command) => ask(contact::run(&context, command)),
-        CliCommand::Pipeline(command) => ask(pipeline::run(&context, command)),
-        CliCommand::Dead(command) => ask(dead::run(&context, command)),
-        CliCommand::Events(args) => ask(events::run(&context, args)),
-        CliCommand::Trace(args) => ask(trace::run(&context, args)),
-        CliCommand::Doctor => ask(doctor::run(&context)),
-        CliCommand::Demo(args) => ask(demo::run(args)),
+        CliCommand::Center(command) => block_on(center::run(&context, command)),
+        CliCommand::Contact(command) => block_on(contact::run(&context, command)),
+        CliCommand::Pipeline(command) => block_on(pipeline::run(&context, command)),
+        CliCommand::Dead(command) => block_on(dead::run(&context, command)),
+        CliCommand::Events(args) => block_on(events::run(&context, args)),
+        CliCommand::Trace(args) => block_on(trace::run(&context, args)),
+        CliCommand::Doctor => block_on(doctor::run(&context)),
+        CliCommand::Demo(args) => block_on(demo::run(args)),
         CliCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "monoco", &mut script);
@@ -155,9 +155,8 @@ fn run(cli: Cli) -> Result<(), CliError> {
     }
 }
 
-/// Runs a command that talks to the courier. One thread is enough for that, and
-/// quicker to start.
-fn ask(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
+/// Runs an asynchronous command. A single-threaded runtime is enough and starts faster.
+fn block_on(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn argument_definitions_are_consistent() {
         Cli::command().debug_assert();
     }
 }

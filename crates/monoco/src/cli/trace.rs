@@ -1,4 +1,4 @@
-//! `monoco trace`: one message through everything that happened to it.
+//! `monoco trace`: prints the history of one message.
 
 use super::CliContext;
 use super::client::segment;
@@ -8,8 +8,7 @@ use super::pipeline;
 
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
-    /// Any id: of the message, of a Mail, of a letter, of a record or delivery, or one that a
-    /// provider gave
+    /// Id of a message, Mail, letter, record or delivery, or the id that a provider gave
     pub id: String,
 }
 
@@ -51,7 +50,7 @@ pub async fn run(context: &CliContext, args: TraceArgs) -> Result<(), CliError> 
         ("became", "became"),
     ];
     match format {
-        // A letter that is no message yet has only its own name.
+        // A letter that has not become a message has only its own id.
         OutputFormat::Id if answer["msg_id"].is_null() => {
             output::list(format, &answer, "letters", &letters)
         }

@@ -220,7 +220,7 @@ fn letters_that_were_given_up_lie_on_the_desk_of_the_dead() {
     office.stands(&id, "DONE");
     office.arrivals(1);
     let said = courier.cli(&["dead", "retry", &id]).failed(1);
-    assert!(said.contains("is not dead"), "{said}");
+    assert!(said.contains("is not a dead letter"), "{said}");
 
     office.reload(&json!({
         "outbound": ["mine", "send"],

@@ -75,9 +75,9 @@ pub fn run(context: &CliContext, command: CourierCommand) -> Result<(), CliError
         CourierCommand::Restart(args) => start::restart(context, args),
         CourierCommand::Kill => control::kill(&context.home),
         CourierCommand::Reload => control::reload(&context.home),
-        CourierCommand::Status(args) => super::ask(status::run(context, args)),
+        CourierCommand::Status(args) => super::block_on(status::run(context, args)),
         CourierCommand::Logs(args) => logs::run(context, args),
-        CourierCommand::Rebuild => super::ask(control::rebuild(context)),
+        CourierCommand::Rebuild => super::block_on(control::rebuild(context)),
         CourierCommand::Token => match context.home.token() {
             Ok(token) => output::print(&token),
             Err(_) => Err(CliError::new(CliExit::NotPossible, "there is no token yet")

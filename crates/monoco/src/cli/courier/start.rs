@@ -12,7 +12,7 @@ use super::control;
 use crate::cli::client::Client;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{note, shown};
-use crate::cli::{CliContext, ask};
+use crate::cli::{CliContext, block_on};
 use crate::config::{ConfigSource, default_owner};
 use crate::home::{CourierInfo, Home, HomeError};
 use crate::log::{self, LogWriter};
@@ -200,7 +200,7 @@ fn answers(home: &Home, child: &Child) -> Option<CourierInfo> {
         return None;
     }
     let client = Client::find(home).ok()?;
-    ask(async { client.health().await.map(drop) }).ok()?;
+    block_on(async { client.health().await.map(drop) }).ok()?;
     Some(running)
 }
 

@@ -109,17 +109,17 @@ pub fn run(context: &CliContext, args: MailboxArgs) -> Result<(), CliError> {
     let desk = MailboxContext::new(context, args.workspace)?;
     match args.command {
         MailboxCommand::Sync(args) => sync::run(&desk, args),
-        MailboxCommand::List(args) => super::ask(list::run(&desk, args)),
+        MailboxCommand::List(args) => super::block_on(list::run(&desk, args)),
         MailboxCommand::Read(args) => read::run(&desk, args),
-        MailboxCommand::Claim(args) => super::ask(claim::claim(&desk, args)),
-        MailboxCommand::Renew(args) => super::ask(claim::renew(&desk, args)),
-        MailboxCommand::Done(args) => super::ask(claim::done(&desk, args)),
-        MailboxCommand::Fail(args) => super::ask(claim::fail(&desk, args)),
-        MailboxCommand::Send(args) => super::ask(send::run(&desk, *args)),
-        MailboxCommand::Wait(args) => super::ask(wait::wait(&desk, args)),
-        MailboxCommand::Watch(args) => super::ask(wait::watch(&desk, args)),
-        MailboxCommand::Run(args) => super::ask(run::run(&desk, args)),
-        MailboxCommand::Explain(args) => super::ask(explain::run(&desk, args)),
+        MailboxCommand::Claim(args) => super::block_on(claim::claim(&desk, args)),
+        MailboxCommand::Renew(args) => super::block_on(claim::renew(&desk, args)),
+        MailboxCommand::Done(args) => super::block_on(claim::done(&desk, args)),
+        MailboxCommand::Fail(args) => super::block_on(claim::fail(&desk, args)),
+        MailboxCommand::Send(args) => super::block_on(send::run(&desk, *args)),
+        MailboxCommand::Wait(args) => super::block_on(wait::wait(&desk, args)),
+        MailboxCommand::Watch(args) => super::block_on(wait::watch(&desk, args)),
+        MailboxCommand::Run(args) => super::block_on(run::run(&desk, args)),
+        MailboxCommand::Explain(args) => super::block_on(explain::run(&desk, args)),
     }
 }
 
