@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use http::HeaderMap;
 use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::{EndpointKind, TunnelId};
-use monoco_core::inbound::{InboundAttachment, InboundEvent};
+use monoco_core::inbound::{InboundAttachment, InboundMessage};
 use monoco_core::record::RecordId;
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
@@ -42,7 +42,10 @@ pub trait Adapter: Send + Sync {
     /// # Errors
     ///
     /// [`WebhookError`]. Adapters whose providers push nothing refuse everything.
-    fn pushed(&self, push: &WebhookRequest<'_>) -> Result<Vec<InboundEvent>, WebhookError> {
+    fn pushed(
+        &self,
+        push: &WebhookRequest<'_>,
+    ) -> Result<Vec<(InboundMessage, Vec<InboundAttachment>)>, WebhookError> {
         let _ = push;
         Err(WebhookError::NotTaken)
     }
@@ -59,25 +62,28 @@ pub trait Adapter: Send + Sync {
     async fn deliver(&self, parcel: &DeliveryRequest<'_>) -> DeliveryOutcome;
 }
 
-/// Where an adapter takes what it hears.
+/// Where adapters pass inbound messages.
 #[async_trait]
 pub trait InboundSink: Send + Sync {
-    /// Returns once `heard` is safe on disk, and not before. Only then may the
-    /// adapter acknowledge it to the provider.
-    /// Says whether it was new.
-    async fn receive(&self, heard: InboundEvent) -> Result<bool, InboundError>;
+    /// Checks the limits of a message and stores it with its attachments. Returns after the
+    /// commit: only then may the adapter acknowledge the message to the provider. Returns
+    /// `false` when the message is not new or not wanted.
+    async fn receive(
+        &self,
+        message: InboundMessage,
+        attachments: Vec<InboundAttachment>,
+    ) -> Result<bool, InboundError>;
 }
 
-/// What was heard was not kept; the provider must not be told that it was.
+/// Why a message was not stored. It must not be acknowledged to the provider.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InboundError {
-    /// There is no room on the disk now.
-    #[error("there is no room to keep it")]
+    #[error("disk full: message not stored")]
     Full,
-    /// It can't be kept now.
-    #[error("it can't be kept now: {0}")]
+    /// The store cannot write now; the provider should send the message again.
+    #[error("message not stored: {0}")]
     Unavailable(String),
-    /// It can't be kept as it is, ever.
+    /// The message exceeds a limit; sending it again does not help.
     #[error("{0}")]
     Unusable(String),
 }

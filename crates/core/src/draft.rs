@@ -367,9 +367,9 @@ mod tests {
 
     use super::*;
     use crate::inbound::MAX_NAME_BYTES;
-    use crate::inbound::tests::said;
+    use crate::inbound::tests::message;
     use crate::mail::Trust;
-    use crate::merge::{MailBuilder, StoredMessage};
+    use crate::merge::MailBuilder;
     use crate::object::ObjKind;
 
     const UID: &str = "20260206T204500_build_0123456789abcdef";
@@ -383,7 +383,7 @@ mod tests {
     }
 
     fn mail() -> Mail {
-        let mut first = said("evt-1", "u1", "is it green?");
+        let mut first = message("evt-1", "u1", "is it green?");
         first.session.thread_key = Some("t-9".to_owned());
         first.correlation_id = Some("case-7".to_owned());
         let second = crate::inbound::InboundMessage { id: "evt-2".to_owned(), ..first.clone() };
@@ -394,13 +394,9 @@ mod tests {
             owner: owner(),
             binding: None,
             trust: Trust::Untrusted,
-            messages: vec![
-                StoredMessage { heard_at: at, said: first },
-                StoredMessage { heard_at: at, said: second },
-            ],
+            messages: vec![first, second],
         };
-        let object = burst.build(at).unwrap();
-        Mail::read(object.id(), object.canonical()).unwrap()
+        burst.build(at).unwrap().mail
     }
 
     fn seal_with(file: &str, uid: &str, names: &[&str]) -> Result<PreparedDraft, InvalidDraft> {
@@ -509,7 +505,7 @@ mod tests {
             ("to: ann\nprovider: slack", "provider: \"slack\", but the draft is in outbound/lark"),
             ("to: did:nope", "to: not a DID"),
             ("to: 'user:'", "to: not a DID"),
-            ("reply_to: 12", "reply_to: not the id of a Mail"),
+            ("reply_to: 12", "reply_to: invalid Mail id"),
             ("to: ann\noptions: {schedule_at: tomorrow}", "invalid time"),
             ("to: ann\nidempotency_key: ''", "idempotency_key: 0 bytes"),
             ("title: nobody", "to: nobody to send it to"),

@@ -13,8 +13,8 @@ use crate::time::Timestamp;
 /// What sort of thing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventKind {
-    /// A provider told us something, and it was kept.
-    Heard,
+    /// A message from a provider was stored.
+    Received,
     /// What was heard of one session became a Mail.
     Merged,
     /// A workspace's agent took a Mail.
@@ -85,7 +85,7 @@ pub struct Event {
 impl EventKind {
     /// All of them.
     pub const ALL: [Self; 24] = [
-        Self::Heard,
+        Self::Received,
         Self::Merged,
         Self::Claimed,
         Self::Renewed,
@@ -114,7 +114,7 @@ impl EventKind {
     /// The word the API, the CLI and the store use.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Heard => "heard",
+            Self::Received => "received",
             Self::Merged => "merged",
             Self::Claimed => "claimed",
             Self::Renewed => "renewed",

@@ -1,179 +1,186 @@
-//! What a provider told us, before anyone has judged it.
+//! Messages received from providers.
 //!
-//! Adapters turn what their provider sends into this one shape, and nothing
-//! behind them knows another. Limits are checked here, once: whatever was kept can
-//! be merged, stored, written to a file and answered.
+//! Every adapter converts what its provider sends into an [`InboundMessage`], which is the
+//! one type from the adapter to the Mail. Limits are checked once, by
+//! [`InboundMessage::validate`]: a [`ValidInboundMessage`] can be stored, merged, written
+//! to a file and answered.
+
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
 use crate::did::{Did, Endpoint, EndpointKind, InvalidDid, TunnelId};
 use crate::json::MAX_SAFE_INTEGER;
 use crate::object::ObjId;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, rfc3339, rfc3339_maybe};
 
-/// Longest external id we keep, in bytes.
+/// Maximum length of an external id, in bytes.
 pub const MAX_EXTERNAL_ID_BYTES: usize = 512;
 
-/// Longest id of a session or a person, in bytes. Each byte may take three in a DID.
+/// Maximum length of the id of a session or participant, in bytes. Each byte can take
+/// three in a DID.
 pub const MAX_ACCOUNT_BYTES: usize = 256;
 
-/// Longest name, title, thread key and the like, in bytes.
+/// Maximum length of a name, title, thread key and the like, in bytes.
 pub const MAX_NAME_BYTES: usize = 1024;
 
-/// Most entries of each list in one message.
+/// Maximum number of entries of each list in one message.
 pub const MAX_LIST_ENTRIES: usize = 100;
 
-/// Longest link, in bytes: signed ones are long.
+/// Maximum length of a link, in bytes. Signed links are long.
 pub const MAX_URL_BYTES: usize = 8 << 10;
 
-/// Largest single message, in bytes of its JSON. A Mail has room for it.
+/// Maximum size of one message, in bytes of its JSON. A Mail has room for it.
 pub const MAX_MESSAGE_BYTES: usize = (1 << 20) + (64 << 10);
 
-/// The first and the last millisecond that RFC 3339 can write: years 1 to 9999.
-const TIMES: std::ops::RangeInclusive<i64> = -62_135_596_800_000..=253_402_300_799_999;
+/// The milliseconds that RFC 3339 can express: years 1 to 9999.
+const RFC3339_RANGE: std::ops::RangeInclusive<i64> = -62_135_596_800_000..=253_402_300_799_999;
 
-/// One thing heard through a tunnel.
+/// One message from a provider.
 ///
-/// `said.id` is the provider's own and stable: hearing the same thing twice gives
-/// the same pair of tunnel and id, and that is how we know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InboundEvent {
-    /// The tunnel it came through.
-    pub tunnel: TunnelId,
-    /// What was said.
-    pub said: InboundMessage,
-    /// What came with it. Kept before it is, and then named in `said.artifacts`.
-    pub attachments: Vec<InboundAttachment>,
-}
-
-/// Bytes that came with a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InboundAttachment {
-    /// What its sender calls it. Never a path.
-    pub name: String,
-    /// Its MIME type, as its sender says.
-    pub mime_type: String,
-    /// The bytes.
-    pub bytes: Vec<u8>,
-}
-
-/// One message, as its author said it.
+/// `id` is the provider's own id and stable: the pair of tunnel and id identifies a message
+/// that is received twice. Inside a Mail, `session` is empty, because the header of the Mail
+/// has it; in the file of a Mail, `text` is empty too, because the body has all texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InboundMessage {
-    /// The provider's stable id of it.
     pub id: String,
-    /// When the provider says it was said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// When it was written, by the provider's clock.
+    #[serde(with = "rfc3339_maybe", default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// Where.
+    /// When the hub received it. Set by the sink.
+    #[serde(with = "rfc3339")]
+    pub received_at: Timestamp,
+    #[serde(default, skip_serializing_if = "ChatSession::is_empty")]
     pub session: ChatSession,
-    /// By whom.
     pub from: Participant,
-    /// To whom, where the provider has such a thing beside the session.
+    /// Recipients that the provider names beside the session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<Participant>,
-    /// Who else was to know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cc: Vec<Participant>,
-    /// Its subject, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What was said, as Markdown or plain text.
+    /// Markdown or plain text.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// Who or what is mentioned in it, as the provider says.
+    /// Names that the provider reports as mentioned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mentions: Vec<String>,
-    /// The provider's id of the message it answers.
+    /// The provider's id of the message that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
-    /// Whose words they were before they were forwarded.
+    /// The original author, when the message was forwarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forwarded_from: Option<String>,
-    /// What the sender files it under.
+    /// The sender's id for related messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
-    /// What came with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
 }
 
-/// A place where people talk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// An [`InboundMessage`] within the limits, together with its JSON.
+///
+/// The JSON is what was measured and what the store writes, so that a message is
+/// serialised once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValidInboundMessage {
+    message: InboundMessage,
+    json: String,
+}
+
+/// Bytes that came with a message and are not stored yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InboundAttachment {
+    /// The sender's name for it. Never a path.
+    pub name: String,
+    /// The MIME type that the sender states.
+    pub mime_type: String,
+    pub bytes: Vec<u8>,
+}
+
+/// A chat: the place on the provider's side where a message was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatSession {
-    /// The provider's id of it.
     pub id: String,
-    /// What sort of place it is.
     #[serde(rename = "type")]
     pub kind: ChatSessionKind,
-    /// What people call it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The thread in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_key: Option<String>,
 }
 
-/// What sort of place a session is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChatSessionKind {
-    /// Between the author and the owner.
+    /// Between the author and the owner of the hub.
+    #[default]
     Direct,
-    /// A group chat.
     Group,
-    /// A thread of its own.
+    /// A thread with an id of its own.
     Thread,
 }
 
-/// Somebody on an outside network.
+/// An account on an external network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Participant {
-    /// The provider's id of them.
     pub id: String,
-    /// What they call themselves.
+    /// The display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// What came with a message, once it is kept.
+/// An attachment of a message: stored bytes or a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
-    /// What its sender calls it. Never a path.
+    /// The sender's name for it. Never a path.
     pub name: String,
-    /// Its MIME type, as its sender says.
+    /// The MIME type that the sender states.
     pub mime_type: String,
-    /// How many bytes it has.
+    /// Number of bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// The bytes, by their hash; `None` when only a link came.
+    /// The stored bytes; `None` for a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<ObjId>,
-    /// Where its sender says it is. Nobody follows it by himself.
+    /// The link. The hub never follows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }
 
-/// What was heard can't be kept as it is.
+/// The first field of an inbound message that exceeds a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct InvalidInboundMessage {
-    /// What is wrong.
     pub field: &'static str,
-    /// Why.
     pub why: String,
 }
 
 impl InboundMessage {
-    /// Checks that it can be told apart from others, stored and answered.
+    /// Checks all limits and serialises the message.
     ///
     /// # Errors
     ///
-    /// The first field that is wrong.
-    pub fn check(&self) -> Result<(), InvalidInboundMessage> {
-        check_external_id(&self.id).map_err(|error| bad("id", error.0))?;
-        within("session.id", &self.session.id, 1, MAX_ACCOUNT_BYTES)?;
-        within("from.id", &self.from.id, 1, MAX_ACCOUNT_BYTES)?;
-        let short = [
+    /// [`InvalidInboundMessage`] with the first field that exceeds its limit.
+    pub fn validate(self) -> Result<ValidInboundMessage, InvalidInboundMessage> {
+        self.check_fields()?;
+        let json = serde_json::to_string(&self)
+            .map_err(|error| invalid("message", format!("cannot be serialised: {error}")))?;
+        let size = json.len();
+        if size > MAX_MESSAGE_BYTES {
+            let why =
+                format!("the message has {size} bytes as JSON; {MAX_MESSAGE_BYTES} is the most");
+            return Err(invalid("text", why));
+        }
+        Ok(ValidInboundMessage { message: self, json })
+    }
+
+    fn check_fields(&self) -> Result<(), InvalidInboundMessage> {
+        check_external_id(&self.id).map_err(|error| invalid("id", error.0))?;
+        check_length("session.id", &self.session.id, 1, MAX_ACCOUNT_BYTES)?;
+        check_length("from.id", &self.from.id, 1, MAX_ACCOUNT_BYTES)?;
+        let names = [
             ("session.name", &self.session.name),
             ("session.thread_key", &self.session.thread_key),
             ("from.name", &self.from.name),
@@ -182,8 +189,8 @@ impl InboundMessage {
             ("forwarded_from", &self.forwarded_from),
             ("correlation_id", &self.correlation_id),
         ];
-        for (field, text) in short {
-            within(field, text.as_deref().unwrap_or_default(), 0, MAX_NAME_BYTES)?;
+        for (field, text) in names {
+            check_length(field, text.as_deref().unwrap_or_default(), 0, MAX_NAME_BYTES)?;
         }
         let lists = [
             ("to", self.to.len()),
@@ -193,71 +200,90 @@ impl InboundMessage {
         ];
         for (field, length) in lists {
             if length > MAX_LIST_ENTRIES {
-                return Err(bad(
+                return Err(invalid(
                     field,
                     format!("{length} entries; {MAX_LIST_ENTRIES} is the most"),
                 ));
             }
         }
         for person in self.to.iter().chain(&self.cc) {
-            within("to and cc", &person.id, 0, MAX_NAME_BYTES)?;
-            within("to and cc", person.name.as_deref().unwrap_or_default(), 0, MAX_NAME_BYTES)?;
+            check_length("to and cc", &person.id, 0, MAX_NAME_BYTES)?;
+            let name = person.name.as_deref().unwrap_or_default();
+            check_length("to and cc", name, 0, MAX_NAME_BYTES)?;
         }
         for mention in &self.mentions {
-            within("mentions", mention, 0, MAX_NAME_BYTES)?;
+            check_length("mentions", mention, 0, MAX_NAME_BYTES)?;
         }
         for artifact in &self.artifacts {
             artifact.check()?;
         }
-        // What is kept is written in this form, and has to be read again.
-        if self.at.is_some_and(|at| !TIMES.contains(&at.ms())) {
-            return Err(bad("at", "not a time of the years 1 to 9999"));
-        }
-        let size = serde_json::to_vec(self).map_or(usize::MAX, |json| json.len());
-        if size > MAX_MESSAGE_BYTES {
-            return Err(bad(
-                "text",
-                format!("the message has {size} bytes; {MAX_MESSAGE_BYTES} is the most"),
-            ));
+        if self.at.is_some_and(|at| !RFC3339_RANGE.contains(&at.ms())) {
+            return Err(invalid("at", "not a time of the years 1 to 9999"));
         }
         Ok(())
     }
+
+    /// The key of the messages that are merged into one Mail: same session, same thread.
+    /// Direct messages and messages held for their author (`held`) are merged per author.
+    pub fn merge_key(&self, held: bool) -> String {
+        let per_author = held || self.session.kind == ChatSessionKind::Direct;
+        let author = if per_author { escape(&self.from.id) } else { String::new() };
+        format!("{author}:{}", self.session.key())
+    }
 }
 
-impl InboundMessage {
-    /// What is merged together: the same place, the same thread. What is answered to
-    /// its author alone, or held on his account, is not merged with what others say.
-    pub fn merge_key(&self, held: bool) -> String {
-        let alone = held || self.session.kind == ChatSessionKind::Direct;
-        let author = if alone { escape(&self.from.id) } else { String::new() };
-        format!("{author}:{}", self.session.key())
+impl ValidInboundMessage {
+    /// Reads the JSON that was stored. Its limits were checked before it was stored.
+    ///
+    /// # Errors
+    ///
+    /// When the JSON is not that of a message: the stored row is damaged.
+    pub fn from_stored_json(json: String) -> Result<Self, serde_json::Error> {
+        Ok(Self { message: serde_json::from_str(&json)?, json })
+    }
+
+    pub fn json(&self) -> &str {
+        &self.json
+    }
+
+    pub fn into_message(self) -> InboundMessage {
+        self.message
+    }
+}
+
+impl Deref for ValidInboundMessage {
+    type Target = InboundMessage;
+
+    fn deref(&self) -> &InboundMessage {
+        &self.message
     }
 }
 
 impl Artifact {
     fn check(&self) -> Result<(), InvalidInboundMessage> {
-        within("attachments", &self.name, 0, MAX_NAME_BYTES)?;
-        within("attachments", &self.mime_type, 0, MAX_NAME_BYTES)?;
-        within("attachments", self.url.as_deref().unwrap_or_default(), 0, MAX_URL_BYTES)?;
+        check_length("attachments", &self.name, 0, MAX_NAME_BYTES)?;
+        check_length("attachments", &self.mime_type, 0, MAX_NAME_BYTES)?;
+        check_length("attachments", self.url.as_deref().unwrap_or_default(), 0, MAX_URL_BYTES)?;
         let exact = |size: u64| i64::try_from(size).is_ok_and(|size| size <= MAX_SAFE_INTEGER);
         if !self.size.is_none_or(exact) {
-            return Err(bad("attachments", "a size beyond 2^53-1"));
+            return Err(invalid("attachments", "the size is larger than 2^53-1"));
         }
         Ok(())
     }
 }
 
 impl ChatSession {
-    /// The place and the thread. No two share a key, whatever their names have in them.
+    /// Identifies session and thread. Different pairs never have the same key.
     pub fn key(&self) -> String {
         format!("{}:{}", escape(&self.id), self.thread_key.as_deref().unwrap_or_default())
     }
 
-    /// Where an answer to what `from` said here goes: exactly where it came from.
+    /// Returns the DID that an answer to a message of `from` is sent to: the author of a
+    /// direct message, otherwise the session.
     ///
     /// # Errors
     ///
-    /// When the ids do not fit into a DID. They do after [`Said::mailbox_check`].
+    /// When the id does not fit into a DID; the ids of a [`ValidInboundMessage`] do.
     pub fn answer_to(&self, from: &Participant, tunnel: &TunnelId) -> Result<Did, InvalidDid> {
         let (account, kind) = match self.kind {
             ChatSessionKind::Direct => (&from.id, EndpointKind::User),
@@ -265,35 +291,38 @@ impl ChatSession {
         };
         Endpoint { account: account.clone(), kind, tunnel: tunnel.clone() }.did()
     }
+
+    fn is_empty(&self) -> bool {
+        self.id.is_empty()
+    }
 }
 
 impl Participant {
-    /// Their shadow DID behind `tunnel`.
+    /// Returns the shadow DID of this account behind `tunnel`.
     ///
     /// # Errors
     ///
-    /// When the id does not fit into a DID. It does after [`Said::mailbox_check`].
+    /// When the id does not fit into a DID; the ids of a [`ValidInboundMessage`] do.
     pub fn did(&self, tunnel: &TunnelId) -> Result<Did, InvalidDid> {
         let (account, tunnel) = (self.id.clone(), tunnel.clone());
         Endpoint { account, kind: EndpointKind::User, tunnel }.did()
     }
 
-    /// What to call them.
+    /// The name, or the id when there is no name.
     pub fn display_name(&self) -> &str {
         self.name.as_deref().filter(|name| !name.trim().is_empty()).unwrap_or(&self.id)
     }
 }
 
-/// The thing heard can't be told apart from others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("external id: {0}")]
 pub struct InvalidExternalId(&'static str);
 
-/// Whether `id` can be the key by which a repeated message is recognised.
+/// Checks that `id` can be the key by which a repeated message is recognised.
 ///
 /// # Errors
 ///
-/// When it is empty or too long.
+/// [`InvalidExternalId`] when it is empty or longer than 512 bytes.
 pub fn check_external_id(id: &str) -> Result<(), InvalidExternalId> {
     if id.is_empty() {
         return Err(InvalidExternalId("empty; a repeated message could not be recognised"));
@@ -304,27 +333,27 @@ pub fn check_external_id(id: &str) -> Result<(), InvalidExternalId> {
     Ok(())
 }
 
-/// Text without a colon, and no two texts the same.
+/// Escapes colons, so that different texts stay different between colons.
 fn escape(text: &str) -> String {
     text.replace('%', "%25").replace(':', "%3A")
 }
 
-fn within(
+fn check_length(
     field: &'static str,
     text: &str,
-    least: usize,
-    most: usize,
+    min: usize,
+    max: usize,
 ) -> Result<(), InvalidInboundMessage> {
-    if text.len() < least {
-        return Err(bad(field, "empty"));
+    if text.len() < min {
+        return Err(invalid(field, "empty"));
     }
-    if text.len() > most {
-        return Err(bad(field, format!("{} bytes; {most} is the most", text.len())));
+    if text.len() > max {
+        return Err(invalid(field, format!("{} bytes; {max} is the most", text.len())));
     }
     Ok(())
 }
 
-fn bad(field: &'static str, why: impl Into<String>) -> InvalidInboundMessage {
+fn invalid(field: &'static str, why: impl Into<String>) -> InvalidInboundMessage {
     InvalidInboundMessage { field, why: why.into() }
 }
 
@@ -334,7 +363,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What has broken front matters, terminals and readers of YAML.
+    /// Texts that have broken front matters, terminals and YAML readers.
     const NASTY: &[&str] = &[
         "---",
         "\n---\n",
@@ -404,7 +433,7 @@ pub(crate) mod tests {
         ">",
         "${HOME}",
         "%25",
-        "seal: \"",
+        "checksum: \"",
         "@monoco::alpha",
         "*",
         "**",
@@ -412,7 +441,7 @@ pub(crate) mod tests {
         "",
     ];
 
-    /// Text of somebody who means no good.
+    /// Hostile text.
     pub(crate) fn hostile() -> impl Strategy<Value = String> {
         let part = prop_oneof![
             3 => prop::sample::select(NASTY).prop_map(str::to_owned),
@@ -452,11 +481,17 @@ pub(crate) mod tests {
         })
     }
 
-    /// Anything that may be said, with every field filled now and then.
-    pub(crate) fn any_said() -> impl Strategy<Value = InboundMessage> {
+    /// A random message; every field is filled in some cases.
+    pub(crate) fn any_message() -> impl Strategy<Value = InboundMessage> {
         let people = || prop::collection::vec(person(), 0..3);
-        let whole =
-            (hostile(), prop::option::of(TIMES), any_session(), person(), people(), people());
+        let whole = (
+            hostile(),
+            prop::option::of(RFC3339_RANGE),
+            any_session(),
+            person(),
+            people(),
+            people(),
+        );
         let words = (maybe(), hostile(), prop::collection::vec(hostile(), 0..3));
         let links = (maybe(), maybe(), maybe(), prop::collection::vec(artifact(), 0..3));
         (whole, words, links).prop_map(|((id, at, session, from, to, cc), words, links)| {
@@ -465,6 +500,7 @@ pub(crate) mod tests {
             InboundMessage {
                 id: format!("m{id}"),
                 at: at.map(Timestamp::from_ms),
+                received_at: Timestamp::from_ms(1_770_410_700_000),
                 session,
                 from,
                 to,
@@ -480,10 +516,11 @@ pub(crate) mod tests {
         })
     }
 
-    pub(crate) fn said(id: &str, from: &str, text: &str) -> InboundMessage {
+    pub(crate) fn message(id: &str, from: &str, text: &str) -> InboundMessage {
         InboundMessage {
             id: id.to_owned(),
             at: None,
+            received_at: Timestamp::default(),
             session: ChatSession {
                 id: "room-7".to_owned(),
                 kind: ChatSessionKind::Group,
@@ -504,11 +541,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_can_not_be_kept_is_said_by_name() {
+    fn limit_violations_name_the_field() {
         let field = |change: fn(&mut InboundMessage)| {
-            let mut said = said("evt-1", "u1", "hi");
-            change(&mut said);
-            said.check().map_err(|error| error.field)
+            let mut message = message("evt-1", "u1", "hi");
+            change(&mut message);
+            message.validate().map(drop).map_err(|error| error.field)
         };
         assert_eq!(field(|_| ()), Ok(()));
         assert_eq!(field(|s| s.id = String::new()), Err("id"));
@@ -525,23 +562,25 @@ pub(crate) mod tests {
             let (id, name) = (id.to_owned(), Some("x".repeat(name)));
             vec![Participant { id, name }]
         };
-        let receivers = |to, cc| InboundMessage { to, cc, ..said("evt-1", "u1", "hi") }.check();
+        let receivers =
+            |to, cc| InboundMessage { to, cc, ..message("evt-1", "u1", "hi") }.validate().map(drop);
         assert_eq!(receivers(person("u2", MAX_NAME_BYTES), person("", 0)), Ok(()));
         for long in [person("u2", MAX_NAME_BYTES + 1), person(&"x".repeat(MAX_NAME_BYTES + 1), 0)] {
             assert_eq!(receivers(long.clone(), Vec::new()).unwrap_err().field, "to and cc");
             assert_eq!(receivers(Vec::new(), long).unwrap_err().field, "to and cc");
         }
-        for ms in [i64::MIN, TIMES.start() - 1, TIMES.end() + 1, i64::MAX] {
-            let mut said = said("evt-1", "u1", "hi");
-            said.at = Some(Timestamp::from_ms(ms));
-            assert_eq!(said.check().unwrap_err().field, "at", "{ms}");
+        for ms in [i64::MIN, RFC3339_RANGE.start() - 1, RFC3339_RANGE.end() + 1, i64::MAX] {
+            let mut message = message("evt-1", "u1", "hi");
+            message.at = Some(Timestamp::from_ms(ms));
+            assert_eq!(message.validate().unwrap_err().field, "at", "{ms}");
         }
         let file = |change: fn(&mut Artifact)| {
             let (name, mime_type) = ("log".to_owned(), "text/plain".to_owned());
             let mut artifact = Artifact { name, mime_type, size: None, hash: None, url: None };
             change(&mut artifact);
-            let said = InboundMessage { artifacts: vec![artifact], ..said("evt-1", "u1", "hi") };
-            said.check().map_err(|error| error.field)
+            let message =
+                InboundMessage { artifacts: vec![artifact], ..message("evt-1", "u1", "hi") };
+            message.validate().map(drop).map_err(|error| error.field)
         };
         assert_eq!(file(|_| ()), Ok(()));
         assert_eq!(file(|a| a.size = Some((1 << 53) - 1)), Ok(()));
@@ -561,24 +600,24 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_answer_goes_exactly_where_the_question_came_from() {
+    fn answer_goes_to_the_session_or_to_the_author_of_a_direct_message() {
         let tunnel: TunnelId = "lark-main".parse().unwrap();
-        let mut said = said("1", "u.1", "hi");
-        let to = |said: &InboundMessage| {
-            said.session.answer_to(&said.from, &tunnel).unwrap().to_string()
+        let mut message = message("1", "u.1", "hi");
+        let to = |message: &InboundMessage| {
+            message.session.answer_to(&message.from, &tunnel).unwrap().to_string()
         };
-        assert_eq!(to(&said), "did:msgtunnel:room-7.group.lark-main");
-        said.session.kind = ChatSessionKind::Direct;
-        assert_eq!(to(&said), "did:msgtunnel:u%2E1.user.lark-main");
+        assert_eq!(to(&message), "did:msgtunnel:room-7.group.lark-main");
+        message.session.kind = ChatSessionKind::Direct;
+        assert_eq!(to(&message), "did:msgtunnel:u%2E1.user.lark-main");
     }
 
     #[test]
-    fn two_sessions_never_share_a_key() {
+    fn different_sessions_have_different_merge_keys() {
         let key = |id: &str, thread: Option<&str>, kind, from: &str, held| {
-            let mut said = said("1", from, "hi");
+            let mut message = message("1", from, "hi");
             let (id, thread_key) = (id.to_owned(), thread.map(str::to_owned));
-            said.session = ChatSession { id, kind, name: None, thread_key };
-            said.merge_key(held)
+            message.session = ChatSession { id, kind, name: None, thread_key };
+            message.merge_key(held)
         };
         use ChatSessionKind::{Direct, Group, Thread};
         assert_eq!(key("room", Some("t"), Group, "ann", false), ":room:t");
@@ -592,7 +631,7 @@ pub(crate) mod tests {
             key("a", Some("b:c"), Group, "u", false),
             key("a%3Ab", Some("c"), Group, "u", false),
             key("a", None, Group, "u", false),
-            // A direct message is answered to its author, and he is let in by himself.
+            // A direct message is answered to its author, who is accepted on their own.
             key("a", None, Direct, "u", false),
             key("a", None, Direct, "v", false),
             key("a", None, Group, "w", true),
@@ -606,13 +645,13 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn what_is_kept_comes_back_as_it_was(said in any_said()) {
-            let kept = serde_json::to_string(&said).unwrap();
-            prop_assert_eq!(serde_json::from_str::<InboundMessage>(&kept).unwrap(), said);
+        fn json_of_a_message_is_read_back_unchanged(message in any_message()) {
+            let json = serde_json::to_string(&message).unwrap();
+            prop_assert_eq!(serde_json::from_str::<InboundMessage>(&json).unwrap(), message);
         }
 
         #[test]
-        fn keys_are_as_different_as_sessions(a in any_session(), b in any_session()) {
+        fn session_keys_are_equal_only_for_equal_sessions(a in any_session(), b in any_session()) {
             let same = (&a.id, a.thread_key.as_deref().unwrap_or_default())
                 == (&b.id, b.thread_key.as_deref().unwrap_or_default());
             prop_assert_eq!(a.key() == b.key(), same);

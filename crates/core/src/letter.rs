@@ -30,11 +30,11 @@ use crate::record::InvalidTransition;
 use crate::time::Timestamp;
 
 mod answer;
-mod origin;
+mod conversion;
 mod submission;
 
 pub use answer::{InvalidWorkerAnswer, OURS, WorkerAnswer};
-pub use origin::{
+pub use conversion::{
     FinishContext, FinishError, INLINE_MAIL, apply_to_inbound, apply_to_message, letter_to_message,
 };
 pub use submission::{

@@ -1,8 +1,8 @@
-//! A Mail: consecutive messages of one session, merged into what gets consumed.
+//! Mails: consecutive messages of one session, merged, which agents claim.
 //!
-//! A Mail is a MsgObject in the store and a file in the mailbox, and the file is
-//! made from the object alone, so that it can be made again. The file is Markdown
-//! with a YAML front matter:
+//! A Mail is a MsgObject in the store and a file in the mailbox. The file is rendered from
+//! the object alone and can be rendered again at any time. It is Markdown with a YAML front
+//! matter:
 //!
 //! ```text
 //! ---
@@ -10,16 +10,17 @@
 //! …
 //! content: {"format":"text/markdown","bytes":31,"sha256":"…"}
 //! …
+//! checksum: "…"
 //! ---
 //!
 //! @monoco::alpha the build is red
 //! ```
 //!
-//! Text of strangers can't break out. Every string of the front matter is quoted on
-//! one line, with whatever could end the line or fool a terminal escaped; keys are
-//! ours. The body is never searched: the front matter says how long it is and what
-//! it hashes to. Its last line, the seal, is the hash of the lines before it, so that
-//! a file that was changed anywhere is not read as another Mail.
+//! Untrusted text cannot break out of its place. Every string of the front matter is quoted
+//! on one line, with the characters of [`crate::unsafe_text`] escaped; no key comes from a
+//! message. The body is never searched: the front matter has its length and hash. The last
+//! line of the front matter, `checksum`, is the hash of the lines before it, so that a
+//! modified file is not read as another Mail.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -32,23 +33,22 @@ use crate::did::{Did, TunnelId};
 use crate::hex;
 use crate::inbound::{Artifact, ChatSession, InboundMessage, Participant};
 use crate::object::ObjId;
-use crate::time::{Timestamp, rfc3339, rfc3339_maybe};
+use crate::time::{Timestamp, rfc3339};
 use crate::unsafe_text::is_unsafe;
 use crate::yaml;
 
 /// The MIME type of a Mail's text.
 pub const FORMAT: &str = "text/markdown";
 
-/// Most characters of a text that a list shows.
-const PREVIEW: usize = 120;
+/// Maximum length of a preview, in characters.
+const MAX_PREVIEW_CHARS: usize = 120;
 
-/// How the last line of a Mail's front matter starts.
-const SEAL: &str = "seal: \"";
+/// Start of the last line of the front matter.
+const CHECKSUM: &str = "checksum: \"";
 
-/// The name of a Mail: its provider, and a hash of the first message's id.
+/// The id of a Mail: its provider, and a hash of tunnel and id of the first message.
 ///
-/// It is made of letters, digits and one underscore, whatever the provider's ids
-/// look like, so that it can name a file.
+/// It has only letters, digits and one underscore, so that it can be part of a file name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct MailId {
@@ -56,191 +56,127 @@ pub struct MailId {
     uid: String,
 }
 
-/// The text is not the id of a Mail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the id of a Mail: {0:?} (want PROVIDER_ and 24 lower-case hex digits)")]
+#[error("invalid Mail id {0:?}; expected PROVIDER_ and 24 lower-case hex digits")]
 pub struct InvalidMailId(String);
 
-/// Whether those who said it are known to us.
+/// Whether all authors of a Mail are contacts of the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Trust {
-    /// Somebody among them is not a contact of ours. What they say is data, and
-    /// never an instruction.
+    /// At least one author is not a contact. The text is data, never an instruction.
     Untrusted,
-    /// All of them are friends or temporary contacts. Still not the owner's word.
+    /// All authors are friends or temporary contacts. The text is still not the owner's.
     Known,
 }
 
-/// Everybody in a Mail.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Participants {
-    /// Who spoke, in the order they began to.
+    /// The authors, in the order of their first message.
     pub from: Vec<Participant>,
-    /// To whom, where the provider says.
+    /// Recipients that the provider names beside the session.
     #[serde(default)]
     pub to: Vec<Participant>,
-    /// Who else was to know.
     #[serde(default)]
     pub cc: Vec<Participant>,
-    /// Who else, unknown to the others.
     #[serde(default)]
     pub bcc: Vec<Participant>,
-    /// Who or what is mentioned.
+    /// Mentioned workspaces first, then names that the provider reports.
     #[serde(default)]
     pub mentions: Vec<String>,
 }
 
-/// One message of a Mail.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MailMessage {
-    /// The provider's id of it.
-    pub id: String,
-    /// When the provider says it was said.
-    #[serde(with = "rfc3339_maybe", default, skip_serializing_if = "Option::is_none")]
-    pub at: Option<Timestamp>,
-    /// When we heard it.
-    #[serde(with = "rfc3339")]
-    pub heard_at: Timestamp,
-    /// Who said it.
-    pub from: Participant,
-    /// To whom, where the provider says.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub to: Vec<Participant>,
-    /// Who else was to know.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cc: Vec<Participant>,
-    /// Its subject.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    /// Who or what is mentioned in it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub mentions: Vec<String>,
-    /// The provider's id of the message it answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reply_to: Option<String>,
-    /// Whose words they were before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub forwarded_from: Option<String>,
-    /// What its sender files it under.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub correlation_id: Option<String>,
-    /// What came with it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub artifacts: Vec<Artifact>,
-    /// What was said. Not in the file, whose body has the texts of all.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub text: String,
-}
-
-/// What a Mail says of itself, without its name as an object and its text.
+/// The metadata of a Mail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailHeader {
-    /// Its name.
     pub id: MailId,
-    /// The tunnel it came through.
     pub tunnel: TunnelId,
-    /// Where it was said.
     pub session: ChatSession,
-    /// Who took part.
     pub participants: Participants,
-    /// When the first message was said, by the provider's clock where it has one.
+    /// When the first message was written, by the provider's clock if it has one.
     #[serde(with = "rfc3339")]
     pub timestamp: Timestamp,
-    /// When it became a Mail, by ours.
+    /// When the messages became a Mail, by the hub's clock.
     #[serde(with = "rfc3339")]
     pub received_at: Timestamp,
-    /// Its subject, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What came with it.
+    /// The attachments of all messages.
     #[serde(default)]
     pub artifacts: Vec<Artifact>,
-    /// What its sender files it under.
+    /// The sender's id for related messages.
     #[serde(default)]
     pub correlation_id: Option<String>,
-    /// The provider's id of the message that the first one answers.
+    /// The provider's id of the message that the first message answers.
     #[serde(default)]
     pub reply_to: Option<String>,
-    /// The label of its tunnel or chat.
+    /// The label of the tunnel or chat.
     #[serde(default)]
     pub binding: Option<String>,
-    /// Whether its authors are known.
     pub trust: Trust,
-    /// Where an answer goes.
+    /// Where an answer is sent.
     pub answer_to: Did,
 }
 
-/// A Mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mail {
-    /// What it says of itself.
     pub header: MailHeader,
-    /// Its name as an object.
+    /// The id of its object.
     pub msg_id: ObjId,
-    /// Its single messages.
-    pub messages: Vec<MailMessage>,
-    /// What was said, merged, as Markdown.
+    /// The single messages, without their session. A Mail read from a file has their texts
+    /// only in `text`.
+    pub messages: Vec<InboundMessage>,
+    /// The merged text, as Markdown.
     pub text: String,
 }
 
-/// What a filter and a list look at: one line of the mailbox's index.
+/// One line of the mailbox's index: what filters and lists read of a Mail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailIndexEntry {
-    /// Its number. Later ones are larger.
+    /// Later Mails have larger numbers.
     pub seq: i64,
-    /// Its name.
     pub id: MailId,
-    /// Its name as an object.
+    /// The id of its object.
     pub msg_id: ObjId,
     /// The name of its file, in `inbound`, `archive` or `.deadletter`.
     pub file: String,
-    /// The SHA-256 of its file, in hex: what makes the file ours.
+    /// The SHA-256 of its file, in hex. A file with another hash is not the Mail's.
     pub sha256: String,
-    /// The tunnel it came through.
     pub tunnel: TunnelId,
-    /// Where it was said.
     pub session: ChatSession,
-    /// Who took part.
     pub participants: Participants,
-    /// When it became a Mail, by our clock.
+    /// When the messages became a Mail, by the hub's clock.
     #[serde(with = "rfc3339")]
     pub received_at: Timestamp,
-    /// Its subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What its sender files it under.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
-    /// The label of its tunnel or chat.
+    /// The label of the tunnel or chat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
-    /// Whether its authors are known.
     pub trust: Trust,
-    /// How many messages it has.
+    /// Number of messages.
     pub messages: usize,
-    /// How its text starts.
+    /// The start of its text.
     pub preview: String,
 }
 
-/// The text is not the file of a Mail.
+/// Why a text is not the file or the object of a Mail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidMailFile {
-    /// It does not start with a front matter.
-    #[error("there is no front matter between two lines of `---` at the start")]
+    #[error("no front matter; expected it between two lines of `---` at the start")]
     NoFrontMatter,
-    /// The front matter can't be read.
-    #[error("the front matter can't be read: {0}")]
+    #[error("invalid front matter: {0}")]
     FrontMatter(String),
-    /// The body is another than was written.
-    #[error("the body is not what was written: {0}")]
+    /// The body has another length or hash than the front matter says.
+    #[error("the body was modified: {0}")]
     Body(&'static str),
-    /// The object is not a Mail.
-    #[error("not a Mail: {0}")]
+    #[error("the object is not a Mail: {0}")]
     NotMail(String),
 }
 
-/// The front matter as it is read.
+/// The front matter of a Mail without its checksum.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MailFrontMatter {
@@ -296,12 +232,11 @@ struct Content {
 struct Metadata {
     tunnel: TunnelId,
     answer_to: Did,
-    messages: Vec<MailMessage>,
+    messages: Vec<InboundMessage>,
 }
 
 impl MailId {
-    /// The id of the Mail whose first message has this external id. The same
-    /// message makes the same id, however often it is heard.
+    /// The id of the Mail whose first message has this external id.
     pub fn of(provider: &str, tunnel: &TunnelId, external_id: &str) -> Self {
         let hash = Sha256::new()
             .chain_update(tunnel.as_str())
@@ -311,28 +246,27 @@ impl MailId {
         Self { provider: provider.to_owned(), uid: hex::encode(&hash[..12]) }
     }
 
-    /// The provider.
     pub fn provider(&self) -> &str {
         &self.provider
     }
 
-    /// What it has beyond the provider.
+    /// The part after the provider.
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// The name of its file.
+    /// The name of the file of a Mail with this id.
     pub fn file(&self, received_at: Timestamp) -> String {
         format!("{}_{self}.md", received_at.compact())
     }
 }
 
 impl Mail {
-    /// The Mail that an object holds.
+    /// Reads the Mail from the canonical JSON of its object.
     ///
     /// # Errors
     ///
-    /// When it holds something else.
+    /// [`InvalidMailFile::NotMail`] when the object is something else.
     pub fn read(msg_id: ObjId, canonical: &str) -> Result<Self, InvalidMailFile> {
         #[derive(Deserialize)]
         struct Object {
@@ -350,7 +284,7 @@ impl Mail {
         #[derive(Deserialize)]
         struct Data {
             mail: MailHeader,
-            messages: Vec<MailMessage>,
+            messages: Vec<InboundMessage>,
         }
         let object: Object = serde_json::from_str(canonical)
             .map_err(|error| InvalidMailFile::NotMail(error.to_string()))?;
@@ -363,11 +297,11 @@ impl Mail {
         self.header.id.file(self.header.received_at)
     }
 
-    /// Its file.
+    /// Renders its file.
     pub fn render(&self) -> String {
         let messages = self.messages.iter();
         let messages =
-            messages.map(|message| MailMessage { text: String::new(), ..message.clone() });
+            messages.map(|message| InboundMessage { text: String::new(), ..message.clone() });
         let header = &self.header;
         let content = Content {
             title: header.title.clone(),
@@ -399,25 +333,25 @@ impl Mail {
             ("trust", json!(header.trust)),
             ("metadata", json!(metadata)),
         ]);
-        let seal = digest(lines.as_bytes());
-        format!("---\n{lines}{SEAL}{seal}\"\n---\n\n{}\n", self.text)
+        let checksum = digest(lines.as_bytes());
+        format!("---\n{lines}{CHECKSUM}{checksum}\"\n---\n\n{}\n", self.text)
     }
 
     /// Reads a file that [`Self::render`] wrote.
     ///
     /// # Errors
     ///
-    /// When it is not one, or was changed since.
+    /// [`InvalidMailFile`] when it is something else or was modified.
     pub fn parse(file: &str) -> Result<Self, InvalidMailFile> {
         let (front, body) = split(file).ok_or(InvalidMailFile::NoFrontMatter)?;
-        let front: MailFrontMatter = from_yaml(unsealed(front)?)?;
+        let front: MailFrontMatter = from_yaml(check_checksum(front)?)?;
         let length = front.content.bytes;
         let (text, rest) =
-            body.split_at_checked(length).ok_or(InvalidMailFile::Body("it is shorter"))?;
+            body.split_at_checked(length).ok_or(InvalidMailFile::Body("it is too short"))?;
         match rest {
             "\n" => {}
-            "" => return Err(InvalidMailFile::Body("it is shorter")),
-            _ => return Err(InvalidMailFile::Body("it is longer")),
+            "" => return Err(InvalidMailFile::Body("it is too short")),
+            _ => return Err(InvalidMailFile::Body("it is too long")),
         }
         if digest(text.as_bytes()) != front.content.sha256 {
             return Err(InvalidMailFile::Body("it has another hash"));
@@ -444,7 +378,7 @@ impl Mail {
         })
     }
 
-    /// Its line in the index. `file` is what [`Self::render`] gave.
+    /// Returns its line in the index. `file` is the result of [`Self::render`].
     pub fn entry(&self, seq: i64, file: &str) -> MailIndexEntry {
         let header = self.header.clone();
         MailIndexEntry {
@@ -467,40 +401,18 @@ impl Mail {
     }
 }
 
-impl MailMessage {
-    /// A message as a Mail keeps it.
-    pub fn new(said: InboundMessage, heard_at: Timestamp) -> Self {
-        Self {
-            id: said.id,
-            at: said.at,
-            heard_at,
-            from: said.from,
-            to: said.to,
-            cc: said.cc,
-            title: said.title,
-            mentions: said.mentions,
-            reply_to: said.reply_to,
-            forwarded_from: said.forwarded_from,
-            correlation_id: said.correlation_id,
-            artifacts: said.artifacts,
-            text: said.text,
-        }
-    }
-}
-
 /// The SHA-256 of `bytes`, in hex.
 pub fn digest(bytes: &[u8]) -> String {
     hex::encode(&Sha256::digest(bytes))
 }
 
-/// The lines of a Mail's front matter before the seal, when it is not broken.
-fn unsealed(front: &str) -> Result<&str, InvalidMailFile> {
-    let broken =
-        || InvalidMailFile::FrontMatter("it is not what was written: the seal is broken".into());
-    let at = front.rfind(SEAL).ok_or_else(broken)?;
-    let (lines, seal) = front.split_at(at);
-    if seal != format!("{SEAL}{}\"\n", digest(lines.as_bytes())) {
-        return Err(broken());
+/// Returns the lines of a Mail's front matter before the checksum, if it is correct.
+fn check_checksum(front: &str) -> Result<&str, InvalidMailFile> {
+    let wrong = || InvalidMailFile::FrontMatter("wrong checksum; the file was modified".into());
+    let at = front.rfind(CHECKSUM).ok_or_else(wrong)?;
+    let (lines, checksum) = front.split_at(at);
+    if checksum != format!("{CHECKSUM}{}\"\n", digest(lines.as_bytes())) {
+        return Err(wrong());
     }
     Ok(lines)
 }
@@ -517,19 +429,18 @@ pub fn split(file: &str) -> Option<(&str, &str)> {
     Some((front, body.strip_prefix('\n').unwrap_or(body)))
 }
 
-/// Reads YAML that may come from anybody: bounded in size and depth, without anchors,
-/// aliases, and tags that are not YAML's own.
+/// Reads untrusted YAML: bounded in size and depth, without anchors, aliases and custom tags.
 ///
 /// # Errors
 ///
-/// [`BadMail::FrontMatter`], with the place.
+/// [`InvalidMailFile::FrontMatter`], with line and column.
 pub fn from_yaml<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, InvalidMailFile> {
     serde_saphyr::from_str_with_options(text, yaml::bounded(16, MAX_NODES, MAX_FRONT_MATTER))
         .map_err(|error| InvalidMailFile::FrontMatter(error.to_string()))
 }
 
-/// Writes a front matter: one line for each key of the first two levels, every
-/// string quoted.
+/// Writes a front matter: one line for each key of the first two levels, every string
+/// quoted.
 pub fn front_matter(fields: &[(&str, Value)]) -> String {
     format!("---\n{}---\n\n", lines(fields))
 }
@@ -552,7 +463,7 @@ fn lines(fields: &[(&str, Value)]) -> String {
     out
 }
 
-/// How a text starts, on one line.
+/// Returns the start of a text on one line, cut after 120 characters.
 pub fn preview(text: &str) -> String {
     let words = text.split_whitespace();
     let mut out = String::new();
@@ -560,9 +471,9 @@ pub fn preview(text: &str) -> String {
         if !out.is_empty() {
             out.push(' ');
         }
-        out.extend(word.chars().take(PREVIEW + 1));
-        if out.chars().count() > PREVIEW {
-            out = out.chars().take(PREVIEW - 1).collect();
+        out.extend(word.chars().take(MAX_PREVIEW_CHARS + 1));
+        if out.chars().count() > MAX_PREVIEW_CHARS {
+            out = out.chars().take(MAX_PREVIEW_CHARS - 1).collect();
             out.push('…');
             break;
         }
@@ -570,13 +481,12 @@ pub fn preview(text: &str) -> String {
     out
 }
 
-/// Most bytes of a front matter, and most values in it: a Mail of many messages with
-/// many attachments is long, a bomb is longer.
+/// Maximum size of a front matter, in bytes and in values. The largest Mail fits; a
+/// decompression bomb does not.
 const MAX_FRONT_MATTER: usize = 8 << 20;
 const MAX_NODES: usize = 600_000;
 
-/// JSON on one line, which YAML also reads, with everything escaped that ends a line
-/// somewhere, or turns text around, or is not for YAML.
+/// Displays JSON on one line that YAML reads too, with unsafe characters escaped.
 struct Quoted<'a>(&'a Value);
 
 impl fmt::Display for Quoted<'_> {

@@ -4,10 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use monoco_core::inbound::{ChatSession, ChatSessionKind, Participant};
-use monoco_core::mail::{
-    Mail, MailHeader, MailId, MailIndexEntry, MailMessage, Participants, Trust,
-};
+use monoco_core::inbound::{ChatSession, ChatSessionKind, InboundMessage, Participant};
+use monoco_core::mail::{Mail, MailHeader, MailId, MailIndexEntry, Participants, Trust};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
 use serde_json::json;
@@ -137,10 +135,11 @@ pub fn mail(n: i64, from: &str, text: &str) -> Mail {
     let tunnel = "ci".parse().unwrap();
     let id = MailId::of("webhook", &tunnel, &n.to_string());
     let from = Participant { id: from.to_owned(), name: None };
-    let message = MailMessage {
+    let message = InboundMessage {
         id: n.to_string(),
         at: None,
-        heard_at: at,
+        received_at: at,
+        session: ChatSession::default(),
         from: from.clone(),
         to: Vec::new(),
         cc: Vec::new(),

@@ -439,9 +439,13 @@ impl LetterSource {
     pub fn letter(&self) -> Result<Letter, InvalidDid> {
         match self {
             Self::Submitted { letter, .. } => Ok(letter.clone()),
-            Self::Inbound(keep) => Letter::of_said(&keep.said, &keep.tunnel, &keep.provider),
-            Self::Dispatch(dispatch) => Ok(Letter::of_msg(&dispatch.msg, ChainDirection::Inbound)),
-            Self::Send(post) => Ok(Letter::of_msg(&post.msg, ChainDirection::Outbound)),
+            Self::Inbound(keep) => {
+                Letter::from_inbound(&keep.message, &keep.tunnel, &keep.provider)
+            }
+            Self::Dispatch(dispatch) => {
+                Ok(Letter::from_message(&dispatch.msg, ChainDirection::Inbound))
+            }
+            Self::Send(post) => Ok(Letter::from_message(&post.msg, ChainDirection::Outbound)),
         }
     }
 }

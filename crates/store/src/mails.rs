@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use monoco_core::claim::{Claim, ClaimState, MailLocation, Workspace};
 use monoco_core::delivery::Delivery;
 use monoco_core::did::{Did, TunnelId};
-use monoco_core::inbound::InboundMessage;
+use monoco_core::inbound::ValidInboundMessage;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::mail::{MailId, MailIndexEntry};
 use monoco_core::merge::Debounce;
@@ -26,8 +26,7 @@ pub struct StoreInboundRequest {
     pub tunnel: TunnelId,
     /// Its provider.
     pub provider: String,
-    /// What was said, checked.
-    pub said: InboundMessage,
+    pub message: ValidInboundMessage,
     /// How long to wait for more of it.
     pub debounce: Debounce,
 }

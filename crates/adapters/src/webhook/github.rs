@@ -5,7 +5,7 @@
 //! again. Events that are not known here come as JSON.
 
 use monoco_core::did::TunnelId;
-use monoco_core::inbound::{ChatSessionKind, InboundEvent, MAX_NAME_BYTES};
+use monoco_core::inbound::{ChatSessionKind, InboundAttachment, InboundMessage, MAX_NAME_BYTES};
 use monoco_core::time::Timestamp;
 use reqwest::Url;
 use serde_json::Value;
@@ -39,7 +39,7 @@ pub(super) fn read(
     tunnel: &TunnelId,
     map: &FieldMap,
     push: &WebhookRequest<'_>,
-) -> Result<InboundEvent, WebhookError> {
+) -> Result<(InboundMessage, Vec<InboundAttachment>), WebhookError> {
     let value = payload(push)?;
     let event = header(push.headers, "x-github-event").unwrap_or_else(|| "event".to_owned());
     let mut fields = fields(&value, &[map])?;
@@ -178,7 +178,7 @@ mod tests {
             .insert("x-github-delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958".parse().unwrap());
         headers.insert("content-type", kind.parse().unwrap());
         let push = WebhookRequest { headers: &headers, body, now: Timestamp::from_ms(0) };
-        read(&"github".parse().unwrap(), map, &push).map(|heard| heard.said)
+        read(&"github".parse().unwrap(), map, &push).map(|(message, _)| message)
     }
 
     fn said(event: &str, body: &str) -> InboundMessage {

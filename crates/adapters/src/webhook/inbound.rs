@@ -21,8 +21,7 @@ use base64::engine::general_purpose::STANDARD_PAD_INDIFFERENT;
 use http::HeaderMap;
 use monoco_core::did::TunnelId;
 use monoco_core::inbound::{
-    Artifact, ChatSession, ChatSessionKind, InboundAttachment, InboundEvent, InboundMessage,
-    MAX_LIST_ENTRIES, MAX_NAME_BYTES, Participant,
+    Artifact, ChatSession, ChatSessionKind, InboundAttachment, InboundMessage, Participant,
 };
 use monoco_core::json;
 use monoco_core::time::Timestamp;
@@ -35,9 +34,6 @@ use crate::{WebhookError, WebhookRequest};
 /// Most bytes of the JSON that become the text when there is none. A longer one also
 /// comes whole, as an attachment.
 const MAX_BLOCK: usize = 64 << 10;
-
-/// Longest link we keep, in bytes.
-const MAX_URL: usize = 8 << 10;
 
 /// The last millisecond of the year 9999: what RFC 3339 can still write.
 const END_OF_TIME: i64 = 253_402_300_799_999;
@@ -103,7 +99,7 @@ pub fn read(
     tunnel: &TunnelId,
     map: &FieldMap,
     push: &WebhookRequest<'_>,
-) -> Result<InboundEvent, WebhookError> {
+) -> Result<(InboundMessage, Vec<InboundAttachment>), WebhookError> {
     let value = parse(push.body)?;
     let mut fields = fields(&value, &[map, &DEFAULT])?;
     // A session or an author may be given by the id alone.
@@ -168,7 +164,7 @@ pub(super) fn heard(
     push: &WebhookRequest<'_>,
     value: &Value,
     fields: Fields,
-) -> Result<InboundEvent, WebhookError> {
+) -> Result<(InboundMessage, Vec<InboundAttachment>), WebhookError> {
     let mut attachments = fields.attachments;
     let text = match fields.text {
         Some(text) => text,
@@ -188,9 +184,10 @@ pub(super) fn heard(
         Some(_) => ChatSessionKind::Group,
         None => ChatSessionKind::Direct,
     };
-    let said = InboundMessage {
+    let message = InboundMessage {
         id: fields.id.or_else(|| header_id(push.headers)).unwrap_or_else(|| body_id(push.body)),
         at: fields.at,
+        received_at: push.now,
         session: ChatSession {
             id: fields.session_id.unwrap_or_else(|| tunnel.as_str().to_owned()),
             kind: fields.session_kind.unwrap_or(kind),
@@ -211,15 +208,7 @@ pub(super) fn heard(
         correlation_id: fields.correlation_id,
         artifacts: fields.artifacts,
     };
-    let count = said.artifacts.len() + attachments.len();
-    if count > MAX_LIST_ENTRIES {
-        return Err(wrong(
-            "attachments",
-            format!("{count} entries; {MAX_LIST_ENTRIES} is the most"),
-        ));
-    }
-    said.check().map_err(|error| unreadable(error.to_string()))?;
-    Ok(InboundEvent { tunnel: tunnel.clone(), said, attachments })
+    Ok((message, attachments))
 }
 
 /// `value` as a fenced block of JSON, and whether all of it is there.
@@ -305,26 +294,19 @@ fn attachments(
     list: &Value,
 ) -> Result<(Vec<Artifact>, Vec<InboundAttachment>), WebhookError> {
     let list = list.as_array().ok_or_else(|| wrong(pointer, "want a list"))?;
-    if list.len() > MAX_LIST_ENTRIES {
-        let why = format!("{} entries; {MAX_LIST_ENTRIES} is the most", list.len());
-        return Err(wrong(pointer, why));
-    }
     let (mut artifacts, mut attachments) = (Vec::new(), Vec::new());
     for (at, entry) in list.iter().enumerate() {
         let here = format!("{pointer}/{at}");
-        let text = |key: &str, most: usize| match entry.get(key) {
+        let text = |key: &str| match entry.get(key) {
             None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) if text.len() <= most => Ok(Some(text.as_str())),
-            Some(Value::String(_)) => {
-                Err(wrong(&format!("{here}/{key}"), format!("{most} bytes is the most")))
-            }
+            Some(Value::String(text)) => Ok(Some(text.as_str())),
             Some(_) => Err(wrong(&format!("{here}/{key}"), "want a text")),
         };
-        let name = text("name", MAX_NAME_BYTES)?.filter(|name| !name.is_empty());
+        let name = text("name")?.filter(|name| !name.is_empty());
         let name = name.map_or_else(|| format!("attachment-{}", at + 1), str::to_owned);
-        let mime_type = text("mime_type", MAX_NAME_BYTES)?.unwrap_or("application/octet-stream");
+        let mime_type = text("mime_type")?.unwrap_or("application/octet-stream");
         let mime_type = mime_type.to_owned();
-        match (text("base64", usize::MAX)?, text("url", MAX_URL)?) {
+        match (text("base64")?, text("url")?) {
             (Some(base64), _) => {
                 let bytes = STANDARD_PAD_INDIFFERENT
                     .decode(base64)

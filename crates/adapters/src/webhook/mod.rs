@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::TunnelId;
-use monoco_core::inbound::InboundEvent;
+use monoco_core::inbound::{InboundAttachment, InboundMessage};
 use monoco_core::retry::Failure;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -216,7 +216,10 @@ impl Adapter for Webhook {
         self.takes_keys
     }
 
-    fn pushed(&self, push: &WebhookRequest<'_>) -> Result<Vec<InboundEvent>, WebhookError> {
+    fn pushed(
+        &self,
+        push: &WebhookRequest<'_>,
+    ) -> Result<Vec<(InboundMessage, Vec<InboundAttachment>)>, WebhookError> {
         self.signer.verify(push)?;
         let heard = if self.github {
             github::read(&self.id, &self.map, push)?

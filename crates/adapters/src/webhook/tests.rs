@@ -137,14 +137,14 @@ async fn what_one_courier_sends_another_hears() {
         let request = server.request();
         let (headers, body) = split(&request);
         let push = WebhookRequest { headers: &headers, body: body.as_bytes(), now: now() };
-        let heard = webhook.pushed(&push).unwrap().remove(0);
-        assert_eq!(heard.said.id, key().to_string());
-        assert_eq!(heard.said.session.key(), "room-7:build-9");
-        assert_eq!(heard.said.session.kind, ChatSessionKind::Group);
-        assert_eq!(heard.said.from.id, "did:monoco:me");
-        assert_eq!(heard.said.text, "it is **green** again");
-        assert_eq!(heard.said.reply_to.as_deref(), Some("evt-1"));
-        assert_eq!(heard.attachments[0].bytes, b"green\n");
+        let (message, attachments) = webhook.pushed(&push).unwrap().remove(0);
+        assert_eq!(message.id, key().to_string());
+        assert_eq!(message.session.key(), "room-7:build-9");
+        assert_eq!(message.session.kind, ChatSessionKind::Group);
+        assert_eq!(message.from.id, "did:monoco:me");
+        assert_eq!(message.text, "it is **green** again");
+        assert_eq!(message.reply_to.as_deref(), Some("evt-1"));
+        assert_eq!(attachments[0].bytes, b"green\n");
 
         let altered = body.replace("green", "red");
         let push = WebhookRequest { headers: &headers, body: altered.as_bytes(), now: now() };

@@ -5,28 +5,30 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::inbound::tests::{any_said, hostile, said};
-use crate::merge::{MailBuilder, StoredMessage};
+use crate::inbound::tests::{any_message, hostile, message};
+use crate::merge::MailBuilder;
 
 fn at(secs: i64) -> Timestamp {
     Timestamp::from_ms(1_770_410_700_000 + secs * 1000)
 }
 
-fn burst(said: Vec<InboundMessage>, binding: Option<String>) -> Mail {
-    let object = MailBuilder {
+fn burst(messages: Vec<InboundMessage>, binding: Option<String>) -> Mail {
+    let builder = MailBuilder {
         tunnel: "lark-main".parse().unwrap(),
         provider: "lark".to_owned(),
         owner: "did:monoco:me".parse().unwrap(),
         binding,
         trust: Trust::Untrusted,
-        messages: said.into_iter().map(|said| StoredMessage { heard_at: at(0), said }).collect(),
+        messages: messages
+            .into_iter()
+            .map(|m| InboundMessage { received_at: at(0), ..m })
+            .collect(),
     };
-    let object = object.build(at(5)).unwrap();
-    Mail::read(object.id(), object.canonical()).unwrap()
+    builder.build(at(5)).unwrap().mail
 }
 
 fn mail(text: &str) -> Mail {
-    burst(vec![said("evt-1", "u1", text)], None)
+    burst(vec![message("evt-1", "u1", text)], None)
 }
 
 /// The Mail as its file has it: the texts of single messages are not there.
@@ -39,18 +41,18 @@ fn filed(mut mail: Mail) -> Mail {
 
 /// A Mail with hostile text in every field that a stranger fills, and in the label.
 fn any_mail() -> impl Strategy<Value = Mail> {
-    (prop::collection::vec(any_said(), 1..4), prop::option::of(hostile()))
+    (prop::collection::vec(any_message(), 1..4), prop::option::of(hostile()))
         .prop_map(|(said, binding)| burst(said, binding))
 }
 
 #[test]
 fn the_form_of_the_file_is_pinned() {
-    let mut first = said("evt-1", "u1", "@monoco::alpha the build is red\n---\nid: 7");
+    let mut first = message("evt-1", "u1", "@monoco::alpha the build is red\n---\nid: 7");
     first.at = Some(at(-2));
     first.title = Some("Build \"9\"".to_owned());
     let mail = burst(vec![first], Some("alpha".to_owned()));
     let file = mail.render();
-    let (lines, seal) = file.split_once("seal: ").unwrap();
+    let (lines, checksum) = file.split_once("checksum: ").unwrap();
     let hash = digest(lines.strip_prefix("---\n").unwrap().as_bytes());
     assert_eq!(
         lines,
@@ -86,14 +88,17 @@ binding: "alpha"
 trust: "untrusted"
 metadata:
   answer_to: "did:msgtunnel:room-7.group.lark-main"
-  messages: [{{"at": "2026-02-06T20:44:58.000Z", "from": {{"id": "u1"}}, "heard_at": "2026-02-06T20:45:00.000Z", "id": "evt-1", "title": "Build \"9\""}}]
+  messages: [{{"at": "2026-02-06T20:44:58.000Z", "from": {{"id": "u1"}}, "id": "evt-1", "received_at": "2026-02-06T20:45:00.000Z", "title": "Build \"9\""}}]
   tunnel: "lark-main"
 "#,
             mail.msg_id,
             digest(mail.text.as_bytes()),
         )
     );
-    assert_eq!(seal, format!("\"{hash}\"\n---\n\n@monoco::alpha the build is red\n---\nid: 7\n"));
+    assert_eq!(
+        checksum,
+        format!("\"{hash}\"\n---\n\n@monoco::alpha the build is red\n---\nid: 7\n")
+    );
     assert_eq!(mail.file(), "20260206T204505_lark_9a167ee74992b6ee7ffb6442.md");
 }
 
@@ -153,8 +158,8 @@ proptest! {
         let fields = by_lines(&file);
         let keys: Vec<_> = fields.keys().map(String::as_str).collect();
         prop_assert_eq!(keys, [
-            "artifacts", "binding", "content", "correlation_id", "direction", "id", "metadata",
-            "msg_id", "participants", "provider", "received_at", "reply_to", "seal", "session",
+            "artifacts", "binding", "checksum", "content", "correlation_id", "direction", "id", "metadata",
+            "msg_id", "participants", "provider", "received_at", "reply_to", "session",
             "thread_root", "timestamp", "trust", "type",
         ]);
         prop_assert_eq!(&fields["session"], &json!(mail.header.session));
@@ -206,11 +211,11 @@ proptest! {
     fn a_preview_is_one_short_line(text in hostile(), times in 0..80_usize) {
         let text = text.repeat(times);
         let preview = preview(&text);
-        prop_assert!(preview.chars().count() <= PREVIEW);
+        prop_assert!(preview.chars().count() <= MAX_PREVIEW_CHARS);
         prop_assert_eq!(preview.split_whitespace().collect::<Vec<_>>().join(" "), preview.trim_end());
         let words: Vec<_> = text.split_whitespace().collect();
         if preview.ends_with('…') && !text.contains('…') {
-            prop_assert!(words.join(" ").chars().count() > PREVIEW);
+            prop_assert!(words.join(" ").chars().count() > MAX_PREVIEW_CHARS);
         } else {
             prop_assert_eq!(preview, words.join(" "));
         }
@@ -239,7 +244,7 @@ proptest! {
 #[test]
 fn what_was_changed_is_not_read_as_another_mail() {
     let mail =
-        burst(vec![said("evt-1", "u1", "é\n"), said("evt-2", "u2", "---")], Some("a".into()));
+        burst(vec![message("evt-1", "u1", "é\n"), message("evt-2", "u2", "---")], Some("a".into()));
     let file = mail.render();
     for at in 0..file.len() {
         if let Some(cut) = file.get(..at) {
@@ -272,17 +277,20 @@ fn a_body_that_was_changed_is_told_from_a_front_matter() {
     let file = mail("hello").render();
     let why = |file: &str| Mail::parse(file).unwrap_err();
     assert_eq!(why(&file.replace("hello", "hallo")), InvalidMailFile::Body("it has another hash"));
-    assert_eq!(why(file.trim_end()), InvalidMailFile::Body("it is shorter"));
-    assert_eq!(why(&format!("{file}more")), InvalidMailFile::Body("it is longer"));
+    assert_eq!(why(file.trim_end()), InvalidMailFile::Body("it is too short"));
+    assert_eq!(why(&format!("{file}more")), InvalidMailFile::Body("it is too long"));
     assert_eq!(why("hello"), InvalidMailFile::NoFrontMatter);
-    let seal = why(&file.replace("untrusted", "known"));
-    assert!(matches!(&seal, InvalidMailFile::FrontMatter(why) if why.contains("seal")), "{seal}");
-    let unsealed: String = file
+    let wrong = why(&file.replace("untrusted", "known"));
+    assert!(
+        matches!(&wrong, InvalidMailFile::FrontMatter(why) if why.contains("checksum")),
+        "{wrong}"
+    );
+    let without_checksum: String = file
         .lines()
-        .filter(|line| !line.starts_with("seal"))
+        .filter(|line| !line.starts_with("checksum"))
         .map(|line| format!("{line}\n"))
         .collect();
-    assert!(matches!(why(&unsealed), InvalidMailFile::FrontMatter(_)));
+    assert!(matches!(why(&without_checksum), InvalidMailFile::FrontMatter(_)));
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub struct TraceView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     mail: Option<Value>,
-    /// What it was merged from: each message's `id`, `from`, `at` and `heard_at`
+    /// What it was merged from: each message's `id`, `from`, `at` and `received_at`
     #[schema(value_type = Vec<Object>)]
     heard: Vec<Value>,
     /// The letters that it was made of, or became, with what workers said of them
@@ -99,7 +99,7 @@ impl TryFrom<MessageTrace> for TraceView {
 fn heard(body: &str) -> Vec<Value> {
     let msg: Value = serde_json::from_str(body).unwrap_or_default();
     let messages = msg.pointer("/content/machine/data/messages").and_then(Value::as_array);
-    let fields = ["id", "from", "at", "heard_at"];
+    let fields = ["id", "from", "at", "received_at"];
     messages
         .into_iter()
         .flatten()

@@ -83,7 +83,7 @@ async fn receive(
     let body = input::body(request, MAX_BODY).await?;
 
     let push = WebhookRequest { headers: &headers, body: &body, now: clock.wall() };
-    let heard = tunnel.adapter.pushed(&push).map_err(|why| {
+    let received = tunnel.adapter.pushed(&push).map_err(|why| {
         let now = clock.now();
         tunnel.note(|pulse| pulse.record_receive_error(why.to_string(), now));
         tracing::warn!(tunnel = %tunnel.adapter.id(), %why, "webhook refused");
@@ -92,10 +92,10 @@ async fn receive(
     drop(body);
     let keeper = DurableInboundSink { store, clock: *clock, entry, tunnel: &tunnel };
     let (mut kept, mut duplicates) = (0, 0);
-    for heard in heard {
+    for (message, attachments) in received {
         // One that is not kept fails the whole: the provider sends it again, and what
         // was kept already is recognised.
-        match keeper.receive(heard).await.map_err(|why| unkept(&why))? {
+        match keeper.receive(message, attachments).await.map_err(|why| unkept(&why))? {
             true => kept += 1,
             false => duplicates += 1,
         }

@@ -67,7 +67,7 @@ async fn message_of(
         (LetterSource::Dispatch(request), None) => request.msg.id(),
         (LetterSource::Send(request), None) => request.msg.id(),
         (LetterSource::Inbound(request), None) => {
-            let Ok(msg_id) = store.find_by_external_id(&request.said.id).await else {
+            let Ok(msg_id) = store.find_by_external_id(&request.message.id).await else {
                 return Ok(None);
             };
             let trace = store.trace(msg_id).await?;

@@ -32,7 +32,7 @@ pub async fn run(context: &CliContext, args: TraceArgs) -> Result<(), CliError> 
         ("owner", "owner"),
         ("detail", "detail"),
     ];
-    let heard = [("heard", "id"), ("from", "from.id"), ("said", "at"), ("heard at", "heard_at")];
+    let heard = [("heard", "id"), ("from", "from.id"), ("said", "at"), ("received", "received_at")];
     let claims = [
         ("claim of", "workspace"),
         ("status", "status"),

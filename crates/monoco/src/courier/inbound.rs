@@ -1,8 +1,9 @@
-//! The doorman's ear: what was heard is on disk before anybody is told so.
+//! Stores inbound messages. Returns after the commit, so that the adapter may acknowledge.
 
 use async_trait::async_trait;
 use monoco_adapters::{InboundError, InboundSink};
-use monoco_core::inbound::{Artifact, InboundEvent};
+use monoco_core::inbound::{Artifact, InboundAttachment, InboundMessage};
+use monoco_core::object::{ObjId, ObjKind};
 use monoco_store::{
     AcceptResult, LetterSource, SharedStore, StoreError, StoreInboundRequest, StoreInboundResult,
 };
@@ -11,76 +12,86 @@ use super::tunnels::RunningTunnel;
 use crate::center::PipelineEntry;
 use crate::clock::Clock;
 
-/// Keeps what one tunnel hears.
+/// The sink of one tunnel: writes to the store, or through the inbound chain.
 pub struct DurableInboundSink<'a> {
     pub store: &'a SharedStore,
     pub clock: Clock,
     pub entry: &'a PipelineEntry,
-    /// The tunnel.
     pub tunnel: &'a RunningTunnel,
 }
 
 #[async_trait]
 impl InboundSink for DurableInboundSink<'_> {
-    async fn receive(&self, heard: InboundEvent) -> Result<bool, InboundError> {
-        let kept = self.keep(heard).await;
+    async fn receive(
+        &self,
+        message: InboundMessage,
+        attachments: Vec<InboundAttachment>,
+    ) -> Result<bool, InboundError> {
+        let result = self.store_message(message, attachments).await;
         let now = self.clock.now();
-        match &kept {
-            Ok(new) => self.tunnel.note(|pulse| pulse.record_received(u64::from(*new), now)),
-            Err(why) => self.tunnel.note(|pulse| pulse.record_receive_error(why.to_string(), now)),
+        match &result {
+            Ok(new) => self.tunnel.note(|health| health.record_received(u64::from(*new), now)),
+            Err(error) => {
+                self.tunnel.note(|health| health.record_receive_error(error.to_string(), now));
+            }
         }
-        kept
+        result
     }
 }
 
 impl DurableInboundSink<'_> {
-    async fn keep(&self, heard: InboundEvent) -> Result<bool, InboundError> {
-        let InboundEvent { tunnel, mut said, attachments } = heard;
-        said.check().map_err(|error| InboundError::Unusable(error.to_string()))?;
-        let store = self.store;
-        // Bytes first: nothing may refer to what is not there.
+    async fn store_message(
+        &self,
+        mut message: InboundMessage,
+        attachments: Vec<InboundAttachment>,
+    ) -> Result<bool, InboundError> {
+        message.received_at = self.clock.now();
+        message.artifacts.extend(attachments.iter().map(artifact));
+        let message =
+            message.validate().map_err(|error| InboundError::Unusable(error.to_string()))?;
+        // Attachments first: the message must not refer to bytes that are not stored.
         for attachment in attachments {
-            let size = u64::try_from(attachment.bytes.len()).ok();
-            let hash = store.put_blob(attachment.bytes).await.map_err(not_kept)?;
-            said.artifacts.push(Artifact {
-                name: attachment.name,
-                mime_type: attachment.mime_type,
-                size,
-                hash: Some(hash),
-                url: None,
-            });
+            self.store.put_blob(attachment.bytes).await.map_err(inbound_error)?;
         }
-        said.check().map_err(|error| InboundError::Unusable(error.to_string()))?;
-        let provider = self.tunnel.adapter.provider().to_owned();
-        let keep = StoreInboundRequest { tunnel, provider, said, debounce: self.tunnel.debounce };
-        let kept = match self.entry.inbound().applies_to(Some(&keep.tunnel)) {
-            true => self
-                .entry
-                .submit(store, vec![LetterSource::Inbound(keep)], self.clock.now())
-                .await
-                .pop()
-                .map(|accepted| {
-                    accepted.map(|accepted| {
-                        matches!(accepted, AcceptResult::Letter { duplicate: false, .. })
-                    })
-                }),
-            false => {
-                let kept = store.store_inbound(vec![keep], self.clock.now()).await.pop();
-                kept.map(|kept| kept.map(|keeping| keeping == StoreInboundResult::Stored))
-            }
+        let request = StoreInboundRequest {
+            tunnel: self.tunnel.adapter.id().clone(),
+            provider: self.tunnel.adapter.provider().to_owned(),
+            message,
+            debounce: self.tunnel.debounce,
         };
-        match kept {
-            Some(kept) => kept.map_err(not_kept),
-            None => Err(InboundError::Unavailable("the store gave no answer".to_owned())),
+        let now = self.clock.now();
+        let is_new = if self.entry.inbound().applies_to(Some(&request.tunnel)) {
+            let source = vec![LetterSource::Inbound(request)];
+            let accepted = self.entry.submit(self.store, source, now).await.pop();
+            let new = |accepted| matches!(accepted, AcceptResult::Letter { duplicate: false, .. });
+            accepted.map(|accepted| accepted.map(new))
+        } else {
+            let stored = self.store.store_inbound(vec![request], now).await.pop();
+            stored.map(|stored| stored.map(|result| result == StoreInboundResult::Stored))
+        };
+        match is_new {
+            Some(is_new) => is_new.map_err(inbound_error),
+            None => Err(InboundError::Unavailable("the store returned no result".to_owned())),
         }
     }
 }
 
-fn not_kept(error: StoreError) -> InboundError {
+/// The attachment as a message refers to it.
+fn artifact(attachment: &InboundAttachment) -> Artifact {
+    Artifact {
+        name: attachment.name.clone(),
+        mime_type: attachment.mime_type.clone(),
+        size: u64::try_from(attachment.bytes.len()).ok(),
+        hash: Some(ObjId::of(ObjKind::Bytes, &attachment.bytes)),
+        url: None,
+    }
+}
+
+fn inbound_error(error: StoreError) -> InboundError {
     match error {
         StoreError::DiskFull => InboundError::Full,
         other => {
-            tracing::warn!(error = %other, "not kept");
+            tracing::warn!(error = %other, "cannot store inbound message");
             InboundError::Unavailable(other.to_string())
         }
     }

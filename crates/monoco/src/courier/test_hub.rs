@@ -13,6 +13,7 @@ use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::mail::MailId;
 use monoco_core::merge::Debounce;
 use monoco_core::retry::RetryPolicy;
+use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{ClaimUpdate, MergeContext, SharedStore, StoreInboundRequest};
 
@@ -91,7 +92,7 @@ impl TestHub {
         let keep = |id: &&str| StoreInboundRequest {
             tunnel: tunnel.clone(),
             provider: provider.to_owned(),
-            said: said(id, &artifacts),
+            message: message(id, &artifacts).validate().unwrap(),
             debounce: Debounce::DEFAULT,
         };
         let now = self.clock.now();
@@ -153,10 +154,11 @@ pub(super) fn for_good() -> ClaimUpdate {
     ClaimUpdate::Fail { reason: "no".to_owned(), retryable: false, retry: RetryPolicy::CLAIM }
 }
 
-fn said(id: &str, artifacts: &[Artifact]) -> InboundMessage {
+fn message(id: &str, artifacts: &[Artifact]) -> InboundMessage {
     InboundMessage {
         id: id.to_owned(),
         at: None,
+        received_at: Timestamp::default(),
         session: ChatSession {
             id: format!("room-{id}"),
             kind: ChatSessionKind::Group,

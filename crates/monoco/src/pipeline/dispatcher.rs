@@ -21,7 +21,7 @@ use monoco_core::rate_limit::ReservedUntil;
 use monoco_core::time::Timestamp;
 use monoco_store::{
     DispatchRequest, LetterRow, LetterSource, LetterStep, LetterStepResult, NextAction,
-    SendRequest, SharedStore, StoreError,
+    SendRequest, SharedStore, StoreError, StoreInboundRequest,
 };
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
@@ -432,11 +432,10 @@ impl LetterDispatcher {
                 }
             }
             (WorkerConfig::Deliver, LetterSource::Inbound(keep)) => {
-                match apply_to_inbound(&keep.said, letter) {
-                    Ok(said) => {
-                        let mut keep = keep.clone();
-                        keep.said = said;
-                        NextAction::Deliver(Box::new(keep))
+                match apply_to_inbound(&keep.message, letter) {
+                    Ok(message) => {
+                        let request = StoreInboundRequest { message, ..keep.clone() };
+                        NextAction::Deliver(Box::new(request))
                     }
                     Err(error) => too_late(error),
                 }

@@ -1,7 +1,7 @@
 //! Laws of letters: moved step by step, and finished as what they became.
 
 use super::letters::*;
-use super::mails::says;
+use super::mails::{says, with_message};
 use super::*;
 use crate::{AcceptResult, LetterRow, LetterSource, LetterStep, LetterStepResult, NextAction};
 use monoco_core::letter::{Letter, LetterState, WorkerName};
@@ -295,8 +295,8 @@ pub(crate) async fn what_was_heard_joins_its_session_at_the_end(home: &dyn Home)
         ids.push(take_in(store, LetterSource::Inbound(of(id, author, tunnel)), 0).await);
     }
     contact(store, &endpoint("eve", "lark"), ContactLevel::Block).await;
-    let mut changed = of("1", "ann", "lark");
-    changed.said.text = "changed".to_owned();
+    let changed =
+        with_message(of("1", "ann", "lark"), |message| message.text = "changed".to_owned());
     for (id, keep) in ids.iter().zip([changed, of("2", "eve", "lark"), of("3", "bob", "wary")]) {
         go(store, *id, NextAction::Deliver(Box::new(keep)), 1).await.unwrap();
     }
@@ -322,8 +322,7 @@ pub(crate) async fn large_letters_are_kept_whole(home: &dyn Home) {
     let msg = out("ann", &large("post "));
     let handed_in = take_in(&*store, door(&large("door ")), 0).await;
     let sent = take_in(&*store, posted(msg.clone()), 0).await;
-    let mut keep = says("1", "ann", "");
-    keep.said.text = "heard ".repeat(15_000);
+    let keep = says("1", "ann", &"heard ".repeat(15_000));
     let heard = take_in(&*store, LetterSource::Inbound(keep.clone()), 0).await;
     let row = store.letter(handed_in).await.unwrap();
     let change = LetterStep {
@@ -341,7 +340,7 @@ pub(crate) async fn large_letters_are_kept_whole(home: &dyn Home) {
     let row = store.letter(sent).await.unwrap();
     assert!(matches!(row.source, LetterSource::Send(post) if post.msg == msg));
     let row = store.letter(heard).await.unwrap();
-    assert!(matches!(row.source, LetterSource::Inbound(heard) if heard.said == keep.said));
+    assert!(matches!(row.source, LetterSource::Inbound(heard) if heard.message == keep.message));
     assert_eq!(due(&*store, None, 9).await.len(), 2_000_000 + 90_000 + 2);
     go(&*store, sent, send(msg), 2).await.unwrap();
     assert_eq!(outgoing(&*store, "lark").await.len(), 1_000_000 + " WAIT".len());

@@ -224,7 +224,7 @@ pub(crate) async fn what_is_heard_becomes_a_letter_once(home: &dyn Home) {
     assert_eq!(row.letter.data, "hello");
     let LetterSource::Inbound(keep) = row.source else { panic!("{:?}", row.source) };
     let first = says("1", "ann", "hello");
-    assert_eq!((keep.said, keep.debounce), (first.said.clone(), first.debounce));
+    assert_eq!((keep.message, keep.debounce), (first.message.clone(), first.debounce));
     assert_eq!(merge(store, 100).await, 0, "it is in no window");
 
     let heard = accept(store, LetterSource::Inbound(says("1", "ann", "edited")), 0).await.unwrap();

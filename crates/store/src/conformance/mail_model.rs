@@ -16,7 +16,7 @@ use monoco_core::record::{InvalidTransition, TransitionError};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::mails::{mails, says};
+use super::mails::{mails, says, with_message};
 use super::*;
 use crate::{ClaimUpdate, MergeContext, StoreInboundRequest, StoreInboundResult};
 
@@ -101,8 +101,7 @@ async fn replay(home: &dyn Home, history: &[Call]) -> Result<(), TestCaseError> 
 fn message(tunnel: usize, id: u8, room: usize, author: usize) -> StoreInboundRequest {
     let mut keep = says(&id.to_string(), AUTHORS[author], &id.to_string());
     keep.tunnel = tunnel_id(TUNNELS[tunnel].0);
-    keep.said.session.id = ROOMS[room].to_owned();
-    keep
+    with_message(keep, |message| message.session.id = ROOMS[room].to_owned())
 }
 
 fn space(number: usize) -> Workspace {
@@ -311,9 +310,9 @@ impl Model {
         }
         let stranger = TUNNELS[tunnel].1 == StrangerPolicy::Hold && !self.friends.contains(&author);
         let held = stranger.then_some(author);
-        let (now, bytes) =
-            (at(self.now), json!(message(tunnel, id, room, author).said).to_string());
-        let bytes = u32::try_from(bytes.len()).unwrap();
+        let now = at(self.now);
+        let bytes = message(tunnel, id, room, author).message.json().len();
+        let bytes = u32::try_from(bytes).unwrap();
         let open = self
             .talks
             .iter_mut()

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use monoco_core::claim::{Claim, ClaimState, MailLocation, Workspace};
 use monoco_core::event::EventKind;
-use monoco_core::inbound::{ChatSession, ChatSessionKind, InboundMessage, Participant};
+use monoco_core::inbound::{
+    ChatSession, ChatSessionKind, InboundMessage, Participant, ValidInboundMessage,
+};
 use monoco_core::mail::{Mail, MailId, Trust};
 use monoco_core::merge::{Debounce, MAX_BYTES, MAX_MESSAGES};
 use monoco_core::retention::ClockStep;
@@ -19,9 +21,10 @@ use crate::{
 
 /// What `from` says in a group chat behind the tunnel `lark`.
 pub(super) fn says(id: &str, from: &str, text: &str) -> StoreInboundRequest {
-    let said = InboundMessage {
+    let message = InboundMessage {
         id: id.to_owned(),
         at: None,
+        received_at: at(0),
         session: ChatSession {
             id: "room".to_owned(),
             kind: ChatSessionKind::Group,
@@ -40,7 +43,22 @@ pub(super) fn says(id: &str, from: &str, text: &str) -> StoreInboundRequest {
         artifacts: Vec::new(),
     };
     let (tunnel, provider) = (tunnel_id("lark"), "lark".to_owned());
-    StoreInboundRequest { tunnel, provider, said, debounce: Debounce::DEFAULT }
+    StoreInboundRequest { tunnel, provider, message: stored(&message), debounce: Debounce::DEFAULT }
+}
+
+/// The message as it is read from the store, where limits are not checked again.
+fn stored(message: &InboundMessage) -> ValidInboundMessage {
+    ValidInboundMessage::from_stored_json(json!(message).to_string()).unwrap()
+}
+
+/// The request with a changed message.
+pub(super) fn with_message(
+    request: StoreInboundRequest,
+    change: impl FnOnce(&mut InboundMessage),
+) -> StoreInboundRequest {
+    let mut message = request.message.into_message();
+    change(&mut message);
+    StoreInboundRequest { message: stored(&message), ..request }
 }
 
 fn through(tunnel: &str, mut keep: StoreInboundRequest) -> StoreInboundRequest {
@@ -48,19 +66,16 @@ fn through(tunnel: &str, mut keep: StoreInboundRequest) -> StoreInboundRequest {
     keep
 }
 
-fn in_room(room: &str, mut keep: StoreInboundRequest) -> StoreInboundRequest {
-    keep.said.session.id = room.to_owned();
-    keep
+fn in_room(room: &str, request: StoreInboundRequest) -> StoreInboundRequest {
+    with_message(request, |message| message.session.id = room.to_owned())
 }
 
-fn in_thread(thread: &str, mut keep: StoreInboundRequest) -> StoreInboundRequest {
-    keep.said.session.thread_key = Some(thread.to_owned());
-    keep
+fn in_thread(thread: &str, request: StoreInboundRequest) -> StoreInboundRequest {
+    with_message(request, |message| message.session.thread_key = Some(thread.to_owned()))
 }
 
-fn direct(mut keep: StoreInboundRequest) -> StoreInboundRequest {
-    keep.said.session.kind = ChatSessionKind::Direct;
-    keep
+fn direct(request: StoreInboundRequest) -> StoreInboundRequest {
+    with_message(request, |message| message.session.kind = ChatSessionKind::Direct)
 }
 
 /// Keeps one message at second `now`.
@@ -69,6 +84,7 @@ pub(super) async fn hear(
     keep: StoreInboundRequest,
     now: i64,
 ) -> StoreInboundResult {
+    let keep = with_message(keep, |message| message.received_at = at(now));
     let mut answers = store.store_inbound(vec![keep], at(now)).await;
     assert_eq!(answers.len(), 1);
     answers.remove(0).unwrap()
@@ -170,12 +186,8 @@ pub(crate) async fn a_bad_message_in_a_batch_does_not_harm_the_others(home: &dyn
     assert!(answers[0].is_ok() && answers[2].is_ok());
     merge(store, 5).await;
     assert_eq!(texts(store).await, "a+b");
-    batch[1].said.from.id = "bob".to_owned();
-    assert_eq!(
-        hear(store, batch.remove(1), 6).await,
-        StoreInboundResult::Stored,
-        "it was not remembered"
-    );
+    let second = with_message(batch.remove(1), |message| message.from.id = "bob".to_owned());
+    assert_eq!(hear(store, second, 6).await, StoreInboundResult::Stored, "it was not remembered");
 }
 
 pub(crate) async fn the_unwanted_are_remembered_and_not_kept(home: &dyn Home) {
@@ -222,7 +234,7 @@ pub(crate) async fn a_burst_becomes_one_mail_when_nobody_speaks_any_more(home: &
     assert_eq!(texts(store).await, "a+b+c");
     let mail = read(store, &mails(store).await[0]).await;
     assert_eq!(mail.header.received_at, at(9));
-    let heard: Vec<_> = mail.messages.iter().map(|message| message.heard_at).collect();
+    let heard: Vec<_> = mail.messages.iter().map(|message| message.received_at).collect();
     assert_eq!(heard, [at(0), at(2), at(4)]);
 }
 
@@ -275,8 +287,8 @@ pub(crate) async fn sessions_threads_and_tunnels_do_not_mix(home: &dyn Home) {
         |k| in_thread("c", in_room("a%3Ab", k)),
         // A direct message is answered to its author.
         |k| direct(in_room("bot", k)),
-        |mut k| {
-            k.said.from.id = "bob".to_owned();
+        |k| {
+            let k = with_message(k, |message| message.from.id = "bob".to_owned());
             direct(in_room("bot", k))
         },
     ];
@@ -306,8 +318,9 @@ pub(crate) async fn authors_of_one_room_are_merged(home: &dyn Home) {
     let store = &*home.open().await;
     hear(store, says("1", "ann", "a"), 0).await;
     hear(store, says("2", "bob", "b"), 1).await;
-    let mut titled = says("3", "ann", "c");
-    titled.said.session.kind = ChatSessionKind::Thread;
+    let titled = with_message(says("3", "ann", "c"), |message| {
+        message.session.kind = ChatSessionKind::Thread;
+    });
     hear(store, titled, 2).await;
     assert_eq!(merge(store, 10).await, 1);
     assert_eq!(texts(store).await, "a+b+c");
@@ -655,9 +668,10 @@ pub(crate) async fn mails_are_listed_by_every_filter_and_both_ways(home: &dyn Ho
     let late = hold(store, "eve", "late Apple", 0).await;
     for (n, now) in (100..).step_by(10).take(12).enumerate() {
         let (author, text) = (["ann", "Bob"][n % 2], ["apple", "PEAR", "fig"][n % 3]);
-        let mut keep = says(&n.to_string(), author, text);
+        let title = (n % 4 == 0).then(|| "Übersicht".to_owned());
+        let mut keep =
+            with_message(says(&n.to_string(), author, text), |message| message.title = title);
         keep.provider = ["lark", "slack", "lark"][n % 3].to_owned();
-        keep.said.title = (n % 4 == 0).then(|| "Übersicht".to_owned());
         hear(store, keep, now).await;
         merge(store, now + 5).await;
     }

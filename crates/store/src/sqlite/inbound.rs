@@ -6,8 +6,8 @@ use monoco_core::contact::StrangerPolicy;
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::EventKind;
 use monoco_core::inbound::InboundMessage;
-use monoco_core::mail::{Mail, Trust};
-use monoco_core::merge::{Debounce, MailBuilder, MergeWindow, StoredMessage};
+use monoco_core::mail::Trust;
+use monoco_core::merge::{BuiltMail, Debounce, MailBuilder, MergeWindow};
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -47,7 +47,7 @@ const JOIN_WINDOW: &str = "
 
 const ADD: &str = "INSERT INTO kept (window, heard, heard_at, said) VALUES (?1, ?2, ?3, ?4)";
 
-const MESSAGES: &str = "SELECT seq, heard_at, said FROM kept WHERE window = ?1 ORDER BY seq";
+const MESSAGES: &str = "SELECT seq, said FROM kept WHERE window = ?1 ORDER BY seq";
 
 const BECAME: &str = "
     UPDATE heard
@@ -91,7 +91,7 @@ pub(super) fn keep(
         InboundCheck::New(hearsay) => hearsay,
     };
     join(tx, keep, hearsay.heard, hearsay.held, now)?;
-    log(tx, EventKind::Heard, &hearsay.author, &name_of(keep), now)?;
+    log(tx, EventKind::Received, &hearsay.author, &name_of(keep), now)?;
     Ok(StoreInboundResult::Stored)
 }
 
@@ -102,23 +102,23 @@ pub(super) fn hear(
     keep: &StoreInboundRequest,
     now: Timestamp,
 ) -> Result<InboundCheck, StoreError> {
-    let StoreInboundRequest { tunnel, said, .. } = keep;
+    let StoreInboundRequest { tunnel, message, .. } = keep;
     if let Some(through) = contacts::peek(tx, &tunnel.did())?
         && let recent = tx.indexes.heard.recent()
-        && let Some((_, object)) = events::heard(tx.db, recent, &said.id, Some(through))?
+        && let Some((_, object)) = events::heard(tx.db, recent, &message.id, Some(through))?
     {
         let about = EventSubject {
             object: Some(object).filter(|row| *row != 0),
             ..EventSubject::default()
         };
-        let detail = json!({"of": "heard", "tunnel": tunnel, "external_id": said.id});
+        let detail = json!({"of": "received", "tunnel": tunnel, "external_id": message.id});
         events::append(tx, EventKind::Duplicate, about, &detail, now)?;
         return Ok(InboundCheck::Answered(StoreInboundResult::Duplicate));
     }
-    let (author, welcome) = welcome(tx, said, tunnel)?;
+    let (author, welcome) = welcome(tx, message, tunnel)?;
     contacts::heard_from(tx, tunnel, now)?;
     let through = contacts::row_of(tx, &tunnel.did())?;
-    let heard = events::hear(tx, through, &said.id, 0)?;
+    let heard = events::hear(tx, through, &message.id, 0)?;
     if let SenderPolicy::Refused(kind, answer) = welcome {
         log(tx, kind, &author, &name_of(keep), now)?;
         return Ok(InboundCheck::Answered(answer));
@@ -134,7 +134,7 @@ pub(super) fn admit(
     heard: i64,
     now: Timestamp,
 ) -> Result<StoreInboundResult, StoreError> {
-    let (author, welcome) = welcome(tx, &keep.said, &keep.tunnel)?;
+    let (author, welcome) = welcome(tx, &keep.message, &keep.tunnel)?;
     if let SenderPolicy::Refused(kind, answer) = welcome {
         log(tx, kind, &author, &name_of(keep), now)?;
         return Ok(answer);
@@ -151,12 +151,12 @@ fn join(
     held: bool,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let StoreInboundRequest { tunnel, provider, said, debounce } = keep;
-    let text = rows::as_json(&said)?;
+    let StoreInboundRequest { tunnel, provider, message, debounce } = keep;
+    let text = message.json();
     let through = contacts::row_of(tx, &tunnel.did())?;
     let place = WindowKey { tunnel: through, name: tunnel, provider, held };
     let window =
-        window(tx, &place, said, u32::try_from(text.len()).unwrap_or(u32::MAX), debounce, now)?;
+        window(tx, &place, message, u32::try_from(text.len()).unwrap_or(u32::MAX), debounce, now)?;
     let row = params![window, heard, now.ms(), text];
     tx.db.prepare_cached(ADD).and_then(|mut s| s.execute(row)).map_err(fault)?;
     Ok(())
@@ -173,10 +173,10 @@ enum SenderPolicy {
 
 fn welcome(
     tx: &mut Tx<'_>,
-    said: &InboundMessage,
+    message: &InboundMessage,
     tunnel: &TunnelId,
 ) -> Result<(Did, SenderPolicy), StoreError> {
-    let author = said.from.did(tunnel).map_err(|error| unusable(&error))?;
+    let author = message.from.did(tunnel).map_err(|error| unusable(&error))?;
     let book = contacts::book_of(tx, &author, &[], Some(tunnel))?;
     let strangers = book.tunnels.get(tunnel).map(|tunnel| tunnel.strangers);
     let welcome = match strangers {
@@ -195,7 +195,7 @@ fn welcome(
 
 /// By what a message is known outside.
 pub(super) fn name_of(keep: &StoreInboundRequest) -> Value {
-    json!({"tunnel": keep.tunnel, "external_id": keep.said.id})
+    json!({"tunnel": keep.tunnel, "external_id": keep.message.id})
 }
 
 /// Adds an event about a message that was heard.
@@ -223,12 +223,12 @@ struct WindowKey<'a> {
 fn window(
     tx: &Tx<'_>,
     place: &WindowKey<'_>,
-    said: &InboundMessage,
+    message: &InboundMessage,
     bytes: u32,
     debounce: &Debounce,
     now: Timestamp,
 ) -> Result<i64, StoreError> {
-    let session = said.merge_key(place.held);
+    let session = message.merge_key(place.held);
     let open: Option<(i64, MergeWindow)> = tx
         .db
         .prepare_cached(OPEN_WINDOW)
@@ -313,19 +313,19 @@ pub(super) fn close(
         Some(id) => Some((id, burst.build(now).map_err(|error| unusable(&error))?)),
         None => None,
     };
-    if let Some((_, object)) = &mail
+    if let Some((_, BuiltMail { object, .. })) = &mail
         && object.canonical().len() > objects::INLINE
         && !files.contains(&object.id())
     {
         return Ok(ClosedWindow::Large(Box::new(object.clone())));
     }
-    for UnusableWindow { kept, author, said, kind } in refused {
+    for UnusableWindow { kept, author, message, kind } in refused {
         let sql = "DELETE FROM kept WHERE seq = ?1";
         tx.db.prepare_cached(sql).and_then(|mut s| s.execute([kept])).map_err(fault)?;
-        log(tx, kind, &author, &json!({"tunnel": tunnel, "external_id": said.id}), now)?;
+        log(tx, kind, &author, &json!({"tunnel": tunnel, "external_id": message.id}), now)?;
     }
-    if let Some((id, object)) = mail
-        && let Some(row) = deliver(tx, object, &tunnel, held, now)?
+    if let Some((id, built)) = mail
+        && let Some(row) = deliver(tx, built, &tunnel, held, now)?
     {
         let became = params![window, row];
         for sql in [LETTERS_BECAME, BECAME] {
@@ -345,11 +345,12 @@ pub(super) fn close(
 /// is not wanted there.
 fn deliver(
     tx: &mut Tx<'_>,
-    msg: MsgObject,
+    built: BuiltMail,
     tunnel: &TunnelId,
     held: bool,
     now: Timestamp,
 ) -> Result<Option<i64>, StoreError> {
+    let BuiltMail { mail, object: msg } = built;
     let dispatch = DispatchRequest { msg, tunnel: Some(tunnel.clone()), external_id: None };
     match center::dispatch(tx, &dispatch, now)?.outcome {
         DispatchOutcome::Blocked | DispatchOutcome::Dropped => return Ok(None),
@@ -357,7 +358,6 @@ fn deliver(
     }
     let msg = &dispatch.msg;
     let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg.id())?;
-    let mail = Mail::read(msg.id(), msg.canonical()).map_err(|error| unusable(&error))?;
     let author = contacts::row_of(tx, msg.author())?;
     mails::insert(tx, NewMail { mail: &mail, object, author, held }, now)?;
     Ok(Some(object))
@@ -384,7 +384,7 @@ struct WindowContents {
 struct UnusableWindow {
     kept: i64,
     author: Did,
-    said: InboundMessage,
+    message: InboundMessage,
     kind: EventKind,
 }
 
@@ -409,17 +409,17 @@ fn talk(
     let (mut messages, mut refused) = (Vec::new(), Vec::new());
     let mut asked: HashMap<String, (Did, SenderPolicy)> = HashMap::new();
     for (kept, message) in kept(tx.db, window)? {
-        let from = &message.said.from.id;
+        let from = &message.from.id;
         let (author, welcome) = match asked.get(from) {
             Some(known) => known.clone(),
             None => {
-                let judged = welcome(tx, &message.said, &tunnel)?;
+                let judged = welcome(tx, &message, &tunnel)?;
                 asked.insert(from.clone(), judged.clone());
                 judged
             }
         };
         if let SenderPolicy::Refused(kind, _) = welcome {
-            refused.push(UnusableWindow { kept, author, said: message.said, kind });
+            refused.push(UnusableWindow { kept, author, message, kind });
             continue;
         }
         held &= welcome == SenderPolicy::Held;
@@ -429,7 +429,7 @@ fn talk(
         messages.push(message);
     }
     let labels = merging.labels.get(&tunnel);
-    let session = messages.first().map(|kept| kept.said.session.id.as_str()).unwrap_or_default();
+    let session = messages.first().map(|message| message.session.id.as_str()).unwrap_or_default();
     let binding = labels.and_then(|labels| labels.of(session)).map(str::to_owned);
     let owner = merging.owner.clone();
     let burst = MailBuilder { tunnel, provider, owner, binding, trust, messages };
@@ -437,12 +437,13 @@ fn talk(
 }
 
 /// The messages that wait in a window, with their rows.
-fn kept(db: &Connection, window: i64) -> Result<Vec<(i64, StoredMessage)>, StoreError> {
+fn kept(db: &Connection, window: i64) -> Result<Vec<(i64, InboundMessage)>, StoreError> {
     let mut statement = db.prepare_cached(MESSAGES).map_err(fault)?;
     let rows = statement.query_map([window], |row| {
-        let said: String = row.get(2)?;
-        let said = serde_json::from_str(&said).map_err(|_| rows::damaged(2, "not a message"))?;
-        Ok((row.get(0)?, StoredMessage { heard_at: Timestamp::from_ms(row.get(1)?), said }))
+        let message = row.get_ref(1)?.as_str()?;
+        let message =
+            serde_json::from_str(message).map_err(|_| rows::damaged(1, "not a message"))?;
+        Ok((row.get(0)?, message))
     });
     rows.and_then(Iterator::collect::<rusqlite::Result<_>>).map_err(fault)
 }

@@ -1,5 +1,6 @@
 //! Bodies as they come, good and bad, and what is heard in them.
 
+use monoco_core::inbound::MAX_NAME_BYTES;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -12,18 +13,22 @@ fn hear(
     map: &FieldMap,
     headers: &[(&'static str, &str)],
     body: &[u8],
-) -> Result<InboundEvent, String> {
+) -> Result<(InboundMessage, Vec<InboundAttachment>), String> {
     let headers: HeaderMap =
         headers.iter().map(|(k, v)| (k.parse().unwrap(), v.parse().unwrap())).collect();
     let push = WebhookRequest { headers: &headers, body, now: Timestamp::from_ms(0) };
-    read(&"ci".parse().unwrap(), map, &push).map_err(|refused| match refused {
-        WebhookError::Unreadable(why) => why,
-        other => panic!("{other:?}"),
-    })
+    let (message, attachments) =
+        read(&"ci".parse().unwrap(), map, &push).map_err(|refused| match refused {
+            WebhookError::Unreadable(why) => why,
+            other => panic!("{other:?}"),
+        })?;
+    // The sink checks the limits.
+    let message = message.validate().map_err(|error| error.to_string())?;
+    Ok((message.into_message(), attachments))
 }
 
 fn said(body: &Value) -> InboundMessage {
-    hear(&FieldMap::default(), &[], body.to_string().as_bytes()).unwrap().said
+    hear(&FieldMap::default(), &[], body.to_string().as_bytes()).unwrap().0
 }
 
 #[test]
@@ -32,6 +37,7 @@ fn the_default_body() {
     let want = InboundMessage {
         id: "evt-1".to_owned(),
         at: Some(Timestamp::from_rfc3339("2026-02-06T20:45:00Z").unwrap()),
+        received_at: Timestamp::from_ms(0),
         session: ChatSession {
             id: "room-7".to_owned(),
             kind: ChatSessionKind::Group,
@@ -55,13 +61,13 @@ fn the_default_body() {
             url: Some("https://files.example.com/9".to_owned()),
         }],
     };
-    assert_eq!(heard.said, want);
+    assert_eq!(heard.0, want);
     let log = InboundAttachment {
         name: "log.txt".to_owned(),
         mime_type: "text/plain".to_owned(),
         bytes: b"red\n".to_vec(),
     };
-    assert_eq!(heard.attachments, [log]);
+    assert_eq!(heard.1, [log]);
 }
 
 #[test]
@@ -83,7 +89,7 @@ fn pointers_find_what_stands_elsewhere() {
         correlation_id: at("/alert/case"),
         ..FieldMap::default()
     };
-    let said = hear(&map, &[("webhook-id", "other")], ALERT.as_bytes()).unwrap().said;
+    let said = hear(&map, &[("webhook-id", "other")], ALERT.as_bytes()).unwrap().0;
     assert_eq!(said.id, "90125");
     assert_eq!(said.session.key(), "C-9:INC-7");
     assert_eq!(said.session.kind, ChatSessionKind::Thread);
@@ -98,7 +104,7 @@ fn pointers_find_what_stands_elsewhere() {
 
     // A pointer at nothing leaves the default.
     let nowhere = FieldMap { text: at("/nowhere"), id: at("/nowhere"), ..FieldMap::default() };
-    let said = hear(&nowhere, &[], br#"{"id": "1", "text": "hi"}"#).unwrap().said;
+    let said = hear(&nowhere, &[], br#"{"id": "1", "text": "hi"}"#).unwrap().0;
     assert_eq!((said.id.as_str(), said.text.as_str()), ("1", "hi"));
 }
 
@@ -127,7 +133,7 @@ fn nobody_needs_to_say_more_than_a_text() {
 #[test]
 fn an_id_is_found_wherever_there_is_one() {
     let id = |headers: &[(&'static str, &str)], body: &str| {
-        hear(&FieldMap::default(), headers, body.as_bytes()).unwrap().said.id
+        hear(&FieldMap::default(), headers, body.as_bytes()).unwrap().0.id
     };
     let (standard, github) = (("webhook-id", "msg_1"), ("x-github-delivery", "guid-1"));
     assert_eq!(id(&[standard, github], r#"{"id": "evt-1"}"#), "evt-1");
@@ -164,10 +170,10 @@ fn what_has_no_text_is_shown_as_it_came() {
     // What does not fit comes whole beside it.
     let body = json!({"rows": vec!["é"; 30_000]}).to_string();
     let heard = hear(&FieldMap::default(), &[], body.as_bytes()).unwrap();
-    assert!(heard.said.text.len() < MAX_BLOCK + 200, "{}", heard.said.text.len());
-    assert!(heard.said.text.ends_with("(cut; all of it is in payload.json)\n```"));
-    assert_eq!(heard.attachments[0].name, "payload.json");
-    assert_eq!(heard.attachments[0].bytes, body.as_bytes());
+    assert!(heard.0.text.len() < MAX_BLOCK + 200, "{}", heard.0.text.len());
+    assert!(heard.0.text.ends_with("(cut; all of it is in payload.json)\n```"));
+    assert_eq!(heard.1[0].name, "payload.json");
+    assert_eq!(heard.1[0].bytes, body.as_bytes());
 }
 
 #[test]
@@ -210,13 +216,13 @@ fn a_body_that_can_not_be_read_is_refused_with_the_reason() {
         (r#"{"mentions": ["a", {}]}"#, "/mentions/1: want a text, or {id} or {name}"),
         (&mentions, "mentions: 101 entries"),
         (r#"{"attachments": {}}"#, "/attachments: want a list"),
-        (&many, "/attachments: 101 entries"),
+        (&many, "attachments: 101 entries"),
         (&file("{}"), "/attachments/1: want {name, mime_type, base64 or url}"),
         (&file("7"), "/attachments/1: want {name, mime_type, base64 or url}"),
         (&file(r#"{"base64": "a?=="}"#), "/attachments/1/base64: Invalid"),
         (&file(r#"{"base64": 7}"#), "/attachments/1/base64: want a text"),
         (&file(r#"{"url": "u", "name": {}}"#), "/attachments/1/name: want a text"),
-        (&file(&long_name), "/attachments/1/name: 1024 bytes is the most"),
+        (&file(&long_name), "attachments: 1025 bytes; 1024 is the most"),
     ] {
         let why = hear(&FieldMap::default(), &[], body.as_bytes()).unwrap_err();
         let start: String = body.chars().take(80).collect();
@@ -253,7 +259,7 @@ proptest! {
         let map = FieldMap { text: at.clone(), from_id: at.clone(), mentions: at, ..FieldMap::default() };
         for map in [FieldMap::default(), map] {
             if let Ok(heard) = hear(&map, &[], value.to_string().as_bytes()) {
-                prop_assert_eq!(heard.said.check(), Ok(()));
+                prop_assert!(heard.0.validate().is_ok());
             }
         }
     }

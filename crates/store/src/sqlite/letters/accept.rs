@@ -153,7 +153,7 @@ fn hear(
     let id = rows::insert(tx, &new, now)?;
     let mut detail = inbound::name_of(keep);
     detail["letter"] = json!(id);
-    inbound::log(tx, EventKind::Heard, &hearsay.author, &detail, now)?;
+    inbound::log(tx, EventKind::Received, &hearsay.author, &detail, now)?;
     Ok(AcceptResult::Letter { id, duplicate: false, msg_id: None })
 }
 

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use monoco_core::inbound::InboundMessage;
+use monoco_core::inbound::ValidInboundMessage;
 use monoco_core::letter::Letter;
 use monoco_core::merge::Debounce;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::rows::{LetterHead, LetterWithTexts};
@@ -78,7 +79,7 @@ struct HeardOut<'a> {
     provider: &'a str,
     window_ms: u64,
     max_wait_ms: u64,
-    said: &'a InboundMessage,
+    message: &'a RawValue,
 }
 
 #[derive(Deserialize)]
@@ -86,7 +87,7 @@ struct HeardIn {
     provider: String,
     window_ms: u64,
     max_wait_ms: u64,
-    said: InboundMessage,
+    message: Box<RawValue>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -117,7 +118,7 @@ pub(super) fn heard_text(keep: &StoreInboundRequest) -> Result<String, StoreErro
         provider: &keep.provider,
         window_ms: ms(keep.debounce.window),
         max_wait_ms: ms(keep.debounce.max_wait),
-        said: &keep.said,
+        message: parsed(keep.message.json())?,
     })
 }
 
@@ -134,7 +135,7 @@ pub(super) fn post_text(post: &SendRequest) -> Result<Option<String>, StoreError
     any.then(|| as_json(&PostText { key, not_before })).transpose()
 }
 
-fn parsed<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, StoreError> {
+fn parsed<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, StoreError> {
     serde_json::from_str(text).map_err(|error| damaged(error.to_string()))
 }
 
@@ -149,13 +150,15 @@ fn read_letter(text: &str) -> Result<(Letter, bool), StoreError> {
 }
 
 fn read_heard(text: &str, stub: &LetterHead) -> Result<StoreInboundRequest, StoreError> {
-    let HeardIn { provider, window_ms, max_wait_ms, said } = parsed(text)?;
+    let HeardIn { provider, window_ms, max_wait_ms, message } = parsed(text)?;
+    let message = ValidInboundMessage::from_stored_json(Box::<str>::from(message).into())
+        .map_err(|error| damaged(error.to_string()))?;
     let debounce = Debounce {
         window: Duration::from_millis(window_ms),
         max_wait: Duration::from_millis(max_wait_ms),
     };
     let tunnel = stub.tunnel.clone().ok_or_else(|| damaged("heard of no tunnel".to_owned()))?;
-    Ok(StoreInboundRequest { tunnel, provider, said, debounce })
+    Ok(StoreInboundRequest { tunnel, provider, message, debounce })
 }
 
 impl SqliteStore {

@@ -80,7 +80,7 @@ fn what_has_more_than_text_stays_alone() {
     let msg = |n: i64, content: Value| {
         let value = json!({"from": "did:monoco:me", "to": ["did:monoco:bob"], "kind": "chat",
                            "created_at_ms": n, "content": content});
-        Letter::of_msg(&MsgObject::from_json(value).unwrap(), ChainDirection::Outbound)
+        Letter::from_message(&MsgObject::from_json(value).unwrap(), ChainDirection::Outbound)
     };
     let plain = json!({"content": "see"});
     assert_eq!(key(&msg(1, plain.clone())), key(&msg(2, plain)));

@@ -1,95 +1,92 @@
-//! Where a letter comes from, and what it becomes when it is through.
+//! Conversion between letters and messages.
 //!
-//! A letter is made of a message that was heard, of one that is to be dispatched or
-//! posted, or it is handed in as it is. What no worker changed becomes exactly the
-//! message it was.
+//! A letter is created from an inbound message, from a MsgObject that is dispatched or sent,
+//! or from a submission. At the end of its chain it becomes a message again; what no worker
+//! changed becomes exactly the message it was.
 
 use serde_json::{Map, Value, json};
 
 use super::{ChainDirection, Letter, LetterId, RFC822, content_type};
 use crate::did::{Did, Endpoint, EndpointKind, InvalidDid, TunnelId};
-use crate::inbound::{InboundMessage, InvalidInboundMessage};
+use crate::inbound::{InboundMessage, InvalidInboundMessage, ValidInboundMessage};
 use crate::object::{InvalidObject, MsgObject, ObjId};
 use crate::time::Timestamp;
 
-/// Largest mail that is part of its message. A larger one is bytes of its own.
+/// Maximum size of a mail that is part of its message, in bytes. A larger one is stored as
+/// an attachment.
 pub const INLINE_MAIL: usize = 256 << 10;
 
-/// Why a letter can't go on at its end.
+/// Why a letter at the end of its chain does not become a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FinishError {
-    /// What the workers made of it is no message.
-    #[error("what the workers made of it is no message: {0}")]
+    #[error("the letter that the workers returned is not a valid message: {0}")]
     Object(#[from] InvalidObject),
-    /// Nor one that could have been heard.
-    #[error("what the workers made of it is no message: {0}")]
-    Heard(#[from] InvalidInboundMessage),
-    /// An address can't be named.
+    #[error("the letter that the workers returned is not a valid inbound message: {0}")]
+    Inbound(#[from] InvalidInboundMessage),
     #[error(transparent)]
     Address(#[from] InvalidDid),
-    /// It does not say through which tunnel.
     #[error(
-        "no way to {0}: name a tunnel in `extra.tunnel`, or one for all letters in \
+        "no tunnel for {0}; set `extra.tunnel`, or the tunnel for all letters in \
          `courier.pipeline.workers.send.tunnel`"
     )]
     NoTunnel(String),
 }
 
-/// What a letter that was handed in is sent as, beyond what it says itself.
+/// What is needed to send a submitted letter, beyond the letter itself.
 #[derive(Clone, Copy, Debug)]
 pub struct FinishContext<'a> {
-    /// The letter's name: two letters are two messages, even if they say the same.
+    /// Part of the message: two letters with the same text are two messages.
     pub id: LetterId,
-    /// When it came.
+    /// When the letter was accepted.
     pub at: Timestamp,
-    /// The tunnel for addresses that do not name one.
+    /// The tunnel for addresses that are not DIDs.
     pub tunnel: Option<&'a TunnelId>,
-    /// Its mail as bytes of their own, when it is larger than [`INLINE_MAIL`].
+    /// The stored mail and its size, when it is larger than [`INLINE_MAIL`].
     pub bytes: Option<(ObjId, u64)>,
-    /// The subject in the mail's own header, for a letter that is a mail.
+    /// The subject in the header of the mail.
     pub mail_subject: Option<&'a str>,
 }
 
 impl Letter {
-    /// The letter of a message that was heard.
+    /// Creates the letter of an inbound message.
     ///
     /// # Errors
     ///
-    /// When an id does not fit into a DID. They do after [`Said::mailbox_check`].
-    pub fn of_said(
-        said: &InboundMessage,
+    /// When an id does not fit into a DID; those of a valid message do.
+    pub fn from_inbound(
+        message: &InboundMessage,
         tunnel: &TunnelId,
         provider: &str,
     ) -> Result<Self, InvalidDid> {
-        let from = said.from.did(tunnel)?;
-        let to = said.session.answer_to(&said.from, tunnel)?;
-        let mut extra = known(ChainDirection::Inbound, "text/markdown");
+        let from = message.from.did(tunnel)?;
+        let to = message.session.answer_to(&message.from, tunnel)?;
+        let mut extra = initial_extra(ChainDirection::Inbound, "text/markdown");
         extra.insert("tunnel".to_owned(), json!(tunnel));
         extra.insert("provider".to_owned(), json!(provider));
-        extra.insert("external_id".to_owned(), json!(said.id));
-        extra.insert("session".to_owned(), json!(said.session));
-        if let Some(name) = &said.from.name {
+        extra.insert("external_id".to_owned(), json!(message.id));
+        extra.insert("session".to_owned(), json!(message.session));
+        if let Some(name) = &message.from.name {
             extra.insert("from_name".to_owned(), json!(name));
         }
-        if let Some(title) = &said.title {
+        if let Some(title) = &message.title {
             extra.insert("subject".to_owned(), json!(title));
         }
         let (from, to) = (from.into(), vec![to.into()]);
-        Ok(Self { from, to, data: said.text.clone(), extra, rest: Map::new() })
+        Ok(Self { from, to, data: message.text.clone(), extra, rest: Map::new() })
     }
 
-    /// The letter of a message that comes in or goes out.
-    pub fn of_msg(msg: &MsgObject, direction: ChainDirection) -> Self {
+    /// Creates the letter of a message that is dispatched or sent.
+    pub fn from_message(msg: &MsgObject, direction: ChainDirection) -> Self {
         let value: Value = serde_json::from_str(msg.canonical()).unwrap_or_default();
         let text = |at: &str| value.pointer(at).and_then(Value::as_str);
         let format = text("/content/format").unwrap_or("text/markdown");
-        let mut extra = known(direction, format);
+        let mut extra = initial_extra(direction, format);
         extra.insert("msg_id".to_owned(), json!(msg.id()));
         extra.insert("kind".to_owned(), json!(msg.kind));
         if let Some(title) = text("/content/title") {
             extra.insert("subject".to_owned(), json!(title));
         }
-        // A letter has the text alone. Who joins letters must know of the rest.
+        // A letter has only the text; the count tells the merge worker that there is more.
         let refs = value.pointer("/content/refs").and_then(Value::as_array).map_or(0, Vec::len);
         let machine = usize::from(value.pointer("/content/machine").is_some());
         if refs + machine > 0 {
@@ -106,33 +103,33 @@ impl Letter {
     }
 }
 
-fn known(direction: ChainDirection, content_type: &str) -> Map<String, Value> {
+fn initial_extra(direction: ChainDirection, content_type: &str) -> Map<String, Value> {
     let mut extra = Map::new();
     extra.insert("content_type".to_owned(), json!(content_type));
     extra.insert("direction".to_owned(), json!(direction));
     extra
 }
 
-/// What was said, as the workers left it.
+/// Returns the inbound message with the text and subject of the letter.
 ///
 /// # Errors
 ///
-/// When it can't be kept any more.
+/// When the result exceeds a limit.
 pub fn apply_to_inbound(
-    said: &InboundMessage,
+    message: &InboundMessage,
     letter: &Letter,
-) -> Result<InboundMessage, FinishError> {
+) -> Result<ValidInboundMessage, FinishError> {
     let title = letter.extra("subject").map(str::to_owned);
-    let said = InboundMessage { text: letter.data.clone(), title, ..said.clone() };
-    said.check()?;
-    Ok(said)
+    let message = InboundMessage { text: letter.data.clone(), title, ..message.clone() };
+    Ok(message.validate()?)
 }
 
-/// A message, as the workers left it: the same one when they changed nothing.
+/// Returns the message with addresses, text and subject of the letter; the same message
+/// when the workers changed nothing.
 ///
 /// # Errors
 ///
-/// When it is none any more.
+/// When the result is not a valid message.
 pub fn apply_to_message(
     msg: &MsgObject,
     letter: &Letter,
@@ -142,7 +139,7 @@ pub fn apply_to_message(
         Some("inbound") => ChainDirection::Inbound,
         _ => ChainDirection::Outbound,
     };
-    let before = Letter::of_msg(msg, direction);
+    let before = Letter::from_message(msg, direction);
     let same = |key| before.extra.get(key) == letter.extra.get(key);
     let addressed = before.from == letter.from && before.to == letter.to;
     if addressed && before.data == letter.data && same("subject") {
@@ -158,26 +155,26 @@ pub fn apply_to_message(
     }
     value["to"] = json!(letter.to);
     value["letter"] = json!(id);
-    // Signed by its author as it was; it is not that any more.
+    // The proof of the author is for the original message.
     drop(value.as_object_mut().map(|fields| fields.remove("proof")));
     Ok(MsgObject::from_json(value)?)
 }
 
-/// The message that a letter becomes which was handed in.
+/// Converts a submitted letter into a message.
 ///
 /// # Errors
 ///
-/// When it is none, or does not say where to.
+/// When it is not a valid message, or an address has no tunnel.
 pub fn letter_to_message(
     letter: &Letter,
-    sealing: FinishContext<'_>,
+    context: FinishContext<'_>,
 ) -> Result<MsgObject, FinishError> {
     let did = |address: &str| -> Result<Did, FinishError> {
         if address.starts_with("did:") {
             return Ok(address.parse()?);
         }
         let tunnel =
-            sealing.tunnel.ok_or_else(|| FinishError::NoTunnel(address.to_owned()))?.clone();
+            context.tunnel.ok_or_else(|| FinishError::NoTunnel(address.to_owned()))?.clone();
         Ok(Endpoint { account: address.to_owned(), kind: EndpointKind::Addr, tunnel }.did()?)
     };
     let to = letter.to.iter().map(|address| did(address)).collect::<Result<Vec<_>, _>>()?;
@@ -185,12 +182,12 @@ pub fn letter_to_message(
     let mut content = json!({"format": format});
     let title = match letter.extra("subject") {
         Some(subject) => Some(subject.to_owned()),
-        None => sealing.mail_subject.map(str::to_owned),
+        None => context.mail_subject.map(str::to_owned),
     };
     if let Some(title) = title {
         content["title"] = json!(title);
     }
-    match sealing.bytes {
+    match context.bytes {
         Some((hash, size)) => {
             let target =
                 json!({"hash": hash, "name": "mail.eml", "mime_type": format, "size": size});
@@ -202,9 +199,9 @@ pub fn letter_to_message(
         "from": did(&letter.from)?,
         "to": to,
         "kind": if format == RFC822 { "deliver" } else { "chat" },
-        "created_at_ms": sealing.at.ms(),
+        "created_at_ms": context.at.ms(),
         "content": content,
-        "letter": sealing.id,
+        "letter": context.id,
     });
     if let Some(charset) = letter.extra.get("charset") {
         value["content"]["charset"] = charset.clone();

@@ -15,10 +15,11 @@ fn tunnel() -> TunnelId {
     "lark-main".parse().unwrap()
 }
 
-fn said() -> InboundMessage {
+fn message() -> InboundMessage {
     InboundMessage {
         id: "om_1".to_owned(),
         at: Some(Timestamp::from_ms(1_000)),
+        received_at: Timestamp::from_ms(2_000),
         session: ChatSession {
             id: "oc_42".to_owned(),
             kind: ChatSessionKind::Group,
@@ -60,7 +61,7 @@ fn fields(msg: &MsgObject) -> Value {
 
 #[test]
 fn what_was_heard_as_a_letter() {
-    let letter = Letter::of_said(&said(), &tunnel(), "lark").unwrap();
+    let letter = Letter::from_inbound(&message(), &tunnel(), "lark").unwrap();
     assert_eq!(letter.from, "did:msgtunnel:ou_7.user.lark-main");
     assert_eq!(letter.to, ["did:msgtunnel:oc_42.group.lark-main"]);
     assert_eq!(letter.data, "it is **red**");
@@ -70,29 +71,30 @@ fn what_was_heard_as_a_letter() {
                "provider": "lark", "external_id": "om_1", "from_name": "Ann", "subject": "Build",
                "session": {"id": "oc_42", "type": "group", "name": "Ops"}})
     );
-    let private = ChatSession { kind: ChatSessionKind::Direct, ..said().session };
+    let private = ChatSession { kind: ChatSessionKind::Direct, ..message().session };
     let letter =
-        Letter::of_said(&InboundMessage { session: private, ..said() }, &tunnel(), "lark").unwrap();
+        Letter::from_inbound(&InboundMessage { session: private, ..message() }, &tunnel(), "lark")
+            .unwrap();
     assert_eq!(letter.to, ["did:msgtunnel:ou_7.user.lark-main"]);
 }
 
 #[test]
 fn what_workers_change_was_said_so() {
-    let mut letter = Letter::of_said(&said(), &tunnel(), "lark").unwrap();
+    let mut letter = Letter::from_inbound(&message(), &tunnel(), "lark").unwrap();
     letter.data = "it is green".to_owned();
     letter.extra.insert("subject".to_owned(), json!("Good news"));
     letter.extra.insert("spam".to_owned(), json!({"score": 1}));
     let title = Some("Good news".to_owned());
-    let want = InboundMessage { text: "it is green".to_owned(), title, ..said() };
-    assert_eq!(apply_to_inbound(&said(), &letter), Ok(want));
+    let want = InboundMessage { text: "it is green".to_owned(), title, ..message() };
+    assert_eq!(apply_to_inbound(&message(), &letter).unwrap().into_message(), want);
     letter.data = "x".repeat(crate::inbound::MAX_MESSAGE_BYTES);
-    assert!(matches!(apply_to_inbound(&said(), &letter), Err(FinishError::Heard(_))));
+    assert!(matches!(apply_to_inbound(&message(), &letter), Err(FinishError::Inbound(_))));
 }
 
 #[test]
 fn a_message_as_a_letter() {
     let msg = msg(json!({}));
-    let letter = Letter::of_msg(&msg, ChainDirection::Outbound);
+    let letter = Letter::from_message(&msg, ChainDirection::Outbound);
     assert_eq!(letter.from, "did:monoco:me");
     assert_eq!(letter.to, ["did:msgtunnel:oc_42.group.lark-main"]);
     assert_eq!(letter.data, "it is **red**");
@@ -112,7 +114,8 @@ fn a_letter_says_that_its_message_has_more_than_text() {
         (json!({"content": "see", "refs": [entry]}), Some(json!(1))),
         (json!({"content": "see", "refs": []}), None),
     ] {
-        let letter = Letter::of_msg(&msg(json!({"content": content})), ChainDirection::Outbound);
+        let letter =
+            Letter::from_message(&msg(json!({"content": content})), ChainDirection::Outbound);
         assert_eq!(letter.extra.get("attached"), attached.as_ref());
     }
 }
@@ -122,7 +125,7 @@ fn a_group_message_is_a_letter_of_its_author() {
     let group = json!({"kind": "group_msg", "from": "did:monoco:team", "source": "did:monoco:ann",
                        "to": []});
     let msg = msg(group);
-    let mut letter = Letter::of_msg(&msg, ChainDirection::Inbound);
+    let mut letter = Letter::from_message(&msg, ChainDirection::Inbound);
     assert_eq!(letter.from, "did:monoco:ann");
     assert!(letter.to.is_empty());
     assert_eq!(apply_to_message(&msg, &letter, id()).unwrap().id(), msg.id());
@@ -138,7 +141,7 @@ fn a_group_message_is_a_letter_of_its_author() {
 fn what_no_worker_changed_is_the_same_message() {
     for direction in ChainDirection::ALL {
         let msg = msg(json!({}));
-        let mut letter = Letter::of_msg(&msg, direction);
+        let mut letter = Letter::from_message(&msg, direction);
         letter.extra.insert("spam".to_owned(), json!({"score": 1}));
         letter.rest.insert("campaign".to_owned(), json!("autumn"));
         assert_eq!(apply_to_message(&msg, &letter, id()).unwrap(), msg);
@@ -148,7 +151,7 @@ fn what_no_worker_changed_is_the_same_message() {
 #[test]
 fn a_changed_message_is_another_one_and_says_by_which_letter() {
     let msg = msg(json!({}));
-    let letter = || Letter::of_msg(&msg, ChainDirection::Outbound);
+    let letter = || Letter::from_message(&msg, ChainDirection::Outbound);
     let mut text = letter();
     text.data.push_str(", still");
     let mut title = letter();
@@ -179,10 +182,10 @@ fn a_changed_message_is_another_one_and_says_by_which_letter() {
 #[test]
 fn what_is_no_message_any_more_is_refused() {
     let msg = msg(json!({}));
-    let mut letter = Letter::of_msg(&msg, ChainDirection::Outbound);
+    let mut letter = Letter::from_message(&msg, ChainDirection::Outbound);
     letter.to = vec!["ann@example.com".to_owned()];
     assert!(matches!(apply_to_message(&msg, &letter, id()), Err(FinishError::Object(_))));
-    let mut letter = Letter::of_msg(&msg, ChainDirection::Outbound);
+    let mut letter = Letter::from_message(&msg, ChainDirection::Outbound);
     letter.data = "x".repeat(crate::object::MAX_OBJECT);
     let error = apply_to_message(&msg, &letter, id()).unwrap_err();
     assert!(matches!(error, FinishError::Object(InvalidObject::TooLarge { .. })), "{error}");
@@ -285,16 +288,16 @@ proptest! {
         account in "\\PC{1,20}",
     ) {
         let from = Participant { id: account, name };
-        let said = InboundMessage { text, title, from, ..said() };
-        let letter = Letter::of_said(&said, &tunnel(), "lark").unwrap();
-        prop_assert_eq!(apply_to_inbound(&said, &letter), Ok(said));
+        let message = InboundMessage { text, title, from, ..message() };
+        let letter = Letter::from_inbound(&message, &tunnel(), "lark").unwrap();
+        prop_assert_eq!(apply_to_inbound(&message, &letter).unwrap().into_message(), message);
     }
 
     #[test]
     fn text_of_strangers_changes_no_message(text in hostile(), title in prop::option::of(hostile())) {
         let msg = msg(json!({"content": {"content": text, "title": title}}));
         for direction in ChainDirection::ALL {
-            let letter = Letter::of_msg(&msg, direction);
+            let letter = Letter::from_message(&msg, direction);
             prop_assert_eq!(apply_to_message(&msg, &letter, id()).unwrap().id(), msg.id());
         }
     }
