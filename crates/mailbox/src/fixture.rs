@@ -1,4 +1,6 @@
-//! A courier's mailbox for tests: Mails are put in, and moved, as the courier does.
+//! Test fixture: a mailbox directory as the courier writes it, and a workspace.
+
+#![expect(clippy::unwrap_used, reason = "a fixture that cannot be set up fails its test")]
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::common::{Courier, PATIENCE, binary, raw};
-use crate::hooks::{SECRET, body, config, configure, seconds, signed_at};
+use crate::webhook_peer::{SECRET, body, config, configure, seconds, signed_at};
 
 /// A home whose courier believes a clock that we set.
 struct Machine {

@@ -42,7 +42,7 @@ impl Courier {
     pub fn start_configured(config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().join("home");
-        crate::hooks::configure(&home, config);
+        crate::webhook_peer::configure(&home, config);
         let mut courier = Self::start_in(&home);
         courier.dir = Some(dir);
         courier

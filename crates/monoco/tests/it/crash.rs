@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::acks::{Dice, LARGE, Ledger, Tracer, long, say, times};
+use crate::ack_checker::{AckChecker, LARGE, TestRng, Tracer, long, say, times};
 use crate::common::{Courier, PATIENCE, binary, cli};
 
 pub fn signal(courier: &Courier, signal: Signal) {
@@ -17,7 +17,7 @@ pub fn signal(courier: &Courier, signal: Signal) {
 }
 
 /// Producers, takers and a poster, until the courier is gone.
-pub fn load(courier: &Courier, ledger: &Ledger, names: &AtomicU64, end: impl FnOnce()) {
+pub fn load(courier: &Courier, ledger: &AckChecker, names: &AtomicU64, end: impl FnOnce()) {
     let name = || format!("no. {}", names.fetch_add(1, Ordering::Relaxed));
     let produce = || {
         loop {
@@ -56,8 +56,8 @@ pub fn load(courier: &Courier, ledger: &Ledger, names: &AtomicU64, end: impl FnO
 #[test]
 fn killed_at_random_moments_under_load_it_loses_nothing_it_acknowledged() {
     let mut courier = Courier::start();
-    let (ledger, names) = (Ledger::default(), AtomicU64::new(0));
-    let mut dice = Dice::new();
+    let (ledger, names) = (AckChecker::default(), AtomicU64::new(0));
+    let mut dice = TestRng::new();
     let rounds = times("MONOCO_ROUNDS", 15);
     let wanted = 10 * usize::try_from(rounds).unwrap();
     let mut round = 0;
@@ -146,10 +146,10 @@ impl Swept {
 fn sweep<T>(
     what: &str,
     least: u32,
-    ready: impl Fn(&Courier, &Ledger, &str) -> T,
-    act: impl Fn(&mut Courier, &Ledger, &str, T) -> Ran,
+    ready: impl Fn(&Courier, &AckChecker, &str) -> T,
+    act: impl Fn(&mut Courier, &AckChecker, &str, T) -> Ran,
 ) -> Swept {
-    let ledger = Ledger::default();
+    let ledger = AckChecker::default();
     let mut courier = Courier::start();
     let mut swept = Swept::default();
     let mut names = 0;
@@ -204,7 +204,7 @@ impl<T> From<std::io::Result<T>> for Ran {
 
 #[test]
 fn killed_at_every_step_of_a_dispatch() {
-    let dispatch = |courier: &mut Courier, ledger: &Ledger, name: &str, ()| {
+    let dispatch = |courier: &mut Courier, ledger: &AckChecker, name: &str, ()| {
         ledger.dispatch(courier, name).into()
     };
     sweep("dispatch", 25, |_, _, _| (), dispatch);
@@ -212,7 +212,7 @@ fn killed_at_every_step_of_a_dispatch() {
 
 #[test]
 fn killed_at_every_step_of_a_large_dispatch() {
-    let dispatch = |courier: &mut Courier, ledger: &Ledger, name: &str, ()| {
+    let dispatch = |courier: &mut Courier, ledger: &AckChecker, name: &str, ()| {
         ledger.dispatch(courier, &long(name, LARGE)).into()
     };
     let swept = sweep("large dispatch", 30, |_, _, _| (), dispatch);
@@ -223,21 +223,22 @@ fn killed_at_every_step_of_a_large_dispatch() {
 
 #[test]
 fn killed_at_every_step_of_a_take() {
-    let wait = |courier: &Courier, ledger: &Ledger, name: &str| {
+    let wait = |courier: &Courier, ledger: &AckChecker, name: &str| {
         ledger.dispatch(courier, name).unwrap().ok();
     };
-    let take = |courier: &mut Courier, ledger: &Ledger, _: &str, ()| ledger.take(courier, 1).into();
+    let take =
+        |courier: &mut Courier, ledger: &AckChecker, _: &str, ()| ledger.take(courier, 1).into();
     sweep("take", 12, wait, take);
 }
 
 #[test]
 fn killed_at_every_step_of_a_finish() {
-    let take = |courier: &Courier, ledger: &Ledger, name: &str| {
+    let take = |courier: &Courier, ledger: &AckChecker, name: &str| {
         ledger.dispatch(courier, name).unwrap().ok();
         // Longer than any finish takes, shorter than our patience at the end.
         ledger.take(courier, 10).unwrap().unwrap()
     };
-    let finish = |courier: &mut Courier, ledger: &Ledger, _: &str, taken: (String, u64)| {
+    let finish = |courier: &mut Courier, ledger: &AckChecker, _: &str, taken: (String, u64)| {
         ledger.finish(courier, &taken.0, taken.1).into()
     };
     sweep("finish", 10, take, finish);
@@ -245,7 +246,7 @@ fn killed_at_every_step_of_a_finish() {
 
 #[test]
 fn killed_at_every_step_of_a_send_and_its_delivery() {
-    let send = |courier: &mut Courier, ledger: &Ledger, name: &str, ()| {
+    let send = |courier: &mut Courier, ledger: &AckChecker, name: &str, ()| {
         let Ok(answer) = ledger.post(courier, name) else { return Ran::Broken };
         let delivery = answer.ok()["deliveries"][0]["record_id"].as_str().unwrap().to_owned();
         let path = format!("/api/v1/records/{delivery}");
@@ -261,10 +262,10 @@ fn killed_at_every_step_of_a_send_and_its_delivery() {
 
 #[test]
 fn killed_at_every_step_of_an_orderly_stop() {
-    let fill = |courier: &Courier, ledger: &Ledger, name: &str| {
+    let fill = |courier: &Courier, ledger: &AckChecker, name: &str| {
         ledger.dispatch(courier, name).unwrap().ok();
     };
-    let stop = |courier: &mut Courier, _: &Ledger, _: &str, ()| {
+    let stop = |courier: &mut Courier, _: &AckChecker, _: &str, ()| {
         signal(courier, Signal::TERM);
         if courier.wait().success() { Ran::Ended } else { Ran::Broken }
     };
@@ -278,7 +279,7 @@ fn killed_while_the_log_is_moved_into_the_database() {
     let writes = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144];
     let writes = writes.map(|n| (("pwrite64", Some("store/monoco.db")), n));
     for (call, n) in writes.into_iter().chain([(("fsync", Some("store/monoco.db")), 1)]) {
-        let ledger = Ledger::default();
+        let ledger = AckChecker::default();
         let mut courier = Courier::start();
         let args = killing(courier.home(), call, n);
         let args: Vec<_> = args.iter().map(String::as_str).collect();
@@ -325,7 +326,7 @@ fn sweep_start(what: &str, least: u32, before: impl Fn(&Path)) {
             let dir = tempfile::tempdir().unwrap();
             let home = dir.path().join("home");
             before(&home);
-            let ledger = Ledger::default();
+            let ledger = AckChecker::default();
             let mut started = start_killing(&home, call, n);
             let through = started.as_mut().is_ok_and(|courier| {
                 ledger.dispatch(courier, "the first message").is_ok() && courier.is_alive()
@@ -364,7 +365,7 @@ fn killed_at_every_step_of_the_start_that_follows_a_broken_one() {
 #[test]
 fn a_second_courier_is_turned_away_and_a_third_follows_a_killed_one() {
     let mut first = Courier::start();
-    let ledger = Ledger::default();
+    let ledger = AckChecker::default();
     ledger.dispatch(&first, "hello").unwrap().ok();
     let home = first.home().to_owned();
     let mut second = Command::new(binary());

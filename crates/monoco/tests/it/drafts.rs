@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use crate::acks::{Dice, say, times};
-use crate::book::{Office, answering, list, name};
+use crate::ack_checker::{TestRng, say, times};
 use crate::common::{Courier, PATIENCE};
-use crate::hooks::{Got, Receiver, SECRET, body, configure, seconds};
+use crate::mail_checker::{Office, answering, list, name};
+use crate::webhook_peer::{Got, Receiver, SECRET, body, configure, seconds};
 
 /// Where drafts go.
 fn outbound(office: &Office) -> PathBuf {
@@ -218,7 +218,7 @@ fn an_answer_goes_to_exactly_where_the_mail_came_from() {
         message["session"]["thread_key"] = json!(thread);
         message["correlation_id"] = json!(format!("case-{n}"));
         office.courier.push(&message).ok();
-        mails.push(crate::book::mail_id(&format!("evt-{n}")));
+        mails.push(crate::mail_checker::mail_id(&format!("evt-{n}")));
     }
     for mail in &mails {
         office.until(|office| office.has("inbound/webhook", mail)).unwrap();
@@ -350,7 +350,7 @@ fn a_refusal_is_given_up_and_a_busy_receiver_asked_again() {
 #[test]
 fn killed_again_and_again_while_drafts_come_each_is_received_under_one_key() {
     let mut office = Office::open();
-    let mut dice = Dice::new();
+    let mut dice = TestRng::new();
     let kills = times("MONOCO_ROUNDS", 10);
     for round in 0..kills {
         for n in 0..2 {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::acks::{Dice, LARGE, Ledger, Tracer, long, say, times};
+use crate::ack_checker::{AckChecker, LARGE, TestRng, Tracer, long, say, times};
 use crate::common::{Answer, Courier, ME, PATIENCE, binary, chat};
 use crate::crash::load;
 
@@ -129,11 +129,11 @@ const REST: Duration = Duration::from_millis(400);
 fn a_power_cut_at_rest_loses_nothing_that_was_acknowledged() {
     let cuts = times("MONOCO_CUTS", 12);
     let mut disk = Disk::ext4();
-    let mut ledger = Ledger::default();
+    let mut ledger = AckChecker::default();
     for cut in 0..cuts {
         // Every third time the home is new, and this is its first message ever.
         if cut % 3 == 0 {
-            (disk, ledger) = (Disk::ext4(), Ledger::default());
+            (disk, ledger) = (Disk::ext4(), AckChecker::default());
         }
         let mut courier = Courier::start_in(&disk.home());
         let name = format!("no. {cut}");
@@ -168,11 +168,11 @@ fn a_power_cut_at_rest_loses_nothing_that_was_acknowledged() {
 #[test]
 fn a_power_cut_under_load_loses_nothing_that_was_acknowledged() {
     let cuts = times("MONOCO_CUTS", 8);
-    let mut dice = Dice::new();
+    let mut dice = TestRng::new();
     let mut messages = 0;
     // A disk of this size takes what eight of them send.
     for first in (0..cuts).step_by(8) {
-        let (ledger, names) = (Ledger::default(), AtomicU64::new(0));
+        let (ledger, names) = (AckChecker::default(), AtomicU64::new(0));
         let disk = Disk::ext4();
         for _ in first..cuts.min(first + 8) {
             let mut courier = Courier::start_in(&disk.home());
@@ -206,7 +206,7 @@ fn a_power_cut_under_load_loses_nothing_that_was_acknowledged() {
 #[test]
 fn a_disk_that_lies_about_syncs_is_seen_to_lose_messages() {
     let disk = Disk::ext4();
-    let ledger = Ledger::default();
+    let ledger = AckChecker::default();
     let mut courier = Courier::start_in(&disk.home());
     let log = disk.home().join("store/monoco.db-wal").display().to_string();
     let lie = ["-e", "trace=fsync", "-e", "inject=fsync:retval=0", "-P", &log];
@@ -222,7 +222,7 @@ fn a_disk_that_lies_about_syncs_is_seen_to_lose_messages() {
 }
 
 /// Dispatches until there is no room, and returns the refusal.
-fn fill(courier: &Courier, ledger: &Ledger, size: usize) -> Answer {
+fn fill(courier: &Courier, ledger: &AckChecker, size: usize) -> Answer {
     for number in 0..5_000 {
         let answer = ledger.dispatch(courier, &long(&format!("no. {number}"), size)).unwrap();
         if answer.status != 200 {
@@ -241,7 +241,7 @@ fn health(courier: &Courier) -> (u16, Value) {
 fn full(limits: &str, size: usize, ballast: impl Fn(&Path) -> Vec<PathBuf>) {
     let disk = Disk::tmpfs(limits);
     let ballast = ballast(Path::new(&disk.place()));
-    let ledger = Ledger::default();
+    let ledger = AckChecker::default();
     let courier = Courier::start_in(&disk.home());
 
     let refused = fill(&courier, &ledger, size);
@@ -307,7 +307,7 @@ fn a_disk_without_inodes_refuses_large_messages_until_there_are_some() {
 #[test]
 fn health_says_that_the_disk_is_full_for_as_long_as_it_is() {
     let disk = Disk::tmpfs("size=4m");
-    let ledger = Ledger::default();
+    let ledger = AckChecker::default();
     let courier = Courier::start_in(&disk.home());
     fill(&courier, &ledger, 10);
     // Somebody who looks for work and finds none writes nothing, and makes no room.
@@ -320,7 +320,7 @@ fn health_says_that_the_disk_is_full_for_as_long_as_it_is() {
 }
 
 /// Every way to write is refused, with this code.
-fn writes_are_refused(courier: &Courier, ledger: &Ledger, status: u16, code: &str) {
+fn writes_are_refused(courier: &Courier, ledger: &AckChecker, status: u16, code: &str) {
     let refused = |answer: &Answer| assert_eq!(answer.refused(status), code);
     refused(&ledger.dispatch(courier, &format!("refused {code}")).unwrap());
     refused(&ledger.dispatch(courier, &long(&format!("refused {code}"), LARGE)).unwrap());
@@ -334,7 +334,7 @@ fn writes_are_refused(courier: &Courier, ledger: &Ledger, status: u16, code: &st
 }
 
 /// A courier with one record that is held, one that waits, and one that is large.
-fn busy(home: &Path, ledger: &Ledger) -> Courier {
+fn busy(home: &Path, ledger: &AckChecker) -> Courier {
     let courier = Courier::start_in(home);
     ledger.dispatch(&courier, "first").unwrap().ok();
     ledger.take(&courier, 600).unwrap().unwrap();
@@ -345,10 +345,10 @@ fn busy(home: &Path, ledger: &Ledger) -> Courier {
 
 /// Fails the `n`-th sync of `act`, on the log alone or anywhere. The next ones go well,
 /// and are not believed.
-fn failed_sync(n: u32, log_only: bool, act: impl Fn(&Courier, &Ledger) -> Answer) {
+fn failed_sync(n: u32, log_only: bool, act: impl Fn(&Courier, &AckChecker) -> Answer) {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
-    let ledger = Ledger::default();
+    let ledger = AckChecker::default();
     let courier = busy(&home, &ledger);
     let fail = format!("inject=fsync,fdatasync:error=EIO:when={n}");
     let log = home.join("store/monoco.db-wal").display().to_string();
@@ -391,7 +391,7 @@ fn a_failed_sync_is_no_acknowledgement_and_ends_all_writing() {
 
 #[test]
 fn a_failed_sync_of_a_large_message_is_no_acknowledgement_and_ends_all_writing() {
-    let dispatch = |courier: &Courier, ledger: &Ledger| {
+    let dispatch = |courier: &Courier, ledger: &AckChecker| {
         ledger.dispatch(courier, &long("hello", LARGE)).unwrap()
     };
     failed_sync(1, true, dispatch);
@@ -402,7 +402,7 @@ fn a_failed_sync_of_a_large_message_is_no_acknowledgement_and_ends_all_writing()
 
 #[test]
 fn a_failed_sync_of_a_new_directory_is_no_acknowledgement_and_ends_all_writing() {
-    let dispatch = |courier: &Courier, ledger: &Ledger| {
+    let dispatch = |courier: &Courier, ledger: &AckChecker| {
         ledger.dispatch(courier, &long("hello", LARGE)).unwrap()
     };
     failed_sync(1, false, dispatch);
@@ -413,7 +413,7 @@ fn a_failed_sync_of_a_new_directory_is_no_acknowledgement_and_ends_all_writing()
 #[test]
 fn a_file_system_that_turns_read_only_is_still_read() {
     let disk = Disk::ext4();
-    let ledger = Ledger::default();
+    let ledger = AckChecker::default();
     let mut courier = busy(&disk.home(), &ledger);
     let device = tool("findmnt", &["-no", "SOURCE", &disk.place()]);
     let name = device.rsplit('/').next().unwrap();
@@ -441,7 +441,7 @@ fn a_file_system_that_turns_read_only_is_still_read() {
 #[test]
 fn when_a_file_system_can_be_written_again_so_it_is_without_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let ledger = Ledger::default();
+    let ledger = AckChecker::default();
     let courier = busy(&dir.path().join("home"), &ledger);
     let calls = "pwrite64,ftruncate,fallocate,mkdir,rename,unlink";
     let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:error=EROFS"));
@@ -480,7 +480,7 @@ fn limited(home: &Path, limit: &str) -> Courier {
 #[test]
 fn too_many_connections_are_waited_out_without_haste() {
     let dir = tempfile::tempdir().unwrap();
-    let ledger = Ledger::default();
+    let ledger = AckChecker::default();
     let courier = limited(&dir.path().join("home"), "--nofile=64");
     ledger.dispatch(&courier, "before").unwrap().ok();
 
@@ -505,7 +505,7 @@ fn too_many_connections_are_waited_out_without_haste() {
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    let ledger = Ledger::default();
+    let ledger = AckChecker::default();
     let mut courier = limited(&dir.path().join("home"), "--fsize=1500000");
     let refused = fill(&courier, &ledger, 10_000);
     assert!(matches!(refused.status, 503 | 507), "{} {}", refused.status, refused.text());

@@ -13,11 +13,11 @@ use base64::prelude::BASE64_STANDARD;
 use monoco_core::mail::{Mail, digest};
 use serde_json::{Value, json};
 
-use crate::acks::say;
-use crate::book::{Office, Puller, at_rest, list, mail_id, name};
+use crate::ack_checker::say;
 use crate::common::{Courier, PATIENCE, binary, cli};
-use crate::hooks::{body, config, courier};
-use crate::judges::python;
+use crate::mail_checker::{Office, Puller, at_rest, list, mail_id, name};
+use crate::reference_sdks::python;
+use crate::webhook_peer::{body, config, courier};
 
 /// Waits until something is so.
 #[track_caller]

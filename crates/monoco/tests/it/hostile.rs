@@ -8,12 +8,12 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::book::{list, mail_id, name};
 use crate::cli::harmless;
 use crate::common::{Ran, binary, help_pages, raw};
+use crate::end_to_end::User;
 use crate::files::until;
-use crate::hooks::{Receiver, SECRET, signed};
-use crate::story::User;
+use crate::mail_checker::{list, mail_id, name};
+use crate::webhook_peer::{Receiver, SECRET, signed};
 
 /// Everything that a terminal might obey or misunderstand.
 const EVIL: &str = "\u{1b}[31mred\u{1b}]0;title\u{7}\u{1b}P+q\u{1b}\\\u{9b}2J\u{85}\u{202e}txt\

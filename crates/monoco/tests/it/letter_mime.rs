@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use crate::common::{Answer, Courier, raw};
-use crate::hooks::{Receiver, SECRET};
-use crate::judges::python;
-use crate::mime::{corpus, directory, in_base64, judge};
-use crate::office::{PostOffice, mail, said, verdicts};
+use crate::mime::{corpus, directory, in_base64, run_checker};
+use crate::pipeline_harness::{PostOffice, mail, said, verdicts};
+use crate::reference_sdks::python;
+use crate::webhook_peer::{Receiver, SECRET};
 
 const FOOTER: &str = "Sent to you by the list\n<https://lists.example.org/team?a=b&c=d>";
 
@@ -123,7 +123,7 @@ fn the_corpus_comes_out_of_a_chain_with_another_subject_and_a_footer() {
             "subject": "[Team] {subject}", "footer": {"text": FOOTER, "html": null},
         }));
     }
-    let verdict = judge(&json!({"edits": cases, "digests": []}), cases.len() * 2);
+    let verdict = run_checker(&json!({"edits": cases, "digests": []}), cases.len() * 2);
     for (name, outcome) in &outcomes {
         let kinds = verdict["edited"][name].as_array().into_iter().flatten();
         let kinds: Vec<_> = kinds.filter_map(Value::as_str).collect();

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::common::{Answer, Courier, ME, Ran, binary, chat, cli, raw};
-use crate::office::{PostOffice, mail, said, verdicts};
+use crate::pipeline_harness::{PostOffice, mail, said, verdicts};
 
 /// A chain that throws away what matches, marks and signs the rest, and sends it.
 pub fn chain(spam: &str) -> Value {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::common::{Courier, PATIENCE};
-use crate::hooks::{config, courier};
+use crate::webhook_peer::{config, courier};
 
 fn one_mail() -> (Courier, String) {
     let courier = courier(&config(50));

@@ -1,39 +1,38 @@
-//! The built binary, used as a user would: one file per door, and what it must stand.
+//! Tests of the built binary: one file per interface, and one per kind of fault.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on has failed")]
-#![allow(missing_docs, reason = "tests are sentences")]
 
-mod acks;
+mod ack_checker;
 mod api;
-mod book;
-mod carriers;
-mod clerk;
+mod beanstalkd_faults;
 mod cli;
 mod clock;
 mod common;
+mod concurrent_agents;
 mod crash;
-mod cuts;
 mod daemon;
+mod disk_full;
 mod drafts;
+mod end_to_end;
+mod external_workers;
 mod faults;
 mod files;
-mod hooks;
 mod hostile;
-mod judges;
+mod kill_points;
+mod letter_checker;
+mod letter_kill_points;
 mod letter_mime;
-mod letter_sweeps;
 mod letters;
+mod mail_checker;
 mod mails;
 mod mime;
-mod office;
-mod outsiders;
 mod pipeline;
+mod pipeline_harness;
+mod power_cuts;
+mod reference_sdks;
 mod replays;
-mod room;
 mod rspamd;
-mod story;
-mod sweeps;
-mod takers;
 mod tidy;
 mod tour;
+mod webhook_peer;
 mod webhooks;

@@ -11,9 +11,9 @@ use base64::engine::general_purpose::STANDARD;
 use monoco_mime::{FooterText, Untouched, check, digest, with_footer, with_header, with_subject};
 use serde_json::{Value, json};
 
-use crate::judges::python;
+use crate::reference_sdks::python;
 
-const JUDGE: &str = include_str!("../judge_mime.py");
+const CHECKER: &str = include_str!("../check_mime.py");
 
 /// Subjects: short, long, foreign, and one that wants to be more.
 const SUBJECTS: [&str; 4] = [
@@ -92,7 +92,7 @@ fn footers_go_where_the_table_says_and_python_agrees() {
             }
         }
     }
-    let verdict = judge(&json!({"edits": cases, "digests": []}), cases.len() * 2);
+    let verdict = run_checker(&json!({"edits": cases, "digests": []}), cases.len() * 2);
     for (case, kinds) in verdict["edited"].as_object().unwrap() {
         let kinds: Vec<_> = kinds.as_array().unwrap().iter().filter_map(Value::as_str).collect();
         outcomes.insert(case.clone(), kinds.join("+"));
@@ -125,7 +125,7 @@ fn subjects_are_replaced_and_python_agrees() {
             }));
         }
     }
-    judge(&json!({"edits": cases, "digests": []}), cases.len() * 2);
+    run_checker(&json!({"edits": cases, "digests": []}), cases.len() * 2);
 }
 
 #[test]
@@ -140,12 +140,12 @@ fn a_digest_of_the_corpus_is_read_back_by_python() {
             "mails": chosen.iter().map(|mail| in_base64(mail)).collect::<Vec<_>>(),
         }));
     }
-    judge(&json!({"edits": [], "digests": cases}), cases.len());
+    run_checker(&json!({"edits": [], "digests": cases}), cases.len());
 }
 
 /// Has Python compare, and returns what it found.
-pub fn judge(input: &Value, judged: usize) -> Value {
-    let verdict: Value = serde_json::from_str(&python(JUDGE, input)).unwrap();
+pub fn run_checker(input: &Value, judged: usize) -> Value {
+    let verdict: Value = serde_json::from_str(&python(CHECKER, input)).unwrap();
     let problems: Vec<_> = verdict["problems"].as_array().unwrap().iter().collect();
     assert!(problems.is_empty(), "{problems:#?}");
     assert_eq!(verdict["judged"], judged);

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use monoco_core::did::{Endpoint, EndpointKind};
 use serde_json::{Value, json};
 
-use crate::book::{list, name};
 use crate::common::{ME, PATIENCE, chat};
-use crate::judges::python;
-use crate::office::{Beanstalkd, PostOffice, mail, said, verdicts};
+use crate::mail_checker::{list, name};
+use crate::pipeline_harness::{Beanstalkd, PostOffice, mail, said, verdicts};
+use crate::reference_sdks::python;
 
 /// A room behind the tunnel.
 const ROOM: &str = "did:msgtunnel:room-7.group.ci";

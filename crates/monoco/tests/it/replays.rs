@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::common::{Courier, binary, cli};
-use crate::judges::python;
 use crate::letters::{LINES, chain, hand_in};
-use crate::office::{PostOffice, free_port, mail, said, verdicts};
+use crate::pipeline_harness::{PostOffice, free_port, mail, said, verdicts};
+use crate::reference_sdks::python;
 
 #[test]
 fn letters_are_listed_thrown_away_taken_out_and_hurried() {

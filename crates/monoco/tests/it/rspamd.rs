@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{PATIENCE, raw};
-use crate::office::{PostOffice, free_port, mail, said, verdicts};
+use crate::pipeline_harness::{PostOffice, free_port, mail, said, verdicts};
 
 /// The line that every spam filter takes for spam, as the EICAR file is for viruses.
 const GTUBE: &str = "XJS*C4JDBQADN1.NSBN3*2IDNEN*GTUBE-STANDARD-ANTI-UBE-TEST-EMAIL*C.34X";

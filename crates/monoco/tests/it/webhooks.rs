@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::common::{Courier, PATIENCE, raw};
-use crate::hooks::{Receiver, SECRET, body, config, courier, seconds, signed, signed_at};
+use crate::webhook_peer::{Receiver, SECRET, body, config, courier, seconds, signed, signed_at};
 
 #[test]
 fn a_burst_becomes_one_mail_that_keeps_every_message() {
@@ -117,7 +117,7 @@ fn what_is_kept_and_not_merged_survives_a_kill_and_is_merged_after_it() {
     let mut courier = courier(&config(60_000));
     courier.hears("evt-1", "room", "ann", "before the kill");
     courier.kill();
-    crate::hooks::configure(courier.home(), &config(100));
+    crate::webhook_peer::configure(courier.home(), &config(100));
     // Its window keeps its own end; the next message joins or follows it.
     let mut courier = courier.restart();
     courier.until("/health", |health| health["mailbox"]["waiting_messages"] == 1);
@@ -248,7 +248,10 @@ fn a_tunnel_without_a_secret_does_not_start() {
     for secret in ["", "secret: ''", "secret: '${NOT_SET}'", "secret: whsec_c2hvcnQ="] {
         let dir = tempfile::tempdir().unwrap();
         let entry = format!("ci: {{ provider: webhook, verify: standard, {secret} }}");
-        crate::hooks::configure(dir.path(), &format!("courier:\n  adapters:\n    {entry}\n"));
+        crate::webhook_peer::configure(
+            dir.path(),
+            &format!("courier:\n  adapters:\n    {entry}\n"),
+        );
         let mut command = std::process::Command::new(crate::common::binary());
         command.args(["courier", "start", "--foreground", "--port", "0"]);
         match Courier::try_spawn(dir.path(), &mut command) {
@@ -366,7 +369,7 @@ fn nothing_is_sent_into_the_own_network_by_accident() {
         for scheme in ["http", "https"] {
             let dir = tempfile::tempdir().unwrap();
             let config = answering(&format!("{scheme}://{host}:{port}/hook"), "");
-            crate::hooks::configure(dir.path(), &config);
+            crate::webhook_peer::configure(dir.path(), &config);
             let mut command = std::process::Command::new(crate::common::binary());
             command.args(["courier", "start", "--foreground", "--port", "0"]);
             // What the address itself gives away is refused with the config, and the

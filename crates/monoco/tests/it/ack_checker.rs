@@ -1,8 +1,8 @@
 //! What callers were told, and whether the courier still stands by it.
 //!
 //! Every test that kills, cuts or fills something does it the same way: the callers
-//! write down what they ask and what they are told, in a [`Ledger`]; then the fault;
-//! then [`Ledger::mailbox_check`] compares the ledger with what is stored.
+//! write down what they ask and what they are told, in a [`AckChecker`]; then the fault;
+//! then [`AckChecker::mailbox_check`] compares the ledger with what is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,7 +21,7 @@ pub const LARGE: usize = 100_000;
 
 /// All that callers asked for and were told, since the home was made.
 #[derive(Default)]
-pub struct Ledger(Mutex<Lines>);
+pub struct AckChecker(Mutex<Lines>);
 
 #[derive(Default)]
 struct Lines {
@@ -53,7 +53,7 @@ struct Posted {
     delivery: Option<String>,
 }
 
-impl Ledger {
+impl AckChecker {
     /// Dispatches a message with this text, and writes down what comes of it.
     pub fn dispatch(&self, courier: &Courier, text: &str) -> io::Result<Answer> {
         let msg = chat("did:web:ann", ME, text);
@@ -487,9 +487,9 @@ pub fn long(name: &str, size: usize) -> String {
 
 /// Numbers that look random, and are the same again for the same seed. The seed is
 /// told when a test fails.
-pub struct Dice(u64);
+pub struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     /// From `MONOCO_SEED`, or new ones.
     pub fn new() -> Self {
         let seed = std::env::var("MONOCO_SEED").ok().map(|seed| seed.parse().unwrap());

@@ -1,8 +1,8 @@
 //! What providers, agents and receivers were told of Mails and drafts, and whether the
 //! courier and its files still stand by it.
 //!
-//! The tests of `sweeps.rs` do it all the same way: whoever asks something writes down in
-//! the [`Book`] what he asked and what he was told; then the fault; then [`Book::mailbox_check`]
+//! The tests of `kill_points.rs` do it all the same way: whoever asks something writes down in
+//! the [`MailChecker`] what he asked and what he was told; then the fault; then [`MailChecker::mailbox_check`]
 //! compares the book with the store, the files and the index.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use monoco_core::mail::{Mail, MailId, MailIndexEntry, digest};
 use serde_json::{Value, json};
 
-use crate::acks::try_events;
+use crate::ack_checker::try_events;
 use crate::common::{Answer, Courier, PATIENCE, Ran, cli};
-use crate::hooks::{Receiver, SECRET, body, configure};
+use crate::webhook_peer::{Receiver, SECRET, body, configure};
 
 /// The workspace that all claims are for.
 pub const WORKSPACE: &str = "alpha";
@@ -30,7 +30,7 @@ const PLACES: [(&str, &str); 3] =
 
 /// All that was asked and told, since the home was made.
 #[derive(Default)]
-pub struct Book(Mutex<Lines>);
+pub struct MailChecker(Mutex<Lines>);
 
 #[derive(Default)]
 struct Lines {
@@ -55,7 +55,7 @@ struct Claimed {
     end: Option<(&'static str, bool)>,
 }
 
-impl Book {
+impl MailChecker {
     /// Pushes a message in a session of its own, and writes down what comes of it.
     pub fn push(&self, courier: &Courier, id: &str) -> io::Result<Answer> {
         self.lines().heard.entry(id.to_owned()).or_default();
@@ -487,7 +487,7 @@ pub fn noted(home: &Path) -> u64 {
 /// A courier, and whoever pushes to it, works for it and takes its answers.
 pub struct Office {
     pub courier: Courier,
-    pub book: Book,
+    pub book: MailChecker,
     pub receiver: Receiver,
     pub home: PathBuf,
     /// Removed when the test ends.
@@ -508,14 +508,14 @@ impl Office {
         let receiver = Receiver::start();
         configure(home, &answering(&receiver, 20));
         let courier = Courier::start_in(home);
-        let book = Book::default();
+        let book = MailChecker::default();
         Self { courier, book, receiver, home: home.to_owned(), _dir: None }
     }
 
     /// One in a home that somebody has made, which is removed when the test ends.
     pub fn resume(home: PathBuf, receiver: Receiver, dir: tempfile::TempDir) -> Self {
         let courier = Courier::start_in(&home);
-        Self { courier, book: Book::default(), receiver, home, _dir: Some(dir) }
+        Self { courier, book: MailChecker::default(), receiver, home, _dir: Some(dir) }
     }
 
     /// Ends the courier the hard way, and starts another.

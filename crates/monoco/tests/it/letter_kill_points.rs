@@ -2,7 +2,7 @@
 //!
 //! Who was told 202 has nothing more to do: the letter comes to its end, once. Who was told
 //! nothing hands it in again under the same key, and there is one letter all the same.
-//! How a sweep works is in `sweeps.rs`; `MONOCO_POINTS=1000` takes every call here, too.
+//! How a sweep works is in `kill_points.rs`; `MONOCO_POINTS=1000` takes every call here, too.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::acks::{Dice, Tracer, long, say, times};
-use crate::clerk::{Clerk, PASSES};
+use crate::ack_checker::{TestRng, Tracer, long, say, times};
 use crate::crash::{killing, signal};
 use crate::faults::{Disk, one_large_file, tool};
-use crate::hooks::seconds;
-use crate::office::mail_through;
-use crate::sweeps::{Call, points};
+use crate::kill_points::{Call, points};
+use crate::letter_checker::{LetterChecker, PASSES};
+use crate::pipeline_harness::mail_through;
+use crate::webhook_peer::seconds;
 
 /// Writes of the store, its syncs, and answers.
 const CALLS: [Call; 3] = [("pwrite64", None), ("fsync", None), ("writev,sendto", None)];
@@ -40,11 +40,11 @@ fn sweep(
     what: &str,
     least: u32,
     calls: &[Call],
-    ready: impl Fn(&mut Clerk, &str) + Sync,
-    act: impl Fn(&mut Clerk, &str) -> io::Result<()> + Sync,
+    ready: impl Fn(&mut LetterChecker, &str) + Sync,
+    act: impl Fn(&mut LetterChecker, &str) -> io::Result<()> + Sync,
 ) {
     let lane = |call: Call| {
-        let (mut clerk, mut killed) = (Clerk::open(), 0);
+        let (mut clerk, mut killed) = (LetterChecker::open(), 0);
         for n in points_of(call) {
             let word = format!("word-{what}-{n}");
             ready(&mut clerk, &word);
@@ -84,7 +84,7 @@ fn sweep(
 
 #[test]
 fn killed_at_every_step_from_the_door_to_the_tunnel() {
-    let post = |clerk: &mut Clerk, word: &str| {
+    let post = |clerk: &mut LetterChecker, word: &str| {
         clerk.sends(word, "plain/bob")?;
         clerk.arrives(word)?;
         clerk.stands(word, "DONE")
@@ -100,7 +100,7 @@ fn killed_at_every_step_of_a_large_letter() {
         ("fsync", None),
         ("rename,renameat,renameat2,link,linkat", None),
     ];
-    let post = |clerk: &mut Clerk, word: &str| {
+    let post = |clerk: &mut LetterChecker, word: &str| {
         let mut letter = mail_through("plain", &long("large", 400_000));
         let data = letter["data"].as_str().unwrap().replace("Hello", word);
         letter["data"] = data.into();
@@ -113,7 +113,7 @@ fn killed_at_every_step_of_a_large_letter() {
 
 #[test]
 fn killed_at_every_step_from_the_door_to_the_bin() {
-    let post = |clerk: &mut Clerk, word: &str| {
+    let post = |clerk: &mut LetterChecker, word: &str| {
         clerk.hand_in(word, "spammy/bob", "Subject: casino", &["TRASHED"])?;
         clerk.stands(word, "TRASHED")
     };
@@ -122,7 +122,7 @@ fn killed_at_every_step_from_the_door_to_the_bin() {
 
 #[test]
 fn killed_at_every_step_of_throwing_away_by_hand() {
-    let ready = |clerk: &mut Clerk, word: &str| {
+    let ready = |clerk: &mut LetterChecker, word: &str| {
         let first = "word-first";
         if clerk.letters.told() == 0 {
             clerk.sends(first, "shut/bob").unwrap();
@@ -132,7 +132,7 @@ fn killed_at_every_step_of_throwing_away_by_hand() {
         clerk.hand_in(word, "shut/bob", "Subject: Hello", &["TRASHED"]).unwrap();
         clerk.is_kept(word);
     };
-    let trash = |clerk: &mut Clerk, word: &str| {
+    let trash = |clerk: &mut LetterChecker, word: &str| {
         clerk.letters.ask(&clerk.courier, word, "trash")?;
         clerk.stands(word, "TRASHED")
     };
@@ -141,11 +141,11 @@ fn killed_at_every_step_of_throwing_away_by_hand() {
 
 #[test]
 fn killed_at_every_step_from_the_bin_to_the_tunnel() {
-    let ready = |clerk: &mut Clerk, word: &str| {
+    let ready = |clerk: &mut LetterChecker, word: &str| {
         clerk.hand_in(word, "spammy/bob", "Subject: casino", &["DONE"]).unwrap();
         clerk.stands(word, "TRASHED").unwrap();
     };
-    let restore = |clerk: &mut Clerk, word: &str| {
+    let restore = |clerk: &mut LetterChecker, word: &str| {
         clerk.letters.ask(&clerk.courier, word, "restore")?;
         clerk.arrives(word)?;
         clerk.stands(word, "DONE")
@@ -155,7 +155,7 @@ fn killed_at_every_step_from_the_bin_to_the_tunnel() {
 
 #[test]
 fn killed_at_every_step_of_another_chance_for_a_dead_letter() {
-    let ready = |clerk: &mut Clerk, word: &str| {
+    let ready = |clerk: &mut LetterChecker, word: &str| {
         let program = clerk.beside("missing");
         let _ = std::fs::remove_file(&program);
         clerk.sends(word, "failing/bob").unwrap();
@@ -163,7 +163,7 @@ fn killed_at_every_step_of_another_chance_for_a_dead_letter() {
         std::fs::write(&program, format!("#!/bin/sh\n{PASSES}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
-    let retry = |clerk: &mut Clerk, word: &str| {
+    let retry = |clerk: &mut LetterChecker, word: &str| {
         clerk.letters.ask(&clerk.courier, word, "retry")?;
         clerk.arrives(word)?;
         clerk.stands(word, "DONE")
@@ -174,13 +174,13 @@ fn killed_at_every_step_of_another_chance_for_a_dead_letter() {
 #[test]
 fn killed_at_every_step_of_a_window_that_closes() {
     let three = |word: &str| ["a", "b", "c"].map(|end| format!("{word}-{end}"));
-    let ready = |clerk: &mut Clerk, word: &str| {
+    let ready = |clerk: &mut LetterChecker, word: &str| {
         for one in three(word) {
             let to = format!("merging/{word}");
             clerk.hand_in(&one, &to, "Subject: Hello", &["DONE", "MERGED"]).unwrap();
         }
     };
-    let close = |clerk: &mut Clerk, word: &str| {
+    let close = |clerk: &mut LetterChecker, word: &str| {
         clerk.arrives(&three(word)[2])?;
         clerk.stands(&three(word)[0], "DONE")
     };
@@ -189,14 +189,14 @@ fn killed_at_every_step_of_a_window_that_closes() {
 
 #[test]
 fn killed_at_every_step_of_a_letter_whose_turn_comes() {
-    let ready = |clerk: &mut Clerk, word: &str| {
+    let ready = |clerk: &mut LetterChecker, word: &str| {
         let (first, to) = (format!("{word}-first"), format!("limited/{word}"));
         clerk.sends(&first, &to).unwrap();
         clerk.sends(word, &to).unwrap();
         clerk.is_kept(word);
         clerk.arrives(&first).unwrap();
     };
-    let due = |clerk: &mut Clerk, word: &str| {
+    let due = |clerk: &mut LetterChecker, word: &str| {
         clerk.arrives(word)?;
         clerk.stands(word, "DONE")
     };
@@ -206,7 +206,7 @@ fn killed_at_every_step_of_a_letter_whose_turn_comes() {
 #[test]
 fn killed_at_every_step_of_a_letter_that_goes_to_a_command() {
     let calls = [CALLS[0], CALLS[1], ("clone,clone3,vfork", None)];
-    let ask = |clerk: &mut Clerk, word: &str| {
+    let ask = |clerk: &mut LetterChecker, word: &str| {
         clerk.sends(word, "asking/bob")?;
         clerk.arrives(word)?;
         clerk.stands(word, "DONE")
@@ -217,11 +217,11 @@ fn killed_at_every_step_of_a_letter_that_goes_to_a_command() {
 /// Killed when the command has just begun, while it is at work, and when it has answered.
 #[test]
 fn killed_while_a_command_has_a_letter_that_letter_is_tried_again() {
-    let mut clerk = Clerk::open();
+    let mut clerk = LetterChecker::open();
     let mut again = 0;
     for (n, after) in [0, 30, 60, 90, 105, 120].into_iter().enumerate() {
         let word = format!("word-{n}");
-        let runs = |clerk: &Clerk| {
+        let runs = |clerk: &LetterChecker| {
             let log = std::fs::read_to_string(clerk.beside("runs")).unwrap_or_default();
             log.lines().count()
         };
@@ -249,10 +249,10 @@ fn killed_while_a_command_has_a_letter_that_letter_is_tried_again() {
 
 #[test]
 fn killed_at_every_step_from_a_webhook_through_its_chain() {
-    let push = |clerk: &mut Clerk, word: &str| {
+    let push = |clerk: &mut LetterChecker, word: &str| {
         clerk.book.push(&clerk.courier, word)?.ok();
         clerk.until(|clerk| {
-            let mails = crate::book::mails(&clerk.courier)?;
+            let mails = crate::mail_checker::mails(&clerk.courier)?;
             Ok(mails.values().any(|mail| mail["session"]["id"] == word))
         })
     };
@@ -263,9 +263,9 @@ fn killed_at_every_step_from_a_webhook_through_its_chain() {
 /// lose his letter.
 #[test]
 fn a_power_cut_loses_no_letter_that_was_acknowledged() {
-    let (mut dice, names) = (Dice::new(), AtomicU64::new(0));
+    let (mut dice, names) = (TestRng::new(), AtomicU64::new(0));
     let disk = Disk::ext4();
-    let mut clerk = Clerk::open_in(&disk.home());
+    let mut clerk = LetterChecker::open_in(&disk.home());
     tool("sync", &["-f", &disk.place()]);
     let cuts = times("MONOCO_CUTS", 4);
     for cut in 0..cuts {
@@ -297,7 +297,7 @@ fn a_power_cut_loses_no_letter_that_was_acknowledged() {
 #[test]
 fn a_full_disk_refuses_letters_and_all_go_on_when_there_is_room() {
     let disk = Disk::tmpfs("size=5m");
-    let mut clerk = Clerk::open_in(&disk.home());
+    let mut clerk = LetterChecker::open_in(&disk.home());
     let ballast = one_large_file(Path::new(&disk.place()));
     // Their turns come while the disk is full.
     for n in 0..5 {
@@ -318,7 +318,7 @@ fn a_full_disk_refuses_letters_and_all_go_on_when_there_is_room() {
     // Nothing of them is kept; what was taken before is there, and can be read.
     assert_eq!(clerk.letters.told(), 5 + count - refused.len());
     assert_eq!(clerk.stored("outbound").len(), clerk.letters.told());
-    let overdue = |clerk: &Clerk| {
+    let overdue = |clerk: &LetterChecker| {
         let stored = clerk.stored("outbound");
         let due = stored.values().filter_map(|one| one["due_at"].as_str()?.parse().ok());
         let over = |due: &jiff::Timestamp| due.as_second() + 1 < seconds().cast_signed();

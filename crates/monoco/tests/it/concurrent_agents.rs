@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
-use crate::acks::{Dice, batch_dispatch, events, say};
+use crate::ack_checker::{TestRng, batch_dispatch, events, say};
 use crate::common::{Courier, ME, binary, chat};
 
 const TAKERS: usize = 8;
@@ -111,7 +111,7 @@ fn finish(courier: &Courier, record: &str, epoch: u64) -> crate::common::Answer 
 #[test]
 fn eight_processes_finish_every_record_once_while_some_of_them_are_killed() {
     let courier = Courier::start();
-    let mut dice = Dice::new();
+    let mut dice = TestRng::new();
     let mut records = fill(&courier, 0..RECORDS);
     let start = |number: usize| Taker::start(courier.home(), &format!("taker-{number}"), DILIGENT);
     let mut takers: Vec<_> = (0..TAKERS).map(start).collect();

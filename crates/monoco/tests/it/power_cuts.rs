@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::acks::{Dice, say, times};
-use crate::book::{Office, Puller, at_rest, list, mails, noted};
+use crate::ack_checker::{TestRng, say, times};
 use crate::common::{Courier, PATIENCE};
 use crate::faults::{Disk, tool};
+use crate::mail_checker::{Office, Puller, at_rest, list, mails, noted};
 
 const INDEX: &str = "mailbox/.state/mails.jsonl";
 
@@ -50,7 +50,7 @@ fn bustle(office: &Office, here: &Puller, names: &AtomicU64, cut: impl FnOnce())
 /// workspace has every Mail once and whole.
 #[test]
 fn a_power_cut_on_the_way_of_mails_loses_nothing_that_was_told() {
-    let (mut dice, names) = (Dice::new(), AtomicU64::new(0));
+    let (mut dice, names) = (TestRng::new(), AtomicU64::new(0));
     let (cuts, mut told, mut torn) = (times("MONOCO_CUTS", 5), 0, 0);
     // Every check reads all Mails, and the disk is small: each holds what comes between 8 cuts.
     for first in (0..cuts).step_by(8) {
@@ -125,7 +125,7 @@ fn a_power_cut_at_rest_leaves_every_file_whole() {
 /// Whoever was told where his draft is can turn his back on it.
 #[test]
 fn a_power_cut_on_the_way_of_drafts_sends_each_under_one_key() {
-    let mut dice = Dice::new();
+    let mut dice = TestRng::new();
     let disk = Disk::ext4();
     let mut office = Office::open_in(&disk.home());
     tool("sync", &["-f", &disk.place()]);

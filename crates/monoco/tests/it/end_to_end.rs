@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::{PATIENCE, Ran, binary};
-use crate::hooks::{Receiver, SECRET};
-use crate::judges::python;
+use crate::reference_sdks::python;
+use crate::webhook_peer::{Receiver, SECRET};
 
 /// A user with a home of his own, who has no courier yet.
 pub struct User {
@@ -18,7 +18,7 @@ pub struct User {
 impl User {
     pub fn new(config: &str) -> Self {
         let user = Self { dir: tempfile::tempdir().unwrap() };
-        crate::hooks::configure(&user.home(), config);
+        crate::webhook_peer::configure(&user.home(), config);
         user
     }
 
@@ -77,7 +77,7 @@ impl User {
             format!("http://{}/webhooks/ci", self.running()["webhook_address"].as_str().unwrap());
         let mut command = Command::new("curl");
         command.args(["-sS", &url, "--data-binary", &body]);
-        for (name, value) in crate::hooks::signed(SECRET, body.as_bytes()) {
+        for (name, value) in crate::webhook_peer::signed(SECRET, body.as_bytes()) {
             command.arg("-H").arg(format!("{name}: {value}"));
         }
         let output = command.output().unwrap();
@@ -131,7 +131,7 @@ impl Drop for User {
 }
 
 fn said(id: &str, from: &str, text: &str) -> Value {
-    crate::hooks::body(id, "room-7", from, text)
+    crate::webhook_peer::body(id, "room-7", from, text)
 }
 
 #[test]

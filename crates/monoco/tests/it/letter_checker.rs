@@ -1,8 +1,8 @@
 //! Who hands letters in and what he was told, whoever takes what is sent, and whether the
 //! post office still stands by it.
 //!
-//! The tests of `letter_sweeps.rs` do it all the same way: whoever asks something writes it
-//! down in [`LetterStore`], with what he was told; then the fault; then [`Clerk::mailbox_check`].
+//! The tests of `letter_kill_points.rs` do it all the same way: whoever asks something writes it
+//! down in [`LetterStore`], with what he was told; then the fault; then [`LetterChecker::mailbox_check`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::acks::pages;
-use crate::book::Book;
+use crate::ack_checker::pages;
 use crate::common::{Answer, Courier, PATIENCE, raw};
-use crate::hooks::{Receiver, SECRET, configure};
-use crate::office::mail_through;
+use crate::mail_checker::MailChecker;
+use crate::pipeline_harness::mail_through;
+use crate::webhook_peer::{Receiver, SECRET, configure};
 
 /// The tunnels, and the workers of what goes out through each.
 const CHAINS: [(&str, &[&str]); 8] = [
@@ -150,11 +150,11 @@ impl Letters {
 
 /// A post office with all of these chains, whoever hands in there, and whoever takes what
 /// it sends.
-pub struct Clerk {
+pub struct LetterChecker {
     pub courier: Courier,
     pub letters: Letters,
     /// What came in by webhooks.
-    pub book: Book,
+    pub book: MailChecker,
     receiver: Receiver,
     /// The keys that each word came under.
     came: BTreeMap<String, BTreeSet<String>>,
@@ -163,7 +163,7 @@ pub struct Clerk {
     _dir: Option<TempDir>,
 }
 
-impl Clerk {
+impl LetterChecker {
     /// One in a home of its own.
     pub fn open() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -181,7 +181,7 @@ impl Clerk {
         );
         std::fs::write(place.join("command"), script).unwrap();
         configure(home, &config(place, &receiver));
-        let (letters, book) = (Letters::default(), Book::default());
+        let (letters, book) = (Letters::default(), MailChecker::default());
         let (courier, home) = (Courier::start_in(home), home.to_owned());
         Self { courier, letters, book, receiver, came: BTreeMap::new(), home, _dir: None }
     }

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::acks::{Dice, say, times};
+use crate::ack_checker::{TestRng, say, times};
 use crate::common::{Courier, PATIENCE};
 use crate::crash::signal;
 use crate::faults::Disk;
-use crate::office::{Beanstalkd, PostOffice, Python, documented, mail, said, verdicts};
+use crate::pipeline_harness::{Beanstalkd, PostOffice, Python, documented, mail, said, verdicts};
 
 /// How long the unfinished may take to arrive after a beanstalkd is back. They are put
 /// again within 30 s; a slow machine has some more.
@@ -235,7 +235,7 @@ fn a_courier_killed_at_random_moments_sends_every_letter_once() {
         },
     }));
     let _worker = Python::tagger(&beanstalkd);
-    let (mut dice, names) = (Dice::new(), AtomicU64::new(0));
+    let (mut dice, names) = (TestRng::new(), AtomicU64::new(0));
     // What callers were told: the letter, once they were.
     let told: Mutex<BTreeMap<String, Option<String>>> = Mutex::default();
     let rounds = times("MONOCO_ROUNDS", 20);

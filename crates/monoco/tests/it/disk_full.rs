@@ -7,11 +7,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::acks::say;
-use crate::book::{Office, Puller, answering, at_rest, mail_id};
+use crate::ack_checker::say;
 use crate::faults::{Disk, one_large_file, tool};
 use crate::files::until;
-use crate::hooks::{Receiver, configure};
+use crate::mail_checker::{Office, Puller, answering, at_rest, mail_id};
+use crate::webhook_peer::{Receiver, configure};
 
 /// A courier whose mailbox is on a disk of its own.
 fn apart(limits: &str) -> (Disk, Office) {

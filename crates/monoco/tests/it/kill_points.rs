@@ -12,11 +12,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::acks::{Dice, Tracer, events, say};
-use crate::book::{Office, Puller, answering, at_rest, list, mail_id, mails, name, noted};
+use crate::ack_checker::{TestRng, Tracer, events, say};
 use crate::common::{Courier, PATIENCE, binary};
 use crate::crash::{killing, start_killing};
-use crate::hooks::{Receiver, configure};
+use crate::mail_checker::{Office, Puller, answering, at_rest, list, mail_id, mails, name, noted};
+use crate::webhook_peer::{Receiver, configure};
 
 /// A call, and the file or directory of the home that it is on; anywhere, with `None`.
 pub type Call = (&'static str, Option<&'static str>);
@@ -434,7 +434,7 @@ fn eight_agents_of_whom_some_are_killed_complete_every_mail_once() {
             office.book.push(&office.courier, &format!("work-{lane}-{n}")).unwrap().ok();
         }
     };
-    let mut dice = Dice::new();
+    let mut dice = TestRng::new();
     let mut agents: Vec<_> = (0..8).map(|n| Agent::start(&office.home, &here, n)).collect();
     std::thread::scope(|scope| {
         (0..4).for_each(|lane| drop(scope.spawn(move || push(lane))));

@@ -1,4 +1,4 @@
-//! Official libraries as judges: what they sign we accept, what we sign they accept.
+//! Official libraries as sdks: what they sign we accept, what we sign they accept.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,15 +7,18 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::common::Courier;
-use crate::hooks::{Receiver, SECRET, courier};
+use crate::webhook_peer::{Receiver, SECRET, courier};
 
-/// Runs a script of Python with the judges at hand, and returns what it prints.
+/// Runs a script of Python with the sdks at hand, and returns what it prints.
 pub fn python(script: &str, input: &Value) -> String {
-    let judges = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/judges");
-    assert!(judges.exists(), "the judges are missing; ./test installs them in {judges:?}");
+    let sdks = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/reference-sdks");
+    assert!(
+        sdks.exists(),
+        "the reference SDKs are missing: {sdks:?} does not exist; run ./test once"
+    );
     let mut process = Command::new("python3")
         .args(["-c", script])
-        .env("PYTHONPATH", judges)
+        .env("PYTHONPATH", sdks)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -47,16 +50,16 @@ fn send(courier: &Courier) {
 
 #[test]
 fn standardwebhooks_signs_and_we_accept() {
-    let courier = courier(&crate::hooks::config(50));
+    let courier = courier(&crate::webhook_peer::config(50));
     let script = r#"
 import sys, json, datetime, urllib.request
 from standardwebhooks.webhooks import Webhook
 given = json.load(sys.stdin)
 body = json.dumps({"id": "evt-1", "session": {"id": "room-7"}, "from": {"id": "ann"}, "text": "grüße 世界"})
 at = datetime.datetime.now(tz=datetime.timezone.utc)
-signature = Webhook(given["secret"]).sign("msg_judge", at, body)
+signature = Webhook(given["secret"]).sign("msg_reference", at, body)
 request = urllib.request.Request(given["url"], body.encode(), {
-    "content-type": "application/json", "webhook-id": "msg_judge",
+    "content-type": "application/json", "webhook-id": "msg_reference",
     "webhook-timestamp": str(int(at.timestamp())), "webhook-signature": signature})
 print(urllib.request.urlopen(request).read().decode())
 "#;

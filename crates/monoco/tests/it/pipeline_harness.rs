@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{Courier, PATIENCE};
-use crate::hooks::{Receiver, SECRET, configure};
+use crate::webhook_peer::{Receiver, SECRET, configure};
 
 /// A courier whose letters go through chains, and whoever takes what it sends.
 pub struct PostOffice {
@@ -376,13 +376,13 @@ pub struct Python {
 }
 
 impl Python {
-    /// Runs a script, with the judges at hand and these variables.
+    /// Runs a script, with the sdks at hand and these variables.
     pub fn run(script: &str, variables: &[(&str, &str)]) -> Self {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), script).unwrap();
         let mut command = Command::new("python3");
         command.arg(file.path()).env_clear().envs(variables.iter().copied());
-        command.env("PATH", std::env::var_os("PATH").unwrap()).env("PYTHONPATH", judges());
+        command.env("PATH", std::env::var_os("PATH").unwrap()).env("PYTHONPATH", sdks());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self { process: command.spawn().unwrap(), _file: file }
     }
@@ -419,10 +419,13 @@ impl Drop for Python {
     }
 }
 
-fn judges() -> PathBuf {
-    let judges = root().join("target/judges");
-    assert!(judges.exists(), "the judges are missing; ./test installs them in {judges:?}");
-    judges
+fn sdks() -> PathBuf {
+    let sdks = root().join("target/reference-sdks");
+    assert!(
+        sdks.exists(),
+        "the reference SDKs are missing: {sdks:?} does not exist; run ./test once"
+    );
+    sdks
 }
 
 fn root() -> PathBuf {

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::hooks::SECRET;
-use crate::office::{
+use crate::pipeline_harness::{
     Beanstalkd, PostOffice, Python, block, documented, free_port, mail, mail_through, said,
     verdicts,
 };
+use crate::webhook_peer::SECRET;
 
 /// Says `pass` to the letter on its stdin, faster than Python could.
 const PASSES: &str = r#"exec sed 's/^{/{"result":"pass",/'"#;
