@@ -1,4 +1,4 @@
-//! Boxes: looking, taking, and saying what became of it.
+//! Boxes: list entries, lease them, change their state, report deliveries.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -7,86 +7,62 @@ use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::Did;
 use monoco_core::record::{RecordId, RecordKind};
 use monoco_core::retry::Failure;
-use monoco_store::{LeasedEntry, Page};
-use serde::{Deserialize, Serialize};
+use monoco_store::LeasedEntry;
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::SharedApi;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
-use super::views::{LeasedEntryView, RecordPage, RecordView, raw};
+use super::views::boxes::{BoxPage, LeasedEntryView, RecordPage, RecordView};
+use super::views::raw;
 use crate::center::boxes::{self, BoxEntry};
 use crate::center::lease::{delivery_retry, lease_next};
 
-/// A box, and what waits in it.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Box)]
-pub struct BoxView {
-    owner: String,
-    r#box: &'static str,
-    /// Entries that wait, counted up to 1000
-    waiting: usize,
-}
-
-/// A page of boxes.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Boxes)]
-pub struct BoxesView {
-    boxes: Vec<BoxView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-/// Which boxes to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct BoxesQuery {
-    /// Where the last page ended: its `next_cursor`
+    /// `next_cursor` of the previous page
     cursor: Option<String>,
-    /// Most owners whose boxes to return, 1 to 1000
+    /// Maximum number of owners, 1 to 1000; default 50
     limit: Option<i64>,
 }
 
-/// List the boxes there are
+/// List boxes
 ///
-/// In the order we came to know their owners.
+/// In the order in which their owners became known.
 #[utoipa::path(
     get, path = "/api/v1/boxes", tag = "boxes", params(BoxesQuery),
-    responses((status = 200, body = BoxesView), (status = "4XX", body = ApiErrorView))
+    responses((status = 200, body = BoxPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn boxes(
     State(api): State<SharedApi>,
     QueryParams(BoxesQuery { cursor, limit }): QueryParams<BoxesQuery>,
-) -> Result<axum::Json<BoxesView>, ApiError> {
+) -> Result<axum::Json<BoxPage>, ApiError> {
     let order = Some("oldest".to_owned());
     let window = PagingQuery { cursor, limit, order }.window("boxes")?;
     let page = api.store.boxes(window.clone()).await?;
     let next_cursor = input::next_cursor("boxes", &window, page.next);
-    let boxes = page.entries.into_iter().map(|summary| BoxView {
-        owner: summary.owner.into(),
-        r#box: summary.box_kind.as_str(),
-        waiting: summary.waiting,
-    });
-    Ok(axum::Json(BoxesView { boxes: boxes.collect(), next_cursor }))
+    let boxes = page.entries.into_iter().map(Into::into).collect();
+    Ok(axum::Json(BoxPage { boxes, next_cursor }))
 }
 
-/// Which records to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct BoxListQuery {
-    /// Only these states, separated by commas
+    /// States to list, separated by commas; default all
     state: Option<String>,
-    /// Where the last page ended: its `next_cursor`
+    /// `next_cursor` of the previous page
     cursor: Option<String>,
-    /// Most records to return, 1 to 1000
+    /// Maximum number of records, 1 to 1000; default 50
     limit: Option<i64>,
-    /// `newest` first (the default) or `oldest` first
+    /// `newest` (default) or `oldest` first
     order: Option<String>,
 }
 
-/// List a box in the order things came
+/// List the records of a box
 ///
-/// Looking changes nothing.
+/// In the order in which they were created. Listing changes nothing.
 #[utoipa::path(
     get, path = "/api/v1/boxes/{owner}/{box}", tag = "boxes",
     params(
@@ -113,22 +89,21 @@ pub async fn list(
     Ok(axum::Json(RecordPage { next_cursor, ..page.into() }))
 }
 
-/// How many to look at.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct PeekQuery {
-    /// Most records to return, 1 to 1000
+    /// Maximum number of records, 1 to 1000; default 1
     n: Option<i64>,
 }
 
-/// Look at what `next` would give
+/// List the records that `next` would lease
 ///
 /// Peeking changes nothing.
 #[utoipa::path(
     get, path = "/api/v1/boxes/{owner}/{box}/peek", tag = "boxes",
     params(
         ("owner" = String, Path, description = "A DID"),
-        ("box" = String, Path, description = "The box"),
+        ("box" = String, Path, description = "INBOX, OUTBOX, GROUP_INBOX, REQUEST_BOX or TUNNEL_OUTBOX"),
         PeekQuery
     ),
     responses((status = 200, body = RecordPage), (status = "4XX", body = ApiErrorView))
@@ -143,31 +118,23 @@ pub async fn peek(
     Ok(axum::Json(page.into()))
 }
 
-impl From<Page<BoxEntry>> for RecordPage {
-    fn from(page: Page<BoxEntry>) -> Self {
-        let records = page.entries.into_iter().map(Into::into).collect();
-        Self { records, next_cursor: None }
-    }
-}
-
-/// How to take.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseBody {
-    /// Only in these states: UNREAD, or WAIT in a TUNNEL_OUTBOX (a FAILED one whose
-    /// time has come counts as waiting)
+    /// States to lease from: UNREAD, or WAIT in a TUNNEL_OUTBOX, which includes FAILED
+    /// deliveries that are due
     #[serde(default)]
     states: Vec<String>,
-    /// How long to hold it, 1 to 86400 s; 300 by default
+    /// Duration of the lease, 1 to 86400 s; default 300
     lease_s: Option<i64>,
-    /// Your name, for others to see who holds it
+    /// Name of the caller, shown to others while it holds the lease
     holder: Option<String>,
 }
 
-/// Take the next record of a box
+/// Lease the next record of a box
 ///
-/// It is yours until the lease ends; say what became of it before that, with the
-/// `epoch` that comes with it. 204 when there is none.
+/// The caller holds it until the lease expires. Before that, report the outcome with the
+/// returned `epoch`. 204 when nothing waits.
 #[utoipa::path(
     post, path = "/api/v1/boxes/{owner}/{box}/next", tag = "boxes",
     params(
@@ -177,7 +144,7 @@ pub struct LeaseBody {
     request_body = LeaseBody,
     responses(
         (status = 200, body = LeasedEntryView),
-        (status = 204, description = "Nothing is waiting"),
+        (status = 204, description = "The box has no waiting record"),
         (status = "4XX", body = ApiErrorView),
     )
 )]
@@ -198,7 +165,7 @@ pub async fn next(
     Ok(axum::Json(LeasedEntryView { record: entry.into(), msg: raw(body)? }).into_response())
 }
 
-/// One record or delivery
+/// Get a record or delivery
 #[utoipa::path(
     get, path = "/api/v1/records/{record_id}", tag = "boxes",
     params(("record_id" = String, Path, description = "`rec_…` or `dlv_…`")),
@@ -211,26 +178,25 @@ pub async fn record(
     Ok(axum::Json(boxes::get(&api.store, path.parse("record_id")?).await?.into()))
 }
 
-/// Where to move a record.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordStateBody {
-    /// The state to move to
+    /// The new state
     state: String,
-    /// Only if it still has this revision
+    /// Reject the change unless the entry has this revision
     revision: Option<i64>,
-    /// The epoch you were given when you took it
+    /// The epoch that the lease was returned with
     epoch: Option<i64>,
-    /// Your name, as you gave it when you took it
+    /// Name of the caller, as given for the lease
     holder: Option<String>,
-    /// With READING: how long to hold it, 1 to 86400 s
+    /// For READING: duration of the lease, 1 to 86400 s; default 300
     lease_s: Option<i64>,
 }
 
-/// Move a record or a delivery to another state
+/// Change the state of a record or delivery
 ///
-/// Moving it to where it already is changes nothing. docs/states.md has every step;
-/// one that is not there gets 409 with both states.
+/// Setting the current state changes nothing. docs/states.md lists all transitions; any
+/// other one is rejected with 409 and both states.
 #[utoipa::path(
     post, path = "/api/v1/records/{record_id}/state", tag = "boxes",
     params(("record_id" = String, Path, description = "`rec_…` or `dlv_…`")),
@@ -251,31 +217,30 @@ pub async fn update_state(
     Ok(axum::Json(entry.into()))
 }
 
-/// What came of a try.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReportBody {
-    /// Whether the provider took it
+    /// Whether the provider accepted the message
     ok: bool,
-    /// The provider's own id of the message
+    /// The provider's id of the message
     external_msg_id: Option<String>,
-    /// The provider's words, when it did not
+    /// The provider's error message, when `ok` is false
     error: Option<String>,
-    /// true: another try may work. false: none will. Left out: the provider may have
-    /// it and nobody can know
+    /// true: another attempt may succeed. false: none will. Omitted: the outcome is unknown,
+    /// the provider may have the message
     retryable: Option<bool>,
-    /// How long the provider asked to wait
+    /// Time to wait before the next attempt, if the provider asked for it
     retry_after_ms: Option<u64>,
-    /// The epoch you were given when you took it
+    /// The epoch that the lease was returned with
     epoch: Option<i64>,
-    /// Your name, as you gave it when you took it
+    /// Name of the caller, as given for the lease
     holder: Option<String>,
 }
 
-/// Say what came of a delivery
+/// Report the outcome of a delivery attempt
 ///
-/// Temporary failures are tried again with backoff, permanent ones are dead at once,
-/// and what may have arrived is UNCERTAIN unless the tunnel is idempotent.
+/// Temporary failures are retried with backoff. Permanent failures make the delivery DEAD. An
+/// unknown outcome makes it UNCERTAIN, unless the tunnel is idempotent.
 #[utoipa::path(
     post, path = "/api/v1/deliveries/{record_id}/report", tag = "boxes",
     params(("record_id" = String, Path, description = "`dlv_…`")),
@@ -289,7 +254,7 @@ pub async fn report(
 ) -> Result<axum::Json<RecordView>, ApiError> {
     let id: RecordId = path.parse("record_id")?;
     if id.kind() != RecordKind::Delivery {
-        let why = "that is a record of a reader; want a delivery, dlv_…";
+        let why = "found the id of a record (rec_…), expected that of a delivery (dlv_…)";
         return Err(ApiError::bad_parameter("record_id", why));
     }
     let guard = input::guard(body.epoch, body.holder.clone())?;
@@ -302,13 +267,19 @@ fn outcome(body: ReportBody) -> Result<DeliveryOutcome, ApiError> {
     let ReportBody { ok, external_msg_id, error, retryable, retry_after_ms, .. } = body;
     let too_long = |text: &Option<String>| text.as_ref().is_some_and(|text| text.len() > 4096);
     if too_long(&external_msg_id) || too_long(&error) {
-        return Err(ApiError::bad_field("error", "want at most 4096 bytes of words or id"));
+        return Err(ApiError::bad_field(
+            "error",
+            "error or external_msg_id is longer than 4096 bytes",
+        ));
     }
     if ok {
         return Ok(DeliveryOutcome::Accepted { external_msg_id });
     }
-    let Some(detail) = error.filter(|words| !words.is_empty()) else {
-        return Err(ApiError::bad_field("error", "say what the provider said"));
+    let Some(detail) = error.filter(|message| !message.is_empty()) else {
+        return Err(ApiError::bad_field(
+            "error",
+            "missing; give the error message of the provider",
+        ));
     };
     Ok(DeliveryOutcome::Failed(match retryable {
         Some(true) => Failure::Temporary { detail, retry_after_ms },

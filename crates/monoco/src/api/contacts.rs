@@ -4,27 +4,23 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use monoco_core::contact::{Binding, Contact, ContactLevel, StrangerPolicy, TunnelInfo};
 use monoco_core::did::{Did, EndpointKind, TunnelId};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
-use super::views::{ContactView, GroupView, TunnelView};
+use super::views::contacts::{
+    ContactPage, ContactView, GroupPage, GroupView, TunnelList, TunnelView,
+};
 use super::{Api, SharedApi};
 
-/// Longest name, in bytes, and most names of one contact.
-const MAX_NAME: usize = 256;
+/// Longest name of a contact, group or provider.
+const MAX_NAME_BYTES: usize = 256;
+
+/// Most names of one contact.
 const MAX_NAMES: usize = 16;
 
-/// A page of contacts.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ContactPage {
-    contacts: Vec<ContactView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-/// List everybody we know
+/// List contacts
 #[utoipa::path(
     get, path = "/api/v1/contacts", tag = "people", params(PagingQuery),
     responses((status = 200, body = ContactPage), (status = "4XX", body = ApiErrorView))
@@ -40,7 +36,7 @@ pub async fn contacts(
     Ok(axum::Json(ContactPage { contacts, next_cursor }))
 }
 
-/// One contact
+/// Get a contact
 #[utoipa::path(
     get, path = "/api/v1/contacts/{did}", tag = "people",
     params(("did" = String, Path, description = "A DID")),
@@ -54,21 +50,20 @@ pub async fn contact(
     Ok(axum::Json(contact.into()))
 }
 
-/// What to know about somebody.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContactBody {
-    /// What people call them; the first is shown
+    /// Names of the contact; the first is shown
     #[serde(default)]
     names: Vec<String>,
-    /// `block`, `stranger`, `temporary` or `friend` (the default)
+    /// `block`, `stranger`, `temporary` or `friend` (default)
     level: Option<String>,
-    /// Whether they read their mail here, from an INBOX of ours
+    /// Whether the contact reads its messages from an INBOX of this hub; default false
     #[serde(default)]
     here: bool,
 }
 
-/// Add a contact, or change one
+/// Create or replace a contact
 #[utoipa::path(
     put, path = "/api/v1/contacts/{did}", tag = "people",
     params(("did" = String, Path, description = "A DID")),
@@ -82,12 +77,12 @@ pub async fn put_contact(
 ) -> Result<axum::Json<ContactView>, ApiError> {
     let ContactBody { names, level, here } = body;
     if names.len() > MAX_NAMES || names.iter().any(|name| !is_name(name)) {
-        return Err(ApiError::bad_field("names", "want at most 16 names of 1 to 256 bytes"));
+        return Err(ApiError::bad_field("names", "expected at most 16 names of 1 to 256 bytes"));
     }
     let level = match level.as_deref() {
         None => ContactLevel::Friend,
         Some(text) => ContactLevel::parse(text).ok_or_else(|| {
-            ApiError::bad_field("level", "want block, stranger, temporary or friend")
+            ApiError::bad_field("level", "expected block, stranger, temporary or friend")
         })?,
     };
     let did = path.parse("did")?;
@@ -97,12 +92,12 @@ pub async fn put_contact(
 }
 
 fn is_name(name: &str) -> bool {
-    !name.trim().is_empty() && name.len() <= MAX_NAME && !name.chars().any(char::is_control)
+    !name.trim().is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control)
 }
 
-/// Forget a contact and its bindings
+/// Remove a contact and its bindings
 ///
-/// Its boxes stay.
+/// Its boxes are kept.
 #[utoipa::path(
     delete, path = "/api/v1/contacts/{did}", tag = "people",
     params(("did" = String, Path, description = "A DID")),
@@ -116,17 +111,16 @@ pub async fn remove_contact(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// One way to reach a contact.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BindingBody {
-    /// The tunnel
+    /// Id of the tunnel
     tunnel: String,
-    /// The account there, as the provider spells it
+    /// The account, as the provider spells it
     address: String,
-    /// `user` (the default), `group`, `channel` or `addr`
+    /// `user` (default), `group`, `channel` or `addr`
     kind: Option<String>,
-    /// The binding with the highest number is used
+    /// The binding with the highest priority is used; default 0
     #[serde(default)]
     priority: i32,
 }
@@ -151,7 +145,7 @@ pub async fn bind(
         .parse()
         .map_err(|error| ApiError::bad_field("kind", error))?;
     if address.is_empty() || address.len() > 512 {
-        return Err(ApiError::bad_field("address", "want 1 to 512 bytes"));
+        return Err(ApiError::bad_field("address", "expected 1 to 512 bytes"));
     }
     let binding = Binding { tunnel, kind, address, priority };
     let contact = path.parse("did")?;
@@ -159,13 +153,12 @@ pub async fn bind(
     Ok(axum::Json(contact.into()))
 }
 
-/// Which binding.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct UnbindQuery {
-    /// The tunnel
+    /// Id of the tunnel
     tunnel: String,
-    /// The account there
+    /// The account
     address: String,
 }
 
@@ -190,12 +183,12 @@ pub async fn unbind(
 
 /// Block a sender for one target
 ///
-/// To block a sender for everybody, give the contact the level `block`.
+/// To block a sender for all targets, give the contact the level `block`.
 #[utoipa::path(
     put, path = "/api/v1/blocks/{target}/{sender}", tag = "people",
     params(
-        ("target" = String, Path, description = "Who does not want to hear"),
-        ("sender" = String, Path, description = "From whom"),
+        ("target" = String, Path, description = "DID that does not receive the messages"),
+        ("sender" = String, Path, description = "DID of the sender"),
     ),
     responses((status = 204), (status = "4XX", body = ApiErrorView))
 )]
@@ -203,12 +196,12 @@ pub async fn block(State(api): State<SharedApi>, path: PathParams) -> Result<Sta
     set_block(&api, &path, true).await
 }
 
-/// Let a sender through to a target again
+/// Unblock a sender for one target
 #[utoipa::path(
     delete, path = "/api/v1/blocks/{target}/{sender}", tag = "people",
     params(
-        ("target" = String, Path, description = "Who wants to hear again"),
-        ("sender" = String, Path, description = "From whom"),
+        ("target" = String, Path, description = "DID that receives the messages again"),
+        ("sender" = String, Path, description = "DID of the sender"),
     ),
     responses((status = 204), (status = "4XX", body = ApiErrorView))
 )]
@@ -225,15 +218,7 @@ async fn set_block(api: &Api, path: &PathParams, blocked: bool) -> Result<Status
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A page of groups.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct GroupPage {
-    groups: Vec<GroupView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-/// List the groups
+/// List groups
 #[utoipa::path(
     get, path = "/api/v1/groups", tag = "people", params(PagingQuery),
     responses((status = 200, body = GroupPage), (status = "4XX", body = ApiErrorView))
@@ -249,7 +234,7 @@ pub async fn groups(
     Ok(axum::Json(GroupPage { groups, next_cursor }))
 }
 
-/// One group
+/// Get a group
 #[utoipa::path(
     get, path = "/api/v1/groups/{group}", tag = "people",
     params(("group" = String, Path, description = "A DID")),
@@ -262,14 +247,13 @@ pub async fn group(
     Ok(axum::Json(api.store.group(&path.parse("group")?).await?.into()))
 }
 
-/// What to call a group.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupBody {
     name: Option<String>,
 }
 
-/// Add a group, or rename one
+/// Create or rename a group
 #[utoipa::path(
     put, path = "/api/v1/groups/{group}", tag = "people",
     params(("group" = String, Path, description = "A DID")),
@@ -282,14 +266,14 @@ pub async fn put_group(
     JsonBody(body): JsonBody<GroupBody>,
 ) -> Result<axum::Json<GroupView>, ApiError> {
     if body.name.as_deref().is_some_and(|name| !is_name(name)) {
-        return Err(ApiError::bad_field("name", "want 1 to 256 bytes"));
+        return Err(ApiError::bad_field("name", "expected 1 to 256 bytes"));
     }
     let group: Did = path.parse("group")?;
     let group = api.store.put_group(&group, body.name, api.clock.now()).await?;
     Ok(axum::Json(group.into()))
 }
 
-/// Let a reader have what is said in a group
+/// Subscribe a reader to a group
 #[utoipa::path(
     put, path = "/api/v1/groups/{group}/subscribers/{reader}", tag = "people",
     params(
@@ -305,7 +289,7 @@ pub async fn subscribe(
     set_subscriber(&api, &path, true).await
 }
 
-/// Let a reader have it no longer
+/// Unsubscribe a reader from a group
 #[utoipa::path(
     delete, path = "/api/v1/groups/{group}/subscribers/{reader}", tag = "people",
     params(
@@ -332,13 +316,7 @@ async fn set_subscriber(
     Ok(axum::Json(group.into()))
 }
 
-/// All tunnels.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct TunnelList {
-    tunnels: Vec<TunnelView>,
-}
-
-/// List the tunnels
+/// List tunnels
 #[utoipa::path(
     get, path = "/api/v1/tunnels", tag = "people",
     responses((status = 200, body = TunnelList), (status = "4XX", body = ApiErrorView))
@@ -348,23 +326,22 @@ pub async fn tunnels(State(api): State<SharedApi>) -> Result<axum::Json<TunnelLi
     Ok(axum::Json(TunnelList { tunnels: tunnels.into_iter().map(Into::into).collect() }))
 }
 
-/// The rules of a tunnel.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TunnelBody {
-    /// The network behind it
+    /// Name of the network; default `external`
     provider: Option<String>,
-    /// `accept` (the default), `hold` or `drop`
+    /// What to do with messages of unknown senders: `accept` (default), `hold` or `drop`
     strangers: Option<String>,
-    /// Whether the provider recognises a second copy by its key
+    /// Whether the provider recognises a second copy by its idempotency key; default false
     #[serde(default)]
     idempotent: bool,
 }
 
-/// Add a tunnel of your own, or change its rules
+/// Create or change a tunnel that another program runs
 ///
-/// Your program dispatches what it hears with `ingress.tunnel`, takes what it is to
-/// deliver from the TUNNEL_OUTBOX of `did:msgtunnel:{id}`, and reports what came of it.
+/// The program dispatches received messages with `ingress.tunnel`, leases deliveries from the
+/// TUNNEL_OUTBOX of `did:msgtunnel:{id}`, and reports their outcome.
 #[utoipa::path(
     put, path = "/api/v1/tunnels/{id}", tag = "people",
     params(("id" = String, Path, description = "1 to 64 of a-z, 0-9, '-' and '_'")),
@@ -378,16 +355,16 @@ pub async fn put_tunnel(
 ) -> Result<axum::Json<TunnelView>, ApiError> {
     let id: TunnelId = path.parse("id")?;
     if api.tunnels.get(id.as_str()).is_some() {
-        let why = "the courier runs this tunnel itself; its rules are not yours to change";
+        let why = "the courier runs this tunnel itself; change it in the config file";
         return Err(ApiError::bad_parameter("id", why));
     }
     let provider = body.provider.unwrap_or_else(|| "external".to_owned());
     if !is_name(&provider) {
-        return Err(ApiError::bad_field("provider", "want 1 to 256 bytes"));
+        return Err(ApiError::bad_field("provider", "expected 1 to 256 bytes"));
     }
     let strangers = body.strangers.as_deref().unwrap_or("accept");
     let strangers = StrangerPolicy::parse(strangers)
-        .ok_or_else(|| ApiError::bad_field("strangers", "want accept, hold or drop"))?;
+        .ok_or_else(|| ApiError::bad_field("strangers", "expected accept, hold or drop"))?;
     let tunnel = TunnelInfo { id, provider, strangers, idempotent: body.idempotent };
     let tunnel = api.store.put_tunnel(tunnel, api.clock.now()).await?;
     Ok(axum::Json(tunnel.into()))

@@ -1,6 +1,8 @@
-//! The one file that says no.
+//! Maps errors to HTTP error responses. All API errors are built here.
 //!
-//! `code` is for programs and never changes; `message` is for people and may.
+//! `code` is stable, for programs. `message` is for people and may change.
+
+use std::borrow::Cow;
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -11,73 +13,75 @@ use monoco_core::letter::InvalidLetter;
 use monoco_core::object::InvalidObject;
 use monoco_core::record::InvalidTransition;
 use monoco_store::StoreError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::center::CenterError;
 use crate::pipeline::pipeline::SubmitError;
 
-/// A refusal.
+/// An error response.
 #[derive(Debug)]
 pub struct ApiError {
     pub status: StatusCode,
     pub code: &'static str,
     pub message: String,
-    /// What a program may want to know beyond the code.
-    more: Map<String, Value>,
+    /// Facts about the error, as further keys of the response.
+    facts: Map<String, Value>,
 }
 
-/// A refusal as it is sent.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = Problem)]
+/// The body of an error response.
+#[derive(Debug, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = Error)]
 pub struct ApiErrorView {
-    /// For programs; never changes.
-    pub code: &'static str,
-    /// For people: what is wrong and what to do about it.
+    /// Stable name of the error, for programs
+    pub code: Cow<'static, str>,
+    /// What failed, what was expected, and what to do next
     pub message: String,
-    /// Facts that go with the code, such as `from` and `to` of a refused step.
+    /// Facts about the error, such as `from` and `to` of an invalid transition
     #[serde(flatten)]
     #[schema(value_type = Object)]
-    pub more: Map<String, Value>,
+    pub facts: Map<String, Value>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), more: Map::new() }
+        Self { status, code, message: message.into(), facts: Map::new() }
     }
 
     fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.more.insert(key.to_owned(), value.into());
+        self.facts.insert(key.to_owned(), value.into());
         self
     }
 
     pub fn foreign_host() -> Self {
-        let message = "this Host is not ours; ask for localhost or 127.0.0.1 with the port";
+        let message =
+            "wrong Host header; use localhost, 127.0.0.1 or [::1] with the port of the courier";
         Self::new(StatusCode::FORBIDDEN, "foreign_host", message)
     }
 
     pub fn foreign_origin() -> Self {
-        let message = "web pages of other origins may not come in";
+        let message = "requests of web pages from other origins are rejected";
         Self::new(StatusCode::FORBIDDEN, "foreign_origin", message)
     }
 
     pub fn no_token() -> Self {
-        let message = "send `Authorization: Bearer TOKEN`; `monoco courier token` prints it";
+        let message = "missing token; send `Authorization: Bearer TOKEN` with the token that `monoco courier \
+                       token` prints";
         Self::new(StatusCode::UNAUTHORIZED, "no_token", message)
     }
 
     pub fn wrong_token() -> Self {
-        let message = "this is not the token of this courier; `monoco courier token` prints it";
+        let message = "wrong token; `monoco courier token` prints the token of this courier";
         Self::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
     }
 
     pub fn no_route() -> Self {
-        let message = "there is no such route; /api/openapi.json lists them all";
+        let message = "no such route; /api/openapi.json lists all routes";
         Self::new(StatusCode::NOT_FOUND, "no_route", message)
     }
 
     pub fn no_webhook() -> Self {
-        let message = "there is no such webhook here";
+        let message = "no such webhook; check the tunnel id in the path";
         Self::new(StatusCode::NOT_FOUND, "no_webhook", message)
     }
 
@@ -90,71 +94,85 @@ impl ApiError {
     }
 
     pub fn busy() -> Self {
-        let message = "too much comes in at the same time; send it again";
+        let message = "too many requests at the same time; send the request again later";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
     }
 
-    /// Somebody else of the workspace has the Mail.
+    /// Another agent of the workspace holds the Mail.
     pub fn claimed(lease: &Lease) -> Self {
         let (holder, until) = (lease.holder.as_str(), lease.until.rfc3339());
-        let message = format!("claimed by {holder} until {until}");
+        let message = format!("claimed by {holder} until {until}; wait for the claim to end");
         Self::new(StatusCode::CONFLICT, "claimed", message)
             .with("claimed_by", holder)
             .with("expires_at", until)
     }
 
-    /// The workspace is done with the Mail.
-    pub fn ended(code: &'static str, message: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, code, message)
+    /// The workspace has already completed the Mail.
+    pub fn completed() -> Self {
+        let message = "this workspace has already completed the Mail";
+        Self::new(StatusCode::CONFLICT, "completed", message)
+    }
+
+    /// The Mail is a dead letter of the workspace.
+    pub fn dead() -> Self {
+        let message = "the Mail is a dead letter of this workspace; retry it first";
+        Self::new(StatusCode::CONFLICT, "dead", message)
+    }
+
+    /// No agent of the workspace holds the Mail.
+    pub fn not_claimed() -> Self {
+        let message = "no agent of this workspace holds the Mail; claim it first";
+        Self::new(StatusCode::CONFLICT, "not_claimed", message)
     }
 
     pub fn method_not_allowed() -> Self {
-        let message = "the route does not take this method; /api/openapi.json says which";
+        let message = "method not allowed for this route; /api/openapi.json lists the methods";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
     }
 
     pub fn too_slow() -> Self {
-        let message = "the answer took too long; what was asked may still be done";
+        let message = "no result within the time limit; the operation may still complete";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "too_slow", message)
     }
 
     pub fn body_too_slow() -> Self {
-        let message = "the body did not arrive in time";
+        let message = "the request body was not complete within 30 s; send it again";
         Self::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", message)
     }
 
     pub fn too_large(limit: usize) -> Self {
-        let message = format!("the body is over {limit} bytes");
+        let message = format!("the request body is larger than {limit} bytes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).with("limit", limit)
     }
 
     pub fn body_broke_off() -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "body_broke_off", "the body broke off")
+        let message = "the connection ended before the request body was complete; send it again";
+        Self::new(StatusCode::BAD_REQUEST, "body_broke_off", message)
     }
 
-    pub fn wrong_type(wanted: &str) -> Self {
-        let message = format!("send `Content-Type: {wanted}`");
+    pub fn wrong_type(expected: &str) -> Self {
+        let message = format!("unsupported content type; send `Content-Type: {expected}`");
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wrong_type", message)
     }
 
-    /// A parameter of the path or the query is wrong.
+    /// A parameter of the path or the query is invalid.
     pub fn bad_parameter(name: &str, why: impl std::fmt::Display) -> Self {
         let message = format!("{name}: {why}");
         Self::new(StatusCode::BAD_REQUEST, "bad_parameter", message).with("parameter", name)
     }
 
-    /// A field of the body is wrong.
+    /// A field of the body is invalid.
     pub fn bad_field(field: &str, why: impl std::fmt::Display) -> Self {
         let message = format!("{field}: {why}");
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_field", message).with("field", field)
     }
 
-    /// The body is JSON of another shape.
+    /// The body is JSON with missing, unknown or mistyped keys.
     pub fn wrong_shape(error: &serde_json::Error) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong_shape", error.to_string())
     }
 
-    /// A letter can't be moved so.
+    /// A letter cannot make this transition.
     pub fn wrong_state(wrong: &InvalidTransition, why: &str) -> Self {
         let message = format!("{wrong}: {why}");
         Self::new(StatusCode::CONFLICT, "wrong_state", message)
@@ -162,12 +180,12 @@ impl ApiError {
             .with("to", wrong.to)
     }
 
-    pub fn id_mismatch(shown: &str, real: &str) -> Self {
-        let message = format!("the object's id is {real}, not {shown}");
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "id_mismatch", message).with("msg_id", real)
+    pub fn id_mismatch(expected: &str, found: &str) -> Self {
+        let message = format!("msg_id: expected {expected}, but the message has the id {found}");
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "id_mismatch", message).with("msg_id", found)
     }
 
-    /// The refusal as one line of a batch's answer.
+    /// The error as one line of the response to a batch.
     pub fn line(&self, number: usize) -> Value {
         let mut line = json!({
             "line": number,
@@ -177,7 +195,7 @@ impl ApiError {
             "status": self.status.as_u16(),
         });
         if let Some(line) = line.as_object_mut() {
-            line.extend(self.more.clone());
+            line.extend(self.facts.clone());
         }
         line
     }
@@ -229,52 +247,52 @@ impl From<InvalidObject> for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         let message = error.to_string();
-        let say = |status, code| Self::new(status, code, message.clone());
+        let new = |status, code| Self::new(status, code, message.clone());
         match error {
             StoreError::Missing { what, .. } => {
-                say(StatusCode::NOT_FOUND, "not_found").with("what", what)
+                new(StatusCode::NOT_FOUND, "not_found").with("what", what)
             }
             StoreError::Conflict { revision, .. } => {
-                say(StatusCode::CONFLICT, "conflict").with("revision", revision)
+                new(StatusCode::CONFLICT, "conflict").with("revision", revision)
             }
-            StoreError::InvalidTransition(wrong) => say(StatusCode::CONFLICT, "wrong_state")
+            StoreError::InvalidTransition(wrong) => new(StatusCode::CONFLICT, "wrong_state")
                 .with("from", wrong.from)
                 .with("to", wrong.to),
             StoreError::LeaseLost(lost) => {
-                let problem = say(StatusCode::CONFLICT, "lease_lost");
+                let error = new(StatusCode::CONFLICT, "lease_lost");
                 match lost {
-                    LeaseLost::Stale { current, .. } => problem.with("epoch", current),
-                    LeaseLost::Held(lease) => problem
+                    LeaseLost::Stale { current, .. } => error.with("epoch", current),
+                    LeaseLost::Held(lease) => error
                         .with("held_by", lease.holder.as_str())
-                        .with("until_ms", lease.until.ms()),
+                        .with("until", lease.until.rfc3339()),
                 }
             }
             StoreError::NotDue(at) => {
-                say(StatusCode::CONFLICT, "not_due").with("next_retry_at", at.rfc3339())
+                new(StatusCode::CONFLICT, "not_due").with("next_retry_at", at.rfc3339())
             }
             StoreError::UnresolvableTargets(targets) => {
-                say(StatusCode::UNPROCESSABLE_ENTITY, "unresolvable")
+                new(StatusCode::UNPROCESSABLE_ENTITY, "unresolvable")
                     .with("targets", json!(targets.0))
             }
-            StoreError::NoLocalRecipient(nobody) => {
-                say(StatusCode::UNPROCESSABLE_ENTITY, "nobody_here").with("to", json!(nobody.0))
+            StoreError::NoLocalRecipient(none) => {
+                new(StatusCode::UNPROCESSABLE_ENTITY, "nobody_here").with("to", json!(none.0))
             }
             StoreError::Expired(at) => {
-                say(StatusCode::UNPROCESSABLE_ENTITY, "expired").with("expires_at_ms", at.ms())
+                new(StatusCode::UNPROCESSABLE_ENTITY, "expired").with("expires_at", at.rfc3339())
             }
             StoreError::KeyReused(id) => {
                 let what = if id.starts_with("ltr_") { "letter" } else { "msg_id" };
-                say(StatusCode::CONFLICT, "key_reused").with(what, id)
+                new(StatusCode::CONFLICT, "key_reused").with(what, id)
             }
-            StoreError::DiskFull => say(StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
+            StoreError::DiskFull => new(StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
             StoreError::Damaged { .. } => {
-                tracing::error!(%error, "damaged");
-                say(StatusCode::INTERNAL_SERVER_ERROR, "damaged")
+                tracing::error!(%error, "stored data is damaged");
+                new(StatusCode::INTERNAL_SERVER_ERROR, "damaged")
             }
-            StoreError::Broken(_) => say(StatusCode::SERVICE_UNAVAILABLE, "storage_broken"),
+            StoreError::Broken(_) => new(StatusCode::SERVICE_UNAVAILABLE, "storage_broken"),
             StoreError::Unavailable(_) => {
-                tracing::error!(%error, "store failed");
-                say(StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+                tracing::error!(%error, "store is unavailable");
+                new(StatusCode::SERVICE_UNAVAILABLE, "unavailable")
             }
         }
     }
@@ -303,8 +321,9 @@ impl From<CenterError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Self { status, code, message, more } = self;
-        let mut response = (status, Json(ApiErrorView { code, message, more })).into_response();
+        let Self { status, code, message, facts } = self;
+        let view = ApiErrorView { code: code.into(), message, facts };
+        let mut response = (status, Json(view)).into_response();
         if code == "no_token" || code == "wrong_token" {
             let bearer = axum::http::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(axum::http::header::WWW_AUTHENTICATE, bearer);
@@ -314,7 +333,7 @@ impl IntoResponse for ApiError {
 }
 
 impl From<ApiError> for Response {
-    fn from(problem: ApiError) -> Self {
-        problem.into_response()
+    fn from(error: ApiError) -> Self {
+        error.into_response()
     }
 }

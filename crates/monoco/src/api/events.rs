@@ -1,4 +1,4 @@
-//! The log of events: a page, or a stream that goes on.
+//! The event log: one page as JSON, or a stream of server-sent events.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -8,50 +8,41 @@ use axum::http::{HeaderMap, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::sync::watch;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
 use super::SharedApi;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, QueryParams};
-use super::views::EventView;
+use super::views::events::{EventPage, EventView};
 
-/// Events read from the store at once.
-const CHUNK: usize = 200;
+/// Events that a stream reads from the store at once.
+const EVENTS_PER_READ: usize = 200;
 
-/// How long a stream may go without looking when no hint comes.
-const LOOK: Duration = Duration::from_secs(5);
+/// Poll interval of a stream that gets no hint.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// From where.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct EventQuery {
-    /// Only events after this number; a stream starts at the end when it is left out
+    /// Number of the event to start after; default 0 for a page, the newest for a stream
     after: Option<i64>,
-    /// Start so many events before the end, 1 to 1000
+    /// Number of events before the newest to start at, 1 to 1000
     tail: Option<i64>,
-    /// Most events of a page, 1 to 1000
+    /// Maximum number of events of a page, 1 to 1000; default 100
     limit: Option<i64>,
 }
 
-/// A page of events.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct EventPage {
-    events: Vec<EventView>,
-    /// Ask for events after this number next
-    last: i64,
-}
-
-/// Read what happened
+/// List events, oldest first
 ///
-/// A JSON page of events after number `after`, oldest first. With
-/// `Accept: text/event-stream` a stream that goes on; `Last-Event-ID` resumes it.
+/// With `Accept: text/event-stream` the response is a stream that continues with new events;
+/// `Last-Event-ID` resumes it.
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "events",
     params(
         EventQuery,
-        ("Last-Event-ID" = Option<i64>, Header, description = "Where a stream broke off"),
+        ("Last-Event-ID" = Option<i64>, Header, description = "Number of the last event of an interrupted stream"),
     ),
     responses((status = 200, body = EventPage), (status = "4XX", body = ApiErrorView))
 )]
@@ -67,18 +58,23 @@ pub async fn events(
     let hints = api.store.newest_event();
     let newest = *hints.borrow();
     let after = match (headers.get("last-event-id"), query.after, query.tail) {
-        (Some(value), _, _) => Some(number("Last-Event-ID", value.to_str().unwrap_or_default())?),
+        (Some(value), _, _) => {
+            Some(parse_number("Last-Event-ID", value.to_str().unwrap_or_default())?)
+        }
         (None, after, None) => after,
         (None, None, tail) => {
             let tail = input::count("tail", tail, 1, input::MAX_PAGE)?;
             Some(newest.saturating_sub(i64::try_from(tail).unwrap_or(0)).max(0))
         }
         (None, Some(_), Some(_)) => {
-            return Err(ApiError::bad_parameter("tail", "want `after` or `tail`, not both"));
+            return Err(ApiError::bad_parameter(
+                "tail",
+                "found both `after` and `tail`, expected one of them",
+            ));
         }
     };
     if after.is_some_and(|after| after < 0) {
-        return Err(ApiError::bad_parameter("after", "want a number from 0"));
+        return Err(ApiError::bad_parameter("after", "expected a number from 0"));
     }
     if wants_stream {
         return Ok(stream(api, after.unwrap_or(newest), hints).into_response());
@@ -91,8 +87,8 @@ pub async fn events(
     Ok(axum::Json(EventPage { events, last }).into_response())
 }
 
-fn number(name: &str, text: &str) -> Result<i64, ApiError> {
-    text.parse().map_err(|_| ApiError::bad_parameter(name, "want a number from 0"))
+fn parse_number(name: &str, text: &str) -> Result<i64, ApiError> {
+    text.parse().map_err(|_| ApiError::bad_parameter(name, "expected a number from 0"))
 }
 
 fn stream(
@@ -115,23 +111,23 @@ fn stream(
                     .id(event.seq.to_string())
                     .event(event.kind.as_str())
                     .json_data(EventView::from(event));
-                // An event is plain JSON; should one not be, the next is.
+                // Events always serialise; skip one that does not instead of ending the stream.
                 let Ok(item) = item else { continue };
                 return Some((Ok(item), reader));
             }
-            // Seen before reading, so that a commit in between is not missed.
+            // Before reading, so that a commit in between is not missed.
             reader.hints.mark_unchanged();
-            match reader.api.store.events(reader.after, CHUNK).await {
+            match reader.api.store.events(reader.after, EVENTS_PER_READ).await {
                 Ok(events) if !events.is_empty() => reader.read = events.into_iter(),
                 Ok(_) => {
-                    let changed = tokio::time::timeout(LOOK, reader.hints.changed());
+                    let changed = tokio::time::timeout(POLL_INTERVAL, reader.hints.changed());
                     let changed = reader.api.stop.run_until_cancelled(changed).await;
                     if let None | Some(Ok(Err(_))) = changed {
-                        // The courier stops, or the store is closed.
+                        // The courier is stopping, or the store is closed.
                         return None;
                     }
                 }
-                // The reader comes back with `Last-Event-ID` and misses nothing.
+                // The client reconnects with `Last-Event-ID` and misses nothing.
                 Err(_) => return None,
             }
         }

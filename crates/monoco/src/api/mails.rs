@@ -1,177 +1,114 @@
-//! Mails: looking, claiming, and saying what became of it.
+//! Mails: list them, claim them, report the outcome; dead letters; rebuild of the files.
 
 use axum::extract::State;
-use monoco_core::claim::{ClaimState, Workspace};
+use monoco_core::claim::{ClaimState, InvalidWorkspace, Workspace};
 use monoco_core::delivery::SendState;
-use monoco_core::lease::LeaseLost;
+use monoco_core::lease::{Holder, LeaseLost};
 use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
-use monoco_store::{ClaimUpdate, LetterQuery, MailQuery, MailRow, PageRequest, StoreError};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use monoco_store::{ClaimUpdate, LetterQuery, MailQuery, PageRequest, StoreError};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
-use super::letters::LetterView;
-use super::trace::{TraceView, story};
-use super::views::RecordView;
+use super::trace::trace_of;
+use super::views::boxes::RecordView;
+use super::views::letters::LetterView;
+use super::views::mails::{ClaimList, ClaimView, DeadView, MailDetailView, MailPage, RebuildView};
+use super::views::trace::TraceView;
 use super::{Api, SharedApi};
 use crate::courier::file_projector::ProjectorError;
-use crate::courier::locks_file::OpenClaimView;
-use crate::courier::mailbox_check::RebuildResult;
 use crate::pipeline::letter_pages::LetterPages;
 
-/// The route that may take long.
-pub const REBUILD: &str = "/api/v1/mailbox/rebuild";
+/// Path of the rebuild, which has a longer time limit than other requests.
+pub const REBUILD_PATH: &str = "/api/v1/mailbox/rebuild";
 
-/// Most ids in one question about claims.
+/// Most ids in one request for claims.
 const MAX_IDS: usize = 1_000;
 
-/// Longest reason, in bytes. Longer ones are cut.
-const MAX_REASON: usize = 4_096;
+/// Longest reason of a failure, in bytes. The rest is cut.
+const MAX_REASON_BYTES: usize = 4_096;
 
-/// A Mail, and how the workspace that asks stands to it.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Mail)]
-pub struct MailView {
-    /// `id`, `msg_id`, `tunnel`, `session`, `participants`, `received_at`, `title`,
-    /// `binding`, `trust`, `messages`, `preview`, `file`, `sha256`
-    #[serde(flatten)]
-    #[schema(value_type = Object)]
-    entry: Value,
-    /// Where its file is: `inbound`, `archive`, `deadletter` or `gone`
-    place: &'static str,
-    /// NEW, CLAIMED, COMPLETED or DEADLETTER, for this workspace
-    status: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    claim: Option<OpenClaimView>,
-}
-
-/// A page of Mails.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Mails)]
-pub struct MailPage {
-    messages: Vec<MailView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-/// One Mail with its text.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = WholeMail)]
-pub struct MailDetailView {
-    #[serde(flatten)]
-    mail: MailView,
-    /// Every workspace's claim on it
-    claims: Vec<OpenClaimView>,
-    /// The MsgObject; none when it is damaged
-    #[schema(value_type = Option<Object>)]
-    msg: Option<Value>,
-}
-
-/// Claims of one workspace.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Claims)]
-pub struct ClaimsView {
-    claims: Vec<OpenClaimView>,
-}
-
-/// What was given up.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Dead)]
-pub struct DeadView {
-    claims: Vec<OpenClaimView>,
-    deliveries: Vec<RecordView>,
-    letters: Vec<LetterView>,
-}
-
-/// Which Mails.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct MailListQuery {
-    /// Whose claims count; without it the shared ones
+    /// Workspace whose claims count; default `shared`
     workspace: Option<String>,
-    /// Only those with this status: NEW, CLAIMED, COMPLETED or DEADLETTER
+    /// Status of the Mails: NEW, CLAIMED, COMPLETED or DEADLETTER; default all
     status: Option<String>,
-    /// Only those of this provider
+    /// Provider of the Mails; default all
     provider: Option<String>,
-    /// Only those that became Mails then or later, RFC 3339
+    /// Earliest time at which they became Mails, RFC 3339
     since: Option<String>,
-    /// Only those in whose title, names or text's start this occurs. A page looks at
-    /// 10000 Mails; when it ends there, `next_cursor` says where to go on.
+    /// Text to search for in title, names and the first lines. A page searches at most 10000
+    /// Mails; `next_cursor` continues the search.
     q: Option<String>,
-    /// Where the last page ended: its `next_cursor`
+    /// `next_cursor` of the previous page
     cursor: Option<String>,
-    /// Most Mails to return, 1 to 1000
+    /// Maximum number of Mails, 1 to 1000; default 50
     limit: Option<i64>,
-    /// `newest` first (the default) or `oldest` first
+    /// `newest` (default) or `oldest` first
     order: Option<String>,
 }
 
-/// Whose claim.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceQuery {
-    /// Whose claim to show; without it the shared one
+    /// Workspace of the claim; default `shared`
     workspace: Option<String>,
 }
 
-/// Which claims.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimStatusBody {
-    /// Whose claims; without it the shared ones
+    /// Workspace of the claims; default `shared`
     workspace: Option<String>,
-    /// Of which Mails, 1000 at most
+    /// Ids of the Mails, at most 1000
     ids: Vec<String>,
 }
 
-/// Who wants a Mail, and for how long.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimBody {
-    /// Who: agents of one workspace exclude each other
+    /// Name of the agent; agents of one workspace exclude each other
     agent_id: String,
-    /// For how many seconds, 1 to 86400; without it as configured, 300
+    /// Duration of the claim, 1 to 86400 s; default as configured, 300
     timeout: Option<i64>,
-    /// For which workspace; without it the shared one
+    /// Workspace of the claim; default `shared`
     workspace: Option<String>,
 }
 
-/// Who wants to keep a Mail for longer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewBody {
     agent_id: String,
     workspace: Option<String>,
-    /// The epoch the claim came with; without it the agent is checked by name
+    /// The epoch that the claim was returned with; without it only the name is checked
     epoch: Option<i64>,
     timeout: Option<i64>,
 }
 
-/// Who is done with a Mail.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompleteBody {
     agent_id: String,
     workspace: Option<String>,
-    /// The epoch the claim came with; without it the agent is checked by name
+    /// The epoch that the claim was returned with; without it only the name is checked
     epoch: Option<i64>,
 }
 
-/// Who could not deal with a Mail, and why.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailBody {
     agent_id: String,
-    /// For whoever looks at it next
+    /// Why it failed, at most 4096 bytes
     reason: Option<String>,
-    /// Whether another try may help; true unless said otherwise
+    /// Whether another attempt may succeed; default true
     retryable: Option<bool>,
     workspace: Option<String>,
-    /// The epoch the claim came with; without it the agent is checked by name
+    /// The epoch that the claim was returned with; without it only the name is checked
     epoch: Option<i64>,
 }
 
@@ -189,12 +126,13 @@ pub async fn list(
     let status = status.map(|word| {
         ClaimState::parse(&word.to_uppercase()).ok_or_else(|| {
             let known = ClaimState::ALL.map(ClaimState::as_str).join(", ");
-            ApiError::bad_parameter("status", format!("want one of {known}"))
+            ApiError::bad_parameter("status", format!("expected one of {known}"))
         })
     });
     let since = since.map(|text| Timestamp::from_rfc3339(&text));
     let query = MailQuery {
-        workspace: named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?,
+        workspace: parse_workspace(workspace)
+            .map_err(|error| ApiError::bad_parameter("workspace", error))?,
         status: status.transpose()?,
         provider,
         since: since.transpose().map_err(|error| ApiError::bad_parameter("since", error))?,
@@ -202,14 +140,14 @@ pub async fn list(
     };
     let page = api.store.mails(query, window.clone()).await?;
     let next_cursor = input::next_cursor("mails", &window, page.next);
-    let messages = page.entries.into_iter().map(MailView::from).collect();
+    let messages = page.entries.into_iter().map(Into::into).collect();
     Ok(axum::Json(MailPage { messages, next_cursor }))
 }
 
-/// Show one Mail
+/// Get a Mail
 #[utoipa::path(
     get, path = "/api/v1/messages/{id}", tag = "mails", params(WorkspaceQuery),
-    params(("id" = String, Path, description = "The id of the Mail")),
+    params(("id" = String, Path, description = "Id of the Mail")),
     responses((status = 200, body = MailDetailView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn mail(
@@ -219,7 +157,7 @@ pub async fn mail(
 ) -> Result<axum::Json<MailDetailView>, ApiError> {
     let id = mail_id(&path)?;
     let workspace =
-        named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
+        parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
     let store = &api.store;
     let row = store.mail(&id, &workspace).await?;
     let claims = store.claims(&id).await?;
@@ -228,67 +166,72 @@ pub async fn mail(
         Err(StoreError::Damaged { .. } | StoreError::Missing { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    let claims = claims.iter().map(OpenClaimView::from).collect();
+    let claims = claims.iter().map(ClaimView::from).collect();
     Ok(axum::Json(MailDetailView { mail: row.into(), claims, msg }))
 }
 
-/// Follow one Mail through everything that happened to it
+/// Get the history of a Mail
 #[utoipa::path(
     get, path = "/api/v1/messages/{id}/trace", tag = "mails",
-    params(("id" = String, Path, description = "The id of the Mail")),
+    params(("id" = String, Path, description = "Id of the Mail")),
     responses((status = 200, body = TraceView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn trace(
     State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<TraceView>, ApiError> {
-    story(&api, &mail_id(&path)?.to_string()).await
+    trace_of(&api, &mail_id(&path)?.to_string()).await
 }
 
-/// Show a workspace's claims on some Mails
+/// List the claims of a workspace on given Mails
 ///
-/// Mails that it never claimed are NEW, and not listed.
+/// Mails that it never claimed are NEW and are not listed.
 #[utoipa::path(
     post, path = "/api/v1/messages/status", tag = "mails", request_body = ClaimStatusBody,
-    responses((status = 200, body = ClaimsView), (status = "4XX", body = ApiErrorView))
+    responses((status = 200, body = ClaimList), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn status(
     State(api): State<SharedApi>,
     JsonBody(ClaimStatusBody { workspace, ids }): JsonBody<ClaimStatusBody>,
-) -> Result<axum::Json<ClaimsView>, ApiError> {
-    let workspace = named(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
+) -> Result<axum::Json<ClaimList>, ApiError> {
+    let workspace =
+        parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     if ids.len() > MAX_IDS {
-        return Err(ApiError::bad_field("ids", format!("{MAX_IDS} is the most")));
+        return Err(ApiError::bad_field(
+            "ids",
+            format!("found {} ids, expected at most {MAX_IDS}", ids.len()),
+        ));
     }
     let mut claims = Vec::new();
     for id in ids {
         let id: MailId = id.parse().map_err(|error| ApiError::bad_field("ids", error))?;
         match api.store.mail(&id, &workspace).await {
-            Ok(row) => claims.extend(row.claim.as_ref().map(OpenClaimView::from)),
+            Ok(row) => claims.extend(row.claim.as_ref().map(ClaimView::from)),
             Err(StoreError::Missing { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(axum::Json(ClaimsView { claims }))
+    Ok(axum::Json(ClaimList { claims }))
 }
 
 /// Claim a Mail
 ///
-/// It is the agent's until the time is over; two agents of one workspace exclude each
-/// other, two workspaces do not. 409 `claimed` says who has it, 409 `not_due` when it
-/// may be claimed after a failure.
+/// The agent holds the Mail until the claim expires. Two agents of one workspace exclude each
+/// other, two workspaces do not. 409 `claimed` names the holder; 409 `not_due` has the time
+/// at which the Mail can be claimed again after a failure.
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/claim", tag = "mails", request_body = ClaimBody,
-    params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
+    params(("id" = String, Path, description = "Id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn claim(
     State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(ClaimBody { agent_id, timeout, workspace }): JsonBody<ClaimBody>,
-) -> Result<axum::Json<OpenClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimView>, ApiError> {
     let id = mail_id(&path)?;
-    let workspace = named(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
+    let workspace =
+        parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     let holder = agent(agent_id)?;
     let term = match timeout {
         Some(_) => input::term("timeout", timeout)?,
@@ -296,120 +239,120 @@ pub async fn claim(
     };
     let (retry, now) = (api.claims().retry, api.clock.now());
     let claimed = api.store.claim(&id, &workspace, holder, term, retry, now).await;
-    Ok(axum::Json(OpenClaimView::from(&claimed.map_err(refused)?)))
+    Ok(axum::Json(ClaimView::from(&claimed.map_err(claim_error)?)))
 }
 
-/// Keep a claim for longer
+/// Renew a claim
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/renew", tag = "mails", request_body = RenewBody,
-    params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
+    params(("id" = String, Path, description = "Id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn renew(
     State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(RenewBody { agent_id, workspace, epoch, timeout }): JsonBody<RenewBody>,
-) -> Result<axum::Json<OpenClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimView>, ApiError> {
     let term = match timeout {
         Some(_) => input::term("timeout", timeout)?,
         None => api.claims().term,
     };
-    settle(&api, &path, agent_id, workspace, epoch, ClaimUpdate::Renew(term)).await
+    update(&api, &path, agent_id, workspace, epoch, ClaimUpdate::Renew(term)).await
 }
 
-/// Say that a Mail is dealt with
+/// Complete a claim
 ///
-/// Its file moves to the archive when no other workspace is at it.
+/// The file of the Mail moves to `archive` when no other workspace has claimed it.
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/complete", tag = "mails", request_body = CompleteBody,
-    params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
+    params(("id" = String, Path, description = "Id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn complete(
     State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(CompleteBody { agent_id, workspace, epoch }): JsonBody<CompleteBody>,
-) -> Result<axum::Json<OpenClaimView>, ApiError> {
-    settle(&api, &path, agent_id, workspace, epoch, ClaimUpdate::Complete).await
+) -> Result<axum::Json<ClaimView>, ApiError> {
+    update(&api, &path, agent_id, workspace, epoch, ClaimUpdate::Complete).await
 }
 
-/// Say that a Mail could not be dealt with
+/// Fail a claim
 ///
-/// It may be claimed again after 1 s, 2 s and 4 s; the fourth failure, or one that no
-/// other try can help, makes it a dead letter.
+/// The Mail can be claimed again after 1 s, 2 s and 4 s. The fourth failure, or one that is
+/// not retryable, makes it a dead letter.
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/fail", tag = "mails", request_body = FailBody,
-    params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
+    params(("id" = String, Path, description = "Id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn fail(
     State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(FailBody { agent_id, reason, retryable, workspace, epoch }): JsonBody<FailBody>,
-) -> Result<axum::Json<OpenClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimView>, ApiError> {
     let mut reason = reason.unwrap_or_else(|| "no reason given".to_owned());
-    reason.truncate(reason.floor_char_boundary(MAX_REASON));
+    reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
     let retry = api.claims().retry;
     let step = ClaimUpdate::Fail { reason, retryable: retryable.unwrap_or(true), retry };
-    settle(&api, &path, agent_id, workspace, epoch, step).await
+    update(&api, &path, agent_id, workspace, epoch, step).await
 }
 
-/// Put a dead letter back, with all its tries
+/// Retry a dead letter, with all its attempts
 #[utoipa::path(
-    post, path = "/api/v1/messages/{id}/revive", tag = "mails", params(WorkspaceQuery),
-    params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
+    post, path = "/api/v1/messages/{id}/retry", tag = "mails", params(WorkspaceQuery),
+    params(("id" = String, Path, description = "Id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn revive(
+pub async fn retry(
     State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
-) -> Result<axum::Json<OpenClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimView>, ApiError> {
     let id = mail_id(&path)?;
     let workspace =
-        named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
-    let revived = api.store.retry_claim(&id, &workspace, api.clock.now()).await;
-    Ok(axum::Json(OpenClaimView::from(&revived.map_err(refused)?)))
+        parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
+    let retried = api.store.retry_claim(&id, &workspace, api.clock.now()).await;
+    Ok(axum::Json(ClaimView::from(&retried.map_err(claim_error)?)))
 }
 
-/// Have nobody deal with a dead letter any more
+/// Drop a dead letter without retrying it
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/drop", tag = "mails", params(WorkspaceQuery),
-    params(("id" = String, Path, description = "The id of the Mail")),
-    responses((status = 200, body = OpenClaimView), (status = "4XX", body = ApiErrorView))
+    params(("id" = String, Path, description = "Id of the Mail")),
+    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn lay_to_rest(
+pub async fn drop_claim(
     State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
-) -> Result<axum::Json<OpenClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimView>, ApiError> {
     let id = mail_id(&path)?;
     let workspace =
-        named(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
-    let rested = api.store.drop_claim(&id, &workspace, api.clock.now()).await;
-    Ok(axum::Json(OpenClaimView::from(&rested.map_err(refused)?)))
+        parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
+    let dropped = api.store.drop_claim(&id, &workspace, api.clock.now()).await;
+    Ok(axum::Json(ClaimView::from(&dropped.map_err(claim_error)?)))
 }
 
-/// Make the mailbox's files again from the store
+/// Rebuild the files of the mailbox from the store
 ///
-/// Writes what is missing or was changed, moves what is in the wrong place, and starts a
-/// new index. Files that are not ours are counted and left alone.
+/// Writes files that are missing or changed, moves files from wrong directories, and starts a
+/// new index. Files of other programs are counted and not changed.
 #[utoipa::path(
     post, path = "/api/v1/mailbox/rebuild", tag = "mails",
-    responses((status = 200, body = RebuildResult), (status = "4XX", body = ApiErrorView))
+    responses((status = 200, body = RebuildView), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn rebuild(State(api): State<SharedApi>) -> Result<axum::Json<RebuildResult>, ApiError> {
+pub async fn rebuild(State(api): State<SharedApi>) -> Result<axum::Json<RebuildView>, ApiError> {
     match api.filer.rebuild().await {
-        Ok(rebuilt) => Ok(axum::Json(rebuilt)),
+        Ok(rebuilt) => Ok(axum::Json(rebuilt.into())),
         Err(ProjectorError::Store(error)) => Err(error.into()),
         Err(error) => Err(StoreError::Unavailable(error.to_string()).into()),
     }
 }
 
-/// What was given up
+/// List dead letters
 ///
-/// Claims, letters, and deliveries that are DEAD or UNCERTAIN: the oldest thousand of each
-/// kind, and of each tunnel.
+/// Claims, letters, and deliveries that are DEAD or UNCERTAIN: the oldest 1000 claims, the
+/// oldest 1000 letters, and the oldest 1000 deliveries of each tunnel.
 #[utoipa::path(
     get, path = "/api/v1/dead", tag = "mails",
     responses((status = 200, body = DeadView), (status = "4XX", body = ApiErrorView))
@@ -424,71 +367,60 @@ pub async fn dead(State(api): State<SharedApi>) -> Result<axum::Json<DeadView>, 
         let page = store.deliveries(&tunnel.id.did(), &states, window).await?;
         deliveries.extend(page.entries.into_iter().map(RecordView::from));
     }
-    let claims = claims.iter().map(OpenClaimView::from).collect();
+    let claims = claims.iter().map(ClaimView::from).collect();
     let query = LetterQuery { states: vec![LetterState::Dead], ..LetterQuery::default() };
     let window = PageRequest { beyond: None, limit: input::MAX_PAGE, newest_first: false };
-    let mut leafing = LetterPages::new(query, window);
+    let mut pages = LetterPages::new(query, window);
     let mut letters = Vec::new();
-    while let Some(few) = leafing.next_page(store).await? {
-        letters.extend(few.iter().map(LetterView::from));
+    while let Some(page) = pages.next_page(store).await? {
+        letters.extend(page.iter().map(LetterView::from));
     }
     Ok(axum::Json(DeadView { claims, deliveries, letters }))
 }
 
-async fn settle(
+async fn update(
     api: &Api,
     path: &PathParams,
     agent_id: String,
     workspace: Option<String>,
     epoch: Option<i64>,
     step: ClaimUpdate,
-) -> Result<axum::Json<OpenClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimView>, ApiError> {
     let id = mail_id(path)?;
-    let workspace = named(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
+    let workspace =
+        parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     agent(agent_id.clone())?;
     let guard = input::guard(epoch, Some(agent_id))?;
     let now = api.clock.now();
-    let settled = api.store.update_claim(&id, &workspace, guard, step, now).await;
-    Ok(axum::Json(OpenClaimView::from(&settled.map_err(refused)?)))
+    let updated = api.store.update_claim(&id, &workspace, guard, step, now).await;
+    Ok(axum::Json(ClaimView::from(&updated.map_err(claim_error)?)))
 }
 
-/// The Mail that the path names. What can't be an id is no Mail either.
+/// The id in the path. Text that is not an id is reported as a Mail that does not exist.
 fn mail_id(path: &PathParams) -> Result<MailId, ApiError> {
     path.text("id").parse().map_err(|_| {
         StoreError::Missing { what: "Mail", key: path.text("id").chars().take(80).collect() }.into()
     })
 }
 
-fn named(workspace: Option<String>) -> Result<Workspace, monoco_core::claim::InvalidWorkspace> {
+fn parse_workspace(workspace: Option<String>) -> Result<Workspace, InvalidWorkspace> {
     workspace.map_or_else(|| Ok(Workspace::shared()), Workspace::new)
 }
 
-fn agent(name: String) -> Result<monoco_core::lease::Holder, ApiError> {
-    monoco_core::lease::Holder::new(name).map_err(|error| ApiError::bad_field("agent_id", error))
+fn agent(name: String) -> Result<Holder, ApiError> {
+    Holder::new(name).map_err(|error| ApiError::bad_field("agent_id", error))
 }
 
-/// Claims are refused in words of their own.
-fn refused(error: StoreError) -> ApiError {
+/// The errors of claims have codes of their own.
+fn claim_error(error: StoreError) -> ApiError {
     match &error {
         StoreError::LeaseLost(LeaseLost::Held(lease)) => ApiError::claimed(lease),
         StoreError::InvalidTransition(wrong) => match wrong.from {
-            "COMPLETED" => ApiError::ended("completed", "this workspace is done with it"),
-            "DEADLETTER" => ApiError::ended("dead", "this workspace gave it up; revive it first"),
-            "NEW" => ApiError::ended("not_claimed", "nobody of this workspace has claimed it"),
+            "COMPLETED" => ApiError::completed(),
+            "DEADLETTER" => ApiError::dead(),
+            "NEW" => ApiError::not_claimed(),
             _ => error.into(),
         },
         _ => error.into(),
-    }
-}
-
-impl From<MailRow> for MailView {
-    fn from(row: MailRow) -> Self {
-        let state = row.claim.as_ref().map_or(ClaimState::New, |it| it.claiming.state.name());
-        Self {
-            entry: json!(row.entry),
-            place: row.place.as_str(),
-            status: state.as_str(),
-            claim: row.claim.as_ref().map(OpenClaimView::from),
-        }
     }
 }

@@ -26,7 +26,7 @@ use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::pipeline::Pipeline;
 use error::ApiError;
 pub use guard::RequestGuard;
-pub use health::ApiMetrics;
+pub use metrics::ApiMetrics;
 
 mod batch;
 mod boxes;
@@ -39,12 +39,13 @@ mod input;
 mod letters;
 mod mails;
 mod messages;
+mod metrics;
 mod pipeline;
 pub mod server;
 mod sessions;
 mod submission;
 mod trace;
-mod views;
+pub mod views;
 pub mod webhooks;
 
 /// What handlers work with. One value is shared by all requests.
@@ -95,7 +96,7 @@ pub fn router(api: Api, guard: RequestGuard) -> Router {
     let (router, doc) = OpenApiRouter::with_openapi(OpenApiDoc::openapi())
         .routes(routes!(messages::dispatch))
         .routes(routes!(messages::post_send))
-        .routes(routes!(messages::keep_bytes))
+        .routes(routes!(messages::put_blob))
         .routes(routes!(messages::object))
         .routes(routes!(mails::list))
         .routes(routes!(mails::status))
@@ -105,11 +106,11 @@ pub fn router(api: Api, guard: RequestGuard) -> Router {
         .routes(routes!(mails::renew))
         .routes(routes!(mails::complete))
         .routes(routes!(mails::fail))
-        .routes(routes!(mails::revive))
-        .routes(routes!(mails::lay_to_rest))
+        .routes(routes!(mails::retry))
+        .routes(routes!(mails::drop_claim))
         .routes(routes!(mails::dead))
         .routes(routes!(mails::rebuild))
-        .routes(routes!(submission::hand_in, letters::list))
+        .routes(routes!(submission::submit, letters::list))
         .routes(routes!(letters::show))
         .routes(routes!(letters::retry))
         .routes(routes!(letters::trash))
@@ -139,7 +140,7 @@ pub fn router(api: Api, guard: RequestGuard) -> Router {
         .routes(routes!(events::events))
         .routes(routes!(trace::trace))
         .routes(routes!(health::health))
-        .routes(routes!(health::metrics))
+        .routes(routes!(metrics::metrics))
         .split_for_parts();
     let doc = doc.to_pretty_json().unwrap_or_default();
     let openapi = move || async move { ([(header::CONTENT_TYPE, "application/json")], doc) };
@@ -158,10 +159,10 @@ pub fn router(api: Api, guard: RequestGuard) -> Router {
 async fn observe(State(api): State<SharedApi>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<axum::extract::MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", axum::extract::MatchedPath::as_str);
-    let patience = if route == mails::REBUILD { server::REBUILD } else { server::ANSWER };
+    let patience = if route == mails::REBUILD_PATH { server::REBUILD } else { server::ANSWER };
     let answered = tokio::time::timeout(patience, next.run(request)).await;
     let mut response = answered.unwrap_or_else(|_| ApiError::too_slow().into());
-    api.metrics.count(route, response.status());
+    api.metrics.count_request(route, response.status());
     // What is said here is for whoever asked, and for nobody's cache or frame.
     let headers = response.headers_mut();
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));

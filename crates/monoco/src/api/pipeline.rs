@@ -1,5 +1,4 @@
-//! The post office as a whole: its chains, its workers, and what a changed chain would
-//! make of letters.
+//! Status of the pipeline, and replay: what the current chains would do with old letters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,171 +7,64 @@ use axum::extract::State;
 use monoco_core::letter::{Chain, LetterState, WorkerName};
 use monoco_core::time::Timestamp;
 use monoco_store::{LetterQuery, LetterRow, OperatorAction, PageRequest, StoreError};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::net::TcpStream;
 use utoipa::ToSchema;
 
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody};
-use super::letters::{VerdictView, direction, when};
+use super::letters::{parse_direction, parse_time};
+use super::views::pipeline::{
+    ChainsView, PipelineView, QueueView, ReplayDifferenceView, ReplayView, TunnelChainsView,
+    WorkerView,
+};
 use super::{Api, SharedApi};
 use crate::pipeline::beanstalkd::BeanstalkdAddress;
 use crate::pipeline::config::{QueueKind, WorkerConfig, WorkerTransport};
 use crate::pipeline::letter_pages::LetterPages;
-use crate::pipeline::metrics::WorkerCounts;
 use crate::pipeline::replay::ReplayOutcome;
 
-/// Most letters that one replay looks at.
-const MAX_REPLAY: usize = 500;
+/// Most letters that one replay evaluates.
+const MAX_REPLAYED_LETTERS: usize = 500;
 
-/// How long a beanstalkd may take to let us in, when somebody asks how it is.
-const CONNECT: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The post office.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Pipeline)]
-pub struct PipelineView {
-    queue: QueueView,
-    chains: ChainsView,
-    /// Every worker, by name
-    workers: BTreeMap<String, WorkerView>,
-    /// How many letters there are of each state
-    states: BTreeMap<&'static str, i64>,
-    /// Letters that wait for the dispatcher, kept ones apart
-    waiting: i64,
-    /// Since when the oldest letter that is due waits for the dispatcher
-    #[serde(skip_serializing_if = "Option::is_none")]
-    oldest_due_at: Option<String>,
-}
-
-/// What carries letters to the dispatcher.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Queue)]
-pub struct QueueView {
-    /// `store` or `beanstalkd`
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<String>,
-    /// Whether it lets us in
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connected: Option<bool>,
-    /// Why it does not; letters go on without it meanwhile
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-/// Which workers letters meet, in order.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Chains)]
-pub struct ChainsView {
-    inbound: Vec<String>,
-    outbound: Vec<String>,
-    /// Of tunnels that have chains of their own
-    tunnels: BTreeMap<String, TunnelChainsView>,
-}
-
-/// The chains of one tunnel; where it has none, that of everybody counts.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = OwnChains)]
-pub struct TunnelChainsView {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inbound: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    outbound: Option<Vec<String>>,
-}
-
-/// One worker, and what is counted of it since the courier started.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Worker)]
-pub struct WorkerView {
-    /// `block`, `spam`, `rspamd`, `subject`, `footer`, `merge`, `limit`, `trash`, `send`,
-    /// `deliver`, `exec`, `http` or `beanstalkd`
-    kind: &'static str,
-    #[serde(flatten)]
-    counted: WorkerCounts,
-    /// Letters at its desk: they wait for it, or it has them
-    waiting: i64,
-    /// Those of them that it has
-    away: i64,
-    /// Letters that it keeps for a while
-    kept: i64,
-}
-
-/// Which letters to walk through the chains as they are now.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayBody {
-    /// Only those that came then or later, RFC 3339
+    /// Earliest time of acceptance, RFC 3339
     since: Option<String>,
-    /// Only those that came before this, RFC 3339; without it, now
+    /// End of the period of acceptance, RFC 3339; default now
     until: Option<String>,
-    /// `inbound` or `outbound`
+    /// `inbound` or `outbound`; default both
     direction: Option<String>,
-    /// Only those of this tunnel
+    /// Tunnel of the letters; default all
     tunnel: Option<String>,
-    /// Where the last answer ended: its `next_cursor`
+    /// `next_cursor` of the previous response
     cursor: Option<String>,
-    /// Most letters to look at, 1 to 500
+    /// Maximum number of letters, 1 to 500; default 500
     limit: Option<i64>,
-    /// Only say what would differ
+    /// Report differences without changing letters
     dry_run: bool,
 }
 
-/// What the chains as they are now would make of letters.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Replay)]
-pub struct ReplayView {
-    /// How many letters were looked at, the oldest first
-    looked: usize,
-    /// Those that would fare otherwise
-    differ: Vec<ReplayDifferenceView>,
-    /// Send it back with the cursor, so that the end does not run away
-    until: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-/// A letter that would fare otherwise.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Differs)]
-pub struct ReplayDifferenceView {
-    id: String,
-    direction: &'static str,
-    was: ReplayOutcomeView,
-    would: ReplayOutcomeView,
-    /// Whether it goes through its chain again now, as it came
-    moved: bool,
-}
-
-/// How a letter fares.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Fate)]
-pub struct ReplayOutcomeView {
-    /// WAITING, AWAY, DONE, MERGED, TRASHED or DEAD. AWAY: a worker outside would be asked
-    state: &'static str,
-    verdicts: Vec<VerdictView>,
-    /// The worker that has it, or would be asked
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at_worker: Option<String>,
-}
-
-/// How the post office is
+/// Get pipeline status
 #[utoipa::path(
     get, path = "/api/v1/pipeline", tag = "letters",
     responses((status = 200, body = PipelineView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn status(State(api): State<SharedApi>) -> Result<axum::Json<PipelineView>, ApiError> {
     let (settings, now) = (api.pipeline.dispatcher().settings(), api.clock.now());
-    let figures = api.store.letter_counts(now).await?;
-    let mut counted = api.pipeline.dispatcher().figures().all();
+    let letters = api.store.letter_counts(now).await?;
+    let mut counts = api.pipeline.dispatcher().figures().all();
     let count = |of: &BTreeMap<String, i64>, name: &str| of.get(name).copied().unwrap_or(0);
     let workers = settings.workers.iter().map(|(name, worker)| {
         let view = WorkerView {
-            kind: kind(worker),
-            counted: counted.remove(name).unwrap_or_default(),
-            waiting: count(&figures.waiting, name.as_str()),
-            away: count(&figures.away, name.as_str()),
-            kept: count(&figures.held, name.as_str()),
+            kind: kind(worker).into(),
+            waiting: count(&letters.waiting, name.as_str()),
+            away: count(&letters.away, name.as_str()),
+            kept: count(&letters.held, name.as_str()),
+            ..counts.remove(name).unwrap_or_default().into()
         };
         (name.to_string(), view)
     });
@@ -182,7 +74,7 @@ pub async fn status(State(api): State<SharedApi>) -> Result<axum::Json<PipelineV
         (id.to_string(), TunnelChainsView { inbound, outbound })
     });
     let states = LetterState::ALL
-        .map(|state| (state.as_str(), figures.states.get(&state).copied().unwrap_or(0)));
+        .map(|state| (state.as_str().into(), letters.states.get(&state).copied().unwrap_or(0)));
     Ok(axum::Json(PipelineView {
         workers: workers.collect(),
         chains: ChainsView {
@@ -191,8 +83,8 @@ pub async fn status(State(api): State<SharedApi>) -> Result<axum::Json<PipelineV
             tunnels: tunnels.collect(),
         },
         states: states.into_iter().collect(),
-        waiting: count(&figures.waiting, ""),
-        oldest_due_at: figures.oldest_due.map(Timestamp::rfc3339),
+        waiting: count(&letters.waiting, ""),
+        oldest_due_at: letters.oldest_due.map(Timestamp::rfc3339),
         queue: queue(&settings.queue).await,
     }))
 }
@@ -201,7 +93,7 @@ fn names(chain: &Chain) -> Vec<String> {
     chain.0.iter().map(WorkerName::to_string).collect()
 }
 
-/// What a worker is called that has no name of its own.
+/// The value of `kind` in the config of a worker.
 const fn kind(worker: &WorkerConfig) -> &'static str {
     match worker {
         WorkerConfig::Block(_) => "block",
@@ -224,33 +116,33 @@ const fn kind(worker: &WorkerConfig) -> &'static str {
 
 async fn queue(kind: &QueueKind) -> QueueView {
     let QueueKind::Beanstalkd(address) = kind else {
-        return QueueView { kind: "store", address: None, connected: None, error: None };
+        return QueueView { kind: "store".into(), address: None, connected: None, error: None };
     };
-    let error = knock(address).await.err();
+    let error = connect(address).await.err();
     QueueView {
-        kind: "beanstalkd",
+        kind: "beanstalkd".into(),
         address: Some(address.to_string()),
         connected: Some(error.is_none()),
         error,
     }
 }
 
-/// Whether somebody is there.
-async fn knock(address: &BeanstalkdAddress) -> Result<(), String> {
+/// Checks that a beanstalkd accepts connections.
+async fn connect(address: &BeanstalkdAddress) -> Result<(), String> {
     let connect = TcpStream::connect((address.host.as_str(), address.port));
-    match tokio::time::timeout(CONNECT, connect).await {
+    match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", CONNECT.as_secs())),
+        Err(_) => Err(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs())),
     }
 }
 
-/// Walk letters through the chains as they are now
+/// Replay letters through the current chains
 ///
-/// Says which would fare otherwise. Without `dry_run`, those that were thrown away or
-/// given up and would get through now go through their chain again. What was sent or
-/// delivered is not sent again, and what a person threw away stays away. Workers outside
-/// are not asked: what they said before counts.
+/// Lists the letters whose outcome would differ. Without `dry_run`, letters that were trashed
+/// by a worker or are dead, and would now pass, are processed again. Letters that were sent or
+/// delivered are not sent again, and letters that an operator trashed stay in the trash.
+/// External workers are not asked; their stored verdicts apply.
 #[utoipa::path(
     post, path = "/api/v1/pipeline/replay", tag = "letters", request_body = ReplayBody,
     responses((status = 200, body = ReplayView), (status = "4XX", body = ApiErrorView))
@@ -260,12 +152,12 @@ pub async fn replay(
     JsonBody(body): JsonBody<ReplayBody>,
 ) -> Result<axum::Json<ReplayView>, ApiError> {
     let time = |field: &str, text: Option<String>| {
-        let time = text.map(|text| when(&text)).transpose();
+        let time = text.map(|text| parse_time(&text)).transpose();
         time.map_err(|why| ApiError::bad_field(field, why))
     };
     let (since, until) = (time("since", body.since)?, time("until", body.until)?);
     let until = until.unwrap_or_else(|| api.clock.now());
-    let way = body.direction.map(|text| direction(&text)).transpose();
+    let way = body.direction.map(|text| parse_direction(&text)).transpose();
     let tunnel = body.tunnel.map(|text| text.parse()).transpose();
     let query = LetterQuery {
         direction: way.map_err(|why| ApiError::bad_field("direction", why))?,
@@ -275,30 +167,30 @@ pub async fn replay(
     };
     let order = Some("oldest".to_owned());
     let paging = input::PagingQuery { cursor: body.cursor, limit: None, order };
-    let limit = input::count("limit", body.limit, MAX_REPLAY, MAX_REPLAY)?;
+    let limit = input::count("limit", body.limit, MAX_REPLAYED_LETTERS, MAX_REPLAYED_LETTERS)?;
     let window = PageRequest { limit, ..paging.window("replay")? };
-    let mut leafing = LetterPages::new(query, window.clone());
+    let mut pages = LetterPages::new(query, window.clone());
     let (mut looked, mut differ, mut over) = (0, Vec::new(), false);
-    while let Some(few) = leafing.next_page(&api.store).await? {
-        for row in few {
+    while let Some(page) = pages.next_page(&api.store).await? {
+        for row in page {
             over |= row.created_at >= until;
             if over {
                 break;
             }
             looked += 1;
-            differ.extend(judge(&api, &row, body.dry_run).await?);
+            differ.extend(replay_letter(&api, &row, body.dry_run).await?);
         }
         if over {
             break;
         }
     }
-    let next = leafing.next().filter(|_| !over);
+    let next = pages.next().filter(|_| !over);
     let next_cursor = input::next_cursor("replay", &window, next);
     Ok(axum::Json(ReplayView { looked, differ, until: until.rfc3339(), next_cursor }))
 }
 
-/// What would be otherwise with a letter, if anything would.
-async fn judge(
+/// Evaluates one letter. Returns `None` when the outcome would be the same.
+async fn replay_letter(
     api: &Api,
     row: &LetterRow,
     dry_run: bool,
@@ -309,7 +201,7 @@ async fn judge(
     let moved = match !dry_run && would.frees(row) {
         true => match api.pipeline.move_letter(row.id, OperatorAction::Replay).await {
             Ok(_) => true,
-            // Somebody else moved it meanwhile.
+            // Another request changed the letter meanwhile.
             Err(StoreError::InvalidTransition(_) | StoreError::Conflict { .. }) => false,
             Err(error) => return Err(error.into()),
         },
@@ -317,19 +209,9 @@ async fn judge(
     };
     Ok(Some(ReplayDifferenceView {
         id: row.id.to_string(),
-        direction: row.direction.as_str(),
+        direction: row.direction.as_str().into(),
         was: ReplayOutcome::was(row).into(),
         would: would.into(),
         moved,
     }))
-}
-
-impl From<ReplayOutcome> for ReplayOutcomeView {
-    fn from(fate: ReplayOutcome) -> Self {
-        Self {
-            state: fate.state.as_str(),
-            verdicts: fate.verdicts.iter().map(VerdictView::whole).collect(),
-            at_worker: fate.at_worker.map(|worker| worker.to_string()),
-        }
-    }
 }

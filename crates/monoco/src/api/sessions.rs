@@ -1,55 +1,31 @@
-//! Conversations, and how far each reader of a group is.
+//! Conversations, and the receipts of group readers.
 
 use axum::extract::State;
 use monoco_core::did::Did;
 use monoco_core::object::ObjId;
-use monoco_core::receipt::{Receipt, ReceiptStatus};
-use serde::{Deserialize, Serialize};
+use monoco_core::receipt::ReceiptStatus;
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::SharedApi;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
-use super::views::{SessionEntryView, SessionSummaryView};
+use super::views::sessions::{
+    ReceiptList, ReceiptView, SessionEntryPage, SessionEntryView, SessionPage, SessionSummaryView,
+};
 use crate::center::check_owner;
 
-/// What a reader says.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReceiptBody {
     msg_id: String,
-    /// Whose reading it is: a DID
+    /// DID of the reader
     reader: String,
     /// UNREAD, READING, READED, ACCEPTED, REJECTED or QUARANTINED
     state: String,
 }
 
-/// How far a reader is with a message.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ReceiptView {
-    /// The receipt as an object of its own
-    receipt_id: String,
-    msg_id: String,
-    reader: String,
-    group: Option<String>,
-    state: &'static str,
-    at_ms: i64,
-}
-
-impl From<Receipt> for ReceiptView {
-    fn from(receipt: Receipt) -> Self {
-        Self {
-            receipt_id: receipt.id().to_string(),
-            msg_id: receipt.msg_id.to_string(),
-            reader: receipt.reader.into(),
-            group: receipt.group_id.map(Into::into),
-            state: receipt.status.as_str(),
-            at_ms: receipt.at_ms.ms(),
-        }
-    }
-}
-
-/// Say how far a reader is with a message of a group
+/// Set the read state of a group message for a reader
 #[utoipa::path(
     put, path = "/api/v1/groups/{group}/receipts", tag = "sessions",
     params(("group" = String, Path, description = "A DID")),
@@ -67,30 +43,23 @@ pub async fn set_receipt(
     let reader = input::did("reader", &body.reader)?;
     let status = ReceiptStatus::parse(&body.state).ok_or_else(|| {
         let known: Vec<_> = ReceiptStatus::ALL.iter().map(|s| s.as_str()).collect();
-        ApiError::bad_field("state", format_args!("want {}", known.join(", ")))
+        ApiError::bad_field("state", format_args!("expected {}", known.join(", ")))
     })?;
     let now = api.clock.now();
     let receipt = api.store.set_receipt(&group, msg_id, &reader, status, now).await?;
     Ok(axum::Json(receipt.into()))
 }
 
-/// Whose receipts.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct ReceiptQuery {
-    /// The message
+    /// Id of the message
     msg_id: String,
-    /// Only this reader's
+    /// DID of the reader; default all readers
     reader: Option<String>,
 }
 
-/// Receipts.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ReceiptList {
-    receipts: Vec<ReceiptView>,
-}
-
-/// List how far the readers of a group are with a message
+/// List the read states of a group message
 #[utoipa::path(
     get, path = "/api/v1/groups/{group}/receipts", tag = "sessions",
     params(("group" = String, Path, description = "A DID"), ReceiptQuery),
@@ -110,37 +79,28 @@ pub async fn receipts(
     Ok(axum::Json(ReceiptList { receipts: receipts.into_iter().map(Into::into).collect() }))
 }
 
-/// Whose conversations.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct SessionQuery {
-    /// Whose: a DID
+    /// DID of the owner
     owner: String,
-    /// Where the last page ended: its `next_cursor`
+    /// `next_cursor` of the previous page
     cursor: Option<String>,
-    /// Most entries to return, 1 to 1000
+    /// Maximum number of entries, 1 to 1000; default 50
     limit: Option<i64>,
-    /// `newest` first (the default) or `oldest` first
+    /// `newest` (default) or `oldest` first
     order: Option<String>,
 }
 
 impl SessionQuery {
-    fn read(self) -> Result<(Did, PagingQuery), ApiError> {
+    fn parse(self) -> Result<(Did, PagingQuery), ApiError> {
         let Self { owner, cursor, limit, order } = self;
         let owner = owner.parse().map_err(|error| ApiError::bad_parameter("owner", error))?;
         Ok((owner, PagingQuery { cursor, limit, order }))
     }
 }
 
-/// A page of conversations.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct SessionPage {
-    sessions: Vec<SessionSummaryView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-/// List an owner's conversations, the liveliest first
+/// List the conversations of an owner, most recent first
 #[utoipa::path(
     get, path = "/api/v1/sessions", tag = "sessions", params(SessionQuery),
     responses((status = 200, body = SessionPage), (status = "4XX", body = ApiErrorView))
@@ -149,7 +109,7 @@ pub async fn sessions(
     State(api): State<SharedApi>,
     QueryParams(query): QueryParams<SessionQuery>,
 ) -> Result<axum::Json<SessionPage>, ApiError> {
-    let (owner, paging) = query.read()?;
+    let (owner, paging) = query.parse()?;
     check_owner(&api.store, &owner).await?;
     let scope = format!("sessions {owner}");
     let window = paging.window(&scope)?;
@@ -160,18 +120,10 @@ pub async fn sessions(
     Ok(axum::Json(SessionPage { sessions, next_cursor }))
 }
 
-/// A page of a conversation.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct SessionEntryPage {
-    lines: Vec<SessionEntryView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
-
-/// One conversation in both directions
+/// List the messages of a conversation, in both directions
 #[utoipa::path(
     get, path = "/api/v1/sessions/{id}", tag = "sessions",
-    params(("id" = String, Path, description = "The other party: a DID"), SessionQuery),
+    params(("id" = String, Path, description = "DID of the other party or the group"), SessionQuery),
     responses((status = 200, body = SessionEntryPage), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn session(
@@ -179,7 +131,7 @@ pub async fn session(
     path: PathParams,
     QueryParams(query): QueryParams<SessionQuery>,
 ) -> Result<axum::Json<SessionEntryPage>, ApiError> {
-    let (owner, paging) = query.read()?;
+    let (owner, paging) = query.parse()?;
     check_owner(&api.store, &owner).await?;
     let peer: Did = path.parse("id")?;
     let scope = format!("session {owner} {peer}");

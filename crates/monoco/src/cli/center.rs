@@ -208,7 +208,7 @@ const RECORD: [(&str, &str); 7] = [
     ("owner", "owner"),
     ("with", "session"),
     ("target", "delivery.target"),
-    ("created", "created_at_ms"),
+    ("created", "created_at"),
 ];
 
 const RECORD_FIELDS: [(&str, &str); 18] = [
@@ -221,15 +221,15 @@ const RECORD_FIELDS: [(&str, &str); 18] = [
     ("attempts", "attempts"),
     ("revision", "revision"),
     ("holder", "lease.holder"),
-    ("until", "lease.until_ms"),
+    ("until", "lease.until"),
     ("with", "session"),
     ("tags", "tags"),
     ("tunnel", "tunnel"),
     ("target", "delivery.target"),
-    ("due", "delivery.due_at_ms"),
+    ("due", "delivery.due_at"),
     ("failure", "delivery.failure.detail"),
     ("external id", "delivery.external_msg_id"),
-    ("created", "created_at_ms"),
+    ("created", "created_at"),
 ];
 
 pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), CliError> {
@@ -328,7 +328,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
         CenterCommand::Receipts { group, msg_id, reader, set } => {
             let path = format!("/api/v1/groups/{}/receipts", segment(&group));
             let columns =
-                [("reader", "reader"), ("state", "state"), ("at", "at_ms"), ("id", "receipt_id")];
+                [("reader", "reader"), ("state", "state"), ("at", "at"), ("id", "receipt_id")];
             if let Some(state) = set {
                 let body = json!({"msg_id": msg_id, "reader": reader, "state": state});
                 let answer = client.put(&path, &body).await?;
@@ -345,7 +345,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                     ("name", "name"),
                     ("unread", "unread"),
                     ("last", "last.msg.content.content"),
-                    ("at", "last.record.created_at_ms"),
+                    ("at", "last.record.created_at"),
                 ];
                 let answer = client.get(&format!("/api/v1/sessions{query}")).await?;
                 return output::list(format, &answer, "sessions", &columns);
@@ -355,7 +355,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("way", "direction"),
                 ("state", "record.state"),
                 ("delivery", "delivery_state"),
-                ("at", "record.created_at_ms"),
+                ("at", "record.created_at"),
                 ("text", "msg.content.content"),
             ];
             let path = format!("/api/v1/sessions/{}{query}", segment(&peer));

@@ -80,7 +80,7 @@ fn rows(answer: &Value) -> Vec<Value> {
         json!({
             "id": record["record_id"], "kind": "delivery", "state": record["state"],
             "of": record["delivery"]["target"], "attempts": record["attempts"],
-            "cause": record["delivery"]["failure"]["detail"], "at_ms": record["updated_at_ms"],
+            "cause": record["delivery"]["failure"]["detail"], "at": record["updated_at"],
         })
     });
     let letters = list("letters").into_iter().map(|letter| {
@@ -167,7 +167,7 @@ async fn change_one(
     } else if row["kind"] == "claim" {
         let of = query(&[("workspace", row["of"].as_str().map(str::to_owned))]);
         let verb = match action {
-            DeadLetterAction::Retry => "revive",
+            DeadLetterAction::Retry => "retry",
             DeadLetterAction::Drop => "drop",
         };
         let path = format!("/api/v1/messages/{id}/{verb}{of}");

@@ -31,7 +31,7 @@ pub struct EventsArgs {
 
 const COLUMNS: [(&str, &str); 6] = [
     ("seq", "seq"),
-    ("at", "at_ms"),
+    ("at", "at"),
     ("kind", "kind"),
     ("msg", "msg_id"),
     ("owner", "owner"),

@@ -108,6 +108,7 @@ fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
 fn cell(name: &str, value: &Value) -> String {
     match value {
         Value::Null => String::new(),
+        Value::String(text) if is_time(name) => local_time(text),
         Value::String(text) => shown(text),
         Value::Number(number) if is_time(name) => time(number.as_i64()),
         Value::Array(items) => {
@@ -120,6 +121,14 @@ fn cell(name: &str, value: &Value) -> String {
 
 fn is_time(name: &str) -> bool {
     matches!(name, "at" | "created" | "updated" | "due" | "until" | "started" | "next try")
+}
+
+/// An RFC 3339 time in the local time zone. Other text is returned as it is.
+fn local_time(text: &str) -> String {
+    match monoco_core::time::Timestamp::from_rfc3339(text) {
+        Ok(at) => time(Some(at.ms())),
+        Err(_) => shown(text),
+    }
 }
 
 fn time(ms: Option<i64>) -> String {

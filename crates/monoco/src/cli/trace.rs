@@ -25,14 +25,10 @@ pub async fn run(context: &CliContext, args: TraceArgs) -> Result<(), CliError> 
         ("external id", "delivery.external_msg_id"),
         ("failure", "delivery.failure.detail"),
     ];
-    let events = [
-        ("seq", "seq"),
-        ("at", "at_ms"),
-        ("kind", "kind"),
-        ("owner", "owner"),
-        ("detail", "detail"),
-    ];
-    let heard = [("heard", "id"), ("from", "from.id"), ("said", "at"), ("received", "received_at")];
+    let events =
+        [("seq", "seq"), ("at", "at"), ("kind", "kind"), ("owner", "owner"), ("detail", "detail")];
+    let messages =
+        [("message", "id"), ("from", "from.id"), ("said", "at"), ("received", "received_at")];
     let claims = [
         ("claim of", "workspace"),
         ("status", "status"),
@@ -71,7 +67,7 @@ pub async fn run(context: &CliContext, args: TraceArgs) -> Result<(), CliError> 
                 letter["said"] = pipeline::said(&letter["verdicts"]).into();
             }
             for (key, columns) in [
-                ("heard", &heard[..]),
+                ("messages", &messages[..]),
                 ("letters", &letters),
                 ("records", &records),
                 ("claims", &claims),

@@ -12,7 +12,6 @@ use monoco_store::{SharedStore, StoreError};
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use utoipa::ToSchema;
 
 use super::mailbox_dir::{FileOptions, FileStat, MailboxDir};
 use crate::clock::Clock;
@@ -30,8 +29,7 @@ const LOOK: Duration = Duration::from_secs(30);
 const MOST: usize = 10_000;
 
 /// A claim as the API and `locks.json` show it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[schema(as = Claim)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OpenClaimView {
     /// The Mail
     pub id: String,

@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 use monoco_core::claim::MailLocation;
 use monoco_core::mail::MailId;
 use monoco_store::{FileChange, SharedStore};
-use serde::Serialize;
 use tokio::runtime::Handle;
-use utoipa::ToSchema;
 
 use super::drafts;
 use super::file_projector::{AT_ONCE, FileProjector, ProjectorError, ProjectorState, SHOWN};
@@ -51,7 +49,7 @@ pub(super) struct MailboxScan {
 }
 
 /// What a rebuild did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RebuildResult {
     /// Mails there are
     pub mails: usize,

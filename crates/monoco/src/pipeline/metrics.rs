@@ -6,14 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use monoco_core::letter::{Verdict, WorkerName};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 /// What is counted of one worker since the courier started.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerCounts {
     /// Letters that it was given, each try counted
-    #[serde(rename = "in")]
     pub taken: u64,
     pub pass: u64,
     pub skip: u64,
@@ -25,7 +22,6 @@ pub struct WorkerCounts {
     /// How long it had them, in all, in seconds
     pub seconds: f64,
     /// Why it is down, while it is
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<String>,
 }
 

@@ -98,8 +98,8 @@ fn the_fourth_failure_is_a_dead_letter_and_each_wait_is_told() {
     courier.ask(&mail, "claim", other.clone()).ok();
     courier.ask(&mail, "complete", other).ok();
     assert_eq!(courier.get(&format!("/api/v1/messages/{mail}")).ok()["place"], "deadletter");
-    let revived = courier.post(&format!("/api/v1/messages/{mail}/revive"), &json!({})).ok();
-    assert_eq!(revived["status"], "NEW");
+    let retried = courier.post(&format!("/api/v1/messages/{mail}/retry"), &json!({})).ok();
+    assert_eq!(retried["status"], "NEW");
     assert_eq!(courier.ask(&mail, "claim", by("ann")).ok()["attempts"], 1);
 }
 

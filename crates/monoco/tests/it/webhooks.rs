@@ -38,7 +38,7 @@ fn a_burst_becomes_one_mail_that_keeps_every_message() {
     // Any message's own id leads to the Mail.
     let trace = courier.get("/api/v1/trace/evt-3").ok();
     assert_eq!(trace["mail"]["id"], id);
-    assert_eq!(trace["heard"].as_array().unwrap().len(), 5);
+    assert_eq!(trace["messages"].as_array().unwrap().len(), 5);
 }
 
 #[test]

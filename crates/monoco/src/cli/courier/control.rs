@@ -113,7 +113,8 @@ async fn rebuild_offline(home: &Home) -> Result<Value, CliError> {
     let rebuilt = mailbox_check::rebuild_offline(Arc::new(store), mailbox, home.dropzone()).await;
     home.withdraw();
     drop(lock);
-    Ok(json!(rebuilt.map_err(|error| failed(error.to_string()))?))
+    let rebuilt = rebuilt.map_err(|error| failed(error.to_string()))?;
+    Ok(json!(crate::api::views::mails::RebuildView::from(rebuilt)))
 }
 
 /// The process that holds the home.

@@ -1,0 +1,206 @@
+//! `/metrics`: counters and gauges in the OpenMetrics format.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use monoco_core::letter::LetterState;
+use monoco_store::{LetterCounts, StoreCounts, StoreHealth};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::SharedApi;
+use super::error::{ApiError, ApiErrorView};
+use crate::pipeline::dispatcher::LetterDispatcher;
+
+/// The counters and gauges of the courier.
+#[derive(Debug)]
+pub struct ApiMetrics {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    dispatches: Family<OutcomeLabels, Counter>,
+    posts: Family<OutcomeLabels, Counter>,
+    records: Family<RecordLabels, Gauge<i64, AtomicI64>>,
+    deliveries: Family<LetterLabels, Gauge<i64, AtomicI64>>,
+    writable: Gauge<i64, AtomicI64>,
+    worker_letters: Family<VerdictLabels, Counter>,
+    worker_seconds: Family<WorkerVerdictLabels, Counter<f64, AtomicU64>>,
+    worker_up: Family<WorkerVerdictLabels, Gauge<i64, AtomicI64>>,
+    letters: Family<LetterLabels, Gauge<i64, AtomicI64>>,
+    waiting: Family<WorkerLabels, Gauge<i64, AtomicI64>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    route: String,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RecordLabels {
+    r#box: &'static str,
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LetterLabels {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VerdictLabels {
+    worker: String,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WorkerVerdictLabels {
+    worker: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WorkerLabels {
+    desk: String,
+}
+
+impl ApiMetrics {
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("monoco");
+        let requests = Family::default();
+        let dispatches = Family::default();
+        let posts = Family::default();
+        let records = Family::default();
+        let deliveries = Family::default();
+        let writable = Gauge::default();
+        registry.register("http_requests", "Requests by route and status", requests.clone());
+        registry.register("dispatches", "Dispatched messages by outcome", dispatches.clone());
+        registry.register("posts", "Sent messages by outcome", posts.clone());
+        registry.register("records", "Records by box and state", records.clone());
+        registry.register("deliveries", "Deliveries by state", deliveries.clone());
+        registry.register("store_writable", "1 when the store accepts writes", writable.clone());
+        let worker_letters = Family::default();
+        let worker_seconds = Family::default();
+        let worker_up = Family::default();
+        let letters = Family::default();
+        let waiting = Family::default();
+        registry.register("worker_letters", "Letters by worker and result", worker_letters.clone());
+        registry.register("worker_seconds", "Processing time of workers", worker_seconds.clone());
+        registry.register(
+            "worker_up",
+            "1 while an external worker is reachable",
+            worker_up.clone(),
+        );
+        registry.register("letters", "Letters by state", letters.clone());
+        registry.register(
+            "desk_letters",
+            "Letters that wait or are away, by worker",
+            waiting.clone(),
+        );
+        Self {
+            registry,
+            requests,
+            dispatches,
+            posts,
+            records,
+            deliveries,
+            writable,
+            worker_letters,
+            worker_seconds,
+            worker_up,
+            letters,
+            waiting,
+        }
+    }
+
+    pub fn count_request(&self, route: &str, status: StatusCode) {
+        let request = RequestLabels { route: route.to_owned(), status: status.as_u16() };
+        self.requests.get_or_create(&request).inc();
+    }
+
+    pub fn count_dispatch(&self, outcome: &'static str) {
+        self.dispatches.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    pub fn count_send(&self, outcome: &'static str) {
+        self.posts.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    fn set_store(&self, counts: &StoreCounts, health: &StoreHealth) {
+        for ((kind, state), count) in &counts.records {
+            let labels = RecordLabels { r#box: kind.as_str(), state: state.as_str() };
+            self.records.get_or_create(&labels).set(*count);
+        }
+        for (state, count) in &counts.deliveries {
+            self.deliveries.get_or_create(&LetterLabels { state: state.as_str() }).set(*count);
+        }
+        self.writable.set(i64::from(*health == StoreHealth::Ok));
+    }
+
+    fn set_pipeline(&self, letters: &LetterCounts, dispatcher: &LetterDispatcher) {
+        let all = dispatcher.figures().all();
+        for (name, counts) in &all {
+            let worker = || name.to_string();
+            for (result, count) in [
+                ("in", counts.taken),
+                ("pass", counts.pass),
+                ("skip", counts.skip),
+                ("trash", counts.trash),
+                ("error", counts.errors),
+                ("late", counts.late),
+            ] {
+                let labels = VerdictLabels { worker: worker(), result };
+                let counter = self.worker_letters.get_or_create(&labels);
+                counter.inner().store(count, Ordering::Relaxed);
+            }
+            let seconds =
+                self.worker_seconds.get_or_create(&WorkerVerdictLabels { worker: worker() });
+            seconds.inner().store(counts.seconds.to_bits(), Ordering::Relaxed);
+        }
+        // Workers that are no longer in the config are not shown.
+        self.worker_up.clear();
+        for (name, _) in dispatcher.settings().outside() {
+            let up = all.get(name).is_none_or(|counts| counts.down.is_none());
+            let worker = name.to_string();
+            self.worker_up.get_or_create(&WorkerVerdictLabels { worker }).set(i64::from(up));
+        }
+        for state in LetterState::ALL {
+            let count = letters.states.get(&state).copied().unwrap_or(0);
+            self.letters.get_or_create(&LetterLabels { state: state.as_str() }).set(count);
+        }
+        self.waiting.clear();
+        let settings = dispatcher.settings();
+        let empty = settings.outside().map(|(name, _)| (name.as_str(), 0)).chain([("", 0)]);
+        let waiting = letters.waiting.iter().map(|(worker, count)| (worker.as_str(), *count));
+        for (worker, count) in empty.chain(waiting) {
+            let desk = if worker.is_empty() { "dispatcher" } else { worker };
+            self.waiting.get_or_create(&WorkerLabels { desk: desk.to_owned() }).inc_by(count);
+        }
+    }
+}
+
+/// Get metrics in the OpenMetrics format
+#[utoipa::path(
+    get, path = "/metrics", tag = "health",
+    responses((status = 200, body = String), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn metrics(State(api): State<SharedApi>) -> Result<Response, ApiError> {
+    let store = &api.store;
+    api.metrics.set_store(&store.counts().await?, &store.health());
+    let letters = store.letter_counts(api.clock.now()).await?;
+    api.metrics.set_pipeline(&letters, api.pipeline.dispatcher());
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = encode(&mut text, &api.metrics.registry);
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}

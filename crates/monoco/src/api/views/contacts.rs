@@ -1,0 +1,108 @@
+//! Contacts, groups and tunnels.
+
+use std::borrow::Cow;
+
+use monoco_core::contact::{Contact, TunnelInfo};
+use monoco_store::Group;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Contact)]
+pub struct ContactView {
+    pub did: String,
+    pub names: Vec<String>,
+    /// `block`, `stranger`, `temporary` or `friend`
+    pub level: Cow<'static, str>,
+    /// Whether the contact reads its messages from an INBOX of this hub
+    pub here: bool,
+    pub bindings: Vec<BindingView>,
+}
+
+/// One account that a contact can be reached by.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Binding)]
+pub struct BindingView {
+    pub tunnel: String,
+    pub kind: String,
+    pub address: String,
+    pub priority: i32,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ContactPage {
+    pub contacts: Vec<ContactView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Group)]
+pub struct GroupView {
+    pub did: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub subscribers: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct GroupPage {
+    pub groups: Vec<GroupView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// A connection to an outside network.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Tunnel)]
+pub struct TunnelView {
+    pub id: String,
+    pub did: String,
+    pub provider: String,
+    /// `accept`, `hold` or `drop`
+    pub strangers: Cow<'static, str>,
+    /// Whether the provider recognises a second copy by its idempotency key
+    pub idempotent: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct TunnelList {
+    pub tunnels: Vec<TunnelView>,
+}
+
+impl From<Contact> for ContactView {
+    fn from(contact: Contact) -> Self {
+        let bindings = contact.bindings.into_iter().map(|binding| BindingView {
+            tunnel: binding.tunnel.into(),
+            kind: binding.kind.to_string(),
+            address: binding.address,
+            priority: binding.priority,
+        });
+        Self {
+            did: contact.did.into(),
+            names: contact.names,
+            level: contact.level.as_str().into(),
+            here: contact.here,
+            bindings: bindings.collect(),
+        }
+    }
+}
+
+impl From<Group> for GroupView {
+    fn from(group: Group) -> Self {
+        let subscribers = group.subscribers.into_iter().map(Into::into).collect();
+        Self { did: group.did.into(), name: group.name, subscribers }
+    }
+}
+
+impl From<TunnelInfo> for TunnelView {
+    fn from(tunnel: TunnelInfo) -> Self {
+        Self {
+            did: tunnel.id.did().into(),
+            id: tunnel.id.into(),
+            provider: tunnel.provider,
+            strangers: tunnel.strangers.as_str().into(),
+            idempotent: tunnel.idempotent,
+        }
+    }
+}

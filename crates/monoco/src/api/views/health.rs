@@ -1,0 +1,102 @@
+//! Health of the courier and its parts.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct HealthView {
+    /// `ok`, `degraded` (writes fail for now, or letters are delayed) or `failed` (restart the
+    /// courier)
+    pub status: Cow<'static, str>,
+    pub version: Cow<'static, str>,
+    pub adapters: BTreeMap<String, AdapterHealth>,
+    pub metrics: HealthCounts,
+    pub storage: StorageHealth,
+    pub mailbox: MailboxHealth,
+    pub post_office: PipelineHealth,
+    /// Age of the oldest delivery that is not yet sent
+    pub oldest_waiting_delivery_ms: Option<i64>,
+    /// Age of the oldest Mail that is not claimed
+    pub oldest_unclaimed_mail_ms: Option<i64>,
+    /// Difference between the machine's clock and the courier's, which does not jump
+    pub clock_drift_ms: i64,
+}
+
+/// Health of one tunnel.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct AdapterHealth {
+    /// `hearing`: active in the last 10 min; `quiet`: listening, no activity; `deaf`: received
+    /// messages cannot be read or stored; `down`: not listening
+    pub status: Cow<'static, str>,
+    /// How messages are received: `push` (webhooks) or `memory`
+    pub mode: Cow<'static, str>,
+    pub provider: String,
+    /// When the last authentic request was received, duplicates included
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_frame_at: Option<String>,
+    /// When the last message was stored
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_message_at: Option<String>,
+    /// When the last message was delivered
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_sent_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// Messages stored since the courier started
+    pub heard: u64,
+    /// Messages delivered since the courier started
+    pub sent: u64,
+}
+
+/// Health of the mailbox files.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct MailboxHealth {
+    /// Stored messages that are not yet merged into a Mail
+    pub waiting_messages: i64,
+    /// Number of files of other programs in the mailbox
+    pub foreign_files: usize,
+    /// Some of these files
+    pub foreign: Vec<String>,
+    /// Files that were missing or changed and were written again since the start
+    pub repaired: usize,
+    /// Some Mails that cannot be written, with the reason
+    pub unwritten: Vec<String>,
+    /// The last error of the file system, until a write succeeds
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Health of the pipeline.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct PipelineHealth {
+    /// `ok` or `degraded`
+    pub status: Cow<'static, str>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+    /// Letters that wait or are being processed by a worker
+    pub under_way: i64,
+    /// Number of dead letters
+    pub dead: i64,
+}
+
+/// Numbers of messages.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct HealthCounts {
+    pub messages_received: i64,
+    pub messages_sent: i64,
+    pub messages_pending: i64,
+}
+
+/// Whether the store accepts writes.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct StorageHealth {
+    /// `ok`, `full`, `failing` or `broken`
+    pub status: Cow<'static, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}

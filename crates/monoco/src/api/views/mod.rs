@@ -1,0 +1,27 @@
+//! The answers of the API, as the courier writes them and the command line reads them.
+//!
+//! Domain types are not sent as they are, so that renaming one does not change the API. Times
+//! are RFC 3339 in UTC; durations have their unit in the name.
+
+use serde_json::value::RawValue;
+
+use super::error::ApiError;
+
+pub mod boxes;
+pub mod contacts;
+pub mod events;
+pub mod health;
+pub mod letters;
+pub mod mails;
+pub mod messages;
+pub mod pipeline;
+pub mod sessions;
+pub mod trace;
+
+/// Canonical JSON of an object, passed on without parsing it.
+pub fn raw(body: String) -> Result<Box<RawValue>, ApiError> {
+    RawValue::from_string(body).map_err(|error| {
+        let detail = error.to_string();
+        monoco_store::StoreError::Damaged { what: "object", detail }.into()
+    })
+}
