@@ -2,7 +2,7 @@
 //!
 //! Every test that kills, cuts or fills something does it the same way: the callers
 //! write down what they ask and what they are told, in a [`AckChecker`]; then the fault;
-//! then [`AckChecker::mailbox_check`] compares the ledger with what is stored.
+//! then [`AckChecker::check`] compares the notes with what is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -33,7 +33,7 @@ struct Lines {
 
 struct Dispatched {
     msg: Value,
-    /// The record, once somebody was told of it.
+    /// The record, once a caller was told of it.
     record: Option<String>,
     taken: bool,
     finish: Finish,
@@ -42,14 +42,14 @@ struct Dispatched {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Finish {
     No,
-    /// Somebody wanted it finished and knows no more.
+    /// A caller asked to finish it and got no answer.
     Asked,
     Told,
 }
 
 struct Posted {
     msg: Value,
-    /// The delivery, once somebody was told of it.
+    /// The delivery, once a caller was told of it.
     delivery: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl AckChecker {
                 lines.odd.push(format!("{id} was finished and could be taken again"));
             }
             Some(line) => line.taken = true,
-            None => lines.odd.push(format!("{id} was taken and nobody has sent it")),
+            None => lines.odd.push(format!("{id} was taken and no caller has sent it")),
         }
         Ok(Some((id, epoch)))
     }
@@ -125,7 +125,7 @@ impl AckChecker {
         }
     }
 
-    /// Posts a message to somebody behind the stub.
+    /// Posts a message to an address behind the stub.
     pub fn post(&self, courier: &Courier, text: &str) -> io::Result<Answer> {
         let msg = chat(ME, "did:msgtunnel:ann.user.stub", text);
         let body = json!({"msg": msg});
@@ -143,7 +143,7 @@ impl AckChecker {
         Ok(answer)
     }
 
-    /// Refusals are honest when they say that the store can't, or that somebody
+    /// An error is expected when it says that the store cannot write, or that another caller
     /// else was faster.
     fn note(&self, what: &str, answer: &Answer) {
         if !matches!(answer.status, 204 | 409 | 503 | 507) {
@@ -151,14 +151,14 @@ impl AckChecker {
         }
     }
 
-    /// How many messages somebody was told of.
+    /// How many messages were acknowledged.
     pub fn told(&self) -> usize {
         let lines = self.lines();
         let dispatches = lines.dispatches.values().filter(|line| line.record.is_some()).count();
         dispatches + lines.posts.values().filter(|line| line.delivery.is_some()).count()
     }
 
-    /// How many records somebody was told to be finished.
+    /// How many records were acknowledged as finished.
     pub fn finished(&self) -> usize {
         self.lines().dispatches.values().filter(|line| line.finish == Finish::Told).count()
     }
@@ -168,7 +168,7 @@ impl AckChecker {
     }
 
     /// Fails unless everything that was acknowledged is there exactly once, and
-    /// nothing is there that nobody asked for.
+    /// the store has nothing that no caller asked for.
     #[track_caller]
     pub fn check(&self, courier: &Courier) {
         let complaints = self.complaints(courier);
@@ -205,7 +205,7 @@ impl AckChecker {
         for (msg_id, id) in &found {
             let state = states.get(id).map(String::as_str).unwrap_or_default();
             let Some(line) = lines.dispatches.get(msg_id) else {
-                wrong.push(format!("{msg_id} is in the box and nobody has sent it"));
+                wrong.push(format!("{msg_id} is in the box and no caller has sent it"));
                 continue;
             };
             let fits = match line.finish {

@@ -391,7 +391,7 @@ fn a_tunnel_in_any_language_needs_nothing_else() {
     let again =
         courier.post("/api/v1/dispatch", &json!({"msg": repeated, "ingress": ingress})).ok();
     assert_eq!((&again["duplicate"], &again["msg_id"]), (&json!(true), &heard["msg_id"]));
-    // …somebody answers…
+    // The agent answers.
     let answer = chat(ME, "did:msgtunnel:u1.user.my-net", "yes");
     courier.post("/api/v1/post_send", &json!({ "msg": answer })).ok();
     // …and it delivers the answer.

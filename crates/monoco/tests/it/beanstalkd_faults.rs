@@ -87,7 +87,7 @@ fn wiped_twice(office: &PostOffice, beanstalkd: &mut Beanstalkd, what: &str) {
 fn a_beanstalkd_with_a_worker_is_wiped_under_load_and_no_letter_is_lost() {
     let mut beanstalkd = Beanstalkd::start();
     let mut pipeline = tagged(&beanstalkd);
-    // Nobody waits for what is lost until it is late.
+    // Lost jobs are not waited for before they are overdue.
     pipeline["workers"]["tagger"]["timeout_s"] = json!(600);
     let office = PostOffice::open(&pipeline);
     let _workers = [slow_tagger(&beanstalkd), slow_tagger(&beanstalkd)];
@@ -125,7 +125,7 @@ fn letters_wait_for_a_worker_whose_beanstalkd_drains() {
     office.each_once(&["word-a", "word-b"].map(str::to_owned).into());
 }
 
-/// Puts jobs that nobody wants until a beanstalkd takes no more.
+/// Puts jobs that no consumer reserves until a beanstalkd accepts no more.
 fn fill(beanstalkd: &Beanstalkd) {
     let mut stream = TcpStream::connect(beanstalkd.address()).unwrap();
     let mut answers = BufReader::new(stream.try_clone().unwrap());

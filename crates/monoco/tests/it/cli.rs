@@ -96,7 +96,7 @@ fn exit_codes_are_a_contract() {
     assert!(said.contains("UNREAD can't become READED"), "{said}");
     let said = courier.cli(&["center", "list", "did:web:nobody"]).failed(1);
     assert!(said.contains("hint:"), "{said}");
-    // 2: somebody else holds it.
+    // 2: held by another agent.
     courier.cli(&["center", "next", "--holder", "ann"]).ok();
     let said = courier.cli(&["center", "state", &record, "READED", "--holder", "bob"]).failed(2);
     assert!(said.contains("held by ann"), "{said}");
@@ -142,7 +142,7 @@ fn starting_says_what_is_in_the_way() {
     let _ = std::fs::remove_file(newer.join("store/monoco.db-wal"));
     let said = start(&newer, "0").failed(1);
     assert!(said.contains("damaged"), "{said}");
-    // An empty token would let everybody in.
+    // An empty token must not authorise every caller.
     let bare = other.path().join("bare");
     drop(Courier::start_in(&bare));
     std::fs::write(bare.join("run/courier.token"), "").unwrap();

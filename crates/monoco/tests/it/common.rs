@@ -172,7 +172,7 @@ impl Courier {
         raw(self.address, method, path, &headers, body.as_deref().unwrap_or("").as_bytes())
     }
 
-    /// Dispatches a message from somebody to `to`, and returns its record id.
+    /// Dispatches a message from a contact to `to`, and returns its record id.
     pub fn deliver(&self, to: &str, text: &str) -> String {
         let msg = chat("did:web:ann", to, text);
         let answer = self.post("/api/v1/dispatch", &json!({"msg": msg})).ok();

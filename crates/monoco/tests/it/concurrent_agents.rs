@@ -1,4 +1,4 @@
-//! Eight takers on one box: every record is finished once, whoever dies.
+//! Eight agents on one box: every record is finished once, whichever agent dies.
 //!
 //! The takers are processes of their own that use the command line, as an agent's
 //! script would.

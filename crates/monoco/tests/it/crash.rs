@@ -289,7 +289,7 @@ fn killed_while_the_log_is_moved_into_the_database() {
                 break;
             }
         }
-        // Another thread moves it, in its own time, and syncs the database only when nobody
+        // Another thread moves it, in its own time, and syncs the database only when no
         // wrote meanwhile: so one more now and then, until it has.
         let deadline = Instant::now() + PATIENCE;
         for number in 200.. {

@@ -56,7 +56,7 @@ impl Daemon {
         std::fs::read_to_string(self.home.join("log/courier.log")).unwrap()
     }
 
-    /// Waits until a process is gone, or is only waited for by somebody.
+    /// Waits until a process is gone, or is a zombie.
     fn gone(pid: i32) {
         let deadline = Instant::now() + PATIENCE;
         while state(pid).is_some_and(|state| state != 'Z') {
@@ -87,7 +87,7 @@ fn start_returns_when_it_answers_and_stop_when_it_is_gone() {
     assert!(ran.stderr.contains("webhooks on http://127.0.0.1:"), "{}", ran.stderr);
     ran.ok();
     assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
-    // It answers at once, and everybody can see who it is.
+    // It answers at once, and reports its process id and version.
     let status: Value =
         serde_json::from_str(&daemon.run(&["courier", "status", "--json"]).ok()).unwrap();
     assert_eq!(status["status"], "ok");
@@ -211,7 +211,7 @@ fn a_killed_courier_leaves_nothing_in_the_way() {
     ran.ok();
     Daemon::gone(pid);
     daemon.run(&["courier", "kill"]).failed(3);
-    // Notes of somebody who is gone, that name a process which is not ours to harm.
+    // Files of a dead courier name a process id that now belongs to another program.
     let mut bystander = Command::new("sleep").arg("600").spawn().unwrap();
     let other = bystander.id();
     let note =
@@ -314,7 +314,7 @@ fn status_shows_tunnels_once_and_for_a_while() {
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
     let line = lines.next().unwrap();
     assert!(line.contains(" ok received=0 ") && line.contains("ci=quiet"), "{line}");
-    // It goes on while nobody is there, and when somebody comes back.
+    // The courier goes on while no client is connected, and serves the next one.
     daemon.run(&["courier", "stop"]).ok();
     assert!(lines.by_ref().take(30).any(|line| line.contains("no courier is running")));
     daemon.run(&["courier", "start", "--port", "0"]).ok();
@@ -449,7 +449,7 @@ fn the_doctor_finds_what_is_wrong_and_only_that() {
     assert!(has(&checks, "home", "fail", "open to others (mode 755)"), "{checks:?}");
     assert!(has(&checks, "config", "warn", "the variable NOT_SET is not set"), "{checks:?}");
     assert!(has(&checks, "dead letters", "warn", "1"), "{checks:?}");
-    // When none runs, nobody else can have that variable.
+    // When no courier runs, no other process has that variable.
     daemon.run(&["courier", "stop"]).ok();
     let (_, checks) = doctor(&daemon);
     assert!(has(&checks, "config", "fail", "the variable NOT_SET is not set"), "{checks:?}");

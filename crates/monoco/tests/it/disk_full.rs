@@ -25,7 +25,7 @@ fn apart(limits: &str) -> (Disk, Office) {
     );
     let home = dir.path().join("home");
     configure(&home, &text);
-    // Everybody else finds the files where they always are.
+    // The other files are where they always are.
     fs::create_dir_all(Path::new(&disk.place()).join("mailbox")).unwrap();
     symlink(Path::new(&disk.place()).join("mailbox"), home.join("mailbox")).unwrap();
     (disk, Office::resume(home, receiver, dir))
@@ -48,7 +48,7 @@ fn a_mailbox_without_room_is_waited_out_and_messages_are_accepted() {
             assert!(pushed < 500, "{limits}: it never became full");
             office.book.push(&office.courier, &format!("full-{pushed}")).unwrap().ok();
         }
-        // The store has room: nobody is sent away, and work goes on.
+        // The store has space: no sender is rejected, and work goes on.
         let shown = health(&office);
         let error = shown["mailbox"]["error"].as_str().unwrap().to_owned();
         assert!(error.contains("space"), "{limits}: {error}");

@@ -92,7 +92,7 @@ fn a_draft_that_appears_whole_is_sent_at_once() {
         let moved = Instant::now();
         fs::rename(&hidden, dir.join(format!("{n}.md"))).unwrap();
         assert_eq!(said(&office.receiver.next())["text"], "hello");
-        // A file that nobody is seen to close must be quiet for three seconds.
+        // A file whose close was not seen must be unchanged for three seconds.
         assert!(n == 0 || moved.elapsed() < Duration::from_secs(3), "{:?}", moved.elapsed());
     }
     ended(&office, "archive", 3);
@@ -366,7 +366,7 @@ fn killed_again_and_again_while_drafts_come_each_is_received_under_one_key() {
     say(&format!("{kills} kills, {} drafts", 2 * kills));
 }
 
-/// Somebody edits, removes or adds what is being sent; at most that one is harmed.
+/// A user edits, removes or adds drafts during the send; at most that draft is affected.
 #[test]
 fn what_is_done_to_drafts_by_hand_harms_no_other() {
     let mut office = Office::open();

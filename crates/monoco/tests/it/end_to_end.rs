@@ -10,7 +10,7 @@ use crate::common::{PATIENCE, Ran, binary};
 use crate::reference_sdks::python;
 use crate::webhook_peer::{Receiver, SECRET};
 
-/// A user with a home of his own, who has no courier yet.
+/// A user with a home directory and no courier yet.
 pub struct User {
     dir: tempfile::TempDir,
 }

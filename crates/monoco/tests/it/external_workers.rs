@@ -120,7 +120,7 @@ fn the_documented_worker_behind_a_url_checks_who_asks() {
     assert_eq!(extra(&done, "domains"), &json!(["example.com", "example.org"]));
     assert_eq!(office.arrivals(3).len(), 3);
 
-    // Whoever has another secret is not believed.
+    // A signature with another secret is rejected.
     let other = config.replace("${WORKER_SECRET}", "whsec_YW5vdGhlciBzZWNyZXQgYWx0b2dldGhlcg==");
     let office = PostOffice::from_text(&other.replace("kind: http,", "kind: http, retries: 0,"));
     let dead = office.stands(&office.post(&mail_through("ci", "hello")), "DEAD");
@@ -157,7 +157,7 @@ fn a_command_on_a_bad_day_costs_its_own_letter_alone() {
     let (mut chains, mut workers) = (json!({}), json!({}));
     for name in &names {
         chains[name] = json!({"outbound": [name, "send"]});
-        // Those who have much to say need some time for it.
+        // Workers with large answers need some time.
         let slow = ["loud", "complains"].contains(name);
         workers[name] = json!({
             "kind": "exec", "command": ["sh", path(name)], "retries": u32::from(!slow),
@@ -176,7 +176,11 @@ fn a_command_on_a_bad_day_costs_its_own_letter_alone() {
         .collect();
     let good = office.post(&mail_through("good", "word-good"));
     office.stands(&good, "DONE");
-    assert_eq!(office.letter(&ids[0])["state"], "AWAY", "nobody waits for the one that hangs");
+    assert_eq!(
+        office.letter(&ids[0])["state"],
+        "AWAY",
+        "the hanging worker delays no other letter"
+    );
 
     for ((name, _, words), id) in BAD_DAYS.iter().zip(&ids) {
         let dead = office.stands(id, "DEAD");
@@ -185,7 +189,7 @@ fn a_command_on_a_bad_day_costs_its_own_letter_alone() {
         assert_eq!(verdicts(&dead), [], "{name}");
     }
     let grown = most_memory(&office) - before;
-    assert!(grown < 200 << 10, "{grown} KiB for 2 GB that nobody asked for");
+    assert!(grown < 200 << 10, "{grown} KiB for 2 GB of unwanted output");
     let desk = office.courier.cli(&["dead", "list"]).ok();
     for id in &ids {
         assert!(desk.contains(id), "{id}: {desk}");
@@ -260,7 +264,7 @@ fn a_worker_behind_a_url_on_a_bad_day_costs_its_own_letter_alone() {
         assert!(failure.contains(words) && failure.starts_with(name), "{name}: {failure}");
     }
     let grown = most_memory(&office) - before;
-    assert!(grown < 200 << 10, "{grown} KiB for 1 GB that nobody asked for");
+    assert!(grown < 200 << 10, "{grown} KiB for 1 GB of unwanted output");
     std::fs::write(&well, "").unwrap();
     for id in &ids[..bad_days.len()] {
         office.courier.post(&format!("/api/v1/letters/{id}/retry"), &json!({})).ok();
@@ -394,7 +398,7 @@ time.sleep(1000)
     let id = office.post(&mail("bob@example.org", "Hello", "word-a"));
     let deadline = Instant::now() + Duration::from_secs(20);
     while !std::path::Path::new(&mark).exists() {
-        assert!(Instant::now() < deadline, "nobody took it");
+        assert!(Instant::now() < deadline, "no worker took the letter");
         std::thread::sleep(Duration::from_millis(10));
     }
     doomed.kill();

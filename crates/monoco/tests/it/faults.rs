@@ -48,8 +48,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A small ext4. Its journal is committed when somebody asks, and not by the
-    /// clock, which would save by chance what nobody has synced.
+    /// A small ext4. Its journal is committed on request, and not by the
+    /// clock, which would save by chance what no process has synced.
     pub fn ext4() -> Self {
         let disk = Self::new();
         let image = disk.image();
@@ -97,7 +97,7 @@ impl Disk {
 
     /// Cuts the power: whatever is not on disk now never will be. The courier goes with
     /// it, a moment before: a sync that is under way while the disk is taken away may
-    /// still return well, and nobody hears of that in a room without light.
+    /// still return success, and after the cut no process can report it.
     pub fn cut(&self, courier: &Courier) {
         // FS_IOC_SHUTDOWN with "do not flush the journal".
         let script = "import fcntl, os, signal, struct, sys\n\
@@ -310,7 +310,7 @@ fn health_says_that_the_disk_is_full_for_as_long_as_it_is() {
     let ledger = AckChecker::default();
     let courier = Courier::start_in(&disk.home());
     fill(&courier, &ledger, 10);
-    // Somebody who looks for work and finds none writes nothing, and makes no room.
+    // A caller that finds no work writes nothing, and frees no space.
     let empty = "/api/v1/boxes/did:msgtunnel:stub/TUNNEL_OUTBOX/next";
     for _ in 0..20 {
         assert_eq!(courier.post(empty, &json!({})).status, 204);
@@ -437,7 +437,7 @@ fn a_file_system_that_turns_read_only_is_still_read() {
     ledger.check(&courier);
 }
 
-/// What a courier sees while somebody remounts its disk read-only and back.
+/// What a courier sees while its disk is remounted read-only and back.
 #[test]
 fn when_a_file_system_can_be_written_again_so_it_is_without_a_restart() {
     let dir = tempfile::tempdir().unwrap();

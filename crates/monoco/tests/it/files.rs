@@ -44,7 +44,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Writes to a file that nobody is to write to, as somebody does who insists.
+/// Writes to a read-only file, as a user with enough rights can.
 fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = fs::read(path).unwrap();
     change(&mut bytes);
@@ -76,7 +76,7 @@ fn what_is_done_to_files_by_hand_harms_nothing_and_is_set_right() {
     for repair in ["rebuild", "offline rebuild", "restart"] {
         let mails: Vec<_> = (0..8).map(|n| office.mail(&format!("{repair}-{n}"))).collect();
         vandalise(&office.home, &mails);
-        // Nobody is given what was changed, and claims do not care.
+        // Changed content is not served, and claims are not affected.
         let said = here.sync(&office.home);
         assert!(said.stderr.contains("changed by hand"), "{}", said.stderr);
         let wrong = here.complaints();
@@ -92,7 +92,7 @@ fn what_is_done_to_files_by_hand_harms_nothing_and_is_set_right() {
                 office.courier.kill();
                 cli(&office.home, &["courier", "rebuild"], "").ok();
                 let torn = at_rest(&office.home);
-                // What somebody has named anew is his, and not ours to judge.
+                // A renamed file belongs to the user, and is not checked.
                 assert!(torn.is_empty(), "{torn:#?}");
                 mails.iter().for_each(|mail| drop(file_of(&office.home, mail)));
                 office.courier = Courier::start_in(&office.home);
@@ -206,7 +206,7 @@ fn a_foreign_file_is_reported_and_nobody_is_given_it() {
     for (path, text) in &foreign {
         assert_eq!(fs::read_to_string(inbound.join(path)).unwrap(), *text, "left alone");
     }
-    // Whoever moves them away is told that all is well.
+    // After the files are moved away, the check reports no problem.
     for (path, _) in &foreign {
         fs::remove_file(inbound.join(path)).unwrap();
     }
@@ -214,7 +214,7 @@ fn a_foreign_file_is_reported_and_nobody_is_given_it() {
     assert_eq!(office.courier.get("/health").ok()["mailbox"]["foreign_files"], 0);
 }
 
-/// T10: a link that somebody has planted leads nowhere, wherever it is.
+/// T10: a planted symbolic link is not followed, wherever it is.
 #[test]
 fn planted_links_are_not_followed() {
     for link in [
@@ -238,7 +238,11 @@ fn planted_links_are_not_followed() {
         office.courier = Courier::start_in(&office.home);
         let mut said = body("second", "second", "ann", "about second");
         said["attachments"] = json!([{"name": "a.txt", "base64": "aGVsbG8="}]);
-        assert_eq!(office.courier.push(&said).ok()["kept"], 1, "{link}: nobody waits for files");
+        assert_eq!(
+            office.courier.push(&said).ok()["kept"],
+            1,
+            "{link}: no request waits for files"
+        );
         let second = mail_id("second");
         office.courier.mails(2);
         for (mail, verb) in [(&first, "complete"), (&second, "fail")] {
@@ -259,7 +263,7 @@ fn planted_links_are_not_followed() {
         let left: Vec<_> = list(outside.path()).iter().map(|path| name(path)).collect();
         assert_eq!(left, ["secret.md"], "{link}");
 
-        // Without it everything is written, at the latest when somebody asks.
+        // Without it everything is written, at the latest on the next request.
         fs::remove_file(&path).unwrap();
         let rebuilt = || cli(&office.home, &["courier", "rebuild"], "").code == 0;
         until(link, rebuilt);
@@ -445,7 +449,7 @@ fn locks_json_is_whole_at_every_moment_and_comes_back() {
     });
     assert!(reads > 1000, "{reads}");
 
-    // Whatever somebody does to it, the claims are in the store.
+    // Whatever is done to the file, the claims are in the store.
     let garble: [fn(&Path); 3] = [
         |path| fs::remove_file(path).unwrap(),
         |path| fs::write(path, "{\"version\":1,\"locks\":[").unwrap(),
@@ -602,7 +606,7 @@ fn a_stale_pid_file_is_no_obstacle_and_nobody_elses_process_is_touched() {
     assert!(first.is_alive());
     first.kill();
 
-    // The number that it left behind is somebody else's by now: this one's.
+    // The process id that it left behind now belongs to another process: this one.
     let mut bystander = Command::new("sleep").arg("60").spawn().unwrap();
     fs::write(home.join("run/courier.pid"), format!("{}\n", bystander.id())).unwrap();
     let note = json!({"pid": bystander.id(), "address": "127.0.0.1:1", "version": "0", "started_at_ms": 0});
@@ -612,7 +616,7 @@ fn a_stale_pid_file_is_no_obstacle_and_nobody_elses_process_is_touched() {
     }
     let second = Courier::start_in(&home);
     second.get("/health").ok();
-    assert!(bystander.try_wait().unwrap().is_none(), "it was nobody's business");
+    assert!(bystander.try_wait().unwrap().is_none(), "another process was killed");
     bystander.kill().unwrap();
     bystander.wait().unwrap();
     assert_eq!(fs::metadata(&lock).unwrap().ino(), node, "the lock was never unlinked");

@@ -320,7 +320,7 @@ const COMMANDS: &[&str] = &[
     "courier token",
 ];
 
-/// Not run here: the first goes on until somebody stops it, and has a test of its own; the
+/// Not run here: the first runs until it is stopped, and has a test of its own; the
 /// next three end the courier; the last one has its own home and its own people.
 const OTHERS: [&str; 5] =
     ["mailbox watch", "courier stop", "courier restart", "courier kill", "demo"];
@@ -471,7 +471,7 @@ fn fences(reading: &str) -> Vec<&str> {
     reading.lines().filter(|line| letters(line).contains("monocofence")).collect()
 }
 
-/// T15: whoever reads can tell what is foreign, whatever it says.
+/// T15: a reader can tell untrusted text from the program's own, whatever it says.
 #[test]
 fn no_text_ends_its_own_fence() {
     let victim = Victim::new();
@@ -522,7 +522,7 @@ fn no_text_ends_its_own_fence() {
     assert_eq!(fences(&ran).len(), 2, "{ran}");
 }
 
-/// A command that only repeats what it gets shows nothing but text either; whoever
+/// A command that only repeats its input prints nothing but text either; the user who
 /// wants the bytes has the file.
 #[test]
 fn a_command_that_repeats_a_mail_repeats_nothing_but_text() {

@@ -199,7 +199,7 @@ fn killed_at_every_step_from_a_draft_to_the_archive() {
     ];
     let send = |office: &mut Office, name: &str, ()| {
         office.book.draft(&office.home, name, &format!("{DRAFT}{name} says hello"), "archive");
-        // Nobody is told when it is over; but then its file is in one place.
+        // No caller is told when it is over; but then its file is in one place.
         office.until(|office| {
             let waits = office.has("outbound/webhook", name) || office.has(SENDING_IN, name);
             !waits && office.has("archive/webhook", name)
@@ -319,7 +319,7 @@ fn damage(office: &mut Office, name: &str) {
     std::fs::write(&index, text).unwrap();
 }
 
-/// Nobody runs, and somebody makes all files again, and is killed at it.
+/// The mailbox is rebuilt without a courier, and the rebuild is killed.
 #[test]
 fn killed_at_every_step_of_a_rebuild() {
     let calls = [
@@ -418,13 +418,13 @@ impl Drop for Agent {
     }
 }
 
-/// B24, with real processes: nobody does what another one has, and what the dead leave is
+/// B24, with real processes: no agent processes a Mail that another one holds, and Mails of dead agents are
 /// taken up.
 #[test]
 fn eight_agents_of_whom_some_are_killed_complete_every_mail_once() {
     let dir = tempfile::tempdir().unwrap();
     let (home, receiver) = (dir.path().join("home"), Receiver::start());
-    // Whoever is killed again and again is not the Mail's fault.
+    // An agent that is killed again and again does not make the Mail fail.
     let patient = "  claims: { max_retries: 20, backoff_ms: 10 }\n";
     configure(&home, &format!("{}{patient}", answering(&receiver, 20)));
     let here = Puller::new(dir.path().join("alpha"));
@@ -465,6 +465,6 @@ fn eight_agents_of_whom_some_are_killed_complete_every_mail_once() {
         }
     }
     assert!(completed.len() == 100 && completed.values().all(|times| *times == 1), "{completed:?}");
-    assert!(claimed > 100, "nobody was killed at work");
+    assert!(claimed > 100, "no agent was killed at work");
     say(&format!("12 kills, {} of them at work", claimed - 100));
 }

@@ -1,8 +1,8 @@
-//! Who hands letters in and what he was told, whoever takes what is sent, and whether the
-//! post office still stands by it.
+//! Harness of the letters' fault tests: submits letters, receives what is sent, and compares
+//! both with the store.
 //!
-//! The tests of `letter_kill_points.rs` do it all the same way: whoever asks something writes it
-//! down in [`LetterStore`], with what he was told; then the fault; then [`LetterChecker::mailbox_check`].
+//! The tests of `letter_kill_points.rs` have one form: each request is noted in [`Letters`]
+//! with its answer; then the fault; then [`LetterChecker::check`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -42,7 +42,7 @@ pub struct Letters(Mutex<BTreeMap<String, Line>>);
 #[derive(Clone)]
 struct Line {
     letter: Value,
-    /// Its id, once somebody was told.
+    /// Its id, once the submission was acknowledged.
     id: Option<String>,
     /// How it may end.
     ends: &'static [&'static str],
@@ -112,7 +112,7 @@ impl Letters {
         Ok(())
     }
 
-    /// Does again what nobody was told of.
+    /// Repeats the requests that got no answer.
     pub fn insist(&self, courier: &Courier) {
         let words: Vec<_> = self.lines().keys().cloned().collect();
         for word in words {
@@ -148,8 +148,8 @@ impl Letters {
     }
 }
 
-/// A post office with all of these chains, whoever hands in there, and whoever takes what
-/// it sends.
+/// A courier with all of these chains, the submitters of letters, and the receiver of what
+/// the courier sends.
 pub struct LetterChecker {
     pub courier: Courier,
     pub letters: Letters,
@@ -191,7 +191,7 @@ impl LetterChecker {
         self.home.parent().unwrap().join(name)
     }
 
-    /// Hands in a letter for a tunnel, to somebody of its own, and sees that it is kept.
+    /// Submits a letter for a tunnel to a recipient of its own, and checks that it is stored.
     pub fn hand_in(
         &self,
         word: &str,
@@ -209,7 +209,7 @@ impl LetterChecker {
         Ok(())
     }
 
-    /// Hands in a letter that nobody has a reason to stop.
+    /// Submits a letter that no worker has a reason to stop.
     pub fn sends(&self, word: &str, to: &str) -> io::Result<()> {
         self.hand_in(word, to, "Subject: Hello", &["DONE"])
     }
@@ -309,7 +309,7 @@ impl LetterChecker {
                     .extend(keys.into_iter().flatten());
             }
         }
-        wrong.extend(stored.keys().map(|id| format!("{id} is there, and nobody handed it in")));
+        wrong.extend(stored.keys().map(|id| format!("{id} is stored, and was not submitted")));
         wrong.extend(self.came.keys().filter(|word| !lines.contains_key(*word)).cloned());
         let pieces = merged.iter().filter(|(_, keys)| keys.len() != 1);
         wrong.extend(pieces.map(|(to, keys)| format!("those to {to} came as {keys:?}")));

@@ -27,7 +27,7 @@ const CALLS: [Call; 3] = [("pwrite64", None), ("fsync", None), ("writev,sendto",
 fn points_of(call: Call) -> Vec<u32> {
     let all = points();
     match call {
-        // Whoever waits for a letter asks again and again, and gets more and more answers.
+        // A caller that waits for a letter polls, and gets more and more answers.
         ("writev,sendto", _) => all.into_iter().take(3).collect(),
         _ => all,
     }
@@ -259,8 +259,8 @@ fn killed_at_every_step_from_a_webhook_through_its_chain() {
     sweep("heard", 8, &CALLS, |_, _| (), push);
 }
 
-/// Whoever was told 202 may turn his back: neither under load nor at rest does a power cut
-/// lose his letter.
+/// A sender that got 202 may disconnect: neither under load nor when idle does a power cut
+/// lose its letter.
 #[test]
 fn a_power_cut_loses_no_letter_that_was_acknowledged() {
     let (mut dice, names) = (TestRng::new(), AtomicU64::new(0));

@@ -264,7 +264,7 @@ fn addresses_that_hide_a_field_are_refused_at_every_door() {
         for query in [format!("?to={coded}"), format!("?to=bob@example.org&from={coded}")] {
             assert_eq!(post_raw(&office, &query, bytes).refused(422), "bad_letter", "{query}");
         }
-        // Nobody can write a NUL into an argument.
+        // An argument cannot contain a NUL.
         if !address.contains('\0') {
             let text = good["data"].as_str().unwrap();
             for args in [["--to", &address, "-i"], ["-f", &address, "-t"]] {

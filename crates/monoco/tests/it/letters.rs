@@ -261,7 +261,7 @@ fn a_line_that_is_refused_does_not_harm_its_batch() {
     assert_eq!(hand_in(courier, "", &[LINES], many.as_bytes()).refused(422), "bad_field");
 }
 
-/// A mail with a byte that is no UTF-8, and somebody whom nobody is to see.
+/// A mail with a byte that is not UTF-8, and a Bcc recipient.
 const RAW: &[u8] = b"From: Ann <ann@example.com>\r\nTo: Bob <bob@example.org>,\r\n \
                      \"Carl, C.\" <carl@example.org>\r\nCc: dora@example.org\r\n\
                      Bcc: eve@example.org\r\nSubject: Hello\r\n\r\ncaf\xe9 word-1\r\n";
@@ -335,7 +335,7 @@ fn post_stands_in_for_sendmail() {
     assert!(contains(&sent, b"caf\xe9") && !contains(&sent, b"eve@"));
     assert_eq!(office.arrivals(4).len(), 4);
 
-    // From a file, with everybody named; a line with a dot is a line.
+    // From a file, with all recipients named; a line with a dot is a line.
     let file = office.place("mail.eml");
     std::fs::write(&file, b"Subject: Dots\n\na\n.\nb\n").unwrap();
     let args = ["-f", "me@example.com", "--to", "x@example.org", "--to", "y@example.org"];
@@ -381,7 +381,7 @@ fn post_stands_in_for_sendmail() {
     let after = courier.get("/api/v1/letters").ok()["letters"].as_array().unwrap().len();
     assert_eq!(after, before);
     // 64: not understood, a header that would be another one among it; 3: no courier, so
-    // that whoever has the mail keeps it.
+    // that the mail server keeps the mail.
     piped(courier, &["pipeline", "post", "--key", "a\r\nX: y"], RAW).failed(64);
     piped(courier, &["pipeline", "post", "-t", "--to", "x@example.org"], RAW).failed(64);
     let empty = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! What providers, agents and receivers were told of Mails and drafts, and whether the
-//! courier and its files still stand by it.
+//! Harness of the Mails' fault tests: notes what providers, agents and receivers were told of
+//! Mails and drafts, and compares it with the courier and its files.
 //!
-//! The tests of `kill_points.rs` do it all the same way: whoever asks something writes down in
-//! the [`MailChecker`] what he asked and what he was told; then the fault; then [`MailChecker::mailbox_check`]
-//! compares the book with the store, the files and the index.
+//! The tests of `kill_points.rs` have one form: each request is noted in the [`MailChecker`]
+//! with its answer; then the fault; then [`MailChecker::check`] compares the notes with the
+//! store, the files and the index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -147,7 +147,7 @@ impl MailChecker {
         }
     }
 
-    /// Does again what nobody was told of, as providers and agents do.
+    /// Repeats the requests that got no answer, as providers and agents do.
     pub fn insist(&self, courier: &Courier) {
         let lines = self.lines();
         let unheard: Vec<_> =
@@ -235,7 +235,7 @@ impl MailChecker {
             }
         }
         for id in found.keys().filter(|id| !lines.heard.contains_key(**id)) {
-            wrong.push(format!("{id} is in a Mail and nobody has pushed it"));
+            wrong.push(format!("{id} is in a Mail and was not pushed"));
         }
     }
 
@@ -484,7 +484,7 @@ pub fn noted(home: &Path) -> u64 {
     noted.unsigned_abs()
 }
 
-/// A courier, and whoever pushes to it, works for it and takes its answers.
+/// A courier, and the provider, agents and receiver around it.
 pub struct Office {
     pub courier: Courier,
     pub book: MailChecker,
@@ -512,7 +512,7 @@ impl Office {
         Self { courier, book, receiver, home: home.to_owned(), _dir: None }
     }
 
-    /// One in a home that somebody has made, which is removed when the test ends.
+    /// A courier in a given home directory, which is removed when the test ends.
     pub fn resume(home: PathBuf, receiver: Receiver, dir: tempfile::TempDir) -> Self {
         let courier = Courier::start_in(&home);
         Self { courier, book: MailChecker::default(), receiver, home, _dir: Some(dir) }
@@ -570,7 +570,7 @@ pub fn answering(receiver: &Receiver, window_ms: u64) -> String {
     )
 }
 
-/// A workspace that pulls everything, and whoever looks into it.
+/// A workspace that pulls every Mail, and a reader of its files.
 pub struct Puller(PathBuf);
 
 impl Puller {

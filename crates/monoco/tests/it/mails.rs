@@ -196,7 +196,7 @@ fn a_mail_is_found_by_every_filter_that_fits_it() {
     }
 }
 
-/// B22: whoever dies each time on one Mail is counted too.
+/// B22: an agent that dies each time on one Mail is counted too.
 #[test]
 fn a_mail_whose_workers_die_ends_in_the_dead_letters() {
     let config = format!("{}  claims: {{ max_retries: 1 }}\n", config(50));

@@ -171,7 +171,7 @@ fn what_is_heard_goes_through_the_inbound_chain() {
     office.settled();
     assert_eq!((office.count("DONE"), office.count("TRASHED")), (1, 1));
 
-    // The same chain for whoever has a tunnel of his own.
+    // The same chain applies to tunnels that use `dispatch`.
     let dispatch = |text: &str| {
         let answer =
             courier.post("/api/v1/dispatch", &json!({"msg": chat("did:web:ann", ME, text)}));

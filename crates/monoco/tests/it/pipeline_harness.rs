@@ -1,4 +1,4 @@
-//! A post office with somebody at the far end of its tunnels, real beanstalkds, and the
+//! A courier with chains, a receiver at the far end of its tunnels, real beanstalkds, and the
 //! workers of `docs/workers.md`.
 
 use std::cell::RefCell;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::common::{Courier, PATIENCE};
 use crate::webhook_peer::{Receiver, SECRET, configure};
 
-/// A courier whose letters go through chains, and whoever takes what it sends.
+/// A courier whose letters go through chains, and the receiver of what it sends.
 pub struct PostOffice {
     pub courier: Courier,
     receiver: Receiver,
@@ -226,7 +226,7 @@ fn adapters(tunnels: &[String], receiver: &Receiver) -> Value {
     tunnels.iter().map(|name| (name.clone(), adapter.clone())).collect()
 }
 
-/// A mail to somebody.
+/// A mail to one recipient.
 pub fn mail(to: &str, subject: &str, text: &str) -> Value {
     let data = format!(
         "From: ann@example.com\r\nTo: {to}\r\nSubject: {subject}\r\nDate: Mon, 1 Jun 2026 \
@@ -265,12 +265,12 @@ pub fn free_port() -> u16 {
     ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).unwrap()
 }
 
-/// Waits until somebody listens on a port.
+/// Waits until a process listens on a port.
 #[track_caller]
 fn listens(port: u16) {
     let deadline = Instant::now() + PATIENCE;
     while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-        assert!(Instant::now() < deadline, "nobody listens on {port}");
+        assert!(Instant::now() < deadline, "no process listens on {port}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -298,7 +298,7 @@ impl Beanstalkd {
         beanstalkd
     }
 
-    /// One whose log is in a directory that somebody has made.
+    /// A beanstalkd whose log is in a given directory.
     pub fn start_in(log: &Path, args: &[&str]) -> Self {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let (port, log) = (free_port(), log.to_owned());

@@ -46,7 +46,7 @@ fn bustle(office: &Office, here: &Puller, names: &AtomicU64, cut: impl FnOnce())
 
 /// What a power cut leaves. Files that were not yet on disk may be missing, empty or torn
 /// until the next start, and those that a workspace was just pulling until it pulls again.
-/// Nobody takes one for a Mail; when the start has caught up, everything is right, and a
+/// A torn file is never read as a Mail; when the start has caught up, everything is right, and a
 /// workspace has every Mail once and whole.
 #[test]
 fn a_power_cut_on_the_way_of_mails_loses_nothing_that_was_told() {
@@ -87,7 +87,7 @@ fn a_power_cut_on_the_way_of_mails_loses_nothing_that_was_told() {
 }
 
 /// Once the courier has noted that files are on disk, they are: a cut then leaves them
-/// whole, also for those who look before the next start.
+/// whole, also for readers that look before the next start.
 #[test]
 fn a_power_cut_at_rest_leaves_every_file_whole() {
     let cuts = times("MONOCO_CUTS", 6).div_ceil(2);
@@ -122,7 +122,7 @@ fn a_power_cut_at_rest_leaves_every_file_whole() {
     say(&format!("{cuts} cuts at rest"));
 }
 
-/// Whoever was told where his draft is can turn his back on it.
+/// A draft whose path was printed is not lost.
 #[test]
 fn a_power_cut_on_the_way_of_drafts_sends_each_under_one_key() {
     let mut dice = TestRng::new();

@@ -105,7 +105,7 @@ fn githubs_published_vector_is_believed() {
         crate::common::raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, b"Hello, World!")
             .unwrap()
     };
-    // It is no JSON, which only somebody is told who is believed.
+    // It is not JSON, which only a verified sender is told.
     assert_eq!(push(vector).refused(422), "unreadable");
     assert_eq!(push(&vector.replace("3e17", "3e18")).refused(401), "unverified");
 

@@ -186,7 +186,7 @@ fn on_a_terminal_a_long_replay_says_how_far_it_is() {
     let replay = ["pipeline", "replay", "--since", "1h", "--dry-run"];
     let command: Vec<_> = [binary().to_str().unwrap()].into_iter().chain(replay).collect();
     let shown = python(ON_A_TERMINAL, &json!({"command": command, "home": office.home()}));
-    // A count for whoever waits, taken away again, and at last the whole.
+    // A progress count, removed again, and at last the whole.
     let counts = shown.matches(" letters looked at, 0 differ \r\u{1b}[K").count();
     assert!(counts >= 2, "{shown:?}");
     assert!(shown.ends_with("1800 letters looked at, 0 would differ\r\n"), "{shown:?}");
@@ -307,7 +307,7 @@ fn whoever_watches_the_post_office_sees_it_move() {
     let trashed =
         |line: String| serde_json::from_str::<Value>(&line).unwrap()["states"]["TRASHED"] == 1;
     assert!(values.any(trashed));
-    // It goes on when somebody comes back.
+    // It goes on when a client connects again.
     office.restart();
     office.post(&mail("bob@example.org", "Hello", "Are you there?"));
     assert!(table.any(|line| line.contains(" TRASHED=2 ")));

@@ -18,7 +18,7 @@ use crate::pipeline_harness::{PostOffice, free_port, mail, said, verdicts};
 /// The line that every spam filter takes for spam, as the EICAR file is for viruses.
 const GTUBE: &str = "XJS*C4JDBQADN1.NSBN3*2IDNEN*GTUBE-STANDARD-ANTI-UBE-TEST-EMAIL*C.34X";
 
-/// An rspamd of our own, that asks nobody else: no name server, no Redis.
+/// An rspamd started by the test that asks no other service: no name server, no Redis.
 struct Rspamd {
     process: Option<Child>,
     port: u16,
@@ -219,7 +219,7 @@ fn without_rspamd_letters_go_on_or_are_given_up_where_that_is_wanted() {
         let id = office.post(&mail("bob@example.org", "Hello", GTUBE));
         let letter = office.stands(&id, state);
         assert_eq!(verdicts(&letter), said_of_it, "{when_down}");
-        assert_eq!(spam(&letter), &Value::Null, "nobody has judged it");
+        assert_eq!(spam(&letter), &Value::Null, "it was not scanned");
         assert_eq!(office.arrivals(usize::from(state == "DONE")).len(), office.came().len());
     }
 }

@@ -1,4 +1,4 @@
-//! A provider that pushes webhooks, signed as Standard Webhooks says, and somebody who
+//! A provider that pushes webhooks, signed as Standard Webhooks says, and a server that
 //! takes them.
 
 use std::collections::VecDeque;
@@ -151,7 +151,7 @@ pub struct Got {
     pub body: String,
 }
 
-/// Somebody on loopback who takes webhooks, and answers as he was told.
+/// A server on loopback that receives webhooks, and answers as configured.
 pub struct Receiver {
     address: SocketAddr,
     got: mpsc::Receiver<Got>,
@@ -166,7 +166,7 @@ impl Receiver {
         let (send, got) = mpsc::channel();
         let answers = Arc::new(Mutex::new(VecDeque::<String>::new()));
         let planned = Arc::clone(&answers);
-        // Ends when the test does: then nobody takes what it got.
+        // Ends when the test does: then no request is read any more.
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { return };
@@ -206,12 +206,12 @@ impl Receiver {
         self.got.recv_timeout(PATIENCE).expect("a request")
     }
 
-    /// What came that nobody has looked at.
+    /// Requests that the test has not read yet.
     pub fn all(&self) -> Vec<Got> {
         self.got.try_iter().collect()
     }
 
-    /// Whether nothing came that nobody has looked at.
+    /// Whether all received requests were read.
     pub fn is_quiet(&self) -> bool {
         self.got.try_recv().is_err()
     }

@@ -296,8 +296,8 @@ fn strangers_meet_the_tunnels_rule() {
     let wary = courier(&config("hold"));
     assert_eq!(wary.push(&body("1", "room", "eve", "hi")).ok()["kept"], 1);
     wary.until("/api/v1/events?limit=1000", |events| events.to_string().contains("merged"));
-    assert_eq!(wary.mails(0).len(), 0, "held Mails are nobody's");
-    // Whoever is let in brings what he had said.
+    assert_eq!(wary.mails(0).len(), 0, "held Mails are not listed");
+    // When a sender is let in, its held messages are delivered.
     let eve = "did:msgtunnel:eve.user.ci";
     wary.put(&format!("/api/v1/contacts/{eve}"), &json!({"level": "friend"})).ok();
     assert_eq!(wary.mails(1)[0]["preview"], "hi");
@@ -389,7 +389,7 @@ fn nothing_is_sent_into_the_own_network_by_accident() {
     assert!(receiver.is_quiet());
 }
 
-/// P11: a link in a message is data, and nobody follows it.
+/// P11: a link in a message is data, and is not followed.
 #[test]
 fn a_link_to_an_attachment_is_kept_and_not_followed() {
     let receiver = Receiver::start();
@@ -407,7 +407,7 @@ fn a_link_to_an_attachment_is_kept_and_not_followed() {
 }
 
 /// P14, T14: secrets are in the config and nowhere else, and what a provider sends
-/// along that nobody asked for is not kept.
+/// along without being asked for is not kept.
 #[test]
 fn secrets_stay_where_they_are() {
     let receiver = Receiver::start();
