@@ -1,11 +1,9 @@
-//! One folder per provider: hear and speak, nothing else.
+//! Adapters: one folder per provider, which receives and sends messages and does nothing else.
 //!
-//! An adapter can't see the store, so it can't route, retry or remember. It
-//! hands over what it hears, and acknowledges it to the provider only when that
-//! is safe on disk. It tries once to deliver what it is given, and says what came
-//! of it. Only the queue tries again, and only the queue remembers.
-
-use std::fmt;
+//! An adapter has no access to the store, so it cannot route, retry or store state. It
+//! passes received messages to an [`InboundSink`] and acknowledges them to the provider
+//! only after the sink has stored them. It makes one attempt at each delivery and reports
+//! the outcome; the queue retries. [`registry`] lists the providers.
 
 use async_trait::async_trait;
 use http::HeaderMap;
@@ -18,48 +16,50 @@ use monoco_core::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 pub mod egress;
+pub mod registry;
 pub mod stub;
 pub mod webhook;
 
 #[cfg(test)]
 mod scripted;
+#[cfg(test)]
+mod toy;
 
-/// One connection to one provider.
+pub use monoco_core::config::Secret;
+
+/// One tunnel: a connection to one provider.
 #[async_trait]
 pub trait Adapter: Send + Sync {
-    /// The tunnel it is.
+    /// Returns the id of the tunnel.
     fn id(&self) -> &TunnelId;
 
-    /// The provider's name.
+    /// Returns the provider's name in the config.
     fn provider(&self) -> &'static str;
 
-    /// Whether the provider recognises a second copy by the parcel's key. Then,
-    /// and only then, a delivery that may have arrived is tried again.
+    /// Returns how the tunnel receives messages: `push` or `memory`.
+    fn mode(&self) -> &'static str;
+
+    /// Tells whether the provider recognises a second copy by [`DeliveryRequest::key`].
+    /// Only then is a delivery with an unknown outcome retried.
     fn accepts_idempotency_keys(&self) -> bool;
 
-    /// Reads a request that the provider pushed to us: verified, or refused.
-    ///
-    /// # Errors
-    ///
-    /// [`WebhookError`]. Adapters whose providers push nothing refuse everything.
-    fn pushed(
+    /// Verifies and parses a request that the provider posted to the webhook listener.
+    /// Adapters of providers without webhooks reject every request.
+    fn parse_webhook(
         &self,
-        push: &WebhookRequest<'_>,
+        _request: &WebhookRequest<'_>,
     ) -> Result<Vec<(InboundMessage, Vec<InboundAttachment>)>, WebhookError> {
-        let _ = push;
-        Err(WebhookError::NotTaken)
+        Err(WebhookError::NotSupported)
     }
 
-    /// Listens until `stop`, handing over what it hears.
+    /// Receives messages until `stop` and passes them to `sink`.
     ///
-    /// Returns early only when listening again is pointless, such as with a
-    /// revoked token. Dropped connections are the adapter's own business.
-    async fn listen(&self, ear: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure>;
+    /// Returns early only when reconnecting cannot help, such as with a revoked token.
+    /// The adapter handles lost connections itself.
+    async fn listen(&self, sink: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure>;
 
-    /// Tries once to deliver `parcel`, and says what came of it.
-    ///
-    /// Never tries again by itself: the queue does, and it remembers.
-    async fn deliver(&self, parcel: &DeliveryRequest<'_>) -> DeliveryOutcome;
+    /// Makes one attempt to deliver a message and returns its outcome. Never retries.
+    async fn deliver(&self, request: &DeliveryRequest<'_>) -> DeliveryOutcome;
 }
 
 /// Where adapters pass inbound messages.
@@ -88,69 +88,41 @@ pub enum InboundError {
     Unusable(String),
 }
 
-/// A request that a provider pushed to us.
+/// A request that a provider posted to the webhook listener.
 #[derive(Clone, Copy, Debug)]
 pub struct WebhookRequest<'a> {
-    /// Its headers.
     pub headers: &'a HeaderMap,
-    /// Its body, as it came: signatures are over bytes.
+    /// The bytes as received: signatures are over bytes.
     pub body: &'a [u8],
-    /// What time it is.
     pub now: Timestamp,
 }
 
-/// Why a pushed request was not taken.
+/// Why a webhook request was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WebhookError {
-    /// This tunnel takes none.
-    #[error("this tunnel takes no webhooks")]
-    NotTaken,
-    /// It is not signed by whoever has the secret.
+    #[error("this tunnel does not accept webhooks")]
+    NotSupported,
+    /// The signature is missing or does not match.
     #[error("not verified: {0}")]
     Unverified(&'static str),
-    /// It was signed too long ago, or in the future.
+    /// The signature is valid, but too old or in the future. Holds the limit in seconds.
     #[error("not verified: its timestamp is more than {0} s off")]
     Stale(u64),
-    /// It is authentic and can't be read.
+    /// The request is authentic, but cannot be parsed.
     #[error("{0}")]
     Unreadable(String),
 }
 
-/// Something nobody else may know. It is not shown, logged or compared in plain.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Takes it.
-    pub fn new(secret: impl Into<String>) -> Self {
-        Self(secret.into())
-    }
-
-    /// The secret itself.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-/// One message for one address.
+/// One attempt to deliver a message to one address.
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveryRequest<'a> {
-    /// The account it is for, as the provider spells it.
+    /// The recipient's account in the provider's own notation.
     pub address: &'a str,
-    /// What sort of account it is.
     pub kind: EndpointKind,
     /// The message's canonical JSON.
     pub body: &'a str,
-    /// What goes with it.
     pub attachments: &'a [InboundAttachment],
-    /// The same for every try of the same delivery.
+    /// Identifies the delivery: the same for every attempt.
     pub key: RecordId,
-    /// What time it is.
     pub now: Timestamp,
 }

@@ -1,67 +1,96 @@
-//! A provider in memory; ships, so that a send can be seen to be delivered.
+//! Provider `stub`: a provider in memory. It ships, so that sending can be tried without
+//! an account.
 //!
-//! It accepts everything, and recognises a second copy. Some addresses make it
-//! do what real providers do on bad days, so that anybody can watch what the hub
-//! makes of it:
+//! The stub accepts everything and recognises a second copy. Some addresses simulate errors:
 //!
-//! | address | what happens |
+//! | address | result |
 //! | --- | --- |
-//! | `busy-N` | the first N tries fail and may be repeated |
-//! | `refuse` | refused for good |
-//! | `vanish` | the line goes dead after the message went out |
+//! | `busy-N` | the first N attempts fail temporarily |
+//! | `refuse` | fails permanently |
+//! | `vanish` | fails with an unknown outcome: the connection is lost after sending |
 //! | anything else | accepted |
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use monoco_core::config::{ConfigSection, InvalidConfig};
 use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::TunnelId;
 use monoco_core::record::RecordId;
 use monoco_core::retry::Failure;
 use tokio_util::sync::CancellationToken;
 
+use crate::registry::{AdapterResources, ProviderConfig};
 use crate::{Adapter, DeliveryRequest, InboundSink};
 
-/// Parcels it remembers; older ones are forgotten.
-const REMEMBERED: usize = 1_000;
+/// How many accepted deliveries the stub remembers.
+const MAX_REMEMBERED: usize = 1_000;
+
+/// How a stub tunnel receives messages: it never does.
+const MODE: &str = "memory";
+
+/// The configuration of a stub tunnel: it has no keys of its own.
+#[derive(Debug)]
+pub struct StubConfig;
+
+impl ProviderConfig for StubConfig {
+    const PROVIDER: &'static str = "stub";
+
+    fn parse(section: &ConfigSection<'_>, _enabled: bool) -> Result<Self, InvalidConfig> {
+        section.deny_unknown_keys(&[])?;
+        Ok(Self)
+    }
+
+    fn mode(&self) -> &'static str {
+        MODE
+    }
+
+    fn changed_keys(&self, _new: &Self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    fn build(&self, id: TunnelId, _: &AdapterResources) -> Result<Arc<dyn Adapter>, String> {
+        Ok(Arc::new(Stub::new(id)))
+    }
+}
 
 /// A provider in memory.
 #[derive(Debug)]
 pub struct Stub {
     id: TunnelId,
-    takes_keys: bool,
-    state: Mutex<State>,
+    accepts_idempotency_keys: bool,
+    state: Mutex<StubState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// What was accepted, oldest first: key, address, body.
+struct StubState {
+    /// Accepted deliveries, oldest first: key, address, body.
     accepted: VecDeque<(RecordId, String, String)>,
-    accepted_ever: u64,
-    /// Tries so far of what is still busy.
-    busy: HashMap<RecordId, u32>,
+    accepted_total: u64,
+    /// Number of attempts so far at addresses `busy-N`.
+    busy_attempts: HashMap<RecordId, u32>,
 }
 
 impl Stub {
-    /// A stub that recognises a second copy by its key.
+    /// Creates a stub that recognises a second copy by its key.
     pub fn new(id: TunnelId) -> Self {
-        Self { id, takes_keys: true, state: Mutex::default() }
+        Self { id, accepts_idempotency_keys: true, state: Mutex::default() }
     }
 
-    /// A stub that does not.
+    /// Creates a stub that accepts every copy.
     pub fn without_keys(id: TunnelId) -> Self {
-        Self { takes_keys: false, ..Self::new(id) }
+        Self { accepts_idempotency_keys: false, ..Self::new(id) }
     }
 
-    /// What it accepted lately, as address and body, oldest first.
+    /// Returns the last 1,000 accepted deliveries as address and body, oldest first.
     pub fn accepted(&self) -> Vec<(String, String)> {
         let state = self.state();
         state.accepted.iter().map(|(_, address, body)| (address.clone(), body.clone())).collect()
     }
 
-    // Nothing here panics while it holds the lock.
-    fn state(&self) -> MutexGuard<'_, State> {
+    // Nothing panics while it holds the lock.
+    fn state(&self) -> MutexGuard<'_, StubState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -73,55 +102,70 @@ impl Adapter for Stub {
     }
 
     fn provider(&self) -> &'static str {
-        "stub"
+        StubConfig::PROVIDER
+    }
+
+    fn mode(&self) -> &'static str {
+        MODE
     }
 
     fn accepts_idempotency_keys(&self) -> bool {
-        self.takes_keys
+        self.accepts_idempotency_keys
     }
 
-    async fn listen(&self, _ear: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure> {
+    async fn listen(
+        &self,
+        _sink: &dyn InboundSink,
+        stop: CancellationToken,
+    ) -> Result<(), Failure> {
         stop.cancelled().await;
         Ok(())
     }
 
-    async fn deliver(&self, parcel: &DeliveryRequest<'_>) -> DeliveryOutcome {
+    async fn deliver(&self, request: &DeliveryRequest<'_>) -> DeliveryOutcome {
         let mut state = self.state();
-        match parcel.address {
-            "refuse" => {
-                let detail = "stub: this address is refused".to_owned();
-                return DeliveryOutcome::Failed(Failure::Permanent { detail });
-            }
-            "vanish" => {
-                let detail = "stub: the line went dead after the message went out".to_owned();
-                return DeliveryOutcome::Failed(Failure::Unknown { detail });
-            }
-            _ => {}
+        if let Some(failure) = state.simulated_failure(request) {
+            return DeliveryOutcome::Failed(failure);
         }
-        if let Some(times) = parcel.address.strip_prefix("busy-").and_then(|n| n.parse().ok()) {
-            if state.busy.len() >= REMEMBERED {
-                state.busy.clear();
-            }
-            let tries = state.busy.entry(parcel.key).or_insert(0_u32);
-            if *tries < times {
-                *tries += 1;
-                let detail = format!("stub: busy, try {tries} of {times}");
-                return DeliveryOutcome::Failed(Failure::Temporary {
-                    detail,
-                    retry_after_ms: None,
-                });
-            }
-        }
-        let known = state.accepted.iter().any(|(key, ..)| *key == parcel.key);
-        if !(self.takes_keys && known) {
-            state.accepted_ever += 1;
-            let entry = (parcel.key, parcel.address.to_owned(), parcel.body.to_owned());
+        let known = state.accepted.iter().any(|(key, ..)| *key == request.key);
+        if !(self.accepts_idempotency_keys && known) {
+            state.accepted_total += 1;
+            let entry = (request.key, request.address.to_owned(), request.body.to_owned());
             state.accepted.push_back(entry);
-            if state.accepted.len() > REMEMBERED {
+            if state.accepted.len() > MAX_REMEMBERED {
                 state.accepted.pop_front();
             }
         }
-        DeliveryOutcome::Accepted { external_msg_id: Some(format!("stub-{}", state.accepted_ever)) }
+        let external_msg_id = Some(format!("stub-{}", state.accepted_total));
+        DeliveryOutcome::Accepted { external_msg_id }
+    }
+}
+
+impl StubState {
+    /// Returns the failure that the address asks for, or `None` when it is accepted.
+    fn simulated_failure(&mut self, request: &DeliveryRequest<'_>) -> Option<Failure> {
+        match request.address {
+            "refuse" => {
+                let detail = "stub: this address is rejected".to_owned();
+                return Some(Failure::Permanent { detail });
+            }
+            "vanish" => {
+                let detail = "stub: connection lost after the message was sent".to_owned();
+                return Some(Failure::Unknown { detail });
+            }
+            _ => {}
+        }
+        let failures = request.address.strip_prefix("busy-")?.parse().ok()?;
+        if self.busy_attempts.len() >= MAX_REMEMBERED {
+            self.busy_attempts.clear();
+        }
+        let attempts = self.busy_attempts.entry(request.key).or_insert(0_u32);
+        if *attempts >= failures {
+            return None;
+        }
+        *attempts += 1;
+        let detail = format!("stub: busy, attempt {attempts} of {failures}");
+        Some(Failure::Temporary { detail, retry_after_ms: None })
     }
 }
 
@@ -157,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bad_days_have_their_temperature() {
+    async fn special_addresses_simulate_failures_of_each_kind() {
         let stub = Stub::new("stub".parse().unwrap());
         let busy = [send(&stub, "busy-1", 1).await, send(&stub, "busy-1", 1).await];
         assert!(matches!(busy[0], DeliveryOutcome::Failed(Failure::Temporary { .. })), "{busy:?}");

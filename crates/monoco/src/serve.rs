@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_adapters::egress::Egress;
-use monoco_adapters::stub::Stub;
-use monoco_adapters::webhook::Webhook;
+use monoco_adapters::registry::AdapterResources;
 use monoco_adapters::{Adapter, InboundSink};
 use monoco_core::contact::{Contact, ContactLevel};
-use monoco_core::did::{Did, TunnelId};
+use monoco_core::did::Did;
 use monoco_core::lease::Holder;
 use monoco_core::letter::ChainDirection;
 use monoco_core::retention::LONGEST_STEP;
@@ -26,7 +25,7 @@ use crate::api;
 use crate::center::PipelineEntry;
 use crate::center::lease::delivery_retry;
 use crate::clock::{Clock, wall_now};
-use crate::config::{AdapterConfig, Config, ConfigError, ConfigSource, TunnelConfig};
+use crate::config::{Config, ConfigError, ConfigSource, TunnelConfig};
 use crate::courier::drafts::DraftLoop;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::inbound::DurableInboundSink;
@@ -134,7 +133,7 @@ pub async fn run(
         store: Arc::clone(&store),
         clock,
         entry: entry.clone(),
-        egress: Egress::new().map_err(|error| error.to_string()),
+        resources: AdapterResources { egress: Egress::new().map_err(|error| error.to_string()) },
         tunnels: Arc::new(TunnelRegistry::default()),
         holder: Holder::new(format!("{HOLDER}{}", clock.now().ms()))
             .unwrap_or_else(|_| Holder::anonymous()),
@@ -326,8 +325,7 @@ struct TunnelSupervisor {
     store: SharedStore,
     clock: Clock,
     entry: PipelineEntry,
-    /// The way out, or why there is none.
-    egress: Result<Egress, String>,
+    resources: AdapterResources,
     tunnels: Arc<TunnelRegistry>,
     holder: Holder,
     doors: TaskGroup,
@@ -373,7 +371,8 @@ impl TunnelSupervisor {
         for (id, config) in &new.tunnels {
             let not_run = |why: &str| InactiveTunnel {
                 id: id.clone(),
-                provider: config.provider.clone(),
+                provider: config.provider,
+                mode: config.adapter.mode(),
                 why: why.to_owned(),
             };
             if !config.enabled {
@@ -381,14 +380,14 @@ impl TunnelSupervisor {
                 continue;
             }
             let known = before.iter().find(|tunnel| tunnel.adapter.id() == id);
-            let same = old.and_then(|old| old.tunnels.get(id)).map(|old| old.changes(config));
+            let same = old.and_then(|old| old.tunnels.get(id)).map(|old| old.changed_keys(config));
             if let (Some(tunnel), Some(changes)) = (known, same)
                 && changes.is_empty()
             {
                 running.push(Arc::clone(tunnel));
                 continue;
             }
-            match self.adapter(id, config) {
+            match config.adapter.build(id.clone(), &self.resources) {
                 Ok(adapter) => running.push(self.start(adapter, config).await?),
                 Err(why) => {
                     tracing::error!(tunnel = %id, why, "tunnel does not start");
@@ -404,16 +403,6 @@ impl TunnelSupervisor {
         }
         self.tunnels.set(running, idle);
         Ok(())
-    }
-
-    fn adapter(&self, id: &TunnelId, config: &TunnelConfig) -> Result<Arc<dyn Adapter>, String> {
-        match &config.adapter {
-            AdapterConfig::Stub => Ok(Arc::new(Stub::new(id.clone()))),
-            AdapterConfig::Webhook(settings) => {
-                let webhook = Webhook::new(id.clone(), settings.clone(), self.egress.clone()?);
-                webhook.map(|it| Arc::new(it) as _).map_err(|error| error.to_string())
-            }
-        }
     }
 
     /// Makes a tunnel known, and starts whoever listens and delivers for it.

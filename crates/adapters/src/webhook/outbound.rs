@@ -20,6 +20,8 @@
 //!
 //! It is what [`super::inbound`] reads by default, so two couriers can talk.
 
+use std::time::UNIX_EPOCH;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -122,18 +124,9 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<u64> {
         // Absurd waits are cut by the queue.
         return Some(text.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(1000));
     }
-    let until = http_date(text)?;
+    let until = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let until = Timestamp::from_ms(i64::try_from(until.as_millis()).ok()?);
     u64::try_from(until.since(now).as_millis()).ok()
-}
-
-/// Reads `Sun, 06 Nov 1994 08:49:37 GMT`.
-fn http_date(text: &str) -> Option<Timestamp> {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let words: Vec<_> = text.split(' ').collect();
-    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
-    let month = MONTHS.iter().position(|name| *name == month)? + 1;
-    Timestamp::from_rfc3339(&format!("{year}-{month:02}-{day}T{time}Z")).ok()
 }
 
 /// The receiver's own id of the message, where its answer has one.

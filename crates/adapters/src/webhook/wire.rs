@@ -13,12 +13,13 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_PAD_INDIFFERENT};
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, HeaderName, HeaderValue};
+use monoco_core::config::Secret;
 use monoco_core::time::Timestamp;
 use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq};
 
 use super::{HmacHeader, InvalidWebhookConfig, SignatureEncoding, WebhookVerification};
-use crate::{Secret, WebhookError, WebhookRequest};
+use crate::{WebhookError, WebhookRequest};
 
 /// How far a signature's time may be off, in seconds.
 pub const TOLERANCE_S: u64 = 300;
@@ -69,13 +70,13 @@ impl Signer {
     ) -> Result<Self, InvalidWebhookConfig> {
         let secret = secret.expose();
         if secret.trim().is_empty() {
-            return Err(InvalidWebhookConfig::NoSecret);
+            return Err(no_secret());
         }
         let plain = |scheme| Self { scheme, first: key(secret.as_bytes()), others: Vec::new() };
         match verify {
             WebhookVerification::Standard => {
                 let mut keys = secret.split_whitespace().map(standard_key);
-                let first = keys.next().ok_or(InvalidWebhookConfig::NoSecret)??;
+                let first = keys.next().ok_or_else(no_secret)??;
                 let others = keys.collect::<Result<_, _>>()?;
                 Ok(Self { scheme: SignatureScheme::Standard, first, others })
             }
@@ -197,8 +198,18 @@ fn standard_key(secret: &str) -> Result<HmacSha256, InvalidWebhookConfig> {
     let text = secret.strip_prefix("whsec_").unwrap_or(secret);
     match STANDARD_PAD_INDIFFERENT.decode(text) {
         Ok(bytes) if bytes.len() >= MIN_KEY => Ok(key(&bytes)),
-        _ => Err(InvalidWebhookConfig::BadSecret),
+        _ => Err(InvalidWebhookConfig::at(
+            "secret",
+            "not a secret of Standard Webhooks; expected base64 of 16 bytes or more, with or \
+             without the prefix whsec_ (`openssl rand -base64 32` creates one)",
+        )),
     }
+}
+
+fn no_secret() -> InvalidWebhookConfig {
+    let why = "missing or empty: a tunnel without a secret does not start; \
+               set it to the secret that the other side signs with";
+    InvalidWebhookConfig::at("secret", why)
 }
 
 fn github() -> SignatureScheme {
@@ -208,21 +219,25 @@ fn github() -> SignatureScheme {
 
 fn configured(settings: &HmacHeader) -> Result<SignatureScheme, InvalidWebhookConfig> {
     let HmacHeader { header, encoding, prefix, timestamp_header } = settings;
-    let named = |field, name: &String| {
-        HeaderName::try_from(name)
-            .map_err(|_| InvalidWebhookConfig::HeaderName { field, name: name.clone() })
+    let parse = |key: &str, name: &String| {
+        HeaderName::try_from(name).map_err(|_| {
+            let why = format!("{name:?} is not a valid header name");
+            InvalidWebhookConfig::at(format!("verify.{key}"), why)
+        })
     };
-    let header = named("header", header)?;
+    let header = parse("header", header)?;
     let timestamp =
-        timestamp_header.as_ref().map(|name| named("timestamp_header", name)).transpose()?;
+        timestamp_header.as_ref().map(|name| parse("timestamp_header", name)).transpose()?;
     if timestamp.as_ref() == Some(&header) {
-        return Err(InvalidWebhookConfig::SameHeader);
+        let why = "header and timestamp_header must not be the same";
+        return Err(InvalidWebhookConfig::at("verify", why));
     }
     // A header's value loses the spaces around it on the way.
     if !prefix.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')
         || prefix.starts_with(' ')
     {
-        return Err(InvalidWebhookConfig::Prefix);
+        let why = "expected printable ASCII that does not start with a space";
+        return Err(InvalidWebhookConfig::at("verify.prefix", why));
     }
     Ok(SignatureScheme::Plain { header, encoding: *encoding, prefix: prefix.clone(), timestamp })
 }

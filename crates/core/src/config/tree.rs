@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::budget::BudgetBreach;
-use serde_saphyr::{Error, Location, Spanned};
+use serde_saphyr::{Error, Location, NonFiniteFloatPolicy, Spanned};
 
 use super::InvalidConfig;
 
@@ -48,7 +48,7 @@ impl ConfigNode {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut options = crate::yaml::bounded(MAX_DEPTH, MAX_NODES, MAX_BYTES);
         // `.nan` and `1e999` are texts like all others; the reader of a number rejects them.
-        options.reject_non_finite_typeless_float = false;
+        options.non_finite_float_policy = NonFiniteFloatPolicy::PassThrough;
         let parsed = serde_saphyr::from_str_with_options::<Spanned<ParsedValue>>(text, options);
         Ok(Self::from_parsed(parsed.map_err(|error| invalid_yaml(&error))?, text))
     }
@@ -57,12 +57,8 @@ impl ConfigNode {
         let at = parsed.referenced;
         let value = match parsed.value {
             ParsedValue::Null => NodeValue::Null,
-            ParsedValue::Text(scalar) if !is_normalized_float(&scalar, at, text) => {
-                NodeValue::Scalar(scalar)
-            }
-            ParsedValue::Text(_) | ParsedValue::Typed => {
-                NodeValue::Scalar(source_text(at, text).to_owned())
-            }
+            ParsedValue::Text(scalar) => NodeValue::Scalar(scalar),
+            ParsedValue::Typed => NodeValue::Scalar(source_text(at, text).to_owned()),
             ParsedValue::List(list) => {
                 let nodes = list.into_iter().map(|node| Self::from_parsed(node, text));
                 NodeValue::List(nodes.collect())
@@ -79,11 +75,6 @@ impl ConfigNode {
         };
         Self { line: at.line(), column: at.column(), value }
     }
-}
-
-/// Tells whether the YAML library replaced a number that is too large, such as `1e999`.
-fn is_normalized_float(scalar: &str, at: Location, text: &str) -> bool {
-    [".inf", "-.inf", ".nan"].contains(&scalar) && !source_text(at, text).starts_with(['"', '\''])
 }
 
 /// The text of a plain scalar that the YAML library read as a number or a boolean.

@@ -70,7 +70,7 @@ fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, Adapte
         let (last_error_at, last_error) = state.last_error.clone().unzip();
         let health = AdapterHealth {
             status: state.status(now).as_str().into(),
-            mode: mode(tunnel.adapter.provider()).into(),
+            mode: tunnel.adapter.mode().into(),
             provider: tunnel.adapter.provider().to_owned(),
             last_frame_at: at(state.last_frame),
             last_message_at: at(state.last_message),
@@ -86,8 +86,8 @@ fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, Adapte
     let down = idle.iter().map(|tunnel| {
         let health = AdapterHealth {
             status: TunnelStatus::Down.as_str().into(),
-            mode: mode(&tunnel.provider).into(),
-            provider: tunnel.provider.clone(),
+            mode: tunnel.mode.into(),
+            provider: tunnel.provider.to_owned(),
             last_frame_at: None,
             last_message_at: None,
             last_sent_at: None,
@@ -129,10 +129,6 @@ fn pipeline(
         under_way: count(LetterState::Waiting) + count(LetterState::Away),
         dead: count(LetterState::Dead),
     }
-}
-
-fn mode(provider: &str) -> &'static str {
-    if provider == "webhook" { "push" } else { "memory" }
 }
 
 fn mailbox(api: &Api, counts: &StoreCounts) -> MailboxHealth {

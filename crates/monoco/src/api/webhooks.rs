@@ -83,7 +83,7 @@ async fn receive(
     let body = input::body(request, MAX_BODY).await?;
 
     let push = WebhookRequest { headers: &headers, body: &body, now: clock.wall() };
-    let received = tunnel.adapter.pushed(&push).map_err(|why| {
+    let received = tunnel.adapter.parse_webhook(&push).map_err(|why| {
         let now = clock.now();
         tunnel.note(|pulse| pulse.record_receive_error(why.to_string(), now));
         tracing::warn!(tunnel = %tunnel.adapter.id(), %why, "webhook refused");
@@ -106,7 +106,7 @@ async fn receive(
 
 fn refusal(why: &WebhookError) -> ApiError {
     match why {
-        WebhookError::NotTaken => ApiError::no_webhook(),
+        WebhookError::NotSupported => ApiError::no_webhook(),
         WebhookError::Unverified(_) | WebhookError::Stale(_) => {
             ApiError::unverified(why.to_string())
         }

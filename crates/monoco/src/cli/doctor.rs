@@ -192,7 +192,7 @@ fn config_checks(
             DoctorCheck::ok(name, format!("{path}: tunnels {}", tunnels.join(", ")))
         }
         Err(error) => {
-            let unset = matches!(error, ConfigError::Bad { error, .. } if error.unset);
+            let unset = matches!(error, ConfigError::Invalid { error, .. } if error.unset);
             if unset && running {
                 let hint = "the courier may have it in its own environment; \
                             without it a reload or restart fails";

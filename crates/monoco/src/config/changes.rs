@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use super::{AdapterConfig, Config, TunnelConfig};
+use super::{Config, TunnelConfig};
 use crate::pipeline::config::PipelineConfig;
 
 /// One thing that a new config says differently.
@@ -74,31 +74,19 @@ impl Config {
 }
 
 impl TunnelConfig {
-    /// The settings that `new` has differently, by name. None: it may run on as it is.
-    pub fn changes(&self, new: &Self) -> Vec<&'static str> {
-        let mut names = Vec::new();
-        let mut note = |name, differs: bool| {
-            if differs {
-                names.push(name);
-            }
-        };
-        note("provider", self.provider != new.provider);
-        note("enabled", self.enabled != new.enabled);
-        note("strangers", self.strangers != new.strangers);
-        note("debounce", self.debounce != new.debounce);
-        note("binding", self.binding != new.binding);
-        note("bindings", self.bindings != new.bindings);
-        if let (AdapterConfig::Webhook(old), AdapterConfig::Webhook(new)) =
-            (&self.adapter, &new.adapter)
-        {
-            note("verify", old.verify != new.verify);
-            note("secret", old.secret != new.secret);
-            note("send_to", old.send_to != new.send_to);
-            note("map", old.map != new.map);
-            note("idempotent", old.idempotent != new.idempotent);
-            note("allow_private", old.allow_private != new.allow_private);
-        }
-        names
+    /// Returns the keys whose values differ in `new`. Without any the tunnel keeps running.
+    pub fn changed_keys(&self, new: &Self) -> Vec<&'static str> {
+        let common = [
+            ("enabled", self.enabled != new.enabled),
+            ("strangers", self.strangers != new.strangers),
+            ("debounce", self.debounce != new.debounce),
+            ("binding", self.binding != new.binding),
+            ("bindings", self.bindings != new.bindings),
+        ];
+        let mut keys: Vec<_> =
+            common.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect();
+        keys.extend(self.adapter.changed_keys(new.adapter.as_ref()));
+        keys
     }
 }
 
@@ -140,7 +128,7 @@ impl ConfigChanges {
         for (id, tunnel) in old.running() {
             match new.tunnels.get(id) {
                 Some(next) if next.enabled => {
-                    let names = tunnel.changes(next);
+                    let names = tunnel.changed_keys(next);
                     if !names.is_empty() {
                         say(format!("tunnel {id}: changed {}", names.join(", ")));
                     }

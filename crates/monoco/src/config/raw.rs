@@ -1,9 +1,8 @@
-//! The shape of the file. Every leaf is text as it stands there: it may hold a
-//! variable, and is checked later.
+//! The shape of `courier.pipeline` in the file. Every leaf is text as it stands there: it may
+//! hold a variable, and is checked later.
 
 use std::collections::BTreeMap;
 
-use monoco_adapters::webhook;
 use monoco_core::filter::nearest;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -13,65 +12,15 @@ use super::InvalidConfig;
 use super::value::listed;
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct RawFile {
     pub courier: Option<RawCourier>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct RawCourier {
-    pub owner: Option<String>,
-    pub service: Option<RawService>,
-    pub storage: Option<RawStorage>,
-    pub debounce: Option<RawDebounce>,
-    pub claims: Option<RawClaims>,
-    pub retention: Option<RawRetention>,
     pub pipeline: Option<RawPipeline>,
-    pub adapters: Option<RawTunnels>,
-}
-
-/// The tunnels by name. One that needs no settings may have none.
-pub type RawTunnels = BTreeMap<String, Option<RawTunnel>>;
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawService {
-    pub host: Option<String>,
-    pub port: Option<String>,
-    pub webhook_port: Option<String>,
-    pub log_level: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawStorage {
-    pub mailbox_root: Option<String>,
-    pub store: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawDebounce {
-    pub window_ms: Option<String>,
-    pub max_wait_ms: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawClaims {
-    pub timeout_s: Option<String>,
-    pub max_retries: Option<String>,
-    pub backoff_ms: Option<String>,
-    pub max_backoff_ms: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawRetention {
-    pub archive_days: Option<String>,
-    pub trash_days: Option<String>,
-    pub events_days: Option<String>,
 }
 
 /// The post office. A list that is there and empty is not one that is missing.
@@ -153,119 +102,10 @@ pub struct RawRule {
     pub header: Option<String>,
 }
 
-/// A tunnel: what all have, and then what webhooks have.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawTunnel {
-    pub provider: Option<String>,
-    pub enabled: Option<String>,
-    pub strangers: Option<String>,
-    pub debounce: Option<RawDebounce>,
-    pub binding: Option<String>,
-    pub bindings: Option<BTreeMap<String, String>>,
-
-    pub verify: Option<RawVerify>,
-    pub secret: Option<String>,
-    pub secret_file: Option<String>,
-    pub send_to: Option<String>,
-    pub map: Option<webhook::FieldMap>,
-    pub idempotent: Option<String>,
-    pub allow_private: Option<String>,
-}
-
-/// The name of a way to sign, or a header of one's own.
-pub enum RawVerify {
-    Named(String),
-    Header(RawHeader),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawHeader {
-    pub header: String,
-    pub encoding: Option<String>,
-    pub prefix: Option<String>,
-    pub timestamp_header: Option<String>,
-}
-
-impl<'de> Deserialize<'de> for RawVerify {
-    fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
-        struct Either;
-
-        impl<'de> serde::de::Visitor<'de> for Either {
-            type Value = RawVerify;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("standard, github or a mapping with `header`")
-            }
-
-            fn visit_str<E>(self, name: &str) -> Result<RawVerify, E> {
-                Ok(RawVerify::Named(name.to_owned()))
-            }
-
-            fn visit_map<A>(self, map: A) -> Result<RawVerify, A::Error>
-            where
-                A: serde::de::MapAccess<'de>,
-            {
-                let header = serde::de::value::MapAccessDeserializer::new(map);
-                RawHeader::deserialize(header).map(RawVerify::Header)
-            }
-        }
-
-        reader.deserialize_any(Either)
-    }
-}
-
 impl RawFile {
-    /// Reads the file. Tunnels of providers that are unknown or not there yet are found
-    /// first: nobody knows which keys they take.
     pub fn read(text: &str) -> Result<Self, InvalidConfig> {
-        let named: Names = yaml(text)?;
-        let tunnels = named.courier.and_then(|courier| courier.adapters).unwrap_or_default();
-        for (id, tunnel) in tunnels {
-            let named = tunnel.and_then(|tunnel| tunnel.provider);
-            super::tunnel::provider(&id, named.as_deref())?;
-        }
         yaml(text)
     }
-}
-
-/// `courier.storage.mailbox_root`, whatever else the file says.
-pub fn mailbox_root(text: &str) -> Result<Option<String>, InvalidConfig> {
-    #[derive(Default, Deserialize)]
-    struct File {
-        courier: Option<Courier>,
-    }
-
-    #[derive(Deserialize)]
-    struct Courier {
-        storage: Option<Storage>,
-    }
-
-    #[derive(Deserialize)]
-    struct Storage {
-        mailbox_root: Option<String>,
-    }
-
-    let file: File = yaml(text)?;
-    let storage = file.courier.and_then(|courier| courier.storage);
-    Ok(storage.and_then(|storage| storage.mailbox_root))
-}
-
-/// Only what says which provider each tunnel has.
-#[derive(Default, Deserialize)]
-struct Names {
-    courier: Option<NamesCourier>,
-}
-
-#[derive(Deserialize)]
-struct NamesCourier {
-    adapters: Option<BTreeMap<String, Option<NamesTunnel>>>,
-}
-
-#[derive(Deserialize)]
-struct NamesTunnel {
-    provider: Option<String>,
 }
 
 /// Reads YAML, bounded in size and depth, without anchors and aliases.

@@ -1,7 +1,9 @@
-//! What the config takes, what it refuses, and what it never shows.
+//! Tests of the config file: defaults, errors, secrets, variables and changes.
 
+use std::any::Any;
 use std::collections::HashSet;
 
+use monoco_adapters::webhook::{WebhookConfig, WebhookVerification};
 use monoco_core::letter::{ChainDirection, WorkerName};
 use monoco_store::PipelineRouting;
 
@@ -31,7 +33,7 @@ fn good(text: &str) -> Config {
 #[track_caller]
 fn bad(text: &str) -> String {
     match Config::parse(text, &env) {
-        Ok(config) => panic!("taken:\n{text}\n{config:#?}"),
+        Ok(config) => panic!("accepted:\n{text}\n{config:#?}"),
         Err(error) => error.to_string(),
     }
 }
@@ -41,8 +43,13 @@ fn hook(keys: &str) -> String {
     format!("courier: {{adapters: {{ci: {{provider: webhook, {keys}}}}}}}")
 }
 
+#[track_caller]
+fn webhook(tunnel: &TunnelConfig) -> &WebhookConfig {
+    (tunnel.adapter.as_ref() as &dyn Any).downcast_ref().unwrap()
+}
+
 #[test]
-fn the_documented_config_is_taken() {
+fn documented_config_is_valid() {
     let page = include_str!("../../../../docs/config.md");
     let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
     let example = example.unwrap();
@@ -61,7 +68,7 @@ fn the_documented_config_is_taken() {
 }
 
 #[test]
-fn the_documented_pipeline_is_taken_and_its_defaults_are_the_defaults() {
+fn documented_pipeline_is_valid_and_states_the_defaults() {
     let page = include_str!("../../../../docs/config.md");
     let example = page.split("```yaml\n").nth(2).and_then(|rest| rest.split("```").next());
     let example = example.unwrap();
@@ -77,7 +84,7 @@ fn the_documented_pipeline_is_taken_and_its_defaults_are_the_defaults() {
 }
 
 #[test]
-fn an_empty_file_is_a_valid_one() {
+fn empty_file_is_valid_and_gives_the_defaults() {
     for text in [
         "",
         "\n\n",
@@ -103,13 +110,13 @@ fn an_empty_file_is_a_valid_one() {
         let home = Home::new("/home/ann/.monoco".into());
         assert_eq!(config.mailbox(&home), Path::new("/home/ann/.monoco/mailbox"));
         let names: Vec<_> =
-            config.running().map(|(id, tunnel)| (id.as_str(), &tunnel.provider)).collect();
-        assert_eq!(names, [("stub", &"stub".to_owned())]);
+            config.running().map(|(id, tunnel)| (id.as_str(), tunnel.provider)).collect();
+        assert_eq!(names, [("stub", "stub")]);
     }
 }
 
 #[test]
-fn the_example_of_the_design_is_taken() {
+fn complete_example_is_valid() {
     let config = good(
         "# ~/.monoco/courier/config.yaml
 courier:
@@ -136,13 +143,13 @@ courier:
     let tunnel = |name: &str| &config.tunnels[&name.parse::<TunnelId>().unwrap()];
     let github = tunnel("github");
     assert_eq!(github.binding.as_deref(), Some("alpha"));
-    let AdapterConfig::Webhook(settings) = &github.adapter else { panic!("{github:?}") };
-    assert_eq!(settings.verify, webhook::WebhookVerification::Github);
+    let settings = webhook(github);
+    assert_eq!(settings.verify, WebhookVerification::Github);
     assert_eq!(settings.secret.expose(), "hush-hush");
     let ci = tunnel("ci");
     assert_eq!(ci.debounce.window, Duration::from_secs(1));
     assert_eq!(ci.debounce.max_wait, Duration::from_secs(30), "the rest is the courier's");
-    let AdapterConfig::Webhook(settings) = &ci.adapter else { panic!("{ci:?}") };
+    let settings = webhook(ci);
     assert_eq!(settings.secret.expose(), SECRET);
     assert_eq!(settings.send_to.as_deref(), Some("https://ci.example.com/hook"));
     let workers: Vec<_> = config.pipeline.workers.keys().map(WorkerName::as_str).collect();
@@ -154,7 +161,7 @@ courier:
 }
 
 #[test]
-fn what_is_not_built_yet_says_so() {
+fn planned_providers_are_rejected_by_name() {
     for (tunnel, provider) in [
         ("dingtalk:  { enabled: true, app_key: k, app_secret: s }", "dingtalk"),
         ("lark-main: { provider: lark, mode: stream, bindings: { oc_42: alpha } }", "lark"),
@@ -171,7 +178,7 @@ fn what_is_not_built_yet_says_so() {
 }
 
 #[test]
-fn a_misspelt_key_is_named_with_the_nearest_known_one() {
+fn unknown_key_is_reported_with_the_nearest_known_one() {
     for (text, wanted) in [
         ("currier: {}", "line 1, column 1: unknown key `currier`, did you mean `courier`?"),
         (
@@ -187,7 +194,10 @@ fn a_misspelt_key_is_named_with_the_nearest_known_one() {
         ("courier: {claims: {timeout: 1}}", "did you mean `timeout_s`?"),
         ("courier: {retention: {archive_day: 1}}", "did you mean `archive_days`?"),
         ("courier: {adapters: {stub: {enable: true}}}", "did you mean `enabled`?"),
-        ("courier: {zzzzzzzzzzzzz: 1}", "unknown key `zzzzzzzzzzzzz`, known are owner, service"),
+        (
+            "courier: {zzzzzzzzzzzzz: 1}",
+            "unknown key `zzzzzzzzzzzzz`; known keys are owner, service",
+        ),
         (&hook("secrets: x"), "did you mean `secret`?"),
         (&hook("secret: x, debounce: {window: 1}"), "did you mean `window_ms`?"),
         (&hook("secret: x, map: {txt: /a}"), "did you mean `text`?"),
@@ -201,35 +211,41 @@ fn a_misspelt_key_is_named_with_the_nearest_known_one() {
 }
 
 #[test]
-fn bad_values_are_refused_with_what_is_wanted() {
+fn invalid_values_are_rejected_with_what_is_expected() {
     for (text, wanted) in [
         ("courier: {owner: ann}", "courier.owner: "),
-        ("courier: {service: {host: 0.0.0.0}}", "courier.service.host: only localhost"),
+        (
+            "courier: {service: {host: 0.0.0.0}}",
+            "courier.service.host: expected localhost, 127.0.0.1 or ::1",
+        ),
         ("courier: {service: {host: example.com}}", "put a proxy with TLS in front"),
         (
             "courier: {service: {port: 65536}}",
-            "courier.service.port: want a number from 0 to 65535, found \"65536\"",
+            "courier.service.port: expected a number from 0 to 65535, found \"65536\"",
         ),
         ("courier: {service: {port: -1}}", "found \"-1\""),
         ("courier: {service: {port: 80.5}}", "found \"80.5\""),
-        ("courier: {service: {port: [1]}}", "line 1, column 27: want a single value here"),
+        ("courier: {service: {port: [1]}}", "line 1, column 27: expected a single value here"),
         (
             "courier: {service: {port: 8645}}",
-            "courier.service.webhook_port: must not be that of the API",
+            "courier.service.webhook_port: must differ from the port of the API",
         ),
         (
             "courier: {service: {log_level: inof}}",
-            "want error, warn, info, debug or trace; found \"inof\", did you mean info?",
+            "expected error, warn, info, debug or trace, found \"inof\", did you mean info?",
         ),
         (
             "courier: {storage: {mailbox_root: mail}}",
-            "want an absolute path or one of ~/; found \"mail\"",
+            "expected an absolute path or one with ~/, found \"mail\"",
         ),
-        ("courier: {storage: {mailbox_root: ~bob/mail}}", "want an absolute path"),
-        ("courier: {storage: {store: mysql}}", "courier.storage.store: unknown; want sqlite"),
+        ("courier: {storage: {mailbox_root: ~bob/mail}}", "expected an absolute path"),
+        (
+            "courier: {storage: {store: mysql}}",
+            "courier.storage.store: unknown store; expected sqlite",
+        ),
         (
             "courier: {debounce: {window_ms: 600001}}",
-            "courier.debounce.window_ms: want a number from 0 to 600000",
+            "courier.debounce.window_ms: expected a number from 0 to 600000",
         ),
         (
             "courier: {debounce: {window_ms: 31000}}",
@@ -237,37 +253,40 @@ fn bad_values_are_refused_with_what_is_wanted() {
         ),
         (
             "courier: {claims: {timeout_s: 0}}",
-            "courier.claims.timeout_s: want a number from 1 to 86400",
+            "courier.claims.timeout_s: expected a number from 1 to 86400",
         ),
         ("courier: {claims: {max_retries: many}}", "found \"many\""),
         (
             "courier: {claims: {backoff_ms: 5000, max_backoff_ms: 10}}",
             "10 is less than backoff_ms, 5000",
         ),
-        ("courier: {retention: {archive_days: 0}}", "want a number from 1 to 36500"),
+        ("courier: {retention: {archive_days: 0}}", "expected a number from 1 to 36500"),
         ("courier: {adapters: {CI: {provider: webhook}}}", "courier.adapters.CI: "),
         ("courier: {adapters: {ci: {}}}", "courier.adapters.ci: `provider` is missing"),
         (
             "courier: {adapters: {ci: {provider: webhok}}}",
             "unknown provider \"webhok\", did you mean webhook?",
         ),
-        ("courier: {adapters: {slack: {provider: webhook}}}", "its name says slack"),
+        (
+            "courier: {adapters: {slack: {provider: webhook}}}",
+            "the tunnel is called slack, but `provider` is \"webhook\"",
+        ),
         (
             "courier: {adapters: {stub: {secret: x}}}",
-            "courier.adapters.stub.secret: a tunnel of the provider stub takes no such key",
+            "line 1, column 29: unknown key `secret`; known keys are provider, enabled",
         ),
         (
             "courier: {adapters: {stub: {enabled: yes}}}",
-            "courier.adapters.stub.enabled: want true or false; found \"yes\"",
+            "courier.adapters.stub.enabled: expected true or false, found \"yes\"",
         ),
         ("courier: {adapters: {stub: {strangers: droop}}}", "did you mean drop?"),
         (
             "courier: {adapters: {stub: {binding: ''}}}",
-            "courier.adapters.stub.binding: want a label",
+            "courier.adapters.stub.binding: expected a label",
         ),
         (
             "courier: {adapters: {stub: {bindings: {c1: \"a\\nb\"}}}}",
-            "courier.adapters.stub.bindings.c1: want a label",
+            "courier.adapters.stub.bindings.c1: expected a label",
         ),
         (
             &hook("verify: github"),
@@ -275,19 +294,22 @@ fn bad_values_are_refused_with_what_is_wanted() {
         ),
         (&hook("verify: github, secret: ''"), "a tunnel without a secret does not start"),
         (&hook("verify: github, secret: '${EMPTY}'"), "a tunnel without a secret does not start"),
-        (&hook("verify: github, secret: a, secret_file: /b"), "there is a `secret` as well"),
+        (&hook("verify: github, secret: a, secret_file: /b"), "`secret` is set as well"),
         (
             &hook("verify: github, secret_file: /nowhere/at/all"),
-            "courier.adapters.ci.secret_file: can't read /nowhere/at/all",
+            "courier.adapters.ci.secret_file: cannot read /nowhere/at/all",
         ),
         (&hook("verify: githib, secret: a"), "did you mean github?"),
-        (&hook("verify: {encoding: hex}, secret: a"), "`header` is missing"),
+        (
+            &hook("verify: {encoding: hex}, secret: a"),
+            "courier.adapters.ci.verify.header: is missing",
+        ),
         (&hook("verify: {header: X-Sig, encoding: hax}, secret: a"), "did you mean hex?"),
         (
             &hook("verify: github, secret: a, send_to: 'file:///etc/passwd'"),
             "courier.adapters.ci.send_to: ",
         ),
-        (&hook("verify: github, secret: a, allow_private: maybe"), "want true or false"),
+        (&hook("verify: github, secret: a, allow_private: maybe"), "expected true or false"),
         (
             &hook("verify: github, secret: '${NOT_SET}'"),
             "courier.adapters.ci.secret: the variable NOT_SET is not set",
@@ -296,12 +318,12 @@ fn bad_values_are_refused_with_what_is_wanted() {
             "courier: {service: {port: '${NOT_SET}'}}",
             "courier.service.port: the variable NOT_SET is not set",
         ),
-        ("courier: {service: {port: 1, port: 2}}", "the key `port` is there twice"),
-        ("courier: {}\n---\ncourier: {}\n", "second document"),
-        ("courier: &a {owner: *a}", "anchors and aliases are not taken"),
-        ("courier: {service: {port: \"1}}", "not YAML"),
-        ("courier: 1", "want keys and values here"),
-        ("- a", "want keys and values here"),
+        ("courier: {service: {port: 1, port: 2}}", "duplicate key `port`"),
+        ("courier: {}\n---\ncourier: {}\n", "second YAML document"),
+        ("courier: &a {owner: *a}", "anchors and aliases are not supported"),
+        ("courier: {service: {port: \"1}}", "not valid YAML"),
+        ("courier: 1", "expected keys and values here"),
+        ("- a", "expected keys and values here"),
     ] {
         let said = bad(text);
         assert!(said.contains(wanted), "{text}\nsaid   {said}\nwanted {wanted}");
@@ -309,7 +331,7 @@ fn bad_values_are_refused_with_what_is_wanted() {
     let unset = |text| Config::parse(text, &env).unwrap_err().unset;
     assert!(unset("courier: {owner: '${NOT_SET}'}") && !unset("courier: {owner: ann}"));
     let deep = format!("courier: {}{}", "{a: ".repeat(100), "}".repeat(100));
-    assert!(bad(&deep).contains("too deep"), "{}", bad(&deep));
+    assert!(bad(&deep).contains("too deeply"), "{}", bad(&deep));
 }
 
 #[test]
@@ -327,7 +349,7 @@ fn values_of_every_kind_may_come_from_variables() {
 }
 
 #[test]
-fn a_tunnel_that_is_off_may_be_half_done() {
+fn disabled_tunnel_may_lack_required_keys() {
     let config = good(&hook("enabled: false"));
     assert_eq!(config.tunnels.len(), 2);
     let running: Vec<_> = config.running().map(|(id, _)| id.as_str()).collect();
@@ -337,20 +359,20 @@ fn a_tunnel_that_is_off_may_be_half_done() {
 }
 
 #[test]
-fn the_secret_may_be_in_a_file() {
+fn secret_is_read_from_a_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("secret");
     std::fs::write(&path, format!("{SECRET}\r\n")).unwrap();
     let config = good(&hook(&format!("secret_file: {}", path.display())));
     let ci = &config.tunnels[&"ci".parse::<TunnelId>().unwrap()];
-    let AdapterConfig::Webhook(settings) = &ci.adapter else { panic!("{ci:?}") };
+    let settings = webhook(ci);
     assert_eq!(settings.secret.expose(), SECRET);
     std::fs::write(&path, "\n").unwrap();
     assert!(bad(&hook(&format!("secret_file: {}", path.display()))).contains("empty"));
 }
 
 #[test]
-fn no_error_and_no_debug_output_shows_a_secret() {
+fn errors_and_debug_output_never_show_a_secret() {
     let config = good(&hook("secret: '${CI_SECRET}'"));
     assert!(!format!("{config:?}").contains("MfKQ9r8"), "{config:?}");
     // Whatever is wrong around it, and wherever it got to by mistake.
@@ -386,7 +408,7 @@ fn no_error_and_no_debug_output_shows_a_secret() {
 }
 
 #[test]
-fn a_missing_file_is_an_empty_one_unless_it_was_named() {
+fn missing_file_counts_as_empty_unless_it_was_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.yaml");
     assert_eq!(Config::load(&path, false, &env).unwrap().port, 8644);
@@ -406,7 +428,7 @@ fn a_missing_file_is_an_empty_one_unless_it_was_named() {
 }
 
 #[test]
-fn the_command_line_counts_more_than_the_file() {
+fn command_line_overrides_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.yaml");
     std::fs::write(&path, "courier: {service: {port: 1000, webhook_port: 1001}}").unwrap();
@@ -425,7 +447,7 @@ fn the_command_line_counts_more_than_the_file() {
 }
 
 #[test]
-fn commands_find_the_mailbox_whatever_else_the_file_says() {
+fn mailbox_root_is_read_although_other_keys_are_invalid() {
     let dir = tempfile::tempdir().unwrap();
     let home = Home::new(dir.path().to_owned());
     assert_eq!(mailbox(&home).unwrap(), dir.path().join("mailbox"));
@@ -436,7 +458,7 @@ fn commands_find_the_mailbox_whatever_else_the_file_says() {
 }
 
 #[test]
-fn a_reload_says_what_changes_and_what_must_wait() {
+fn reload_reports_live_changes_and_those_that_need_a_restart() {
     let old = good(&hook("secret: '${CI_SECRET}'"));
     let same: Vec<ConfigChange> = old.changes(&good(&hook("secret: '${CI_SECRET}'")));
     assert_eq!(same, []);

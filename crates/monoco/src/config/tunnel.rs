@@ -1,230 +1,137 @@
-//! The tunnels of the config: which provider each has, and what it takes.
+//! Reads `courier.adapters`: the keys that every tunnel has. The provider reads its own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use monoco_adapters::webhook::{
-    HmacHeader, SignatureEncoding, WebhookConfig, WebhookVerification, wire,
-};
-use monoco_adapters::{Secret, egress};
+use monoco_adapters::registry::{self, AdapterConfig, PLANNED_PROVIDERS, PROVIDERS, Provider};
+use monoco_adapters::stub::StubConfig;
+use monoco_core::config::{ConfigSection, ConfigValue, InvalidConfig, or_list};
 use monoco_core::contact::StrangerPolicy;
 use monoco_core::did::TunnelId;
 use monoco_core::filter::nearest;
 use monoco_core::merge::Debounce;
 
-use super::raw::{RawHeader, RawTunnel, RawTunnels, RawVerify};
-use super::value::{ConfigReader, listed, shown};
-use super::{AdapterConfig, InvalidConfig, TunnelConfig, debounce_of};
+use super::read_debounce;
 
-/// What has an adapter here.
-const BUILT: [&str; 2] = ["stub", "webhook"];
+/// The keys that every tunnel has.
+const COMMON_KEYS: [&str; 6] =
+    ["provider", "enabled", "strangers", "debounce", "binding", "bindings"];
 
-/// What will have one.
-const TO_COME: [&str; 5] = ["dingtalk", "lark", "slack", "telegram", "email"];
+/// Longest label of Mails, in bytes.
+const MAX_LABEL_BYTES: usize = 128;
 
-/// The tunnel that is there without being configured.
+/// The tunnel that exists without being configured, and its provider.
 const STUB: &str = "stub";
 
-/// Checks all tunnels. `debounce` holds where one does not say otherwise.
-pub fn check(
-    raw: RawTunnels,
+/// The configuration of one tunnel.
+#[derive(Clone, Debug)]
+pub struct TunnelConfig {
+    pub provider: &'static str,
+    pub enabled: bool,
+    /// What happens to messages of unknown senders.
+    pub strangers: StrangerPolicy,
+    pub debounce: Debounce,
+    /// The label of all Mails of the tunnel.
+    pub binding: Option<String>,
+    /// The labels of single chats, by session id.
+    pub bindings: BTreeMap<String, String>,
+    /// The provider's own keys.
+    pub adapter: Arc<dyn AdapterConfig>,
+}
+
+/// Reads all tunnels. `debounce` is the default of tunnels that do not set their own.
+pub fn read_tunnels(
+    section: &ConfigSection<'_>,
     debounce: Debounce,
-    reader: &ConfigReader<'_>,
 ) -> Result<BTreeMap<TunnelId, TunnelConfig>, InvalidConfig> {
     let mut tunnels = BTreeMap::new();
-    for (id, tunnel) in raw {
-        let at = format!("courier.adapters.{id}");
-        let tunnel = tunnel.unwrap_or_default();
-        let provider = provider(&id, tunnel.provider.as_deref())?;
-        let id: TunnelId =
-            id.parse().map_err(|error| InvalidConfig::at(&at, format!("{error}")))?;
-        tunnels.insert(id, one(&at, provider, &tunnel, debounce, reader)?);
+    for name in section.keys() {
+        let tunnel = section.section(name)?;
+        let provider = read_provider(name, &tunnel)?;
+        let id: TunnelId = name.parse().map_err(|error| tunnel.invalid(format!("{error}")))?;
+        tunnels.insert(id, read_tunnel(provider, tunnel, debounce)?);
     }
-    let stub: TunnelId = STUB.parse().expect("the name of a tunnel");
+    let stub: TunnelId = STUB.parse().expect("a valid tunnel id");
     tunnels.entry(stub).or_insert_with(|| TunnelConfig {
-        provider: STUB.to_owned(),
+        provider: STUB,
         enabled: true,
         strangers: StrangerPolicy::default(),
         debounce,
         binding: None,
         bindings: BTreeMap::new(),
-        adapter: AdapterConfig::Stub,
+        adapter: Arc::new(StubConfig),
     });
     Ok(tunnels)
 }
 
-/// The provider of a tunnel: its name says it, or `named` does.
-pub fn provider(id: &str, named: Option<&str>) -> Result<&'static str, InvalidConfig> {
-    let at = format!("courier.adapters.{}", id.escape_debug());
-    let known = |name: &str| BUILT.iter().chain(&TO_COME).find(|known| **known == name).copied();
-    let provider = match (known(id), named) {
-        (Some(provider), None) => provider,
-        (Some(provider), Some(named)) if provider == named => provider,
-        (Some(provider), Some(_)) => {
+/// Returns the provider of a tunnel: `provider`, or the tunnel's name when that is one.
+fn read_provider(
+    name: &str,
+    tunnel: &ConfigSection<'_>,
+) -> Result<&'static Provider, InvalidConfig> {
+    let names: Vec<_> = PROVIDERS.iter().map(|provider| provider.name).collect();
+    let is_known = |name: &str| names.contains(&name) || PLANNED_PROVIDERS.contains(&name);
+    let value = tunnel.value("provider")?;
+    let provider = match (is_known(name), &value) {
+        (true, Some(value)) if value.raw() != name => {
             let why = format!(
-                "its name says {provider} and `provider` says otherwise; \
-                               give it another name"
+                "the tunnel is called {name}, but `provider` is {}; give the tunnel another name",
+                value.quoted()
             );
-            return Err(InvalidConfig::at(at, why));
+            return Err(tunnel.invalid(why));
         }
-        (None, Some(named)) => known(named).ok_or_else(|| {
-            let found = shown(named);
-            let why = match nearest(named, &BUILT) {
-                Some(meant) => format!("unknown provider {found}, did you mean {meant}?"),
-                None => format!("unknown provider {found}; known are {}", listed(&BUILT)),
+        (true, _) => name,
+        (false, Some(value)) if is_known(value.raw()) => value.raw(),
+        (false, Some(value)) => {
+            let hint = match nearest(value.raw(), &names) {
+                Some(meant) => format!(", did you mean {meant}?"),
+                None => format!("; known providers are {}", names.join(", ")),
             };
-            InvalidConfig::at(format!("{at}.provider"), why)
-        })?,
-        (None, None) => {
-            let why = format!("`provider` is missing; want {}", listed(&BUILT));
-            return Err(InvalidConfig::at(at, why));
+            return Err(value.invalid(format!("unknown provider {}{hint}", value.quoted())));
+        }
+        (false, None) => {
+            let why = format!("`provider` is missing; expected {}", or_list(&names));
+            return Err(tunnel.invalid(why));
         }
     };
-    if TO_COME.contains(&provider) {
-        return Err(InvalidConfig::at(
-            at,
-            format!("the provider {provider} is not in this version"),
-        ));
-    }
-    Ok(provider)
+    let planned = || tunnel.invalid(format!("the provider {provider} is not in this version"));
+    registry::find(provider).ok_or_else(planned)
 }
 
-fn one(
-    at: &str,
-    provider: &str,
-    raw: &RawTunnel,
+fn read_tunnel(
+    provider: &'static Provider,
+    section: ConfigSection<'_>,
     debounce: Debounce,
-    reader: &ConfigReader<'_>,
 ) -> Result<TunnelConfig, InvalidConfig> {
-    let key = |name: &str| format!("{at}.{name}");
-    let enabled = reader.flag(&key("enabled"), raw.enabled.as_deref())?.unwrap_or(true);
-    let strangers = [
+    let section = section.with_shared_keys(&COMMON_KEYS);
+    let enabled = section.flag("enabled")?.unwrap_or(true);
+    let policies = [
         ("accept", StrangerPolicy::Accept),
         ("hold", StrangerPolicy::Hold),
         ("drop", StrangerPolicy::Drop),
     ];
-    let strangers = reader.one_of(&key("strangers"), raw.strangers.as_deref(), &strangers)?;
-    let debounce = debounce_of(&key("debounce"), raw.debounce.as_ref(), debounce, reader)?;
-    let binding = raw.binding.as_deref();
-    let binding = binding.map(|raw| label(&key("binding"), raw, reader)).transpose()?;
-    let mut bindings = BTreeMap::new();
-    for (chat, raw) in raw.bindings.iter().flatten() {
-        let label = label(&key(&format!("bindings.{}", chat.escape_debug())), raw, reader)?;
-        bindings.insert(chat.clone(), label);
-    }
-    let adapter = match provider {
-        "webhook" => AdapterConfig::Webhook(webhook(at, enabled, raw, reader)?),
-        _ => {
-            no_webhook(at, raw)?;
-            AdapterConfig::Stub
-        }
-    };
+    let bindings = section.section("bindings")?;
+    let bindings = bindings.keys().map(|chat| {
+        let label = read_label(&bindings.required(chat)?)?;
+        Ok((chat.to_owned(), label))
+    });
     Ok(TunnelConfig {
-        provider: provider.to_owned(),
+        provider: provider.name,
         enabled,
-        strangers: strangers.unwrap_or_default(),
-        debounce,
-        binding,
-        bindings,
-        adapter,
+        strangers: section.one_of("strangers", &policies)?.unwrap_or_default(),
+        debounce: read_debounce(&section.section("debounce")?, debounce)?,
+        binding: section.value("binding")?.map(|value| read_label(&value)).transpose()?,
+        bindings: bindings.collect::<Result<_, _>>()?,
+        adapter: provider.parse(&section, enabled)?,
     })
 }
 
-/// A label that Mails carry.
-fn label(at: &str, raw: &str, reader: &ConfigReader<'_>) -> Result<String, InvalidConfig> {
-    let label = reader.text(at, raw)?;
-    if label.is_empty() || label.len() > 128 || label.chars().any(char::is_control) {
-        let why = "want a label of 1 to 128 bytes without control characters";
-        return Err(InvalidConfig::at(at, why));
+/// Reads a label of Mails.
+fn read_label(value: &ConfigValue<'_>) -> Result<String, InvalidConfig> {
+    let label = value.text()?;
+    if label.is_empty() || label.len() > MAX_LABEL_BYTES || label.chars().any(char::is_control) {
+        let why = "expected a label of 1 to 128 bytes without control characters";
+        return Err(value.invalid(why));
     }
     Ok(label)
-}
-
-/// Checks the keys that only webhooks take.
-fn webhook(
-    at: &str,
-    enabled: bool,
-    raw: &RawTunnel,
-    reader: &ConfigReader<'_>,
-) -> Result<WebhookConfig, InvalidConfig> {
-    let key = |name: &str| format!("{at}.{name}");
-    let secret = reader.secret(at, "secret", raw.secret.as_deref(), raw.secret_file.as_deref())?;
-    // One that is turned off may be half done.
-    if enabled && secret.is_empty() {
-        let why = "missing or empty: a tunnel without a secret does not start; \
-                   set it to what the other side signs with";
-        return Err(InvalidConfig::at(key("secret"), why));
-    }
-    let send_to = raw.send_to.as_deref();
-    let send_to = send_to.map(|raw| reader.text(&key("send_to"), raw)).transpose()?;
-    let allow_private = reader.flag(&key("allow_private"), raw.allow_private.as_deref())?;
-    let settings = WebhookConfig {
-        verify: verify(&key("verify"), raw.verify.as_ref(), reader)?,
-        secret: Secret::new(secret),
-        send_to,
-        map: raw.map.clone().unwrap_or_default(),
-        idempotent: reader.flag(&key("idempotent"), raw.idempotent.as_deref())?,
-        allow_private: allow_private.unwrap_or(false),
-    };
-    if enabled {
-        wire::Signer::new(&settings.verify, &settings.secret)
-            .map_err(|error| InvalidConfig::at(at, error.to_string()))?;
-        settings.map.check().map_err(|error| InvalidConfig::at(at, error.to_string()))?;
-        if let Some(url) = &settings.send_to {
-            egress::EgressTarget::parse(url, settings.allow_private)
-                .map_err(|error| InvalidConfig::at(key("send_to"), error.to_string()))?;
-        }
-    }
-    Ok(settings)
-}
-
-/// The stub takes none of them.
-fn no_webhook(at: &str, raw: &RawTunnel) -> Result<(), InvalidConfig> {
-    let given = [
-        ("verify", raw.verify.is_some()),
-        ("secret", raw.secret.is_some()),
-        ("secret_file", raw.secret_file.is_some()),
-        ("send_to", raw.send_to.is_some()),
-        ("map", raw.map.is_some()),
-        ("idempotent", raw.idempotent.is_some()),
-        ("allow_private", raw.allow_private.is_some()),
-    ];
-    match given.iter().find(|(_, given)| *given) {
-        None => Ok(()),
-        Some((key, _)) => {
-            let why = "a tunnel of the provider stub takes no such key";
-            Err(InvalidConfig::at(format!("{at}.{key}"), why))
-        }
-    }
-}
-
-fn verify(
-    at: &str,
-    raw: Option<&RawVerify>,
-    reader: &ConfigReader<'_>,
-) -> Result<WebhookVerification, InvalidConfig> {
-    let RawHeader { header, encoding, prefix, timestamp_header } = match raw {
-        None => return Ok(WebhookVerification::Standard),
-        Some(RawVerify::Named(name)) => {
-            let names = [("standard", false), ("github", true)];
-            let github = reader.one_of(at, Some(name.as_str()), &names)?.unwrap_or(false);
-            return Ok(if github {
-                WebhookVerification::Github
-            } else {
-                WebhookVerification::Standard
-            });
-        }
-        Some(RawVerify::Header(header)) => header,
-    };
-    let key = |name: &str| format!("{at}.{name}");
-    let encodings = [("hex", SignatureEncoding::Hex), ("base64", SignatureEncoding::Base64)];
-    let encoding = reader.one_of(&key("encoding"), encoding.as_deref(), &encodings)?;
-    let prefix = prefix.as_deref().map(|raw| reader.text(&key("prefix"), raw)).transpose()?;
-    let timestamp = timestamp_header.as_deref();
-    let timestamp = timestamp.map(|raw| reader.text(&key("timestamp_header"), raw)).transpose()?;
-    Ok(WebhookVerification::Hmac(HmacHeader {
-        header: reader.text(&key("header"), header)?,
-        encoding: encoding.unwrap_or_default(),
-        prefix: prefix.unwrap_or_default(),
-        timestamp_header: timestamp,
-    }))
 }

@@ -298,7 +298,7 @@ impl DraftLoop {
             providers.entry(tunnel.adapter.provider().to_owned()).or_default().push(id);
         }
         for idle in self.tunnels.idle().iter() {
-            providers.entry(idle.provider.clone()).or_default().push(idle.id.clone());
+            providers.entry(idle.provider.to_owned()).or_default().push(idle.id.clone());
         }
         providers
     }

@@ -28,8 +28,9 @@ pub struct RunningTunnel {
 pub struct InactiveTunnel {
     /// Which.
     pub id: TunnelId,
-    /// Its provider.
-    pub provider: String,
+    pub provider: &'static str,
+    /// How it would receive messages.
+    pub mode: &'static str,
     /// Why it does not run.
     pub why: String,
 }

@@ -206,18 +206,18 @@ fn provider(
     // Secrets may be in variables that only the courier has; then it must be said.
     let config = ConfigSource::of(&desk.context.home).load().ok();
     let tunnels = config.as_ref().map(|config| &config.tunnels);
-    let configured = |id: &TunnelId| Some(tunnels?.get(id)?.provider.clone());
+    let configured = |id: &TunnelId| Some(tunnels?.get(id)?.provider);
     let mut all: BTreeSet<_> =
-        tunnels.into_iter().flat_map(|it| it.values()).map(|it| it.provider.clone()).collect();
+        tunnels.into_iter().flat_map(|it| it.values()).map(|it| it.provider).collect();
     if all.len() > 1 {
         // It only plays, and is always there.
         all.remove("stub");
     }
     let found = match tunnel {
         Some(tunnel) => configured(tunnel),
-        None => all.first().filter(|_| all.len() == 1).cloned(),
+        None => all.first().filter(|_| all.len() == 1).copied(),
     };
-    found.ok_or_else(|| {
+    found.map(str::to_owned).ok_or_else(|| {
         let unclear = match tunnel {
             Some(tunnel) => format!("which provider the tunnel {tunnel} has can't be seen here"),
             None => "it is not clear which provider this goes through".to_owned(),

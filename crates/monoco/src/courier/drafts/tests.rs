@@ -38,7 +38,8 @@ impl Sender {
         let door = RunningTunnel::new(stub, Debounce::DEFAULT, TunnelLabels::default(), stop);
         let off = InactiveTunnel {
             id: "ci".parse().unwrap(),
-            provider: "webhook".to_owned(),
+            provider: "webhook",
+            mode: "push",
             why: "turned off".to_owned(),
         };
         tunnels.set(vec![Arc::new(door)], vec![off]);

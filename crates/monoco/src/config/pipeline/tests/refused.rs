@@ -217,8 +217,8 @@ fn workers_outside_that_make_no_sense_say_why() {
         ),
         (
             "kind: http, url: 'https://example.com', secret: '${LOUD}'",
-            ": secret: not one of Standard Webhooks; want base64 of 16 bytes or more, with or \
-          without whsec_ in front (`openssl rand -base64 32` makes one)",
+            ": secret: not a secret of Standard Webhooks; expected base64 of 16 bytes or more, with \
+          or without the prefix whsec_ (`openssl rand -base64 32` creates one)",
         ),
         (
             "kind: http, url: 'http://example.com', secret: '${WORKER_SECRET}'",
@@ -353,7 +353,7 @@ fn the_rest_of_a_pipeline_is_checked_as_well() {
         ("workers: {spam: {rules: {a: 1}}}", "want a list here"),
         ("workers: {subject: {template: [a]}}", "want a single value here"),
         ("tunnels: {'A B': {inbound: []}}", "courier.pipeline.tunnels.A B: "),
-        ("workers: {w: {kind: send}, w: {kind: send}}", "the key `w` is there twice"),
+        ("workers: {w: {kind: send}, w: {kind: send}}", "duplicate key `w`"),
     ] {
         let said = bad(pipeline);
         assert!(said.contains(wanted), "{pipeline}\nsaid   {said}\nwanted {wanted}");

@@ -10,8 +10,8 @@ use monoco_core::time::Timestamp;
 use reqwest::Url;
 use serde_json::Value;
 
-use super::FieldMap;
-use super::inbound::{fields, header, heard, parse, scalar, unreadable};
+use super::super::FieldMap;
+use super::super::inbound::{fields, header, heard, parse, scalar, unreadable};
 use crate::{WebhookError, WebhookRequest};
 
 /// Most commits of a push that are named.
@@ -35,7 +35,7 @@ const TIMES: [&str; 8] = [
 /// # Errors
 ///
 /// [`WebhookError::Unreadable`], with the field that is wrong.
-pub(super) fn read(
+pub(in crate::webhook) fn read(
     tunnel: &TunnelId,
     map: &FieldMap,
     push: &WebhookRequest<'_>,
@@ -199,7 +199,7 @@ mod tests {
         for (event, body, want, text) in [
             (
                 "issues",
-                include_str!("../../testdata/webhook/github_issues.json"),
+                include_str!("../../../testdata/webhook/github_issues.json"),
                 "example/alpha #12 ann 2026-02-06T20:45:00.000Z The build is red",
                 "**issues** opened: The build is red\n\n\
                  Since `3f2a1b0`.\n\n@monoco::alpha please have a look.\n\n\
@@ -207,21 +207,21 @@ mod tests {
             ),
             (
                 "issue_comment",
-                include_str!("../../testdata/webhook/github_issue_comment.json"),
+                include_str!("../../../testdata/webhook/github_issue_comment.json"),
                 "example/alpha #12 ben 2026-02-06T20:51:30.000Z The build is red",
                 "**issue_comment** created: The build is red\n\nIt was the cache.\n\n\
                  https://github.com/example/alpha/issues/12#issuecomment-3900112233",
             ),
             (
                 "pull_request",
-                include_str!("../../testdata/webhook/github_pull_request.json"),
+                include_str!("../../../testdata/webhook/github_pull_request.json"),
                 "example/alpha #13 cleo 2026-02-06T21:10:00.000Z Clear the cache",
                 "**pull_request** closed: Clear the cache\n\n\
                  https://github.com/example/alpha/pull/13",
             ),
             (
                 "push",
-                include_str!("../../testdata/webhook/github_push.json"),
+                include_str!("../../../testdata/webhook/github_push.json"),
                 "example/alpha - cleo 2026-02-06T21:05:00.000Z -",
                 "**push**: main: 2 commits\n\n\
                  - `77aa88b` cache: forget what is old (Cleo)\n\
@@ -230,20 +230,20 @@ mod tests {
             ),
             (
                 "ping",
-                include_str!("../../testdata/webhook/github_ping.json"),
+                include_str!("../../../testdata/webhook/github_ping.json"),
                 "example/alpha - ann - -",
                 "**ping**: Keep it logically awesome.",
             ),
             (
                 "release",
-                include_str!("../../testdata/webhook/github_release.json"),
+                include_str!("../../../testdata/webhook/github_release.json"),
                 "example/alpha - ann 2026-02-07T08:00:00.000Z -",
                 "**release** published: Quieter\n\n- the cache forgets\n\n\
                  https://github.com/example/alpha/releases/tag/v1.2.0",
             ),
             (
                 "workflow_run",
-                include_str!("../../testdata/webhook/github_workflow_run.json"),
+                include_str!("../../../testdata/webhook/github_workflow_run.json"),
                 "example/alpha - cleo 2026-02-06T21:20:00.000Z -",
                 "**workflow_run** completed: CI: failure on main\n\n\
                  https://github.com/example/alpha/actions/runs/12345678901",
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn an_event_that_is_not_known_comes_as_json() {
-        let body = include_str!("../../testdata/webhook/github_star.json");
+        let body = include_str!("../../../testdata/webhook/github_star.json");
         let said = said("star", body);
         assert_eq!(summary(&said).0, "example/alpha - dan - -");
         let json = said.text.strip_prefix("**star** created\n\n```json\n").unwrap();
@@ -283,7 +283,7 @@ mod tests {
     fn the_map_counts_before_what_we_know() {
         let at = |pointer: &str| Some(pointer.to_owned());
         let map = FieldMap { session_id: at("/hook_id"), text: at("/zen"), ..FieldMap::default() };
-        let body = include_bytes!("../../testdata/webhook/github_ping.json");
+        let body = include_bytes!("../../../testdata/webhook/github_ping.json");
         let said = hear("ping", "application/json", &map, body).unwrap();
         assert_eq!((said.session.id.as_str(), said.session.name.as_deref()), ("4711", None));
         assert_eq!(said.text, "Keep it logically awesome.");

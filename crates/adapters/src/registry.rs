@@ -1,0 +1,114 @@
+//! The providers: one line each. The folder of a provider holds everything else about it.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use monoco_core::config::{ConfigSection, InvalidConfig};
+use monoco_core::did::TunnelId;
+
+use crate::egress::Egress;
+use crate::{Adapter, stub, webhook};
+
+/// Every provider of this version.
+pub static PROVIDERS: &[Provider] = &[
+    Provider::of::<stub::StubConfig>(),
+    Provider::of::<webhook::WebhookConfig>(),
+    #[cfg(test)]
+    Provider::of::<crate::toy::ToyConfig>(),
+];
+
+/// Providers of later versions. Their names are reserved.
+pub const PLANNED_PROVIDERS: [&str; 5] = ["dingtalk", "lark", "slack", "telegram", "email"];
+
+/// Returns the provider called `name`, or `None` when this version has none.
+pub fn find(name: &str) -> Option<&'static Provider> {
+    PROVIDERS.iter().find(|provider| provider.name == name)
+}
+
+/// A provider that tunnels can name in the config.
+#[derive(Debug)]
+pub struct Provider {
+    pub name: &'static str,
+    parse: fn(&ConfigSection<'_>, bool) -> Result<Arc<dyn AdapterConfig>, InvalidConfig>,
+}
+
+impl Provider {
+    const fn of<C: ProviderConfig>() -> Self {
+        Self {
+            name: C::PROVIDER,
+            parse: |section, enabled| Ok(Arc::new(C::parse(section, enabled)?)),
+        }
+    }
+
+    /// Reads the keys of a tunnel that belong to this provider. A tunnel that is not
+    /// `enabled` may lack required values.
+    pub fn parse(
+        &self,
+        section: &ConfigSection<'_>,
+        enabled: bool,
+    ) -> Result<Arc<dyn AdapterConfig>, InvalidConfig> {
+        (self.parse)(section, enabled)
+    }
+}
+
+/// What adapters share.
+#[derive(Clone, Debug)]
+pub struct AdapterResources {
+    /// The HTTP client, or why there is none.
+    pub egress: Result<Egress, String>,
+}
+
+/// The configuration of one provider's tunnels. A provider implements it once.
+pub trait ProviderConfig: Debug + Sized + Send + Sync + 'static {
+    /// The value of `provider` in the config.
+    const PROVIDER: &'static str;
+
+    /// Reads and checks the provider's own keys. Must reject unknown keys first.
+    fn parse(section: &ConfigSection<'_>, enabled: bool) -> Result<Self, InvalidConfig>;
+
+    /// Returns how a tunnel with this config receives messages: `push` or `memory`.
+    fn mode(&self) -> &'static str;
+
+    /// Returns the keys whose values differ in `new`. The courier restarts the tunnel
+    /// when there are any.
+    fn changed_keys(&self, new: &Self) -> Vec<&'static str>;
+
+    /// Builds the adapter of tunnel `id`. The error says why the tunnel cannot run.
+    fn build(&self, id: TunnelId, resources: &AdapterResources)
+    -> Result<Arc<dyn Adapter>, String>;
+}
+
+/// The configuration of one tunnel, whatever its provider. Every [`ProviderConfig`] is one.
+pub trait AdapterConfig: Any + Debug + Send + Sync {
+    /// Returns how the tunnel receives messages.
+    fn mode(&self) -> &'static str;
+
+    /// Returns the keys whose values differ in `new`; `provider` when that is another one.
+    fn changed_keys(&self, new: &dyn AdapterConfig) -> Vec<&'static str>;
+
+    /// Builds the adapter of tunnel `id`. The error says why the tunnel cannot run.
+    fn build(&self, id: TunnelId, resources: &AdapterResources)
+    -> Result<Arc<dyn Adapter>, String>;
+}
+
+impl<C: ProviderConfig> AdapterConfig for C {
+    fn mode(&self) -> &'static str {
+        ProviderConfig::mode(self)
+    }
+
+    fn changed_keys(&self, new: &dyn AdapterConfig) -> Vec<&'static str> {
+        match (new as &dyn Any).downcast_ref::<C>() {
+            Some(new) => ProviderConfig::changed_keys(self, new),
+            None => vec!["provider"],
+        }
+    }
+
+    fn build(
+        &self,
+        id: TunnelId,
+        resources: &AdapterResources,
+    ) -> Result<Arc<dyn Adapter>, String> {
+        ProviderConfig::build(self, id, resources)
+    }
+}

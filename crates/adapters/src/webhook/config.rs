@@ -1,0 +1,256 @@
+//! The keys of a webhook tunnel: `verify`, `secret`, `send_to`, `map` and so on.
+
+use std::sync::Arc;
+
+use monoco_core::config::{ConfigSection, InvalidConfig, Secret};
+use monoco_core::did::TunnelId;
+
+use super::{Webhook, wire};
+use crate::Adapter;
+use crate::egress::EgressTarget;
+use crate::registry::{AdapterResources, ProviderConfig};
+
+/// The keys of a webhook tunnel beside those of every tunnel.
+const KEYS: [&str; 7] =
+    ["verify", "secret", "secret_file", "send_to", "map", "idempotent", "allow_private"];
+
+/// How a webhook tunnel receives messages: the sender posts them to the courier.
+pub(super) const MODE: &str = "push";
+
+/// The configuration of a webhook tunnel.
+#[derive(Clone, Debug)]
+pub struct WebhookConfig {
+    /// How requests are signed, in both directions.
+    pub verify: WebhookVerification,
+    /// The key of the signatures. It is empty only in tunnels that are not enabled.
+    ///
+    /// With [`WebhookVerification::Standard`] it is base64, with or without the prefix
+    /// `whsec_`. Several secrets may be given, separated by spaces: the first one signs,
+    /// and signatures of all of them are accepted. With other schemes it is the key itself.
+    pub secret: Secret,
+    /// The URL that messages are posted to. Without it the tunnel only receives.
+    pub send_to: Option<String>,
+    pub map: FieldMap,
+    /// Whether the receiver recognises a second copy by its id. The default is `true` for
+    /// Standard Webhooks, which requires that of receivers, and `false` otherwise.
+    pub idempotent: Option<bool>,
+    /// Whether `send_to` may be an address of this machine or of a private network.
+    pub allow_private: bool,
+}
+
+/// How requests are signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WebhookVerification {
+    /// Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`.
+    Standard,
+    /// GitHub: `X-Hub-Signature-256`.
+    Github,
+    /// An HMAC-SHA256 of the body in a configured header.
+    Hmac(HmacHeader),
+}
+
+/// The header that holds the signature, and its format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HmacHeader {
+    pub header: String,
+    pub encoding: SignatureEncoding,
+    /// The text before the signature, such as `sha256=`.
+    pub prefix: String,
+    /// The header with the time in seconds since 1970. When it is set, the signature is
+    /// over `{timestamp}.{body}` and is valid for 300 s.
+    pub timestamp_header: Option<String>,
+}
+
+/// The encoding of the bytes of a signature.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SignatureEncoding {
+    #[default]
+    Hex,
+    Base64,
+}
+
+/// Where the fields of a message are in the JSON: JSON pointers, such as `/message/text`.
+///
+/// When a pointer is missing or points at nothing, the default place is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldMap {
+    /// The message's id; default `/id`, then the headers `webhook-id` and
+    /// `X-GitHub-Delivery`.
+    pub id: Option<String>,
+    /// The session; default `/session/id`, then the tunnel itself.
+    pub session_id: Option<String>,
+    /// `direct`, `group` or `thread`; default `/session/type`.
+    pub session_type: Option<String>,
+    /// The display name of the session; default `/session/name`.
+    pub session_name: Option<String>,
+    /// The thread in the session; default `/session/thread_key`.
+    pub thread_key: Option<String>,
+    /// The author; default `/from/id`, then `/from`, then `unknown`.
+    pub from_id: Option<String>,
+    /// The display name of the author; default `/from/name`.
+    pub from_name: Option<String>,
+    /// The subject; default `/title`.
+    pub title: Option<String>,
+    /// The text; default `/text`, then the whole JSON.
+    pub text: Option<String>,
+    /// The time, as RFC 3339 or in seconds or milliseconds since 1970; default
+    /// `/timestamp`.
+    pub timestamp: Option<String>,
+    /// The mentions, a list of texts or of `{id}` or `{name}`; default `/mentions`.
+    pub mentions: Option<String>,
+    /// The id of the message that it answers; default `/reply_to`.
+    pub reply_to: Option<String>,
+    /// The original author of a forwarded message; default `/forwarded_from`.
+    pub forwarded_from: Option<String>,
+    /// The sender's own correlation id; default `/correlation_id`.
+    pub correlation_id: Option<String>,
+    /// The attachments, a list of `{name, mime_type, base64}` or
+    /// `{name, mime_type, url}`; default `/attachments`.
+    pub attachments: Option<String>,
+}
+
+/// A value with which a webhook tunnel cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {why}")]
+pub struct InvalidWebhookConfig {
+    /// The key below the tunnel, such as `verify.header`.
+    pub key: String,
+    pub why: String,
+}
+
+impl InvalidWebhookConfig {
+    pub(super) fn at(key: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { key: key.into(), why: why.into() }
+    }
+}
+
+impl ProviderConfig for WebhookConfig {
+    const PROVIDER: &'static str = "webhook";
+
+    fn parse(section: &ConfigSection<'_>, enabled: bool) -> Result<Self, InvalidConfig> {
+        section.deny_unknown_keys(&KEYS)?;
+        let config = Self {
+            verify: WebhookVerification::parse(section)?,
+            secret: section.secret("secret")?,
+            send_to: section.text("send_to")?,
+            map: FieldMap::parse(&section.section("map")?)?,
+            idempotent: section.flag("idempotent")?,
+            allow_private: section.flag("allow_private")?.unwrap_or(false),
+        };
+        if enabled {
+            config.check().map_err(|error| section.invalid_key(&error.key, error.why))?;
+        }
+        Ok(config)
+    }
+
+    fn mode(&self) -> &'static str {
+        MODE
+    }
+
+    fn changed_keys(&self, new: &Self) -> Vec<&'static str> {
+        let keys = [
+            ("verify", self.verify != new.verify),
+            ("secret", self.secret != new.secret),
+            ("send_to", self.send_to != new.send_to),
+            ("map", self.map != new.map),
+            ("idempotent", self.idempotent != new.idempotent),
+            ("allow_private", self.allow_private != new.allow_private),
+        ];
+        keys.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect()
+    }
+
+    fn build(
+        &self,
+        id: TunnelId,
+        resources: &AdapterResources,
+    ) -> Result<Arc<dyn Adapter>, String> {
+        let webhook = Webhook::new(id, self.clone(), resources.egress.clone()?);
+        Ok(Arc::new(webhook.map_err(|error| error.to_string())?))
+    }
+}
+
+impl WebhookConfig {
+    /// Checks that a tunnel can run with this config.
+    fn check(&self) -> Result<(), InvalidWebhookConfig> {
+        wire::Signer::new(&self.verify, &self.secret)?;
+        self.map.check()?;
+        self.target()?;
+        Ok(())
+    }
+
+    /// Returns where messages are posted to, or `None` when the tunnel only receives.
+    pub(super) fn target(&self) -> Result<Option<EgressTarget>, InvalidWebhookConfig> {
+        let parse = |url: &String| EgressTarget::parse(url, self.allow_private);
+        let target = self.send_to.as_ref().map(parse).transpose();
+        target.map_err(|error| InvalidWebhookConfig::at("send_to", error.to_string()))
+    }
+}
+
+impl WebhookVerification {
+    /// Reads `verify`: `standard`, `github` or a mapping with `header`.
+    fn parse(section: &ConfigSection<'_>) -> Result<Self, InvalidConfig> {
+        if !section.is_section("verify") {
+            let names = [("standard", false), ("github", true)];
+            let github = section.one_of("verify", &names)?.unwrap_or(false);
+            return Ok(if github { Self::Github } else { Self::Standard });
+        }
+        let section = section.section("verify")?;
+        section.deny_unknown_keys(&["header", "encoding", "prefix", "timestamp_header"])?;
+        let encodings = [("hex", SignatureEncoding::Hex), ("base64", SignatureEncoding::Base64)];
+        Ok(Self::Hmac(HmacHeader {
+            header: section.required("header")?.text()?,
+            encoding: section.one_of("encoding", &encodings)?.unwrap_or_default(),
+            prefix: section.text("prefix")?.unwrap_or_default(),
+            timestamp_header: section.text("timestamp_header")?,
+        }))
+    }
+}
+
+impl FieldMap {
+    /// Reads the pointers. [`Self::check`] checks them.
+    fn parse(section: &ConfigSection<'_>) -> Result<Self, InvalidConfig> {
+        let mut map = Self::default();
+        section.deny_unknown_keys(&map.pointers().map(|(key, _)| key))?;
+        for (key, pointer) in map.pointers() {
+            *pointer = section.text(key)?;
+        }
+        Ok(map)
+    }
+
+    /// Returns every pointer with its key.
+    fn pointers(&mut self) -> [(&'static str, &mut Option<String>); 15] {
+        [
+            ("id", &mut self.id),
+            ("session_id", &mut self.session_id),
+            ("session_type", &mut self.session_type),
+            ("session_name", &mut self.session_name),
+            ("thread_key", &mut self.thread_key),
+            ("from_id", &mut self.from_id),
+            ("from_name", &mut self.from_name),
+            ("title", &mut self.title),
+            ("text", &mut self.text),
+            ("timestamp", &mut self.timestamp),
+            ("mentions", &mut self.mentions),
+            ("reply_to", &mut self.reply_to),
+            ("forwarded_from", &mut self.forwarded_from),
+            ("correlation_id", &mut self.correlation_id),
+            ("attachments", &mut self.attachments),
+        ]
+    }
+
+    /// Checks that each pointer is a JSON pointer: it starts with a slash, and every tilde
+    /// is followed by 0 or 1.
+    pub(super) fn check(&self) -> Result<(), InvalidWebhookConfig> {
+        for (key, pointer) in self.clone().pointers() {
+            let Some(pointer) = pointer else { continue };
+            let escapes = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+            if !pointer.starts_with('/') || !escapes {
+                let why = format!(
+                    "{pointer:?} is not a JSON pointer; expected one such as /message/text"
+                );
+                return Err(InvalidWebhookConfig::at(format!("map.{key}"), why));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! Gives the config reader access to environment variables and secret files.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use monoco_core::config::{ConfigEnvironment, Secret};
+
+/// Largest secret file that is read, in bytes.
+const MAX_SECRET_FILE_BYTES: u64 = 64 << 10;
+
+/// Looks up an environment variable.
+pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Variables as given, and secret files of this machine.
+pub struct FileEnvironment<'a>(pub Variables<'a>);
+
+impl ConfigEnvironment for FileEnvironment<'_> {
+    fn variable(&self, name: &str) -> Option<String> {
+        (self.0)(name)
+    }
+
+    fn read_secret_file(&self, path: &Path) -> Result<Secret, String> {
+        let failed = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+        let file = File::open(path).map_err(failed)?;
+        let mut bytes = Vec::new();
+        file.take(MAX_SECRET_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > MAX_SECRET_FILE_BYTES {
+            return Err(format!("{} is larger than 64 KiB", path.display()));
+        }
+        let text =
+            String::from_utf8(bytes).map_err(|_| format!("{} is not UTF-8", path.display()))?;
+        // Editors end the last line with a line break that is not part of the secret.
+        Ok(Secret::new(text.trim_end_matches(['\r', '\n'])))
+    }
+}
