@@ -4,9 +4,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use monoco_fs::FileOptions;
 use serde::{Deserialize, Serialize};
 
-use super::{MailboxError, at, write_whole};
+use super::{MailboxError, at};
 
 /// Most Mails that are remembered because their files were changed by hand.
 pub const MAX_REFUSED: usize = 1_000;
@@ -90,7 +91,8 @@ impl SyncCursor {
     /// When it can't be written.
     pub fn save(&self, path: &Path) -> Result<(), MailboxError> {
         let text = serde_json::to_vec(self).map_err(|error| at(path)(error.into()))?;
-        write_whole(path, &text)
+        let written = monoco_fs::write(path, &text, FileOptions::PRIVATE_SYNCED);
+        written.map_err(|error| at(path)(error.into()))
     }
 }
 

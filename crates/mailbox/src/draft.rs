@@ -4,9 +4,9 @@
 //! has; the courier takes it from there, and moves it to the archive or to the dead
 //! letters when it knows what became of it.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io::{self, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use monoco_core::claim::MailLocation;
@@ -14,9 +14,10 @@ use monoco_core::draft::{Draft, DraftAttachment, InvalidDraft};
 use monoco_core::mail::{MailId, from_yaml, front_matter, split};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
+use monoco_fs::FileOptions;
 use serde_json::{Value, json};
 
-use super::{MailboxError, at, sync_dir};
+use super::{MailboxError, at};
 
 /// Largest attachment, in bytes.
 const MAX_ATTACHMENT: u64 = 64 << 20;
@@ -233,19 +234,10 @@ fn put(
 ) -> Result<PathBuf, MailboxError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(at(dir))?;
-    let (path, incoming) = (dir.join(name), dir.join(format!(".{mark:016x}.tmp")));
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(mode).open(&incoming);
-    let written = file.and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&incoming, &path)
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&incoming);
-    }
-    written.map_err(at(&path))?;
-    sync_dir(dir)?;
+    let (path, temporary) = (dir.join(name), dir.join(format!(".{mark:016x}.tmp")));
+    let options = FileOptions { mode, ..FileOptions::PRIVATE_SYNCED };
+    let written = monoco_fs::write_via(&temporary, &path, bytes, options);
+    written.map_err(|error| at(&path)(error.into()))?;
     Ok(path)
 }
 

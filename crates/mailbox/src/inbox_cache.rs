@@ -14,15 +14,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use monoco_core::time::Timestamp;
+use monoco_fs::FileOptions;
 
 use super::inbox::MailFileName;
 use super::workspace::WorkspaceDir;
-use super::{MailboxError, at, hidden};
+use super::{MailboxError, at};
 
 /// From how many names on a note is worth it.
 const MANY: usize = 1_000;
@@ -108,12 +109,10 @@ fn noted(here: &WorkspaceDir) -> Option<Vec<MailFileName>> {
 }
 
 fn write(here: &WorkspaceDir, names: &[MailFileName], seen: &str) -> Result<(), MailboxError> {
-    let (path, incoming) = (here.names(), hidden(&here.names()));
+    let path = here.names();
     let text: String = names.iter().flat_map(|name| [name.file(), "\n"]).collect();
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&incoming);
-    let written = file.and_then(|mut file| file.write_all((text + seen).as_bytes()));
-    written.and_then(|()| fs::rename(&incoming, &path)).map_err(at(&path))
+    let written = monoco_fs::write(&path, (text + seen).as_bytes(), FileOptions::PRIVATE);
+    written.map_err(|error| at(&path)(error.into()))
 }
 
 /// The names that are really there.

@@ -15,9 +15,7 @@
 //! * [`draft`]: a message on its way to the courier, as a file.
 //! * [`child`]: a command that works on a Mail, with what it says kept.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub mod child;
@@ -68,37 +66,6 @@ pub enum MailboxError {
 /// Says of what an error is.
 fn at(path: &Path) -> impl FnOnce(io::Error) -> MailboxError + '_ {
     move |error| MailboxError::Io { path: path.to_owned(), error }
-}
-
-/// Writes a file whole or not at all, and so that it is there after a power cut. Only
-/// one process at a time writes the same file.
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), MailboxError> {
-    let incoming = hidden(path);
-    // Somebody who died right here has left one behind.
-    let _ = fs::remove_file(&incoming);
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(&incoming);
-    let written = file.and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&incoming, path)
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&incoming);
-    }
-    written.map_err(at(path))?;
-    path.parent().map_or(Ok(()), sync_dir)
-}
-
-/// Makes sure that names in a directory stay after a power cut.
-fn sync_dir(dir: &Path) -> Result<(), MailboxError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
-}
-
-/// The name a file has while it is written. Everybody passes over hidden ones.
-fn hidden(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.tmp"))
 }
 
 #[cfg(any(test, feature = "test-fixtures"))]

@@ -5,22 +5,23 @@
 //! again; what the user deleted stays away, until he asks for all of it.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use monoco_core::filter::{FilterInput, FilterReport};
 use monoco_core::mail::{self, MailIndexEntry, digest};
 use monoco_core::time::Timestamp;
+use monoco_fs::FileOptions;
 use serde::Serialize;
 
 use super::cursor::{MAX_REFUSED, RejectedFile, SyncCursor};
 use super::index::{IndexLine, IndexReader, ResumePosition};
 use super::paths::{self, MailFile, MailboxPaths};
 use super::workspace::WorkspaceDir;
-use super::{MailboxError, at, inbox_cache, sync_dir};
+use super::{MailboxError, at, inbox_cache};
 
 /// How many Mails are pulled before the cursor is written.
 const BATCH: u64 = if cfg!(test) { 100 } else { 4_000 };
@@ -399,7 +400,8 @@ impl SyncRun<'_> {
 /// brought there yet, and the cursor would outlive them.
 fn bring_to_disk(inbox: &Path, fresh: &[PathBuf]) -> Result<(), MailboxError> {
     if fresh.len() > FEW {
-        return sync_all(inbox);
+        let synced = File::open(inbox).and_then(monoco_fs::sync_file_system);
+        return synced.map_err(at(inbox));
     }
     for path in fresh {
         match File::open(path).and_then(|file| file.sync_all()) {
@@ -408,16 +410,7 @@ fn bring_to_disk(inbox: &Path, fresh: &[PathBuf]) -> Result<(), MailboxError> {
             synced => synced.map_err(at(path))?,
         }
     }
-    if fresh.is_empty() { Ok(()) } else { sync_dir(inbox) }
-}
-
-/// Brings a whole file system to disk, which costs less than many files one by one.
-fn sync_all(dir: &Path) -> Result<(), MailboxError> {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    File::open(dir).and_then(|dir| Ok(rustix::fs::syncfs(dir)?)).map_err(at(dir))?;
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    rustix::fs::sync();
-    Ok(())
+    if fresh.is_empty() { Ok(()) } else { monoco_fs::sync_dir(inbox).map_err(at(inbox)) }
 }
 
 /// The text of a Mail's file that is known to be as it was written.
@@ -441,12 +434,9 @@ fn take(path: &Path, target: &Path, bytes: &[u8]) -> io::Result<LinkResult> {
 
 /// Writes a copy that appears whole. One at a time: the workspace is locked.
 fn copy(target: &Path, bytes: &[u8]) -> io::Result<LinkResult> {
-    let incoming = target.with_file_name(".incoming.tmp");
-    let _ = fs::remove_file(&incoming);
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(&incoming)?;
-    file.write_all(bytes)?;
-    fs::rename(&incoming, target)?;
+    let temporary = target.with_file_name(".incoming.tmp");
+    let _ = fs::remove_file(&temporary);
+    monoco_fs::write_via(&temporary, target, bytes, FileOptions::PRIVATE)?;
     Ok(LinkResult::Copied)
 }
 

@@ -16,12 +16,13 @@
 //! holds the lock, whatever any other file says.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use monoco_fs::FileOptions;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -204,7 +205,7 @@ impl Home {
         self.withdraw();
         let pid = format!("{}\n", std::process::id());
         // It is only a note; without it we are a little harder to find.
-        let _ = whole(&self.pid_path(), &pid);
+        let _ = monoco_fs::write(&self.pid_path(), pid.as_bytes(), FileOptions::PRIVATE);
         Ok(HomeLock(file))
     }
 
@@ -244,28 +245,13 @@ impl Home {
                 let random = getrandom::fill(&mut secret);
                 random.map_err(|error| io(io::Error::other(error.to_string())))?;
                 let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-                self.keep_token(&path, &token).map_err(io)?;
+                // Atomic and synced: an empty token would keep every later courier from starting.
+                monoco_fs::write(&path, token.as_bytes(), FileOptions::PRIVATE_SYNCED)
+                    .map_err(|error| io(error.into()))?;
                 Ok(token)
             }
             Err(error) => Err(io(error)),
         }
-    }
-
-    /// Whole or not at all: an empty token would keep every later courier from starting.
-    fn keep_token(&self, path: &Path, token: &str) -> io::Result<()> {
-        let incoming = path.with_extension("token.tmp");
-        // A courier that died right here has left one behind.
-        match fs::remove_file(&incoming) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        // `create_new` does not follow a link that somebody planted.
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(&incoming)?;
-        file.write_all(token.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&incoming, path)?;
-        File::open(self.0.join("run"))?.sync_all()
     }
 
     /// The token that is there.
@@ -294,7 +280,8 @@ impl Home {
         let path = self.running_path();
         let io = |error| HomeError::Io { path: path.clone(), error };
         let text = serde_json::to_string(running).map_err(|error| io(error.into()))?;
-        whole(&path, &text).map_err(io)
+        monoco_fs::write(&path, text.as_bytes(), FileOptions::PRIVATE)
+            .map_err(|error| io(error.into()))
     }
 
     /// Takes the announcement back.
@@ -314,13 +301,6 @@ impl Home {
         let text = fs::read_to_string(self.running_path()).ok()?;
         serde_json::from_str(&text).ok()
     }
-}
-
-/// Writes a small file whole or not at all: somebody may be reading it.
-fn whole(path: &Path, text: &str) -> io::Result<()> {
-    let incoming = path.with_extension("tmp");
-    fs::write(&incoming, text)?;
-    fs::rename(&incoming, path)
 }
 
 impl HomeError {

@@ -4,12 +4,13 @@
 //! before anything refers to it. A rename that is not followed by a sync of its
 //! directory is undone by a power cut, and the reference would outlive the bytes.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use monoco_core::object::ObjId;
+use monoco_fs::{FileOptions, WriteError, sync_dir};
 
 #[derive(Debug)]
 pub(crate) struct BlobStore {
@@ -18,49 +19,33 @@ pub(crate) struct BlobStore {
     writes: AtomicU64,
 }
 
-/// Why bytes were not kept.
-#[derive(Debug)]
-pub(crate) enum BlobError {
-    /// They could not be written. Another try may work.
-    Write(io::Error),
-    /// They were written and the sync failed. Nobody knows what is on disk now.
-    Sync(io::Error),
-}
-
 impl BlobStore {
     /// Opens the directory, and sweeps out what a crash left half-written.
-    pub(crate) fn open(root: PathBuf) -> Result<Self, BlobError> {
+    pub(crate) fn open(root: PathBuf) -> Result<Self, WriteError> {
         create_dir(&root)?;
         let incoming = root.join("tmp");
         create_dir(&incoming)?;
-        for entry in fs::read_dir(&incoming).map_err(BlobError::Write)? {
+        for entry in fs::read_dir(&incoming).map_err(WriteError::Write)? {
             let left_over = entry.and_then(|entry| fs::remove_file(entry.path()));
-            left_over.map_err(BlobError::Write)?;
+            left_over.map_err(WriteError::Write)?;
         }
         Ok(Self { root, writes: AtomicU64::new(0) })
     }
 
     /// Keeps `bytes` under the name `id`. Returns once they are on disk.
-    pub(crate) fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), BlobError> {
+    pub(crate) fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError> {
         let path = self.path(id);
         let dir = path.parent().expect("a blob's path has a directory");
-        if path.try_exists().map_err(BlobError::Write)? {
+        if path.try_exists().map_err(WriteError::Write)? {
             // Whoever wrote it may not have come to the sync yet.
-            let file = File::open(&path).map_err(BlobError::Write)?;
-            file.sync_all().map_err(BlobError::Sync)?;
-            return sync_dir(dir).map_err(BlobError::Sync);
+            let file = File::open(&path).map_err(WriteError::Write)?;
+            file.sync_all().map_err(WriteError::Sync)?;
+            return sync_dir(dir).map_err(WriteError::Sync);
         }
         create_dir(dir)?;
         let number = self.writes.fetch_add(1, Ordering::Relaxed);
-        let incoming = self.root.join("tmp").join(format!("{number}"));
-        let written = write(&incoming, bytes)
-            .and_then(|()| fs::rename(&incoming, &path).map_err(BlobError::Write));
-        if written.is_err() {
-            // Best effort: the next start sweeps what stays behind.
-            let _ = fs::remove_file(&incoming);
-        }
-        written?;
-        sync_dir(dir).map_err(BlobError::Sync)
+        let temporary = self.root.join("tmp").join(format!("{number}"));
+        monoco_fs::write_via(&temporary, &path, bytes, FileOptions::PRIVATE_SYNCED)
     }
 
     /// The bytes named `id`, unchecked. `None` when there are none.
@@ -80,30 +65,18 @@ impl BlobStore {
     }
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), BlobError> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
-    let mut file = file.map_err(BlobError::Write)?;
-    file.write_all(bytes).map_err(BlobError::Write)?;
-    file.sync_all().map_err(BlobError::Sync)
-}
-
 /// Creates a directory that survives a power cut.
-pub(crate) fn create_dir(path: &Path) -> Result<(), BlobError> {
+pub(crate) fn create_dir(path: &Path) -> Result<(), WriteError> {
     match fs::create_dir(path) {
-        Ok(()) => path.parent().map_or(Ok(()), sync_dir).map_err(BlobError::Sync),
+        Ok(()) => path.parent().map_or(Ok(()), sync_dir).map_err(WriteError::Sync),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let parent = path.parent().ok_or(BlobError::Write(error))?;
+            let parent = path.parent().ok_or(WriteError::Write(error))?;
             create_dir(parent)?;
             create_dir(path)
         }
-        Err(error) => Err(BlobError::Write(error)),
+        Err(error) => Err(WriteError::Write(error)),
     }
-}
-
-fn sync_dir(path: &Path) -> io::Result<()> {
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    File::open(path)?.sync_all()
 }
 
 #[cfg(test)]

@@ -9,12 +9,13 @@ use monoco_core::delivery::{Delivery, SendStateData};
 use monoco_core::draft::{Draft, DraftContext, MAX_DRAFT, PreparedDraft, with_outcome};
 use monoco_core::mail::{Mail, MailId, digest};
 use monoco_core::object::ObjId;
+use monoco_fs::FileOptions;
 use monoco_store::{DraftResult, DraftSendRequest, SendRequest, SendResult, StoreError};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::drafts::{DraftLoop, DraftUid, DraftsError, SENDING, is_its_own, is_uid};
-use super::mailbox_dir::{Dir, FileStat, OUTBOUND, OpenDirs};
+use super::mailbox_dir::{Dir, OUTBOUND, OpenDirs};
 use super::place_file::MAX_ARTIFACT;
 
 /// Most drafts that are put away in one go.
@@ -220,7 +221,7 @@ impl DraftLoop {
         };
         let text = with_outcome(&String::from_utf8_lossy(&draft), &outcome);
         let archive = hands.provider_dir("archive", &uid.provider, true)?.ok_or_else(gone)?;
-        let look = FileStat { synced: true, ..FileStat::SEALED };
+        let look = FileOptions { synced: true, ..FileOptions::READ_ONLY };
         hands.put(&archive, &file(uid), text.as_bytes(), look)?;
         archive.sync()?;
         remove_sending(hands, uid)?;
@@ -250,7 +251,7 @@ fn give_up(hands: &mut OpenDirs<'_>, uid: &DraftUid, about: &Value) -> io::Resul
     let shelf = if is_plain(&uid.provider) { &uid.provider } else { ELSEWHERE };
     let dead = hands.provider_dir(".deadletter", shelf, true)?.ok_or_else(gone)?;
     // First the reason, so that there is no dead letter without one.
-    let look = FileStat { synced: true, ..FileStat::SEALED };
+    let look = FileOptions { synced: true, ..FileOptions::READ_ONLY };
     let reason = format!("{}.reason.json", uid.uid);
     hands.put(&dead, &reason, format!("{about:#}\n").as_bytes(), look)?;
     if let Some(sending) = sending(hands, uid)? {

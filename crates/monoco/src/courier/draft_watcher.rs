@@ -18,7 +18,7 @@ use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RenameMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 
-use super::mailbox_dir::FileOptions;
+use super::mailbox_dir::FileStat;
 
 /// How long a file that was closed or moved here must be quiet.
 const SETTLED: Duration = Duration::from_millis(250);
@@ -59,7 +59,7 @@ pub struct DraftFiles(BTreeMap<DraftPath, DraftFile>);
 
 #[derive(Debug)]
 struct DraftFile {
-    looks: FileOptions,
+    looks: FileStat,
     /// When it last changed, as far as we saw.
     since: Instant,
     /// Whether the last that happened to it was that it was finished.
@@ -71,8 +71,8 @@ struct DraftFile {
 }
 
 /// How a file looks that we only heard of.
-const UNSEEN: FileOptions =
-    FileOptions { is_file: false, mode: 0, len: 0, modified_ms: 0, node: (0, 0) };
+const UNSEEN: FileStat =
+    FileStat { is_file: false, mode: 0, len: 0, modified_ms: 0, node: (0, 0) };
 
 /// Files that somebody has open for writing; `None` where nobody can tell.
 pub type OpenForWrite = Option<BTreeSet<(u64, u64)>>;
@@ -140,7 +140,7 @@ impl DraftFiles {
     }
 
     /// Takes what a look around showed: everything that is there.
-    pub fn look(&mut self, there: BTreeMap<DraftPath, FileOptions>, now: Instant) {
+    pub fn look(&mut self, there: BTreeMap<DraftPath, FileStat>, now: Instant) {
         self.0.retain(|spot, _| there.contains_key(spot));
         for (spot, looks) in there {
             let new = DraftFile { looks, since: now, closed: false, written: false, hinted: false };
@@ -153,7 +153,7 @@ impl DraftFiles {
     }
 
     /// Those that have been quiet for long enough, unless somebody has them open.
-    pub fn quiet(&self, now: Instant) -> Vec<(DraftPath, FileOptions)> {
+    pub fn quiet(&self, now: Instant) -> Vec<(DraftPath, FileStat)> {
         let quiet = self.0.iter().filter(|(_, sight)| sight.looks != UNSEEN);
         let quiet = quiet.filter(|(_, sight)| sight.due() <= now);
         quiet.map(|(spot, sight)| (spot.clone(), sight.looks)).collect()
@@ -227,8 +227,8 @@ mod tests {
         ("lark".to_owned(), "a.md".to_owned())
     }
 
-    fn looks(len: u64) -> FileOptions {
-        FileOptions { is_file: true, mode: 0o600, len, modified_ms: 0, node: (1, 2) }
+    fn looks(len: u64) -> FileStat {
+        FileStat { is_file: true, mode: 0o600, len, modified_ms: 0, node: (1, 2) }
     }
 
     /// Plays `"w0 l0 c900"`: written, looked at, closed at those milliseconds (a look
@@ -284,7 +284,7 @@ mod tests {
 
         let mut sightings = DraftFiles::default();
         let now = Instant::now();
-        sightings.look(BTreeMap::from([(spot(), FileOptions { node, ..looks(4) })]), now);
+        sightings.look(BTreeMap::from([(spot(), FileStat { node, ..looks(4) })]), now);
         assert!(!sightings.is_finished(&spot(), &Some(asked)));
         assert!(sightings.is_finished(&spot(), &Some(BTreeSet::new())));
         assert!(sightings.is_finished(&spot(), &None));

@@ -27,7 +27,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::draft_watcher::{self, DraftFiles, DraftPath, DraftWatcher, PATIENCE};
-use super::mailbox_dir::{FileOptions, MailboxDir, OUTBOUND, OpenDirs};
+use super::mailbox_dir::{FileStat, MailboxDir, OUTBOUND, OpenDirs};
 use super::tunnels::TunnelRegistry;
 use crate::center::PipelineEntry;
 use crate::clock::Clock;
@@ -305,7 +305,7 @@ impl DraftLoop {
 }
 
 /// The files that may be drafts.
-fn drafts_there(hands: &OpenDirs<'_>) -> io::Result<BTreeMap<DraftPath, FileOptions>> {
+fn drafts_there(hands: &OpenDirs<'_>) -> io::Result<BTreeMap<DraftPath, FileStat>> {
     let mut there = BTreeMap::new();
     let outbound = hands.root().make(OUTBOUND)?;
     for provider in outbound.names()?.into_iter().filter_map(|named| named.name) {

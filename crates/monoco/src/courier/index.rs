@@ -18,8 +18,11 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::Arc;
 
 use monoco_core::mail::MailIndexEntry;
+use monoco_fs::TemporaryFile;
 use monoco_store::FileProgress;
 use serde::{Deserialize, Serialize};
 
@@ -43,8 +46,7 @@ pub struct MailIndexFile {
 
 /// An index that is being made.
 pub struct IndexRebuild {
-    temporary: String,
-    file: BufWriter<File>,
+    file: BufWriter<TemporaryFile<Arc<Dir>>>,
     index: MailIndexFile,
 }
 
@@ -159,13 +161,12 @@ impl MailIndexFile {
     ///
     /// When there is no room.
     pub fn build(hands: &OpenDirs<'_>, generation: i64) -> io::Result<IndexRebuild> {
-        let (temporary, file) = hands.begin()?;
-        let mut file = BufWriter::with_capacity(1 << 18, file);
+        let mut file = BufWriter::with_capacity(1 << 18, hands.create_temporary()?);
         let mut head = serde_json::to_vec(&IndexHead { monoco_index: 1, generation })?;
         head.push(b'\n');
         file.write_all(&head)?;
         let index = Self { generation, seq: 0, lines: 1, bytes: head.len() as u64 };
-        Ok(IndexRebuild { temporary, file, index })
+        Ok(IndexRebuild { file, index })
     }
 }
 
@@ -191,8 +192,8 @@ impl IndexRebuild {
     ///
     /// When there is no room.
     pub fn finish(self, hands: &OpenDirs<'_>, seq: i64) -> io::Result<MailIndexFile> {
-        self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        hands.finish(&self.temporary, &hands.state()?, NAME)?;
+        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.rename(hands.state()?, Path::new(NAME))?;
         Ok(MailIndexFile { seq, ..self.index })
     }
 }

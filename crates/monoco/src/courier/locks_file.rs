@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::claim::{Claim, ClaimStateData};
+use monoco_fs::FileOptions;
 use monoco_store::{SharedStore, StoreError};
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::mailbox_dir::{FileOptions, FileStat, MailboxDir};
+use super::mailbox_dir::{FileStat, MailboxDir};
 use crate::clock::Clock;
 
 /// Its name.
@@ -121,7 +122,7 @@ pub async fn run(store: SharedStore, clock: Clock, tree: Arc<MailboxDir>, stop: 
 }
 
 /// What was written last, and how the file looked then.
-type Written = Option<(Vec<OpenClaimView>, Option<FileOptions>)>;
+type Written = Option<(Vec<OpenClaimView>, Option<FileStat>)>;
 
 /// Writes the claims, unless they are those that were written last and nobody has been
 /// at the file since.
@@ -145,7 +146,7 @@ async fn write(
         }
         // On disk before it appears: readers have nothing else to go by, not even after a
         // power cut.
-        let look = FileStat { synced: true, ..FileStat::OURS };
+        let look = FileOptions::PRIVATE_SYNCED;
         hands.put(&state, NAME, format!("{text}\n").as_bytes(), look)?;
         state.look(NAME)
     });

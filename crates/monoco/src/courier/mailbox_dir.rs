@@ -12,15 +12,17 @@
 //! planted leads nowhere.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 use std::{fs, io::ErrorKind};
 
 use monoco_core::time::Timestamp;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
+use monoco_fs::{FileOptions, TemporaryFile};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 /// What drafts are put into by those who write them.
@@ -28,6 +30,10 @@ pub const OUTBOUND: &str = "outbound";
 
 /// What we keep for ourselves and for readers in a hurry.
 pub const STATE: &str = ".state";
+
+/// How many temporary names are tried before a write fails. Names are in use only when
+/// the random prefix of another courier is the same.
+const MAX_NAME_ATTEMPTS: usize = 1_000;
 
 /// Where the roots are.
 #[derive(Debug)]
@@ -45,7 +51,7 @@ pub struct MailboxDir {
 pub struct OpenDirs<'a> {
     tree: &'a MailboxDir,
     root: Dir,
-    tmp: Dir,
+    tmp: Arc<Dir>,
     shelves: BTreeMap<(&'static str, String), Option<Arc<Dir>>>,
 }
 
@@ -55,7 +61,7 @@ pub struct Dir(OwnedFd);
 
 /// What a name in a directory stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileOptions {
+pub struct FileStat {
     /// Whether it is a plain file.
     pub is_file: bool,
     /// Its permissions.
@@ -75,24 +81,6 @@ pub struct DirEntry {
     pub name: Option<String>,
     /// Whether it is a directory, where the file system says so by itself.
     pub is_dir: bool,
-}
-
-/// How a file is to look.
-#[derive(Clone, Copy, Debug)]
-pub struct FileStat {
-    /// Its permissions.
-    pub mode: u32,
-    /// When it is to have been changed last; now, when nothing is said.
-    pub modified: Option<Timestamp>,
-    /// Whether it is to be on disk before it appears.
-    pub synced: bool,
-}
-
-impl FileStat {
-    /// A file that nobody is to edit.
-    pub const SEALED: Self = Self { mode: 0o400, modified: None, synced: false };
-    /// A file of ours that changes.
-    pub const OURS: Self = Self { mode: 0o600, modified: None, synced: false };
 }
 
 impl MailboxDir {
@@ -137,7 +125,7 @@ impl MailboxDir {
     /// When it is gone and can't be made again.
     pub fn open_dirs(&self) -> io::Result<OpenDirs<'_>> {
         let root = make_root(&self.mailbox)?;
-        let tmp = root.make(STATE)?.make("tmp")?;
+        let tmp = Arc::new(root.make(STATE)?.make("tmp")?);
         Ok(OpenDirs { tree: self, root, tmp, shelves: BTreeMap::new() })
     }
 
@@ -207,27 +195,17 @@ impl OpenDirs<'_> {
     /// # Errors
     ///
     /// When there is no room, or it is not allowed. Then nothing has changed.
-    pub fn put(&self, dir: &Dir, name: &str, bytes: &[u8], look: FileStat) -> io::Result<()> {
+    pub fn put(&self, dir: &Dir, name: &str, bytes: &[u8], look: FileOptions) -> io::Result<()> {
         put(self.tree, &self.tmp, dir, name, bytes, look)
     }
 
-    /// A file that is to be written piece by piece and then put into its place with
-    /// [`Self::finish`].
+    /// Creates a temporary file that the caller fills and renames to its final name.
     ///
     /// # Errors
     ///
-    /// When it can't be made.
-    pub fn begin(&self) -> io::Result<(String, fs::File)> {
-        begin(self.tree, &self.tmp, 0o600)
-    }
-
-    /// Puts a file that was begun into its place.
-    ///
-    /// # Errors
-    ///
-    /// When it can't be moved there.
-    pub fn finish(&self, temporary: &str, dir: &Dir, name: &str) -> io::Result<()> {
-        self.tmp.rename(temporary, dir, name)
+    /// When the file cannot be created.
+    pub fn create_temporary(&self) -> io::Result<TemporaryFile<Arc<Dir>>> {
+        create_temporary(self.tree, &self.tmp, FileOptions::PRIVATE.mode)
     }
 
     /// Puts bytes into the dropzone, under their name there.
@@ -237,8 +215,8 @@ impl OpenDirs<'_> {
     /// When there is no room, or it is not allowed.
     pub fn drop(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let dropzone = make_root(&self.tree.dropzone)?;
-        let tmp = dropzone.make(".tmp")?;
-        put(self.tree, &tmp, &dropzone, name, bytes, FileStat::SEALED)
+        let tmp = Arc::new(dropzone.make(".tmp")?);
+        put(self.tree, &tmp, &dropzone, name, bytes, FileOptions::READ_ONLY)
     }
 
     /// The bytes in the dropzone under a name, when there are at most `most`.
@@ -312,7 +290,7 @@ impl Dir {
     /// # Errors
     ///
     /// When nobody can tell.
-    pub fn look(&self, name: &str) -> io::Result<Option<FileOptions>> {
+    pub fn look(&self, name: &str) -> io::Result<Option<FileStat>> {
         let stat = match rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
@@ -403,15 +381,17 @@ impl Dir {
 
     /// Brings its whole file system to disk.
     fn sync_all(&self) -> io::Result<()> {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        rustix::fs::syncfs(&self.0)?;
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        rustix::fs::sync();
-        Ok(())
+        monoco_fs::sync_file_system(&self.0)
     }
 
     fn device(&self) -> io::Result<u64> {
         Ok(looks(&rustix::fs::fstat(&self.0)?).node.0)
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -430,13 +410,13 @@ fn make_root(path: &Path) -> io::Result<Dir> {
     Dir::root(path)
 }
 
-fn looks(stat: &rustix::fs::Stat) -> FileOptions {
+fn looks(stat: &rustix::fs::Stat) -> FileStat {
     // The widths of these fields differ from system to system.
     let signed = |number: i128| i64::try_from(number).unwrap_or(i64::MAX);
     let unsigned = |number: i128| u64::try_from(number).unwrap_or(0);
     let seconds = signed(i128::from(stat.st_mtime));
     let nanoseconds = signed(i128::from(stat.st_mtime_nsec));
-    FileOptions {
+    FileStat {
         is_file: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
         mode: u32::try_from(i128::from(stat.st_mode)).unwrap_or(0) & 0o7777,
         len: unsigned(i128::from(stat.st_size)),
@@ -445,49 +425,38 @@ fn looks(stat: &rustix::fs::Stat) -> FileOptions {
     }
 }
 
-fn begin(tree: &MailboxDir, tmp: &Dir, mode: u32) -> io::Result<(String, fs::File)> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    loop {
+fn create_temporary(
+    tree: &MailboxDir,
+    tmp: &Arc<Dir>,
+    mode: u32,
+) -> io::Result<TemporaryFile<Arc<Dir>>> {
+    for _ in 0..MAX_NAME_ATTEMPTS {
         let name = format!("{}{}", tree.mark, tree.writes.fetch_add(1, Ordering::Relaxed));
-        match rustix::fs::openat(tmp.0.as_fd(), &name, flags, Mode::from_raw_mode(mode)) {
-            Ok(file) => return Ok((name, fs::File::from(file))),
-            Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
+        match TemporaryFile::create(Arc::clone(tmp), Path::new(&name), mode) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            created => return created,
         }
     }
+    Err(ErrorKind::AlreadyExists.into())
 }
 
 fn put(
     tree: &MailboxDir,
-    tmp: &Dir,
+    tmp: &Arc<Dir>,
     dir: &Dir,
     name: &str,
     bytes: &[u8],
-    look: FileStat,
+    options: FileOptions,
 ) -> io::Result<()> {
-    let (temporary, mut file) = begin(tree, tmp, look.mode)?;
-    let written = file.write_all(bytes).and_then(|()| {
-        if let Some(modified) = look.modified {
-            rustix::fs::futimens(&file, &stamps(modified))?;
-        }
-        if look.synced {
-            file.sync_all()?;
-        }
-        tmp.rename(&temporary, dir, name)
-    });
-    if written.is_err() {
-        // Best effort: the next start sweeps what stays behind.
-        let _ = tmp.remove(&temporary);
-    }
-    written
+    let mut file = create_temporary(tree, tmp, options.mode)?;
+    file.write(bytes, options)?;
+    file.rename(dir, Path::new(name))
 }
 
-fn stamps(at: Timestamp) -> Timestamps {
-    let time = Timespec {
-        tv_sec: at.ms().div_euclid(1000),
-        tv_nsec: at.ms().rem_euclid(1000) * 1_000_000,
-    };
-    Timestamps { last_access: time, last_modification: time }
+/// The modification time of a file that stands for `at`.
+pub fn file_time(at: Timestamp) -> SystemTime {
+    let distance = Duration::from_millis(at.ms().unsigned_abs());
+    if at.ms() < 0 { SystemTime::UNIX_EPOCH - distance } else { SystemTime::UNIX_EPOCH + distance }
 }
 
 #[cfg(test)]
@@ -510,7 +479,7 @@ mod tests {
         assert_eq!(hands.provider_dir("inbound", "lark", false).unwrap().map(|_| ()), None);
         let shelf = hands.provider_dir("inbound", "lark", true).unwrap().unwrap();
         let at = Timestamp::from_ms(1_770_410_700_123);
-        let look = FileStat { modified: Some(at), ..FileStat::SEALED };
+        let look = FileOptions { modified: Some(file_time(at)), ..FileOptions::READ_ONLY };
         hands.put(&shelf, "a.md", b"one", look).unwrap();
         let first = shelf.look("a.md").unwrap().unwrap();
         assert_eq!((first.is_file, first.mode, first.len), (true, 0o400, 3));
@@ -551,7 +520,7 @@ mod tests {
         symlink(outside.join("secret"), &planted).unwrap();
         assert_eq!(shelf.read("a.md", 100).unwrap(), None);
         assert!(!shelf.look("a.md").unwrap().unwrap().is_file);
-        hands.put(&shelf, "a.md", b"mine", FileStat::SEALED).unwrap();
+        hands.put(&shelf, "a.md", b"mine", FileOptions::READ_ONLY).unwrap();
         assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "secret");
         assert_eq!(fs::read_to_string(planted).unwrap(), "mine");
 

@@ -10,11 +10,12 @@ use monoco_core::claim::MailLocation;
 use monoco_core::mail::{Mail, MailIndexEntry, digest};
 use monoco_core::merge::MAX_MAIL;
 use monoco_core::object::ObjId;
+use monoco_fs::FileOptions;
 use monoco_store::{FileChange, StoreError};
 use rustix::io::Errno;
 use serde_json::json;
 
-use super::mailbox_dir::{Dir, FileStat, OpenDirs};
+use super::mailbox_dir::{Dir, OpenDirs, file_time};
 
 /// The places that have files.
 const PLACES: [MailLocation; 3] =
@@ -135,7 +136,7 @@ pub fn place(
 pub fn looks_right(dir: &Dir, entry: &MailIndexEntry) -> io::Result<bool> {
     Ok(dir.look(&entry.file)?.is_some_and(|looks| {
         looks.is_file
-            && looks.mode & 0o777 == FileStat::SEALED.mode
+            && looks.mode & 0o777 == FileOptions::READ_ONLY.mode
             && looks.modified_ms == entry.received_at.ms()
     }))
 }
@@ -178,7 +179,7 @@ fn write(
     }
     drop_artifacts(hands, &mail, load)?;
     // The time is part of how we know our own file again.
-    let look = FileStat { modified: Some(entry.received_at), ..FileStat::SEALED };
+    let look = FileOptions { modified: Some(file_time(entry.received_at)), ..FileOptions::READ_ONLY };
     hands.put(to, &entry.file, text.as_bytes(), look).map_err(sort)
 }
 
@@ -236,7 +237,7 @@ fn write_reasons(
     if dir.read(&name, MAX_FILE).ok().flatten().is_some_and(|there| there == text.as_bytes()) {
         return Ok(());
     }
-    hands.put(dir, &name, text.as_bytes(), FileStat::SEALED).map_err(sort)
+    hands.put(dir, &name, text.as_bytes(), FileOptions::READ_ONLY).map_err(sort)
 }
 
 fn provider_dir(

@@ -24,10 +24,11 @@ use monoco_core::receipt::{Receipt, ReceiptStatus};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
 use monoco_core::retry::{Failure, Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
+use monoco_fs::WriteError;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, broadcast, watch};
 
-use crate::blobs::{self, BlobError, BlobStore};
+use crate::blobs::{self, BlobStore};
 use crate::{
     BoxHint, BoxStore, BoxSummary, ContactStore, DispatchRequest, DispatchResult, EventStore,
     Group, JitteredRetry, LeasedEntry, LetterStore, MessageTrace, Page, PageRequest, SendRequest,
@@ -748,10 +749,10 @@ fn closed() -> StoreError {
 }
 
 /// What it means for us that bytes were not kept.
-fn unkept(why: BlobError) -> StoreError {
+fn unkept(why: WriteError) -> StoreError {
     match why {
-        BlobError::Write(error) => disk(error),
-        BlobError::Sync(error) => StoreError::Broken(error.to_string()),
+        WriteError::Write(error) => disk(error),
+        WriteError::Sync(error) => StoreError::Broken(error.to_string()),
     }
 }
 

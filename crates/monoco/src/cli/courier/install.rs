@@ -1,8 +1,9 @@
 //! `monoco courier install`: the courier as a service of the user.
 
 use std::fs;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use monoco_fs::FileOptions;
 
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
@@ -80,12 +81,8 @@ fn put(path: &Path, unit: &str, force: bool) -> Result<(), CliError> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    let incoming = path.with_extension("tmp");
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(&incoming)?;
-    std::io::Write::write_all(&mut file, unit.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&incoming, path)?;
+    let options = FileOptions { mode: 0o644, ..FileOptions::PRIVATE_SYNCED };
+    monoco_fs::write(path, unit.as_bytes(), options).map_err(std::io::Error::from)?;
     note(&format!("wrote {}", path.display()));
     Ok(())
 }
