@@ -1,10 +1,14 @@
-//! Who is at a Mail: as the courier says, or as its files show when it is not there.
+//! Claims as the courier shows them in its API and in `.state/locks.json`.
+//!
+//! The courier writes [`ClaimInfo`] values to the file; a workspace reads them when it
+//! cannot ask the courier. Claims that are not open are derived from the directory of the
+//! Mail's file.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-use monoco_core::claim::{ClaimState, MailLocation, Workspace};
+use monoco_core::claim::{Claim, ClaimState, ClaimStateData, MailLocation, Workspace};
 use monoco_core::mail::MailId;
 use monoco_core::time::{Timestamp, rfc3339_maybe};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -13,57 +17,87 @@ use super::inbox::MailFileName;
 use super::paths::MailboxPaths;
 use super::{MailboxError, at};
 
-/// One workspace's claim on one Mail, as the courier shows it.
+/// Version of the format of `locks.json`.
+pub const LOCKS_VERSION: u32 = 1;
+
+/// The claim of one workspace on one Mail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimInfo {
-    /// The Mail.
     pub id: MailId,
-    /// Whose claim.
     pub workspace: String,
-    /// Where it stands.
     #[serde(serialize_with = "write_state", deserialize_with = "read_state")]
     pub status: ClaimState,
-    /// Who holds it.
+    /// The agent that has leased the Mail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Which claim is the current one.
+    /// Number of the current lease.
     #[serde(default)]
     pub epoch: u64,
-    /// How often it was claimed.
+    /// How often the Mail was claimed.
     #[serde(default)]
     pub attempts: u32,
-    /// When the hold ends.
+    /// How often the Mail was claimed after the first time.
+    #[serde(default)]
+    pub retry_count: u32,
+    /// When the lease expires.
     #[serde(with = "rfc3339_maybe", default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// When it may be claimed again.
+    /// When the Mail may be claimed again.
     #[serde(with = "rfc3339_maybe", default, skip_serializing_if = "Option::is_none")]
     pub next_retry_at: Option<Timestamp>,
-    /// Why it last failed.
+    /// Reason of the last failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    #[serde(with = "rfc3339_maybe", default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<Timestamp>,
 }
 
-/// The open claims, as the courier writes them for whoever wants to know.
+/// Content of `locks.json`.
 #[derive(Deserialize)]
-struct Locks {
+struct LocksFileContent {
     version: u32,
     #[serde(default)]
     locks: Vec<ClaimInfo>,
 }
 
-/// What the courier's files show.
+/// Claims of one workspace as the courier's files show them.
 #[derive(Debug)]
 pub struct LocksFile<'a> {
     tree: &'a MailboxPaths,
     workspace: &'a Workspace,
     open: BTreeMap<MailId, ClaimInfo>,
     now: Timestamp,
-    /// Why open claims are not shown, when somebody has garbled their file.
+    /// Why open claims are missing: the file exists and cannot be parsed.
     pub unreadable: Option<String>,
 }
 
+impl From<&Claim> for ClaimInfo {
+    fn from(claim: &Claim) -> Self {
+        let (agent_id, expires_at, next_retry_at) = match &claim.claiming.state {
+            ClaimStateData::Claimed(lease) => {
+                (Some(lease.holder.as_str().to_owned()), Some(lease.until), None)
+            }
+            ClaimStateData::New { due } => (None, None, Some(*due)),
+            ClaimStateData::Completed | ClaimStateData::Deadletter { .. } => (None, None, None),
+        };
+        Self {
+            id: claim.mail.clone(),
+            workspace: claim.workspace.as_str().to_owned(),
+            status: claim.claiming.state.name(),
+            agent_id,
+            epoch: claim.claiming.epoch,
+            attempts: claim.claiming.attempts,
+            retry_count: claim.claiming.attempts.saturating_sub(1),
+            expires_at,
+            next_retry_at,
+            reason: claim.reason.clone(),
+            updated_at: Some(claim.updated_at),
+        }
+    }
+}
+
 impl ClaimInfo {
-    /// A Mail that nobody has touched.
+    /// The claim on a Mail that was never claimed.
     pub fn untouched(id: MailId, workspace: &Workspace) -> Self {
         Self {
             id,
@@ -72,13 +106,15 @@ impl ClaimInfo {
             agent_id: None,
             epoch: 0,
             attempts: 0,
+            retry_count: 0,
             expires_at: None,
             next_retry_at: None,
             reason: None,
+            updated_at: None,
         }
     }
 
-    /// Whether it may be claimed now.
+    /// Whether the Mail can be claimed at `now`.
     pub fn claimable(&self, now: Timestamp) -> bool {
         match self.status {
             ClaimState::New => self.next_retry_at.is_none_or(|due| due <= now),
@@ -87,34 +123,34 @@ impl ClaimInfo {
         }
     }
 
-    /// Whether it can still be claimed some day without a person's help.
+    /// Whether the Mail can be claimed now or later without an operator.
     pub const fn open(&self) -> bool {
         matches!(self.status, ClaimState::New | ClaimState::Claimed)
     }
 
-    /// Whether nobody has ever looked at it.
+    /// Whether the Mail was never claimed.
     pub fn unread(&self) -> bool {
         self.status == ClaimState::New && self.attempts == 0
     }
 }
 
 impl<'a> LocksFile<'a> {
-    /// Reads what the files show of `workspace` by `now`.
+    /// Reads `locks.json` for the claims of `workspace`.
     ///
     /// # Errors
     ///
-    /// When they can't be read.
+    /// When the file cannot be read or has a newer version.
     pub fn read(
         tree: &'a MailboxPaths,
         workspace: &'a Workspace,
         now: Timestamp,
     ) -> Result<Self, MailboxError> {
         let path = tree.locks();
-        let none = Locks { version: 1, locks: Vec::new() };
+        let none = LocksFileContent { version: LOCKS_VERSION, locks: Vec::new() };
         let mut unreadable = None;
         let locks = match fs::read(&path) {
-            // The courier writes it anew when it starts; the places of the files are
-            // still there to be seen.
+            // The courier rewrites the file when it starts. Until then, the directories
+            // of the Mail files still show completed claims.
             Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
                 unreadable = Some(format!("{}: {error}", path.display()));
                 none
@@ -122,33 +158,34 @@ impl<'a> LocksFile<'a> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => none,
             Err(error) => return Err(at(&path)(error)),
         };
-        if locks.version != 1 {
+        if locks.version != LOCKS_VERSION {
             return Err(MailboxError::Newer(path));
         }
-        let ours = locks.locks.into_iter().filter(|lock| lock.workspace == workspace.as_str());
-        let open = ours.map(|lock| (lock.id.clone(), lock)).collect();
+        let of_workspace =
+            locks.locks.into_iter().filter(|lock| lock.workspace == workspace.as_str());
+        let open = of_workspace.map(|lock| (lock.id.clone(), lock)).collect();
         Ok(Self { tree, workspace, open, now, unreadable })
     }
 
-    /// Where the claim on a Mail stands, as far as files can show it: an open claim, or
-    /// what the place of its file says.
+    /// The claim on a Mail as far as files show it: an open claim from the file, or a
+    /// status derived from the directory of the Mail's file.
     pub fn of(&self, name: &MailFileName, id: &MailId) -> ClaimInfo {
         if let Some(lock) = self.open.get(id) {
             let mut lock = lock.clone();
             if lock.status == ClaimState::Claimed && lock.claimable(self.now) {
-                // Nobody is there to take it back, but the hold has ended.
+                // The courier is not running, so nothing has expired the lease.
                 lock.status = ClaimState::New;
                 lock.agent_id = None;
             }
             return lock;
         }
-        let mut standing = ClaimInfo::untouched(id.clone(), self.workspace);
-        standing.status = match self.tree.place(id.provider(), name.file()) {
+        let mut claim = ClaimInfo::untouched(id.clone(), self.workspace);
+        claim.status = match self.tree.location(id.provider(), name.file()) {
             Some(MailLocation::Archive) => ClaimState::Completed,
             Some(MailLocation::Deadletter) => ClaimState::Deadletter,
             _ => ClaimState::New,
         };
-        standing
+        claim
     }
 }
 
@@ -158,7 +195,8 @@ fn write_state<S: Serializer>(state: &ClaimState, writer: S) -> Result<S::Ok, S:
 
 fn read_state<'de, D: Deserializer<'de>>(reader: D) -> Result<ClaimState, D::Error> {
     let word = String::deserialize(reader)?;
-    ClaimState::parse(&word).ok_or_else(|| de::Error::custom(format!("no such status: {word}")))
+    ClaimState::parse(&word)
+        .ok_or_else(|| de::Error::custom(format!("unknown claim status {word:?}")))
 }
 
 #[cfg(test)]
@@ -169,7 +207,7 @@ mod tests {
     use crate::fixture::{CourierFixture, START};
 
     #[test]
-    fn without_the_courier_its_files_show_who_is_at_what() {
+    fn claim_status_is_read_from_files_when_courier_is_down() {
         let mut post = CourierFixture::new();
         let here = post.workspace("[]");
         let at = |secs: i64| Timestamp::from_ms(START + secs * 1_000).rfc3339();
@@ -192,7 +230,7 @@ mod tests {
         ]});
         fs::write(post.tree().locks(), locks.to_string()).unwrap();
         let (tree, now) = (post.tree(), Timestamp::from_ms(START + 10_000));
-        let shown = LocksFile::read(&tree, &here.name, now).unwrap();
+        let locks = LocksFile::read(&tree, &here.name, now).unwrap();
         for (n, (status, claimable, unread)) in [
             ("NEW", true, true),
             ("CLAIMED", false, false),
@@ -206,20 +244,20 @@ mod tests {
         .enumerate()
         {
             let name = MailFileName::new(mails[n].file.clone()).unwrap();
-            let standing = shown.of(&name, &mails[n].id);
-            assert_eq!(standing.status.as_str(), status, "{n}");
-            assert_eq!(standing.claimable(now), claimable, "{n}");
-            assert_eq!(standing.unread(), unread, "{n}");
+            let claim = locks.of(&name, &mails[n].id);
+            assert_eq!(claim.status.as_str(), status, "{n}");
+            assert_eq!(claim.claimable(now), claimable, "{n}");
+            assert_eq!(claim.unread(), unread, "{n}");
         }
         fs::remove_file(tree.locks()).unwrap();
-        assert!(LocksFile::read(&tree, &here.name, now).is_ok(), "there may be none");
+        assert!(LocksFile::read(&tree, &here.name, now).is_ok(), "a missing file is no error");
         for garbled in ["", "{", "[]", r#"{"version":1,"locks":[{"id":"x"}]}"#] {
             fs::write(tree.locks(), garbled).unwrap();
-            let shown = LocksFile::read(&tree, &here.name, now).unwrap();
-            assert!(shown.unreadable.is_some(), "{garbled}: it is said");
+            let locks = LocksFile::read(&tree, &here.name, now).unwrap();
+            assert!(locks.unreadable.is_some(), "{garbled}: reported");
             let name = MailFileName::new(mails[5].file.clone()).unwrap();
-            let standing = shown.of(&name, &mails[5].id);
-            assert_eq!(standing.status.as_str(), "COMPLETED", "{garbled}: the rest is shown");
+            let claim = locks.of(&name, &mails[5].id);
+            assert_eq!(claim.status.as_str(), "COMPLETED", "{garbled}: status from the directory");
         }
         fs::write(tree.locks(), r#"{"version":2,"locks":[]}"#).unwrap();
         assert!(matches!(LocksFile::read(&tree, &here.name, now), Err(MailboxError::Newer(_))));

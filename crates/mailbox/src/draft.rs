@@ -17,10 +17,8 @@ use monoco_core::time::Timestamp;
 use monoco_fs::FileOptions;
 use serde_json::{Value, json};
 
+use super::paths::{MAX_ATTACHMENT_BYTES, OUTBOUND_DIR};
 use super::{MailboxError, at};
-
-/// Largest attachment, in bytes.
-const MAX_ATTACHMENT: u64 = 64 << 20;
 
 /// What becomes a draft.
 #[derive(Clone, Debug, Default)]
@@ -123,7 +121,7 @@ pub fn post(
     now: Timestamp,
     mark: u64,
 ) -> Result<PathBuf, MailboxError> {
-    let dir = mailbox.join("outbound").join(provider);
+    let dir = mailbox.join(OUTBOUND_DIR).join(provider);
     let name = format!("{}_{mark:016x}.md", now.compact());
     check(file, provider)
         .map_err(|error| MailboxError::Bad { path: "the draft".into(), why: error.to_string() })?;
@@ -149,9 +147,9 @@ fn check(file: &str, provider: &str) -> Result<(), InvalidDraft> {
 pub fn attach(dropzone: &Path, file: &Path, mark: u64) -> Result<DraftAttachment, MailboxError> {
     let mut bytes = Vec::new();
     let opened = fs::File::open(file);
-    let read = opened.and_then(|file| file.take(MAX_ATTACHMENT + 1).read_to_end(&mut bytes));
+    let read = opened.and_then(|file| file.take(MAX_ATTACHMENT_BYTES + 1).read_to_end(&mut bytes));
     read.map_err(at(file))?;
-    if bytes.len() as u64 > MAX_ATTACHMENT {
+    if bytes.len() as u64 > MAX_ATTACHMENT_BYTES {
         let why = "larger than 64 MiB".to_owned();
         return Err(MailboxError::Bad { path: file.to_owned(), why });
     }

@@ -15,7 +15,7 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use monoco_core::mail::MailIndexEntry;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::cursor::SyncCursor;
 use super::{MailboxError, at};
@@ -53,10 +53,36 @@ pub enum ResumePosition {
     Cut,
 }
 
-#[derive(Deserialize)]
-struct Head {
+/// First line of the index.
+#[derive(Serialize, Deserialize)]
+pub struct IndexHead {
     monoco_index: u32,
-    generation: i64,
+    pub generation: i64,
+}
+
+impl IndexHead {
+    /// Version of the index format.
+    const VERSION: u32 = 1;
+
+    pub const fn new(generation: i64) -> Self {
+        Self { monoco_index: Self::VERSION, generation }
+    }
+
+    /// Whether this program can read and extend the index.
+    pub const fn is_supported(&self) -> bool {
+        self.monoco_index == Self::VERSION
+    }
+}
+
+/// Appends one line of the index to `text`: the head or the entry of a Mail.
+///
+/// # Errors
+///
+/// When the line cannot be serialized.
+pub fn write_line(text: &mut Vec<u8>, line: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *text, line)?;
+    text.push(b'\n');
+    Ok(())
 }
 
 impl IndexReader {
@@ -80,11 +106,12 @@ impl IndexReader {
             line: Vec::new(),
         };
         let Some(_) = index.read_line()? else { return Ok(None) };
-        let head: Head = serde_json::from_slice(&index.line).map_err(|_| MailboxError::Bad {
-            path: path.to_owned(),
-            why: "this is not an index of Mails".to_owned(),
-        })?;
-        if head.monoco_index != 1 {
+        let head: IndexHead =
+            serde_json::from_slice(&index.line).map_err(|_| MailboxError::Bad {
+                path: path.to_owned(),
+                why: "this is not an index of Mails".to_owned(),
+            })?;
+        if !head.is_supported() {
             return Err(MailboxError::Newer(path.to_owned()));
         }
         index.generation = head.generation;

@@ -1,15 +1,16 @@
-//! The courier's mailbox, as anybody may read it.
+//! Layout of the courier's mailbox directory.
 //!
 //! ```text
-//! inbound/{provider}/        somebody may still want it
-//! archive/{provider}/        dealt with
-//! .deadletter/{provider}/    given up
-//! .state/mails.jsonl         the index: which of those files are the courier's
-//! .state/locks.json          who is at what
+//! inbound/{provider}/        Mails with open claims, or none
+//! archive/{provider}/        Mails whose claims are completed; sent drafts
+//! .deadletter/{provider}/    Mails whose claims failed; drafts that cannot be sent
+//! outbound/{provider}/       drafts to send
+//! .state/mails.jsonl         index of the Mail files
+//! .state/locks.json          open claims
 //! ```
 //!
-//! Only files that the index names are looked at, and only with the bytes that it
-//! says they have. Anything else may be anybody's.
+//! Readers use only files that the index names, and only with the content that the index
+//! describes. Other files may have been created by any program of the user.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -22,77 +23,84 @@ use rustix::fs::OFlags;
 
 use super::{MailboxError, at};
 
-/// Largest file that can be a Mail, in bytes.
-const MAX_FILE: u64 = 64 << 20;
+/// Directory of the drafts to send.
+pub const OUTBOUND_DIR: &str = "outbound";
 
-/// The places that have files, in the order they are searched.
-const PLACES: [MailLocation; 3] =
+/// Directory of the index, the open claims and temporary files.
+pub const STATE_DIR: &str = ".state";
+
+/// File name of the index in [`STATE_DIR`].
+pub const INDEX_FILE: &str = "mails.jsonl";
+
+/// File name of the open claims in [`STATE_DIR`].
+pub const LOCKS_FILE: &str = "locks.json";
+
+/// Largest Mail file, in bytes.
+pub const MAX_MAIL_FILE_BYTES: u64 = 64 << 20;
+
+/// Largest attachment, in bytes.
+pub const MAX_ATTACHMENT_BYTES: u64 = 64 << 20;
+
+/// Locations that have a directory, in the order in which a Mail is searched.
+pub const MAIL_DIRS: [MailLocation; 3] =
     [MailLocation::Inbound, MailLocation::Archive, MailLocation::Deadletter];
 
-/// The courier's mailbox.
+/// Paths in the courier's mailbox directory.
 #[derive(Clone, Debug)]
 pub struct MailboxPaths(PathBuf);
 
-/// The file of a Mail, if it is the one that was written.
+/// Result of a search for the file of a Mail.
 #[derive(Debug)]
 pub enum MailFile {
-    /// It is.
-    Here {
-        /// Where.
-        path: PathBuf,
-        /// What it says.
-        bytes: Vec<u8>,
-    },
-    /// Somebody has changed it.
+    /// The file has the content that the index describes.
+    Here { path: PathBuf, bytes: Vec<u8> },
+    /// The file has other content.
     Changed(PathBuf),
-    /// There is none; it was thrown away by age.
+    /// There is no file: the Mail was purged.
     Gone,
 }
 
 impl MailboxPaths {
-    /// The mailbox at `root`.
+    /// Paths below the mailbox directory `root`.
     pub const fn new(root: PathBuf) -> Self {
         Self(root)
     }
 
-    /// Where it is.
     pub fn root(&self) -> &Path {
         &self.0
     }
 
-    /// Where the index is.
     pub fn index(&self) -> PathBuf {
-        self.0.join(".state/mails.jsonl")
+        self.0.join(STATE_DIR).join(INDEX_FILE)
     }
 
-    /// Where the open claims are.
     pub fn locks(&self) -> PathBuf {
-        self.0.join(".state/locks.json")
+        self.0.join(STATE_DIR).join(LOCKS_FILE)
     }
 
-    /// In which place a Mail's file is, by its name.
-    pub fn place(&self, provider: &str, file: &str) -> Option<MailLocation> {
-        PLACES.into_iter().find(|place| {
-            self.path(*place, provider, file).is_some_and(|path| path.symlink_metadata().is_ok())
+    /// The directory that has a Mail file of this name; `None` when there is no file.
+    pub fn location(&self, provider: &str, file: &str) -> Option<MailLocation> {
+        MAIL_DIRS.into_iter().find(|location| {
+            let path = self.mail_path(*location, provider, file);
+            path.is_some_and(|path| path.symlink_metadata().is_ok())
         })
     }
 
-    /// The file of a Mail, checked against its line in the index.
+    /// Reads the file of a Mail and compares it with its index entry.
     ///
     /// # Errors
     ///
-    /// When a file is there and can't be read.
+    /// When a file exists and cannot be read.
     pub fn find(&self, entry: &MailIndexEntry) -> Result<MailFile, MailboxError> {
-        // The index is the courier's, but a name in it becomes a path here.
+        // The name becomes a path, so it is checked although the courier wrote the index.
         if entry.file != entry.id.file(entry.received_at) {
             return Ok(MailFile::Changed(self.index()));
         }
-        // A file may move against the order of the search, so one round is not enough.
+        // The courier may move the file against the order of the search: search twice.
         for _ in 0..2 {
-            for place in PLACES {
-                let Some(path) = self.path(place, entry.id.provider(), &entry.file) else {
-                    continue;
-                };
+            for location in MAIL_DIRS {
+                let path = self.mail_path(location, entry.id.provider(), &entry.file);
+                let Some(path) = path else { continue };
                 match read(&path) {
                     Ok(Some(bytes)) if digest(&bytes) == entry.sha256 => {
                         return Ok(MailFile::Here { path, bytes });
@@ -106,33 +114,33 @@ impl MailboxPaths {
         Ok(MailFile::Gone)
     }
 
-    fn path(&self, place: MailLocation, provider: &str, file: &str) -> Option<PathBuf> {
-        Some(self.0.join(place.dir()?).join(provider).join(file))
+    fn mail_path(&self, location: MailLocation, provider: &str, file: &str) -> Option<PathBuf> {
+        Some(self.0.join(location.dir()?).join(provider).join(file))
     }
 }
 
-/// A file of at most [`MAX_FILE`] bytes; `None` when it is larger or no plain file.
+/// Reads a plain file of at most [`MAX_MAIL_FILE_BYTES`]. Returns `None` when the path is a
+/// symbolic link or another kind of file, or when the file is larger.
 ///
 /// # Errors
 ///
-/// When it can't be read.
+/// When the file cannot be opened or read.
 pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = flags.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = match opened {
         Ok(file) => file,
-        // A symbolic link is not what anybody of us wrote.
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
             return Ok(None);
         }
         Err(error) => return Err(error),
     };
-    let about = file.metadata()?;
-    if !about.is_file() || about.len() > MAX_FILE {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() > MAX_MAIL_FILE_BYTES {
         return Ok(None);
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(about.len()).unwrap_or(0) + 1);
-    File::take(file, MAX_FILE + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= MAX_FILE).then_some(bytes))
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0) + 1);
+    File::take(file, MAX_MAIL_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= MAX_MAIL_FILE_BYTES).then_some(bytes))
 }

@@ -2,18 +2,19 @@
 //!
 //! # Reading order
 //!
-//! * [`serve`]: builds the courier. The only place that wires.
-//! * [`center`]: what the hub does with messages, for whoever asks.
-//! * [`courier`]: what runs in the background.
-//! * [`pipeline`]: letters, and the workers they go through.
-//! * [`mailbox`]: the workspace's side: files, and no courier needed.
-//! * [`api`]: the HTTP door. One guard in front of all of it.
-//! * [`cli`]: the command line. The only place that prints.
-//! * [`config`]: the config file, checked.
-//! * [`log`]: what the courier says of itself.
-//! * [`home`], [`clock`]: the files around the store; the only caller of `now()`.
+//! * [`serve`]: builds the courier and starts its tasks; the only place that wires.
+//! * [`center`]: operations that combine several store calls: dispatch, send, trace.
+//! * [`courier`]: background tasks: merging, sending, Mail files, drafts, retention.
+//! * [`background`]: the loop that every background task runs in.
+//! * [`pipeline`]: letters and the workers that process them.
+//! * [`api`]: the HTTP API; one guard checks every request.
+//! * [`cli`]: the command line; the only place that prints.
+//! * [`config`]: reads and checks the config file.
+//! * [`log`]: the courier's log and its rotation.
+//! * [`home`], [`clock`]: the courier's directory; the only caller of `now()`.
 
 mod api;
+mod background;
 mod center;
 mod cli;
 mod clock;

@@ -10,16 +10,16 @@ use monoco_core::draft::{Draft, DraftContext, MAX_DRAFT, PreparedDraft, with_out
 use monoco_core::mail::{Mail, MailId, digest};
 use monoco_core::object::ObjId;
 use monoco_fs::FileOptions;
+use monoco_mailbox::paths::{MAX_ATTACHMENT_BYTES, OUTBOUND_DIR};
 use monoco_store::{DraftResult, DraftSendRequest, SendRequest, SendResult, StoreError};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::drafts::{DraftLoop, DraftUid, DraftsError, SENDING, is_its_own, is_uid};
-use super::mailbox_dir::{Dir, OUTBOUND, OpenDirs};
-use super::place_file::MAX_ARTIFACT;
+use super::mailbox_dir::{Dir, OpenDirs};
 
 /// Most drafts that are put away in one go.
-const AT_ONCE: usize = 100;
+const MAX_DRAFTS_PER_BATCH: usize = 100;
 
 /// Where a draft of a directory goes whose name we do not take.
 const ELSEWHERE: &str = "unknown";
@@ -132,7 +132,7 @@ impl DraftLoop {
         for attached in &draft.artifacts {
             let hash = attached.hash.to_string();
             let name = hash.rsplit(':').next().unwrap_or(&hash);
-            let dropped = hands.dropped(name, MAX_ARTIFACT).ok().flatten();
+            let dropped = hands.dropped(name, MAX_ATTACHMENT_BYTES).ok().flatten();
             let bytes = match dropped.filter(|bytes| digest(bytes) == name) {
                 Some(bytes) => {
                     let size = bytes.len();
@@ -162,8 +162,8 @@ impl DraftLoop {
         let store = &self.store;
         let mut put_away = Vec::new();
         loop {
-            let fates = handle.block_on(store.finished_drafts(AT_ONCE))?;
-            let more = fates.len() == AT_ONCE;
+            let fates = handle.block_on(store.finished_drafts(MAX_DRAFTS_PER_BATCH))?;
+            let more = fates.len() == MAX_DRAFTS_PER_BATCH;
             for fate in fates {
                 let uid = DraftUid { provider: fate.provider.clone(), uid: fate.uid.clone() };
                 // Names from the store are ours; whatever else it says is no path.
@@ -269,7 +269,7 @@ fn give_up(hands: &mut OpenDirs<'_>, uid: &DraftUid, about: &Value) -> io::Resul
 fn is_put_away(hands: &mut OpenDirs<'_>, uid: &DraftUid) -> io::Result<bool> {
     for part in ["archive", ".deadletter"] {
         let Some(dir) = hands.provider_dir(part, &uid.provider, false)? else { continue };
-        if dir.look(&file(uid))?.is_some() {
+        if dir.stat(&file(uid))?.is_some() {
             remove_sending(hands, uid)?;
             return Ok(true);
         }
@@ -298,7 +298,7 @@ fn read_draft(hands: &mut OpenDirs<'_>, uid: &DraftUid) -> Result<Option<Vec<u8>
 }
 
 fn sending(hands: &mut OpenDirs<'_>, uid: &DraftUid) -> io::Result<Option<Dir>> {
-    match hands.provider_dir(OUTBOUND, &uid.provider, false)? {
+    match hands.provider_dir(OUTBOUND_DIR, &uid.provider, false)? {
         Some(dir) => super::mailbox_dir::found(dir.sub(SENDING)),
         None => Ok(None),
     }

@@ -71,8 +71,7 @@ struct DraftFile {
 }
 
 /// How a file looks that we only heard of.
-const UNSEEN: FileStat =
-    FileStat { is_file: false, mode: 0, len: 0, modified_ms: 0, node: (0, 0) };
+const UNSEEN: FileStat = FileStat { is_file: false, mode: 0, len: 0, modified_ms: 0, node: (0, 0) };
 
 /// Files that somebody has open for writing; `None` where nobody can tell.
 pub type OpenForWrite = Option<BTreeSet<(u64, u64)>>;
@@ -129,7 +128,7 @@ pub fn is_draft(name: &str) -> bool {
 
 impl DraftFiles {
     /// Takes a hint.
-    pub fn hear(&mut self, hint: FileEvent, now: Instant) {
+    pub fn record(&mut self, hint: FileEvent, now: Instant) {
         let (spot, closed) = match hint {
             FileEvent::Closed(spot) => (spot, true),
             FileEvent::Written(spot) => (spot, false),
@@ -244,11 +243,11 @@ mod tests {
             match what {
                 "w" => {
                     len += 1;
-                    sightings.hear(FileEvent::Written(spot()), at(last));
+                    sightings.record(FileEvent::Written(spot()), at(last));
                 }
                 // A write of which no event tells.
                 "s" => len += 1,
-                "c" => sightings.hear(FileEvent::Closed(spot()), at(last)),
+                "c" => sightings.record(FileEvent::Closed(spot()), at(last)),
                 _ => sightings.look(BTreeMap::from([(spot(), looks(len))]), at(last)),
             }
         }
@@ -288,10 +287,10 @@ mod tests {
         assert!(!sightings.is_finished(&spot(), &Some(asked)));
         assert!(sightings.is_finished(&spot(), &Some(BTreeSet::new())));
         assert!(sightings.is_finished(&spot(), &None));
-        sightings.hear(FileEvent::Written(spot()), now);
+        sightings.record(FileEvent::Written(spot()), now);
         assert!(!sightings.is_finished(&spot(), &None), "seen to write, not to close");
         assert!(sightings.is_finished(&spot(), &Some(BTreeSet::new())), "the system knows");
-        sightings.hear(FileEvent::Closed(spot()), now);
+        sightings.record(FileEvent::Closed(spot()), now);
         assert!(sightings.is_finished(&spot(), &None));
     }
 

@@ -22,31 +22,31 @@ use std::time::{Duration, Instant};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::draft::{Draft, InvalidDraft, MAX_DRAFT};
 use monoco_core::time::Timestamp;
+use monoco_mailbox::paths::OUTBOUND_DIR;
 use monoco_store::{SharedStore, StoreError};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::draft_watcher::{self, DraftFiles, DraftPath, DraftWatcher, PATIENCE};
-use super::mailbox_dir::{FileStat, MailboxDir, OUTBOUND, OpenDirs};
+use super::mailbox_dir::{FileStat, MailboxDir, OpenDirs};
 use super::tunnels::TunnelRegistry;
+use crate::background::{self, BackgroundTask, NextStep};
 use crate::center::PipelineEntry;
 use crate::clock::Clock;
 
-/// How long a draft may go unnoticed when no hint comes.
-const LOOK: Duration = Duration::from_secs(5);
+/// Interval between directory scans when no file event arrives.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long the end of a delivery may go unnoticed while others end.
-const NEWS: Duration = Duration::from_millis(200);
+/// Delay between a store event and the check for finished deliveries, so that one check
+/// covers several deliveries.
+const OUTCOME_DELAY: Duration = Duration::from_millis(200);
 
-/// How soon to look again at a file that somebody has open.
-const BUSY: Duration = Duration::from_secs(1);
+/// Delay until a file that is open for writing is checked again.
+const OPEN_FILE_DELAY: Duration = Duration::from_secs(1);
 
-/// Most drafts that are picked up in one go.
-const AT_ONCE: usize = 100;
-
-/// How soon to try again what did not work, at first and at last.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LAST_PAUSE: Duration = Duration::from_secs(30);
+/// Drafts that are picked up in one step.
+const MAX_DRAFTS_PER_STEP: usize = 100;
 
 /// Where drafts are while they are sent, below their provider's directory.
 pub(super) const SENDING: &str = ".sending";
@@ -71,7 +71,7 @@ pub struct DraftLoop {
 #[derive(Default)]
 struct DraftQueue {
     started: bool,
-    sightings: DraftFiles,
+    files: DraftFiles,
     /// Drafts that have their uid and are not posted yet.
     unsent: BTreeSet<DraftUid>,
     /// Drafts that are posted and whose end is awaited.
@@ -96,57 +96,56 @@ pub enum DraftsError {
     Store(#[from] StoreError),
 }
 
-impl DraftLoop {
-    /// Sends drafts until `stop`.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut watch = DraftWatcher::start(&self.tree.mailbox().join(OUTBOUND));
-        let mut news = self.store.newest_event();
-        let mut desk = DraftQueue::default();
-        let (mut pause, mut troubled) = (FIRST_PAUSE, false);
-        while !stop.is_cancelled() {
-            news.mark_unchanged();
-            while let Ok(hint) = watch.hints.try_recv() {
-                desk.sightings.hear(hint, Instant::now());
+/// The draft loop as a background task.
+struct DraftTask {
+    drafts: Arc<DraftLoop>,
+    watcher: DraftWatcher,
+    events: watch::Receiver<i64>,
+    queue: DraftQueue,
+}
+
+impl BackgroundTask for DraftTask {
+    const NAME: &'static str = "drafts";
+    type Error = DraftsError;
+
+    async fn step(&mut self) -> Result<NextStep, DraftsError> {
+        self.events.mark_unchanged();
+        while let Ok(event) = self.watcher.hints.try_recv() {
+            self.queue.files.record(event, Instant::now());
+        }
+        let (drafts, handle) = (Arc::clone(&self.drafts), Handle::current());
+        let mut queue = std::mem::take(&mut self.queue);
+        let round = tokio::task::spawn_blocking(move || {
+            let wait = drafts.round(&mut queue, &handle);
+            (queue, wait)
+        });
+        // After a panic, the empty queue is filled from the directories again.
+        let (queue, wait) = round.await.map_err(io::Error::other)?;
+        self.queue = queue;
+        wait.map(NextStep::Poll)
+    }
+
+    async fn hint(&mut self) {
+        tokio::select! {
+            event = self.watcher.hints.recv() => {
+                if let Some(event) = event {
+                    self.queue.files.record(event, Instant::now());
+                }
             }
-            let (drafts, handle) = (Arc::clone(&self), Handle::current());
-            let round = tokio::task::spawn_blocking(move || {
-                let done = drafts.round(&mut desk, &handle);
-                (desk, done)
-            });
-            let done;
-            (desk, done) = match round.await {
-                Ok(done) => done,
-                Err(error) => (DraftQueue::default(), Err(io::Error::other(error).into())),
-            };
-            match done {
-                Ok(wait) => {
-                    if std::mem::take(&mut troubled) {
-                        tracing::info!("drafts are sent again");
-                    }
-                    pause = FIRST_PAUSE;
-                    let awaited = !desk.sent.is_empty();
-                    let look = async {
-                        tokio::select! {
-                            () = tokio::time::sleep(wait) => {}
-                            hint = watch.hints.recv() => {
-                                if let Some(hint) = hint {
-                                    desk.sightings.hear(hint, Instant::now());
-                                }
-                            }
-                            _ = news.changed(), if awaited => tokio::time::sleep(NEWS).await,
-                        }
-                    };
-                    let _ = stop.run_until_cancelled(look).await;
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut troubled, true) {
-                        tracing::warn!(%error, "drafts wait until they can be sent");
-                    }
-                    let _ = stop.run_until_cancelled(tokio::time::sleep(pause)).await;
-                    pause = LAST_PAUSE.min(pause * 2);
-                }
+            () = background::changed(&mut self.events), if !self.queue.sent.is_empty() => {
+                tokio::time::sleep(OUTCOME_DELAY).await;
             }
         }
+    }
+}
+
+impl DraftLoop {
+    /// Sends drafts until `stop` is cancelled.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let watcher = DraftWatcher::start(&self.tree.mailbox().join(OUTBOUND_DIR));
+        let events = self.store.newest_event();
+        let queue = DraftQueue::default();
+        background::run(&mut DraftTask { drafts: self, watcher, events, queue }, &stop).await;
     }
 
     /// Looks around once. Returns how long to wait before the next look.
@@ -155,7 +154,7 @@ impl DraftLoop {
         if !desk.started {
             // So that whoever wants to send sees where to.
             for provider in self.providers().keys() {
-                hands.provider_dir(OUTBOUND, provider, true)?;
+                hands.provider_dir(OUTBOUND_DIR, provider, true)?;
             }
             desk.unsent = self.found_sending(&hands)?;
             desk.started = true;
@@ -198,7 +197,7 @@ impl DraftLoop {
     /// What an earlier courier was about to send.
     fn found_sending(&self, hands: &OpenDirs<'_>) -> io::Result<BTreeSet<DraftUid>> {
         let mut found = BTreeSet::new();
-        let outbound = hands.root().make(OUTBOUND)?;
+        let outbound = hands.root().make(OUTBOUND_DIR)?;
         for provider in outbound.names()?.into_iter().filter_map(|named| named.name) {
             let Ok(sending) = outbound.sub(&provider).and_then(|dir| dir.sub(SENDING)) else {
                 continue;
@@ -223,25 +222,25 @@ impl DraftLoop {
         hands: &mut OpenDirs<'_>,
     ) -> Result<Duration, DraftsError> {
         let now = Instant::now();
-        desk.sightings.look(drafts_there(hands)?, now);
-        let quiet = desk.sightings.quiet(now);
-        let mut wait = LOOK;
+        desk.files.look(drafts_there(hands)?, now);
+        let quiet = desk.files.quiet(now);
+        let mut wait = POLL_INTERVAL;
         if !quiet.is_empty() {
             let busy = draft_watcher::busy(&quiet.iter().map(|(_, looks)| looks.node).collect());
             let mut trouble = Ok(());
             for (at, (spot, _)) in quiet.iter().enumerate() {
-                if at == AT_ONCE {
+                if at == MAX_DRAFTS_PER_STEP {
                     wait = Duration::ZERO;
                     break;
                 }
-                let finished = desk.sightings.is_finished(spot, &busy);
+                let finished = desk.files.is_finished(spot, &busy);
                 if !finished || self.may_grow(desk, hands, spot, now)? {
-                    wait = wait.min(BUSY);
+                    wait = wait.min(OPEN_FILE_DELAY);
                     continue;
                 }
                 match self.name(hands, spot) {
                     Ok(uid) => {
-                        desk.sightings.forget(spot);
+                        desk.files.forget(spot);
                         desk.unsent.extend(uid);
                     }
                     Err(error) => trouble = Err(error),
@@ -249,7 +248,7 @@ impl DraftLoop {
             }
             trouble?;
         }
-        let next = desk.sightings.next(now).map(|at| at.saturating_duration_since(now));
+        let next = desk.files.next(now).map(|at| at.saturating_duration_since(now));
         Ok(next.map_or(wait, |next| wait.min(next)))
     }
 
@@ -261,10 +260,10 @@ impl DraftLoop {
         spot: &DraftPath,
         now: Instant,
     ) -> io::Result<bool> {
-        if desk.sightings.quiet_for(spot, now) >= PATIENCE {
+        if desk.files.quiet_for(spot, now) >= PATIENCE {
             return Ok(false);
         }
-        let Some(dir) = hands.provider_dir(OUTBOUND, &spot.0, false)? else { return Ok(false) };
+        let Some(dir) = hands.provider_dir(OUTBOUND_DIR, &spot.0, false)? else { return Ok(false) };
         // One that is too large or can't be read does not become better by waiting.
         let Ok(Some(bytes)) = dir.read(&spot.1, MAX_DRAFT as u64) else { return Ok(false) };
         let text = String::from_utf8_lossy(&bytes);
@@ -279,7 +278,7 @@ impl DraftLoop {
         spot: &DraftPath,
     ) -> Result<Option<DraftUid>, DraftsError> {
         let (provider, name) = spot;
-        let Some(dir) = hands.provider_dir(OUTBOUND, provider, false)? else { return Ok(None) };
+        let Some(dir) = hands.provider_dir(OUTBOUND_DIR, provider, false)? else { return Ok(None) };
         let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let uid = uid(name, random, self.clock.now());
         let sending = dir.make(SENDING)?;
@@ -307,7 +306,7 @@ impl DraftLoop {
 /// The files that may be drafts.
 fn drafts_there(hands: &OpenDirs<'_>) -> io::Result<BTreeMap<DraftPath, FileStat>> {
     let mut there = BTreeMap::new();
-    let outbound = hands.root().make(OUTBOUND)?;
+    let outbound = hands.root().make(OUTBOUND_DIR)?;
     for provider in outbound.names()?.into_iter().filter_map(|named| named.name) {
         if provider.starts_with('.') {
             continue;
@@ -318,7 +317,7 @@ fn drafts_there(hands: &OpenDirs<'_>) -> io::Result<BTreeMap<DraftPath, FileStat
             if !draft_watcher::is_draft(&name) {
                 continue;
             }
-            if let Some(looks) = dir.look(&name)?.filter(|looks| looks.is_file) {
+            if let Some(looks) = dir.stat(&name)?.filter(|looks| looks.is_file) {
                 there.insert((provider.clone(), name), looks);
             }
         }
@@ -330,7 +329,7 @@ fn drafts_there(hands: &OpenDirs<'_>) -> io::Result<BTreeMap<DraftPath, FileStat
 fn sync(hands: &mut OpenDirs<'_>, unsent: &BTreeSet<DraftUid>) -> io::Result<()> {
     let providers: BTreeSet<_> = unsent.iter().map(|uid| uid.provider.as_str()).collect();
     for provider in providers {
-        let Some(dir) = hands.provider_dir(OUTBOUND, provider, false)? else { continue };
+        let Some(dir) = hands.provider_dir(OUTBOUND_DIR, provider, false)? else { continue };
         let sending = dir.make(SENDING)?;
         for uid in unsent.iter().filter(|uid| uid.provider == provider) {
             match sending.sync_file(&format!("{}.md", uid.uid)) {

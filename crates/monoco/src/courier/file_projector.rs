@@ -24,25 +24,23 @@ use monoco_core::mail::{MailId, MailIndexEntry};
 use monoco_core::object::ObjId;
 use monoco_store::{FileChange, FileProgress, SharedStore, StoreError};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::index::MailIndexFile;
 use super::mailbox_check::{CHECK_EVERY, MailboxScan};
 use super::mailbox_dir::{MailboxDir, OpenDirs};
 use super::place_file::{PlaceFileError, PlaceFileResult, VerifyLevel, place};
+use crate::background::{self, BackgroundTask, NextStep};
 
 /// Most changes in one go.
 pub(super) const AT_ONCE: usize = 500;
 
-/// How long a change may go unnoticed when no hint comes.
-const LOOK: Duration = Duration::from_secs(30);
+/// Interval between checks when no hint arrives.
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long what is written may wait for the disk.
 const SYNC_EVERY: Duration = Duration::from_secs(2);
-
-/// How soon to try again what did not work, at first and at last.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LAST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Most names that a report gives.
 pub(super) const SHOWN: usize = 100;
@@ -103,6 +101,26 @@ pub(super) struct ProjectorState {
     next_check: Option<Instant>,
 }
 
+/// The projector as a background task.
+struct ProjectorTask {
+    projector: Arc<FileProjector>,
+    changes: watch::Receiver<i64>,
+}
+
+impl BackgroundTask for ProjectorTask {
+    const NAME: &'static str = "file projector";
+    type Error = ProjectorError;
+
+    async fn step(&mut self) -> Result<NextStep, ProjectorError> {
+        self.changes.mark_unchanged();
+        self.projector.step(false).await
+    }
+
+    async fn hint(&mut self) {
+        background::changed(&mut self.changes).await;
+    }
+}
+
 impl FileProjector {
     /// The filer of a mailbox.
     pub fn new(store: SharedStore, tree: Arc<MailboxDir>) -> Self {
@@ -114,44 +132,30 @@ impl FileProjector {
         self.lock_report().clone()
     }
 
-    /// Follows the store until `stop`, and then to the end.
+    /// Applies file changes until `stop` is cancelled, and then all that remain.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut news = self.store.newest_file_change();
-        let mut pause = FIRST_PAUSE;
+        let changes = self.store.newest_file_change();
+        let mut task = ProjectorTask { projector: Arc::clone(&self), changes };
+        background::run(&mut task, &stop).await;
         loop {
-            // Before looking, so that what comes while we look is not missed.
-            news.mark_unchanged();
-            let last = stop.is_cancelled();
-            let wait = match self.blocking(move |filer, handle| filer.round(last, handle)).await {
-                Ok(wait) => {
-                    self.note_trouble(None);
-                    pause = FIRST_PAUSE;
-                    wait
-                }
+            match self.step(true).await {
+                Ok(NextStep::Now) => {}
+                Ok(_) => break,
                 Err(error) => {
-                    self.note_trouble(Some(error.to_string()));
-                    if last {
-                        break;
-                    }
-                    let wait = pause;
-                    pause = LAST_PAUSE.min(pause * 2);
-                    let _ = stop.run_until_cancelled(tokio::time::sleep(wait)).await;
-                    continue;
+                    tracing::warn!(%error, "cannot write the last Mail files before shutdown");
+                    break;
                 }
-            };
-            if wait.is_zero() {
-                continue;
             }
-            if last {
-                break;
-            }
-            let look = tokio::time::timeout(wait, news.changed());
-            // Running out is as good a reason to look as a hint.
-            let _ = stop.run_until_cancelled(look).await;
         }
-        if let Err(error) = self.blocking(|filer, handle| filer.finish(handle)).await {
-            tracing::warn!(%error, "the last files are checked at the next start");
+        if let Err(error) = self.blocking(|projector, handle| projector.finish(handle)).await {
+            tracing::warn!(%error, "cannot sync Mail files; they are verified at the next start");
         }
+    }
+
+    async fn step(self: &Arc<Self>, stopping: bool) -> Result<NextStep, ProjectorError> {
+        let step = self.blocking(move |projector, handle| projector.round(stopping, handle)).await;
+        self.lock_report().trouble = step.as_ref().err().map(ToString::to_string);
+        step
     }
 
     /// Does work that waits for the disk where it holds up nobody.
@@ -164,9 +168,8 @@ impl FileProjector {
         done.unwrap_or_else(|error| Err(io::Error::other(error).into()))
     }
 
-    /// Follows some changes. Returns how long to wait before the next look; zero when
-    /// there is more. The last ones leave out what can wait for the next start.
-    fn round(&self, last: bool, handle: &Handle) -> Result<Duration, ProjectorError> {
+    /// Applies a batch of changes. Does not scan the mailbox when the courier is `stopping`.
+    fn round(&self, stopping: bool, handle: &Handle) -> Result<NextStep, ProjectorError> {
         let work = &mut *self.lock_work();
         self.start(work, handle)?;
         let mut hands = self.tree.open_dirs()?;
@@ -181,17 +184,17 @@ impl FileProjector {
         if since.is_some_and(|since| since >= SYNC_EVERY) {
             self.sync(work, handle)?;
         }
-        let checking = !last && self.check_some(work, &mut hands, handle)?;
+        let checking = !stopping && self.check_some(work, &mut hands, handle)?;
         if followed || indexed || checking {
-            return Ok(Duration::ZERO);
+            return Ok(NextStep::Now);
         }
-        let unsynced = work.dirty.map_or(LOOK, |since| {
+        let unsynced = work.dirty.map_or(POLL_INTERVAL, |since| {
             SYNC_EVERY.saturating_sub(since.elapsed()).max(Duration::from_millis(1))
         });
-        let unchecked = work.next_check.map_or(LOOK, |at| {
+        let unchecked = work.next_check.map_or(POLL_INTERVAL, |at| {
             at.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
         });
-        Ok(LOOK.min(unsynced).min(unchecked))
+        Ok(NextStep::Poll(POLL_INTERVAL.min(unsynced).min(unchecked)))
     }
 
     /// The first look: where the last courier stopped.
@@ -429,17 +432,6 @@ impl FileProjector {
 
     pub(super) fn lock_report(&self) -> MutexGuard<'_, ProjectorReport> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Says what is wrong once, and once that it no longer is.
-    fn note_trouble(&self, trouble: Option<String>) {
-        let mut report = self.lock_report();
-        match (&report.trouble, &trouble) {
-            (None, Some(error)) => tracing::warn!(error, "files wait until they can be written"),
-            (Some(_), None) => tracing::info!("files are written again"),
-            _ => {}
-        }
-        report.trouble = trouble;
     }
 }
 

@@ -23,13 +23,11 @@ use std::sync::Arc;
 
 use monoco_core::mail::MailIndexEntry;
 use monoco_fs::TemporaryFile;
+use monoco_mailbox::index::{IndexHead, write_line};
+use monoco_mailbox::paths::INDEX_FILE;
 use monoco_store::FileProgress;
-use serde::{Deserialize, Serialize};
 
 use super::mailbox_dir::{Dir, OpenDirs};
-
-/// Its name.
-const NAME: &str = "mails.jsonl";
 
 /// What we know of the index, having written it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,12 +48,6 @@ pub struct IndexRebuild {
     index: MailIndexFile,
 }
 
-#[derive(Serialize, Deserialize)]
-struct IndexHead {
-    monoco_index: u32,
-    generation: i64,
-}
-
 impl MailIndexFile {
     /// The index that is there, cut to what is surely on disk; `None` when it is not the
     /// one that was filed.
@@ -64,11 +56,11 @@ impl MailIndexFile {
     ///
     /// When it can't be read or cut.
     pub fn open(state: &Dir, filed: &FileProgress) -> io::Result<Option<Self>> {
-        let is_file = state.look(NAME)?.is_some_and(|looks| looks.is_file);
+        let is_file = state.stat(INDEX_FILE)?.is_some_and(|looks| looks.is_file);
         if !is_file || filed.index_bytes == 0 {
             return Ok(None);
         }
-        let mut file = state.append(NAME)?;
+        let mut file = state.append(INDEX_FILE)?;
         let length = file.metadata()?.len();
         if generation(&file)? != Some(filed.generation) || length < filed.index_bytes {
             return Ok(None);
@@ -93,8 +85,8 @@ impl MailIndexFile {
     /// When there is one, and it can't be read.
     pub fn next_generation(state: &Dir, filed: &FileProgress) -> io::Result<i64> {
         // Whatever else somebody has put there is replaced.
-        let is_file = state.look(NAME)?.is_some_and(|looks| looks.is_file);
-        let there = if is_file { generation(&state.append(NAME)?)?.unwrap_or(0) } else { 0 };
+        let is_file = state.stat(INDEX_FILE)?.is_some_and(|looks| looks.is_file);
+        let there = if is_file { generation(&state.append(INDEX_FILE)?)?.unwrap_or(0) } else { 0 };
         Ok(there.max(filed.generation).saturating_add(1))
     }
 
@@ -104,7 +96,7 @@ impl MailIndexFile {
     ///
     /// When it can't be looked at.
     pub fn is_there(&self, state: &Dir) -> io::Result<bool> {
-        Ok(state.look(NAME)?.is_some_and(|looks| looks.is_file && looks.len == self.bytes))
+        Ok(state.stat(INDEX_FILE)?.is_some_and(|looks| looks.is_file && looks.len == self.bytes))
     }
 
     /// Adds the lines of Mails, and passes over those that have none up to `seq`.
@@ -118,7 +110,7 @@ impl MailIndexFile {
         let mut text = Vec::new();
         let mut ends = Vec::with_capacity(entries.len());
         for entry in entries {
-            line(&mut text, entry)?;
+            write_line(&mut text, entry)?;
             ends.push((text.len(), entry.seq));
         }
         if text.is_empty() {
@@ -129,7 +121,7 @@ impl MailIndexFile {
         if !self.is_there(state)? {
             return Err(changed());
         }
-        let mut file = state.append(NAME)?;
+        let mut file = state.append(INDEX_FILE)?;
         let written = file.write_all(&text);
         let fitted = match &written {
             Ok(()) => text.len(),
@@ -162,8 +154,8 @@ impl MailIndexFile {
     /// When there is no room.
     pub fn build(hands: &OpenDirs<'_>, generation: i64) -> io::Result<IndexRebuild> {
         let mut file = BufWriter::with_capacity(1 << 18, hands.create_temporary()?);
-        let mut head = serde_json::to_vec(&IndexHead { monoco_index: 1, generation })?;
-        head.push(b'\n');
+        let mut head = Vec::new();
+        write_line(&mut head, &IndexHead::new(generation))?;
         file.write_all(&head)?;
         let index = Self { generation, seq: 0, lines: 1, bytes: head.len() as u64 };
         Ok(IndexRebuild { file, index })
@@ -178,7 +170,7 @@ impl IndexRebuild {
     /// When there is no room.
     pub fn add(&mut self, entry: &MailIndexEntry) -> io::Result<()> {
         let mut text = Vec::new();
-        line(&mut text, entry)?;
+        write_line(&mut text, entry)?;
         self.file.write_all(&text)?;
         self.index.lines += 1;
         self.index.bytes += text.len() as u64;
@@ -193,15 +185,9 @@ impl IndexRebuild {
     /// When there is no room.
     pub fn finish(self, hands: &OpenDirs<'_>, seq: i64) -> io::Result<MailIndexFile> {
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.rename(hands.state()?, Path::new(NAME))?;
+        file.rename(hands.state()?, Path::new(INDEX_FILE))?;
         Ok(MailIndexFile { seq, ..self.index })
     }
-}
-
-fn line(text: &mut Vec<u8>, entry: &MailIndexEntry) -> io::Result<()> {
-    serde_json::to_writer(&mut *text, entry)?;
-    text.push(b'\n');
-    Ok(())
 }
 
 /// Which index a file is; `None` when it is none.
@@ -212,7 +198,7 @@ fn generation(file: &File) -> io::Result<Option<i64>> {
         return Ok(None);
     }
     let head = serde_json::from_slice::<IndexHead>(&head).ok();
-    Ok(head.filter(|head| head.monoco_index == 1).map(|head| head.generation))
+    Ok(head.filter(IndexHead::is_supported).map(|head| head.generation))
 }
 
 /// How many lines the first `bytes` bytes are; `None` when they end within one.

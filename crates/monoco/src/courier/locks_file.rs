@@ -1,157 +1,108 @@
-//! `.state/locks.json`: the live claims, for whoever reads files.
+//! Writes `.state/locks.json`: a copy of the open claims for programs that read files.
 //!
-//! It is a copy, written whole and at most once a second. Nobody may decide anything by
-//! it: whoever wants a Mail asks the courier.
+//! The file is written atomically, at most once per second. It is for display only: the
+//! courier decides who may claim a Mail.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monoco_core::claim::{Claim, ClaimStateData};
 use monoco_fs::FileOptions;
+use monoco_mailbox::claim_info::{ClaimInfo, LOCKS_VERSION};
 use monoco_store::{SharedStore, StoreError};
-use serde::Serialize;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::mailbox_dir::{FileStat, MailboxDir};
+use crate::background::{self, BackgroundTask, NextStep};
 use crate::clock::Clock;
 
-/// Its name.
-const NAME: &str = "locks.json";
+const FILE_NAME: &str = "locks.json";
 
-/// How often it is written, at most.
-const EVERY: Duration = Duration::from_secs(1);
+const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a change may go unnoticed when no hint comes.
-const LOOK: Duration = Duration::from_secs(30);
+/// Interval between checks when no hint arrives.
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Most claims in it; the oldest.
-const MOST: usize = 10_000;
+/// Limit of claims in the file; the oldest are written.
+const MAX_CLAIMS: usize = 10_000;
 
-/// A claim as the API and `locks.json` show it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct OpenClaimView {
-    /// The Mail
-    pub id: String,
-    pub workspace: String,
-    /// NEW, CLAIMED, COMPLETED or DEADLETTER
-    pub status: &'static str,
-    /// Who has it, while it is CLAIMED
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent_id: Option<String>,
-    /// Which claim is the current one; send it back with what you do
-    pub epoch: u64,
-    /// How often it was claimed
-    pub attempts: u32,
-    /// How often it was claimed again
-    pub retry_count: u32,
-    /// Until when it is held
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<String>,
-    /// When it may be claimed again
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_retry_at: Option<String>,
-    /// Why it last failed
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    pub updated_at: String,
-}
-
-impl From<&Claim> for OpenClaimView {
-    fn from(claim: &Claim) -> Self {
-        let (agent_id, expires_at, next_retry_at) = match &claim.claiming.state {
-            ClaimStateData::Claimed(lease) => {
-                (Some(lease.holder.as_str().to_owned()), Some(lease.until.rfc3339()), None)
-            }
-            ClaimStateData::New { due } => (None, None, Some(due.rfc3339())),
-            ClaimStateData::Completed | ClaimStateData::Deadletter { .. } => (None, None, None),
-        };
-        Self {
-            id: claim.mail.to_string(),
-            workspace: claim.workspace.as_str().to_owned(),
-            status: claim.claiming.state.name().as_str(),
-            agent_id,
-            epoch: claim.claiming.epoch,
-            attempts: claim.claiming.attempts,
-            retry_count: claim.claiming.attempts.saturating_sub(1),
-            expires_at,
-            next_retry_at,
-            reason: claim.reason.clone(),
-            updated_at: claim.updated_at.rfc3339(),
-        }
-    }
-}
-
-/// Why it is not written.
 #[derive(Debug, thiserror::Error)]
-enum Unwritten {
-    #[error("{0}")]
+enum LocksFileError {
+    #[error("cannot write locks.json: {0}")]
     Disk(#[from] io::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Writes the live claims whenever they change, until `stop`, and then once more.
-pub async fn run(store: SharedStore, clock: Clock, tree: Arc<MailboxDir>, stop: CancellationToken) {
-    let mut news = store.newest_event();
-    let mut written = None;
-    let mut troubled = false;
-    loop {
-        // Before looking, so that what comes while we look is not missed.
-        news.mark_unchanged();
-        let last = stop.is_cancelled();
-        match write(&store, clock, &tree, &mut written).await {
-            Ok(()) => troubled = false,
-            Err(error) => {
-                if !std::mem::replace(&mut troubled, true) {
-                    tracing::warn!(%error, "locks.json is not written for now");
-                }
-            }
-        }
-        if last {
-            return;
-        }
-        let pause = async {
-            tokio::time::sleep(EVERY).await;
-            let wait = if troubled { EVERY } else { LOOK };
-            let _ = tokio::time::timeout(wait, news.changed()).await;
-        };
-        let _ = stop.run_until_cancelled(pause).await;
+struct LocksFileTask {
+    store: SharedStore,
+    clock: Clock,
+    tree: Arc<MailboxDir>,
+    events: watch::Receiver<i64>,
+    written: WrittenLocks,
+}
+
+/// The claims that were written last, and the state of the file after that write.
+type WrittenLocks = Option<(Vec<ClaimInfo>, Option<FileStat>)>;
+
+impl BackgroundTask for LocksFileTask {
+    const NAME: &'static str = "locks file";
+    const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
+    type Error = LocksFileError;
+
+    async fn step(&mut self) -> Result<NextStep, LocksFileError> {
+        self.events.mark_unchanged();
+        write(&self.store, self.clock, &self.tree, &mut self.written).await?;
+        Ok(NextStep::Poll(POLL_INTERVAL))
+    }
+
+    async fn hint(&mut self) {
+        tokio::time::sleep(MIN_WRITE_INTERVAL).await;
+        background::changed(&mut self.events).await;
     }
 }
 
-/// What was written last, and how the file looked then.
-type Written = Option<(Vec<OpenClaimView>, Option<FileStat>)>;
+/// Writes the open claims whenever they change, until `stop` is cancelled, and once more
+/// after that.
+pub async fn run(store: SharedStore, clock: Clock, tree: Arc<MailboxDir>, stop: CancellationToken) {
+    let events = store.newest_event();
+    let mut task = LocksFileTask { store, clock, tree, events, written: None };
+    background::run(&mut task, &stop).await;
+    if let Err(error) = task.step().await {
+        tracing::warn!(%error, "cannot write locks.json before shutdown");
+    }
+}
 
-/// Writes the claims, unless they are those that were written last and nobody has been
-/// at the file since.
+/// Writes the claims, unless the same claims were written last and the file is unchanged
+/// since then.
 async fn write(
     store: &SharedStore,
     clock: Clock,
     tree: &Arc<MailboxDir>,
-    written: &mut Written,
-) -> Result<(), Unwritten> {
-    let claims = store.open_claims(MOST).await?;
-    let locks: Vec<_> = claims.iter().map(OpenClaimView::from).collect();
-    let text = json!({"version": 1, "written_at": clock.now().rfc3339(), "locks": locks});
-    let left = written.take().filter(|(last, _)| *last == locks).map(|(_, looks)| looks);
+    written: &mut WrittenLocks,
+) -> Result<(), LocksFileError> {
+    let claims = store.open_claims(MAX_CLAIMS).await?;
+    let locks: Vec<_> = claims.iter().map(ClaimInfo::from).collect();
+    let written_at = clock.now().rfc3339();
+    let text = json!({"version": LOCKS_VERSION, "written_at": written_at, "locks": locks});
+    let unchanged = written.take().filter(|(last, _)| *last == locks).map(|(_, stat)| stat);
     let tree = Arc::clone(tree);
     let put = tokio::task::spawn_blocking(move || {
-        let hands = tree.open_dirs()?;
-        let state = hands.state()?;
-        let there = state.look(NAME)?;
-        if there.is_some() && left == Some(there) {
-            return Ok(there);
+        let dirs = tree.open_dirs()?;
+        let state = dirs.state()?;
+        let present = state.stat(FILE_NAME)?;
+        if present.is_some() && unchanged == Some(present) {
+            return Ok(present);
         }
-        // On disk before it appears: readers have nothing else to go by, not even after a
-        // power cut.
-        let look = FileOptions::PRIVATE_SYNCED;
-        hands.put(&state, NAME, format!("{text}\n").as_bytes(), look)?;
-        state.look(NAME)
+        // Synced before the rename: after a power cut, readers have no other source.
+        let text = format!("{text}\n");
+        dirs.put(&state, FILE_NAME, text.as_bytes(), FileOptions::PRIVATE_SYNCED)?;
+        state.stat(FILE_NAME)
     });
-    let looks = put.await.unwrap_or_else(|error| Err(io::Error::other(error)))?;
-    *written = Some((locks, looks));
+    let stat = put.await.unwrap_or_else(|error| Err(io::Error::other(error)))?;
+    *written = Some((locks, stat));
     Ok(())
 }
 
@@ -170,7 +121,7 @@ mod tests {
     use crate::courier::test_hub::{TestHub, for_good};
 
     #[tokio::test]
-    async fn it_has_what_is_claimed_or_waits_for_its_next_try_and_nothing_else() {
+    async fn locks_file_lists_leased_claims_and_claims_that_wait_for_a_retry() {
         let hub = TestHub::new().await;
         let (tree, mut written) = (hub.tree(), None);
         let path = hub.mailbox().join(".state/locks.json");
@@ -219,6 +170,10 @@ mod tests {
 
         let before = fs::metadata(&path).unwrap().modified().unwrap();
         write(hub.store(), hub.clock, &tree, &mut written).await.unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before, "not for nothing");
+        assert_eq!(
+            fs::metadata(&path).unwrap().modified().unwrap(),
+            before,
+            "unchanged claims are not written again"
+        );
     }
 }

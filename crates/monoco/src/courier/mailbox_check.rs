@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use monoco_core::claim::MailLocation;
 use monoco_core::mail::MailId;
+use monoco_mailbox::paths::MAIL_DIRS;
 use monoco_store::{FileChange, SharedStore};
 use tokio::runtime::Handle;
 
@@ -28,16 +29,13 @@ const WORTH_SHRINKING: u64 = 10_000;
 /// How often a rebuild says how far it is, in Mails.
 const TELL_EVERY: usize = 1_000;
 
-const PLACES: [MailLocation; 3] =
-    [MailLocation::Inbound, MailLocation::Archive, MailLocation::Deadletter];
-
 /// A walk through the mailbox, a piece at a time.
 pub(super) struct MailboxScan {
     pub(super) started: Instant,
     care: VerifyLevel,
     /// The last Mail that was looked at.
     seq: i64,
-    /// Files that may be ours, and where they are: a bit for each of [`PLACES`].
+    /// Files that may be ours, and where they are: a bit for each of [`MAIL_DIRS`].
     files: HashMap<String, u8>,
     /// Files that say why another one was given up, by the name of that.
     reasons: HashSet<String>,
@@ -206,7 +204,7 @@ impl MailboxScan {
             live: 0,
             rebuilt: RebuildResult::default(),
         };
-        for (at, place) in PLACES.into_iter().enumerate() {
+        for (at, place) in MAIL_DIRS.into_iter().enumerate() {
             let Some(part) = place.dir() else { continue };
             walk.list(hands, part, 1 << at)?;
         }
@@ -273,7 +271,7 @@ fn is_well(
     there: u8,
     reason: bool,
 ) -> Result<bool, ProjectorError> {
-    let Some(at) = PLACES.iter().position(|place| *place == filing.place) else {
+    let Some(at) = MAIL_DIRS.iter().position(|place| *place == filing.place) else {
         return Ok(there == 0 && !reason);
     };
     if there != 1 << at || reason != (filing.place == MailLocation::Deadletter) {

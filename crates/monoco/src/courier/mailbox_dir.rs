@@ -22,14 +22,9 @@ use std::{fs, io::ErrorKind};
 
 use monoco_core::time::Timestamp;
 use monoco_fs::{FileOptions, TemporaryFile};
+use monoco_mailbox::paths::{OUTBOUND_DIR, STATE_DIR};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
-
-/// What drafts are put into by those who write them.
-pub const OUTBOUND: &str = "outbound";
-
-/// What we keep for ourselves and for readers in a hurry.
-pub const STATE: &str = ".state";
 
 /// How many temporary names are tried before a write fails. Names are in use only when
 /// the random prefix of another courier is the same.
@@ -104,10 +99,10 @@ impl MailboxDir {
     /// When one can't be made, or is a link.
     pub fn create(&self) -> io::Result<()> {
         let root = make_root(&self.mailbox)?;
-        for name in ["inbound", OUTBOUND, "archive", ".deadletter"] {
+        for name in ["inbound", OUTBOUND_DIR, "archive", ".deadletter"] {
             root.make(name)?;
         }
-        let tmp = root.make(STATE)?.make("tmp")?;
+        let tmp = root.make(STATE_DIR)?.make("tmp")?;
         let dropped = make_root(&self.dropzone)?.make(".tmp")?;
         for dir in [tmp, dropped] {
             let names = dir.names()?.into_iter().filter_map(|named| named.name);
@@ -125,7 +120,7 @@ impl MailboxDir {
     /// When it is gone and can't be made again.
     pub fn open_dirs(&self) -> io::Result<OpenDirs<'_>> {
         let root = make_root(&self.mailbox)?;
-        let tmp = Arc::new(root.make(STATE)?.make("tmp")?);
+        let tmp = Arc::new(root.make(STATE_DIR)?.make("tmp")?);
         Ok(OpenDirs { tree: self, root, tmp, shelves: BTreeMap::new() })
     }
 
@@ -157,7 +152,7 @@ impl OpenDirs<'_> {
     ///
     /// When it can't be opened.
     pub fn state(&self) -> io::Result<Dir> {
-        self.root.make(STATE)
+        self.root.make(STATE_DIR)
     }
 
     /// One provider's directory; `None` when there is none and it is not to be made.
@@ -290,7 +285,7 @@ impl Dir {
     /// # Errors
     ///
     /// When nobody can tell.
-    pub fn look(&self, name: &str) -> io::Result<Option<FileStat>> {
+    pub fn stat(&self, name: &str) -> io::Result<Option<FileStat>> {
         let stat = match rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
@@ -481,13 +476,13 @@ mod tests {
         let at = Timestamp::from_ms(1_770_410_700_123);
         let look = FileOptions { modified: Some(file_time(at)), ..FileOptions::READ_ONLY };
         hands.put(&shelf, "a.md", b"one", look).unwrap();
-        let first = shelf.look("a.md").unwrap().unwrap();
+        let first = shelf.stat("a.md").unwrap().unwrap();
         assert_eq!((first.is_file, first.mode, first.len), (true, 0o400, 3));
         assert_eq!(first.modified_ms, at.ms());
         hands.put(&shelf, "a.md", b"two!", look).unwrap();
         assert_eq!(shelf.read("a.md", 4).unwrap().as_deref(), Some(&b"two!"[..]));
         assert!(shelf.read("a.md", 3).is_err(), "too large");
-        assert_ne!(shelf.look("a.md").unwrap().unwrap().node, first.node, "another file");
+        assert_ne!(shelf.stat("a.md").unwrap().unwrap().node, first.node, "another file");
         let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(tree.mailbox().join("inbound/lark")), 0o700);
         assert_eq!(mode(tree.mailbox().join(".state/tmp")), 0o700);
@@ -519,7 +514,7 @@ mod tests {
         let planted = tree.mailbox().join("inbound/slack/a.md");
         symlink(outside.join("secret"), &planted).unwrap();
         assert_eq!(shelf.read("a.md", 100).unwrap(), None);
-        assert!(!shelf.look("a.md").unwrap().unwrap().is_file);
+        assert!(!shelf.stat("a.md").unwrap().unwrap().is_file);
         hands.put(&shelf, "a.md", b"mine", FileOptions::READ_ONLY).unwrap();
         assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "secret");
         assert_eq!(fs::read_to_string(planted).unwrap(), "mine");

@@ -1,4 +1,4 @@
-//! Makes Mails of bursts that are over.
+//! Merges inbound messages into Mails when their merge windows have closed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,70 +6,79 @@ use std::time::Duration;
 
 use monoco_core::did::Did;
 use monoco_store::{MergeContext, SharedStore, StoreError};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::tunnels::TunnelRegistry;
+use crate::background::{self, BackgroundTask, NextStep};
 use crate::clock::Clock;
 
-/// Most windows in one go.
-const AT_ONCE: usize = 200;
+const MAX_WINDOWS_PER_COMMIT: usize = 200;
 
-/// How long a window that is over may go unnoticed, when another one was awaited.
-const NOTICE: Duration = Duration::from_millis(100);
+/// Limits of the delay until the next open window is checked. A window of another tunnel
+/// can close earlier than the one that is awaited, so the delay is short.
+const MIN_WINDOW_DELAY: Duration = Duration::from_millis(5);
+const MAX_WINDOW_DELAY: Duration = Duration::from_millis(100);
 
-/// How long nothing is looked for when no hint comes.
-const LOOK: Duration = Duration::from_secs(30);
+/// Interval between checks for new messages when no hint arrives.
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How soon to look again after the store said no.
-const PAUSE: Duration = Duration::from_secs(1);
-
-/// Merges what was heard.
+/// Merges the messages of closed windows.
 pub struct MergeLoop {
     pub store: SharedStore,
     pub clock: Clock,
-    /// Whom direct messages are for.
+    /// Recipient of direct messages.
     pub owner: Did,
     /// The tunnels, for their labels.
     pub tunnels: Arc<TunnelRegistry>,
 }
 
-impl MergeLoop {
-    /// Merges until `stop`.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut news = self.store.newest_event();
-        while !stop.is_cancelled() {
-            // Before looking, so that what comes while we look is not missed.
-            news.mark_unchanged();
-            let wait = match self.merge(false).await {
-                Ok(AT_ONCE) => continue,
-                Ok(_) => self.until_due().await,
-                Err(error) => {
-                    tracing::warn!(%error, "merging put off");
-                    Some(PAUSE)
-                }
-            };
-            let pause = async {
-                match wait {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    // Nothing waits, so only something new can.
-                    None => {
-                        let _ = tokio::time::timeout(LOOK, news.changed()).await;
-                    }
-                }
-            };
-            let _ = stop.run_until_cancelled(pause).await;
+struct MergeTask {
+    merge: Arc<MergeLoop>,
+    events: watch::Receiver<i64>,
+}
+
+impl BackgroundTask for MergeTask {
+    const NAME: &'static str = "merge";
+    const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
+    type Error = StoreError;
+
+    async fn step(&mut self) -> Result<NextStep, StoreError> {
+        self.events.mark_unchanged();
+        let merge = &self.merge;
+        if merge.merge(false).await? == MAX_WINDOWS_PER_COMMIT {
+            return Ok(NextStep::Now);
         }
+        Ok(match merge.store.next_merge().await? {
+            Some(at) => {
+                let delay = at.since(merge.clock.now());
+                NextStep::After(delay.clamp(MIN_WINDOW_DELAY, MAX_WINDOW_DELAY))
+            }
+            None => NextStep::Poll(POLL_INTERVAL),
+        })
     }
 
-    /// Closes every window, whatever it could still wait for: the courier stops.
+    async fn hint(&mut self) {
+        background::changed(&mut self.events).await;
+    }
+}
+
+impl MergeLoop {
+    /// Merges closed windows until `stop` is cancelled.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let events = self.store.newest_event();
+        background::run(&mut MergeTask { merge: self, events }, &stop).await;
+    }
+
+    /// Merges all windows, closed or not, before the courier stops.
     pub async fn close_all(&self) {
         loop {
             match self.merge(true).await {
                 Ok(0) => return,
-                Ok(merged) => tracing::info!(merged, "closed what was still open"),
+                Ok(merged) => tracing::info!(merged, "merged open windows before shutdown"),
                 Err(error) => {
-                    // They are on disk, and merged at the next start.
-                    tracing::warn!(%error, "windows stay open");
+                    // The messages are in the store and are merged after the next start.
+                    tracing::warn!(%error, "cannot merge open windows before shutdown");
                     return;
                 }
             }
@@ -83,18 +92,7 @@ impl MergeLoop {
             .iter()
             .map(|tunnel| (tunnel.adapter.id().clone(), tunnel.labels.clone()))
             .collect();
-        let merging = Arc::new(MergeContext { owner: self.owner.clone(), labels, all });
-        self.store.merge(merging, AT_ONCE, self.clock.now()).await
-    }
-
-    /// How long until the next window is over; `None` when none is open.
-    async fn until_due(&self) -> Option<Duration> {
-        match self.store.next_merge().await {
-            // Another tunnel may wait for less long.
-            Ok(at) => {
-                at.map(|at| at.since(self.clock.now()).clamp(Duration::from_millis(5), NOTICE))
-            }
-            Err(_) => Some(PAUSE),
-        }
+        let context = Arc::new(MergeContext { owner: self.owner.clone(), labels, all });
+        self.store.merge(context, MAX_WINDOWS_PER_COMMIT, self.clock.now()).await
     }
 }

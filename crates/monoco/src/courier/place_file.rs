@@ -8,24 +8,14 @@ use std::sync::Arc;
 
 use monoco_core::claim::MailLocation;
 use monoco_core::mail::{Mail, MailIndexEntry, digest};
-use monoco_core::merge::MAX_MAIL;
 use monoco_core::object::ObjId;
 use monoco_fs::FileOptions;
+use monoco_mailbox::paths::{MAIL_DIRS, MAX_ATTACHMENT_BYTES, MAX_MAIL_FILE_BYTES};
 use monoco_store::{FileChange, StoreError};
 use rustix::io::Errno;
 use serde_json::json;
 
 use super::mailbox_dir::{Dir, OpenDirs, file_time};
-
-/// The places that have files.
-const PLACES: [MailLocation; 3] =
-    [MailLocation::Inbound, MailLocation::Archive, MailLocation::Deadletter];
-
-/// Largest file that can be a Mail, in bytes: its object, and its front matter.
-const MAX_FILE: u64 = 4 * MAX_MAIL as u64;
-
-/// Largest attachment, in bytes.
-pub const MAX_ARTIFACT: u64 = 64 << 20;
 
 /// How much is taken for granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +104,7 @@ pub fn place(
             write_reasons(hands, &to, filing)?;
         }
     }
-    for other in PLACES.into_iter().filter(|place| *place != filing.place) {
+    for other in MAIL_DIRS.into_iter().filter(|place| *place != filing.place) {
         let Some(dir) = other.dir() else { continue };
         let Some(dir) = provider_dir(hands, dir, id.provider(), false)? else { continue };
         if dir.remove(file).map_err(sort)? && done == PlaceFileResult::Nothing {
@@ -134,7 +124,7 @@ pub fn place(
 ///
 /// When nobody can tell.
 pub fn looks_right(dir: &Dir, entry: &MailIndexEntry) -> io::Result<bool> {
-    Ok(dir.look(&entry.file)?.is_some_and(|looks| {
+    Ok(dir.stat(&entry.file)?.is_some_and(|looks| {
         looks.is_file
             && looks.mode & 0o777 == FileOptions::READ_ONLY.mode
             && looks.modified_ms == entry.received_at.ms()
@@ -143,7 +133,7 @@ pub fn looks_right(dir: &Dir, entry: &MailIndexEntry) -> io::Result<bool> {
 
 /// Whether a file is the one that we wrote.
 fn is_right(dir: &Dir, entry: &MailIndexEntry) -> Result<bool, PlaceFileError> {
-    match dir.read(&entry.file, MAX_FILE) {
+    match dir.read(&entry.file, MAX_MAIL_FILE_BYTES) {
         Ok(bytes) => Ok(bytes.is_some_and(|bytes| digest(&bytes) == entry.sha256)),
         // What can't be read is not it. Writing it will tell whether it is the disk.
         Err(_) => Ok(false),
@@ -154,7 +144,7 @@ fn right_elsewhere(
     hands: &mut OpenDirs<'_>,
     filing: &FileChange,
 ) -> Result<Option<Arc<Dir>>, PlaceFileError> {
-    for other in PLACES.into_iter().filter(|place| *place != filing.place) {
+    for other in MAIL_DIRS.into_iter().filter(|place| *place != filing.place) {
         let Some(dir) = other.dir() else { continue };
         let Some(dir) = provider_dir(hands, dir, filing.entry.id.provider(), false)? else {
             continue;
@@ -179,7 +169,8 @@ fn write(
     }
     drop_artifacts(hands, &mail, load)?;
     // The time is part of how we know our own file again.
-    let look = FileOptions { modified: Some(file_time(entry.received_at)), ..FileOptions::READ_ONLY };
+    let look =
+        FileOptions { modified: Some(file_time(entry.received_at)), ..FileOptions::READ_ONLY };
     hands.put(to, &entry.file, text.as_bytes(), look).map_err(sort)
 }
 
@@ -204,7 +195,7 @@ fn drop_artifacts(
     for hash in mail.header.artifacts.iter().filter_map(|artifact| artifact.hash) {
         let name = hash.to_string();
         let name = name.rsplit(':').next().unwrap_or(&name);
-        let there = hands.dropped(name, MAX_ARTIFACT).ok().flatten();
+        let there = hands.dropped(name, MAX_ATTACHMENT_BYTES).ok().flatten();
         if there.is_some_and(|bytes| digest(&bytes) == name) {
             continue;
         }
@@ -234,7 +225,12 @@ fn write_reasons(
     let reasons = json!({"id": entry.id, "msg_id": entry.msg_id, "reasons": reasons});
     let text = format!("{reasons:#}\n");
     let name = reason_file(&entry.file);
-    if dir.read(&name, MAX_FILE).ok().flatten().is_some_and(|there| there == text.as_bytes()) {
+    if dir
+        .read(&name, MAX_MAIL_FILE_BYTES)
+        .ok()
+        .flatten()
+        .is_some_and(|there| there == text.as_bytes())
+    {
         return Ok(());
     }
     hands.put(dir, &name, text.as_bytes(), FileOptions::READ_ONLY).map_err(sort)

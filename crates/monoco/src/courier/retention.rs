@@ -1,7 +1,8 @@
-//! Throws away what has been kept long enough.
+//! Purges Mails, letters, rate-limit reservations, events and sent drafts after their
+//! retention time.
 //!
-//! Age is counted in days of the hub's life, not by the clock: a clock that jumps makes
-//! nothing older.
+//! Age is counted in days of the retention clock, not by the wall clock: a clock step
+//! makes nothing older.
 
 use std::io;
 use std::sync::Arc;
@@ -16,28 +17,61 @@ use tokio_util::sync::CancellationToken;
 
 use super::drafts::is_uid;
 use super::mailbox_dir::MailboxDir;
+use crate::background::{self, BackgroundTask, NextStep};
 use crate::clock::Clock;
 use crate::config::{Config, RetentionConfig};
 
-/// How often the time that passed is noted.
-const EVERY: Duration = Duration::from_secs(60);
+/// Interval between updates of the retention clock.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How often something is thrown away, in those.
-const ROUNDS: u32 = 10;
+/// Updates of the retention clock between two purges.
+const UPDATES_PER_PURGE: u32 = 10;
 
-/// Mails in one commit, letters, bookings, and events, so that nobody waits long behind it.
-const MAILS: usize = 500;
-const LETTERS: usize = 500;
-const BOOKINGS: usize = 1_000;
-const EVENTS: usize = 5_000;
+/// Rows per commit, so that other writers do not wait long.
+const MAX_MAILS_PER_COMMIT: usize = 500;
+const MAX_LETTERS_PER_COMMIT: usize = 500;
+const MAX_RESERVATIONS_PER_COMMIT: usize = 1_000;
+const MAX_EVENTS_PER_COMMIT: usize = 5_000;
 
-/// Most commits of each sort in one go.
-const SLICES: usize = 200;
+/// Commits of each kind in one purge.
+const MAX_COMMITS_PER_PURGE: usize = 200;
 
-/// Largest file of a draft that was sent: the draft, and what became of it.
-const MAX_SENT: u64 = 8 << 20;
+/// Largest file of a sent draft, including its outcome.
+const MAX_SENT_DRAFT_BYTES: u64 = 8 << 20;
 
-/// Lets the hub live on, and throws away what is old, until `stop`.
+struct RetentionTask {
+    store: SharedStore,
+    clock: Clock,
+    tree: Arc<MailboxDir>,
+    config: watch::Receiver<Arc<Config>>,
+    stop: CancellationToken,
+    /// The clock reading that was stored last.
+    last_reading: Option<Timestamp>,
+    updates: u32,
+}
+
+impl BackgroundTask for RetentionTask {
+    const NAME: &'static str = "retention";
+    type Error = StoreError;
+
+    async fn step(&mut self) -> Result<NextStep, StoreError> {
+        let now = self.clock.now();
+        let (clock, step) = self.store.advance_retention_clock(now).await?;
+        if step == ClockStep::Jumped {
+            let hours = self.last_reading.map(|last| (now.ms() - last.ms()) / 3_600_000);
+            tracing::warn!(hours, "clock jumped; the step does not count for retention");
+        }
+        self.last_reading = Some(clock.noted_at);
+        if self.updates % UPDATES_PER_PURGE == 0 {
+            let days = PurgeDays::new(clock.day(), &self.config.borrow().retention);
+            purge(&self.store, self.clock, &self.tree, days, &self.stop).await;
+        }
+        self.updates = self.updates.wrapping_add(1);
+        Ok(NextStep::After(CLOCK_INTERVAL))
+    }
+}
+
+/// Advances the retention clock and purges what has expired, until `stop` is cancelled.
 pub async fn run(
     store: SharedStore,
     clock: Clock,
@@ -45,91 +79,73 @@ pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     stop: CancellationToken,
 ) {
-    let mut noted = store.last_clock_reading().await.ok().flatten();
-    let mut round = 0;
-    loop {
-        let now = clock.now();
-        match store.advance_retention_clock(now).await {
-            Ok((life, step)) => {
-                if step == ClockStep::Jumped {
-                    let hours = noted.map(|noted| (now.ms() - noted.ms()) / 3_600_000);
-                    tracing::warn!(hours, "the clock jumped; nothing is thrown away by it");
-                }
-                noted = Some(life.noted_at);
-                if round % ROUNDS == 0 {
-                    let kept = config.borrow().retention;
-                    let limits = RetentionDays::new(life.day(), &kept);
-                    throw_away(&store, clock, &tree, limits, &stop).await;
-                }
-            }
-            Err(error) => tracing::warn!(%error, "the time that passed is not noted"),
-        }
-        round += 1;
-        if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
-            return;
-        }
-    }
+    let last_reading = store.last_clock_reading().await.ok().flatten();
+    let task_stop = stop.clone();
+    let mut task =
+        RetentionTask { store, clock, tree, config, stop: task_stop, last_reading, updates: 0 };
+    background::run(&mut task, &stop).await;
 }
 
-/// Of which days what is thrown away: these and those before.
+/// The last retention days that are purged, by kind.
 #[derive(Clone, Copy, Debug)]
-struct RetentionDays {
+struct PurgeDays {
     archive: i64,
     trash: i64,
     events: i64,
 }
 
-impl RetentionDays {
-    /// The day it was put there does not count: what is kept for thirty days is kept for
-    /// thirty whole ones.
-    fn new(today: i64, kept: &RetentionConfig) -> Self {
+impl PurgeDays {
+    /// The day on which an entry was archived does not count: 30 days are 30 full days.
+    fn new(today: i64, config: &RetentionConfig) -> Self {
         Self {
-            archive: today - i64::from(kept.archive_days) - 1,
-            trash: today - i64::from(kept.trash_days) - 1,
-            events: today - i64::from(kept.events_days) - 1,
+            archive: today - i64::from(config.archive_days) - 1,
+            trash: today - i64::from(config.trash_days) - 1,
+            events: today - i64::from(config.events_days) - 1,
         }
     }
 }
 
-async fn throw_away(
+async fn purge(
     store: &SharedStore,
     clock: Clock,
     tree: &Arc<MailboxDir>,
-    limits: RetentionDays,
+    days: PurgeDays,
     stop: &CancellationToken,
 ) {
-    if let Err(error) = retire(store, clock, limits, stop).await {
-        tracing::warn!(%error, "nothing is thrown away for now");
+    if let Err(error) = purge_store(store, clock, days, stop).await {
+        tracing::warn!(%error, "cannot purge expired entries");
         return;
     }
     let (tree, now) = (Arc::clone(tree), clock.now());
-    let gone = tokio::task::spawn_blocking(move || old_drafts(&tree, limits.archive, now)).await;
-    match gone.unwrap_or_else(|error| Err(io::Error::other(error))) {
+    let removed =
+        tokio::task::spawn_blocking(move || remove_sent_drafts(&tree, days.archive, now)).await;
+    match removed.unwrap_or_else(|error| Err(io::Error::other(error))) {
         Ok(0) => {}
-        Ok(drafts) => tracing::info!(drafts, "old drafts are gone"),
-        Err(error) => tracing::warn!(%error, "old drafts stay for now"),
+        Ok(drafts) => tracing::info!(drafts, "removed expired drafts"),
+        Err(error) => tracing::warn!(%error, "cannot remove expired drafts"),
     }
 }
 
-async fn retire(
+async fn purge_store(
     store: &SharedStore,
     clock: Clock,
-    limits: RetentionDays,
+    days: PurgeDays,
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
     let mut mails = 0;
-    for _ in 0..SLICES {
-        let retired = store.purge_archived_mails(limits.archive, MAILS, clock.now()).await?;
-        mails += retired;
-        if retired < MAILS || stop.is_cancelled() {
+    for _ in 0..MAX_COMMITS_PER_PURGE {
+        let purged =
+            store.purge_archived_mails(days.archive, MAX_MAILS_PER_COMMIT, clock.now()).await?;
+        mails += purged;
+        if purged < MAX_MAILS_PER_COMMIT || stop.is_cancelled() {
             break;
         }
     }
     let mut letters = 0;
-    for _ in 0..SLICES {
-        let gone = store.purge_letters(limits.trash, limits.archive, LETTERS).await?;
-        letters += gone;
-        if gone < LETTERS || stop.is_cancelled() {
+    for _ in 0..MAX_COMMITS_PER_PURGE {
+        let purged = store.purge_letters(days.trash, days.archive, MAX_LETTERS_PER_COMMIT).await?;
+        letters += purged;
+        if purged < MAX_LETTERS_PER_COMMIT || stop.is_cancelled() {
             break;
         }
     }
@@ -137,44 +153,45 @@ async fn retire(
     while let Some(after) = key
         && !stop.is_cancelled()
     {
-        (_, key) = store.purge_reservations(&after, BOOKINGS, clock.now()).await?;
+        (_, key) =
+            store.purge_reservations(&after, MAX_RESERVATIONS_PER_COMMIT, clock.now()).await?;
     }
     let mut events = 0;
-    for _ in 0..SLICES {
-        let forgotten = store.purge_events(limits.events, EVENTS).await?;
-        events += forgotten;
-        if forgotten < EVENTS || stop.is_cancelled() {
+    for _ in 0..MAX_COMMITS_PER_PURGE {
+        let purged = store.purge_events(days.events, MAX_EVENTS_PER_COMMIT).await?;
+        events += purged;
+        if purged < MAX_EVENTS_PER_COMMIT || stop.is_cancelled() {
             break;
         }
     }
     if mails + letters + events > 0 {
-        tracing::info!(mails, letters, events, "kept long enough");
+        tracing::info!(mails, letters, events, "purged expired entries");
     }
     Ok(())
 }
 
-/// Removes drafts that were sent on this day of the hub's life or before. Their names
-/// and the clock only say which are worth reading.
-fn old_drafts(tree: &MailboxDir, day: i64, now: Timestamp) -> io::Result<usize> {
+/// Removes drafts that were sent on retention day `day` or before, and returns how many.
+/// Files of today by name are not read.
+fn remove_sent_drafts(tree: &MailboxDir, day: i64, now: Timestamp) -> io::Result<usize> {
     let today = now.compact();
     let archive = tree.open_dirs()?.root().make("archive")?;
-    let mut gone = 0;
-    for provider in archive.names()?.into_iter().filter_map(|named| named.name) {
+    let mut removed = 0;
+    for provider in archive.names()?.into_iter().filter_map(|entry| entry.name) {
         let Ok(dir) = archive.sub(&provider) else { continue };
-        for name in dir.names()?.into_iter().filter_map(|named| named.name) {
+        for name in dir.names()?.into_iter().filter_map(|entry| entry.name) {
             let old = name.strip_suffix(".md").is_some_and(is_uid) && name[..8] != today[..8];
             if !old {
                 continue;
             }
-            let Some(text) = dir.read(&name, MAX_SENT).ok().flatten() else { continue };
+            let Some(text) = dir.read(&name, MAX_SENT_DRAFT_BYTES).ok().flatten() else { continue };
             let outcome = draft::outcome(&String::from_utf8_lossy(&text));
             let sent_on = outcome.and_then(|outcome| outcome["day"].as_i64());
             if sent_on.is_some_and(|sent_on| sent_on <= day) && dir.remove(&name)? {
-                gone += 1;
+                removed += 1;
             }
         }
     }
-    Ok(gone)
+    Ok(removed)
 }
 
 #[cfg(test)]
@@ -189,8 +206,8 @@ mod tests {
     use crate::courier::file_projector::FileProjector;
     use crate::courier::test_hub::TestHub;
 
-    /// Lets the hub live for some days, by steps that are believed.
-    async fn live(hub: &TestHub, days: i64) -> i64 {
+    /// Advances the retention clock by some days, in steps that count. Returns the day.
+    async fn advance_days(hub: &TestHub, days: i64) -> i64 {
         let store = hub.store();
         let mut now = store.last_clock_reading().await.unwrap().unwrap_or_else(|| hub.clock.now());
         let mut day = store.advance_retention_clock(now).await.unwrap().0.day();
@@ -202,25 +219,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_archived_goes_after_thirty_whole_days_and_no_jump_hastens_it() {
+    async fn archived_mail_and_sent_draft_are_purged_after_30_full_days_despite_clock_jumps() {
         let hub = TestHub::new().await;
         let tree = hub.tree();
         let ids = hub.hear(["1", "2"]).await;
-        live(&hub, 0).await;
+        advance_days(&hub, 0).await;
         hub.end(&ids[0], ClaimUpdate::Complete).await;
-        let filer = Arc::new(FileProjector::new(Arc::clone(hub.store()), Arc::clone(&tree)));
-        let shelf = hub.mailbox().join("archive/webhook");
-        fs::create_dir_all(&shelf).unwrap();
-        let draft = shelf.join("20200206T204500_build_0123456789abcdef.md");
+        let projector = Arc::new(FileProjector::new(Arc::clone(hub.store()), Arc::clone(&tree)));
+        let archive = hub.mailbox().join("archive/webhook");
+        fs::create_dir_all(&archive).unwrap();
+        let draft = archive.join("20200206T204500_build_0123456789abcdef.md");
         let text = with_outcome("---\nto: ann\n---\n\nhello\n", &json!({"day": 0}));
         fs::write(&draft, text).unwrap();
-        let notes = shelf.join("20200206T204500_notes.md");
-        fs::write(&notes, "not ours").unwrap();
+        let notes = archive.join("20200206T204500_notes.md");
+        fs::write(&notes, "of the user").unwrap();
 
-        let kept = RetentionConfig { archive_days: 30, trash_days: 30, events_days: 90 };
+        let config = RetentionConfig { archive_days: 30, trash_days: 30, events_days: 90 };
         let stop = CancellationToken::new();
-        for (days, gone) in [(0, false), (30, false), (1, true)] {
-            // Ten years ahead and back, as a clock may go.
+        for (days, purged) in [(0, false), (30, false), (1, true)] {
+            // The clock jumps ten years ahead and back.
             let now = hub.store().last_clock_reading().await.unwrap().unwrap_or_default();
             for jump in [now + Duration::from_secs(315_360_000), now] {
                 assert_eq!(
@@ -228,15 +245,14 @@ mod tests {
                     ClockStep::Jumped
                 );
             }
-            let today = live(&hub, days).await;
-            throw_away(hub.store(), hub.clock, &tree, RetentionDays::new(today, &kept), &stop)
-                .await;
+            let today = advance_days(&hub, days).await;
+            purge(hub.store(), hub.clock, &tree, PurgeDays::new(today, &config), &stop).await;
             let stopped = CancellationToken::new();
             stopped.cancel();
-            Arc::clone(&filer).run(stopped).await;
-            assert_eq!(hub.path("archive", &ids[0]).is_none(), gone, "day {today}");
-            assert_eq!(!draft.exists(), gone, "day {today}");
-            assert!(hub.path("inbound", &ids[1]).is_some(), "nobody has dealt with it");
+            Arc::clone(&projector).run(stopped).await;
+            assert_eq!(hub.path("archive", &ids[0]).is_none(), purged, "day {today}");
+            assert_eq!(!draft.exists(), purged, "day {today}");
+            assert!(hub.path("inbound", &ids[1]).is_some(), "not archived");
             assert!(notes.exists());
         }
     }

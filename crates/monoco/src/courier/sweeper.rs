@@ -1,62 +1,56 @@
-//! Moves on what leases ended on.
+//! Expires the leases of claims, records and deliveries.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use monoco_store::SharedStore;
+use monoco_store::{SharedStore, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::background::{self, BackgroundTask, NextStep};
 use crate::center::lease::delivery_retry;
 use crate::clock::Clock;
 use crate::config::Config;
 
-/// How long an ended lease may go unnoticed.
-const EVERY: Duration = Duration::from_secs(1);
+/// Maximum time between the end of a lease and its expiry in the store.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Rows of each kind in one commit, so that nobody waits long behind it.
-const AT_ONCE: usize = 500;
+/// Rows of each kind per commit, so that other writers do not wait long.
+const MAX_ROWS_PER_COMMIT: usize = 500;
 
-/// Sweeps until `stop`.
+struct SweepTask {
+    store: SharedStore,
+    clock: Clock,
+    config: watch::Receiver<Arc<Config>>,
+}
+
+impl BackgroundTask for SweepTask {
+    const NAME: &'static str = "sweeper";
+    const MAX_RETRY_DELAY: Duration = SWEEP_INTERVAL;
+    type Error = StoreError;
+
+    async fn step(&mut self) -> Result<NextStep, StoreError> {
+        let retry = self.config.borrow().claims.retry;
+        let now = self.clock.now();
+        let claims = self.store.expire_claims(retry, MAX_ROWS_PER_COMMIT, now).await?;
+        if claims > 0 {
+            tracing::info!(claims, "claims expired");
+        }
+        let leases = self.store.expire_leases(delivery_retry(), MAX_ROWS_PER_COMMIT, now).await?;
+        if leases.records + leases.deliveries > 0 {
+            tracing::info!(leases.records, leases.deliveries, "leases expired");
+        }
+        let more = claims.max(leases.records).max(leases.deliveries) >= MAX_ROWS_PER_COMMIT;
+        Ok(if more { NextStep::Now } else { NextStep::After(SWEEP_INTERVAL) })
+    }
+}
+
+/// Expires leases until `stop` is cancelled.
 pub async fn run(
     store: SharedStore,
     clock: Clock,
     config: watch::Receiver<Arc<Config>>,
     stop: CancellationToken,
 ) {
-    while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
-        let retry = config.borrow().claims.retry;
-        loop {
-            match store.expire_claims(retry, AT_ONCE, clock.now()).await {
-                Ok(0) => break,
-                Ok(claims) => {
-                    tracing::info!(claims, "claims ran out");
-                    if claims < AT_ONCE || stop.is_cancelled() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "sweep of claims put off");
-                    break;
-                }
-            }
-        }
-        loop {
-            match store.expire_leases(delivery_retry(), AT_ONCE, clock.now()).await {
-                Ok(swept) => {
-                    if swept.records + swept.deliveries > 0 {
-                        tracing::info!(swept.records, swept.deliveries, "leases ended");
-                    }
-                    // There may be more where these came from.
-                    if swept.records.max(swept.deliveries) < AT_ONCE || stop.is_cancelled() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "sweep put off");
-                    break;
-                }
-            }
-        }
-    }
+    background::run(&mut SweepTask { store, clock, config }, &stop).await;
 }

@@ -67,7 +67,7 @@ impl Sender {
         let round = tokio::task::spawn_blocking(move || {
             let hands = drafts.tree.open_dirs()?;
             let long_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
-            desk.sightings.look(drafts_there(&hands)?, long_ago);
+            desk.files.look(drafts_there(&hands)?, long_ago);
             drafts.round(&mut desk, &handle).map(drop)
         });
         round.await.unwrap()
@@ -319,12 +319,12 @@ async fn a_slow_script_is_not_cut_off() {
     let mut desk = DraftQueue::default();
     let hands = sender.drafts.tree.open_dirs().unwrap();
     let ago = |secs| Instant::now().checked_sub(Duration::from_secs(secs)).unwrap();
-    desk.sightings.look(drafts_there(&hands).unwrap(), ago(59));
+    desk.files.look(drafts_there(&hands).unwrap(), ago(59));
     let round = {
         let (drafts, handle) = (Arc::clone(&sender.drafts), Handle::current());
         tokio::task::spawn_blocking(move || drafts.round(&mut desk, &handle))
     };
-    assert!(round.await.unwrap().unwrap() <= LOOK);
+    assert!(round.await.unwrap().unwrap() <= POLL_INTERVAL);
     assert!(path.exists());
     sender.round().await.unwrap();
     assert_eq!(sender.stems(".deadletter"), ["stub/half"]);

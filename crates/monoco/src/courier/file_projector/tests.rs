@@ -20,7 +20,7 @@ fn filer(hub: &TestHub) -> Arc<FileProjector> {
 async fn follow(filer: &Arc<FileProjector>) -> Result<(), ProjectorError> {
     filer
         .blocking(|filer, handle| {
-            while filer.round(true, handle)?.is_zero() {}
+            while filer.round(true, handle)? == NextStep::Now {}
             Ok(())
         })
         .await
