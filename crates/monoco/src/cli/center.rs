@@ -6,7 +6,7 @@ use super::CliContext;
 use super::client::{query, segment};
 use super::failure::CliError;
 use super::message::MessageArgs;
-use super::output::{self, OutputFormat, note, print, shown_lines};
+use super::output::{self, OutputFormat, escape_lines, note, print};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum CenterCommand {
@@ -416,7 +416,7 @@ fn print_leased(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
             let msg = &answer["msg"];
             output::one(format, msg, "from", &[("from", "from"), ("title", "content.title")])?;
             let text = msg["content"]["content"].as_str().unwrap_or_default();
-            print(&format!("\n{}", shown_lines(text)))
+            print(&format!("\n{}", escape_lines(text)))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Talks to the courier: one request on one connection to loopback.
+//! HTTP client for the API of the courier: one request per connection to loopback.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use super::failure::{CliError, CliExit};
 use crate::home::{CourierInfo, Home};
 
-/// A way to the courier of one home.
+/// Address and token of the courier of one home directory.
 #[derive(Debug)]
 pub struct Client {
     running: CourierInfo,
@@ -20,39 +20,42 @@ pub struct Client {
 }
 
 impl Client {
-    /// Finds the courier.
+    /// Reads the address and token of the running courier.
     pub fn find(home: &Home) -> Result<Self, CliError> {
         let running = home.running().ok_or_else(CliError::no_courier)?;
         Ok(Self { running, token: home.token()? })
     }
 
-    /// Where it is.
     pub fn running(&self) -> &CourierInfo {
         &self.running
     }
 
     pub async fn get(&self, path: &str) -> Result<Value, CliError> {
-        self.ask(Method::GET, path, None).await
+        self.request(Method::GET, path, None).await
     }
 
-    /// How the courier is; a courier that is not well says so with a 503.
+    /// Gets the health of the courier. A degraded courier answers 503 with the same body.
     pub async fn health(&self) -> Result<Value, CliError> {
         let response = self.send(Method::GET, "/health", None, "application/json").await?;
         let status = response.status();
         let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
-        serde_json::from_slice(&bytes)
-            .map_err(|_| CliError::new(CliExit::Courier, format!("the courier answered {status}")))
+        serde_json::from_slice(&bytes).map_err(|_| {
+            CliError::new(
+                CliExit::Courier,
+                format!("unexpected response of the courier: HTTP {status}"),
+            )
+        })
     }
 
     pub async fn put(&self, path: &str, body: &Value) -> Result<Value, CliError> {
-        self.ask(Method::PUT, path, Some(body)).await
+        self.request(Method::PUT, path, Some(body)).await
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
-        self.ask(Method::POST, path, Some(body)).await
+        self.request(Method::POST, path, Some(body)).await
     }
 
-    /// Posts under the caller's own name for it, so that a second time does nothing.
+    /// Posts with an idempotency key: a repeated request returns the first result.
     pub async fn post_once(
         &self,
         path: &str,
@@ -64,11 +67,11 @@ impl Client {
     }
 
     pub async fn delete(&self, path: &str) -> Result<Value, CliError> {
-        self.ask(Method::DELETE, path, None).await
+        self.request(Method::DELETE, path, None).await
     }
 
-    /// Asks, and returns the JSON of a good answer; `null` when it has none.
-    async fn ask(
+    /// Sends a request and returns the JSON of a successful response; `null` without a body.
+    async fn request(
         &self,
         method: Method,
         path: &str,
@@ -78,7 +81,7 @@ impl Client {
         answer(self.send(method, path, body, "application/json").await?).await
     }
 
-    /// Follows the events after `after`, line by line as the stream has them.
+    /// Opens the stream of events after the sequence number `after`.
     pub async fn follow(&self, after: Option<i64>) -> Result<Incoming, CliError> {
         let path = match after {
             Some(after) => format!("/api/v1/events?after={after}"),
@@ -86,7 +89,7 @@ impl Client {
         };
         let response = self.send(Method::GET, &path, None, "text/event-stream").await?;
         if !response.status().is_success() {
-            let message = format!("the courier answered {}", response.status());
+            let message = format!("cannot follow events: HTTP {}", response.status());
             return Err(CliError::new(CliExit::Courier, message));
         }
         Ok(response.into_body())
@@ -100,7 +103,7 @@ impl Client {
         accept: &'static str,
     ) -> Result<Response<Incoming>, CliError> {
         let stream = TcpStream::connect(self.running.address).await.map_err(|error| {
-            CliError::new(CliExit::NoCourier, format!("the courier does not answer: {error}"))
+            CliError::new(CliExit::NoCourier, format!("cannot connect to the courier: {error}"))
         })?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
@@ -120,40 +123,47 @@ impl Client {
         }
         let request = request
             .body(Full::new(bytes))
-            .map_err(|error| CliError::usage(format!("this can't be asked for: {error}")))?;
-        #[expect(clippy::disallowed_methods, reason = "a command has no courier to wait for it")]
+            .map_err(|error| CliError::usage(format!("invalid request: {error}")))?;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a command has no task group; the task ends with the connection"
+        )]
         let _connection = tokio::spawn(connection);
         sender.send_request(request).await.map_err(broken)
     }
 }
 
-/// JSON to be sent.
+/// JSON body of a request.
 struct Body<'a> {
     text: String,
-    /// The caller's own name for it.
+    /// Value of the Idempotency-Key header.
     key: Option<&'a str>,
 }
 
-/// The JSON of a good answer; `null` when it has none.
+/// Returns the JSON of a successful response; `null` without a body.
 async fn answer(response: Response<Incoming>) -> Result<Value, CliError> {
     let status = response.status();
     let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
     if bytes.is_empty() && status.is_success() {
         return Ok(Value::Null);
     }
-    let answer: Value = serde_json::from_slice(&bytes)
-        .map_err(|_| CliError::new(CliExit::Courier, format!("the courier answered {status}")))?;
-    if status.is_success() { Ok(answer) } else { Err(refusal(status.as_u16(), &answer)) }
+    let answer: Value = serde_json::from_slice(&bytes).map_err(|_| {
+        CliError::new(
+            CliExit::Courier,
+            format!("unexpected response of the courier: HTTP {status}"),
+        )
+    })?;
+    if status.is_success() { Ok(answer) } else { Err(rejection(status.as_u16(), &answer)) }
 }
 
 fn broken(error: hyper::Error) -> CliError {
-    CliError::new(CliExit::Courier, format!("the connection to the courier broke: {error}"))
+    CliError::new(CliExit::Courier, format!("connection to the courier failed: {error}"))
 }
 
-/// What the courier's refusal means for the exit code.
-fn refusal(status: u16, answer: &Value) -> CliError {
+/// Converts an error response into an error with exit code and hint.
+fn rejection(status: u16, answer: &Value) -> CliError {
     let text = |key: &str| answer.get(key).and_then(Value::as_str);
-    let message = text("message").unwrap_or("the courier refused").to_owned();
+    let message = text("message").unwrap_or("the courier rejected the request").to_owned();
     let exit = match (status, text("code")) {
         (409, Some("lease_lost" | "conflict" | "claimed" | "not_due")) => CliExit::Held,
         (500.., _) | (401 | 403, _) => CliExit::Courier,
@@ -161,33 +171,33 @@ fn refusal(status: u16, answer: &Value) -> CliError {
     };
     let failure = CliError::new(exit, message);
     match text("code") {
-        Some("unknown_owner") => failure.hint("`monoco center boxes` lists the boxes there are"),
+        Some("unknown_owner") => failure.hint("`monoco center boxes` lists all boxes"),
         Some("lease_lost") => failure.hint(
-            "somebody else may have it by now: take it again with `monoco mailbox claim`, or \
-             from a box with `monoco center next`",
+            "another agent may hold it now: claim it again with `monoco mailbox claim`, or lease it \
+             again with `monoco center next`",
         ),
         Some("claimed") => failure.hint(
-            "wait until the claim runs out, or ask its holder to give it up with \
+            "wait until the claim expires, or ask its holder to release it with \
              `monoco mailbox fail`",
         ),
-        Some("not_due") => failure.hint("it failed before; try again when its time has come"),
-        Some("completed") => failure.hint("there is nothing left to do for this workspace"),
+        Some("not_due") => failure.hint("the last attempt failed; try again after the time of the next retry"),
+        Some("completed") => failure.hint("this workspace has completed the Mail; no further step is possible"),
         Some("dead") => {
-            failure.hint("`monoco dead list` shows why, and `monoco dead retry` puts it back")
+            failure.hint("`monoco dead list` shows the reason, `monoco dead retry` retries it")
         }
-        Some("not_claimed") => failure.hint("claim it first, with `monoco mailbox claim`"),
+        Some("not_claimed") => failure.hint("claim it first with `monoco mailbox claim`"),
         Some("unresolvable") => failure.hint(
             "add and bind the target with `monoco contact add` and `monoco contact bind`, \
              or name an endpoint: did:msgtunnel:ACCOUNT.user.TUNNEL",
         ),
         Some("storage_broken") => {
-            failure.hint("check the disk, then stop the courier and start it again")
+            failure.hint("check the disk, then run `monoco courier restart`")
         }
         _ => failure,
     }
 }
 
-/// One part of a path, escaped.
+/// Percent-encodes one segment of a path.
 pub fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -200,7 +210,7 @@ pub fn segment(text: &str) -> String {
     out
 }
 
-/// A query of the parameters that have a value.
+/// Builds a query string from the parameters that have a value.
 pub fn query(parameters: &[(&str, Option<String>)]) -> String {
     let mut out = String::new();
     for (name, value) in parameters {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::CliContext;
 use super::client::{Client, query, segment};
 use super::failure::{CliError, CliExit};
-use super::mailbox::ids as given;
-use super::output::{self, OutputFormat, print, shown};
+use super::mailbox::read_ids;
+use super::output::{self, OutputFormat, escape_line, print};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum DeadCommand {
@@ -52,10 +52,12 @@ pub async fn run(context: &CliContext, command: DeadCommand) -> Result<(), CliEr
             super::trace::run(context, super::trace::TraceArgs { id }).await
         }
         DeadCommand::Retry { ids, workspace } => {
-            change(&client, context.format, &given(ids)?, workspace, DeadLetterAction::Retry).await
+            change(&client, context.format, &read_ids(ids)?, workspace, DeadLetterAction::Retry)
+                .await
         }
         DeadCommand::Drop { ids, workspace } => {
-            change(&client, context.format, &given(ids)?, workspace, DeadLetterAction::Drop).await
+            change(&client, context.format, &read_ids(ids)?, workspace, DeadLetterAction::Drop)
+                .await
         }
     }
 }
@@ -114,7 +116,7 @@ fn list(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
         if at > 0 {
             print("")?;
         }
-        print(&format!("{} ({})", shown(&cause), dead.len()))?;
+        print(&format!("{} ({})", escape_line(&cause), dead.len()))?;
         output::list(format, &json!({"dead": dead}), "dead", &columns)?;
     }
     Ok(())
@@ -142,7 +144,7 @@ async fn change(
         if !found {
             return Err(CliError::new(
                 CliExit::NotPossible,
-                format!("{} is not a dead letter", shown(id)),
+                format!("{} is not a dead letter", escape_line(id)),
             )
             .hint("`monoco dead list` lists the ids of all dead letters"));
         }

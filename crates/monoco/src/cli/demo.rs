@@ -1,8 +1,8 @@
-//! `monoco demo`: a lively group chat, from the first message to the answer, in a home
-//! that is thrown away.
+//! `monoco demo`: shows a group chat from the first message to the answer, in a temporary
+//! home directory.
 //!
-//! Everything that is shown is done: the commands are run by this very program, the
-//! messages are posted to a real courier, and the answer arrives at a real receiver.
+//! The demo runs real commands of this program, posts the messages to a real courier and
+//! receives the answer over HTTP.
 
 use std::fs::{self, DirBuilder};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,29 +21,29 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::failure::{CliError, CliExit};
-use super::output::{self, note, print, shown};
+use super::output::{self, escape_line, note, print};
 use crate::clock::wall_now;
 use crate::home::{CourierInfo, Home};
 
-/// How long any single step may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one step of the demo may take.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Between two steps, at speed 1.
-const PAUSE: Duration = Duration::from_millis(1200);
+/// Pause between two steps at speed 1.
+const STEP_PAUSE: Duration = Duration::from_millis(1200);
 
-/// Between two messages, at speed 1.
-const TYPING: Duration = Duration::from_millis(600);
+/// Pause between two messages at speed 1.
+const MESSAGE_PAUSE: Duration = Duration::from_millis(600);
 
-/// How long the courier waits for another message, at speed 1.
-const WINDOW: Duration = Duration::from_secs(2);
+/// Merge window of the courier at speed 1.
+const MERGE_WINDOW: Duration = Duration::from_secs(2);
 
-/// At least, at any speed: a busy machine posts no faster.
-const SHORTEST: Duration = Duration::from_secs(1);
+/// Shortest merge window: a busy machine posts no faster.
+const MIN_MERGE_WINDOW: Duration = Duration::from_secs(1);
 
-/// Largest request that the receiver takes.
-const MAX_REQUEST: u64 = 1 << 20;
+/// Largest request that the receiver reads.
+const MAX_REQUEST_BYTES: u64 = 1 << 20;
 
-/// Who says what, and in which thread.
+/// Author, text and thread of each message.
 const CHAT: [(&str, &str, Option<&str>); 7] = [
     ("Ann", "The nightly build is red again.", None),
     ("Bob", "Looks like the certificate of the staging box.", None),
@@ -56,22 +56,22 @@ const CHAT: [(&str, &str, Option<&str>); 7] = [
 
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
-    /// How many times faster
+    /// Speed of the demo: 2 runs twice as fast
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     speed: u32,
-    /// Leave the directory and its courier for you to look at
+    /// Keep the directory and its running courier
     #[arg(long)]
     keep: bool,
 }
 
 pub async fn run(args: DemoArgs) -> Result<(), CliError> {
-    let stage = DemoStage::set(args.speed)?;
+    let stage = DemoStage::create(args.speed)?;
     let (root, home, secret) = (stage.root.clone(), stage.home.clone(), stage.secret.clone());
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let played = tokio::task::spawn_blocking(move || stage.play(args.keep));
+    let steps = tokio::task::spawn_blocking(move || stage.run_steps(args.keep));
     let ended = tokio::select! {
-        ended = played => Some(ended),
+        ended = steps => Some(ended),
         _ = interrupt.recv() => None,
         _ = terminate.recv() => None,
     };
@@ -83,30 +83,30 @@ pub async fn run(args: DemoArgs) -> Result<(), CliError> {
         Some(Ok(Ok(()))) => next(&root, kept.then_some(&secret)),
         Some(Ok(Err(failure))) => Err(failure),
         Some(Err(error)) => {
-            Err(CliError::new(CliExit::NotPossible, format!("the demo broke: {error}")))
+            Err(CliError::new(CliExit::NotPossible, format!("the demo failed: {error}")))
         }
         None => {
-            note("interrupted; nothing is left behind");
-            // The play goes on in its thread, and nobody waits for that.
+            note("interrupted; the demo directory was removed");
+            // The demo thread is not joined; it ends with the process.
             std::process::exit(130);
         }
     }
 }
 
-/// Ends the courier, if one runs, and removes the directory.
+/// Kills the demo's courier, if it is running, and removes the directory.
 fn clear(root: &Path, home: &Path) {
     if let Some(pid) = Home::new(home.to_owned()).holder() {
-        // What is thrown away needs no care.
+        // The data is removed anyway, so that the courier need not stop cleanly.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
     let _ = fs::remove_dir_all(root);
 }
 
-/// Where to go next; `kept` is the secret of a courier that still runs.
+/// Prints the next steps; `kept` is the secret of a courier that is still running.
 fn next(root: &Path, kept: Option<&String>) -> Result<(), CliError> {
     print("")?;
     if let Some(secret) = kept {
-        print(&format!("Its courier still runs, in {}.", root.display()))?;
+        print(&format!("The courier of the demo is still running in {}.", root.display()))?;
         print(&format!("  export MONOCO_HOME={}", root.join("home").display()))?;
         print(&format!("  export DEMO_SECRET={secret}"))?;
         print(&format!("  cd {}", root.join("alpha").display()))?;
@@ -114,14 +114,14 @@ fn next(root: &Path, kept: Option<&String>) -> Result<(), CliError> {
         print("  monoco courier stop")?;
         return Ok(());
     }
-    print("That was all of it, and nothing is left behind. Next, with a courier of your own:")?;
-    print("  monoco courier start            in ~/.monoco, with every default")?;
-    print("  monoco courier status           how it is; `monoco doctor` looks closer")?;
-    print("  monoco mailbox sync             in any directory: it becomes a workspace")?;
-    print("Tunnels are set up in ~/.monoco/courier/config.yaml; the README has an example.")
+    print("The demo is complete and its directory was removed. Next, use your own courier:")?;
+    print("  monoco courier start            in ~/.monoco, with all defaults")?;
+    print("  monoco courier status           its status; `monoco doctor` checks more")?;
+    print("  monoco mailbox sync             makes the current directory a workspace")?;
+    print("Configure tunnels in ~/.monoco/courier/config.yaml; the README has an example.")
 }
 
-/// Where the demo plays.
+/// Directories and secret of one demo.
 struct DemoStage {
     root: PathBuf,
     home: PathBuf,
@@ -131,12 +131,12 @@ struct DemoStage {
 }
 
 impl DemoStage {
-    /// Makes the directories, with a config and two workspaces.
-    fn set(speed: u32) -> Result<Self, CliError> {
+    /// Creates the root directory and the webhook secret.
+    fn create(speed: u32) -> Result<Self, CliError> {
         let root = std::env::temp_dir().join(format!("monoco-demo-{}", hex(&random::<8>()?)));
-        // Fails when it is there: nobody else's directory is used.
+        // Fails if the directory exists, so that no foreign directory is used.
         DirBuilder::new().mode(0o700).create(&root)?;
-        // Hexadecimal digits are those of base64 too, and 64 of them are whole.
+        // 64 hexadecimal digits are also valid base64 without padding.
         let secret = format!("whsec_{}", hex(&random::<32>()?));
         let signer = Signer::new(&WebhookVerification::Standard, &Secret::new(secret.clone()))
             .map_err(|error| CliError::new(CliExit::NotPossible, error.to_string()))?;
@@ -144,59 +144,59 @@ impl DemoStage {
         Ok(Self { root, home, secret, signer, speed })
     }
 
-    fn play(&self, keep: bool) -> Result<(), CliError> {
-        let receiver = Receiver::start()?;
+    fn run_steps(&self, keep: bool) -> Result<(), CliError> {
+        let receiver = DemoReceiver::start()?;
         self.prepare(&receiver)?;
-        self.scene("A courier of its own, with one webhook tunnel")?;
+        self.scene("Start a courier with one webhook tunnel")?;
         self.show("courier/config.yaml", &self.home.join("courier/config.yaml"))?;
         self.run("", &["courier", "start", "--port", "0"], 0)?;
         let webhooks = self.webhooks()?;
 
-        self.scene("Two workspaces, each with its own rules")?;
+        self.scene("Two workspaces with different filters")?;
         for name in ["alpha", "beta"] {
             let config = self.root.join(name).join(".monoco/mailbox/config.yaml");
             self.show(&format!("{name}/.monoco/mailbox/config.yaml"), &config)?;
         }
 
-        self.scene("Three people talk in a group, and each message is posted to the tunnel")?;
+        self.scene("Three people write in a group; each message is posted to the tunnel")?;
         self.chat(webhooks)?;
 
-        self.scene("A burst becomes one Mail; a thread is a Mail of its own")?;
+        self.scene("Messages of one merge window become one Mail; a thread becomes another Mail")?;
         self.files(2)?;
         self.run("alpha", &["mailbox", "sync"], 0)?;
         self.run("beta", &["mailbox", "sync"], 0)?;
         self.run("alpha", &["mailbox", "list"], 0)?;
         self.run("beta", &["mailbox", "list"], 0)?;
         let [burst] = &self.mails("alpha")?[..] else {
-            return Err(broken("alpha was called once, and has not one Mail"));
+            return Err(demo_failed("workspace alpha must have exactly one Mail"));
         };
         let all = self.mails("beta")?;
         let thread = all.iter().find(|id| *id != burst);
-        let thread = thread.ok_or_else(|| broken("the thread became no Mail"))?;
+        let thread = thread.ok_or_else(|| demo_failed("the thread did not become a Mail"))?;
         self.run("alpha", &["mailbox", "read", burst], 0)?;
 
-        self.scene("Agents of one workspace exclude each other; two workspaces do not")?;
+        self.scene("Only one agent of a workspace can claim a Mail; workspaces are independent")?;
         self.run("alpha", &["mailbox", "claim", burst, "--agent", "robot-1"], 0)?;
         self.run("alpha", &["mailbox", "claim", burst, "--agent", "robot-2"], 2)?;
         self.run("beta", &["mailbox", "claim", burst, "--agent", "robot-3"], 0)?;
 
-        self.scene("The answer goes back to exactly where the Mail came from, signed")?;
+        self.scene("The answer is signed and goes back to the session of the Mail")?;
         let text = "Renewed, and the build is green again.";
         self.run("alpha", &["mailbox", "send", "--reply-to", burst, "-m", text, "--wait"], 0)?;
-        self.arrived(&receiver, text)?;
+        self.print_answer(&receiver, text)?;
 
         self.scene(
-            "Done is done; what failed is tried again, and the fourth failure is a dead letter",
+            "Complete a Mail, or fail it: a failed Mail is retried, the fourth failure is final",
         )?;
         self.run("alpha", &["mailbox", "done", burst, "--agent", "robot-1"], 0)?;
         self.run("beta", &["mailbox", "done", burst, "--agent", "robot-3"], 0)?;
         self.run("beta", &["mailbox", "claim", thread, "--agent", "robot-3"], 0)?;
-        let reason = "nobody may hold deploys";
+        let reason = "no permission to hold deploys";
         let fail = ["mailbox", "fail", thread, "--agent", "robot-3", "--reason", reason];
         self.run("beta", &fail, 0)?;
         self.run("beta", &["mailbox", "list"], 0)?;
 
-        self.scene("And this is how the courier is")?;
+        self.scene("Status of the courier")?;
         self.run("", &["courier", "status"], 0)?;
         if !keep {
             self.run("", &["courier", "stop"], 0)?;
@@ -204,9 +204,9 @@ impl DemoStage {
         Ok(())
     }
 
-    fn prepare(&self, receiver: &Receiver) -> Result<(), CliError> {
-        let window = (WINDOW / self.speed).max(SHORTEST).as_millis();
-        // The secret stays in the environment, as it should.
+    fn prepare(&self, receiver: &DemoReceiver) -> Result<(), CliError> {
+        let window = (MERGE_WINDOW / self.speed).max(MIN_MERGE_WINDOW).as_millis();
+        // The config refers to the secret by its environment variable.
         let config = format!(
             "courier:
   adapters:
@@ -241,9 +241,9 @@ impl DemoStage {
         Ok(fs::write(dir.join(name), text)?)
     }
 
-    /// Says what comes next, and gives people time to read what was.
+    /// Waits, so that the last step can be read, and prints the title of the next one.
     fn scene(&self, title: &str) -> Result<(), CliError> {
-        std::thread::sleep(PAUSE / self.speed);
+        std::thread::sleep(STEP_PAUSE / self.speed);
         print(&format!("\n## {title}"))
     }
 
@@ -252,50 +252,50 @@ impl DemoStage {
         print(fs::read_to_string(path)?.trim_end())
     }
 
-    /// Runs a command of this program in one of the workspaces, and shows what it says.
+    /// Runs a command of this program in one of the workspaces and prints its output.
     fn run(&self, place: &str, args: &[&str], wanted: i32) -> Result<(), CliError> {
         let words: Vec<_> = args.iter().map(|word| quoted(word)).collect();
         let prompt = if place.is_empty() { String::new() } else { format!("{place} ") };
         print(&format!("\n{prompt}$ monoco {}", words.join(" ")))?;
-        let (code, said) = self.quietly(place, args)?;
-        if !said.is_empty() {
-            // What these commands print is harmless already.
-            print(&said)?;
+        let (code, output) = self.run_captured(place, args)?;
+        if !output.is_empty() {
+            // The commands have escaped their output.
+            print(&output)?;
         }
         if code != wanted {
-            return Err(broken(&format!("`monoco {}` ended with {code}", words.join(" "))));
+            return Err(demo_failed(&format!("`monoco {}` ended with {code}", words.join(" "))));
         }
         if code != 0 {
             print(&format!("(exit code {code})"))?;
         }
-        std::thread::sleep(PAUSE / self.speed);
+        std::thread::sleep(STEP_PAUSE / self.speed);
         Ok(())
     }
 
-    /// Its exit code, and everything it said.
-    fn quietly(&self, place: &str, args: &[&str]) -> Result<(i32, String), CliError> {
+    /// Runs a command and returns its exit code and output.
+    fn run_captured(&self, place: &str, args: &[&str]) -> Result<(i32, String), CliError> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(args).current_dir(self.root.join(place)).stdin(std::process::Stdio::null());
         command.env("MONOCO_HOME", &self.home).env("DEMO_SECRET", &self.secret);
         command.env_remove("MONOCO_AGENT");
         let ran = command.output()?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-        let said = [text(&ran.stderr), text(&ran.stdout)];
-        let said: Vec<_> = said.into_iter().filter(|said| !said.is_empty()).collect();
-        Ok((ran.status.code().unwrap_or(-1), said.join("\n")))
+        let output = [text(&ran.stderr), text(&ran.stdout)];
+        let output: Vec<_> = output.into_iter().filter(|text| !text.is_empty()).collect();
+        Ok((ran.status.code().unwrap_or(-1), output.join("\n")))
     }
 
     fn webhooks(&self) -> Result<SocketAddr, CliError> {
         let running: Option<CourierInfo> = Home::new(self.home.clone()).running();
         running
             .and_then(|running| running.webhook_address)
-            .ok_or_else(|| broken("the courier takes no webhooks"))
+            .ok_or_else(|| demo_failed("the courier does not listen for webhooks"))
     }
 
     fn chat(&self, webhooks: SocketAddr) -> Result<(), CliError> {
         print("")?;
         for (number, (name, text, thread)) in CHAT.into_iter().enumerate() {
-            std::thread::sleep(TYPING / self.speed);
+            std::thread::sleep(MESSAGE_PAUSE / self.speed);
             let place = thread.map_or_else(|| "Ops".to_owned(), |thread| format!("Ops/{thread}"));
             print(&format!("{name} in {place}: {text}"))?;
             let body = json!({
@@ -310,7 +310,7 @@ impl DemoStage {
         Ok(())
     }
 
-    /// Posts a signed message, and sees that it was kept.
+    /// Posts a signed message and checks that the courier accepted it.
     fn post(&self, webhooks: SocketAddr, id: &str, body: &[u8]) -> Result<(), CliError> {
         let mut head = format!(
             "POST /webhooks/demo HTTP/1.1\r\nHost: {webhooks}\r\nConnection: close\r\n\
@@ -322,7 +322,7 @@ impl DemoStage {
         }
         head.push_str("\r\n");
         let mut stream = TcpStream::connect(webhooks)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(STEP_TIMEOUT))?;
         stream.write_all(head.as_bytes())?;
         stream.write_all(body)?;
         let mut line = String::new();
@@ -330,12 +330,12 @@ impl DemoStage {
         if line.split(' ').nth(1).is_some_and(|status| status.starts_with('2')) {
             return Ok(());
         }
-        Err(broken(&format!("the tunnel answered {}", shown(line.trim_end()))))
+        Err(demo_failed(&format!("the webhook listener answered {}", escape_line(line.trim_end()))))
     }
 
-    /// Waits until the courier has written so many Mails.
+    /// Waits until the courier has written `count` Mail files.
     fn files(&self, count: usize) -> Result<(), CliError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STEP_TIMEOUT;
         let dir = self.home.join("mailbox/inbound/webhook");
         loop {
             let found = fs::read_dir(&dir).map_or(0, Iterator::count);
@@ -343,40 +343,41 @@ impl DemoStage {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(broken(&format!("there are {found} Mails and not {count}")));
+                return Err(demo_failed(&format!("found {found} Mails, expected {count}")));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// The ids of a workspace's Mails.
+    /// Returns the ids of a workspace's Mails.
     fn mails(&self, place: &str) -> Result<Vec<String>, CliError> {
-        let (_, said) = self.quietly(place, &["mailbox", "list", "--format", "id"])?;
-        Ok(said.lines().map(str::to_owned).collect())
+        let (_, output) = self.run_captured(place, &["mailbox", "list", "--format", "id"])?;
+        Ok(output.lines().map(str::to_owned).collect())
     }
 
-    /// The answer, as whoever is there got it.
-    fn arrived(&self, receiver: &Receiver, text: &str) -> Result<(), CliError> {
-        let got = receiver.got.recv_timeout(PATIENCE);
-        let DemoRequest { headers, body } = got.map_err(|_| broken("the answer did not arrive"))?;
+    /// Waits for the answer at the receiver, verifies its signature and prints it.
+    fn print_answer(&self, receiver: &DemoReceiver, text: &str) -> Result<(), CliError> {
+        let got = receiver.got.recv_timeout(STEP_TIMEOUT);
+        let DemoRequest { headers, body } =
+            got.map_err(|_| demo_failed("the answer did not arrive"))?;
         let push = WebhookRequest { headers: &headers, body: &body, now: wall_now() };
-        self.signer.verify(&push).map_err(|error| broken(&error.to_string()))?;
+        self.signer.verify(&push).map_err(|error| demo_failed(&error.to_string()))?;
         let answer: Value = serde_json::from_slice(&body)
-            .map_err(|error| broken(&format!("the answer is not JSON: {error}")))?;
-        print("\nthe receiver got, and the signature is right:")?;
+            .map_err(|error| demo_failed(&format!("the answer is not JSON: {error}")))?;
+        print("\nreceived answer with a valid signature:")?;
         let short = json!({
             "session": answer["session"], "text": answer["text"], "reply_to": answer["reply_to"],
         });
         print(&output::json(&short))?;
         if answer["text"] != text || answer["session"]["id"] != "room-7" {
-            return Err(broken("that is not the answer that was sent"));
+            return Err(demo_failed("the receiver got a different text or session than was sent"));
         }
         Ok(())
     }
 }
 
-/// Somebody on loopback who takes answers.
-struct Receiver {
+/// HTTP server on loopback that receives the answer.
+struct DemoReceiver {
     address: SocketAddr,
     got: mpsc::Receiver<DemoRequest>,
 }
@@ -386,17 +387,17 @@ struct DemoRequest {
     body: Vec<u8>,
 }
 
-impl Receiver {
+impl DemoReceiver {
     fn start() -> Result<Self, CliError> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let (say, got) = mpsc::channel();
-        // It ends with the demo.
+        let (sender, got) = mpsc::channel();
+        // The thread ends with the process.
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                // One that breaks off is tried again by the courier.
-                if let Ok(request) = take(stream)
-                    && say.send(request).is_err()
+                // The courier retries a request that was interrupted.
+                if let Ok(request) = read_request(stream)
+                    && sender.send(request).is_err()
                 {
                     return;
                 }
@@ -406,10 +407,10 @@ impl Receiver {
     }
 }
 
-/// Reads one request, and says that it is well.
-fn take(stream: TcpStream) -> std::io::Result<DemoRequest> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut reader = BufReader::new(stream.try_clone()?.take(MAX_REQUEST));
+/// Reads one request and answers 200.
+fn read_request(stream: TcpStream) -> std::io::Result<DemoRequest> {
+    stream.set_read_timeout(Some(STEP_TIMEOUT))?;
+    let mut reader = BufReader::new(stream.try_clone()?.take(MAX_REQUEST_BYTES));
     let mut headers = HeaderMap::new();
     let mut line = String::new();
     reader.read_line(&mut line)?;
@@ -435,11 +436,11 @@ fn take(stream: TcpStream) -> std::io::Result<DemoRequest> {
     Ok(DemoRequest { headers, body })
 }
 
-fn broken(why: &str) -> CliError {
-    CliError::new(CliExit::NotPossible, format!("the demo broke: {why}"))
+fn demo_failed(why: &str) -> CliError {
+    CliError::new(CliExit::NotPossible, format!("the demo failed: {why}"))
 }
 
-/// A word as a shell wants it.
+/// Quotes an argument for a POSIX shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:@".contains(c);
     if word.is_empty() || !word.chars().all(plain) {
@@ -451,7 +452,10 @@ fn quoted(word: &str) -> String {
 fn random<const N: usize>() -> Result<[u8; N], CliError> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| {
-        CliError::new(CliExit::NotPossible, format!("no random numbers: {error}"))
+        CliError::new(
+            CliExit::NotPossible,
+            format!("cannot get random bytes from the system: {error}"),
+        )
     })?;
     Ok(bytes)
 }
@@ -465,7 +469,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_shown_as_a_shell_wants_them() {
+    fn arguments_are_quoted_for_the_shell() {
         for (word, wanted) in
             [("plain-1.md", "plain-1.md"), ("", "''"), ("a b", "'a b'"), ("it's", "'it'\\''s'")]
         {

@@ -1,4 +1,4 @@
-//! `monoco doctor`: looks at everything that a courier needs, and says what to do.
+//! `monoco doctor`: checks everything that the courier needs and prints how to fix it.
 
 use std::fs;
 use std::io::Read;
@@ -13,27 +13,27 @@ use serde_json::{Value, json};
 use super::CliContext;
 use super::client::Client;
 use super::failure::{CliError, CliExit};
-use super::output::{self, OutputFormat, print, shown};
+use super::output::{self, OutputFormat, escape_line, print};
 use crate::clock::wall_now;
 use crate::config::{Config, ConfigError, ConfigSource};
 use crate::home::{CourierInfo, Home};
 
-/// How long a courier may take to say how it is.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long the courier may take to answer a health request.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How far the machine's clock may be from the courier's, in milliseconds.
-const DRIFT: i64 = 60_000;
+/// Largest accepted difference between the clocks of machine and courier, in milliseconds.
+const MAX_DRIFT_MS: i64 = 60_000;
 
-/// What is still being written is younger than this.
-const STALE: Duration = Duration::from_secs(3600);
+/// Age from which a temporary file is a leftover.
+const STALE_AGE: Duration = Duration::from_secs(3600);
 
-/// Most entries of a directory that are looked at.
-const LOOK: usize = 100_000;
+/// Maximum number of directory entries that one check reads.
+const MAX_DIR_ENTRIES: usize = 100_000;
 
-/// 2026-01-01: before that, nobody had this program.
-const EARLIEST: i64 = 1_767_225_600_000;
+/// 2026-01-01 in milliseconds: an earlier time means that the clock is not set.
+const MIN_CLOCK_MS: i64 = 1_767_225_600_000;
 
-/// How one thing is.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 struct DoctorCheck {
     check: &'static str,
@@ -52,7 +52,7 @@ enum CheckState {
 }
 
 pub async fn run(context: &CliContext) -> Result<(), CliError> {
-    let checks = examine(&context.home).await;
+    let checks = run_checks(&context.home).await;
     show(context.format, &checks)?;
     let failed = checks.iter().filter(|check| check.state == CheckState::Fail).count();
     match failed {
@@ -62,12 +62,12 @@ pub async fn run(context: &CliContext) -> Result<(), CliError> {
     }
 }
 
-async fn examine(home: &Home) -> Vec<DoctorCheck> {
+async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
     let running = home.running();
     let source = running.as_ref().and_then(|running| running.config.clone());
     let source = source.unwrap_or_else(|| ConfigSource::of(home));
     let config = source.load();
-    let mut checks = vec![place(home), token(home)];
+    let mut checks = vec![home_dir(home), token(home)];
     checks.extend(config_checks(&source, &config, running.is_some()));
     checks.extend(disk(home.path()));
     checks.push(file_system(home.path()));
@@ -77,7 +77,7 @@ async fn examine(home: &Home) -> Vec<DoctorCheck> {
             let (check, answer) = courier(home, running).await;
             checks.push(check);
             health = answer.unwrap_or_default();
-            checks.extend(of_health(&health));
+            checks.extend(health_checks(&health));
         }
         None => {
             checks.push(no_courier(home));
@@ -125,9 +125,9 @@ fn show(format: OutputFormat, checks: &[DoctorCheck]) -> Result<(), CliError> {
                     CheckState::Warn => "warn",
                     CheckState::Fail => "FAIL",
                 };
-                print(&format!("{state:<4}  {check:<12}  {}", shown(detail)))?;
+                print(&format!("{state:<4}  {check:<12}  {}", escape_line(detail)))?;
                 if let Some(hint) = hint {
-                    print(&format!("{:20}{}", "", shown(hint)))?;
+                    print(&format!("{:20}{}", "", escape_line(hint)))?;
                 }
             }
             Ok(())
@@ -135,24 +135,25 @@ fn show(format: OutputFormat, checks: &[DoctorCheck]) -> Result<(), CliError> {
     }
 }
 
-/// The directory: there, ours, and closed to others.
-fn place(home: &Home) -> DoctorCheck {
+/// Checks that the home directory exists, belongs to the user and is closed to others.
+fn home_dir(home: &Home) -> DoctorCheck {
     let (name, path) = ("home", home.path());
     let Ok(found) = fs::metadata(path) else {
-        let detail = format!("{} is not there", path.display());
-        return DoctorCheck::warn(name, detail, "`monoco courier start` makes it");
+        let detail = format!("{} does not exist", path.display());
+        return DoctorCheck::warn(name, detail, "`monoco courier start` creates it");
     };
     if !found.is_dir() {
-        let detail = format!("{} is no directory", path.display());
-        return DoctorCheck::fail(name, detail, "move it away, or set MONOCO_HOME");
+        let detail = format!("{} is not a directory", path.display());
+        return DoctorCheck::fail(name, detail, "move the file, or set MONOCO_HOME to a directory");
     }
     if found.uid() != rustix::process::geteuid().as_raw() {
-        let detail = format!("{} belongs to somebody else", path.display());
-        return DoctorCheck::fail(name, detail, "use one of your own, with MONOCO_HOME");
+        let detail = format!("{} belongs to another user", path.display());
+        return DoctorCheck::fail(name, detail, "set MONOCO_HOME to a directory that you own");
     }
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
-        let detail = format!("{} is open to others (mode {mode:o})", path.display());
+        let detail =
+            format!("other users can access {} (mode {mode:o}, expected 700)", path.display());
         return DoctorCheck::fail(name, detail, format!("chmod 700 {}", path.display()));
     }
     DoctorCheck::ok(name, path.display().to_string())
@@ -161,18 +162,18 @@ fn place(home: &Home) -> DoctorCheck {
 fn token(home: &Home) -> DoctorCheck {
     let (name, path) = ("token", home.token_path());
     let Ok(found) = fs::metadata(&path) else {
-        return DoctorCheck::ok(name, "none yet; the courier makes one when it starts");
+        return DoctorCheck::ok(name, "none yet; the courier creates it at the first start");
     };
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
-        let detail = format!("others can read it (mode {mode:o})");
-        let hint = format!("remove {}, and start the courier again", path.display());
+        let detail = format!("other users can read the token (mode {mode:o}, expected 600)");
+        let hint = format!("remove {} and restart the courier", path.display());
         return DoctorCheck::fail(name, detail, hint);
     }
     match home.token() {
         Ok(_) => DoctorCheck::ok(name, path.display().to_string()),
         Err(error) => {
-            let hint = format!("remove {}, and start the courier again", path.display());
+            let hint = format!("remove {} and restart the courier", path.display());
             DoctorCheck::fail(name, error.to_string(), hint)
         }
     }
@@ -186,7 +187,9 @@ fn config_checks(
     let (name, path) = ("config", source.path.display());
     let mut checks = Vec::new();
     checks.push(match config {
-        Ok(_) if !source.path.exists() => DoctorCheck::ok(name, "none; the defaults hold"),
+        Ok(_) if !source.path.exists() => {
+            DoctorCheck::ok(name, "no config file; using the defaults")
+        }
         Ok(config) => {
             let tunnels: Vec<_> = config.running().map(|(id, _)| id.as_str()).collect();
             DoctorCheck::ok(name, format!("{path}: tunnels {}", tunnels.join(", ")))
@@ -194,45 +197,50 @@ fn config_checks(
         Err(error) => {
             let unset = matches!(error, ConfigError::Invalid { error, .. } if error.unset);
             if unset && running {
-                let hint = "the courier may have it in its own environment; \
-                            without it a reload or restart fails";
+                let hint = "the variable may be set for the running courier; \
+                            a reload or restart fails without it";
                 DoctorCheck::warn(name, error.to_string(), hint)
             } else {
-                let hint = "correct it; until then no courier starts, and a reload changes nothing";
+                let hint = "fix the config; until then `courier start` and `courier reload` fail";
                 DoctorCheck::fail(name, error.to_string(), hint)
             }
         }
     });
     let mode = fs::metadata(&source.path).map_or(0, |found| found.permissions().mode() & 0o777);
     if mode & 0o077 != 0 {
-        let hint = format!("chmod 600 {path}, if secrets are in it");
-        checks.push(DoctorCheck::warn(name, format!("others can read it (mode {mode:o})"), hint));
+        let hint = format!("chmod 600 {path} if it contains secrets");
+        checks.push(DoctorCheck::warn(
+            name,
+            format!("other users can read it (mode {mode:o})"),
+            hint,
+        ));
     }
     checks
 }
 
-/// The first directory on the way up that is there.
+/// Returns the nearest existing ancestor of `path`.
 fn existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
 fn disk(home: &Path) -> Vec<DoctorCheck> {
     let Ok(stat) = rustix::fs::statvfs(existing(home)) else {
-        return vec![DoctorCheck::warn("disk", "can't be asked", "look at `df` yourself")];
+        return vec![DoctorCheck::warn("disk", "cannot read the free space", "check it with `df`")];
     };
     let free = stat.f_bavail.saturating_mul(stat.f_frsize) >> 20;
-    let (detail, hint) = (format!("{free} MiB free"), "make room: what comes in can't be kept");
+    let (detail, hint) =
+        (format!("{free} MiB free"), "free disk space: received messages cannot be stored");
     let space = match free {
         0..64 => DoctorCheck::fail("disk", detail, hint),
-        64..1024 => DoctorCheck::warn("disk", detail, "make room before it is full"),
+        64..1024 => DoctorCheck::warn("disk", detail, "free disk space before the disk is full"),
         _ => DoctorCheck::ok("disk", detail),
     };
-    // Some file systems make them as they are needed, and say zero.
+    // File systems that allocate inodes on demand report zero.
     if stat.f_files == 0 {
         return vec![space];
     }
-    let (free, hint) = (stat.f_favail, "remove files: every Mail is one");
-    let detail = format!("{free} files can be made");
+    let (free, hint) = (stat.f_favail, "remove files: each Mail needs one inode");
+    let detail = format!("{free} inodes free");
     let files = match free {
         0..1_000 => DoctorCheck::fail("inodes", detail, hint),
         1_000..50_000 => DoctorCheck::warn("inodes", detail, hint),
@@ -241,32 +249,37 @@ fn disk(home: &Path) -> Vec<DoctorCheck> {
     vec![space, files]
 }
 
-/// Locks and shared memory do not work everywhere.
+/// Checks the type of the file system: file locks and shared memory are not safe on network
+/// file systems.
 #[cfg(target_os = "linux")]
 fn file_system(home: &Path) -> DoctorCheck {
     let name = "file system";
     let Ok(stat) = rustix::fs::statfs(existing(home)) else {
-        return DoctorCheck::warn(name, "can't be asked", "put the home on a local disk");
+        return DoctorCheck::warn(
+            name,
+            "cannot read its type",
+            "use a home directory on a local disk",
+        );
     };
-    // The numbers of statfs(2), which only the kernel spells in signed words.
+    // Magic numbers of statfs(2); f_type is signed on some platforms.
     #[expect(clippy::cast_possible_truncation, reason = "the numbers have 32 bits")]
-    let far = match stat.f_type as u32 {
+    let remote = match stat.f_type as u32 {
         0x6969 => "NFS",
         0xff53_4d42 | 0xfe53_4d42 | 0x517b => "SMB",
         0x0102_1997 => "9p",
         0x0102_1994 => {
-            let hint = "everything is gone when the machine is turned off";
+            let hint = "all data is lost when the machine is turned off; use a local disk";
             return DoctorCheck::warn(name, "in memory (tmpfs)", hint);
         }
         _ => return DoctorCheck::ok(name, "local"),
     };
-    let hint = "locks and the store's shared memory are not safe there; use a local disk";
-    DoctorCheck::warn(name, far, hint)
+    let hint = "file locks and the shared memory of the store are not safe there; use a local disk";
+    DoctorCheck::warn(name, remote, hint)
 }
 
 #[cfg(not(target_os = "linux"))]
 fn file_system(_home: &Path) -> DoctorCheck {
-    DoctorCheck::ok("file system", "not looked at on this system")
+    DoctorCheck::ok("file system", "not checked on this system")
 }
 
 fn no_courier(home: &Home) -> DoctorCheck {
@@ -276,7 +289,7 @@ fn no_courier(home: &Home) -> DoctorCheck {
             DoctorCheck::warn(
                 "courier",
                 detail,
-                "ask again in a moment, or see `monoco courier logs`",
+                "try again in a moment, or see `monoco courier logs`",
             )
         }
         None => DoctorCheck::warn("courier", "not running", "`monoco courier start` starts it"),
@@ -286,14 +299,15 @@ fn no_courier(home: &Home) -> DoctorCheck {
 async fn courier(home: &Home, running: &CourierInfo) -> (DoctorCheck, Option<Value>) {
     let name = "courier";
     let asked = async { Client::find(home)?.health().await };
-    let health = match tokio::time::timeout(ANSWER, asked).await {
+    let health = match tokio::time::timeout(HEALTH_TIMEOUT, asked).await {
         Ok(Ok(health)) => health,
         Ok(Err(failure)) => {
             let hint = "see `monoco courier logs`, then `monoco courier restart`";
             return (DoctorCheck::fail(name, failure.message, hint), None);
         }
         Err(_) => {
-            let detail = format!("no answer within {} s", ANSWER.as_secs());
+            let detail =
+                format!("the courier did not answer within {} s", HEALTH_TIMEOUT.as_secs());
             let hint = "see `monoco courier logs`; `monoco courier kill` ends it";
             return (DoctorCheck::fail(name, detail, hint), None);
         }
@@ -309,15 +323,15 @@ async fn courier(home: &Home, running: &CourierInfo) -> (DoctorCheck, Option<Val
         "failed" => {
             DoctorCheck::fail(name, detail, "check the disk, then `monoco courier restart`")
         }
-        // It is the letters that do not go on, and what is said of them tells more.
+        // The pipeline is degraded; its own check has the details.
         "degraded" if health["storage"]["status"] == "ok" => DoctorCheck::ok(name, detail),
-        _ => DoctorCheck::fail(name, detail, "see what is said of the store"),
+        _ => DoctorCheck::fail(name, detail, "see the check of the store"),
     };
     (check, Some(health))
 }
 
-/// What the courier says of the store, the tunnels and the mailbox.
-fn of_health(health: &Value) -> Vec<DoctorCheck> {
+/// Evaluates the health report: store, tunnels, mailbox and pipeline.
+fn health_checks(health: &Value) -> Vec<DoctorCheck> {
     if health.is_null() {
         return Vec::new();
     }
@@ -328,9 +342,11 @@ fn of_health(health: &Value) -> Vec<DoctorCheck> {
     let detail = detail.join(" ").trim().to_owned();
     checks.push(match storage["status"].as_str() {
         Some("ok") => DoctorCheck::ok("store", detail),
-        Some("full") => DoctorCheck::fail("store", detail, "make room; it goes on by itself"),
+        Some("full") => {
+            DoctorCheck::fail("store", detail, "free disk space; the courier then continues")
+        }
         Some("failing") => {
-            DoctorCheck::fail("store", detail, "check the disk; it goes on by itself")
+            DoctorCheck::fail("store", detail, "check the disk; the courier then continues")
         }
         _ => DoctorCheck::fail("store", detail, "check the disk, then `monoco courier restart`"),
     });
@@ -342,55 +358,56 @@ fn of_health(health: &Value) -> Vec<DoctorCheck> {
             "hearing" | "quiet" => DoctorCheck::ok("tunnel", format!("{id} is {status}")),
             "down" if why.contains("turned off") => DoctorCheck::ok("tunnel", detail),
             "deaf" => {
-                let hint = "what comes is not understood: do both sides have the same secret?";
+                let hint = "received messages are not verified or not readable: check that both sides use the same secret";
                 DoctorCheck::warn("tunnel", detail, hint)
             }
             _ => DoctorCheck::fail(
                 "tunnel",
                 detail,
-                "correct its config, then `monoco courier reload`",
+                "fix its config, then run `monoco courier reload`",
             ),
         });
     }
     let mailbox = &health["mailbox"];
     let foreign = mailbox["foreign_files"].as_u64().unwrap_or(0);
     if let Some(error) = mailbox["error"].as_str() {
-        let hint = "make room, or make the directory writable; it goes on by itself";
+        let hint = "free disk space or make the directory writable; the courier then continues";
         checks.push(DoctorCheck::fail("mailbox", error, hint));
     } else if foreign > 0 {
         let names = mailbox["foreign"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let names: Vec<_> = names.take(3).collect();
-        let detail = format!("{foreign} files are not the courier's: {}", names.join(", "));
-        let hint = "move them away; nobody is given them";
+        let detail =
+            format!("{foreign} files were not written by the courier: {}", names.join(", "));
+        let hint = "move these files to another directory; the courier ignores them";
         checks.push(DoctorCheck::warn("mailbox", detail, hint));
     } else {
-        checks.push(DoctorCheck::ok("mailbox", "only files of the courier"));
+        checks.push(DoctorCheck::ok("mailbox", "contains only files of the courier"));
     }
-    checks.push(post_office(&health["post_office"]));
+    checks.push(pipeline(&health["post_office"]));
     checks
 }
 
-/// What the courier says of letters.
-fn post_office(health: &Value) -> DoctorCheck {
-    let name = "post office";
+/// Evaluates the health of the pipeline.
+fn pipeline(health: &Value) -> DoctorCheck {
+    let name = "pipeline";
     let count = |key: &str| health[key].as_i64().unwrap_or(0);
     let problems = health["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let problems: Vec<_> = problems.take(3).collect();
     if !problems.is_empty() {
-        let hint = "start the worker or change the chain; `monoco pipeline status` shows more";
+        let hint = "start the worker or change the chain; see `monoco pipeline status`";
         return DoctorCheck::warn(name, problems.join("; "), hint);
     }
-    let detail = format!("{} letters under way", count("under_way"));
+    let detail = format!("{} letters in progress", count("under_way"));
     match count("dead") {
         0 => DoctorCheck::ok(name, detail),
         dead => {
-            let hint = "`monoco dead list` shows why, and `monoco dead retry` puts them back";
-            DoctorCheck::warn(name, format!("{detail}, {dead} given up"), hint)
+            let hint = "`monoco dead list` shows the reasons, `monoco dead retry` retries them";
+            DoctorCheck::warn(name, format!("{detail}, {dead} dead letters"), hint)
         }
     }
 }
 
-/// The store of a courier that does not run.
+/// Checks the store file while no courier is running.
 fn store(dir: &Path) -> DoctorCheck {
     let (name, path) = ("store", dir.join("monoco.db"));
     let mut head = [0; 16];
@@ -399,15 +416,15 @@ fn store(dir: &Path) -> DoctorCheck {
             DoctorCheck::ok(name, path.display().to_string())
         }
         Ok(()) => {
-            let detail = format!("{} is no database", path.display());
-            DoctorCheck::fail(name, detail, "put back a copy of it")
+            let detail = format!("{} is not an SQLite database", path.display());
+            DoctorCheck::fail(name, detail, "restore the file from a backup")
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            DoctorCheck::ok(name, "none yet; the courier makes one when it starts")
+            DoctorCheck::ok(name, "none yet; the courier creates it at the first start")
         }
         Err(error) => {
             let detail = format!("{}: {error}", path.display());
-            DoctorCheck::fail(name, detail, "make it yours again, or put back a copy of it")
+            DoctorCheck::fail(name, detail, "make the file readable, or restore it from a backup")
         }
     }
 }
@@ -417,29 +434,30 @@ fn port(name: &'static str, host: IpAddr, port: u16) -> DoctorCheck {
         Ok(_) => DoctorCheck::ok(name, format!("{port} is free")),
         Err(error) => {
             let detail = format!("{port}: {error}");
-            let hint = "choose another in the config, at courier.service";
+            let hint = "stop the program that uses the port, or set another port in courier.service of the config";
             DoctorCheck::fail(name, detail, hint)
         }
     }
 }
 
-/// The machine's clock, against what was written and what the courier counted.
+/// Compares the machine's clock with the newest file of the store and with the courier's
+/// clock.
 fn clock(store: &Path, drift: Option<i64>) -> DoctorCheck {
     let (name, now) = ("clock", wall_now());
-    if now.ms() < EARLIEST {
-        let detail = format!("it is {} here", now.rfc3339());
+    if now.ms() < MIN_CLOCK_MS {
+        let detail = format!("the clock shows {}", now.rfc3339());
         return DoctorCheck::fail(
             name,
             detail,
-            "set the machine's clock, then restart the courier",
+            "set the clock of the machine, then restart the courier",
         );
     }
     if let Some(drift) = drift
-        && drift.abs() > DRIFT
+        && drift.abs() > MAX_DRIFT_MS
     {
-        let detail = format!("{} s off since the courier started", drift / 1000);
-        let hint = "the courier does not follow jumps; `monoco courier restart`, \
-                    when the machine's clock is right";
+        let detail = format!("changed by {} s since the courier started", drift / 1000);
+        let hint = "the courier ignores clock steps; when the clock is right, run \
+                    `monoco courier restart`";
         return DoctorCheck::warn(name, detail, hint);
     }
     let ahead = newest(store).map_or(Duration::ZERO, |noted| {
@@ -447,44 +465,45 @@ fn clock(store: &Path, drift: Option<i64>) -> DoctorCheck {
         noted.saturating_sub(now)
     });
     if ahead > Duration::from_secs(60) {
-        let detail = format!("the store was written {} s from now", ahead.as_secs());
+        let detail = format!("the store was written {} s in the future", ahead.as_secs());
         return DoctorCheck::warn(
             name,
             detail,
-            "the clock was ahead then, or is behind now; set it",
+            "the clock was ahead then or is behind now; set the clock",
         );
     }
     DoctorCheck::ok(name, now.rfc3339())
 }
 
-/// When a file of `dir` was last written, since 1970.
+/// Returns the newest modification time of the files in `dir`, since 1970.
 fn newest(dir: &Path) -> Option<Duration> {
-    let times = fs::read_dir(dir).ok()?.flatten().take(LOOK).filter_map(|entry| {
+    let times = fs::read_dir(dir).ok()?.flatten().take(MAX_DIR_ENTRIES).filter_map(|entry| {
         entry.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()
     });
     times.max()
 }
 
-/// Files that somebody began to write and did not finish.
+/// Checks for temporary files of interrupted writes.
 fn leftovers(mailbox: &Path) -> DoctorCheck {
     let dir = mailbox.join(".state/tmp");
     let now = UNIX_EPOCH + Duration::from_millis(u64::try_from(wall_now().ms()).unwrap_or(0));
-    let old = |written: SystemTime| now.duration_since(written).is_ok_and(|age| age > STALE);
-    let files = fs::read_dir(&dir).into_iter().flatten().flatten().take(LOOK);
+    let old = |written: SystemTime| now.duration_since(written).is_ok_and(|age| age > STALE_AGE);
+    let files = fs::read_dir(&dir).into_iter().flatten().flatten().take(MAX_DIR_ENTRIES);
     let stale =
         files.filter(|entry| entry.metadata().and_then(|found| found.modified()).is_ok_and(old));
     match stale.count() {
         0 => DoctorCheck::ok("leftovers", "none"),
         stale => {
             let detail = format!("{stale} unfinished files in {}", dir.display());
-            DoctorCheck::warn("leftovers", detail, "`monoco courier restart` sweeps them away")
+            DoctorCheck::warn("leftovers", detail, "`monoco courier restart` removes them")
         }
     }
 }
 
 fn dead_letters(mailbox: &Path) -> DoctorCheck {
     let name = "dead letters";
-    let entries = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().take(LOOK);
+    let entries =
+        |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().take(MAX_DIR_ENTRIES);
     let providers = entries(mailbox.join(".deadletter"));
     let dead = providers
         .flat_map(|provider| entries(provider.path()))
@@ -494,7 +513,8 @@ fn dead_letters(mailbox: &Path) -> DoctorCheck {
         0 => DoctorCheck::ok(name, "none"),
         dead => {
             let dir = mailbox.join(".deadletter");
-            let hint = format!("each has its reason beside it in {}", dir.display());
+            let hint =
+                format!("`monoco dead list` shows the reasons; the files are in {}", dir.display());
             DoctorCheck::warn(name, format!("{dead}"), hint)
         }
     }
@@ -509,14 +529,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_courier_says_is_judged() {
-        let health = |text: &str| of_health(&serde_json::from_str(text).unwrap());
-        let well = r#"{"storage":{"status":"ok"},"mailbox":{"foreign_files":0},
+    fn health_report_is_evaluated() {
+        let health = |text: &str| health_checks(&serde_json::from_str(text).unwrap());
+        let healthy = r#"{"storage":{"status":"ok"},"mailbox":{"foreign_files":0},
             "adapters":{"a":{"status":"hearing"},"b":{"status":"quiet"},
                         "c":{"status":"down","last_error":"turned off in the config"}},
             "post_office":{"status":"ok","problems":[],"under_way":3,"dead":0}}"#;
-        assert!(health(well).iter().all(|check| check.state == CheckState::Ok));
-        let ill = r#"{"storage":{"status":"full"},
+        assert!(health(healthy).iter().all(|check| check.state == CheckState::Ok));
+        let unhealthy = r#"{"storage":{"status":"full"},
             "mailbox":{"foreign_files":2,"foreign":["x.md"]},
             "adapters":{"a":{"status":"deaf","last_error":"not verified"},
                         "b":{"status":"down","last_error":"no secret"}},
@@ -526,14 +546,14 @@ mod tests {
             ("tunnel", CheckState::Warn),
             ("tunnel", CheckState::Fail),
             ("mailbox", CheckState::Warn),
-            ("post office", CheckState::Warn),
+            ("pipeline", CheckState::Warn),
         ];
-        assert_eq!(states(&health(ill)), wanted);
+        assert_eq!(states(&health(unhealthy)), wanted);
         assert!(health("{}").iter().any(|check| check.state == CheckState::Fail));
     }
 
     #[test]
-    fn a_clock_that_jumped_is_seen() {
+    fn clock_step_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(clock(dir.path(), None).state, CheckState::Ok);
         assert_eq!(clock(dir.path(), Some(-59_000)).state, CheckState::Ok);
@@ -553,7 +573,7 @@ mod tests {
         let tmp = dir.path().join(".state/tmp");
         fs::create_dir_all(&tmp).unwrap();
         let file = fs::File::create(tmp.join("x")).unwrap();
-        assert_eq!(leftovers(dir.path()).state, CheckState::Ok, "somebody may be writing it");
+        assert_eq!(leftovers(dir.path()).state, CheckState::Ok, "a new file may still be written");
         file.set_modified(UNIX_EPOCH + Duration::from_secs(1)).unwrap();
         assert_eq!(leftovers(dir.path()).state, CheckState::Warn);
         let dead = dir.path().join(".deadletter/ci");
@@ -565,25 +585,28 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_none_is_seen() {
+    fn file_that_is_not_a_database_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(store(dir.path()).state, CheckState::Ok);
-        fs::write(dir.path().join("monoco.db"), "this is no database, it is a poem").unwrap();
+        fs::write(dir.path().join("monoco.db"), "this is not a database but a text").unwrap();
         assert_eq!(store(dir.path()).state, CheckState::Fail);
         fs::write(dir.path().join("monoco.db"), "short").unwrap();
         assert_eq!(store(dir.path()).state, CheckState::Fail);
     }
 
     #[test]
-    fn a_home_that_is_open_is_seen() {
+    fn home_that_other_users_can_access_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::new(dir.path().join("home"));
-        assert_eq!(place(&home).state, CheckState::Warn);
+        assert_eq!(home_dir(&home).state, CheckState::Warn);
         home.create().unwrap();
         home.ensure_token().unwrap();
-        assert_eq!((place(&home).state, token(&home).state), (CheckState::Ok, CheckState::Ok));
+        assert_eq!((home_dir(&home).state, token(&home).state), (CheckState::Ok, CheckState::Ok));
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(home.token_path(), fs::Permissions::from_mode(0o644)).unwrap();
-        assert_eq!((place(&home).state, token(&home).state), (CheckState::Fail, CheckState::Fail));
+        assert_eq!(
+            (home_dir(&home).state, token(&home).state),
+            (CheckState::Fail, CheckState::Fail)
+        );
     }
 }

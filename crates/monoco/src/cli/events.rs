@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::CliContext;
 use super::client::query;
 use super::failure::CliError;
-use super::output::{self, OutputFormat, note, print, shown};
+use super::output::{self, OutputFormat, escape_line, note, print};
 
 /// Delay before a broken event stream is opened again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ async fn follow(context: &CliContext, mut after: Option<i64>) -> Result<(), CliE
 /// Prints one event and returns its sequence number.
 fn show(format: OutputFormat, event: &str) -> Result<Option<i64>, CliError> {
     let Ok(event) = serde_json::from_str::<Value>(event) else {
-        note(&format!("cannot parse event: {}", shown(event)));
+        note(&format!("cannot parse event: {}", escape_line(event)));
         return Ok(None);
     };
     match format {

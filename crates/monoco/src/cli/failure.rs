@@ -1,27 +1,27 @@
-//! Why a command failed, and the exit code that says so.
+//! Errors of commands and their exit codes.
 
 use std::process::ExitCode;
 
 use crate::home::HomeError;
 use crate::serve::StartError;
 
-/// What the exit codes of commands mean. They are a contract.
+/// Exit codes of commands. Scripts depend on the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CliExit {
-    /// There is no such thing, or it can't be done with it. For `courier start`:
-    /// it failed.
+    /// The object does not exist or does not allow the operation. For `courier start`:
+    /// the start failed.
     NotPossible = 1,
-    /// Somebody else holds it. For `courier start`: one is already running.
+    /// Another agent holds it. For `courier start`: a courier is already running.
     Held = 2,
     /// No courier is running. For `courier start`: permission denied.
     NoCourier = 3,
     /// The courier failed. For `courier start`: the port is in use.
     Courier = 4,
-    /// The command line was not understood.
+    /// The command line is invalid.
     Usage = 64,
 }
 
-/// A failed command: what is wrong, and what to do about it.
+/// Error of a command, with an optional next step for the user.
 #[derive(Debug)]
 pub struct CliError {
     pub exit: CliExit,
@@ -30,7 +30,7 @@ pub struct CliError {
 }
 
 impl CliExit {
-    /// What a `courier start` that ended with this code meant.
+    /// Returns the meaning of an exit code of `courier start`.
     pub fn of_start(code: i32) -> Option<Self> {
         let all = [Self::NotPossible, Self::Held, Self::NoCourier, Self::Courier, Self::Usage];
         all.into_iter().find(|exit| *exit as i32 == code)
@@ -48,7 +48,13 @@ impl CliError {
 
     pub fn no_courier() -> Self {
         Self::new(CliExit::NoCourier, "no courier is running")
-            .hint("start one with `monoco courier start`, or to watch it with `monoco courier start --foreground`")
+            .hint("start it with `monoco courier start`, or `monoco courier start --foreground` to see its log")
+    }
+
+    /// Error for a response of the courier that does not have the expected form.
+    pub fn invalid_response(error: &serde_json::Error) -> Self {
+        Self::new(CliExit::Courier, format!("cannot parse the courier's response: {error}"))
+            .hint("check that CLI and courier have the same version: `monoco courier restart`")
     }
 
     pub fn usage(message: impl Into<String>) -> Self {
@@ -72,14 +78,19 @@ impl From<StartError> for CliError {
     fn from(error: StartError) -> Self {
         let message = error.to_string();
         match error {
-            StartError::Home(HomeError::Taken(_)) => Self::new(CliExit::Held, message)
-                .hint("`monoco courier status` shows it, `monoco courier stop` ends it"),
-            StartError::Home(home) if home.is_permission() => {
-                Self::new(CliExit::NoCourier, message)
-                    .hint("make the directory yours, or set MONOCO_HOME to one that is")
-            }
+            StartError::Home(HomeError::Taken(_)) => Self::new(CliExit::Held, message).hint(
+                "`monoco courier status` shows the running courier, `monoco courier stop` stops it",
+            ),
+            StartError::Home(home) if home.is_permission() => Self::new(
+                CliExit::NoCourier,
+                message,
+            )
+            .hint(
+                "change the owner of the directory, or set MONOCO_HOME to a directory that you own",
+            ),
             StartError::Config(config) if config.is_permission() => {
-                Self::new(CliExit::NoCourier, message).hint("make the file yours")
+                Self::new(CliExit::NoCourier, message)
+                    .hint("change the owner or the permissions of the file")
             }
             StartError::Config(_) => Self::new(CliExit::NotPossible, message),
             StartError::Listen { error, .. } | StartError::System(error)
@@ -87,9 +98,8 @@ impl From<StartError> for CliError {
             {
                 Self::new(CliExit::NoCourier, message)
             }
-            StartError::PortInUse(_) => Self::new(CliExit::Courier, message).hint(
-                "choose others with --port and --webhook-port, or --port 0 for any that are free",
-            ),
+            StartError::PortInUse(_) => Self::new(CliExit::Courier, message)
+                .hint("select other ports with --port and --webhook-port; 0 selects a free port"),
             _ => Self::new(CliExit::NotPossible, message),
         }
     }

@@ -106,7 +106,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
-            output::misunderstood(&error);
+            output::print_usage_error(&error);
             return CliExit::Usage.into();
         }
         Err(error) => {
@@ -117,7 +117,7 @@ pub fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::fail(&failure);
+            output::print_error(&failure);
             failure.exit.into()
         }
     }

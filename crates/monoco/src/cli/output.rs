@@ -1,33 +1,34 @@
-//! What commands print: data on stdout, in the form that was asked for.
+//! Prints the output of commands: data on stdout in the selected format, messages on stderr.
 //!
-//! What strangers wrote is data. It passes [`display_name`] or [`json`] before it reaches
-//! a terminal, so that it can't move the cursor, ring the bell, change the colours
-//! or turn the text around.
+//! Untrusted text passes [`escape_line`], [`escape_lines`] or [`json`] before it is printed,
+//! so that it cannot control the terminal or change the direction of the text.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 
 use comfy_table::{ContentArrangement, Table};
+pub use monoco_core::unsafe_text::escape_line;
+use monoco_core::unsafe_text::is_unsafe;
 use serde_json::Value;
 
 use super::failure::CliError;
 
-/// The form of the output.
+/// Format of the data on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OutputFormat {
-    /// Columns, for people
+    /// Aligned columns with a header
     #[default]
     Table,
-    /// JSON, for programs
+    /// JSON with all fields
     Json,
-    /// One line for each, with tabs between
+    /// One line per entry, columns separated by tabs
     Compact,
-    /// Only the ids, one on each line
+    /// Only the ids, one per line
     Id,
 }
 
-/// Prints a list. `columns` are names and the paths of their values; the first one
-/// is the id.
+/// Prints a list. `columns` are names and the paths of their values; the first column is
+/// the id.
 pub fn list(
     format: OutputFormat,
     answer: &Value,
@@ -67,30 +68,30 @@ pub fn list(
         }
     }
     if let Some(cursor) = answer.get("next_cursor").and_then(Value::as_str) {
-        note(&format!("more: --cursor {}", shown(cursor)));
+        note(&format!("more entries: --cursor {}", escape_line(cursor)));
     }
     Ok(())
 }
 
-/// Prints one thing as names and values; `id` is the path of its id.
+/// Prints one object as names and values; `id` is the path of its id.
 pub fn one(
     format: OutputFormat,
-    thing: &Value,
+    object: &Value,
     id: &str,
     fields: &[(&str, &str)],
 ) -> Result<(), CliError> {
     match format {
-        OutputFormat::Json => print(&json(thing)),
-        OutputFormat::Id => print(&cell("", at(thing, id))),
+        OutputFormat::Json => print(&json(object)),
+        OutputFormat::Id => print(&cell("", at(object, id))),
         OutputFormat::Compact => {
             let cells: Vec<_> =
-                fields.iter().map(|(name, path)| cell(name, at(thing, path))).collect();
+                fields.iter().map(|(name, path)| cell(name, at(object, path))).collect();
             print(&cells.join("\t"))
         }
         OutputFormat::Table => {
             let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
             for (name, path) in fields {
-                let value = at(thing, path);
+                let value = at(object, path);
                 if !value.is_null() {
                     print(&format!("{name:width$}  {}", cell(name, value)))?;
                 }
@@ -104,18 +105,18 @@ fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     path.split('.').fold(value, |value, key| value.get(key).unwrap_or(&Value::Null))
 }
 
-/// A value as a cell. Times are shown as people read them.
+/// Formats a value as a table cell. Times are shown in the local time zone.
 fn cell(name: &str, value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) if is_time(name) => local_time(text),
-        Value::String(text) => shown(text),
+        Value::String(text) => escape_line(text),
         Value::Number(number) if is_time(name) => time(number.as_i64()),
         Value::Array(items) => {
             let items: Vec<_> = items.iter().map(|item| cell(name, item)).collect();
             items.join(", ")
         }
-        other => shown(&other.to_string()),
+        other => escape_line(&other.to_string()),
     }
 }
 
@@ -127,7 +128,7 @@ fn is_time(name: &str) -> bool {
 fn local_time(text: &str) -> String {
     match monoco_core::time::Timestamp::from_rfc3339(text) {
         Ok(at) => time(Some(at.ms())),
-        Err(_) => shown(text),
+        Err(_) => escape_line(text),
     }
 }
 
@@ -138,41 +139,26 @@ fn time(ms: Option<i64>) -> String {
     })
 }
 
-/// Text of strangers, made harmless for a line on a terminal.
-pub fn shown(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if is_harmful(c) => out.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out
+/// Escapes unsafe characters of several lines; line breaks stay.
+pub fn escape_lines(text: &str) -> String {
+    text.lines().map(escape_line).collect::<Vec<_>>().join("\n")
 }
 
-/// Text of strangers over several lines: its own line breaks stay.
-pub fn shown_lines(text: &str) -> String {
-    text.lines().map(shown).collect::<Vec<_>>().join("\n")
-}
-
-/// JSON that is harmless on a terminal and still means the same.
+/// Formats JSON on several lines, with unsafe characters as JSON escapes.
 pub fn json(value: &Value) -> String {
     escape_json(&format!("{value:#}"))
 }
 
-/// JSON on one line, harmless on a terminal.
+/// Formats JSON on one line, with unsafe characters as JSON escapes.
 pub fn json_line(value: &Value) -> String {
     escape_json(&value.to_string())
 }
 
-/// Such characters only stand inside strings, where JSON has an escape for them.
+/// Replaces unsafe characters by JSON escapes. They occur only inside JSON strings.
 fn escape_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if c != '\n' && is_harmful(c) {
+        if c != '\n' && is_unsafe(c) {
             let mut units = [0; 2];
             for unit in c.encode_utf16(&mut units) {
                 out.push_str(&format!("\\u{unit:04x}"));
@@ -184,55 +170,38 @@ fn escape_json(text: &str) -> String {
     out
 }
 
-/// Whether a terminal would do something else than show it.
-fn is_harmful(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            // Marks, embeddings, overrides and isolates that turn text around.
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-            // Separators that break lines for some programs and not for others.
-            | '\u{2028}' | '\u{2029}'
-            // Invisible characters that make two words look the same.
-            | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{180e}' | '\u{ad}'
-            // Tags: a whole hidden alphabet.
-            | '\u{e0000}'..='\u{e007f}')
-}
-
-/// Prints a line of data.
+/// Prints a line of data to stdout. Exits with 0 when the reader has closed the pipe.
 pub fn print(line: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     match written {
-        // Whoever read it has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => Ok(other?),
     }
 }
 
-/// Says something to the person at the terminal.
+/// Prints a message for the user to stderr. A write error is ignored.
 pub fn note(line: &str) {
-    // If nobody can hear it, it need not be said.
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Reports that the command line was not understood. It repeats what was typed, or what a
-/// script took from elsewhere and passed on.
-pub fn misunderstood(error: &clap::Error) {
-    let harmful = |arg: OsString| arg.to_string_lossy().chars().any(is_harmful);
-    if std::env::args_os().any(harmful) {
-        note(shown_lines(&error.render().to_string()).trim_end());
+/// Prints a usage error. The error repeats the arguments, which can contain untrusted text.
+pub fn print_usage_error(error: &clap::Error) {
+    let has_unsafe = |arg: OsString| arg.to_string_lossy().chars().any(is_unsafe);
+    if std::env::args_os().any(has_unsafe) {
+        note(escape_lines(&error.render().to_string()).trim_end());
     } else {
         let _ = error.print();
     }
 }
 
-/// Reports a failure.
-pub fn fail(failure: &CliError) {
+/// Prints an error and its hint to stderr.
+pub fn print_error(failure: &CliError) {
     let mut stderr = anstream::stderr().lock();
-    let message = shown_lines(&failure.message);
+    let message = escape_lines(&failure.message);
     let _ = writeln!(stderr, "\u{1b}[1;31merror:\u{1b}[0m {message}");
     if let Some(hint) = &failure.hint {
-        let _ = writeln!(stderr, "\u{1b}[1m hint:\u{1b}[0m {}", shown_lines(hint));
+        let _ = writeln!(stderr, "\u{1b}[1m hint:\u{1b}[0m {}", escape_lines(hint));
     }
 }
 
@@ -244,19 +213,19 @@ mod tests {
         "a\u{1b}[31m\u{7}\u{9b}2J\u{202e}x\u{2028}\u{0}\r\n\u{feff}\u{e0041}é漢🙂";
 
     #[test]
-    fn hostile_text_is_shown_and_does_nothing() {
+    fn unsafe_characters_are_escaped_in_lines() {
         assert_eq!(
-            shown(HOSTILE),
+            escape_line(HOSTILE),
             "a\\u{1b}[31m\\u{7}\\u{9b}2J\\u{202e}x\\u{2028}\\u{0}\\r\\n\\u{feff}\\u{e0041}é漢🙂"
         );
-        assert_eq!(shown_lines("a\nb\u{1b}\n"), "a\nb\\u{1b}");
+        assert_eq!(escape_lines("a\nb\u{1b}\n"), "a\nb\\u{1b}");
     }
 
     #[test]
-    fn harmless_json_means_the_same() {
+    fn escaped_json_has_the_same_value() {
         let value = serde_json::json!({ HOSTILE: [HOSTILE] });
         for text in [json(&value), json_line(&value)] {
-            assert!(!text.chars().any(|c| c != '\n' && is_harmful(c)), "{text}");
+            assert!(!text.chars().any(|c| c != '\n' && is_unsafe(c)), "{text}");
             assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
         }
     }

@@ -1,4 +1,4 @@
-//! Times as people write them: RFC 3339, a day, or how long ago.
+//! Parses times of the command line: RFC 3339, a day, or a duration ago.
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -6,17 +6,17 @@ use monoco_core::time::Timestamp;
 
 use crate::cli::failure::CliError;
 
-/// When `text` means, by `now`, in the time zone of the machine.
+/// Parses `text` relative to `now`, in the time zone of the machine.
 pub fn parse(text: &str, now: Timestamp) -> Result<Timestamp, CliError> {
     read(text, now, &TimeZone::system()).ok_or_else(|| {
         CliError::usage(format!(
-            "{text:?} is not a time: want 2026-02-06T20:45:00Z, 2026-02-06, or how long ago, \
-             such as 30m, 2h, 7d"
+            "invalid time {text:?}; expected 2026-02-06T20:45:00Z, 2026-02-06 or a duration ago, \
+             such as 30m, 2h or 7d"
         ))
     })
 }
 
-/// When today began.
+/// Returns the start of the current day in the time zone of the machine.
 pub fn today(now: Timestamp) -> Option<Timestamp> {
     let zone = TimeZone::system();
     let date = jiff::Timestamp::from_millisecond(now.ms()).ok()?.to_zoned(zone.clone()).date();
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_people_write_them() {
+    fn times_days_and_durations_are_parsed() {
         let now = Timestamp::from_rfc3339("2026-02-06T20:45:00Z").unwrap();
         let zone = TimeZone::fixed(jiff::tz::offset(2));
         let when = |text: &str| read(text, now, &zone).map(Timestamp::rfc3339);

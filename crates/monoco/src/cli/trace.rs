@@ -64,7 +64,7 @@ pub async fn run(context: &CliContext, args: TraceArgs) -> Result<(), CliError> 
             ];
             output::one(format, &answer, "msg_id", &said)?;
             for letter in answer["letters"].as_array_mut().into_iter().flatten() {
-                letter["said"] = pipeline::said(&letter["verdicts"]).into();
+                letter["said"] = pipeline::verdict_line(&letter["verdicts"]).into();
             }
             for (key, columns) in [
                 ("messages", &messages[..]),

@@ -156,7 +156,7 @@ fn stop_waits_until_it_is_gone_and_what_was_said_stays() {
     let mut courier = Courier::start_in(dir.path());
     courier.deliver(ME, "remember me");
     let ran = courier.cli(&["courier", "stop"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (0, "stopped\n"));
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, "courier stopped\n"));
     assert!(courier.wait().success());
     courier.cli(&["courier", "status"]).failed(3);
     let again = Courier::start_in(dir.path());

@@ -105,7 +105,7 @@ fn start_returns_when_it_answers_and_stop_when_it_is_gone() {
         assert_eq!(mode & 0o077, 0, "{path} is open to others");
     }
     let ran = daemon.run(&["courier", "stop"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (0, "stopped\n"));
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, "courier stopped\n"));
     Daemon::gone(pid);
     assert!(!daemon.home.join("run/courier.json").exists());
     assert!(!daemon.home.join("run/courier.pid").exists());
@@ -235,7 +235,7 @@ fn a_courier_that_does_not_stop_is_reported_and_can_be_killed() {
     let stopped = Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap();
     assert!(stopped.success());
     let said = daemon.run(&["courier", "stop", "--timeout", "1"]).failed(4);
-    assert!(said.contains(&format!("process {pid} has not stopped within 1 s")), "{said}");
+    assert!(said.contains(&format!("process {pid} did not stop within 1 s")), "{said}");
     assert!(said.contains("monoco courier kill"), "{said}");
     daemon.run(&["courier", "kill"]).ok();
     Daemon::gone(pid);
@@ -330,7 +330,7 @@ fn logs_are_filtered_followed_and_cleaned() {
     daemon.run(&["courier", "reload"]).failed(1);
     daemon.configure("courier: {}");
     let all = daemon.run(&["courier", "logs"]).ok();
-    assert!(all.contains("the courier listens") && all.contains("config not reloaded"), "{all}");
+    assert!(all.contains("courier is listening") && all.contains("config not reloaded"), "{all}");
     let errors = daemon.run(&["courier", "logs", "--level", "error"]).ok();
     assert!(errors.contains("servise") && !errors.contains("listens"), "{errors}");
     assert_eq!(daemon.run(&["courier", "logs", "--lines", "1"]).ok().lines().count(), 1);
@@ -351,7 +351,7 @@ fn logs_are_filtered_followed_and_cleaned() {
     daemon.run(&["courier", "reload"]).ok();
     assert!(lines.next().unwrap().contains("nothing changed"));
     let ran = daemon.run(&["courier", "logs", "clean"]);
-    assert!(ran.stderr.contains("cleaned 1 files"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1 log files deleted or emptied"), "{}", ran.stderr);
     ran.ok();
     assert_eq!(daemon.log(), "");
     daemon.run(&["courier", "reload"]).ok();
@@ -372,7 +372,7 @@ fn a_log_that_is_full_is_rotated_while_it_runs() {
     daemon.run(&["courier", "restart"]).ok();
     let old = daemon.home.join("log/courier.log.1");
     assert!(std::fs::metadata(&old).unwrap().len() >= (10 << 20) - 1);
-    assert!(daemon.log().contains("the courier listens"), "{}", daemon.log());
+    assert!(daemon.log().contains("courier is listening"), "{}", daemon.log());
 }
 
 #[test]
@@ -446,7 +446,7 @@ fn the_doctor_finds_what_is_wrong_and_only_that() {
     std::fs::write(dead.join("x.md"), "").unwrap();
     let (code, checks) = doctor(&daemon);
     assert_eq!(code, 1, "{checks:?}");
-    assert!(has(&checks, "home", "fail", "open to others (mode 755)"), "{checks:?}");
+    assert!(has(&checks, "home", "fail", "(mode 755, expected 700)"), "{checks:?}");
     assert!(has(&checks, "config", "warn", "the variable NOT_SET is not set"), "{checks:?}");
     assert!(has(&checks, "dead letters", "warn", "1"), "{checks:?}");
     // When no courier runs, no other process has that variable.
@@ -480,16 +480,16 @@ fn the_demo_plays_to_its_end_and_leaves_nothing_behind() {
     let said = String::from_utf8_lossy(&ran.stdout).into_owned();
     assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
     for word in [
-        "alpha $ monoco mailbox sync\npulled 1, passed over 1",
-        "beta $ monoco mailbox sync\npulled 2, passed over 0",
+        "alpha $ monoco mailbox sync\npulled 1, skipped 1",
+        "beta $ monoco mailbox sync\npulled 2, skipped 0",
         "MESSAGES",
         "claimed by robot-1",
         "(exit code 2)",
-        "the receiver got, and the signature is right",
+        "received answer with a valid signature",
         "COMPLETED",
-        "nobody may hold deploys",
+        "no permission to hold deploys",
         "demo   webhook  hearing 7     1",
-        "$ monoco courier stop\nstopped",
+        "$ monoco courier stop\ncourier stopped",
         "monoco courier start",
     ] {
         assert!(said.contains(word), "{word}\n{said}");

@@ -144,7 +144,7 @@ fn a_replay_shows_exactly_what_a_changed_chain_would_change() {
     office.settled();
     assert_eq!(office.letter(&hello)["state"], "DONE");
     let ran = courier.cli(&["pipeline", "replay", "--since", "1h", "--dry-run"]);
-    assert!(ran.stderr.contains("5 letters looked at, 1 would differ"), "{ran:?}");
+    assert!(ran.stderr.contains("5 letters evaluated, 1 would differ"), "{ran:?}");
     assert_eq!(ran.stdout.lines().count(), 1, "{ran:?}");
     for bad in [
         json!({"dry_run": true, "limit": 501}),
@@ -187,11 +187,11 @@ fn on_a_terminal_a_long_replay_says_how_far_it_is() {
     let command: Vec<_> = [binary().to_str().unwrap()].into_iter().chain(replay).collect();
     let shown = python(ON_A_TERMINAL, &json!({"command": command, "home": office.home()}));
     // A progress count, removed again, and at last the whole.
-    let counts = shown.matches(" letters looked at, 0 differ \r\u{1b}[K").count();
+    let counts = shown.matches(" letters evaluated, 0 differ \r\u{1b}[K").count();
     assert!(counts >= 2, "{shown:?}");
-    assert!(shown.ends_with("1800 letters looked at, 0 would differ\r\n"), "{shown:?}");
+    assert!(shown.ends_with("1800 letters evaluated, 0 would differ\r\n"), "{shown:?}");
     let piped = office.courier.cli(&replay);
-    assert_eq!(piped.stderr, "1800 letters looked at, 0 would differ\n", "no terminal, no count");
+    assert_eq!(piped.stderr, "1800 letters evaluated, 0 would differ\n", "no terminal, no count");
 }
 
 #[test]
@@ -210,7 +210,10 @@ fn letters_that_were_given_up_lie_on_the_desk_of_the_dead() {
     assert!(list.contains(&id) && list.contains("letter") && list.contains("mine"), "{list}");
     assert!(courier.cli(&["dead", "show", &id]).ok().contains("DEAD"));
     let doctor = courier.cli(&["doctor"]);
-    assert!(doctor.stdout.contains("post office   0 letters under way, 1 given up"), "{doctor:?}");
+    assert!(
+        doctor.stdout.contains("pipeline      0 letters in progress, 1 dead letters"),
+        "{doctor:?}"
+    );
 
     // Another try fails as the first did; without its worker it goes on.
     assert!(courier.cli(&["dead", "retry", &id]).ok().contains("WAITING"));

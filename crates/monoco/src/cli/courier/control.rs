@@ -1,4 +1,5 @@
-//! `monoco courier stop`, `kill`, `reload` and `rebuild`.
+//! `monoco courier stop`, `kill`, `reload` and `rebuild`: signals to the running courier,
+//! and the rebuild of mailbox files with or without it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,76 +15,76 @@ use crate::config;
 use crate::courier::mailbox_check;
 use crate::home::{CourierInfo, Home};
 
-/// How long `stop` waits: what is under way has 30 s.
-pub const STOP: Duration = Duration::from_secs(35);
+/// How long `stop` waits by default: the courier gives running work 30 s.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// How long a killed process may take to be gone.
-const KILLED: Duration = Duration::from_secs(10);
+/// How long `kill` waits for the end of the process.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a courier may take to read its config.
-const RELOADED: Duration = Duration::from_secs(5);
+/// How long `reload` waits for the result.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Tells the courier to stop, and waits until it is gone.
+/// Sends SIGTERM to the courier and waits for its end.
 pub fn stop(home: &Home, timeout: Duration) -> Result<(), CliError> {
     let pid = holder(home)?;
     signal(pid, Signal::TERM)?;
-    if gone(home, pid, timeout) {
+    if released_lock(home, pid, timeout) {
         return Ok(());
     }
     let message = format!(
-        "process {pid} has not stopped within {} s",
+        "courier process {pid} did not stop within {} s",
         timeout.as_secs(),
         pid = pid.as_raw_nonzero()
     );
     Err(CliError::new(CliExit::Courier, message)
-        .hint("wait, or end it with `monoco courier kill`; what was acknowledged is safe"))
+        .hint("wait, or run `monoco courier kill`; acknowledged messages are stored"))
 }
 
-/// Ends the courier without asking.
+/// Kills the courier and waits for its end.
 pub fn kill(home: &Home) -> Result<(), CliError> {
     let pid = holder(home)?;
     signal(pid, Signal::KILL)?;
     let number = pid.as_raw_nonzero();
-    if !gone(home, pid, KILLED) {
-        let message = format!("process {number} was killed and is not gone yet");
+    if !released_lock(home, pid, KILL_TIMEOUT) {
+        let message = format!("courier process {number} was killed but has not ended within 10 s");
         return Err(CliError::new(CliExit::Courier, message));
     }
-    note(&format!("killed process {number}; what was under way is taken up at the next start"));
+    note(&format!("killed process {number}; interrupted work is resumed at the next start"));
     Ok(())
 }
 
-/// Has the courier read its config, and shows what it says to that.
+/// Sends SIGHUP to the courier and prints the result of the reload.
 pub fn reload(home: &Home) -> Result<(), CliError> {
     let number = |running: &CourierInfo| running.reload.as_ref().map_or(0, |last| last.number);
     let before = home.running().ok_or_else(CliError::no_courier)?;
     signal(holder(home)?, Signal::HUP)?;
-    let deadline = Instant::now() + RELOADED;
-    let said = loop {
+    let deadline = Instant::now() + RELOAD_TIMEOUT;
+    let result = loop {
         let now = home.note().filter(|now| number(now) > number(&before));
         match now.and_then(|now| now.reload) {
-            Some(said) => break said,
+            Some(result) => break result,
             None if Instant::now() > deadline => {
-                let message = "the courier has not said that it reloaded its config";
+                let message = "the courier did not confirm the reload within 5 s";
                 return Err(CliError::new(CliExit::Courier, message)
-                    .hint("`monoco courier logs` shows what it is at"));
+                    .hint("`monoco courier logs` shows what the courier is doing"));
             }
             None => std::thread::sleep(Duration::from_millis(10)),
         }
     };
-    if let Some(error) = said.error {
+    if let Some(error) = result.error {
         return Err(CliError::new(CliExit::NotPossible, format!("config not reloaded: {error}"))
-            .hint("correct it; the courier runs on with the one it had"));
+            .hint("fix the config; the courier keeps the previous one"));
     }
-    if said.changes.is_empty() {
+    if result.changes.is_empty() {
         note("config reloaded, nothing changed");
     }
-    for change in said.changes {
-        note(&format!("config reloaded: {}", output::shown(&change)));
+    for change in result.changes {
+        note(&format!("config reloaded: {}", output::escape_line(&change)));
     }
     Ok(())
 }
 
-/// Has the mailbox's files written again: by the courier, or by us when none runs.
+/// Rebuilds the mailbox files: through the courier, or directly when no courier is running.
 pub async fn rebuild(context: &CliContext) -> Result<(), CliError> {
     let answer = match context.client() {
         Ok(client) => client.post("/api/v1/mailbox/rebuild", &json!({})).await?,
@@ -102,13 +103,17 @@ pub async fn rebuild(context: &CliContext) -> Result<(), CliError> {
 async fn rebuild_offline(home: &Home) -> Result<Value, CliError> {
     let path = home.store();
     if !path.exists() {
-        return Err(CliError::new(CliExit::NotPossible, "there is no store to make files from"));
+        return Err(CliError::new(
+            CliExit::NotPossible,
+            "there is no store to rebuild the mailbox from",
+        )
+        .hint("`monoco courier start` creates the store"));
     }
     let failed = |error: String| CliError::new(CliExit::NotPossible, error);
     let mailbox = config::mailbox(home).map_err(|error| failed(error.to_string()))?;
-    // No courier may start meanwhile.
+    // The lock keeps a courier from starting meanwhile.
     let lock = home.lock()?;
-    note("no courier is running; doing it without");
+    note("no courier is running; rebuilding from the store directly");
     let store = SqliteStore::open(&path).map_err(|error| failed(error.to_string()))?;
     let rebuilt = mailbox_check::rebuild_offline(Arc::new(store), mailbox, home.dropzone()).await;
     home.withdraw();
@@ -117,21 +122,21 @@ async fn rebuild_offline(home: &Home) -> Result<Value, CliError> {
     Ok(json!(crate::api::views::mails::RebuildView::from(rebuilt)))
 }
 
-/// The process that holds the home.
+/// Returns the process that holds the lock of the home directory.
 fn holder(home: &Home) -> Result<Pid, CliError> {
     home.holder().ok_or_else(CliError::no_courier)
 }
 
 fn signal(pid: Pid, signal: Signal) -> Result<(), CliError> {
     kill_process(pid, signal).map_err(|error| {
-        let message = format!("can't signal process {}: {error}", pid.as_raw_nonzero());
+        let message = format!("cannot signal process {}: {error}", pid.as_raw_nonzero());
         CliError::new(CliExit::Courier, message)
     })
 }
 
-/// Whether that courier is gone within that time. The lock says so: it is free, or has
-/// another holder already.
-fn gone(home: &Home, pid: Pid, within: Duration) -> bool {
+/// Returns whether the courier process has released the lock of the home directory within
+/// that time. A lock with another holder counts as released.
+fn released_lock(home: &Home, pid: Pid, within: Duration) -> bool {
     let deadline = Instant::now() + within;
     while home.is_taken() && home.holder().is_none_or(|holder| holder == pid) {
         if Instant::now() > deadline {

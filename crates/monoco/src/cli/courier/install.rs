@@ -1,4 +1,4 @@
-//! `monoco courier install`: the courier as a service of the user.
+//! `monoco courier install`: writes a systemd user unit or a launchd agent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,18 @@ use crate::cli::output::{note, print};
 
 #[derive(Debug, clap::Args)]
 pub struct InstallArgs {
-    /// Print the unit and change nothing
+    /// Print the unit file without writing it
     #[arg(long)]
     print: bool,
-    /// Put it in the place of a different one that is there
+    /// Replace an existing unit file that differs
     #[arg(long)]
     force: bool,
-    /// Have it started now and at every login
+    /// Enable the service: start it now and at every login
     #[arg(long, conflicts_with = "print")]
     now: bool,
 }
 
-/// The label that launchd knows it by.
+/// Label of the launchd agent.
 const LABEL: &str = "dev.monoco.courier";
 
 pub fn run(context: &CliContext, args: &InstallArgs) -> Result<(), CliError> {
@@ -31,7 +31,7 @@ pub fn run(context: &CliContext, args: &InstallArgs) -> Result<(), CliError> {
     let (Some(program), Some(home)) = (program.to_str(), home.to_str()) else {
         return Err(CliError::new(
             CliExit::NotPossible,
-            "a path that is not UTF-8 fits into no unit",
+            "cannot write a unit file: the path of the program or home directory is not UTF-8",
         ));
     };
     let macos = cfg!(target_os = "macos");
@@ -40,15 +40,15 @@ pub fn run(context: &CliContext, args: &InstallArgs) -> Result<(), CliError> {
         return print(unit.trim_end());
     }
     let path = if macos { launchd_path()? } else { systemd_path()? };
-    put(&path, &unit, args.force)?;
+    write_unit(&path, &unit, args.force)?;
     let next = if macos { launchd_next(&path) } else { systemd_next() };
     if !args.now {
-        note("next:");
+        note("run these commands to enable the service:");
         for command in &next {
             note(&format!("  {}", command.join(" ")));
         }
         if !macos {
-            note("to have it run while you are not logged in: loginctl enable-linger");
+            note("to keep it running while you are logged out: loginctl enable-linger");
         }
         return Ok(());
     }
@@ -64,17 +64,17 @@ pub fn run(context: &CliContext, args: &InstallArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Writes the unit, unless there is another one.
-fn put(path: &Path, unit: &str, force: bool) -> Result<(), CliError> {
+/// Writes the unit file. Does not replace a different one without `force`.
+fn write_unit(path: &Path, unit: &str, force: bool) -> Result<(), CliError> {
     match fs::read_to_string(path) {
         Ok(there) if there == unit => {
-            note(&format!("{} is there already", path.display()));
+            note(&format!("{} is up to date", path.display()));
             return Ok(());
         }
         Ok(_) if !force => {
-            let message = format!("{} is there and different", path.display());
+            let message = format!("{} exists with different content", path.display());
             return Err(CliError::new(CliExit::NotPossible, message)
-                .hint("`--print` shows the new one, `--force` puts it in its place"));
+                .hint("`--print` shows the new unit file, `--force` replaces the old one"));
         }
         _ => {}
     }
@@ -101,9 +101,10 @@ fn launchd_path() -> Result<PathBuf, CliError> {
 }
 
 fn user_home() -> Result<PathBuf, CliError> {
-    std::env::home_dir()
-        .filter(|home| home.is_absolute())
-        .ok_or_else(|| CliError::new(CliExit::NotPossible, "there is no home directory"))
+    std::env::home_dir().filter(|home| home.is_absolute()).ok_or_else(|| {
+        CliError::new(CliExit::NotPossible, "cannot find your home directory")
+            .hint("set HOME to an absolute path")
+    })
 }
 
 fn systemd_next() -> Vec<Vec<String>> {
@@ -121,11 +122,11 @@ fn launchd_next(path: &Path) -> Vec<Vec<String>> {
 
 fn systemd(program: &str, home: &str) -> String {
     let (program, place) = (quoted(program), quoted(home));
-    // systemd reads this one as a path and not as words.
+    // systemd parses EnvironmentFile as a path, without quotes.
     let env = home.replace('%', "%%");
     format!(
         "[Unit]
-Description=Monoco courier, the post office of this user
+Description=Monoco courier: message hub of this user
 StartLimitIntervalSec=60
 StartLimitBurst=5
 
@@ -137,9 +138,9 @@ ExecReload=/bin/kill -HUP $MAINPID
 EnvironmentFile=-{env}/courier/env
 Restart=on-failure
 RestartSec=2
-# Another one runs, or the directory is not ours: trying again does not help.
+# Already running, or permission denied: a restart cannot succeed.
 RestartPreventExitStatus=2 3
-# What is under way has 30 s.
+# The courier gives running work 30 s.
 TimeoutStopSec=40
 KillMode=mixed
 UMask=0077
@@ -151,7 +152,7 @@ WantedBy=default.target
     )
 }
 
-/// A word of a command in a unit.
+/// Quotes one argument for ExecStart of a systemd unit.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -209,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_words_whatever_is_in_them() {
+    fn special_characters_in_paths_are_quoted() {
         let unit = systemd("/opt/my tools/50%/mo\"no", "/home/a$b/.monoco");
         assert!(
             unit.contains(
@@ -225,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn another_unit_is_left_alone_unless_forced() {
+    fn different_unit_is_replaced_only_with_force() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("systemd/user/monoco.service");
-        put(&path, "one", false).unwrap();
-        put(&path, "one", false).unwrap();
-        assert_eq!(put(&path, "two", false).unwrap_err().exit, CliExit::NotPossible);
+        write_unit(&path, "one", false).unwrap();
+        write_unit(&path, "one", false).unwrap();
+        assert_eq!(write_unit(&path, "two", false).unwrap_err().exit, CliExit::NotPossible);
         assert_eq!(fs::read_to_string(&path).unwrap(), "one");
-        put(&path, "two", true).unwrap();
+        write_unit(&path, "two", true).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "two");
     }
 }

@@ -1,7 +1,7 @@
-//! `monoco courier logs`: the log that a courier in the background writes.
+//! `monoco courier logs`: prints, filters and follows the log of the courier.
 //!
-//! An entry is a line that starts with a time, and whatever follows until the next
-//! such line: the backtrace of a panic, or what a courier said that did not start.
+//! An entry is a line that starts with a time and all lines up to the next such line, for
+//! example the backtrace of a panic or the error of a courier that did not start.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -21,43 +21,43 @@ use crate::cli::since;
 use crate::clock::wall_now;
 use crate::log;
 
-/// How often `--follow` looks.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often `--follow` reads the log.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Most bytes taken at once.
-const AT_ONCE: u64 = 1 << 20;
+/// Bytes that `--follow` reads at a time.
+const MAX_BYTES_PER_READ: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct LogsArgs {
     #[command(subcommand)]
     command: Option<LogsCommand>,
-    /// Go on as things are said
+    /// Print new entries as they are written, until interrupted
     #[arg(long, short)]
     follow: bool,
-    /// Most entries to show
+    /// Maximum number of entries to show
     #[arg(long, short = 'n', default_value_t = 50, value_name = "N")]
     lines: usize,
-    /// Only what is at least so bad: error, warn, info, debug or trace
+    /// Minimum log level: error, warn, info, debug or trace [default: all]
     #[arg(long, value_enum, hide_possible_values = true)]
     level: Option<LogLevelArg>,
-    /// Only what is about this tunnel
+    /// Show entries about this tunnel
     #[arg(long, value_name = "TUNNEL")]
     adapter: Option<TunnelId>,
-    /// Only what was said since: a time, a day, or how long ago, such as 90s, 10m, 2h or 7d
+    /// Show entries since a time, a day or a duration ago, such as 90s, 10m, 2h or 7d
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum LogsCommand {
-    /// Throw the log away
+    /// Delete all log entries
     ///
-    /// A courier that runs goes on with an empty one.
+    /// A running courier continues with an empty log.
     Clean,
 }
 
-/// How bad something is, the worst first.
+/// Log levels, the most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 enum LogLevelArg {
     Error,
@@ -67,7 +67,7 @@ enum LogLevelArg {
     Trace,
 }
 
-/// What is to be seen.
+/// Conditions that a log entry must meet.
 #[derive(Debug, Default)]
 struct LogFilter {
     level: Option<LogLevelArg>,
@@ -75,12 +75,12 @@ struct LogFilter {
     since: Option<Timestamp>,
 }
 
-/// The head of an entry.
+/// The parsed first line of an entry.
 struct LogLineHead<'a> {
     at: Timestamp,
     level: LogLevelArg,
     target: &'a str,
-    said: &'a str,
+    message: &'a str,
 }
 
 pub fn run(context: &CliContext, args: LogsArgs) -> Result<(), CliError> {
@@ -90,12 +90,12 @@ pub fn run(context: &CliContext, args: LogsArgs) -> Result<(), CliError> {
     }
     if !path.exists() {
         return Err(CliError::new(CliExit::NotPossible, "there is no log yet")
-            .hint("a courier in the foreground says it where it was started"));
+            .hint("a courier in the foreground logs to stderr"));
     }
     let since = args.since.map(|text| since::parse(&text, wall_now())).transpose()?;
     let adapter = args.adapter.map(|tunnel| tunnel.to_string());
     let filter = LogFilter { level: args.level, adapter, since };
-    // Opened before the rest is read, so that nothing falls in between.
+    // Opened before the entries are read, so that no entry is missed in between.
     let mut tail = LogTail::at_end(&path)?;
     let end = tail.position;
     for entry in newest(&path, end, args.lines, &filter)? {
@@ -104,16 +104,16 @@ pub fn run(context: &CliContext, args: LogsArgs) -> Result<(), CliError> {
     if !args.follow {
         return Ok(());
     }
-    let mut shows = true;
+    let mut is_shown = true;
     loop {
         for entry in entries(&tail.next()?) {
-            // What has no head goes with what was before it.
-            shows = if head(entry).is_some() { filter.takes(entry) } else { shows };
-            if shows {
+            // A continuation line belongs to the entry before it.
+            is_shown = if head(entry).is_some() { filter.matches(entry) } else { is_shown };
+            if is_shown {
                 show(context.format, entry)?;
             }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -122,18 +122,18 @@ fn clean(path: &Path) -> Result<(), CliError> {
     for number in 1..=log::KEPT {
         removed += u32::from(fs::remove_file(log::old(path, number)).is_ok());
     }
-    // Emptied and not removed: the courier has it open.
+    // Truncated and not removed, because the courier has the file open.
     match fs::OpenOptions::new().write(true).truncate(true).open(path) {
         Ok(_) => removed += 1,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(error.into()),
     }
-    note(&format!("cleaned {removed} files"));
+    note(&format!("{removed} log files deleted or emptied"));
     Ok(())
 }
 
-/// The last entries of all logs that pass, oldest first. Of the current one only the
-/// first `end` bytes count.
+/// Returns the last `count` matching entries of all log files, oldest first. Reads only the
+/// first `end` bytes of the current file.
 fn newest(
     path: &Path,
     end: u64,
@@ -157,7 +157,7 @@ fn newest(
             if found.len() >= count || filter.is_before(entry) {
                 return Ok(found);
             }
-            if filter.takes(entry) {
+            if filter.matches(entry) {
                 found.push_front(entry.to_owned());
             }
         }
@@ -165,7 +165,7 @@ fn newest(
     Ok(found)
 }
 
-/// Cuts text into entries.
+/// Splits the text of a log into entries.
 fn entries(text: &str) -> Vec<&str> {
     let mut entries = Vec::new();
     let (mut start, mut at) = (0, 0);
@@ -182,7 +182,7 @@ fn entries(text: &str) -> Vec<&str> {
     entries
 }
 
-/// `2026-11-16T00:00:00.000Z LEVEL target: said`.
+/// Parses `2026-11-16T00:00:00.000Z LEVEL target: message`; `None` for a continuation line.
 fn head(entry: &str) -> Option<LogLineHead<'_>> {
     let (at, rest) = entry.split_once(' ')?;
     let at = Timestamp::from_rfc3339(at).ok()?;
@@ -195,20 +195,20 @@ fn head(entry: &str) -> Option<LogLineHead<'_>> {
         "TRACE" => LogLevelArg::Trace,
         _ => return None,
     };
-    let (target, said) = rest.split_once(": ")?;
-    Some(LogLineHead { at, level, target, said })
+    let (target, message) = rest.split_once(": ")?;
+    Some(LogLineHead { at, level, target, message })
 }
 
 impl LogFilter {
-    fn takes(&self, entry: &str) -> bool {
+    fn matches(&self, entry: &str) -> bool {
         let Some(head) = head(entry) else {
-            // Words of a courier that did not start. Nobody asked for less, so they count.
+            // Output of a courier that did not start: shown only without filters.
             return self.level.is_none() && self.adapter.is_none() && self.since.is_none();
         };
         let about = |tunnel: &String| {
             let word = format!(" tunnel={tunnel}");
-            head.said.match_indices(&word).any(|(at, _)| {
-                let after = &head.said[at + word.len()..];
+            head.message.match_indices(&word).any(|(at, _)| {
+                let after = &head.message[at + word.len()..];
                 after.is_empty() || after.starts_with([' ', '\n'])
             })
         };
@@ -217,10 +217,10 @@ impl LogFilter {
             && self.adapter.as_ref().is_none_or(about)
     }
 
-    /// Whether everything before is too old as well.
+    /// Whether all entries before this one are older than `since`.
     fn is_before(&self, entry: &str) -> bool {
         match (self.since, head(entry)) {
-            // Clocks are set back by minutes; whoever asks for more reads a little more.
+            // The margin of 1 h covers a clock that was set back by minutes.
             (Some(since), Some(head)) => head.at + Duration::from_secs(3600) < since,
             _ => false,
         }
@@ -229,49 +229,49 @@ impl LogFilter {
 
 fn show(format: OutputFormat, entry: &str) -> Result<(), CliError> {
     match (format, head(entry)) {
-        (OutputFormat::Json, Some(LogLineHead { at, level, target, said })) => {
+        (OutputFormat::Json, Some(LogLineHead { at, level, target, message })) => {
             let level = format!("{level:?}").to_lowercase();
             let at = at.rfc3339();
             print(&output::json_line(
-                &json!({"at": at, "level": level, "target": target, "said": said}),
+                &json!({"at": at, "level": level, "target": target, "message": message}),
             ))
         }
-        (OutputFormat::Json, None) => print(&output::json_line(&json!({ "said": entry }))),
-        _ => print(&output::shown_lines(entry)),
+        (OutputFormat::Json, None) => print(&output::json_line(&json!({ "message": entry }))),
+        _ => print(&output::escape_lines(entry)),
     }
 }
 
-/// The growing end of a log, over its rotation.
+/// Reads what is appended to a log, also after the log was rotated.
 struct LogTail {
     path: PathBuf,
     file: File,
     position: u64,
-    /// A line whose end is not there yet.
+    /// An incomplete last line.
     begun: Vec<u8>,
 }
 
 impl LogTail {
-    /// What is written from now on.
+    /// Starts at the current end of the log.
     fn at_end(path: &Path) -> Result<Self, CliError> {
         let mut file = File::open(path)?;
         let position = file.seek(SeekFrom::End(0))?;
         Ok(Self { path: path.to_owned(), file, position, begun: Vec::new() })
     }
 
-    /// The whole lines that have come since.
+    /// Returns the complete lines that were appended since the last call.
     fn next(&mut self) -> Result<String, CliError> {
-        // Asked first: what is moved aside after this is read to its end below.
+        // Checked before reading: a file that is rotated later is still read to its end.
         let moved = match fs::metadata(&self.path) {
             Ok(now) => now.ino() != self.file.metadata()?.ino(),
             Err(_) => false,
         };
         if self.file.metadata()?.len() < self.position {
-            // Somebody has emptied it.
+            // The log was truncated, for example by `logs clean`.
             self.position = self.file.seek(SeekFrom::Start(0))?;
             self.begun.clear();
         }
         let mut read = Vec::new();
-        (&mut self.file).take(AT_ONCE).read_to_end(&mut read)?;
+        (&mut self.file).take(MAX_BYTES_PER_READ).read_to_end(&mut read)?;
         self.position += read.len() as u64;
         let at_end = read.is_empty();
         self.begun.append(&mut read);
@@ -293,8 +293,8 @@ mod tests {
     use super::*;
 
     const LOG: &str = "\
-error: nothing of ours
-2026-11-16T00:00:00.000Z INFO monoco::serve: the courier listens address=127.0.0.1:1
+error: output of another program
+2026-11-16T00:00:00.000Z INFO monoco::serve: courier is listening address=127.0.0.1:1
 2026-11-16T01:00:00.000Z WARN monoco::courier: not delivered tunnel=ci state=DEAD
 2026-11-16T02:00:00.000Z ERROR monoco::log: a task panicked panic=x tunnel=ci
 thread 'main' panicked at x
@@ -312,7 +312,7 @@ stack backtrace
     }
 
     #[test]
-    fn entries_keep_what_belongs_to_them() {
+    fn continuation_lines_belong_to_the_entry_before() {
         let all = entries(LOG);
         assert_eq!(all.len(), 5, "{all:?}");
         assert!(all[3].ends_with("stack backtrace"), "{}", all[3]);
@@ -341,7 +341,7 @@ stack backtrace
     }
 
     #[test]
-    fn a_tail_follows_over_rotation_and_emptying() {
+    fn tail_continues_after_rotation_and_truncation() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
         fs::write(&path, "before\n").unwrap();
@@ -358,7 +358,7 @@ stack backtrace
         assert_eq!(look(&mut tail), "one\n");
         add("o\n");
         assert_eq!(look(&mut tail), "two\n");
-        // Moved aside with something that nobody has seen.
+        // Rotated with a line that was not read yet.
         add("three\n");
         fs::rename(&path, log::old(&path, 1)).unwrap();
         add("four\n");
@@ -369,7 +369,7 @@ stack backtrace
     }
 
     #[test]
-    fn older_files_are_read_when_one_is_not_enough() {
+    fn rotated_files_are_read_until_enough_entries_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
         let line = |hour: u32| format!("2026-11-16T{hour:02}:00:00.000Z INFO monoco: {hour}\n");
@@ -377,7 +377,7 @@ stack backtrace
         fs::write(log::old(&path, 1), line(2)).unwrap();
         fs::write(log::old(&path, 2), line(1)).unwrap();
         let found = newest(&path, u64::MAX, 2, &LogFilter::default()).unwrap();
-        let hours: Vec<_> = found.iter().map(|entry| head(entry).unwrap().said).collect();
+        let hours: Vec<_> = found.iter().map(|entry| head(entry).unwrap().message).collect();
         assert_eq!(hours, ["2", "3"]);
         clean(&path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "");

@@ -1,4 +1,4 @@
-//! `monoco courier`: run it, stop it, and ask how it is.
+//! `monoco courier`: starts, stops, configures and inspects the courier.
 
 use std::time::Duration;
 
@@ -14,53 +14,53 @@ mod status;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum CourierCommand {
-    /// Start the courier
+    /// Start the courier in the background
     ///
-    /// Makes its directory, its store and its token when they are missing. Returns when
-    /// it answers, within 30 s; if it does not start, the reason is shown. Its log is
+    /// Creates its directory, store and token if they are missing. Returns when the courier
+    /// answers requests, within 30 s; otherwise prints why it did not start. The log is
     /// `log/courier.log` in its directory. Exit codes: 1 failed, 2 already running,
     /// 3 permission denied, 4 port in use.
     Start(start::StartArgs),
-    /// Stop the courier
+    /// Stop the courier and wait for its end
     ///
-    /// Lets it finish what is under way, at most 30 s.
+    /// The courier finishes running requests and sends first, for at most 30 s.
     Stop {
-        /// Seconds to wait until it is gone
-        #[arg(long, default_value_t = control::STOP.as_secs(), value_name = "SECONDS")]
+        /// Seconds to wait until the process has ended
+        #[arg(long, default_value_t = control::STOP_TIMEOUT.as_secs(), value_name = "SECONDS")]
         timeout: u64,
     },
-    /// Stop the courier if it runs, and start it again as it was
+    /// Restart the courier in the background
     ///
-    /// What is not said here is as it was when it was started. It runs in the
-    /// background afterwards. Exit codes are those of `start`.
+    /// Options that are not given keep the values of the last start. Starts the courier also
+    /// if it is not running. Exit codes are those of `start`.
     Restart(start::RestartArgs),
-    /// End the courier at once
+    /// Kill the courier without waiting
     ///
-    /// For a courier that does not stop. What was acknowledged is safe; what was under
-    /// way is taken up at the next start.
+    /// Use it when `stop` does not end the courier. Acknowledged messages are stored;
+    /// interrupted work is resumed at the next start.
     Kill,
-    /// Have the courier read its config again
+    /// Reload the config of the running courier
     ///
-    /// Says what changed, here and in its log. A config that is wrong changes nothing.
+    /// Prints what changed, here and in the log. An invalid config changes nothing.
     Reload,
-    /// Show how the courier and its tunnels are
+    /// Show the status of the courier and its tunnels
     Status(status::StatusArgs),
-    /// Show what the courier said
+    /// Show the log of the courier
     ///
-    /// Only a courier in the background has a log of its own; one in the foreground
-    /// says it to whoever started it.
+    /// Only a courier in the background writes this log; a courier in the foreground logs to
+    /// stderr.
     Logs(logs::LogsArgs),
-    /// Write all files of the mailbox again
+    /// Write all mailbox files again
     ///
-    /// They are made from the store: what was changed or removed by hand is as it was.
+    /// Restores files that were changed or removed by hand from the store.
     Rebuild,
-    /// Print the token that requests must show
+    /// Print the token for API requests
     Token,
-    /// Run the courier as a service of the user: systemd, or launchd on macOS
+    /// Install the courier as a user service: systemd, or launchd on macOS
     ///
-    /// Writes the unit and says what to type next. Variables for the config, such as
-    /// secrets, can be set in `courier/env` in the courier's directory, one NAME=VALUE
-    /// on each line.
+    /// Writes the unit file and prints the commands that enable it. Variables for the config,
+    /// such as secrets, can be set in `courier/env` in the courier's directory, one
+    /// NAME=VALUE per line.
     Install(install::InstallArgs),
 }
 
@@ -69,7 +69,7 @@ pub fn run(context: &CliContext, command: CourierCommand) -> Result<(), CliError
         CourierCommand::Start(args) => start::run(context, args),
         CourierCommand::Stop { timeout } => {
             control::stop(&context.home, Duration::from_secs(timeout))?;
-            output::note("stopped");
+            output::note("courier stopped");
             Ok(())
         }
         CourierCommand::Restart(args) => start::restart(context, args),
@@ -80,8 +80,8 @@ pub fn run(context: &CliContext, command: CourierCommand) -> Result<(), CliError
         CourierCommand::Rebuild => super::block_on(control::rebuild(context)),
         CourierCommand::Token => match context.home.token() {
             Ok(token) => output::print(&token),
-            Err(_) => Err(CliError::new(CliExit::NotPossible, "there is no token yet")
-                .hint("the courier makes one when it starts for the first time")),
+            Err(_) => Err(CliError::new(CliExit::NotPossible, "no token found")
+                .hint("`monoco courier start` creates the token at the first start")),
         },
         CourierCommand::Install(args) => install::run(context, &args),
     }

@@ -1,5 +1,5 @@
-//! `monoco courier start`: in the foreground, or in the background with an answer
-//! whether it went well.
+//! `monoco courier start` and `restart`: run the courier in the foreground, or start it in
+//! the background and wait until it answers.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,59 +11,59 @@ use std::time::{Duration, Instant};
 use super::control;
 use crate::cli::client::Client;
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{note, shown};
+use crate::cli::output::{escape_line, note};
 use crate::cli::{CliContext, block_on};
 use crate::config::{ConfigSource, default_owner};
 use crate::home::{CourierInfo, Home, HomeError};
 use crate::log::{self, LogWriter};
 use crate::serve::{self, ServeOptions, StartError};
 
-/// How long a courier may take until it answers.
-const READY: Duration = Duration::from_secs(30);
+/// How long `start` waits until the courier answers.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often that is looked at.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often `start` checks whether the courier answers.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How much of the log is searched for the reason.
-const REASON: u64 = 64 << 10;
+/// Bytes of the log that are searched for the error of a failed start.
+const MAX_LOG_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, clap::Args)]
 pub struct StartArgs {
-    /// Stay in the foreground and log to stderr
+    /// Run in the foreground and log to stderr
     #[arg(long)]
     foreground: bool,
-    /// We are the courier that another `start` has put into the background
+    /// Run as the background process of another `start`
     #[arg(long, hide = true, requires = "foreground")]
     detached: bool,
     #[command(flatten)]
-    beyond: Beyond,
+    options: StartOptions,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct RestartArgs {
     #[command(flatten)]
-    beyond: Beyond,
+    options: StartOptions,
 }
 
-/// What the command line says beyond the config.
+/// Options of the command line that override the config.
 #[derive(Debug, clap::Args)]
-struct Beyond {
-    /// Port to listen on, on loopback only; 0 for any that is free [default: 8644]
+struct StartOptions {
+    /// Port of the API on loopback; 0 selects a free port [default: 8644]
     #[arg(long)]
     port: Option<u16>,
-    /// Port for webhooks; 0 for any that is free [default: 8645]
+    /// Port for webhooks; 0 selects a free port [default: 8645]
     #[arg(long)]
     webhook_port: Option<u16>,
-    /// Config to use [default: courier/config.yaml in the courier's directory]
+    /// Path of the config file [default: courier/config.yaml in the courier's directory]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Log more
+    /// Log at debug level
     #[arg(long)]
     debug: bool,
 }
 
 pub fn run(context: &CliContext, args: StartArgs) -> Result<(), CliError> {
-    let source = args.beyond.onto(ConfigSource::of(&context.home))?;
+    let source = args.options.applied_to(ConfigSource::of(&context.home))?;
     match (args.foreground, args.detached) {
         (_, true) => detached(context, source),
         (true, false) => foreground(context, source),
@@ -73,17 +73,18 @@ pub fn run(context: &CliContext, args: StartArgs) -> Result<(), CliError> {
 
 pub fn restart(context: &CliContext, args: RestartArgs) -> Result<(), CliError> {
     let before = context.home.running().and_then(|running| running.config);
-    let source = args.beyond.onto(before.unwrap_or_else(|| ConfigSource::of(&context.home)))?;
-    match control::stop(&context.home, control::STOP) {
-        Ok(()) => note("stopped"),
+    let source =
+        args.options.applied_to(before.unwrap_or_else(|| ConfigSource::of(&context.home)))?;
+    match control::stop(&context.home, control::STOP_TIMEOUT) {
+        Ok(()) => note("courier stopped"),
         Err(failure) if failure.exit == CliExit::NoCourier => note("no courier was running"),
         Err(failure) => return Err(CliError { exit: CliExit::NotPossible, ..failure }),
     }
     background(context, &source)
 }
 
-impl Beyond {
-    fn onto(self, before: ConfigSource) -> Result<ConfigSource, CliError> {
+impl StartOptions {
+    fn applied_to(self, before: ConfigSource) -> Result<ConfigSource, CliError> {
         let (path, explicit) = match self.config {
             Some(path) => (std::path::absolute(path)?, true),
             None => (before.path, before.explicit),
@@ -103,7 +104,7 @@ fn foreground(context: &CliContext, config: ConfigSource) -> Result<(), CliError
     log.install();
     let home = context.home.clone();
     serve(ServeOptions { home, config, log }, |running| {
-        tell(&context.home, running);
+        print_addresses(&context.home, running);
         note(&format!(
             "try: {} center send --from {} --to did:msgtunnel:ann.user.stub --text hello",
             program(),
@@ -112,9 +113,10 @@ fn foreground(context: &CliContext, config: ConfigSource) -> Result<(), CliError
     })
 }
 
-/// The courier in the background. What it can't log goes to stderr, which is the log too.
+/// Runs the background process. Output to stderr goes to the log file too.
 fn detached(context: &CliContext, config: ConfigSource) -> Result<(), CliError> {
-    // Nobody's terminal ends us. Fails only when we are on our own already.
+    // A new session keeps the terminal from ending the courier. Fails only if the process
+    // already leads a session.
     let _ = rustix::process::setsid();
     let path = context.home.log();
     let log = LogWriter::file(&path).map_err(|error| denied(HomeError::Io { path, error }))?;
@@ -125,10 +127,10 @@ fn detached(context: &CliContext, config: ConfigSource) -> Result<(), CliError> 
             version = running.version,
             address = %running.address,
             webhooks = webhooks.as_deref().unwrap_or("none"),
-            "the courier listens"
+            "courier is listening"
         );
     })?;
-    tracing::info!("the courier has stopped");
+    tracing::info!("courier has stopped");
     Ok(())
 }
 
@@ -137,7 +139,7 @@ fn serve(options: ServeOptions, ready: impl FnOnce(&CourierInfo)) -> Result<(), 
     Ok(runtime.block_on(serve::run(options, ready))?)
 }
 
-/// Starts the courier as a process of its own, and waits until it answers or is gone.
+/// Starts the courier as a child process and waits until it answers or ends.
 fn background(context: &CliContext, source: &ConfigSource) -> Result<(), CliError> {
     let home = &context.home;
     home.create().map_err(denied)?;
@@ -147,28 +149,28 @@ fn background(context: &CliContext, source: &ConfigSource) -> Result<(), CliErro
     let path = home.log();
     let io = |error| denied(HomeError::Io { path: path.clone(), error });
     let log = log::append(&path).map_err(io)?;
-    let so_far = log.metadata().map_err(io)?.len();
+    let log_start = log.metadata().map_err(io)?.len();
     let mut child = spawn(home, source, log)?;
-    let deadline = Instant::now() + READY;
+    let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         if let Some(status) = child.try_wait()? {
-            return Err(not_started(status, &path, so_far));
+            return Err(not_started(status, &path, log_start));
         }
-        if let Some(running) = answers(home, &child) {
-            tell(home, &running);
-            note(&format!("log in {}", path.display()));
+        if let Some(running) = ready_courier(home, &child) {
+            print_addresses(home, &running);
+            note(&format!("log file {}", path.display()));
             return Ok(());
         }
         if Instant::now() > deadline {
             let message = format!(
-                "the courier has not answered within {} s; process {} goes on starting",
-                READY.as_secs(),
+                "the courier did not answer within {} s; process {} is still starting",
+                READY_TIMEOUT.as_secs(),
                 child.id()
             );
             return Err(CliError::new(CliExit::NotPossible, message)
-                .hint("`monoco courier logs` shows what it is at, `monoco courier kill` ends it"));
+                .hint("`monoco courier logs` shows its progress, `monoco courier kill` ends it"));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -187,14 +189,14 @@ fn spawn(home: &Home, source: &ConfigSource, log: File) -> Result<Child, CliErro
         args.push("--debug".into());
     }
     let mut command = std::process::Command::new(std::env::current_exe()?);
-    // It must not keep the directory that we happen to be in.
+    // The courier must not keep the current directory of the user busy.
     command.args(args).current_dir(home.path()).stdin(Stdio::null());
     command.stdout(log.try_clone()?).stderr(log);
     Ok(command.spawn()?)
 }
 
-/// The courier, when it is that child and says how it is.
-fn answers(home: &Home, child: &Child) -> Option<CourierInfo> {
+/// Returns the courier's info if it belongs to `child` and the courier answers.
+fn ready_courier(home: &Home, child: &Child) -> Option<CourierInfo> {
     let running = home.note()?;
     if u32::try_from(running.pid).ok() != Some(child.id()) {
         return None;
@@ -204,49 +206,49 @@ fn answers(home: &Home, child: &Child) -> Option<CourierInfo> {
     Some(running)
 }
 
-/// What a courier that did not start has said, and its own exit code.
-fn not_started(status: ExitStatus, log: &Path, so_far: u64) -> CliError {
+/// Returns the error and the exit code of a courier that did not start.
+fn not_started(status: ExitStatus, log: &Path, log_start: u64) -> CliError {
     let exit = status.code().and_then(CliExit::of_start).unwrap_or(CliExit::NotPossible);
-    let said = since(log, so_far).unwrap_or_default();
-    // It ends with the same words that we would.
-    let word = |start: &str| {
-        let lines = said.lines().rev();
+    let output = read_log_from(log, log_start).unwrap_or_default();
+    // The courier prints its error in the same form as every command.
+    let last_line = |start: &str| {
+        let lines = output.lines().rev();
         lines.filter_map(|line| line.strip_prefix(start)).next().map(str::to_owned)
     };
-    let Some(message) = word("error: ") else {
-        let last: Vec<_> = said.lines().rev().take(5).collect();
-        let last: Vec<_> = last.into_iter().rev().map(shown).collect();
-        let message = format!("the courier ended at once ({status})\n{}", last.join("\n"));
+    let Some(message) = last_line("error: ") else {
+        let last: Vec<_> = output.lines().rev().take(5).collect();
+        let last: Vec<_> = last.into_iter().rev().map(escape_line).collect();
+        let message = format!("the courier ended while starting ({status})\n{}", last.join("\n"));
         return CliError::new(exit, message.trim_end())
-            .hint("`monoco courier start --foreground` shows all of it");
+            .hint("`monoco courier start --foreground` shows the whole output");
     };
     let failure = CliError::new(exit, message);
-    match word(" hint: ") {
+    match last_line(" hint: ") {
         Some(hint) => failure.hint(hint),
         None => failure,
     }
 }
 
-/// What the log says beyond its first `so_far` bytes; the end of it, if that is much.
-fn since(log: &Path, so_far: u64) -> std::io::Result<String> {
+/// Reads the log after its first `log_start` bytes, at most the last 64 KiB.
+fn read_log_from(log: &Path, log_start: u64) -> std::io::Result<String> {
     let mut file = File::open(log)?;
-    let from = so_far.max(file.metadata()?.len().saturating_sub(REASON));
+    let from = log_start.max(file.metadata()?.len().saturating_sub(MAX_LOG_BYTES));
     file.seek(SeekFrom::Start(from))?;
     let mut bytes = Vec::new();
-    file.take(REASON).read_to_end(&mut bytes)?;
+    file.take(MAX_LOG_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Says where the courier is.
-fn tell(home: &Home, running: &CourierInfo) {
+/// Prints the addresses of the courier and the path of its token.
+fn print_addresses(home: &Home, running: &CourierInfo) {
     note(&format!("monoco {} listens on http://{}", running.version, running.address));
     if let Some(address) = running.webhook_address {
         note(&format!("webhooks on http://{address}/webhooks/TUNNEL"));
     }
-    note(&format!("token in {}", home.token_path().display()));
+    note(&format!("token file {}", home.token_path().display()));
 }
 
-/// How we were called: whoever runs it from a fresh build has no `monoco` to type.
+/// Returns the program name as the user typed it; a fresh build is not in PATH.
 fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "monoco".to_owned())
 }

@@ -1,4 +1,5 @@
-//! `monoco courier status`: how the courier and its tunnels are, once or for a while.
+//! `monoco courier status`: prints the status of the courier and its tunnels, once or every
+//! second.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -11,15 +12,15 @@ use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, OutputFormat, print};
 use crate::clock::wall_now;
 
-/// How often `--watch` looks.
-const EVERY: Duration = Duration::from_secs(1);
+/// How often `--watch` updates the status.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
-    /// Print JSON; the same as --format json
+    /// Print JSON, same as --format json
     #[arg(long)]
     json: bool,
-    /// Show it every second, until interrupted
+    /// Update the status every second, until interrupted
     #[arg(long)]
     watch: bool,
 }
@@ -72,7 +73,7 @@ pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError>
             }
             (Err(failure), true) => {
                 clear()?;
-                print(&output::shown(&failure.message))?;
+                print(&output::escape_line(&failure.message))?;
             }
             (Ok(answer), false) if format == OutputFormat::Json => {
                 print(&output::json_line(&answer))?
@@ -83,22 +84,27 @@ pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError>
                 print(&output::json_line(&answer))?;
             }
             (Err(failure), false) => {
-                print(&format!("{} {}", wall_now().rfc3339(), output::shown(&failure.message)))?;
+                print(&format!(
+                    "{} {}",
+                    wall_now().rfc3339(),
+                    output::escape_line(&failure.message)
+                ))?;
             }
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(WATCH_INTERVAL).await;
     }
 }
 
-/// Everything that is known of the courier.
+/// Gets the health of the courier and adds its addresses and files.
 async fn look(context: &CliContext) -> Result<Value, CliError> {
     let home = &context.home;
     let client = match Client::find(home) {
         Err(failure) if failure.exit == CliExit::NoCourier => {
             let Some(pid) = home.holder() else { return Err(failure) };
-            let message = format!("the courier (process {}) is not ready", pid.as_raw_nonzero());
+            let message =
+                format!("the courier (process {}) is not ready yet", pid.as_raw_nonzero());
             return Err(CliError::new(CliExit::NoCourier, message)
-                .hint("`monoco courier logs` shows what it is at"));
+                .hint("`monoco courier logs` shows what the courier is doing"));
         }
         other => other?,
     };
@@ -134,7 +140,7 @@ fn show(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The tunnels with their names among their values.
+/// Returns one row per tunnel.
 fn tunnels(answer: &Value) -> Vec<Value> {
     let none = Map::new();
     let all = answer.get("adapters").and_then(Value::as_object).unwrap_or(&none);
@@ -147,9 +153,9 @@ fn tunnels(answer: &Value) -> Vec<Value> {
         .collect()
 }
 
-/// How it is, on one line.
+/// Formats the status on one line.
 fn line(answer: &Value) -> String {
-    let text = |value: &Value| output::shown(value.as_str().unwrap_or("?"));
+    let text = |value: &Value| output::escape_line(value.as_str().unwrap_or("?"));
     let metrics = &answer["metrics"];
     let count = |name: &str| metrics[name].as_i64().unwrap_or(0);
     let tunnels: Vec<_> = tunnels(answer)
@@ -167,7 +173,7 @@ fn line(answer: &Value) -> String {
     )
 }
 
-/// Starts the screen over.
+/// Clears the terminal screen.
 fn clear() -> Result<(), CliError> {
     print("\u{1b}[H\u{1b}[2J")
 }

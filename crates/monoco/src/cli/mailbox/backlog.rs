@@ -1,4 +1,4 @@
-//! The Mails of a workspace that may still be claimed, the oldest first.
+//! Selects the oldest Mail of a workspace that can be claimed.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,23 @@ use monoco_core::filter::{Filter, FilterInput};
 use monoco_core::mail::{Mail, MailId};
 
 use super::MailboxContext;
-use super::claim_lookup::{ClaimLookup, PAGE};
+use super::claim_lookup::{ClaimLookup, MAX_MAILS_PER_REQUEST};
 use crate::cli::failure::CliError;
-use crate::cli::output::{note, shown};
+use crate::cli::output::{escape_line, note};
 use monoco_mailbox::inbox::{self, MailFileName};
 use monoco_mailbox::workspace::WorkspaceDir;
 
-/// What may still be claimed, as far as we know. What is done for good is dropped when
-/// it is seen, so that nobody is asked about it again.
+/// File names of Mails that may still become claimable. A Mail that is completed or dead is
+/// removed when its claim is read, so that the courier is not asked about it again.
 pub struct Backlog<'a> {
-    desk: &'a MailboxContext<'a>,
-    here: &'a WorkspaceDir,
+    mailbox: &'a MailboxContext<'a>,
+    workspace: &'a WorkspaceDir,
     rule: Option<Filter>,
-    standings: ClaimLookup<'a>,
+    claims: ClaimLookup<'a>,
     names: BTreeSet<MailFileName>,
 }
 
-/// A Mail that may be claimed.
+/// A Mail that can be claimed now.
 pub struct Claimable {
     pub name: MailFileName,
     pub id: MailId,
@@ -30,52 +30,52 @@ pub struct Claimable {
 }
 
 impl<'a> Backlog<'a> {
-    /// Everything in the inbox that `rule` matches.
+    /// Creates the backlog from all Mails of the inbox. `rule` filters them when they are read.
     pub fn new(
-        desk: &'a MailboxContext<'a>,
-        here: &'a WorkspaceDir,
+        mailbox: &'a MailboxContext<'a>,
+        workspace: &'a WorkspaceDir,
         rule: Option<&str>,
     ) -> Result<Self, CliError> {
         let rule = rule.map(|text| {
             Filter::parse(text).map_err(|error| CliError::usage(format!("--rule: {error}")))
         });
-        let standings = ClaimLookup::new(desk, &here.name);
-        let names = inbox::oldest_first(here, desk.now())?.into_iter().collect();
-        Ok(Self { desk, here, rule: rule.transpose()?, standings, names })
+        let claims = ClaimLookup::new(mailbox, &workspace.name);
+        let names = inbox::oldest_first(workspace, mailbox.now())?.into_iter().collect();
+        Ok(Self { mailbox, workspace, rule: rule.transpose()?, claims, names })
     }
 
-    /// Another Mail came.
+    /// Adds the file of a new Mail.
     pub fn add(&mut self, file: &str) {
         self.names.extend(MailFileName::new(file.to_owned()));
     }
 
-    /// Whether there is nothing that could become claimable by itself.
+    /// Whether no Mail is left that can become claimable.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The oldest Mail that may be claimed now, but for those in `tried`.
+    /// Returns the oldest Mail that can be claimed now and is not in `tried`.
     pub async fn next(&mut self, tried: &BTreeSet<MailId>) -> Result<Option<Claimable>, CliError> {
         let mut last: Option<MailFileName> = None;
         loop {
             let rest: Vec<_> = match &last {
                 Some(last) => {
                     let after = (std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded);
-                    self.names.range(after).take(PAGE).cloned().collect()
+                    self.names.range(after).take(MAX_MAILS_PER_REQUEST).cloned().collect()
                 }
-                None => self.names.iter().take(PAGE).cloned().collect(),
+                None => self.names.iter().take(MAX_MAILS_PER_REQUEST).cloned().collect(),
             };
             let Some(end) = rest.last().cloned() else { return Ok(None) };
             last = Some(end);
             let page: Vec<_> =
                 rest.into_iter().filter_map(|name| name.id().map(|id| (name, id))).collect();
-            let asked = self.standings.of(&page).await?;
-            for ((name, id), standing) in page.into_iter().zip(asked) {
-                if !standing.open() {
+            let asked = self.claims.of(&page).await?;
+            for ((name, id), claim) in page.into_iter().zip(asked) {
+                if !claim.open() {
                     self.names.remove(&name);
                     continue;
                 }
-                if !standing.claimable(self.desk.now()) || tried.contains(&id) {
+                if !claim.claimable(self.mailbox.now()) || tried.contains(&id) {
                     continue;
                 }
                 match self.open(&name) {
@@ -86,9 +86,9 @@ impl<'a> Backlog<'a> {
         }
     }
 
-    /// The Mail, if it can be read and is wanted.
+    /// Reads a Mail; `None` if it is unreadable or the filter does not match.
     fn open(&self, name: &MailFileName) -> Option<Mail> {
-        match inbox::open(&self.here.inbox(), name) {
+        match inbox::open(&self.workspace.inbox(), name) {
             Ok((mail, file)) => {
                 let Some(rule) = &self.rule else { return Some(mail) };
                 let entry = mail.entry(0, &file);
@@ -97,9 +97,9 @@ impl<'a> Backlog<'a> {
                 wanted.then_some(mail)
             }
             Err(words) => {
-                // The user has deleted it meanwhile, or it is not ours.
-                if self.here.inbox().join(name.file()).exists() {
-                    note(&format!("passed over {}", shown(&words)));
+                // A file that the user has deleted meanwhile is not reported.
+                if self.workspace.inbox().join(name.file()).exists() {
+                    note(&format!("skipped {}", escape_line(&words)));
                 }
                 None
             }

@@ -1,23 +1,23 @@
-//! `monoco mailbox claim`, `renew`, `done` and `fail`: who is at a Mail.
+//! `monoco mailbox claim`, `renew`, `done` and `fail`: change the claim on Mails.
 
 use monoco_core::claim::Workspace;
 use serde_json::{Value, json};
 
-use super::{MailboxContext, ids};
+use super::{MailboxContext, read_ids};
 use crate::cli::client::{Client, segment};
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output;
 
-/// Which Mails, and by whom.
+/// Arguments that select Mails and the claiming agent.
 #[derive(Debug, clap::Args)]
 pub struct AgentArgs {
-    /// Mails, by their ids or enough of them; - reads ids from stdin
+    /// Ids of Mails, or unique prefixes; - reads ids from stdin
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
-    /// Who you are: agents of one workspace exclude each other [default: your user name]
+    /// Name of the agent; a Mail is claimed by one agent per workspace [default: user name]
     #[arg(long, env = "MONOCO_AGENT", hide_env_values = true)]
     agent: Option<String>,
-    /// Use the claims of those who have no workspace
+    /// Use the shared claims instead of the workspace's claims
     #[arg(long)]
     shared: bool,
 }
@@ -25,8 +25,8 @@ pub struct AgentArgs {
 #[derive(Debug, clap::Args)]
 pub struct ClaimArgs {
     #[command(flatten)]
-    who: AgentArgs,
-    /// Hold them for so many seconds [default: as the courier is configured, 300]
+    target: AgentArgs,
+    /// Seconds until the claim expires [default: courier config, 300]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<i64>,
 }
@@ -34,11 +34,11 @@ pub struct ClaimArgs {
 #[derive(Debug, clap::Args)]
 pub struct RenewArgs {
     #[command(flatten)]
-    who: AgentArgs,
-    /// Hold them for so many seconds from now
+    target: AgentArgs,
+    /// Seconds from now until the claim expires [default: courier config, 300]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<i64>,
-    /// The epoch that the claim came with
+    /// Epoch that `claim` printed; rejects a later claim
     #[arg(long)]
     epoch: Option<u64>,
 }
@@ -46,8 +46,8 @@ pub struct RenewArgs {
 #[derive(Debug, clap::Args)]
 pub struct DoneArgs {
     #[command(flatten)]
-    who: AgentArgs,
-    /// The epoch that the claim came with
+    target: AgentArgs,
+    /// Epoch that `claim` printed; rejects a later claim
     #[arg(long)]
     epoch: Option<u64>,
 }
@@ -55,63 +55,68 @@ pub struct DoneArgs {
 #[derive(Debug, clap::Args)]
 pub struct FailArgs {
     #[command(flatten)]
-    who: AgentArgs,
-    /// Why, for whoever looks at it next
+    target: AgentArgs,
+    /// Reason of the failure, shown in lists and dead letters
     #[arg(long)]
     reason: Option<String>,
-    /// Another try will not help: make it a dead letter
+    /// Make the Mail a dead letter without further retries
     #[arg(long)]
     no_retry: bool,
-    /// The epoch that the claim came with
+    /// Epoch that `claim` printed; rejects a later claim
     #[arg(long)]
     epoch: Option<u64>,
 }
 
-pub async fn claim(desk: &MailboxContext<'_>, args: ClaimArgs) -> Result<(), CliError> {
-    each(desk, args.who, "claim", &json!({"timeout": args.timeout})).await
+pub async fn claim(mailbox: &MailboxContext<'_>, args: ClaimArgs) -> Result<(), CliError> {
+    each(mailbox, args.target, "claim", &json!({"timeout": args.timeout})).await
 }
 
-pub async fn renew(desk: &MailboxContext<'_>, args: RenewArgs) -> Result<(), CliError> {
+pub async fn renew(mailbox: &MailboxContext<'_>, args: RenewArgs) -> Result<(), CliError> {
     let body = json!({"timeout": args.timeout, "epoch": args.epoch});
-    each(desk, args.who, "renew", &body).await
+    each(mailbox, args.target, "renew", &body).await
 }
 
-pub async fn done(desk: &MailboxContext<'_>, args: DoneArgs) -> Result<(), CliError> {
-    each(desk, args.who, "complete", &json!({"epoch": args.epoch})).await
+pub async fn done(mailbox: &MailboxContext<'_>, args: DoneArgs) -> Result<(), CliError> {
+    each(mailbox, args.target, "complete", &json!({"epoch": args.epoch})).await
 }
 
-pub async fn fail(desk: &MailboxContext<'_>, args: FailArgs) -> Result<(), CliError> {
-    let FailArgs { who, reason, no_retry, epoch } = args;
-    each(desk, who, "fail", &json!({"reason": reason, "retryable": !no_retry, "epoch": epoch}))
-        .await
+pub async fn fail(mailbox: &MailboxContext<'_>, args: FailArgs) -> Result<(), CliError> {
+    let FailArgs { target, reason, no_retry, epoch } = args;
+    each(
+        mailbox,
+        target,
+        "fail",
+        &json!({"reason": reason, "retryable": !no_retry, "epoch": epoch}),
+    )
+    .await
 }
 
-/// Takes a step with each Mail. One that is refused does not keep the others back.
+/// Applies one claim step to each Mail. A rejected Mail does not stop the others.
 async fn each(
-    desk: &MailboxContext<'_>,
-    who: AgentArgs,
+    mailbox: &MailboxContext<'_>,
+    target: AgentArgs,
     step: &str,
     body: &Value,
 ) -> Result<(), CliError> {
-    let workspace = desk.name(who.shared)?;
-    let agent = agent(who.agent);
-    let client = desk.context.client()?;
-    let given = ids(who.ids)?;
+    let workspace = mailbox.claim_name(target.shared)?;
+    let agent = agent_name(target.agent);
+    let client = mailbox.context.client()?;
+    let given = read_ids(target.ids)?;
     let mut claims = Vec::new();
     let mut failures = Vec::new();
     for text in &given {
-        let taken = match desk.id(text) {
-            Ok(id) => take_step(&client, &id.to_string(), step, &agent, &workspace, body).await,
+        let taken = match mailbox.id(text) {
+            Ok(id) => claim_step(&client, &id.to_string(), step, &agent, &workspace, body).await,
             Err(failure) => Err(failure),
         };
         match taken {
             Ok(claim) => claims.push(claim),
-            // Nobody will answer for the next one either.
+            // Without a courier the next request fails too.
             Err(failure) if failure.exit == CliExit::NoCourier => return Err(failure),
             Err(failure) => failures.push(failure),
         }
     }
-    let format = desk.context.format;
+    let format = mailbox.context.format;
     let one = given.len() == 1;
     match claims.as_slice() {
         [claim] if one => output::one(format, claim, "id", &FIELDS)?,
@@ -132,7 +137,8 @@ const FIELDS: [(&str, &str); 8] = [
     ("next retry at", "next_retry_at"),
 ];
 
-/// The only failure, or a word on all of them with the worst exit code.
+/// Returns the only error, or prints all errors and returns a summary with the highest exit
+/// code.
 pub fn worst(mut failures: Vec<CliError>, of: usize) -> Result<(), CliError> {
     let Some(worst) = failures.iter().map(|failure| failure.exit).max_by_key(|exit| *exit as u8)
     else {
@@ -144,13 +150,13 @@ pub fn worst(mut failures: Vec<CliError>, of: usize) -> Result<(), CliError> {
         return Err(only);
     }
     for failure in &failures {
-        output::fail(failure);
+        output::print_error(failure);
     }
-    Err(CliError::new(worst, format!("{} of {of} could not be done", failures.len())))
+    Err(CliError::new(worst, format!("{} of {of} Mails failed", failures.len())))
 }
 
-/// Asks the courier for one step.
-pub async fn take_step(
+/// Sends one claim step to the courier: `claim`, `renew`, `complete` or `fail`.
+pub async fn claim_step(
     client: &Client,
     id: &str,
     step: &str,
@@ -167,8 +173,8 @@ pub async fn take_step(
     client.post(&format!("/api/v1/messages/{}/{step}", segment(id)), &asked).await
 }
 
-/// Who we are when nobody says.
-pub fn agent(given: Option<String>) -> String {
+/// Returns the agent name: the argument, the user name, or `cli`.
+pub fn agent_name(given: Option<String>) -> String {
     let user = || ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     given.or_else(user).filter(|name| !name.is_empty()).unwrap_or_else(|| "cli".to_owned())
 }

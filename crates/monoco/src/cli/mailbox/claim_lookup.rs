@@ -1,4 +1,4 @@
-//! Who is at which Mail: asked of the courier, or seen from its files when it is down.
+//! Looks up the claims on Mails: from the courier, or from its files when it is down.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,27 @@ use serde_json::json;
 use super::MailboxContext;
 use crate::cli::client::Client;
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{note, shown};
+use crate::cli::output::{escape_line, note};
 use monoco_mailbox::claim_info::{ClaimInfo, LocksFile};
 use monoco_mailbox::inbox::MailFileName;
 
-/// Most Mails that the courier is asked about at once.
-pub const PAGE: usize = 1_000;
+/// Maximum number of Mails per request.
+pub const MAX_MAILS_PER_REQUEST: usize = 1_000;
 
-/// Where the answers come from.
+/// Looks up claims of one workspace.
 pub struct ClaimLookup<'a> {
-    desk: &'a MailboxContext<'a>,
+    mailbox: &'a MailboxContext<'a>,
     workspace: &'a Workspace,
-    /// Whether it was said that the courier is not there.
+    /// Whether the user was told that the courier is down.
     noted: bool,
 }
 
 impl<'a> ClaimLookup<'a> {
-    pub const fn new(desk: &'a MailboxContext<'a>, workspace: &'a Workspace) -> Self {
-        Self { desk, workspace, noted: false }
+    pub const fn new(mailbox: &'a MailboxContext<'a>, workspace: &'a Workspace) -> Self {
+        Self { mailbox, workspace, noted: false }
     }
 
-    /// Where the claims on these Mails stand, in their order. At most [`PAGE`].
+    /// Returns the claims on these Mails in the same order. At most [`MAX_MAILS_PER_REQUEST`].
     pub async fn of(
         &mut self,
         mails: &[(MailFileName, MailId)],
@@ -37,19 +37,20 @@ impl<'a> ClaimLookup<'a> {
         if mails.is_empty() {
             return Ok(Vec::new());
         }
-        match self.ask(mails).await {
-            Ok(standings) => {
+        match self.get_claims(mails).await {
+            Ok(claims) => {
                 self.noted = false;
-                Ok(standings)
+                Ok(claims)
             }
             Err(failure) if matches!(failure.exit, CliExit::NoCourier | CliExit::Courier) => {
-                let files = LocksFile::read(&self.desk.tree, self.workspace, self.desk.now())?;
+                let files =
+                    LocksFile::read(&self.mailbox.paths, self.workspace, self.mailbox.now())?;
                 if !self.noted {
                     self.noted = true;
-                    let why = shown(&failure.message);
-                    note(&format!("{why}; the status is what its files show"));
+                    let why = escape_line(&failure.message);
+                    note(&format!("{why}; showing the status from its files"));
                     if let Some(why) = &files.unreadable {
-                        note(&format!("open claims are not shown: {}", shown(why)));
+                        note(&format!("cannot show open claims: {}", escape_line(why)));
                     }
                 }
                 Ok(mails.iter().map(|(name, id)| files.of(name, id)).collect())
@@ -58,20 +59,22 @@ impl<'a> ClaimLookup<'a> {
         }
     }
 
-    async fn ask(&self, mails: &[(MailFileName, MailId)]) -> Result<Vec<ClaimInfo>, CliError> {
-        let client = Client::find(&self.desk.context.home)?;
+    async fn get_claims(
+        &self,
+        mails: &[(MailFileName, MailId)],
+    ) -> Result<Vec<ClaimInfo>, CliError> {
+        let client = Client::find(&self.mailbox.context.home)?;
         let ids: Vec<_> = mails.iter().map(|(_, id)| id).collect();
         let body = json!({"workspace": self.workspace, "ids": ids});
         let mut answer = client.post("/api/v1/messages/status", &body).await?;
         let claims = answer.get_mut("claims").map(serde_json::Value::take).unwrap_or_default();
-        let claims: Vec<ClaimInfo> = serde_json::from_value(claims).map_err(|error| {
-            CliError::new(CliExit::Courier, format!("the courier's answer makes no sense: {error}"))
-        })?;
+        let claims: Vec<ClaimInfo> =
+            serde_json::from_value(claims).map_err(|error| CliError::invalid_response(&error))?;
         let mut claims: BTreeMap<_, _> =
             claims.into_iter().map(|claim| (claim.id.clone(), claim)).collect();
-        let standing = |(_, id): &(MailFileName, MailId)| {
+        let claim = |(_, id): &(MailFileName, MailId)| {
             claims.remove(id).unwrap_or_else(|| ClaimInfo::untouched(id.clone(), self.workspace))
         };
-        Ok(mails.iter().map(standing).collect())
+        Ok(mails.iter().map(claim).collect())
     }
 }

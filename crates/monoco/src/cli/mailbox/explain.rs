@@ -1,15 +1,15 @@
-//! `monoco mailbox explain`: why the rules pull a Mail, or why not.
+//! `monoco mailbox explain`: shows why the filters of a workspace pull a Mail or not.
 
 use monoco_core::filter::FilterInput;
 use monoco_core::mail::MailIndexEntry;
 use serde_json::{Value, json};
 
 use super::read::locate;
-use super::sync::verdicts;
+use super::sync::print_filters;
 use super::{MailboxContext, no_such};
 use crate::cli::client::segment;
 use crate::cli::failure::CliError;
-use crate::cli::output::{self, OutputFormat, print, shown};
+use crate::cli::output::{self, OutputFormat, escape_line, print};
 use monoco_mailbox::inbox::{self, MailSelector};
 use monoco_mailbox::index::IndexReader;
 use monoco_mailbox::paths::MailFile;
@@ -17,36 +17,38 @@ use monoco_mailbox::sync::body;
 
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// The Mail, by its id or enough of it
+    /// Id of the Mail, or a unique prefix
     id: String,
 }
 
-pub async fn run(desk: &MailboxContext<'_>, args: ExplainArgs) -> Result<(), CliError> {
-    let here = desk.workspace()?;
-    let id = desk.id(&args.id)?;
+pub async fn run(mailbox: &MailboxContext<'_>, args: ExplainArgs) -> Result<(), CliError> {
+    let workspace = mailbox.workspace()?;
+    let id = mailbox.id(&args.id)?;
     let wanted = MailSelector::from(&id);
-    let listed = match IndexReader::open(&desk.tree.index())? {
+    let listed = match IndexReader::open(&mailbox.paths.index())? {
         Some(mut index) => index.search(&wanted.part())?.into_iter().find(|entry| entry.id == id),
         None => None,
     };
     let entry = match listed {
         Some(entry) => entry,
-        None => match from_file(desk, &args.id) {
+        None => match from_file(mailbox, &args.id) {
             Ok(entry) => entry,
-            Err(failure) => return Err(held(desk, &id.to_string()).await.unwrap_or(failure)),
+            Err(failure) => {
+                return Err(why_no_file(mailbox, &id.to_string()).await.unwrap_or(failure));
+            }
         },
     };
-    let mut fetch = || match desk.tree.find(&entry) {
+    let mut fetch = || match mailbox.paths.find(&entry) {
         Ok(MailFile::Here { bytes, .. }) => body(&bytes),
-        _ => locate(desk, &args.id).ok().map(|located| located.mail.text),
+        _ => locate(mailbox, &args.id).ok().map(|located| located.mail.text),
     };
-    let explained = here.filters.explain(&mut FilterInput::new(&entry, &mut fetch));
+    let explained = workspace.filters.explain(&mut FilterInput::new(&entry, &mut fetch));
     let pulled = explained.pulled;
-    let present = !inbox::find(&here, &wanted, desk.now())?.is_empty();
-    match desk.context.format {
+    let present = !inbox::find(&workspace, &wanted, mailbox.now())?.is_empty();
+    match mailbox.context.format {
         OutputFormat::Json => print(&output::json(&json!({
             "id": id,
-            "workspace": here.name,
+            "workspace": workspace.name,
             "pulled": pulled,
             "in_inbox": present,
             "filters": explained.filters,
@@ -54,31 +56,33 @@ pub async fn run(desk: &MailboxContext<'_>, args: ExplainArgs) -> Result<(), Cli
         OutputFormat::Id => print(&id.to_string()),
         OutputFormat::Table | OutputFormat::Compact => {
             let verdict = if pulled { "pulls" } else { "does not pull" };
-            print(&format!("{} {verdict} {id}", shown(here.name.as_str())))?;
-            verdicts(&explained.filters, 1)?;
+            print(&format!("{} {verdict} {id}", escape_line(workspace.name.as_str())))?;
+            print_filters(&explained.filters, 1)?;
             match (pulled, present) {
-                (true, false) => print("it is not in the inbox: not synced yet, or deleted here"),
-                (false, true) => print("it is in the inbox all the same: the rules have changed"),
+                (true, false) => {
+                    print("not in the inbox: not synced yet, or deleted from the workspace")
+                }
+                (false, true) => print("in the inbox: pulled before the filters were changed"),
                 _ => Ok(()),
             }
         }
     }
 }
 
-/// What the index would say of a Mail that it does not have any more.
-fn from_file(desk: &MailboxContext<'_>, id: &str) -> Result<MailIndexEntry, CliError> {
-    let located = locate(desk, id)?;
+/// Builds the index entry of a Mail that the index no longer has.
+fn from_file(mailbox: &MailboxContext<'_>, id: &str) -> Result<MailIndexEntry, CliError> {
+    let located = locate(mailbox, id)?;
     Ok(located.mail.entry(0, &located.file))
 }
 
-/// A Mail of a stranger has no file, but the courier knows of it.
-async fn held(desk: &MailboxContext<'_>, id: &str) -> Option<CliError> {
-    let client = desk.context.client().ok()?;
+/// Asks the courier why a Mail has no file.
+async fn why_no_file(mailbox: &MailboxContext<'_>, id: &str) -> Option<CliError> {
+    let client = mailbox.context.client().ok()?;
     let mail = client.get(&format!("/api/v1/messages/{}", segment(id))).await.ok()?;
     let why = match mail.get("place").and_then(Value::as_str)? {
-        "held" => "it is of a stranger whom nobody has let in, so no workspace gets it",
-        "gone" => "it was kept long enough, and its file was thrown away",
+        "held" => "it is held because its sender is a stranger; no workspace can pull it",
+        "gone" => "it has expired and its file was removed",
         _ => "its file is not written yet",
     };
-    Some(no_such(&format!("there is no file of {id}: {why}")))
+    Some(no_such(&format!("{id} has no file: {why}")))
 }

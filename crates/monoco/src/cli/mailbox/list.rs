@@ -1,4 +1,4 @@
-//! `monoco mailbox list`: the Mails of a workspace, the newest first.
+//! `monoco mailbox list`: lists the Mails of a workspace, newest first.
 
 use monoco_core::claim::ClaimState;
 use monoco_core::mail::{Mail, MailId, preview};
@@ -6,46 +6,46 @@ use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::MailboxContext;
-use super::claim_lookup::{ClaimLookup, PAGE};
+use super::claim_lookup::{ClaimLookup, MAX_MAILS_PER_REQUEST};
 use crate::cli::failure::CliError;
-use crate::cli::output::{self, OutputFormat, note, shown};
+use crate::cli::output::{self, OutputFormat, escape_line, note};
 use crate::cli::since;
 use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_mailbox::inbox::{self, MailFileName};
 use monoco_mailbox::workspace::WorkspaceDir;
 
-/// Most files that can't be read of which each is named.
+/// Maximum number of unreadable files that are reported one by one.
 const MAX_NOTES: usize = 10;
 
 #[derive(Debug, clap::Args)]
 pub struct MailListArgs {
-    /// Only those with this status: new, claimed, completed or deadletter
+    /// Filter by status: new, claimed, completed or deadletter
     #[arg(long)]
     status: Option<String>,
-    /// Only those of this provider
+    /// Filter by provider, such as webhook
     #[arg(long)]
     provider: Option<String>,
-    /// Only newer ones: a time, a day, or how long ago, such as 2h or 7d
+    /// Filter by receive time: a time, a day, or a duration ago, such as 2h or 7d
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only those of today
+    /// Filter by receive time: today
     #[arg(long, conflicts_with = "since")]
     today: bool,
-    /// Only those filed under this
+    /// Filter by correlation id
     #[arg(long, value_name = "ID")]
     correlation: Option<String>,
-    /// Only those that nobody of the workspace has ever claimed
+    /// Filter Mails that were never claimed in this workspace
     #[arg(long, conflicts_with = "status")]
     unread: bool,
-    /// Most Mails to show
+    /// Maximum number of Mails to show
     #[arg(long, default_value_t = 50)]
     limit: usize,
-    /// Show all of them
+    /// Show all Mails, without a limit
     #[arg(long, conflicts_with = "limit")]
     all: bool,
 }
 
-/// What is wanted.
+/// Conditions that a listed Mail must meet.
 struct MailSearch {
     status: Option<ClaimState>,
     unread: bool,
@@ -55,12 +55,12 @@ struct MailSearch {
     limit: usize,
 }
 
-pub async fn run(desk: &MailboxContext<'_>, args: MailListArgs) -> Result<(), CliError> {
-    let now = desk.now();
+pub async fn run(mailbox: &MailboxContext<'_>, args: MailListArgs) -> Result<(), CliError> {
+    let now = mailbox.now();
     let status = args.status.map(|word| {
         ClaimState::parse(&word.to_uppercase()).ok_or_else(|| {
             let known = ClaimState::ALL.map(|state| state.as_str().to_lowercase()).join(", ");
-            CliError::usage(format!("no status {word:?}; there are {known}"))
+            CliError::usage(format!("unknown status {word:?}; expected one of {known}"))
         })
     });
     let since = match args.since {
@@ -75,63 +75,67 @@ pub async fn run(desk: &MailboxContext<'_>, args: MailListArgs) -> Result<(), Cl
         correlation: args.correlation,
         limit: if args.all { usize::MAX } else { args.limit },
     };
-    let here = desk.workspace()?;
-    let rows = search(desk, &here, &query).await?;
-    show(desk.context.format, &here, &rows)
+    let workspace = mailbox.workspace()?;
+    let rows = search(mailbox, &workspace, &query).await?;
+    show(mailbox.context.format, &workspace, &rows)
 }
 
-/// One Mail of the list.
+/// One Mail with its claim.
 struct MailTableRow {
     name: MailFileName,
     mail: Mail,
-    standing: ClaimInfo,
+    claim: ClaimInfo,
 }
 
-/// The newest Mails that the query asks for. Files are opened only as far as needed.
+/// Returns the newest Mails that match. Opens only as many files as needed.
 async fn search(
-    desk: &MailboxContext<'_>,
-    here: &WorkspaceDir,
+    mailbox: &MailboxContext<'_>,
+    workspace: &WorkspaceDir,
     query: &MailSearch,
 ) -> Result<Vec<MailTableRow>, CliError> {
-    let inbox = here.inbox();
+    let inbox = workspace.inbox();
     let stamp = query.since.map(Timestamp::compact);
-    let mut names = inbox::newest_first(here, desk.now())?
+    let mut names = inbox::newest_first(workspace, mailbox.now())?
         .take_while(|name| stamp.as_deref().is_none_or(|stamp| name.stamp() >= stamp))
         .filter(|name| query.provider.as_deref().is_none_or(|p| p == name.provider()))
         .filter_map(|name| name.id().map(|id| (name, id)));
-    let mut standings = ClaimLookup::new(desk, &here.name);
+    let mut claims = ClaimLookup::new(mailbox, &workspace.name);
     let (mut rows, mut unreadable) = (Vec::new(), 0);
-    // Where the status decides, many are asked about to show a few.
-    let picky = query.status.is_some() || query.unread;
+    // With a status filter many claims may be read to find a few Mails.
+    let by_status = query.status.is_some() || query.unread;
     while rows.len() < query.limit {
-        let want = if picky { PAGE } else { PAGE.min(query.limit - rows.len()) };
+        let want = if by_status {
+            MAX_MAILS_PER_REQUEST
+        } else {
+            MAX_MAILS_PER_REQUEST.min(query.limit - rows.len())
+        };
         let page: Vec<(MailFileName, MailId)> = names.by_ref().take(want).collect();
         if page.is_empty() {
             break;
         }
-        let asked = standings.of(&page).await?;
-        for ((name, _), standing) in page.into_iter().zip(asked) {
-            let fits = query.status.is_none_or(|status| status == standing.status)
-                && (!query.unread || standing.unread());
+        let asked = claims.of(&page).await?;
+        for ((name, _), claim) in page.into_iter().zip(asked) {
+            let fits = query.status.is_none_or(|status| status == claim.status)
+                && (!query.unread || claim.unread());
             if !fits || rows.len() >= query.limit {
                 continue;
             }
             match inbox::open(&inbox, &name) {
                 Ok((mail, _)) if wanted(query, &mail) => {
-                    rows.push(MailTableRow { name, mail, standing })
+                    rows.push(MailTableRow { name, mail, claim })
                 }
                 Ok(_) => {}
                 Err(words) => {
                     unreadable += 1;
                     if unreadable <= MAX_NOTES {
-                        note(&format!("passed over {}", shown(&words)));
+                        note(&format!("skipped {}", escape_line(&words)));
                     }
                 }
             }
         }
     }
     if unreadable > MAX_NOTES {
-        note(&format!("and {} more that can't be read", unreadable - MAX_NOTES));
+        note(&format!("skipped {} more unreadable files", unreadable - MAX_NOTES));
     }
     Ok(rows)
 }
@@ -141,11 +145,17 @@ fn wanted(query: &MailSearch, mail: &Mail) -> bool {
         && (query.correlation.is_none() || query.correlation == mail.header.correlation_id)
 }
 
-fn show(format: OutputFormat, here: &WorkspaceDir, rows: &[MailTableRow]) -> Result<(), CliError> {
-    let rows: Vec<Value> = rows
-        .iter()
-        .map(|row| if format == OutputFormat::Json { full(here, row) } else { short(row) })
-        .collect();
+fn show(
+    format: OutputFormat,
+    workspace: &WorkspaceDir,
+    rows: &[MailTableRow],
+) -> Result<(), CliError> {
+    let rows: Vec<Value> =
+        rows.iter()
+            .map(|row| {
+                if format == OutputFormat::Json { json_row(workspace, row) } else { table_row(row) }
+            })
+            .collect();
     let answer = json!({"messages": rows});
     let columns = [
         ("id", "id"),
@@ -159,8 +169,8 @@ fn show(format: OutputFormat, here: &WorkspaceDir, rows: &[MailTableRow]) -> Res
     output::list(format, &answer, "messages", &columns)
 }
 
-/// A row for people.
-fn short(MailTableRow { mail, standing, .. }: &MailTableRow) -> Value {
+/// Builds the row of a table.
+fn table_row(MailTableRow { mail, claim, .. }: &MailTableRow) -> Value {
     let header = &mail.header;
     let from: Vec<_> =
         header.participants.from.iter().map(|person| person.display_name()).collect();
@@ -170,7 +180,7 @@ fn short(MailTableRow { mail, standing, .. }: &MailTableRow) -> Value {
     };
     json!({
         "id": header.id,
-        "status": standing.status.as_str(),
+        "status": claim.status.as_str(),
         "from": from,
         "session": header.session.name.as_ref().unwrap_or(&header.session.id),
         "messages": mail.messages.len(),
@@ -179,13 +189,13 @@ fn short(MailTableRow { mail, standing, .. }: &MailTableRow) -> Value {
     })
 }
 
-/// A row for programs.
-fn full(here: &WorkspaceDir, MailTableRow { name, mail, standing }: &MailTableRow) -> Value {
+/// Builds the JSON of a Mail.
+fn json_row(workspace: &WorkspaceDir, MailTableRow { name, mail, claim }: &MailTableRow) -> Value {
     let header = &mail.header;
     json!({
         "id": header.id,
-        "status": standing.status.as_str(),
-        "claim": standing,
+        "status": claim.status.as_str(),
+        "claim": claim,
         "provider": header.id.provider(),
         "tunnel": header.tunnel,
         "session": header.session,
@@ -197,7 +207,7 @@ fn full(here: &WorkspaceDir, MailTableRow { name, mail, standing }: &MailTableRo
         "messages": mail.messages.len(),
         "received_at": header.received_at.rfc3339(),
         "preview": preview(&mail.text),
-        "file": here.inbox().join(name.file()),
+        "file": workspace.inbox().join(name.file()),
     })
 }
 
@@ -216,27 +226,27 @@ mod tests {
         limit: usize::MAX,
     };
 
-    /// The texts of the Mails that a query finds.
-    fn found(bench: &MailboxFixture, query: MailSearch) -> String {
-        let desk = bench.desk();
+    /// Returns the texts of the Mails that a search finds.
+    fn found(fixture: &MailboxFixture, query: MailSearch) -> String {
+        let mailbox = fixture.mailbox();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let rows = runtime.unwrap().block_on(search(&desk, &bench.here, &query)).unwrap();
+        let rows = runtime.unwrap().block_on(search(&mailbox, &fixture.workspace, &query)).unwrap();
         let texts: Vec<_> = rows.into_iter().map(|row| row.mail.text).collect();
         texts.join(" ")
     }
 
     #[test]
-    fn the_newest_that_are_asked_for_are_listed_without_a_courier() {
-        let mut bench = MailboxFixture::new();
-        let first = bench.post.deliver("ann", "one");
-        let second = bench.post.deliver("ann", "two");
+    fn newest_matching_mails_are_listed_without_a_courier() {
+        let mut fixture = MailboxFixture::new();
+        let first = fixture.post.deliver("ann", "one");
+        let second = fixture.post.deliver("ann", "two");
         let mut third = mail(3, "ann", "three");
         third.header.correlation_id = Some("job-7".to_owned());
-        bench.post.deliver_mail(&third);
-        bench.post.deliver("ann", "four");
-        bench.sync();
-        bench.post.shelve(&first, "archive");
-        let broken = bench.here.inbox().join(&second.file);
+        fixture.post.deliver_mail(&third);
+        fixture.post.deliver("ann", "four");
+        fixture.sync();
+        fixture.post.shelve(&first, "archive");
+        let broken = fixture.workspace.inbox().join(&second.file);
         std::fs::remove_file(&broken).unwrap();
         std::fs::write(&broken, "broken").unwrap();
         let since = Some(Timestamp::from_ms(START + 3_000));
@@ -251,7 +261,7 @@ mod tests {
             (MailSearch { correlation: Some("job-7".to_owned()), limit: 1, ..ALL }, "three"),
             (MailSearch { provider: Some("lark".to_owned()), ..ALL }, ""),
         ] {
-            assert_eq!(found(&bench, query), expected);
+            assert_eq!(found(&fixture, query), expected);
         }
     }
 }

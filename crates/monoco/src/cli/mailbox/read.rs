@@ -1,4 +1,4 @@
-//! `monoco mailbox read`: one Mail, with foreign text fenced.
+//! `monoco mailbox read`: prints Mails, with untrusted text between delimiters.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use monoco_core::mail::{Mail, preview};
 use serde_json::{Value, json};
 
 use super::claim::worst;
-use super::{MailboxContext, ids, no_such, random};
+use super::{MailboxContext, no_such, random, read_ids};
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, OutputFormat, print, shown_lines};
+use crate::cli::output::{self, OutputFormat, escape_lines, print};
 use monoco_mailbox::inbox::{self, MailSelector};
 use monoco_mailbox::index::IndexReader;
 use monoco_mailbox::paths::MailFile;
@@ -18,31 +18,31 @@ use monoco_mailbox::untrusted_text::{UntrustedTextFence, remove_lookalikes};
 
 #[derive(Debug, clap::Args)]
 pub struct ReadArgs {
-    /// Mails, by their ids, enough of them, or their files; - reads ids from stdin
+    /// Ids of Mails, unique prefixes, or file names; - reads ids from stdin
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
-    /// Print the file itself; into a pipe or a file, byte for byte
+    /// Print the Mail file; unescaped if stdout is not a terminal
     #[arg(long)]
     raw: bool,
-    /// Print only the text, without a fence; into a pipe or a file, byte for byte
+    /// Print only the text, without delimiters; unescaped if stdout is not a terminal
     #[arg(long, conflicts_with = "raw")]
     content: bool,
 }
 
-pub fn run(desk: &MailboxContext<'_>, args: ReadArgs) -> Result<(), CliError> {
-    let given = ids(args.ids)?;
+pub fn run(mailbox: &MailboxContext<'_>, args: ReadArgs) -> Result<(), CliError> {
+    let given = read_ids(args.ids)?;
     let (mut found, mut failures) = (Vec::new(), Vec::new());
     for text in &given {
-        match locate(desk, text) {
+        match locate(mailbox, text) {
             Ok(located) => found.push(located),
             Err(failure) => failures.push(failure),
         }
     }
-    let format = desk.context.format;
+    let format = mailbox.context.format;
     if format == OutputFormat::Json && !args.raw && !args.content {
         let mut all = Vec::new();
         for located in &found {
-            all.push(full(located)?);
+            all.push(mail_json(located)?);
         }
         match all.as_slice() {
             [only] if given.len() == 1 => print(&output::json(only))?,
@@ -53,45 +53,45 @@ pub fn run(desk: &MailboxContext<'_>, args: ReadArgs) -> Result<(), CliError> {
     }
     for (at, located) in found.iter().enumerate() {
         if args.raw {
-            exact(&located.file)?;
+            print_exact(&located.file)?;
         } else if args.content {
-            exact(&located.mail.text)?;
+            print_exact(&located.mail.text)?;
         } else {
             if at > 0 && format == OutputFormat::Table {
                 print("")?;
             }
-            show(desk, located)?;
+            show(mailbox, located)?;
         }
     }
     worst(failures, given.len())
 }
 
-/// A Mail, and where it was found.
+/// A Mail with the content and path of its file.
 pub struct LocatedMail {
     pub mail: Mail,
-    /// Its file as it is.
+    /// Content of the file.
     pub file: String,
     pub path: PathBuf,
 }
 
-/// Finds a Mail: in the workspace's inbox, or where the courier has it.
-pub fn locate(desk: &MailboxContext<'_>, text: &str) -> Result<LocatedMail, CliError> {
-    let id = desk.id(text)?;
+/// Finds a Mail in the workspace's inbox or in the courier's mailbox.
+pub fn locate(mailbox: &MailboxContext<'_>, text: &str) -> Result<LocatedMail, CliError> {
+    let id = mailbox.id(text)?;
     let wanted = MailSelector::from(&id);
-    if let Some(here) = desk.maybe_workspace()?
-        && let Some(name) = inbox::find(&here, &wanted, desk.now())?.first()
+    if let Some(workspace) = mailbox.maybe_workspace()?
+        && let Some(name) = inbox::find(&workspace, &wanted, mailbox.now())?.first()
     {
-        let opened = inbox::open(&here.inbox(), name);
+        let opened = inbox::open(&workspace.inbox(), name);
         let (mail, file) = opened.map_err(|words| CliError::new(CliExit::NotPossible, words))?;
-        return Ok(LocatedMail { mail, file, path: here.inbox().join(name.file()) });
+        return Ok(LocatedMail { mail, file, path: workspace.inbox().join(name.file()) });
     }
-    let entries = match IndexReader::open(&desk.tree.index())? {
+    let entries = match IndexReader::open(&mailbox.paths.index())? {
         Some(mut index) => index.search(&wanted.part())?,
         None => Vec::new(),
     };
     let entry = entries.into_iter().find(|entry| entry.id == id);
-    let entry = entry.ok_or_else(|| no_such(&format!("there is no Mail {id}")))?;
-    match desk.tree.find(&entry)? {
+    let entry = entry.ok_or_else(|| no_such(&format!("no Mail matches {id}")))?;
+    match mailbox.paths.find(&entry)? {
         MailFile::Here { path, bytes } => {
             let bad = |why: String| CliError::new(CliExit::NotPossible, why);
             let file = String::from_utf8(bytes).map_err(|error| bad(error.to_string()))?;
@@ -101,27 +101,27 @@ pub fn locate(desk: &MailboxContext<'_>, text: &str) -> Result<LocatedMail, CliE
         MailFile::Changed(path) => {
             let message = format!("{} was changed by hand", path.display());
             Err(CliError::new(CliExit::NotPossible, message)
-                .hint("`monoco courier rebuild` writes it again"))
+                .hint("`monoco courier rebuild` restores the file"))
         }
         MailFile::Gone => {
-            let message = format!("{id} has no file: it was thrown away by age, or removed");
+            let message = format!("{id} has no file: it has expired or was removed");
             Err(CliError::new(CliExit::NotPossible, message)
-                .hint("`monoco courier rebuild` writes what was removed by hand again"))
+                .hint("`monoco courier rebuild` restores files that were removed by hand"))
         }
     }
 }
 
-/// A fence for a Mail's text.
+/// Creates delimiters that do not occur in the text.
 pub fn fence(text: &str) -> Result<UntrustedTextFence, CliError> {
     loop {
-        // Without randomness there is no fence, and then nothing is shown.
+        // Fails without random numbers, so that text is never printed without delimiters.
         if let Some(fence) = UntrustedTextFence::around(text, random()?) {
             return Ok(fence);
         }
     }
 }
 
-/// The authors of a Mail, on one line.
+/// Formats the authors of a Mail on one line.
 pub fn authors(mail: &Mail) -> String {
     let people = mail.header.participants.from.iter();
     let people: Vec<_> = people
@@ -133,7 +133,7 @@ pub fn authors(mail: &Mail) -> String {
     people.join(", ")
 }
 
-fn show(desk: &MailboxContext<'_>, located: &LocatedMail) -> Result<(), CliError> {
+fn show(mailbox: &MailboxContext<'_>, located: &LocatedMail) -> Result<(), CliError> {
     let LocatedMail { mail, path, .. } = located;
     let header = &mail.header;
     let clean = |text: &str| json!(remove_lookalikes(text));
@@ -144,7 +144,7 @@ fn show(desk: &MailboxContext<'_>, located: &LocatedMail) -> Result<(), CliError
     };
     let mentions: Vec<_> = header.participants.mentions.iter().map(|m| clean(m)).collect();
     let artifacts: Vec<_> =
-        header.artifacts.iter().map(|artifact| clean(&attachment(desk, artifact))).collect();
+        header.artifacts.iter().map(|artifact| clean(&attachment(mailbox, artifact))).collect();
     let list = |values: Vec<Value>| if values.is_empty() { Value::Null } else { json!(values) };
     let fields = json!({
         "id": header.id,
@@ -163,7 +163,7 @@ fn show(desk: &MailboxContext<'_>, located: &LocatedMail) -> Result<(), CliError
         "preview": clean(&preview(&mail.text)),
         "file": path,
     });
-    match desk.context.format {
+    match mailbox.context.format {
         OutputFormat::Id => return print(&header.id.to_string()),
         OutputFormat::Compact => {
             let columns = ["id", "trust", "from", "session", "at", "subject", "preview"];
@@ -192,12 +192,12 @@ fn show(desk: &MailboxContext<'_>, located: &LocatedMail) -> Result<(), CliError
     output::one(OutputFormat::Table, &fields, "id", &names)?;
     let fenced = fence(&mail.text)?.wrap(&authors(mail), header.trust, &mail.text);
     print("")?;
-    print(&shown_lines(&fenced))
+    print(&escape_lines(&fenced))
 }
 
-/// A Mail for programs. The boundary does not occur in the text: whoever hands the text
-/// on to an agent can put it around it.
-fn full(located: &LocatedMail) -> Result<Value, CliError> {
+/// Builds the JSON of a Mail. `boundary` does not occur in the text: a program can use it as
+/// delimiter when it passes the text to an agent.
+fn mail_json(located: &LocatedMail) -> Result<Value, CliError> {
     let LocatedMail { mail, path, .. } = located;
     let header = &mail.header;
     Ok(json!({
@@ -223,28 +223,28 @@ fn full(located: &LocatedMail) -> Result<Value, CliError> {
     }))
 }
 
-/// What came with a Mail, and where its bytes are.
-fn attachment(desk: &MailboxContext<'_>, artifact: &Artifact) -> String {
+/// Formats an attachment: name, type, and its file or URL.
+fn attachment(mailbox: &MailboxContext<'_>, artifact: &Artifact) -> String {
     let about = format!("{} ({})", artifact.name, artifact.mime_type);
     match &artifact.hash {
         Some(hash) => {
             let hash = hash.to_string();
             let name = hash.rsplit(':').next().unwrap_or_default();
-            format!("{about} {}", desk.context.home.dropzone().join(name).display())
+            format!("{about} {}", mailbox.context.home.dropzone().join(name).display())
         }
         None => format!("{about} {}", artifact.url.as_deref().unwrap_or_default()),
     }
 }
 
-/// Prints text as it is; on a terminal, so that it does nothing.
-fn exact(text: &str) -> Result<(), CliError> {
+/// Prints text unchanged; escapes it if stdout is a terminal.
+fn print_exact(text: &str) -> Result<(), CliError> {
     let mut stdout = std::io::stdout().lock();
     if stdout.is_terminal() {
         drop(stdout);
-        return print(&shown_lines(text));
+        return print(&escape_lines(text));
     }
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // Whoever read it has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }
@@ -258,39 +258,44 @@ mod tests {
     use crate::cli::mailbox::tests::MailboxFixture;
 
     #[test]
-    fn a_mail_is_found_here_or_at_the_couriers_by_enough_of_its_id() {
-        let mut bench = MailboxFixture::new();
-        let (here, there) = (bench.post.deliver("ann", "one"), bench.post.deliver("bob", "two"));
-        bench.sync();
-        let desk = bench.desk();
-        for (entry, place) in [(&here, "alpha"), (&there, "home")] {
+    fn mail_is_found_by_id_prefix_and_file_in_both_places() {
+        let mut fixture = MailboxFixture::new();
+        let (workspace, there) =
+            (fixture.post.deliver("ann", "one"), fixture.post.deliver("bob", "two"));
+        fixture.sync();
+        let mailbox = fixture.mailbox();
+        for (entry, place) in [(&workspace, "alpha"), (&there, "home")] {
             for text in [&entry.id.to_string(), entry.id.uid(), &entry.id.uid()[..6], &entry.file] {
-                let located = locate(&desk, text).unwrap();
+                let located = locate(&mailbox, text).unwrap();
                 assert_eq!(located.mail.header.id, entry.id, "{text}");
                 assert!(located.path.display().to_string().contains(place), "{text}");
             }
         }
         for bad in ["ffffff", "webhook_ffffffffffffffffffffffff", "12", "*", "../../x"] {
-            let failure = locate(&desk, bad).map(|_| ()).unwrap_err();
+            let failure = locate(&mailbox, bad).map(|_| ()).unwrap_err();
             assert_eq!(failure.exit, CliExit::NotPossible, "{bad}");
         }
-        fs::write(bench.post.inbound(&there), "give me all your money").unwrap();
-        let changed = locate(&desk, &there.id.to_string()).map(|_| ()).unwrap_err();
+        fs::write(fixture.post.inbound(&there), "changed text").unwrap();
+        let changed = locate(&mailbox, &there.id.to_string()).map(|_| ()).unwrap_err();
         assert!(changed.message.contains("changed by hand"), "{changed:?}");
     }
 
     #[test]
-    fn programs_get_the_text_as_it_is_and_are_told_whose_it_is() {
-        let mut bench = MailboxFixture::new();
-        let entry = bench.post.deliver("ann", "\u{1b}[31m monoco-fence\n---\n");
-        let located = locate(&bench.desk(), &entry.id.to_string()).unwrap();
-        let value = full(&located).unwrap();
+    fn json_contains_the_exact_text_and_marks_it_untrusted() {
+        let mut fixture = MailboxFixture::new();
+        let entry = fixture.post.deliver("ann", "\u{1b}[31m monoco-fence\n---\n");
+        let located = locate(&fixture.mailbox(), &entry.id.to_string()).unwrap();
+        let value = mail_json(&located).unwrap();
         assert_eq!(value["text"], "\u{1b}[31m monoco-fence\n---\n");
         assert_eq!(
             (&value["trust"], &value["sender_verified"]),
             (&json!("untrusted"), &json!(false))
         );
         assert_eq!(value["source"], "webhook:ci");
-        assert_ne!(value["boundary"], full(&located).unwrap()["boundary"], "another each time");
+        assert_ne!(
+            value["boundary"],
+            mail_json(&located).unwrap()["boundary"],
+            "another each time"
+        );
     }
 }

@@ -1,42 +1,43 @@
-//! `monoco mailbox run`: a command works on the oldest Mail, or on all of them.
+//! `monoco mailbox run`: runs a command on the oldest Mail, or on all Mails.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use super::MailboxContext;
 use super::backlog::Backlog;
-use super::claim::agent;
+use super::claim::agent_name;
 use super::runner::{MailRunner, RunEnd, RunSignals, code_of};
 use crate::cli::failure::{CliError, CliExit};
 
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
-    /// Only a Mail that this rule matches, such as '{type: from, value: ann}'
+    /// Filter that the Mail must match, such as '{type: from, value: ann}'
     #[arg(long)]
     rule: Option<String>,
-    /// Go on until there is nothing left to claim
+    /// Process Mails until none is left to claim
     #[arg(long)]
     all: bool,
-    /// Who you are: agents of one workspace exclude each other [default: your user name]
+    /// Name of the agent; a Mail is claimed by one agent per workspace [default: user name]
     #[arg(long, env = "MONOCO_AGENT", hide_env_values = true)]
     agent: Option<String>,
-    /// Hold the claim for so many seconds at a time [default: as configured, 300]
+    /// Seconds per claim; it is renewed in time [default: courier config, 300]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<i64>,
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-pub async fn run(desk: &MailboxContext<'_>, args: RunArgs) -> Result<(), CliError> {
-    let here = desk.workspace()?;
+pub async fn run(mailbox: &MailboxContext<'_>, args: RunArgs) -> Result<(), CliError> {
+    let workspace = mailbox.workspace()?;
     let mut signals = RunSignals::new()?;
-    desk.pull(&here, |_, _| ())?;
-    // Claiming needs it, whatever the files show.
-    desk.context.client()?;
-    let mut backlog = Backlog::new(desk, &here, args.rule.as_deref())?;
-    let (agent, timeout) = (agent(args.agent), args.timeout);
-    let work = MailRunner { desk, here: &here, command: &args.command, agent, timeout };
+    mailbox.pull(&workspace, |_, _| ())?;
+    // Claims need a running courier, so that its absence is reported at once.
+    mailbox.context.client()?;
+    let mut backlog = Backlog::new(mailbox, &workspace, args.rule.as_deref())?;
+    let (agent, timeout) = (agent_name(args.agent), args.timeout);
+    let work =
+        MailRunner { mailbox, workspace: &workspace, command: &args.command, agent, timeout };
     let mut tried = BTreeSet::new();
     let (mut worked, mut worst) = (0_u64, 0);
     while let Some(mail) = backlog.next(&tried).await? {
@@ -62,7 +63,7 @@ pub async fn run(desk: &MailboxContext<'_>, args: RunArgs) -> Result<(), CliErro
     }
     match worst {
         0 => Ok(()),
-        // What the command said is what we say.
+        // The exit code of the command is passed on.
         code => std::process::exit(code),
     }
 }

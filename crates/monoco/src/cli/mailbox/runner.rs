@@ -1,5 +1,5 @@
-//! A command at work on a claimed Mail: the claim is renewed while it lives, and ended
-//! by its exit code.
+//! Runs a command on a claimed Mail. Renews the claim while the command runs, then completes
+//! or fails it by the exit code.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -14,51 +14,51 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::MailboxContext;
 use super::backlog::Claimable;
-use super::claim::take_step;
+use super::claim::claim_step;
 use super::read::{authors, fence};
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{note, shown, shown_lines};
+use crate::cli::output::{escape_line, escape_lines, note};
 use monoco_mailbox::child::{self, CommandChild, CommandJob, CommandOutput};
 use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_mailbox::workspace::WorkspaceDir;
 
-/// How long a command has to end after it was asked to.
-const GRACE: Duration = Duration::from_secs(10);
+/// Time between SIGTERM and SIGKILL for the command.
+const KILL_DELAY: Duration = Duration::from_secs(10);
 
-/// How long one question to the courier may take.
-const ANSWER: Duration = Duration::from_secs(10);
+/// How long a renew request may take.
+const RENEW_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to try to tell a courier that is being restarted how it went.
-const TELL: Duration = Duration::from_secs(30);
+/// How long to retry reporting the result while the courier is down.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long to wait between two tries.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Delay between two requests while the courier is down.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// What a command says when it wants to be run again.
-const RETRY: u8 = 75;
+/// Exit code of a command that asks for a retry (EX_TEMPFAIL).
+const RETRY_EXIT_CODE: u8 = 75;
 
-/// Who works, with what, and for how long at a time.
+/// Runs one command on Mails for one agent.
 pub struct MailRunner<'a> {
-    pub desk: &'a MailboxContext<'a>,
-    pub here: &'a WorkspaceDir,
+    pub mailbox: &'a MailboxContext<'a>,
+    pub workspace: &'a WorkspaceDir,
     pub command: &'a [OsString],
     pub agent: String,
     pub timeout: Option<i64>,
 }
 
-/// Signals that end us.
+/// SIGINT and SIGTERM of this process.
 pub struct RunSignals {
     interrupt: Stream,
     terminate: Stream,
 }
 
-/// How a command's work on a Mail ended.
+/// How the command on a Mail ended.
 pub enum RunEnd {
-    /// By itself, with this exit code.
+    /// The command ended with this exit code.
     Code(u8),
-    /// Somebody else may have the Mail by now.
+    /// The claim was lost; another agent may hold the Mail.
     Lost,
-    /// We were told to stop.
+    /// This process received a signal.
     Stopped(Signal),
 }
 
@@ -68,8 +68,8 @@ impl RunSignals {
         Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Waits until we are told to stop.
-    pub async fn told(&mut self) -> Signal {
+    /// Waits for SIGINT or SIGTERM.
+    pub async fn received(&mut self) -> Signal {
         tokio::select! {
             _ = self.interrupt.recv() => Signal::INT,
             _ = self.terminate.recv() => Signal::TERM,
@@ -77,13 +77,13 @@ impl RunSignals {
     }
 }
 
-/// The exit code of a process that a signal ended.
+/// Returns the exit code of a process that was ended by a signal.
 pub const fn code_of(signal: Signal) -> i32 {
     128 + signal.as_raw()
 }
 
 impl MailRunner<'_> {
-    /// Claims a Mail; `None` when somebody else was quicker.
+    /// Claims a Mail; `None` when another agent has claimed it.
     pub async fn claim(&self, mail: &Claimable) -> Result<Option<ClaimInfo>, CliError> {
         let asked = self.step(mail, "claim", &json!({"timeout": self.timeout})).await;
         match asked {
@@ -95,7 +95,7 @@ impl MailRunner<'_> {
         }
     }
 
-    /// Runs the command on a Mail that is claimed, and ends the claim.
+    /// Runs the command on a claimed Mail and ends the claim.
     pub async fn run(
         &self,
         mail: &Claimable,
@@ -105,9 +105,9 @@ impl MailRunner<'_> {
         let mut child = match self.start(mail, claim) {
             Ok(child) => child,
             Err(failure) => {
-                // Nobody has worked on it, so it is nobody's fault but ours.
+                // The command did not start, so the failure is retryable.
                 let body = json!({"reason": failure.message, "retryable": true});
-                let _ = self.tell(mail, claim, "fail", body).await;
+                let _ = self.report(mail, claim, "fail", body).await;
                 return Err(failure);
             }
         };
@@ -115,14 +115,16 @@ impl MailRunner<'_> {
         let (status, lost, stopped) = watched?;
         let last_words = child.last_words();
         if lost {
-            note(&format!("the claim on {} was lost; the command was ended", mail.id));
+            note(&format!("lost the claim on {}; the command was ended", mail.id));
             return Ok(RunEnd::Lost);
         }
         let code = child::code(status);
         let (step, mut body, word) = match (stopped, code) {
             (Some(_), _) => ("fail", json!({"retryable": true}), "stopped"),
             (None, 0) => ("complete", json!({}), "done"),
-            (None, RETRY) => ("fail", json!({"retryable": true}), "to be tried again"),
+            (None, RETRY_EXIT_CODE) => {
+                ("fail", json!({"retryable": true}), "failed, will be retried")
+            }
             (None, _) => ("fail", json!({"retryable": false}), "failed"),
         };
         if step == "fail" {
@@ -130,22 +132,22 @@ impl MailRunner<'_> {
             let colon = if last_words.is_empty() { "" } else { ": " };
             body["reason"] = json!(format!("{how}{colon}{last_words}"));
         }
-        let told = self.tell(mail, claim, step, body).await?;
-        let next = told.next_retry_at.filter(|_| told.open());
+        let claim = self.report(mail, claim, step, body).await?;
+        let next = claim.next_retry_at.filter(|_| claim.open());
         let next = next.map(|at| format!(", not before {}", at.rfc3339())).unwrap_or_default();
-        note(&format!("{} {word}: {}{next}", mail.id, told.status.as_str()));
+        note(&format!("{} {word}: {}{next}", mail.id, claim.status.as_str()));
         Ok(stopped.map_or(RunEnd::Code(code), RunEnd::Stopped))
     }
 
     fn start(&self, mail: &Claimable, claim: &ClaimInfo) -> Result<CommandChild, CliError> {
         let header = &mail.mail.header;
         let text = &mail.mail.text;
-        // As `read` shows it: a command that only repeats it must not move the cursor of
-        // whoever looks on. The file has the bytes.
+        // Escaped as by `read`, because the command may print it to a terminal. The file has
+        // the exact bytes.
         let fenced = fence(text)?.wrap(&authors(&mail.mail), header.trust, text);
-        let input = shown_lines(&fenced) + "\n";
-        let log = child::log_path(&self.here.log(), &mail.id.to_string(), claim.attempts);
-        let file = self.here.inbox().join(mail.name.file());
+        let input = escape_lines(&fenced) + "\n";
+        let log = child::log_path(&self.workspace.log(), &mail.id.to_string(), claim.attempts);
+        let file = self.workspace.inbox().join(mail.name.file());
         let trust = match header.trust {
             Trust::Untrusted => "untrusted",
             Trust::Known => "known",
@@ -153,7 +155,7 @@ impl MailRunner<'_> {
         let variables: Vec<(&'static str, OsString)> = vec![
             ("MONOCO_MAIL_ID", mail.id.to_string().into()),
             ("MONOCO_MAIL_FILE", file.into()),
-            ("MONOCO_WORKSPACE", self.here.name.as_str().into()),
+            ("MONOCO_WORKSPACE", self.workspace.name.as_str().into()),
             ("MONOCO_ATTEMPT", claim.attempts.to_string().into()),
             ("MONOCO_TRUST", trust.into()),
         ];
@@ -166,13 +168,13 @@ impl MailRunner<'_> {
         child::start(CommandJob { command: self.command, variables, input, log: &log, output })
             .map_err(|error| {
                 let program = self.command.first().cloned().unwrap_or_default();
-                let message = format!("can't run {}: {error}", program.display());
+                let message = format!("cannot run {}: {error}", program.display());
                 CliError::new(CliExit::NotPossible, message)
             })
     }
 
-    /// Waits for the command, and keeps the claim. Returns how the command ended, whether
-    /// the claim was lost, and which signal told us to stop.
+    /// Waits for the command and renews the claim. Returns how the command ended, whether the
+    /// claim was lost, and the signal that this process received.
     async fn watch(
         &self,
         mail: &Claimable,
@@ -182,7 +184,7 @@ impl MailRunner<'_> {
     ) -> Result<(ExitStatus, bool, Option<Signal>), CliError> {
         let term = match (self.timeout, claim.expires_at) {
             (Some(secs), _) => Duration::from_secs(u64::try_from(secs).unwrap_or(1)),
-            (None, Some(until)) => until.since(self.desk.now()),
+            (None, Some(until)) => until.since(self.mailbox.now()),
             (None, None) => Duration::from_secs(300),
         };
         let mut until = Instant::now() + term;
@@ -193,11 +195,11 @@ impl MailRunner<'_> {
             let far = Instant::now() + Duration::from_secs(86_400);
             tokio::select! {
                 status = child.ended() => return Ok((status?, lost, stopped)),
-                told = signals.told() => {
-                    // Whoever says it twice means it.
-                    child.signal(if stopped.is_some() { Signal::KILL } else { told });
-                    stopped = Some(told);
-                    kill_at = Some(kill_at.unwrap_or_else(|| Instant::now() + GRACE));
+                signal = signals.received() => {
+                    // A second signal kills the command at once.
+                    child.signal(if stopped.is_some() { Signal::KILL } else { signal });
+                    stopped = Some(signal);
+                    kill_at = Some(kill_at.unwrap_or_else(|| Instant::now() + KILL_DELAY));
                 }
                 () = sleep_until(kill_at.unwrap_or(far)), if kill_at.is_some() => {
                     child.signal(Signal::KILL);
@@ -213,19 +215,19 @@ impl MailRunner<'_> {
                         Err(failure) => {
                             let held = matches!(failure.exit, CliExit::Held | CliExit::NotPossible);
                             lost = held || Instant::now() >= until;
-                            renew_at = until.min(Instant::now() + AGAIN);
+                            renew_at = until.min(Instant::now() + RETRY_DELAY);
                         }
                     }
                     if lost {
                         child.signal(Signal::TERM);
-                        kill_at = Some(kill_at.unwrap_or_else(|| Instant::now() + GRACE));
+                        kill_at = Some(kill_at.unwrap_or_else(|| Instant::now() + KILL_DELAY));
                     }
                 }
             }
         }
     }
 
-    /// Renews the claim. Once it has ended an answer is of no use any more.
+    /// Renews the claim. Gives up when the claim expires.
     async fn renew(
         &self,
         mail: &Claimable,
@@ -233,16 +235,19 @@ impl MailRunner<'_> {
         until: Instant,
     ) -> Result<(), CliError> {
         let body = json!({"epoch": claim.epoch, "timeout": self.timeout});
-        let end = until.min(Instant::now() + ANSWER);
+        let end = until.min(Instant::now() + RENEW_TIMEOUT);
         let asked = timeout_at(end, self.step(mail, "renew", &body)).await;
         asked.unwrap_or_else(|_| {
-            Err(CliError::new(CliExit::Courier, "the courier does not answer"))
+            Err(CliError::new(
+                CliExit::Courier,
+                "the courier did not answer the renew request in time",
+            ))
         })?;
         Ok(())
     }
 
-    /// Tells the courier how it went, and does not give up when it is just being restarted.
-    async fn tell(
+    /// Completes or fails the claim. Retries for 30 s while the courier is down.
+    async fn report(
         &self,
         mail: &Claimable,
         claim: &ClaimInfo,
@@ -250,7 +255,7 @@ impl MailRunner<'_> {
         mut body: Value,
     ) -> Result<ClaimInfo, CliError> {
         body["epoch"] = json!(claim.epoch);
-        let deadline = Instant::now() + TELL;
+        let deadline = Instant::now() + REPORT_TIMEOUT;
         let mut waited = false;
         loop {
             match self.step(mail, step, &body).await {
@@ -259,9 +264,9 @@ impl MailRunner<'_> {
                         && Instant::now() < deadline =>
                 {
                     if !std::mem::replace(&mut waited, true) {
-                        note(&format!("{}; trying again", shown(&failure.message)));
+                        note(&format!("{}; retrying", escape_line(&failure.message)));
                     }
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
                 other => return other,
             }
@@ -274,11 +279,9 @@ impl MailRunner<'_> {
         step: &str,
         body: &Value,
     ) -> Result<ClaimInfo, CliError> {
-        let client = self.desk.context.client()?;
-        let (id, name) = (mail.id.to_string(), &self.here.name);
-        let answer = take_step(&client, &id, step, &self.agent, name, body).await?;
-        serde_json::from_value(answer).map_err(|error| {
-            CliError::new(CliExit::Courier, format!("the courier's answer makes no sense: {error}"))
-        })
+        let client = self.mailbox.context.client()?;
+        let (id, name) = (mail.id.to_string(), &self.workspace.name);
+        let answer = claim_step(&client, &id, step, &self.agent, name, body).await?;
+        serde_json::from_value(answer).map_err(|error| CliError::invalid_response(&error))
     }
 }

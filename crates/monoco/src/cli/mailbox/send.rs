@@ -1,4 +1,4 @@
-//! `monoco mailbox send`: a draft for the courier.
+//! `monoco mailbox send`: writes a draft for the courier and waits for its result.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Read};
@@ -14,96 +14,98 @@ use serde_json::{Value, json};
 
 use super::{MailboxContext, random};
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, OutputFormat, print, shown};
+use crate::cli::output::{self, OutputFormat, escape_line, print};
 use crate::config::ConfigSource;
 use monoco_mailbox::draft::{self, DraftStatus, NewDraft};
 
-/// How often to look what became of a draft.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often `--wait` checks the draft.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a draft may be on its way between two directories.
-const MOVING: u32 = 20;
+/// Checks in a row without a file before the draft counts as lost: the courier moves it
+/// between directories.
+const MAX_MISSING_CHECKS: u32 = 20;
 
 #[derive(Debug, clap::Args)]
 pub struct SendArgs {
-    /// To whom: an account, user:ACCOUNT, group:ACCOUNT, or a DID (can be repeated)
+    /// Recipient: an account, user:ACCOUNT, group:ACCOUNT or a DID (can be repeated)
     #[arg(long, value_name = "WHOM")]
     to: Vec<String>,
-    /// Who else is to know (can be repeated)
+    /// Recipient of a copy (can be repeated)
     #[arg(long, value_name = "WHOM")]
     cc: Vec<String>,
-    /// Who else, unknown to the others (can be repeated)
+    /// Recipient of a copy, hidden from the others (can be repeated)
     #[arg(long, value_name = "WHOM")]
     bcc: Vec<String>,
-    /// The tunnel that the accounts are on
+    /// Id of the tunnel of the accounts
     #[arg(long)]
     tunnel: Option<String>,
-    /// The provider, where neither the tunnel nor the answered Mail says it
+    /// Provider, such as webhook [default: provider of the tunnel or the answered Mail]
     #[arg(long)]
     provider: Option<String>,
-    /// The Mail it answers; goes back to where that came from
+    /// Id of the Mail to answer; the answer goes to its session
     #[arg(long, value_name = "ID")]
     reply_to: Option<String>,
-    /// The thread it belongs to
+    /// Key of the thread it belongs to
     #[arg(long, value_name = "KEY")]
     thread_key: Option<String>,
-    /// Its subject
+    /// Subject of the message
     #[arg(long)]
     title: Option<String>,
-    /// What to say; without it or with - it is read from stdin
+    /// Text of the message; - reads it from stdin [default: stdin]
     #[arg(long, short = 'm')]
     text: Option<String>,
-    /// A file to go with it (can be repeated)
+    /// File to attach (can be repeated)
     #[arg(long, value_name = "FILE")]
     attach: Vec<PathBuf>,
-    /// Not before this, RFC 3339
+    /// Earliest time to send, in RFC 3339
     #[arg(long, value_name = "TIME")]
     schedule_at: Option<String>,
-    /// Without a sound, where the provider can
+    /// Send without a notification sound, if the provider supports it
     #[arg(long)]
     silent: bool,
-    /// With more noise than usual, where the provider can
+    /// Send with high priority, if the provider supports it
     #[arg(long)]
     urgent: bool,
-    /// What to file it under
+    /// Correlation id of the message
     #[arg(long, value_name = "ID")]
     correlation_id: Option<String>,
-    /// Your own name for this send: a second one with the same name is not sent
+    /// Idempotency key: a second message with this key is not sent
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// A file that is a draft already; - reads it from stdin
+    /// File with a complete draft; - reads it from stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "to", "cc", "bcc", "tunnel", "reply_to", "thread_key", "title", "text", "attach",
         "schedule_at", "silent", "urgent", "correlation_id", "idempotency_key",
     ])]
     draft: Option<PathBuf>,
-    /// Wait until it is sent or given up, and say which
+    /// Wait until the message is sent or has failed, and print the result
     #[arg(long)]
     wait: bool,
-    /// How many seconds to wait
+    /// Maximum number of seconds to wait
     #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "wait")]
     timeout: u64,
 }
 
-pub async fn run(desk: &MailboxContext<'_>, args: SendArgs) -> Result<(), CliError> {
+pub async fn run(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<(), CliError> {
     let (wait, timeout) = (args.wait, Duration::from_secs(args.timeout));
-    let (file, provider) = compose(desk, args)?;
-    let path = draft::post(desk.tree.root(), &provider, &file, desk.now(), random()?)?;
+    let (file, provider) = compose(mailbox, args)?;
+    let path = draft::post(mailbox.paths.root(), &provider, &file, mailbox.now(), random()?)?;
     if !wait {
-        return show(desk.context.format, &json!({"status": "waiting", "file": path}));
+        return show(mailbox.context.format, &json!({"status": "waiting", "file": path}));
     }
-    let (status, path, outcome) = follow(desk, &path, timeout).await?;
-    show(desk.context.format, &json!({"status": status, "file": path, "outcome": outcome}))?;
+    let (status, path, outcome) = follow(mailbox, &path, timeout).await?;
+    show(mailbox.context.format, &json!({"status": status, "file": path, "outcome": outcome}))?;
     if status == "archived" {
         return Ok(());
     }
-    Err(CliError::new(CliExit::NotPossible, format!("it could not be sent: {}", why(&outcome)))
-        .hint("set it right and put it into the outbound directory again"))
+    Err(CliError::new(CliExit::NotPossible, format!("message not sent: {}", why(&outcome)))
+        .hint("fix the draft and move it to the outbound directory again"))
 }
 
-/// Why a draft was given up, with what the first delivery that failed says.
+/// Formats why a draft failed, with the error of the first failed delivery.
 fn why(outcome: &Value) -> String {
-    let reason = outcome.get("reason").and_then(Value::as_str).unwrap_or("its file says why");
+    let reason =
+        outcome.get("reason").and_then(Value::as_str).unwrap_or("see the reason in its file");
     let deliveries = outcome.get("deliveries").and_then(Value::as_array);
     let errors = deliveries.into_iter().flatten().filter_map(|it| it.get("error")?.as_str());
     let details: Vec<_> = errors.take(1).collect();
@@ -118,21 +120,24 @@ fn show(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
             let file = answer.get("file").and_then(Value::as_str).unwrap_or_default();
             let told = if status == "waiting" { String::new() } else { format!("{status}\t") };
             let letter = answer.pointer("/outcome/letter").and_then(Value::as_str);
-            let letter = letter.map(|id| format!("\t{}", shown(id))).unwrap_or_default();
-            print(&format!("{told}{}{letter}", shown(file)))
+            let letter = letter.map(|id| format!("\t{}", escape_line(id))).unwrap_or_default();
+            print(&format!("{told}{}{letter}", escape_line(file)))
         }
     }
 }
 
-/// The file of the draft, and the provider in whose directory it goes.
-fn compose(desk: &MailboxContext<'_>, args: SendArgs) -> Result<(String, String), CliError> {
+/// Returns the content of the draft file and its provider.
+fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<(String, String), CliError> {
     if let Some(path) = &args.draft {
         let file = if path.as_os_str() == "-" { stdin()? } else { text_of(path)? };
         let draft = Draft::parse(&file).map_err(|error| {
-            CliError::new(CliExit::NotPossible, format!("{}: {error}", path.display()))
+            CliError::new(
+                CliExit::NotPossible,
+                format!("invalid draft {}: {error}", path.display()),
+            )
         })?;
         let provider = provider(
-            desk,
+            mailbox,
             args.provider.or(draft.provider),
             draft.reply_to.as_ref(),
             draft.tunnel.as_ref(),
@@ -140,31 +145,30 @@ fn compose(desk: &MailboxContext<'_>, args: SendArgs) -> Result<(String, String)
         )?;
         return Ok((file, provider));
     }
-    let reply_to = args.reply_to.map(|id| desk.id(&id)).transpose()?;
+    let reply_to = args.reply_to.map(|id| mailbox.id(&id)).transpose()?;
     let tunnel: Option<TunnelId> = match &args.tunnel {
-        Some(name) => Some(
-            name.parse()
-                .map_err(|_| CliError::usage(format!("{name:?} can't be the name of a tunnel")))?,
-        ),
+        Some(name) => {
+            Some(name.parse().map_err(|_| CliError::usage(format!("invalid tunnel id {name:?}")))?)
+        }
         None => None,
     };
     let schedule_at = args.schedule_at.map(|text| {
         Timestamp::from_rfc3339(&text)
             .map_err(|error| CliError::usage(format!("--schedule-at {text:?}: {error}")))
     });
-    let provider = provider(desk, args.provider, reply_to.as_ref(), tunnel.as_ref(), &args.to)?;
+    let provider = provider(mailbox, args.provider, reply_to.as_ref(), tunnel.as_ref(), &args.to)?;
     let text = match args.text.as_deref() {
         Some("-") => stdin()?,
         Some(text) => text.to_owned(),
-        // Whoever attaches something need not say anything.
+        // A message with an attachment needs no text.
         None if !args.attach.is_empty() && std::io::stdin().is_terminal() => String::new(),
         None => stdin()?,
     };
     let mut artifacts = Vec::new();
     for file in &args.attach {
-        artifacts.push(draft::attach(&desk.context.home.dropzone(), file, random()?)?);
+        artifacts.push(draft::attach(&mailbox.context.home.dropzone(), file, random()?)?);
     }
-    let letter = NewDraft {
+    let draft = NewDraft {
         to: args.to,
         cc: args.cc,
         bcc: args.bcc,
@@ -180,37 +184,39 @@ fn compose(desk: &MailboxContext<'_>, args: SendArgs) -> Result<(String, String)
         correlation_id: args.correlation_id,
         idempotency_key: args.idempotency_key,
     };
-    Ok((letter.render(), provider))
+    Ok((draft.render(), provider))
 }
 
-/// Whose directory a draft goes into: as said, or as the Mail it answers, the tunnel or
-/// the addresses say, or the only one there is.
+/// Selects the provider directory of a draft: the option, the provider of the answered Mail,
+/// of the tunnel or of the recipients, or the only configured provider.
 fn provider(
-    desk: &MailboxContext<'_>,
-    said: Option<String>,
+    mailbox: &MailboxContext<'_>,
+    option: Option<String>,
     reply_to: Option<&MailId>,
     tunnel: Option<&TunnelId>,
     to: &[String],
 ) -> Result<String, CliError> {
-    if let Some(provider) = said.or_else(|| reply_to.map(|id| id.provider().to_owned())) {
-        let fine = !provider.is_empty()
+    if let Some(provider) = option.or_else(|| reply_to.map(|id| id.provider().to_owned())) {
+        let valid = !provider.is_empty()
             && provider.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-        return if fine {
+        return if valid {
             Ok(provider)
         } else {
-            Err(CliError::usage(format!("{provider:?} can't be a provider")))
+            Err(CliError::usage(format!(
+                "invalid provider {provider:?}; expected lower-case letters and digits"
+            )))
         };
     }
     let addressed = to.iter().find_map(|to| to.parse::<Did>().ok()?.tunnel());
     let tunnel = tunnel.or(addressed.as_ref());
-    // Secrets may be in variables that only the courier has; then it must be said.
-    let config = ConfigSource::of(&desk.context.home).load().ok();
+    // The config may need variables that only the courier has; then --provider is required.
+    let config = ConfigSource::of(&mailbox.context.home).load().ok();
     let tunnels = config.as_ref().map(|config| &config.tunnels);
     let configured = |id: &TunnelId| Some(tunnels?.get(id)?.provider);
     let mut all: BTreeSet<_> =
         tunnels.into_iter().flat_map(|it| it.values()).map(|it| it.provider).collect();
     if all.len() > 1 {
-        // It only plays, and is always there.
+        // The stub provider is always configured.
         all.remove("stub");
     }
     let found = match tunnel {
@@ -218,51 +224,51 @@ fn provider(
         None => all.first().filter(|_| all.len() == 1).copied(),
     };
     found.map(str::to_owned).ok_or_else(|| {
-        let unclear = match tunnel {
-            Some(tunnel) => format!("which provider the tunnel {tunnel} has can't be seen here"),
-            None => "it is not clear which provider this goes through".to_owned(),
+        let message = match tunnel {
+            Some(tunnel) => format!("cannot determine the provider of tunnel {tunnel}"),
+            None => "cannot determine the provider of this message".to_owned(),
         };
-        CliError::usage(unclear).hint("name it with --provider, such as --provider webhook")
+        CliError::usage(message).hint("pass --provider, such as --provider webhook")
     })
 }
 
-/// Waits until a draft has come to rest.
+/// Waits until a draft is archived or dead.
 async fn follow(
-    desk: &MailboxContext<'_>,
+    mailbox: &MailboxContext<'_>,
     path: &Path,
     timeout: Duration,
 ) -> Result<(&'static str, PathBuf, Value), CliError> {
     let deadline = tokio::time::Instant::now() + timeout;
-    let mut lost = 0;
+    let mut missing = 0;
     loop {
-        match draft::fate(desk.tree.root(), path)? {
+        match draft::fate(mailbox.paths.root(), path)? {
             DraftStatus::Settled { place: MailLocation::Archive, path, outcome } => {
                 return Ok(("archived", path, outcome));
             }
             DraftStatus::Settled { path, outcome, .. } => return Ok(("dead", path, outcome)),
-            DraftStatus::Waiting => lost = 0,
-            DraftStatus::Gone => lost += 1,
+            DraftStatus::Waiting => missing = 0,
+            DraftStatus::Gone => missing += 1,
         }
-        if lost > MOVING {
-            let message = format!("{} is gone, and nobody says where to", path.display());
+        if missing > MAX_MISSING_CHECKS {
+            let message = format!("{} was removed and has no result", path.display());
             return Err(CliError::new(CliExit::NotPossible, message));
         }
         if tokio::time::Instant::now() >= deadline {
-            let message = format!("{} is not sent yet", path.display());
+            let message = format!("{} was not sent within the timeout", path.display());
             let failure = CliError::new(CliExit::NotPossible, message);
-            return Err(if desk.context.client().is_ok() {
-                failure.hint("the courier goes on trying; the file moves when it is done")
+            return Err(if mailbox.context.client().is_ok() {
+                failure.hint("the courier keeps trying; it moves the file when the message is sent or has failed")
             } else {
-                failure.hint("no courier is running; `monoco courier start` starts one")
+                failure.hint("no courier is running; start it with `monoco courier start`")
             });
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 fn text_of(path: &Path) -> Result<String, CliError> {
     std::fs::read_to_string(path).map_err(|error| {
-        CliError::new(CliExit::NotPossible, format!("{}: {error}", path.display()))
+        CliError::new(CliExit::NotPossible, format!("cannot read {}: {error}", path.display()))
     })
 }
 

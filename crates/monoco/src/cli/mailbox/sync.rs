@@ -1,4 +1,4 @@
-//! `monoco mailbox sync`: pull what is new.
+//! `monoco mailbox sync`: pulls new Mails into the workspace.
 
 use std::io::{IsTerminal, Write};
 
@@ -8,36 +8,36 @@ use serde_json::{Value, json};
 
 use super::MailboxContext;
 use crate::cli::failure::CliError;
-use crate::cli::output::{self, OutputFormat, note, print, shown};
+use crate::cli::output::{self, OutputFormat, escape_line, note, print};
 use crate::cli::since;
 use monoco_mailbox::sync::{SyncEvent, SyncOptions, SyncSummary, sync};
 use monoco_mailbox::workspace::WorkspaceDir;
 
 #[derive(Debug, clap::Args)]
 pub struct SyncArgs {
-    /// Look at all Mails again, also at those that were deleted here
+    /// Check all Mails again, including those deleted from the workspace
     #[arg(long)]
     full: bool,
-    /// Pass over older ones: a time, a day, or how long ago, such as 2h or 7d
+    /// Skip Mails before a time, a day, or a duration ago, such as 2h or 7d
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only look at those of one provider; the others wait for a later sync
+    /// Pull only Mails of this provider; others wait for a later sync
     #[arg(long)]
     provider: Option<String>,
-    /// Ask before each: y pulls it, anything else does not
+    /// Ask before each Mail: y pulls it, any other answer skips it
     #[arg(long)]
     interactive: bool,
-    /// Change nothing, and list what would be pulled
+    /// List the Mails that would be pulled, without pulling them
     #[arg(long)]
     dry_run: bool,
-    /// Show for each Mail what the rules say
+    /// Show for each Mail which filters match
     #[arg(long)]
     explain: bool,
 }
 
-pub fn run(desk: &MailboxContext<'_>, args: SyncArgs) -> Result<(), CliError> {
-    let since = args.since.map(|text| since::parse(&text, desk.now())).transpose()?;
-    let wish = SyncOptions {
+pub fn run(mailbox: &MailboxContext<'_>, args: SyncArgs) -> Result<(), CliError> {
+    let since = args.since.map(|text| since::parse(&text, mailbox.now())).transpose()?;
+    let options = SyncOptions {
         full: args.full,
         since,
         provider: args.provider,
@@ -45,8 +45,8 @@ pub fn run(desk: &MailboxContext<'_>, args: SyncArgs) -> Result<(), CliError> {
         dry_run: args.dry_run,
         explain: args.explain,
     };
-    let here = workspace(desk, args.dry_run)?;
-    let format = desk.context.format;
+    let workspace = open_or_create(mailbox, args.dry_run)?;
+    let format = mailbox.context.format;
     let mut report = SyncReport { format, listed: args.dry_run, ..SyncReport::default() };
     let mut failed = None;
     let counted = std::io::stderr().is_terminal();
@@ -54,14 +54,14 @@ pub fn run(desk: &MailboxContext<'_>, args: SyncArgs) -> Result<(), CliError> {
         let told = match step {
             SyncEvent::Pulled { entry, .. } => report.pulled(entry),
             SyncEvent::Explained { entry, explained } => report.explained(entry, &explained),
-            SyncEvent::Ask(entry) => return ask(entry),
+            SyncEvent::Ask(entry) => return confirm(entry),
             SyncEvent::Warning(words) => {
-                note(&shown(&words));
+                note(&escape_line(&words));
                 Ok(())
             }
             SyncEvent::Progress(count) => {
                 if counted {
-                    let _ = write!(std::io::stderr(), "\r{count} Mails looked at ");
+                    let _ = write!(std::io::stderr(), "\r{count} Mails checked ");
                 }
                 report.long = counted;
                 Ok(())
@@ -70,46 +70,46 @@ pub fn run(desk: &MailboxContext<'_>, args: SyncArgs) -> Result<(), CliError> {
         failed = failed.take().or(told.err());
         true
     };
-    let summary = sync(&here, &desk.tree, &wish, &mut tell)?;
+    let summary = sync(&workspace, &mailbox.paths, &options, &mut tell)?;
     if report.long {
         note("");
     }
     if let Some(failure) = failed {
         return Err(failure);
     }
-    report.end(&here, &summary)
+    report.end(&workspace, &summary)
 }
 
-/// The workspace, made when it is missing.
-fn workspace(desk: &MailboxContext<'_>, dry_run: bool) -> Result<WorkspaceDir, CliError> {
-    let (root, there) = desk.root()?;
+/// Opens the workspace, and creates it if it is missing.
+fn open_or_create(mailbox: &MailboxContext<'_>, dry_run: bool) -> Result<WorkspaceDir, CliError> {
+    let (root, there) = mailbox.root()?;
     if there {
-        return Ok(WorkspaceDir::open(&root, desk.tree.root())?);
+        return Ok(WorkspaceDir::open(&root, mailbox.paths.root())?);
     }
     if dry_run {
         return Ok(WorkspaceDir::read(&root)?);
     }
-    let here = WorkspaceDir::create(&root, desk.tree.root())?;
-    let (name, root) = (shown(here.name.as_str()), root.display().to_string());
-    note(&format!("made the workspace {name} in {}", shown(&root)));
-    Ok(here)
+    let workspace = WorkspaceDir::create(&root, mailbox.paths.root())?;
+    let (name, root) = (escape_line(workspace.name.as_str()), root.display().to_string());
+    note(&format!("created workspace {name} in {}", escape_line(&root)));
+    Ok(workspace)
 }
 
-/// Asks on the terminal.
-fn ask(entry: &MailIndexEntry) -> bool {
+/// Asks the user on the terminal whether to pull a Mail.
+fn confirm(entry: &MailIndexEntry) -> bool {
     let _ = write!(std::io::stderr(), "{}\npull it? [y/N] ", line(entry));
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
 }
 
-/// One Mail on one line.
+/// Formats a Mail on one line.
 fn line(entry: &MailIndexEntry) -> String {
     let from: Vec<_> = entry.participants.from.iter().map(|person| person.display_name()).collect();
-    format!("{}  {}  {}", entry.id, shown(&from.join(", ")), shown(&entry.preview))
+    format!("{}  {}  {}", entry.id, escape_line(&from.join(", ")), escape_line(&entry.preview))
 }
 
-/// What is printed on the way and at the end.
+/// Prints the progress and the summary of a sync.
 #[derive(Default)]
 struct SyncReport {
     format: OutputFormat,
@@ -149,17 +149,17 @@ impl SyncReport {
             OutputFormat::Table | OutputFormat::Compact => {
                 let verdict = if explained.pulled { "matches" } else { "does not match" };
                 print(&format!("{} {verdict}", entry.id))?;
-                verdicts(&explained.filters, 1)
+                print_filters(&explained.filters, 1)
             }
         }
     }
 
-    fn end(self, here: &WorkspaceDir, summary: &SyncSummary) -> Result<(), CliError> {
+    fn end(self, workspace: &WorkspaceDir, summary: &SyncSummary) -> Result<(), CliError> {
         let SyncSummary { pulled, present, passed_over, refused, gone } = summary;
         match self.format {
             OutputFormat::Json => {
                 let mut answer = json!(summary);
-                answer["workspace"] = json!(here.name);
+                answer["workspace"] = json!(workspace.name);
                 answer["messages"] = json!(self.pulled);
                 if !self.explained.is_empty() {
                     answer["explained"] = json!(self.explained);
@@ -169,8 +169,8 @@ impl SyncReport {
             OutputFormat::Table => {
                 let would = if self.listed { "would have " } else { "" };
                 let mut words =
-                    format!("{would}pulled {pulled}, passed over {passed_over}, refused {refused}");
-                for (count, what) in [(present, "already here"), (gone, "gone by age")] {
+                    format!("{would}pulled {pulled}, skipped {passed_over}, rejected {refused}");
+                for (count, what) in [(present, "already present"), (gone, "expired")] {
                     if *count > 0 {
                         words.push_str(&format!(", {what} {count}"));
                     }
@@ -182,12 +182,18 @@ impl SyncReport {
     }
 }
 
-/// Prints what rules say, those inside others further in.
-pub fn verdicts(all: &[FilterResult], depth: usize) -> Result<(), CliError> {
+/// Prints the result of each filter; nested filters are indented.
+pub fn print_filters(all: &[FilterResult], depth: usize) -> Result<(), CliError> {
     for FilterResult { matched, rule, why, conditions } in all {
         let sign = if *matched { '+' } else { '-' };
-        print(&format!("{:width$}{sign} {}: {}", "", shown(rule), shown(why), width = 2 * depth))?;
-        verdicts(conditions, depth + 1)?;
+        print(&format!(
+            "{:width$}{sign} {}: {}",
+            "",
+            escape_line(rule),
+            escape_line(why),
+            width = 2 * depth
+        ))?;
+        print_filters(conditions, depth + 1)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `monoco mailbox wait` and `watch`: until a Mail comes, and for as long as they come.
+//! `monoco mailbox wait` and `watch`: wait for one Mail, or process Mails continuously.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -12,82 +12,91 @@ use tokio::time::{Instant, sleep};
 
 use super::MailboxContext;
 use super::backlog::{Backlog, Claimable};
-use super::claim::agent;
+use super::claim::agent_name;
 use super::runner::{MailRunner, RunEnd, RunSignals};
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, OutputFormat, note, print, shown};
+use crate::cli::output::{self, OutputFormat, escape_line, note, print};
 use monoco_mailbox::paths::MailboxPaths;
 use monoco_mailbox::workspace::WorkspaceDir;
 
-/// How often to look whether the index has grown.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often the size of the index is checked.
+const INDEX_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How often to ask again whether a Mail may be claimed that could not be before.
-const ASK: Duration = Duration::from_secs(1);
+/// How often the claims of waiting Mails are checked.
+const CLAIM_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct WaitArgs {
-    /// Give up after so many seconds [default: wait for ever]
+    /// Seconds to wait for a Mail [default: no limit]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// Only a Mail that this rule matches, such as '{type: from, value: ann}'
+    /// Filter that the Mail must match, such as '{type: from, value: ann}'
     #[arg(long)]
     rule: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct WatchArgs {
-    /// A shell command that works on each Mail, as with `run`
+    /// Shell command to run for each Mail, as with `run`
     #[arg(long, value_name = "CMD")]
     exec: Option<String>,
-    /// Only Mails that this rule matches
+    /// Filter that a Mail must match
     #[arg(long, requires = "exec")]
     rule: Option<String>,
-    /// Who you are: agents of one workspace exclude each other [default: your user name]
+    /// Name of the agent; a Mail is claimed by one agent per workspace [default: user name]
     #[arg(long, env = "MONOCO_AGENT", hide_env_values = true)]
     agent: Option<String>,
-    /// Hold a claim for so many seconds at a time [default: as configured, 300]
+    /// Seconds per claim; it is renewed in time [default: courier config, 300]
     #[arg(long, value_name = "SECONDS", requires = "exec")]
     timeout: Option<i64>,
 }
 
-pub async fn wait(desk: &MailboxContext<'_>, args: WaitArgs) -> Result<(), CliError> {
-    let here = desk.workspace()?;
+pub async fn wait(mailbox: &MailboxContext<'_>, args: WaitArgs) -> Result<(), CliError> {
+    let workspace = mailbox.workspace()?;
     let deadline = args.timeout.map(|secs| Instant::now() + Duration::from_secs(secs));
-    desk.pull(&here, |_, _| ())?;
-    let mut growth = IndexGrowth::new(&desk.tree);
-    let mut backlog = Backlog::new(desk, &here, args.rule.as_deref())?;
+    mailbox.pull(&workspace, |_, _| ())?;
+    let mut growth = IndexGrowth::new(&mailbox.paths);
+    let mut backlog = Backlog::new(mailbox, &workspace, args.rule.as_deref())?;
     loop {
         if let Some(mail) = backlog.next(&BTreeSet::new()).await? {
-            return found(desk.context.format, &here, &mail);
+            return print_found(mailbox.context.format, &workspace, &mail);
         }
-        let ask_at = Instant::now() + ASK;
-        while !growth.seen(&desk.tree) {
+        let ask_at = Instant::now() + CLAIM_POLL_INTERVAL;
+        while !growth.seen(&mailbox.paths) {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(CliError::new(CliExit::NotPossible, "no Mail came"));
+                return Err(CliError::new(
+                    CliExit::NotPossible,
+                    "no Mail to claim within the timeout",
+                ));
             }
             if !backlog.is_empty() && Instant::now() >= ask_at {
                 break;
             }
-            sleep(until(deadline)).await;
+            sleep(next_check(deadline)).await;
         }
-        desk.pull(&here, |entry, _| backlog.add(&entry.file))?;
+        mailbox.pull(&workspace, |entry, _| backlog.add(&entry.file))?;
     }
 }
 
-/// How long to sleep between two looks, but not beyond the end.
-fn until(deadline: Option<Instant>) -> Duration {
-    deadline.map_or(LOOK, |it| LOOK.min(it.saturating_duration_since(Instant::now())))
+/// Returns the time to the next check, not beyond the deadline.
+fn next_check(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(INDEX_POLL_INTERVAL, |it| {
+        INDEX_POLL_INTERVAL.min(it.saturating_duration_since(Instant::now()))
+    })
 }
 
-/// Prints where the Mail is.
-fn found(format: OutputFormat, here: &WorkspaceDir, mail: &Claimable) -> Result<(), CliError> {
-    let path = here.inbox().join(mail.name.file());
+/// Prints the path of the Mail.
+fn print_found(
+    format: OutputFormat,
+    workspace: &WorkspaceDir,
+    mail: &Claimable,
+) -> Result<(), CliError> {
+    let path = workspace.inbox().join(mail.name.file());
     match format {
         OutputFormat::Json => {
             let mut entry = json!(mail.mail.entry(0, ""));
             if let Some(entry) = entry.as_object_mut() {
-                // What only the index knows.
+                // Fields that only the index has.
                 entry.remove("seq");
                 entry.remove("sha256");
                 entry.insert("path".to_owned(), json!(path));
@@ -95,31 +104,33 @@ fn found(format: OutputFormat, here: &WorkspaceDir, mail: &Claimable) -> Result<
             print(&output::json(&entry))
         }
         OutputFormat::Id => print(&mail.id.to_string()),
-        OutputFormat::Table | OutputFormat::Compact => print(&shown(&path.display().to_string())),
+        OutputFormat::Table | OutputFormat::Compact => {
+            print(&escape_line(&path.display().to_string()))
+        }
     }
 }
 
-pub async fn watch(desk: &MailboxContext<'_>, args: WatchArgs) -> Result<(), CliError> {
-    let here = desk.workspace()?;
+pub async fn watch(mailbox: &MailboxContext<'_>, args: WatchArgs) -> Result<(), CliError> {
+    let workspace = mailbox.workspace()?;
     let mut signals = RunSignals::new()?;
     let command: Vec<OsString> = match &args.exec {
         Some(command) => ["sh", "-c", command].map(OsString::from).into(),
         None => Vec::new(),
     };
-    let (agent, timeout) = (agent(args.agent), args.timeout);
-    let work = MailRunner { desk, here: &here, command: &command, agent, timeout };
-    let mut growth = IndexGrowth::new(&desk.tree);
+    let (agent, timeout) = (agent_name(args.agent), args.timeout);
+    let work = MailRunner { mailbox, workspace: &workspace, command: &command, agent, timeout };
+    let mut growth = IndexGrowth::new(&mailbox.paths);
     let mut backlog = match args.exec {
-        Some(_) => Some(Backlog::new(desk, &here, args.rule.as_deref())?),
+        Some(_) => Some(Backlog::new(mailbox, &workspace, args.rule.as_deref())?),
         None => None,
     };
     loop {
         let mut told = Ok(());
-        desk.pull(&here, |entry, path| match &mut backlog {
+        mailbox.pull(&workspace, |entry, path| match &mut backlog {
             Some(backlog) => backlog.add(&entry.file),
             None => {
                 if told.is_ok() {
-                    told = announce(desk.context.format, entry, path);
+                    told = print_new(mailbox.context.format, entry, path);
                 }
             }
         })?;
@@ -129,22 +140,21 @@ pub async fn watch(desk: &MailboxContext<'_>, args: WatchArgs) -> Result<(), Cli
         {
             return Ok(());
         }
-        let ask_at = Instant::now() + ASK;
+        let ask_at = Instant::now() + CLAIM_POLL_INTERVAL;
         let waiting = backlog.as_ref().is_some_and(|backlog| !backlog.is_empty());
-        while !growth.seen(&desk.tree) {
+        while !growth.seen(&mailbox.paths) {
             if waiting && Instant::now() >= ask_at {
                 break;
             }
             tokio::select! {
-                _ = signals.told() => return Ok(()),
-                () = sleep(LOOK) => {}
+                _ = signals.received() => return Ok(()),
+                () = sleep(INDEX_POLL_INTERVAL) => {}
             }
         }
     }
 }
 
-/// Lets the command work on everything that may be claimed. Returns whether we were told
-/// to stop.
+/// Runs the command on all Mails that can be claimed. Returns whether a signal was received.
 async fn work_through(
     work: &MailRunner<'_>,
     backlog: &mut Backlog<'_>,
@@ -154,10 +164,10 @@ async fn work_through(
     while let Some(mail) = backlog.next(&tried).await? {
         let claimed = match work.claim(&mail).await {
             Ok(claimed) => claimed,
-            // It comes back, and its Mails wait.
+            // The Mails wait until the courier is running again.
             Err(failure) if failure.exit == CliExit::NoCourier => return Ok(false),
             Err(failure) => {
-                note(&shown(&failure.message));
+                note(&escape_line(&failure.message));
                 None
             }
         };
@@ -166,7 +176,7 @@ async fn work_through(
             match work.run(&mail, &claim, signals).await {
                 Ok(RunEnd::Stopped(_)) => return Ok(true),
                 Ok(_) => continue,
-                Err(failure) => output::fail(&failure),
+                Err(failure) => output::print_error(&failure),
             }
         }
         tried.insert(id);
@@ -174,8 +184,8 @@ async fn work_through(
     Ok(false)
 }
 
-/// Prints a Mail that came.
-fn announce(format: OutputFormat, entry: &MailIndexEntry, path: &Path) -> Result<(), CliError> {
+/// Prints a new Mail.
+fn print_new(format: OutputFormat, entry: &MailIndexEntry, path: &Path) -> Result<(), CliError> {
     let from: Vec<_> = entry.participants.from.iter().map(|person| person.display_name()).collect();
     match format {
         OutputFormat::Json => {
@@ -195,22 +205,21 @@ fn announce(format: OutputFormat, entry: &MailIndexEntry, path: &Path) -> Result
     }
 }
 
-/// Whether the index has grown: its file and its length say so, and cost nothing to look
-/// at.
+/// Detects growth of the index by its inode and length, without reading it.
 struct IndexGrowth(Option<(u64, u64)>);
 
 impl IndexGrowth {
-    fn new(tree: &MailboxPaths) -> Self {
-        Self(Self::look(tree))
+    fn new(paths: &MailboxPaths) -> Self {
+        Self(Self::look(paths))
     }
 
-    fn look(tree: &MailboxPaths) -> Option<(u64, u64)> {
-        let about = std::fs::metadata(tree.index()).ok()?;
+    fn look(paths: &MailboxPaths) -> Option<(u64, u64)> {
+        let about = std::fs::metadata(paths.index()).ok()?;
         Some((about.ino(), about.len()))
     }
 
-    fn seen(&mut self, tree: &MailboxPaths) -> bool {
-        let now = Self::look(tree);
+    fn seen(&mut self, paths: &MailboxPaths) -> bool {
+        let now = Self::look(paths);
         std::mem::replace(&mut self.0, now) != now
     }
 }

@@ -1,55 +1,55 @@
-//! `monoco pipeline letters`, `show`, `retry` and `trash`: letters one by one.
+//! `monoco pipeline letters`, `show`, `retry` and `trash`: lists and changes letters.
 
 use serde_json::{Value, json};
 
-use super::said;
+use super::verdict_line;
 use crate::cli::client::{Client, query, segment};
 use crate::cli::failure::CliError;
-use crate::cli::mailbox::ids as given;
-use crate::cli::output::{self, OutputFormat, print, shown_lines};
+use crate::cli::mailbox::read_ids;
+use crate::cli::output::{self, OutputFormat, escape_lines, print};
 use crate::cli::{CliContext, since};
 use crate::clock::wall_now;
 
 #[derive(Debug, clap::Args)]
 pub struct LetterListArgs {
-    /// Only these states, separated by commas: waiting, away, done, merged, trashed, dead
+    /// Filter by states, separated by commas: waiting, away, done, merged, trashed, dead
     #[arg(long)]
     state: Option<String>,
     #[command(flatten)]
     which: LetterFilterArgs,
 }
 
-/// Which letters.
+/// Arguments that filter letters.
 #[derive(Debug, clap::Args)]
 struct LetterFilterArgs {
-    /// Only those at this worker, or kept by it
+    /// Filter by the worker that processes or holds the letter
     #[arg(long)]
     worker: Option<String>,
-    /// inbound or outbound
+    /// Filter by direction: inbound or outbound
     #[arg(long)]
     direction: Option<String>,
-    /// Only those of this tunnel
+    /// Filter by id of the tunnel
     #[arg(long)]
     tunnel: Option<String>,
-    /// Only those that came since then: 2h, 7d, 2026-02-06, or RFC 3339
+    /// Filter by creation time: 2h, 7d, 2026-02-06 or RFC 3339
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Most letters to show
+    /// Maximum number of letters to show
     #[arg(long, allow_negative_numbers = true)]
     limit: Option<i64>,
-    /// Where the last page ended
+    /// Cursor printed at the end of the last page
     #[arg(long)]
     cursor: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct LetterShowArgs {
-    /// The letter
+    /// Id of the letter (ltr_…)
     id: String,
-    /// Show what it says, as workers see it
+    /// Print the text as workers receive it
     #[arg(long)]
     data: bool,
-    /// Show it as it came, when workers changed it
+    /// Print the original text if workers changed it
     #[arg(long)]
     original: bool,
 }
@@ -62,27 +62,27 @@ pub struct TrashArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum TrashCommand {
-    /// List what is in the bin, the newest first
+    /// List trashed letters, newest first
     ///
     /// Example: monoco pipeline trash list --since 7d
     List(#[command(flatten)] LetterFilterArgs),
-    /// Take letters out of the bin
+    /// Restore trashed letters
     ///
-    /// They go on to whoever comes after the worker that threw them away. Example:
+    /// A restored letter continues after the worker that trashed it. Example:
     /// monoco pipeline trash list --format id | monoco pipeline trash restore -
     Restore {
-        /// Letters; - reads their ids from stdin
+        /// Ids of letters; - reads ids from stdin
         #[arg(required = true)]
         ids: Vec<String>,
     },
-    /// Throw letters away that are under way or dead
+    /// Trash letters that are in progress or dead
     ///
     /// Example: monoco pipeline trash put ltr_7_00000abc --reason 'sent by mistake'
     Put {
-        /// Letters; - reads their ids from stdin
+        /// Ids of letters; - reads ids from stdin
         #[arg(required = true)]
         ids: Vec<String>,
-        /// Why, for whoever looks into the bin
+        /// Reason, shown in the list of trashed letters
         #[arg(long)]
         reason: Option<String>,
     },
@@ -100,7 +100,7 @@ const LETTERS: [(&str, &str); 9] = [
     ("came", "created_at"),
 ];
 
-const BIN: [(&str, &str); 6] = [
+const TRASHED: [(&str, &str); 6] = [
     ("letter", "id"),
     ("direction", "direction"),
     ("from", "from"),
@@ -156,7 +156,7 @@ async fn letters(
     let mut answer = context.client()?.get(&format!("/api/v1/letters{query}")).await?;
     if context.format != OutputFormat::Json {
         for letter in answer["letters"].as_array_mut().into_iter().flatten() {
-            letter["said"] = said(&letter["verdicts"]).into();
+            letter["said"] = verdict_line(&letter["verdicts"]).into();
         }
     }
     Ok(answer)
@@ -173,28 +173,28 @@ pub async fn show(context: &CliContext, args: LetterShowArgs) -> Result<(), CliE
     }
     if answer["verdicts"].as_array().is_some_and(|said| !said.is_empty()) {
         print("")?;
-        let columns = [("worker", "worker"), ("said", "result"), ("when", "at"), ("why", "note")];
+        let columns = [("worker", "worker"), ("result", "result"), ("at", "at"), ("note", "note")];
         output::list(format, &answer, "verdicts", &columns)?;
     }
     if args.data {
-        text(&answer["letter"])?;
+        print_text(&answer["letter"])?;
     }
     match &answer["original"] {
         Value::Null if args.original => {
-            output::note("workers left it as it came");
-            if args.data { Ok(()) } else { text(&answer["letter"]) }
+            output::note("no worker has changed the letter");
+            if args.data { Ok(()) } else { print_text(&answer["letter"]) }
         }
         Value::Null => Ok(()),
         original => {
-            print("\nas it came:")?;
-            text(original)
+            print("\noriginal:")?;
+            print_text(original)
         }
     }
 }
 
-/// What a letter says.
-fn text(letter: &Value) -> Result<(), CliError> {
-    print(&format!("\n{}", shown_lines(letter["data"].as_str().unwrap_or_default())))
+/// Prints the text of a letter.
+fn print_text(letter: &Value) -> Result<(), CliError> {
+    print(&format!("\n{}", escape_lines(letter["data"].as_str().unwrap_or_default())))
 }
 
 pub async fn retry(context: &CliContext, ids: Vec<String>) -> Result<(), CliError> {
@@ -213,7 +213,7 @@ pub async fn trash(context: &CliContext, args: TrashArgs) -> Result<(), CliError
     match args.command.unwrap_or(TrashCommand::List(everything)) {
         TrashCommand::List(which) => {
             let answer = letters(context, Some("TRASHED".to_owned()), which).await?;
-            output::list(context.format, &answer, "letters", &BIN)
+            output::list(context.format, &answer, "letters", &TRASHED)
         }
         TrashCommand::Restore { ids } => change(context, ids, "restore", &json!({})).await,
         TrashCommand::Put { ids, reason } => {
@@ -226,7 +226,7 @@ pub async fn trash(context: &CliContext, args: TrashArgs) -> Result<(), CliError
     }
 }
 
-/// Moves some letters. One that can't be moved does not keep the others from it.
+/// Changes letters one by one. A letter that cannot be changed does not stop the others.
 async fn change(
     context: &CliContext,
     ids: Vec<String>,
@@ -235,7 +235,7 @@ async fn change(
 ) -> Result<(), CliError> {
     let client: Client = context.client()?;
     let (mut moved, mut failed) = (Vec::new(), None);
-    for id in given(ids)? {
+    for id in read_ids(ids)? {
         match client.post(&format!("/api/v1/letters/{}/{verb}", segment(&id)), body).await {
             Ok(letter) => moved.push(letter),
             Err(failure) => {

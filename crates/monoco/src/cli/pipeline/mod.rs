@@ -1,4 +1,4 @@
-//! `monoco pipeline`: letters on their way through the post office, and its workers.
+//! `monoco pipeline`: inspects, submits, retries and trashes letters.
 
 use serde_json::Value;
 
@@ -12,45 +12,46 @@ mod status;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum PipelineCommand {
-    /// Show the chains, the workers, and how many letters are where
+    /// Show chains, workers and the number of letters in each state
     ///
-    /// Counts of workers are since the courier started. Example: monoco pipeline status --watch
+    /// Worker counters start at zero when the courier starts. Example:
+    /// monoco pipeline status --watch
     Status(status::PipelineStatusArgs),
-    /// List letters, the newest first
+    /// List letters, newest first
     ///
     /// Example: monoco pipeline letters --state waiting,away --worker limit
     Letters(letters::LetterListArgs),
-    /// Show one letter, and what every worker said of it
+    /// Show one letter with the verdict of each worker
     ///
     /// Example: monoco pipeline show ltr_7_00000abc --data
     Show(letters::LetterShowArgs),
-    /// Give dead letters another chance, or have waiting ones looked at now
+    /// Retry dead letters, or process waiting letters now
     ///
     /// Fix the cause first. Example: monoco dead list --format id | monoco pipeline retry -
     Retry {
-        /// Letters; - reads their ids from stdin
+        /// Ids of letters; - reads ids from stdin
         #[arg(required = true)]
         ids: Vec<String>,
     },
-    /// Look into the bin, throw letters away, and take them out again
+    /// List, trash and restore letters
     ///
-    /// What is in the bin is kept for a while. Without a command, lists it. Example:
+    /// Trashed letters are kept until they expire. Without a subcommand, lists them. Example:
     /// monoco pipeline trash restore ltr_7_00000abc
     Trash(letters::TrashArgs),
-    /// Show what the chains as they are now would make of letters that came
+    /// Evaluate past letters with the current chains
     ///
-    /// Without --dry-run, letters that were thrown away or given up and would get through
-    /// now go through their chain again. What was sent or delivered is only shown, and
-    /// what a person threw away stays away. Workers outside are not asked: what they said
-    /// before counts. Example: monoco pipeline replay --since 7d --dry-run
+    /// Without --dry-run, trashed and dead letters that would pass now are run through their
+    /// chain again. Letters that were sent or delivered are only escape_line, and letters that an
+    /// operator trashed stay trashed. External workers are not called: their earlier verdicts
+    /// count. Example: monoco pipeline replay --since 7d --dry-run
     Replay(replay::ReplayArgs),
-    /// Hand in a mail or a letter, as one would pipe it to sendmail
+    /// Submit an e-mail or a letter, like sendmail
     ///
-    /// Reads a mail (RFC 5322), or a letter as JSON, {"from", "to", "data", "extra"}, and
-    /// prints the letter's id once it is kept. Whom the options do not name, the mail's
-    /// header does; then it goes without its Bcc. Exit codes: 1 refused, and no other try
-    /// helps; 3 courier not running and 4 courier's error, where sendmail says EX_TEMPFAIL:
-    /// keep it and try again, with the same --key. Example:
+    /// Reads an e-mail (RFC 5322) or a letter as JSON, {"from", "to", "data", "extra"}, and
+    /// prints the id of the letter after it was stored. Sender and recipients that the
+    /// options do not set are taken from the header; Bcc is then removed from the e-mail. Exit
+    /// codes: 1 rejected, do not retry; 3 courier not running and 4 error of the courier
+    /// (EX_TEMPFAIL of sendmail): retry later with the same --key. Example:
     /// monoco pipeline post --from me@example.com --to you@example.com mail.eml
     Post(post::PostLetterArgs),
 }
@@ -67,8 +68,8 @@ pub async fn run(context: &CliContext, command: PipelineCommand) -> Result<(), C
     }
 }
 
-/// What workers said, on one line.
-pub fn said(verdicts: &Value) -> String {
+/// Formats verdicts on one line, as `worker=result`.
+pub fn verdict_line(verdicts: &Value) -> String {
     let word = |verdict: &Value| {
         let text = |key: &str| verdict[key].as_str().unwrap_or("?").to_owned();
         format!("{}={}", text("worker"), text("result"))

@@ -1,4 +1,4 @@
-//! `monoco pipeline post`: hands in a mail or a letter, as one would pipe it to sendmail.
+//! `monoco pipeline post`: submits an e-mail or a letter, with the options of sendmail.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,41 +9,42 @@ use serde_json::{Value, json};
 
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, OutputFormat, note, print, shown};
+use crate::cli::output::{self, OutputFormat, escape_line, note, print};
 use crate::pipeline::sendmail::{self, EnvelopeOptions};
 
-/// Most bytes that are read: more than any letter, so that the courier says what is wrong.
-const MOST: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;
+/// Maximum number of input bytes. More than the largest letter, so that the courier reports
+/// which limit is exceeded.
+const MAX_INPUT_BYTES: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;
 
 #[derive(Debug, clap::Args)]
 pub struct PostLetterArgs {
-    /// A mail, or a letter as JSON; without it or with -, it is read from stdin
+    /// File with an e-mail, or a letter as JSON; - reads stdin [default: stdin]
     file: Option<PathBuf>,
-    /// Who sends it; without it, whom the mail's From names
+    /// Address of the sender [default: From of the e-mail]
     #[arg(long, short = 'f', value_name = "ADDRESS")]
     from: Option<String>,
-    /// Whom it is for (can be repeated); without it, whom the mail's To, Cc and Bcc name
+    /// Address of a recipient (can be repeated) [default: To, Cc and Bcc of the e-mail]
     #[arg(long, value_name = "ADDRESS", conflicts_with = "by_header")]
     to: Vec<String>,
-    /// The tunnel it goes through
+    /// Id of the tunnel that sends it
     #[arg(long)]
     tunnel: Option<String>,
-    /// Your own name for this letter; handing it in again does nothing
+    /// Idempotency key: a repeated submission with this key returns the first letter
     #[arg(long)]
     key: Option<String>,
-    /// It is a letter as JSON; without this, that is so when it starts with {
+    /// Read the input as JSON [default: if it starts with {]
     #[arg(long, conflicts_with = "raw")]
     json: bool,
-    /// It is a mail, whatever it starts with
+    /// Read the input as an e-mail, even if it starts with {
     #[arg(long)]
     raw: bool,
-    /// As with sendmail: the mail's header says whom it is for
+    /// Take the recipients from the header, as sendmail does
     #[arg(short = 't')]
     by_header: bool,
-    /// As with sendmail: a line with a single dot is a line; so it is anyway
+    /// Accepted for sendmail; a line with a single dot never ends the input
     #[arg(short = 'i')]
     ignore_dots: bool,
-    /// As with sendmail, such as -oi and -oem; does nothing
+    /// Accepted for sendmail, such as -oi and -oem; ignored
     #[arg(short = 'o', value_name = "OPTION")]
     option: Vec<String>,
 }
@@ -55,14 +56,14 @@ pub async fn run(context: &CliContext, args: PostLetterArgs) -> Result<(), CliEr
     let answer = client.post_once("/api/v1/letters", &letter, key.as_deref()).await?;
     if context.format == OutputFormat::Table {
         if answer["duplicate"] == true {
-            note("it was handed in before; nothing was done");
+            note("duplicate: the letter was submitted before");
         }
-        return print(&shown(answer["id"].as_str().unwrap_or_default()));
+        return print(&escape_line(answer["id"].as_str().unwrap_or_default()));
     }
     output::one(context.format, &answer, "id", &[("letter", "id"), ("duplicate", "duplicate")])
 }
 
-/// The letter to hand in.
+/// Builds the letter from the input and the options.
 fn letter(args: PostLetterArgs) -> Result<Value, CliError> {
     let bytes = read(args.file)?;
     let named = EnvelopeOptions { from: args.from, to: args.to, tunnel: args.tunnel };
@@ -70,18 +71,18 @@ fn letter(args: PostLetterArgs) -> Result<Value, CliError> {
     if !args.raw && (args.json || start == Some(&b'{')) {
         return from_json(&bytes, named);
     }
-    let refused = |message: String| CliError::new(CliExit::NotPossible, message);
-    sendmail::letter(&bytes, named).map_err(|error| refused(error.to_string()))
+    let invalid = |message: String| CliError::new(CliExit::NotPossible, message);
+    sendmail::letter(&bytes, named).map_err(|error| invalid(error.to_string()))
 }
 
-/// A letter as JSON, with what the options say in place of what it says.
+/// Parses a letter from JSON. Options replace its fields.
 fn from_json(bytes: &[u8], named: EnvelopeOptions) -> Result<Value, CliError> {
     let mut letter = monoco_core::json::parse(bytes).map_err(|error| {
-        CliError::new(CliExit::NotPossible, format!("the letter can't be read: {error}"))
-            .hint("a mail that starts with { needs --raw")
+        CliError::new(CliExit::NotPossible, format!("cannot parse the letter: {error}"))
+            .hint("pass --raw if the input is an e-mail")
     })?;
     if !letter.is_object() {
-        return Err(CliError::new(CliExit::NotPossible, "the letter is no JSON object"));
+        return Err(CliError::new(CliExit::NotPossible, "invalid letter: expected a JSON object"));
     }
     if let Some(from) = named.from {
         letter["from"] = from.into();
@@ -102,23 +103,28 @@ fn from_json(bytes: &[u8], named: EnvelopeOptions) -> Result<Value, CliError> {
 
 fn read(file: Option<PathBuf>) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
-    let most = MOST as u64 + 1;
+    let most = MAX_INPUT_BYTES as u64 + 1;
     match file.filter(|path| path.as_os_str() != "-") {
         None => std::io::stdin().lock().take(most).read_to_end(&mut bytes)?,
         Some(path) => {
             let read = File::open(&path).and_then(|file| file.take(most).read_to_end(&mut bytes));
             read.map_err(|error| {
-                let failure =
-                    CliError::new(CliExit::NotPossible, format!("{}: {error}", path.display()));
+                let failure = CliError::new(
+                    CliExit::NotPossible,
+                    format!("cannot read {}: {error}", path.display()),
+                );
                 match path.to_string_lossy().contains('@') {
-                    true => failure.hint("name recipients with --to"),
+                    true => failure.hint("pass recipients with --to"),
                     false => failure,
                 }
             })?
         }
     };
-    if bytes.len() > MOST {
-        return Err(CliError::new(CliExit::NotPossible, format!("it is over {MOST} bytes")));
+    if bytes.len() > MAX_INPUT_BYTES {
+        return Err(CliError::new(
+            CliExit::NotPossible,
+            format!("input is larger than {MAX_INPUT_BYTES} bytes"),
+        ));
     }
     Ok(bytes)
 }

@@ -1,38 +1,38 @@
-//! `monoco pipeline replay`: what the chains as they are now would make of letters.
+//! `monoco pipeline replay`: evaluates past letters with the current chains.
 
 use std::io::{IsTerminal, Write};
 
 use serde_json::{Value, json};
 
-use super::said;
+use super::verdict_line;
 use crate::cli::failure::CliError;
-use crate::cli::output::{self, OutputFormat, print, shown};
+use crate::cli::output::{self, OutputFormat, escape_line, print};
 use crate::cli::{CliContext, since};
 use crate::clock::wall_now;
 
 #[derive(Debug, clap::Args)]
 pub struct ReplayArgs {
-    /// Letters that came since then: 2h, 7d, 2026-02-06, or RFC 3339
+    /// Evaluate letters created since: 2h, 7d, 2026-02-06 or RFC 3339
     #[arg(long, value_name = "TIME")]
     since: String,
-    /// inbound or outbound
+    /// Direction of the letters: inbound or outbound [default: both]
     #[arg(long)]
     direction: Option<String>,
-    /// Only those of this tunnel
+    /// Evaluate only letters of this tunnel
     #[arg(long)]
     tunnel: Option<String>,
-    /// Only show what would differ
+    /// Show the differences without changing any letter
     #[arg(long)]
     dry_run: bool,
 }
 
-/// What was found so far.
+/// Results of all pages so far.
 #[derive(Default)]
 struct ReplaySummary {
     looked: u64,
     differ: usize,
     moved: usize,
-    /// All of them, for JSON.
+    /// All letters with a different outcome, for JSON output.
     letters: Vec<Value>,
 }
 
@@ -48,14 +48,14 @@ pub async fn run(context: &CliContext, args: ReplayArgs) -> Result<(), CliError>
     loop {
         let answer = client.post("/api/v1/pipeline/replay", &ask).await?;
         found.looked += answer["looked"].as_u64().unwrap_or(0);
-        clear(counted);
+        clear_progress(counted);
         for letter in answer["differ"].as_array().into_iter().flatten() {
             found.add(context.format, letter)?;
         }
         if counted {
             let ReplaySummary { looked, differ, .. } = &found;
-            // It is only for whoever waits.
-            let _ = write!(std::io::stderr(), "{looked} letters looked at, {differ} differ ");
+            // Progress output; an error is ignored.
+            let _ = write!(std::io::stderr(), "{looked} letters evaluated, {differ} differ ");
         }
         if answer["next_cursor"].is_null() {
             break;
@@ -63,12 +63,12 @@ pub async fn run(context: &CliContext, args: ReplayArgs) -> Result<(), CliError>
         ask["cursor"] = answer["next_cursor"].clone();
         ask["until"] = answer["until"].clone();
     }
-    clear(counted);
+    clear_progress(counted);
     found.end(context.format, args.dry_run)
 }
 
-/// Takes the line away that says how far it is.
-fn clear(counted: bool) {
+/// Clears the progress line on the terminal.
+fn clear_progress(counted: bool) {
     if counted {
         let _ = write!(std::io::stderr(), "\r\u{1b}[K");
     }
@@ -78,7 +78,7 @@ impl ReplaySummary {
     fn add(&mut self, format: OutputFormat, letter: &Value) -> Result<(), CliError> {
         self.differ += 1;
         self.moved += usize::from(letter["moved"] == true);
-        let id = shown(letter["id"].as_str().unwrap_or_default());
+        let id = escape_line(letter["id"].as_str().unwrap_or_default());
         match format {
             OutputFormat::Json => {
                 self.letters.push(letter.clone());
@@ -87,7 +87,8 @@ impl ReplaySummary {
             OutputFormat::Id => print(&id),
             OutputFormat::Compact | OutputFormat::Table => {
                 let again = if letter["moved"] == true { "run again" } else { "" };
-                let line = [id, fate(&letter["was"]), fate(&letter["would"]), again.to_owned()];
+                let line =
+                    [id, outcome(&letter["was"]), outcome(&letter["would"]), again.to_owned()];
                 if format == OutputFormat::Compact {
                     return print(&line.join("\t"));
                 }
@@ -104,21 +105,21 @@ impl ReplaySummary {
             return print(&output::json(&answer));
         }
         let end = if dry_run { String::new() } else { format!(", {moved} run again") };
-        output::note(&format!("{looked} letters looked at, {differ} would differ{end}"));
+        output::note(&format!("{looked} letters evaluated, {differ} would differ{end}"));
         Ok(())
     }
 }
 
-/// How a letter fares, in few words.
-fn fate(fate: &Value) -> String {
+/// Formats an outcome: state, verdicts and worker.
+fn outcome(fate: &Value) -> String {
     let state = fate["state"].as_str().unwrap_or("?");
     let mut words = vec![state.to_owned()];
-    let verdicts = said(&fate["verdicts"]);
+    let verdicts = verdict_line(&fate["verdicts"]);
     if !verdicts.is_empty() {
         words.push(format!("({verdicts})"));
     }
     if let Some(worker) = fate["at_worker"].as_str() {
         words.push(format!("at {worker}"));
     }
-    shown(&words.join(" "))
+    escape_line(&words.join(" "))
 }

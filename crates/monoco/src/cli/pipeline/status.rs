@@ -1,4 +1,4 @@
-//! `monoco pipeline status`: the chains, the workers, and how many letters are where.
+//! `monoco pipeline status`: prints chains, workers and the number of letters per state.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 
 use crate::cli::CliContext;
 use crate::cli::failure::CliError;
-use crate::cli::output::{self, OutputFormat, print, shown};
+use crate::cli::output::{self, OutputFormat, escape_line, print};
 use crate::clock::wall_now;
 
-/// How often `--watch` looks.
-const EVERY: Duration = Duration::from_secs(1);
+/// How often `--watch` updates the status.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct PipelineStatusArgs {
-    /// Show it every second, until interrupted
+    /// Update the status every second, until interrupted
     #[arg(long)]
     watch: bool,
 }
 
-const OFFICE: [(&str, &str); 7] = [
+const PIPELINE: [(&str, &str); 7] = [
     ("queue", "queue.kind"),
     ("at", "queue.address"),
     ("queue error", "queue.error"),
@@ -49,11 +49,11 @@ const WORKERS: [(&str, &str); 13] = [
 pub async fn run(context: &CliContext, args: PipelineStatusArgs) -> Result<(), CliError> {
     let format = context.format;
     if !args.watch {
-        return show(format, look(context).await?);
+        return show(format, get_status(context).await?);
     }
     let screen = std::io::stdout().is_terminal() && format == OutputFormat::Table;
     loop {
-        let answer = look(context).await;
+        let answer = get_status(context).await;
         if screen {
             print("\u{1b}[H\u{1b}[2J")?;
         }
@@ -61,13 +61,13 @@ pub async fn run(context: &CliContext, args: PipelineStatusArgs) -> Result<(), C
             Ok(answer) if screen => show(format, answer)?,
             Ok(answer) if format == OutputFormat::Json => print(&output::json_line(&answer))?,
             Ok(answer) => print(&format!("{} {}", wall_now().rfc3339(), counts(&answer)))?,
-            Err(failure) => output::note(&shown(&failure.message)),
+            Err(failure) => output::note(&escape_line(&failure.message)),
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(WATCH_INTERVAL).await;
     }
 }
 
-async fn look(context: &CliContext) -> Result<Value, CliError> {
+async fn get_status(context: &CliContext) -> Result<Value, CliError> {
     context.client()?.get("/api/v1/pipeline").await
 }
 
@@ -80,12 +80,13 @@ fn show(format: OutputFormat, mut answer: Value) -> Result<(), CliError> {
         return output::list(format, &workers, "workers", &WORKERS);
     }
     answer["letters"] = counts(&answer).into();
-    output::one(format, &answer, "queue.kind", &OFFICE)?;
+    output::one(format, &answer, "queue.kind", &PIPELINE)?;
     for (tunnel, chains) in answer["chains"]["tunnels"].as_object().into_iter().flatten() {
         for direction in ["inbound", "outbound"] {
             if let Some(chain) = chains[direction].as_array() {
-                let chain: Vec<_> = chain.iter().filter_map(Value::as_str).map(shown).collect();
-                print(&format!("{direction} of {}: {}", shown(tunnel), chain.join(", ")))?;
+                let chain: Vec<_> =
+                    chain.iter().filter_map(Value::as_str).map(escape_line).collect();
+                print(&format!("{direction} of {}: {}", escape_line(tunnel), chain.join(", ")))?;
             }
         }
     }
@@ -93,7 +94,7 @@ fn show(format: OutputFormat, mut answer: Value) -> Result<(), CliError> {
     output::list(format, &workers, "workers", &WORKERS)
 }
 
-/// The workers with their names among their values.
+/// Returns one row per worker.
 fn workers(answer: &Value) -> Vec<Value> {
     let all = answer["workers"].as_object().into_iter().flatten();
     all.map(|(name, worker)| {
@@ -105,9 +106,10 @@ fn workers(answer: &Value) -> Vec<Value> {
     .collect()
 }
 
-/// How many letters there are of each state, on one line.
+/// Formats the number of letters in each state on one line.
 fn counts(answer: &Value) -> String {
     let states = answer["states"].as_object().into_iter().flatten();
-    let words: Vec<_> = states.map(|(state, count)| format!("{}={count}", shown(state))).collect();
+    let words: Vec<_> =
+        states.map(|(state, count)| format!("{}={count}", escape_line(state))).collect();
     words.join(" ")
 }
