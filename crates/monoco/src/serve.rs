@@ -186,7 +186,7 @@ pub async fn run(
         entry,
         metrics: api::ApiMetrics::new(),
         tunnels,
-        filer,
+        projector: filer,
         pipeline: post_office,
         config: settings,
         stop: doors.stop.clone(),

@@ -40,9 +40,9 @@ pub async fn boxes(
     QueryParams(BoxesQuery { cursor, limit }): QueryParams<BoxesQuery>,
 ) -> Result<axum::Json<BoxPage>, ApiError> {
     let order = Some("oldest".to_owned());
-    let window = PagingQuery { cursor, limit, order }.window("boxes")?;
-    let page = api.store.boxes(window.clone()).await?;
-    let next_cursor = input::next_cursor("boxes", &window, page.next);
+    let request = PagingQuery { cursor, limit, order }.page_request("boxes")?;
+    let page = api.store.boxes(request.clone()).await?;
+    let next_cursor = input::next_cursor("boxes", &request, page.next);
     let boxes = page.entries.into_iter().map(Into::into).collect();
     Ok(axum::Json(BoxPage { boxes, next_cursor }))
 }
@@ -81,11 +81,11 @@ pub async fn list(
     let box_kind = path.box_kind()?;
     let BoxListQuery { state, cursor, limit, order } = query;
     let scope = format!("box {owner} {}", box_kind.as_str());
-    let window = PagingQuery { cursor, limit, order }.window(&scope)?;
+    let request = PagingQuery { cursor, limit, order }.page_request(&scope)?;
     let states: Vec<String> =
         state.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
-    let page = boxes::list(&api.store, &owner, box_kind, &states, window.clone()).await?;
-    let next_cursor = input::next_cursor(&scope, &window, page.next);
+    let page = boxes::list(&api.store, &owner, box_kind, &states, request.clone()).await?;
+    let next_cursor = input::next_cursor(&scope, &request, page.next);
     Ok(axum::Json(RecordPage { next_cursor, ..page.into() }))
 }
 
@@ -155,10 +155,10 @@ pub async fn next(
 ) -> Result<Response, ApiError> {
     let owner: Did = path.parse("owner")?;
     let box_kind = path.box_kind()?;
-    let term = input::term("lease_s", body.lease_s)?;
+    let duration = input::lease_duration("lease_s", body.lease_s)?;
     let holder = input::holder(body.holder)?;
     let (store, states) = (&api.store, &body.states);
-    let leased = lease_next(store, api.clock, &owner, box_kind, states, holder, term).await?;
+    let leased = lease_next(store, api.clock, &owner, box_kind, states, holder, duration).await?;
     let Some(LeasedEntry { entry, body }) = leased else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
@@ -209,10 +209,10 @@ pub async fn update_state(
     JsonBody(body): JsonBody<RecordStateBody>,
 ) -> Result<axum::Json<RecordView>, ApiError> {
     let id: RecordId = path.parse("record_id")?;
-    let guard = input::guard(body.epoch, body.holder)?;
-    let term = input::term("lease_s", body.lease_s)?;
+    let proof = input::lease_proof(body.epoch, body.holder)?;
+    let duration = input::lease_duration("lease_s", body.lease_s)?;
     let (store, now) = (&api.store, api.clock.now());
-    let changed = boxes::update_state(store, id, &body.state, guard, body.revision, term, now);
+    let changed = boxes::update_state(store, id, &body.state, proof, body.revision, duration, now);
     let entry = changed.await?;
     Ok(axum::Json(entry.into()))
 }
@@ -257,9 +257,9 @@ pub async fn report(
         let why = "found the id of a record (rec_…), expected that of a delivery (dlv_…)";
         return Err(ApiError::bad_parameter("record_id", why));
     }
-    let guard = input::guard(body.epoch, body.holder.clone())?;
+    let proof = input::lease_proof(body.epoch, body.holder.clone())?;
     let (outcome, now) = (outcome(body)?, api.clock.now());
-    let delivery = api.store.report_delivery(id, outcome, guard, delivery_retry(), now).await?;
+    let delivery = api.store.report_delivery(id, outcome, proof, delivery_retry(), now).await?;
     Ok(axum::Json(BoxEntry::Delivery(delivery).into()))
 }
 

@@ -29,9 +29,9 @@ pub async fn contacts(
     State(api): State<SharedApi>,
     QueryParams(paging): QueryParams<PagingQuery>,
 ) -> Result<axum::Json<ContactPage>, ApiError> {
-    let window = paging.window("contacts")?;
-    let page = api.store.contacts(window.clone()).await?;
-    let next_cursor = input::next_cursor("contacts", &window, page.next);
+    let request = paging.page_request("contacts")?;
+    let page = api.store.contacts(request.clone()).await?;
+    let next_cursor = input::next_cursor("contacts", &request, page.next);
     let contacts = page.entries.into_iter().map(Into::into).collect();
     Ok(axum::Json(ContactPage { contacts, next_cursor }))
 }
@@ -227,9 +227,9 @@ pub async fn groups(
     State(api): State<SharedApi>,
     QueryParams(paging): QueryParams<PagingQuery>,
 ) -> Result<axum::Json<GroupPage>, ApiError> {
-    let window = paging.window("groups")?;
-    let page = api.store.groups(window.clone()).await?;
-    let next_cursor = input::next_cursor("groups", &window, page.next);
+    let request = paging.page_request("groups")?;
+    let page = api.store.groups(request.clone()).await?;
+    let next_cursor = input::next_cursor("groups", &request, page.next);
     let groups = page.entries.into_iter().map(Into::into).collect();
     Ok(axum::Json(GroupPage { groups, next_cursor }))
 }

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use monoco_adapters::{InboundError, WebhookError};
 use monoco_core::json::InvalidJson;
 use monoco_core::lease::{Lease, LeaseLost};
 use monoco_core::letter::InvalidLetter;
@@ -83,14 +84,6 @@ impl ApiError {
     pub fn no_webhook() -> Self {
         let message = "no such webhook; check the tunnel id in the path";
         Self::new(StatusCode::NOT_FOUND, "no_webhook", message)
-    }
-
-    pub fn unverified(why: String) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "unverified", why)
-    }
-
-    pub fn unreadable(why: String) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable", why)
     }
 
     pub fn busy() -> Self {
@@ -206,6 +199,33 @@ impl From<SubmitError> for ApiError {
         match error {
             SubmitError::Bad(bad) => bad.into(),
             SubmitError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<WebhookError> for ApiError {
+    fn from(error: WebhookError) -> Self {
+        let message = error.to_string();
+        match error {
+            WebhookError::NotSupported => Self::no_webhook(),
+            WebhookError::Unverified(_) | WebhookError::Stale(_) => {
+                Self::new(StatusCode::UNAUTHORIZED, "unverified", message)
+            }
+            WebhookError::Unreadable(_) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable", message)
+            }
+        }
+    }
+}
+
+impl From<InboundError> for ApiError {
+    fn from(error: InboundError) -> Self {
+        match error {
+            InboundError::Full => StoreError::DiskFull.into(),
+            InboundError::Unavailable(detail) => StoreError::Unavailable(detail).into(),
+            InboundError::Unusable(_) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable", error.to_string())
+            }
         }
     }
 }

@@ -1,13 +1,12 @@
-//! Who may come in. One layer in front of every route, also of those that do not
-//! exist.
+//! Checks Host, Origin and token of every request before routing.
 //!
-//! Loopback is not identity: any web page in the user's browser can send requests
-//! here. So three things must be right before a route is even looked for: the
-//! Host (a page that rebinds its name to 127.0.0.1 sends its own), the Origin
-//! (a page can't leave it out), and the token.
+//! A loopback connection does not prove identity: any web page in the user's browser can send
+//! requests to it. So three things are checked before a route is selected: the Host (a page
+//! that rebinds its own name to 127.0.0.1 sends that name), the Origin (a page cannot omit
+//! it), and the token.
 //!
-//! Only `/health` needs no token. It is compared with the path as it came: a path
-//! that spells it in another way is no exception.
+//! Only `/health` needs no token. It is compared with the path before decoding, so that no
+//! other spelling of it is exempt.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use subtle::ConstantTimeEq;
 
 use super::error::ApiError;
 
-/// What a request must show.
+/// The accepted values of Host, Origin and token.
 #[derive(Debug)]
 pub struct RequestGuard {
     hosts: Vec<String>,
@@ -29,7 +28,7 @@ pub struct RequestGuard {
 }
 
 impl RequestGuard {
-    /// The door of a courier that listens on `address`.
+    /// The guard of a courier that listens on `address`.
     pub fn new(address: SocketAddr, token: String) -> Self {
         let port = address.port();
         let hosts: Vec<_> =
@@ -38,18 +37,18 @@ impl RequestGuard {
         Self { hosts, origins, token }
     }
 
-    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         let host = only(headers, header::HOST).ok_or_else(ApiError::foreign_host)?;
-        if !self.hosts.iter().any(|ours| ours.eq_ignore_ascii_case(host)) {
+        if !self.hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)) {
             return Err(ApiError::foreign_host());
         }
-        // A proxy's request names the host in its first line as well.
+        // A request to a proxy also names the host in its first line.
         if uri.authority().is_some_and(|it| !it.as_str().eq_ignore_ascii_case(host)) {
             return Err(ApiError::foreign_host());
         }
         if headers.contains_key(header::ORIGIN) {
             let origin = only(headers, header::ORIGIN);
-            if !origin.is_some_and(|origin| self.origins.iter().any(|ours| ours == origin)) {
+            if !origin.is_some_and(|origin| self.origins.iter().any(|allowed| allowed == origin)) {
                 return Err(ApiError::foreign_origin());
             }
         }
@@ -60,11 +59,11 @@ impl RequestGuard {
         if uri.path() == "/health" {
             return Ok(());
         }
-        let shown = only(headers, header::AUTHORIZATION);
-        let Some(shown) = shown.and_then(|value| value.strip_prefix("Bearer ")) else {
+        let token = only(headers, header::AUTHORIZATION);
+        let Some(token) = token.and_then(|value| value.strip_prefix("Bearer ")) else {
             return Err(ApiError::no_token());
         };
-        if bool::from(shown.as_bytes().ct_eq(self.token.as_bytes())) {
+        if bool::from(token.as_bytes().ct_eq(self.token.as_bytes())) {
             Ok(())
         } else {
             Err(ApiError::wrong_token())
@@ -72,22 +71,22 @@ impl RequestGuard {
     }
 }
 
-/// The value of a header that is there once, in plain text.
+/// The value of a header that occurs exactly once, as text.
 fn only(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
 }
 
-/// The layer.
+/// Middleware that rejects requests before routing.
 pub async fn check(
-    State(door): State<Arc<RequestGuard>>,
+    State(guard): State<Arc<RequestGuard>>,
     request: Request,
     next: Next,
 ) -> Response {
-    match door.admit(request.uri(), request.headers()) {
+    match guard.check(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+        Err(error) => error.into_response(),
     }
 }
 
@@ -95,54 +94,56 @@ pub async fn check(
 mod tests {
     use super::*;
 
-    fn admit(path: &str, headers: &[(&'static str, &str)]) -> u16 {
-        let door = RequestGuard::new("127.0.0.1:8644".parse().unwrap(), "secret".to_owned());
+    fn status(path: &str, headers: &[(&'static str, &str)]) -> u16 {
+        let guard = RequestGuard::new("127.0.0.1:8644".parse().unwrap(), "secret".to_owned());
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
-        door.admit(&path.parse().unwrap(), &map).map_or_else(|p| p.status.as_u16(), |()| 200)
+        guard
+            .check(&path.parse().unwrap(), &map)
+            .map_or_else(|error| error.status.as_u16(), |()| 200)
     }
 
     const HOST: (&str, &str) = ("host", "localhost:8644");
     const TOKEN: (&str, &str) = ("authorization", "Bearer secret");
 
     #[test]
-    fn what_opens_the_door() {
+    fn valid_host_origin_and_token_are_accepted() {
         for host in ["localhost:8644", "LOCALHOST:8644", "127.0.0.1:8644", "[::1]:8644"] {
-            assert_eq!(admit("/api/v1/events", &[("host", host), TOKEN]), 200, "{host}");
+            assert_eq!(status("/api/v1/events", &[("host", host), TOKEN]), 200, "{host}");
         }
-        assert_eq!(admit("/health", &[HOST]), 200);
+        assert_eq!(status("/health", &[HOST]), 200);
         let ours = ("origin", "http://localhost:8644");
-        assert_eq!(admit("/x", &[HOST, TOKEN, ours, ("sec-fetch-site", "same-origin")]), 200);
+        assert_eq!(status("/x", &[HOST, TOKEN, ours, ("sec-fetch-site", "same-origin")]), 200);
     }
 
     #[test]
-    fn what_does_not() {
+    fn wrong_host_origin_or_token_is_rejected() {
         let x = "/api/v1/events";
-        assert_eq!(admit(x, &[TOKEN]), 403);
+        assert_eq!(status(x, &[TOKEN]), 403);
         for host in ["evil.test:8644", "localhost", "localhost:1", "localhost:8644.evil.test", ""] {
-            assert_eq!(admit(x, &[("host", host), TOKEN]), 403, "{host}");
-            assert_eq!(admit("/health", &[("host", host)]), 403, "{host}");
+            assert_eq!(status(x, &[("host", host), TOKEN]), 403, "{host}");
+            assert_eq!(status("/health", &[("host", host)]), 403, "{host}");
         }
-        assert_eq!(admit(x, &[HOST, ("host", "evil.test"), TOKEN]), 403);
-        assert_eq!(admit("http://evil.test/api/v1/events", &[HOST, TOKEN]), 403);
+        assert_eq!(status(x, &[HOST, ("host", "evil.test"), TOKEN]), 403);
+        assert_eq!(status("http://evil.test/api/v1/events", &[HOST, TOKEN]), 403);
         for origin in ["null", "http://evil.test", "https://localhost:8644", "http://localhost", ""]
         {
-            assert_eq!(admit(x, &[HOST, TOKEN, ("origin", origin)]), 403, "{origin}");
+            assert_eq!(status(x, &[HOST, TOKEN, ("origin", origin)]), 403, "{origin}");
         }
         for site in ["cross-site", "same-site"] {
-            assert_eq!(admit("/health", &[HOST, ("sec-fetch-site", site)]), 403, "{site}");
+            assert_eq!(status("/health", &[HOST, ("sec-fetch-site", site)]), 403, "{site}");
         }
-        assert_eq!(admit(x, &[HOST]), 401);
+        assert_eq!(status(x, &[HOST]), 401);
         for token in
             ["Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "Basic secret", "secret"]
         {
-            assert_eq!(admit(x, &[HOST, ("authorization", token)]), 401, "{token}");
+            assert_eq!(status(x, &[HOST, ("authorization", token)]), 401, "{token}");
         }
-        assert_eq!(admit(x, &[HOST, TOKEN, TOKEN]), 401);
+        assert_eq!(status(x, &[HOST, TOKEN, TOKEN]), 401);
         for path in ["/health/", "//health", "/%68ealth", "/HEALTH", "/x/../health", "/health%00"] {
-            assert_eq!(admit(path, &[HOST]), 401, "{path}");
+            assert_eq!(status(path, &[HOST]), 401, "{path}");
         }
     }
 }

@@ -132,7 +132,7 @@ fn pipeline(
 }
 
 fn mailbox(api: &Api, counts: &StoreCounts) -> MailboxHealth {
-    let report = api.filer.report();
+    let report = api.projector.report();
     MailboxHealth {
         waiting_messages: counts.kept,
         foreign_files: report.foreign_files,

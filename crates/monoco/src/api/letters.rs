@@ -55,13 +55,13 @@ pub async fn list(
     State(api): State<SharedApi>,
     QueryParams(pairs): QueryParams<QueryPairs>,
 ) -> Result<axum::Json<LetterPage>, ApiError> {
-    let (query, window) = parse_query(pairs)?;
-    let mut pages = LetterPages::new(query, window.clone());
+    let (query, request) = parse_query(pairs)?;
+    let mut pages = LetterPages::new(query, request.clone());
     let mut letters = Vec::new();
     while let Some(page) = pages.next_page(&api.store).await? {
         letters.extend(page.iter().map(LetterView::from));
     }
-    let next_cursor = input::next_cursor("letters", &window, pages.next());
+    let next_cursor = input::next_cursor("letters", &request, pages.next());
     Ok(axum::Json(LetterPage { letters, next_cursor }))
 }
 
@@ -91,7 +91,7 @@ fn parse_query(pairs: QueryPairs) -> Result<(LetterQuery, PageRequest), ApiError
             }
         }
     }
-    Ok((query, paging.window("letters")?))
+    Ok((query, paging.page_request("letters")?))
 }
 
 fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
@@ -146,7 +146,7 @@ pub async fn retry(
 
 /// Trash a letter
 ///
-/// It stays in the bin for a while, and can be restored.
+/// It stays in the trash until it is purged by retention, and can be restored until then.
 #[utoipa::path(
     post, path = "/api/v1/letters/{id}/trash", tag = "letters", request_body = TrashLetterBody,
     params(("id" = String, Path, description = "Id of the letter, `ltr_…`")),
@@ -162,9 +162,9 @@ pub async fn trash(
     operate(&api, &path, OperatorAction::Trash { why }).await
 }
 
-/// Take a letter out of the bin
+/// Restore a trashed letter
 ///
-/// It goes on to whoever comes after the worker that threw it away.
+/// It continues with the worker after the one that trashed it.
 #[utoipa::path(
     post, path = "/api/v1/letters/{id}/restore", tag = "letters",
     params(("id" = String, Path, description = "Id of the letter, `ltr_…`")),
@@ -177,9 +177,9 @@ pub async fn restore(
     operate(&api, &path, OperatorAction::Restore).await
 }
 
-/// Have a letter go through its chain again, as it came
+/// Replay a letter through its chain, as it was accepted
 ///
-/// Only one that is TRASHED or DEAD: what was sent or delivered is not sent again.
+/// Only a letter that is TRASHED or DEAD: a letter that was sent or delivered is not sent again.
 #[utoipa::path(
     post, path = "/api/v1/letters/{id}/replay", tag = "letters",
     params(("id" = String, Path, description = "Id of the letter, `ltr_…`")),
@@ -195,10 +195,10 @@ pub async fn replay(
 async fn operate(
     api: &Api,
     path: &PathParams,
-    how: OperatorAction,
+    action: OperatorAction,
 ) -> Result<axum::Json<LetterView>, ApiError> {
     let id = letter_id(path)?;
-    let row = api.pipeline.move_letter(id, how).await.map_err(transition_error)?;
+    let row = api.pipeline.move_letter(id, action).await.map_err(transition_error)?;
     Ok(axum::Json(LetterView::with_notes(&row)))
 }
 

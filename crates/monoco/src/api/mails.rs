@@ -122,7 +122,7 @@ pub async fn list(
     QueryParams(asked): QueryParams<MailListQuery>,
 ) -> Result<axum::Json<MailPage>, ApiError> {
     let MailListQuery { workspace, status, provider, since, q, cursor, limit, order } = asked;
-    let window = PagingQuery { cursor, limit, order }.window("mails")?;
+    let request = PagingQuery { cursor, limit, order }.page_request("mails")?;
     let status = status.map(|word| {
         ClaimState::parse(&word.to_uppercase()).ok_or_else(|| {
             let known = ClaimState::ALL.map(ClaimState::as_str).join(", ");
@@ -138,8 +138,8 @@ pub async fn list(
         since: since.transpose().map_err(|error| ApiError::bad_parameter("since", error))?,
         text: q,
     };
-    let page = api.store.mails(query, window.clone()).await?;
-    let next_cursor = input::next_cursor("mails", &window, page.next);
+    let page = api.store.mails(query, request.clone()).await?;
+    let next_cursor = input::next_cursor("mails", &request, page.next);
     let messages = page.entries.into_iter().map(Into::into).collect();
     Ok(axum::Json(MailPage { messages, next_cursor }))
 }
@@ -234,7 +234,7 @@ pub async fn claim(
         parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     let holder = agent(agent_id)?;
     let term = match timeout {
-        Some(_) => input::term("timeout", timeout)?,
+        Some(_) => input::lease_duration("timeout", timeout)?,
         None => api.claims().term,
     };
     let (retry, now) = (api.claims().retry, api.clock.now());
@@ -254,7 +254,7 @@ pub async fn renew(
     JsonBody(RenewBody { agent_id, workspace, epoch, timeout }): JsonBody<RenewBody>,
 ) -> Result<axum::Json<ClaimView>, ApiError> {
     let term = match timeout {
-        Some(_) => input::term("timeout", timeout)?,
+        Some(_) => input::lease_duration("timeout", timeout)?,
         None => api.claims().term,
     };
     update(&api, &path, agent_id, workspace, epoch, ClaimUpdate::Renew(term)).await
@@ -342,7 +342,7 @@ pub async fn drop_claim(
     responses((status = 200, body = RebuildView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn rebuild(State(api): State<SharedApi>) -> Result<axum::Json<RebuildView>, ApiError> {
-    match api.filer.rebuild().await {
+    match api.projector.rebuild().await {
         Ok(rebuilt) => Ok(axum::Json(rebuilt.into())),
         Err(ProjectorError::Store(error)) => Err(error.into()),
         Err(error) => Err(StoreError::Unavailable(error.to_string()).into()),
@@ -363,14 +363,14 @@ pub async fn dead(State(api): State<SharedApi>) -> Result<axum::Json<DeadView>, 
     let mut deliveries = Vec::new();
     for tunnel in store.tunnels().await? {
         let states = [SendState::Dead, SendState::Uncertain];
-        let window = PageRequest { beyond: None, limit: input::MAX_PAGE, newest_first: false };
-        let page = store.deliveries(&tunnel.id.did(), &states, window).await?;
+        let request = PageRequest { beyond: None, limit: input::MAX_PAGE, newest_first: false };
+        let page = store.deliveries(&tunnel.id.did(), &states, request).await?;
         deliveries.extend(page.entries.into_iter().map(RecordView::from));
     }
     let claims = claims.iter().map(ClaimView::from).collect();
     let query = LetterQuery { states: vec![LetterState::Dead], ..LetterQuery::default() };
-    let window = PageRequest { beyond: None, limit: input::MAX_PAGE, newest_first: false };
-    let mut pages = LetterPages::new(query, window);
+    let request = PageRequest { beyond: None, limit: input::MAX_PAGE, newest_first: false };
+    let mut pages = LetterPages::new(query, request);
     let mut letters = Vec::new();
     while let Some(page) = pages.next_page(store).await? {
         letters.extend(page.iter().map(LetterView::from));
@@ -390,9 +390,9 @@ async fn update(
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     agent(agent_id.clone())?;
-    let guard = input::guard(epoch, Some(agent_id))?;
+    let proof = input::lease_proof(epoch, Some(agent_id))?;
     let now = api.clock.now();
-    let updated = api.store.update_claim(&id, &workspace, guard, step, now).await;
+    let updated = api.store.update_claim(&id, &workspace, proof, step, now).await;
     Ok(axum::Json(ClaimView::from(&updated.map_err(claim_error)?)))
 }
 

@@ -69,11 +69,11 @@ pub async fn dispatch(
         Some("application/json") => {
             let bytes = input::body(request, input::MAX_JSON).await?;
             let batch = vec![parse_dispatch(&bytes)?];
-            let mut answers =
+            let mut results =
                 center::dispatch(&api.store, &api.entry, batch, api.clock.now()).await;
-            let answer = answers.pop().ok_or_else(batch::no_answer)??;
-            api.metrics.record_dispatch(&answer.outcome);
-            Ok(axum::Json(DispatchResponse::new(answer, None)).into_response())
+            let result = results.pop().ok_or_else(batch::no_result)??;
+            api.metrics.record_dispatch(&result.outcome);
+            Ok(axum::Json(DispatchResponse::new(result, None)).into_response())
         }
         Some("application/x-ndjson") => {
             let bytes = input::body(request, input::MAX_BATCH).await?;
@@ -84,19 +84,19 @@ pub async fn dispatch(
 }
 
 async fn dispatch_batch(api: &Api, bytes: &[u8]) -> Result<Response, ApiError> {
-    let (mut good, mut lines) = (Vec::new(), Vec::new());
+    let (mut requests, mut lines) = (Vec::new(), Vec::new());
     for (number, line) in batch::lines(bytes)? {
-        lines.push((number, parse_dispatch(line).map(|dispatch| good.push(dispatch))));
+        lines.push((number, parse_dispatch(line).map(|request| requests.push(request))));
     }
-    let answers = center::dispatch(&api.store, &api.entry, good, api.clock.now()).await;
-    batch::answer(lines, answers, |number, answer| {
-        api.metrics.record_dispatch(&answer.outcome);
-        Ok(DispatchResponse::new(answer, Some(number)))
+    let results = center::dispatch(&api.store, &api.entry, requests, api.clock.now()).await;
+    batch::respond(lines, results, |number, result| {
+        api.metrics.record_dispatch(&result.outcome);
+        Ok(DispatchResponse::new(result, Some(number)))
     })
 }
 
 fn parse_dispatch(bytes: &[u8]) -> Result<DispatchRequest, ApiError> {
-    let body: DispatchBody = input::shape(monoco_core::json::parse(bytes)?)?;
+    let body: DispatchBody = input::from_value(monoco_core::json::parse(bytes)?)?;
     let msg = parse_message(body.msg, body.msg_id.as_deref())?;
     let Some(Ingress { tunnel, external_id }) = body.ingress else {
         return Ok(DispatchRequest { msg, tunnel: None, external_id: None });
@@ -160,17 +160,17 @@ pub async fn post_send(
     headers: HeaderMap,
     JsonBody(body): JsonBody<SendBody>,
 ) -> Result<axum::Json<SendResponse>, ApiError> {
-    let key = key(&headers, body.idempotency_key)?;
-    let not_before = body.schedule_at.as_ref().map(when).transpose()?;
+    let key = parse_key(&headers, body.idempotency_key)?;
+    let not_before = body.schedule_at.as_ref().map(parse_schedule).transpose()?;
     let msg = parse_message(body.msg, body.msg_id.as_deref())?;
     let request = SendRequest { msg, key, not_before };
-    let sent = center::post_send(&api.store, &api.entry, request, api.clock.now()).await?;
-    let answer = SendResponse::from(sent);
-    api.metrics.record_send(answer.ok, answer.duplicate);
-    Ok(axum::Json(answer))
+    let result = center::post_send(&api.store, &api.entry, request, api.clock.now()).await?;
+    let response = SendResponse::from(result);
+    api.metrics.record_send(response.ok, response.duplicate);
+    Ok(axum::Json(response))
 }
 
-fn key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, ApiError> {
+fn parse_key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, ApiError> {
     let header = input::idempotency_key(headers)
         .map_err(|why| ApiError::bad_parameter("Idempotency-Key", why))?;
     if let (Some(header), Some(field)) = (&header, &field)
@@ -186,7 +186,7 @@ fn key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, Api
     Ok(key)
 }
 
-fn when(value: &Value) -> Result<Timestamp, ApiError> {
+fn parse_schedule(value: &Value) -> Result<Timestamp, ApiError> {
     let ms = match value {
         Value::String(text) => text.parse::<jiff::Timestamp>().ok().map(|at| at.as_millisecond()),
         Value::Number(number) => number.as_i64(),
@@ -217,7 +217,7 @@ pub async fn put_blob(
     if input::content_type(request.headers()) != Some("application/octet-stream") {
         return Err(ApiError::wrong_type("application/octet-stream"));
     }
-    let bytes: Bytes = input::body(request, input::MAX_BYTES).await?;
+    let bytes: Bytes = input::body(request, input::MAX_BLOB).await?;
     let size = bytes.len();
     let id = api.store.put_blob(bytes.into()).await?.to_string();
     Ok((StatusCode::CREATED, axum::Json(BlobView { id, size })))

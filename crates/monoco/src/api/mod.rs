@@ -1,7 +1,7 @@
-//! The HTTP door: all routes, and how they are served.
+//! The HTTP API: all routes and the state that handlers share.
 //!
-//! Handlers translate; they contain no decisions. Everything passes one guard,
-//! and every refusal is made in one file.
+//! Handlers translate between HTTP and the store; they contain no domain decisions. Every
+//! request passes [`guard`], and every error is built in [`error`].
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ pub struct Api {
     pub metrics: ApiMetrics,
     /// The tunnels that this courier runs itself.
     pub tunnels: Arc<TunnelRegistry>,
-    pub filer: Arc<FileProjector>,
+    pub projector: Arc<FileProjector>,
     pub pipeline: Arc<Pipeline>,
     pub config: watch::Receiver<Arc<Config>>,
     /// Ends event streams when the courier stops.
@@ -74,7 +74,7 @@ impl Api {
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Monoco", description = "One post office for people and AI agents"),
+    info(title = "Monoco", description = "Message hub for people and AI agents"),
     modifiers(&TokenSecurity),
     security(("token" = []))
 )]
@@ -90,7 +90,7 @@ impl utoipa::Modify for TokenSecurity {
     }
 }
 
-/// All routes, behind the guard.
+/// All routes, behind the request guard.
 pub fn router(api: Api, guard: RequestGuard) -> Router {
     let api = Arc::new(api);
     let (router, doc) = OpenApiRouter::with_openapi(OpenApiDoc::openapi())
@@ -150,20 +150,21 @@ pub fn router(api: Api, guard: RequestGuard) -> Router {
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn_with_state(Arc::clone(&api), observe))
         .layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
-        // Each handler limits its own body; see `input`.
+        // Each handler limits its own body with `input::body`.
         .layer(DefaultBodyLimit::disable())
         .with_state(api)
 }
 
-/// Counts a request, and sees that it is answered.
+/// Applies the time limit, counts the request, and sets the headers of every response.
 async fn observe(State(api): State<SharedApi>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<axum::extract::MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", axum::extract::MatchedPath::as_str);
-    let patience = if route == mails::REBUILD_PATH { server::REBUILD } else { server::ANSWER };
-    let answered = tokio::time::timeout(patience, next.run(request)).await;
-    let mut response = answered.unwrap_or_else(|_| ApiError::too_slow().into());
+    let rebuild = route == mails::REBUILD_PATH;
+    let limit = if rebuild { server::REBUILD_TIMEOUT } else { server::HANDLER_TIMEOUT };
+    let handled = tokio::time::timeout(limit, next.run(request)).await;
+    let mut response = handled.unwrap_or_else(|_| ApiError::too_slow().into());
     api.metrics.count_request(route, response.status());
-    // What is said here is for whoever asked, and for nobody's cache or frame.
+    // Responses are private: no cache may store them, no browser may guess their type.
     let headers = response.headers_mut();
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

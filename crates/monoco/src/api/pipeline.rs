@@ -168,8 +168,8 @@ pub async fn replay(
     let order = Some("oldest".to_owned());
     let paging = input::PagingQuery { cursor: body.cursor, limit: None, order };
     let limit = input::count("limit", body.limit, MAX_REPLAYED_LETTERS, MAX_REPLAYED_LETTERS)?;
-    let window = PageRequest { limit, ..paging.window("replay")? };
-    let mut pages = LetterPages::new(query, window.clone());
+    let request = PageRequest { limit, ..paging.page_request("replay")? };
+    let mut pages = LetterPages::new(query, request.clone());
     let (mut looked, mut differ, mut over) = (0, Vec::new(), false);
     while let Some(page) = pages.next_page(&api.store).await? {
         for row in page {
@@ -185,7 +185,7 @@ pub async fn replay(
         }
     }
     let next = pages.next().filter(|_| !over);
-    let next_cursor = input::next_cursor("replay", &window, next);
+    let next_cursor = input::next_cursor("replay", &request, next);
     Ok(axum::Json(ReplayView { looked, differ, until: until.rfc3339(), next_cursor }))
 }
 

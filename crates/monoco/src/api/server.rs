@@ -1,4 +1,4 @@
-//! The listener: limits on everything a caller can make us wait for or hold.
+//! Serves HTTP/1 connections with limits on time, size and number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,58 +12,65 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How long the head of a request may take, and how long a connection may idle.
-const HEAD: Duration = Duration::from_secs(30);
+/// Time limit of the head of a request, and of an idle connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a body may take.
-pub const BODY: Duration = Duration::from_secs(30);
+/// Time limit of a request body.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long an answer may take.
-pub const ANSWER: Duration = Duration::from_secs(60);
+/// Time limit of a handler.
+pub const HANDLER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long it may take to write a whole mailbox again.
-pub const REBUILD: Duration = Duration::from_secs(3600);
+/// Time limit of a rebuild of the mailbox.
+pub const REBUILD_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Connections at the same time. Further ones wait to be accepted.
-const CONNECTIONS: usize = 1024;
+/// Most open connections. Further ones wait to be accepted.
+const MAX_CONNECTIONS: usize = 1024;
 
-/// Largest head of a request.
-const HEAD_BYTES: usize = 32 * 1024;
+/// Largest head of a request, in bytes.
+const MAX_HEAD: usize = 32 * 1024;
 
-/// Serves until `stop`, then lets what is under way finish. `tasks` has it all.
+/// Most header fields of a request.
+const MAX_HEADERS: usize = 64;
+
+/// Pause after a connection could not be accepted.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// Accepts connections until `stop`. Requests that are being handled then are finished;
+/// `tasks` tracks all connections.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     tasks: TaskTracker,
     stop: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(HEAD_BYTES)
-        .max_headers(64);
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD)
+        .max_headers(MAX_HEADERS);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else { return };
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of files, most likely. Trying again at once would only spin.
-                tracing::warn!(%error, "no connection accepted");
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                // Usually the limit of open files. Retrying at once would only spin.
+                tracing::warn!(%error, "cannot accept connection");
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
-        // Small answers go out at once.
+        // Small responses are sent without delay.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(router.clone());
         let connection = http.serve_connection(TokioIo::new(stream), service);
         let stop = stop.clone();
         tasks.spawn(async move {
-            let _place = place;
+            let _slot = slot;
             let mut connection = std::pin::pin!(connection);
-            // What goes wrong on one connection is its own caller's business.
+            // An error of one connection concerns only its client.
             if stop.run_until_cancelled(connection.as_mut()).await.is_none() {
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.await;

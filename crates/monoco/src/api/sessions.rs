@@ -112,9 +112,9 @@ pub async fn sessions(
     let (owner, paging) = query.parse()?;
     check_owner(&api.store, &owner).await?;
     let scope = format!("sessions {owner}");
-    let window = paging.window(&scope)?;
-    let page = api.store.sessions(&owner, window.clone()).await?;
-    let next_cursor = input::next_cursor(&scope, &window, page.next);
+    let request = paging.page_request(&scope)?;
+    let page = api.store.sessions(&owner, request.clone()).await?;
+    let next_cursor = input::next_cursor(&scope, &request, page.next);
     let sessions =
         page.entries.into_iter().map(SessionSummaryView::try_from).collect::<Result<_, _>>()?;
     Ok(axum::Json(SessionPage { sessions, next_cursor }))
@@ -135,9 +135,9 @@ pub async fn session(
     check_owner(&api.store, &owner).await?;
     let peer: Did = path.parse("id")?;
     let scope = format!("session {owner} {peer}");
-    let window = paging.window(&scope)?;
-    let page = api.store.session(&owner, &peer, window.clone()).await?;
-    let next_cursor = input::next_cursor(&scope, &window, page.next);
+    let request = paging.page_request(&scope)?;
+    let page = api.store.session(&owner, &peer, request.clone()).await?;
+    let next_cursor = input::next_cursor(&scope, &request, page.next);
     let lines =
         page.entries.into_iter().map(SessionEntryView::try_from).collect::<Result<_, _>>()?;
     Ok(axum::Json(SessionEntryPage { lines, next_cursor }))

@@ -92,24 +92,24 @@ pub async fn submit(
             return submit_batch(&api, &bytes, key.as_deref()).await;
         }
         _ => {
-            let wanted = "application/json`, `application/x-ndjson` or `message/rfc822";
-            return Err(ApiError::wrong_type(wanted));
+            let expected = "application/json`, `application/x-ndjson` or `message/rfc822";
+            return Err(ApiError::wrong_type(expected));
         }
     };
     let batch = vec![api.pipeline.read(value, key).await?];
-    let mut answers = api.entry.submit(&api.store, batch, api.clock.now()).await;
-    let answer = submit_result(answers.pop().ok_or_else(batch::no_answer)??, None)?;
-    Ok((StatusCode::ACCEPTED, axum::Json(answer)).into_response())
+    let mut results = api.entry.submit(&api.store, batch, api.clock.now()).await;
+    let result = submit_result(results.pop().ok_or_else(batch::no_result)??, None)?;
+    Ok((StatusCode::ACCEPTED, axum::Json(result)).into_response())
 }
 
 async fn submit_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Response, ApiError> {
-    let (mut good, mut lines) = (Vec::new(), Vec::new());
+    let (mut letters, mut lines) = (Vec::new(), Vec::new());
     for (number, line) in batch::lines(bytes)? {
         let key = key.map(|key| format!("{key}:{number}"));
-        lines.push((number, parse(api, line, key).await.map(|letter| good.push(letter))));
+        lines.push((number, parse(api, line, key).await.map(|letter| letters.push(letter))));
     }
-    let answers = api.entry.submit(&api.store, good, api.clock.now()).await;
-    batch::answer(lines, answers, |number, accepted| submit_result(accepted, Some(number)))
+    let results = api.entry.submit(&api.store, letters, api.clock.now()).await;
+    batch::respond(lines, results, |number, accepted| submit_result(accepted, Some(number)))
 }
 
 async fn parse(api: &Api, line: &[u8], key: Option<String>) -> Result<LetterSource, ApiError> {
@@ -125,7 +125,7 @@ fn submit_result(
             Ok(SubmitResultView { line, id: id.to_string(), duplicate })
         }
         // A submission always becomes a letter or is rejected.
-        _ => Err(batch::no_answer()),
+        _ => Err(batch::no_result()),
     }
 }
 

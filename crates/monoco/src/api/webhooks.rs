@@ -1,8 +1,8 @@
-//! The other door: webhooks, on a listener of their own.
+//! Webhooks, on a listener of their own.
 //!
-//! It is the one that gets exposed, so nothing else is behind it: no token opens
-//! anything here, and what is not a webhook is not found. A provider is told that we
-//! have its message when the message is on disk, and not before.
+//! This listener is the one that is exposed to the network, so it serves nothing else. Every
+//! tunnel verifies its requests itself; the token of the API is not used here. The courier
+//! answers 200 after the message is stored, not before.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use monoco_adapters::{InboundError, InboundSink, WebhookError, WebhookRequest};
+use monoco_adapters::{InboundSink, WebhookRequest};
 use monoco_store::SharedStore;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -23,14 +23,14 @@ use crate::clock::Clock;
 use crate::courier::inbound::DurableInboundSink;
 use crate::courier::tunnels::TunnelRegistry;
 
-/// Largest body: attachments are inside.
+/// Largest body, in bytes. It includes attachments.
 const MAX_BODY: usize = 8 << 20;
 
-/// Bytes of all bodies that are read at the same time, in KiB. Whoever comes when there
-/// is no room is asked to come again.
-const MAX_ALL: usize = (32 << 20) >> 10;
+/// Total size of all bodies that are read at the same time, in KiB. Further requests are
+/// answered with 503.
+const MAX_BODIES_KIB: usize = 32 << 10;
 
-/// What the webhook handler works with.
+/// What the webhook handler works with. One value is shared by all requests.
 pub struct WebhookListener {
     store: SharedStore,
     clock: Clock,
@@ -47,7 +47,7 @@ impl WebhookListener {
         entry: PipelineEntry,
         tunnels: Arc<TunnelRegistry>,
     ) -> Self {
-        Self { store, clock, entry, tunnels, body_space: Semaphore::new(MAX_ALL) }
+        Self { store, clock, entry, tunnels, body_space: Semaphore::new(MAX_BODIES_KIB) }
     }
 }
 
@@ -78,48 +78,28 @@ async fn receive(
         return Err(ApiError::too_large(MAX_BODY));
     }
     let kib = u32::try_from(announced.unwrap_or(MAX_BODY) / 1024 + 1).unwrap_or(u32::MAX);
-    let _room = body_space.try_acquire_many(kib).map_err(|_| ApiError::busy())?;
+    let _space = body_space.try_acquire_many(kib).map_err(|_| ApiError::busy())?;
     let headers = request.headers().clone();
     let body = input::body(request, MAX_BODY).await?;
 
-    let push = WebhookRequest { headers: &headers, body: &body, now: clock.wall() };
-    let received = tunnel.adapter.parse_webhook(&push).map_err(|why| {
+    let webhook = WebhookRequest { headers: &headers, body: &body, now: clock.wall() };
+    let received = tunnel.adapter.parse_webhook(&webhook).map_err(|error| {
         let now = clock.now();
-        tunnel.note(|pulse| pulse.record_receive_error(why.to_string(), now));
-        tracing::warn!(tunnel = %tunnel.adapter.id(), %why, "webhook refused");
-        refusal(&why)
+        tunnel.note(|health| health.record_receive_error(error.to_string(), now));
+        tracing::warn!(tunnel = %tunnel.adapter.id(), %error, "webhook request rejected");
+        error
     })?;
     drop(body);
-    let keeper = DurableInboundSink { store, clock: *clock, entry, tunnel: &tunnel };
-    let (mut kept, mut duplicates) = (0, 0);
+    let sink = DurableInboundSink { store, clock: *clock, entry, tunnel: &tunnel };
+    let (mut stored, mut duplicates) = (0, 0);
     for (message, attachments) in received {
-        // One that is not kept fails the whole: the provider sends it again, and what
-        // was kept already is recognised.
-        match keeper.receive(message, attachments).await.map_err(|why| unkept(&why))? {
-            true => kept += 1,
+        // If one message is not stored, the whole request fails. The provider sends it
+        // again, and messages that were stored are recognised as duplicates.
+        match sink.receive(message, attachments).await? {
+            true => stored += 1,
             false => duplicates += 1,
         }
     }
-    let answer = json!({"ok": true, "kept": kept, "duplicate": kept == 0 && duplicates > 0});
-    Ok((StatusCode::OK, axum::Json(answer)).into_response())
-}
-
-fn refusal(why: &WebhookError) -> ApiError {
-    match why {
-        WebhookError::NotSupported => ApiError::no_webhook(),
-        WebhookError::Unverified(_) | WebhookError::Stale(_) => {
-            ApiError::unverified(why.to_string())
-        }
-        WebhookError::Unreadable(_) => ApiError::unreadable(why.to_string()),
-    }
-}
-
-fn unkept(why: &InboundError) -> ApiError {
-    match why {
-        InboundError::Full => monoco_store::StoreError::DiskFull.into(),
-        InboundError::Unavailable(detail) => {
-            monoco_store::StoreError::Unavailable(detail.clone()).into()
-        }
-        InboundError::Unusable(_) => ApiError::unreadable(why.to_string()),
-    }
+    let body = json!({"ok": true, "kept": stored, "duplicate": stored == 0 && duplicates > 0});
+    Ok((StatusCode::OK, axum::Json(body)).into_response())
 }
