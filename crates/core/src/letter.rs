@@ -30,10 +30,12 @@ use crate::record::InvalidTransition;
 use crate::time::Timestamp;
 
 mod answer;
+mod chain;
 mod conversion;
 mod submission;
 
 pub use answer::{InvalidWorkerAnswer, OURS, WorkerAnswer};
+pub use chain::{ChainRun, ChainStop, WorkerResult, WorkerStep};
 pub use conversion::{
     FinishContext, FinishError, INLINE_MAIL, apply_to_inbound, apply_to_message, letter_to_message,
 };
