@@ -36,8 +36,9 @@ use crate::courier::tunnels::{InactiveTunnel, RunningTunnel, TunnelRegistry};
 use crate::courier::{HOLDER, locks_file, retention, sweeper};
 use crate::home::{CourierInfo, Home, HomeError, ReloadResult};
 use crate::log::LogWriter;
+use crate::pipeline::Pipeline;
 use crate::pipeline::config::PipelineConfig;
-use crate::pipeline::pipeline::{Pipeline, open_queue};
+use crate::pipeline::queue::LetterQueue;
 use crate::pipeline::queue::QueueNotifier;
 
 /// How many deliveries of one tunnel are tried at the same time.
@@ -122,7 +123,7 @@ pub async fn run(
     let (doors, loops) = (TaskGroup::default(), TaskGroup::default());
     let pipeline = Arc::new(config.pipeline.clone());
     let gates = RoutingSenders::new(&pipeline);
-    let (queue, notifier) = open_queue(&pipeline, &store, &loops.tasks, &loops.stop);
+    let (queue, notifier) = LetterQueue::open(&pipeline.queue, &store, &loops.tasks, &loops.stop);
     let entry = gates.entry(notifier.clone());
     let (tasks, stop) = (&loops.tasks, &loops.stop);
     let post_office =
@@ -305,7 +306,7 @@ struct RoutingSenders {
 
 impl RoutingSenders {
     fn new(pipeline: &PipelineConfig) -> Self {
-        let gate = |direction| watch::Sender::new(Arc::new(pipeline.through(direction)));
+        let gate = |direction| watch::Sender::new(Arc::new(pipeline.routing(direction)));
         Self { inbound: gate(ChainDirection::Inbound), outbound: gate(ChainDirection::Outbound) }
     }
 
@@ -315,8 +316,8 @@ impl RoutingSenders {
     }
 
     fn set(&self, pipeline: &PipelineConfig) {
-        self.inbound.send_replace(Arc::new(pipeline.through(ChainDirection::Inbound)));
-        self.outbound.send_replace(Arc::new(pipeline.through(ChainDirection::Outbound)));
+        self.inbound.send_replace(Arc::new(pipeline.routing(ChainDirection::Inbound)));
+        self.outbound.send_replace(Arc::new(pipeline.routing(ChainDirection::Outbound)));
     }
 }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::center::CenterError;
-use crate::pipeline::pipeline::SubmitError;
+use crate::pipeline::SubmitError;
 
 /// An error response.
 #[derive(Debug)]
@@ -197,7 +197,7 @@ impl ApiError {
 impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> Self {
         match error {
-            SubmitError::Bad(bad) => bad.into(),
+            SubmitError::InvalidLetter(invalid) => invalid.into(),
             SubmitError::Store(error) => error.into(),
         }
     }

@@ -107,9 +107,9 @@ fn pipeline(
     letters: Option<&LetterCounts>,
     now: Timestamp,
 ) -> PipelineHealth {
-    let settings = dispatcher.settings();
-    let counts = dispatcher.figures().all();
-    let down = settings.outside().filter_map(|(name, _)| {
+    let settings = dispatcher.config();
+    let counts = dispatcher.metrics().all();
+    let down = settings.external_workers().filter_map(|(name, _)| {
         let why = counts.get(name)?.down.as_ref()?;
         Some(format!("worker {name} is down: {why}"))
     });

@@ -147,7 +147,7 @@ impl ApiMetrics {
     }
 
     fn set_pipeline(&self, letters: &LetterCounts, dispatcher: &LetterDispatcher) {
-        let all = dispatcher.figures().all();
+        let all = dispatcher.metrics().all();
         for (name, counts) in &all {
             let worker = || name.to_string();
             for (result, count) in [
@@ -168,7 +168,7 @@ impl ApiMetrics {
         }
         // Workers that are no longer in the config are not shown.
         self.worker_up.clear();
-        for (name, _) in dispatcher.settings().outside() {
+        for (name, _) in dispatcher.config().external_workers() {
             let up = all.get(name).is_none_or(|counts| counts.down.is_none());
             let worker = name.to_string();
             self.worker_up.get_or_create(&WorkerVerdictLabels { worker }).set(i64::from(up));
@@ -178,8 +178,9 @@ impl ApiMetrics {
             self.letters.get_or_create(&LetterLabels { state: state.as_str() }).set(count);
         }
         self.waiting.clear();
-        let settings = dispatcher.settings();
-        let empty = settings.outside().map(|(name, _)| (name.as_str(), 0)).chain([("", 0)]);
+        let settings = dispatcher.config();
+        let empty =
+            settings.external_workers().map(|(name, _)| (name.as_str(), 0)).chain([("", 0)]);
         let waiting = letters.waiting.iter().map(|(worker, count)| (worker.as_str(), *count));
         for (worker, count) in empty.chain(waiting) {
             let desk = if worker.is_empty() { "dispatcher" } else { worker };

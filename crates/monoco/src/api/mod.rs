@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::config::{ClaimsConfig, Config};
 use crate::courier::file_projector::FileProjector;
 use crate::courier::tunnels::TunnelRegistry;
-use crate::pipeline::pipeline::Pipeline;
+use crate::pipeline::Pipeline;
 use error::ApiError;
 pub use guard::RequestGuard;
 pub use metrics::ApiMetrics;

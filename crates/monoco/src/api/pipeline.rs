@@ -20,7 +20,7 @@ use super::views::pipeline::{
 };
 use super::{Api, SharedApi};
 use crate::pipeline::beanstalkd::BeanstalkdAddress;
-use crate::pipeline::config::{QueueKind, WorkerConfig, WorkerTransport};
+use crate::pipeline::config::QueueKind;
 use crate::pipeline::letter_pages::LetterPages;
 use crate::pipeline::replay::ReplayOutcome;
 
@@ -54,13 +54,13 @@ pub struct ReplayBody {
     responses((status = 200, body = PipelineView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn status(State(api): State<SharedApi>) -> Result<axum::Json<PipelineView>, ApiError> {
-    let (settings, now) = (api.pipeline.dispatcher().settings(), api.clock.now());
+    let (settings, now) = (api.pipeline.dispatcher().config(), api.clock.now());
     let letters = api.store.letter_counts(now).await?;
-    let mut counts = api.pipeline.dispatcher().figures().all();
+    let mut counts = api.pipeline.dispatcher().metrics().all();
     let count = |of: &BTreeMap<String, i64>, name: &str| of.get(name).copied().unwrap_or(0);
     let workers = settings.workers.iter().map(|(name, worker)| {
         let view = WorkerView {
-            kind: kind(worker).into(),
+            kind: worker.kind().into(),
             waiting: count(&letters.waiting, name.as_str()),
             away: count(&letters.away, name.as_str()),
             kept: count(&letters.held, name.as_str()),
@@ -91,27 +91,6 @@ pub async fn status(State(api): State<SharedApi>) -> Result<axum::Json<PipelineV
 
 fn names(chain: &Chain) -> Vec<String> {
     chain.0.iter().map(WorkerName::to_string).collect()
-}
-
-/// The value of `kind` in the config of a worker.
-const fn kind(worker: &WorkerConfig) -> &'static str {
-    match worker {
-        WorkerConfig::Block(_) => "block",
-        WorkerConfig::Spam(_) => "spam",
-        WorkerConfig::Subject(_) => "subject",
-        WorkerConfig::Footer(_) => "footer",
-        WorkerConfig::Merge(_) => "merge",
-        WorkerConfig::Limit(_) => "limit",
-        WorkerConfig::Trash => "trash",
-        WorkerConfig::Send { .. } => "send",
-        WorkerConfig::Deliver => "deliver",
-        WorkerConfig::Outside(outside) => match outside.how {
-            WorkerTransport::Exec { .. } => "exec",
-            WorkerTransport::Http { .. } => "http",
-            WorkerTransport::Beanstalkd { .. } => "beanstalkd",
-            WorkerTransport::Rspamd { .. } => "rspamd",
-        },
-    }
 }
 
 async fn queue(kind: &QueueKind) -> QueueView {
@@ -196,7 +175,7 @@ async fn replay_letter(
     dry_run: bool,
 ) -> Result<Option<ReplayDifferenceView>, ApiError> {
     let dispatcher = api.pipeline.dispatcher();
-    let would = ReplayOutcome::would(dispatcher, &dispatcher.settings(), row).await?;
+    let would = ReplayOutcome::predict(dispatcher, &dispatcher.config(), row).await?;
     let Some(would) = would.filter(|would| would.differs(row)) else { return Ok(None) };
     let moved = match !dry_run && would.frees(row) {
         true => match api.pipeline.move_letter(row.id, OperatorAction::Replay).await {
@@ -210,7 +189,7 @@ async fn replay_letter(
     Ok(Some(ReplayDifferenceView {
         id: row.id.to_string(),
         direction: row.direction.as_str().into(),
-        was: ReplayOutcome::was(row).into(),
+        was: ReplayOutcome::actual(row).into(),
         would: would.into(),
         moved,
     }))

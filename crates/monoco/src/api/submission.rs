@@ -96,7 +96,7 @@ pub async fn submit(
             return Err(ApiError::wrong_type(expected));
         }
     };
-    let batch = vec![api.pipeline.read(value, key).await?];
+    let batch = vec![api.pipeline.parse_submission(value, key).await?];
     let mut results = api.entry.submit(&api.store, batch, api.clock.now()).await;
     let result = submit_result(results.pop().ok_or_else(batch::no_result)??, None)?;
     Ok((StatusCode::ACCEPTED, axum::Json(result)).into_response())
@@ -113,7 +113,7 @@ async fn submit_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Resp
 }
 
 async fn parse(api: &Api, line: &[u8], key: Option<String>) -> Result<LetterSource, ApiError> {
-    Ok(api.pipeline.read(json::parse(line)?, key).await?)
+    Ok(api.pipeline.parse_submission(json::parse(line)?, key).await?)
 }
 
 fn submit_result(

@@ -52,7 +52,7 @@ impl Config {
         changes.live("retention archive_days", &old.archive_days, &kept.archive_days);
         changes.live("retention trash_days", &old.trash_days, &kept.trash_days);
         changes.live("retention events_days", &old.events_days, &kept.events_days);
-        changes.0.extend(super::pipeline::changes(&self.pipeline, &new.pipeline));
+        changes.0.extend(self.pipeline.changes(&new.pipeline));
         changes.tunnels(self, new);
         changes.0
     }

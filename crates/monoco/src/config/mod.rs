@@ -20,16 +20,12 @@ use tracing::Level;
 use crate::home::Home;
 use crate::pipeline::config::PipelineConfig;
 use environment::{FileEnvironment, Variables};
-use raw::RawFile;
-use value::ConfigReader;
 
 mod changes;
 mod environment;
-mod pipeline;
-mod raw;
 mod tunnel;
-mod value;
 
+pub use changes::ConfigChange;
 pub use tunnel::TunnelConfig;
 
 /// Largest config file that is read, in bytes.
@@ -134,7 +130,6 @@ impl Config {
         let service = ServiceConfig::read(&courier.section("service")?)?;
         let (mailbox_root, store) = read_storage(&courier.section("storage")?)?;
         let debounce = read_debounce(&courier.section("debounce")?, Debounce::DEFAULT)?;
-        let pipeline = RawFile::read(text)?.courier.unwrap_or_default().pipeline;
         Ok(Self {
             owner: courier.parsed("owner")?.unwrap_or_else(default_owner),
             host: service.host,
@@ -146,7 +141,7 @@ impl Config {
             debounce,
             claims: read_claims(&courier.section("claims")?)?,
             retention: read_retention(&courier.section("retention")?)?,
-            pipeline: pipeline::check(pipeline.unwrap_or_default(), &ConfigReader::new(env))?,
+            pipeline: PipelineConfig::parse(&courier.section("pipeline")?)?,
             tunnels: tunnel::read_tunnels(&courier.section("adapters")?, debounce)?,
         })
     }

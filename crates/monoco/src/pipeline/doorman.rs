@@ -1,7 +1,4 @@
-//! Takes letters in: reads them, checks them, and names the way they will go.
-//!
-//! What the doorman takes is kept before anybody is told so. What he refuses he says,
-//! field by field, so that the sender still has it.
+//! Checks submitted letters and determines their tunnel. Errors name the invalid field.
 
 use std::collections::BTreeSet;
 
@@ -10,41 +7,42 @@ use monoco_core::letter::{ChainDirection, InvalidLetter, Letter, content_type, p
 use monoco_store::LetterSource;
 use serde_json::{Value, json};
 
-use super::config::{PipelineConfig, WorkerConfig};
+use super::config::PipelineConfig;
 
 /// Longest idempotency key, in bytes.
-pub const MAX_KEY: usize = 256;
+pub const MAX_KEY_BYTES: usize = 256;
 
-/// Reads and checks a letter, but for its way.
+/// Parses and checks a letter, except for its tunnel.
 ///
 /// # Errors
 ///
-/// The first field that is wrong.
-pub fn read(value: Value, key: Option<&str>) -> Result<Letter, InvalidLetter> {
-    let bad = |field: &str, why: String| InvalidLetter { field: field.to_owned(), why };
-    if key.is_some_and(|key| key.is_empty() || key.len() > MAX_KEY) {
-        return Err(bad("Idempotency-Key", format!("want 1 to {MAX_KEY} bytes")));
+/// Names the first field that is not valid.
+pub fn parse_letter(value: Value, key: Option<&str>) -> Result<Letter, InvalidLetter> {
+    let invalid = |field: &str, why: String| InvalidLetter { field: field.to_owned(), why };
+    if key.is_some_and(|key| key.is_empty() || key.len() > MAX_KEY_BYTES) {
+        return Err(invalid("Idempotency-Key", format!("expected 1 to {MAX_KEY_BYTES} bytes")));
     }
     let mut letter = parse_submission(value)?;
     if letter.extra("charset") == Some("latin-1") {
-        let odd = letter.data.chars().find(|c| u32::from(*c) > 0xff);
-        if let Some(odd) = odd {
-            return Err(bad("data", format!("{odd:?} is no byte, and extra.charset is latin-1")));
+        let wide = letter.data.chars().find(|c| u32::from(*c) > 0xff);
+        if let Some(wide) = wide {
+            let why = format!("contains {wide:?}, which is not Latin-1 as in extra.charset");
+            return Err(invalid("data", why));
         }
-        // Bytes that are text after all travel as text.
+        // Bytes that are valid UTF-8 are stored as text.
         letter.set_bytes(letter.bytes().into_owned());
     }
     if letter.is_mail() {
         let checked = monoco_mime::check(&letter.bytes());
-        checked.map_err(|error| bad("data", error.to_string()))?;
+        checked.map_err(|error| invalid("data", error.to_string()))?;
     } else if letter.data.contains('\0') {
-        return Err(bad("data", "has a NUL".to_owned()));
+        return Err(invalid("data", "contains a NUL character".to_owned()));
     }
     Ok(letter)
 }
 
-/// The letter as it is taken in, with what the post office itself knows of it.
-pub fn addressed(
+/// Adds the fields of `extra` that the pipeline sets, and returns the source of a new letter.
+pub fn into_source(
     mut letter: Letter,
     tunnel: Option<TunnelId>,
     key: Option<String>,
@@ -58,45 +56,43 @@ pub fn addressed(
     LetterSource::Submitted { letter, tunnel, key }
 }
 
-/// The tunnel that a letter goes through: the one it names, the one its addresses name,
-/// or the one for all letters. No guess. `tunnels` are those there are.
+/// Returns the tunnel of a letter: the one it names, the one of its addresses, or the default
+/// one. `None` when its addresses belong to several tunnels.
 ///
 /// # Errors
 ///
-/// When it names none, or one that there is not.
-pub fn way(
+/// Fails when an address needs a tunnel and none is named, and when the named one is not in
+/// `tunnels`.
+pub fn find_tunnel(
     letter: &Letter,
-    settings: &PipelineConfig,
+    config: &PipelineConfig,
     tunnels: &BTreeSet<TunnelId>,
 ) -> Result<Option<TunnelId>, InvalidLetter> {
-    let bad = |why: String| InvalidLetter { field: "extra.tunnel".to_owned(), why };
+    let invalid = |why: String| InvalidLetter { field: "extra.tunnel".to_owned(), why };
     let named: Option<TunnelId> = letter.extra("tunnel").and_then(|name| name.parse().ok());
     if let Some(tunnel) = named {
         if !tunnels.contains(&tunnel) {
-            return Err(bad(format!("there is no tunnel {tunnel}")));
+            return Err(invalid(format!("there is no tunnel {tunnel}")));
         }
         return Ok(Some(tunnel));
     }
     let own = |address: &String| address.parse::<Did>().ok()?.endpoint().map(|it| it.tunnel);
-    let mut ways: BTreeSet<Option<TunnelId>> = letter.to.iter().map(own).collect();
-    let plain = |address: &String| !address.starts_with("did:");
-    if letter.to.iter().chain([&letter.from]).any(plain) {
-        let all = settings.workers.values().find_map(|worker| match worker {
-            WorkerConfig::Send { tunnel } => tunnel.clone(),
-            _ => None,
-        });
-        let why = "name the tunnel that these addresses are behind, here or for all letters in \
+    let mut found: BTreeSet<Option<TunnelId>> = letter.to.iter().map(own).collect();
+    let is_plain = |address: &String| !address.starts_with("did:");
+    if letter.to.iter().chain([&letter.from]).any(is_plain) {
+        let why = "missing: name the tunnel of these addresses here, or one for all letters in \
                    courier.pipeline.workers.send.tunnel";
-        let all = all.ok_or_else(|| bad(why.to_owned()))?;
-        if !tunnels.contains(&all) {
-            return Err(bad(format!("there is no tunnel {all}, which the config names")));
+        let default = config.default_tunnel().ok_or_else(|| invalid(why.to_owned()))?;
+        if !tunnels.contains(default) {
+            let why = format!("courier.pipeline.workers.send.tunnel: there is no tunnel {default}");
+            return Err(invalid(why));
         }
-        ways.remove(&None);
-        ways.insert(Some(all));
+        found.remove(&None);
+        found.insert(Some(default.clone()));
     }
-    let mut ways = ways.into_iter();
-    match (ways.next(), ways.next()) {
-        (Some(one), None) => Ok(one),
+    let mut found = found.into_iter();
+    match (found.next(), found.next()) {
+        (Some(only), None) => Ok(only),
         _ => Ok(None),
     }
 }

@@ -1,49 +1,49 @@
-//! Looks at many letters, a few at a time: one may have 16 MiB.
+//! Reads letters in pages of 16, because one letter can have 16 MiB.
 
 use monoco_store::{LetterQuery, LetterRow, PageRequest, SharedStore, StoreError};
 
-/// Letters that are in memory at once.
-const AT_ONCE: usize = 16;
+/// Number of letters in memory at the same time.
+const LETTERS_PER_PAGE: usize = 16;
 
-/// Leafs through letters.
+/// A paged query.
 pub struct LetterPages {
     query: LetterQuery,
     window: PageRequest,
-    /// Questions that may still be asked.
-    left: usize,
-    over: bool,
+    /// Number of queries that may still be made.
+    queries_left: usize,
+    finished: bool,
 }
 
 impl LetterPages {
-    /// Through those that `query` and `window` name.
     pub fn new(query: LetterQuery, window: PageRequest) -> Self {
-        let left = window.limit.div_ceil(AT_ONCE) + AT_ONCE;
-        Self { query, window, left, over: false }
+        let queries_left = window.limit.div_ceil(LETTERS_PER_PAGE) + LETTERS_PER_PAGE;
+        Self { query, window, queries_left, finished: false }
     }
 
-    /// The next few; none when there are no more.
+    /// Reads the next page; `None` after the last one.
     ///
     /// # Errors
     ///
-    /// When they can't be read.
+    /// Fails when the store cannot be read.
     pub async fn next_page(
         &mut self,
         store: &SharedStore,
     ) -> Result<Option<Vec<LetterRow>>, StoreError> {
-        if self.over || self.window.limit == 0 || self.left == 0 {
+        if self.finished || self.window.limit == 0 || self.queries_left == 0 {
             return Ok(None);
         }
-        self.left -= 1;
-        let window = PageRequest { limit: self.window.limit.min(AT_ONCE), ..self.window.clone() };
+        self.queries_left -= 1;
+        let limit = self.window.limit.min(LETTERS_PER_PAGE);
+        let window = PageRequest { limit, ..self.window.clone() };
         let page = store.letters(self.query.clone(), window).await?;
         self.window.limit = self.window.limit.saturating_sub(page.entries.len());
-        self.over = page.next.is_none();
+        self.finished = page.next.is_none();
         self.window.beyond = page.next.or(self.window.beyond);
         Ok(Some(page.entries))
     }
 
-    /// Where somebody else may go on.
+    /// Returns the position after the last page; `None` when all letters were read.
     pub fn next(&self) -> Option<i64> {
-        if self.over { None } else { self.window.beyond }
+        if self.finished { None } else { self.window.beyond }
     }
 }

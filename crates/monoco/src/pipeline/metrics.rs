@@ -1,5 +1,4 @@
-//! What is counted of each worker: how many letters it had, what it said, how long it
-//! took.
+//! Counters of each worker: letters, verdicts, failures and time.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,74 +6,74 @@ use std::time::Duration;
 
 use monoco_core::letter::{Verdict, WorkerName};
 
-/// What is counted of one worker since the courier started.
+/// Counters of one worker since the courier started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerCounts {
-    /// Letters that it was given, each try counted
+    /// Letters given to the worker, each attempt counted
     pub taken: u64,
     pub pass: u64,
     pub skip: u64,
     pub trash: u64,
-    /// Tries that failed, answers that could not be used
+    /// Failed attempts and invalid answers
     pub errors: u64,
-    /// Answers that came too late, or to no question
+    /// Answers that arrived late or without a request
     pub late: u64,
-    /// How long it had them, in all, in seconds
+    /// Total processing time in seconds
     pub seconds: f64,
-    /// Why it is down, while it is
+    /// Why the worker is down, while it is
     pub down: Option<String>,
 }
 
-/// All workers.
+/// Counters of all workers.
 #[derive(Debug, Default)]
 pub struct WorkerMetrics(Mutex<BTreeMap<WorkerName, WorkerCounts>>);
 
 impl WorkerMetrics {
-    /// A worker had a letter and said this.
-    pub fn said(&self, worker: &WorkerName, verdict: Verdict, took: Duration) {
-        self.note(worker, |counted| {
-            counted.taken += 1;
-            counted.seconds += took.as_secs_f64();
-            counted.down = None;
+    /// Counts a verdict.
+    pub fn record_verdict(&self, worker: &WorkerName, verdict: Verdict, elapsed: Duration) {
+        self.update(worker, |counts| {
+            counts.taken += 1;
+            counts.seconds += elapsed.as_secs_f64();
+            counts.down = None;
             match verdict {
-                Verdict::Pass => counted.pass += 1,
-                Verdict::Skip => counted.skip += 1,
-                Verdict::Trash => counted.trash += 1,
+                Verdict::Pass => counts.pass += 1,
+                Verdict::Skip => counts.skip += 1,
+                Verdict::Trash => counts.trash += 1,
             }
         });
     }
 
-    /// A worker had a letter and failed.
-    pub fn failed(&self, worker: &WorkerName, took: Duration) {
-        self.note(worker, |counted| {
-            counted.taken += 1;
-            counted.seconds += took.as_secs_f64();
-            counted.errors += 1;
-            counted.down = None;
+    /// Counts a failed attempt.
+    pub fn record_failure(&self, worker: &WorkerName, elapsed: Duration) {
+        self.update(worker, |counts| {
+            counts.taken += 1;
+            counts.seconds += elapsed.as_secs_f64();
+            counts.errors += 1;
+            counts.down = None;
         });
     }
 
-    /// A worker answered to no question of ours.
-    pub fn late(&self, worker: &WorkerName) {
-        self.note(worker, |counted| counted.late += 1);
+    /// Counts an answer that arrived late.
+    pub fn record_late(&self, worker: &WorkerName) {
+        self.update(worker, |counts| counts.late += 1);
     }
 
-    /// A worker can't be reached.
-    pub fn down(&self, worker: &WorkerName, why: &str) {
-        self.note(worker, |counted| counted.down = Some(why.chars().take(300).collect()));
+    /// Records that a worker cannot be reached.
+    pub fn record_down(&self, worker: &WorkerName, why: &str) {
+        self.update(worker, |counts| counts.down = Some(why.chars().take(300).collect()));
     }
 
-    /// All of it, as of now.
+    /// Returns a copy of all counters.
     pub fn all(&self) -> BTreeMap<WorkerName, WorkerCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, worker: &WorkerName, how: impl FnOnce(&mut WorkerCounts)) {
-        // Nothing panics while it holds the lock.
+    fn update(&self, worker: &WorkerName, change: impl FnOnce(&mut WorkerCounts)) {
+        // No code panics while it holds the lock.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match all.get_mut(worker) {
-            Some(counted) => how(counted),
-            None => how(all.entry(worker.clone()).or_default()),
+            Some(counts) => change(counts),
+            None => change(all.entry(worker.clone()).or_default()),
         }
     }
 }

@@ -1,165 +1,188 @@
-//! How letters would fare in the chains as they are now.
+//! Predicts how letters would end in the current chains.
 //!
-//! A letter is walked as it came, in memory, by our own workers only. What a worker
-//! outside said then counts as said now; one that was never asked ends the walk. What a
-//! person decided stays decided: a letter thrown away by hand is not taken out of the
-//! bin, and one taken out of the bin is not thrown away again.
+//! A letter starts in its original form. Only built-in workers run; the earlier verdict of an
+//! external worker counts again, and a letter that would need a new one ends there. Decisions
+//! of the operator stay: a letter that the operator trashed is not restored, and a letter that
+//! the operator restored is not trashed again.
 
 use std::collections::BTreeMap;
 
-use monoco_core::letter::{Letter, LetterState, Verdict, WorkerName, WorkerVerdict};
+use monoco_core::letter::{
+    ChainRun, ChainStop, Letter, LetterState, Verdict, WorkerName, WorkerResult, WorkerStep,
+    WorkerVerdict,
+};
 use monoco_core::time::Timestamp;
 use monoco_store::{LetterRow, StoreError};
 
-use super::config::{PipelineConfig, WorkerConfig, WorkerTransport};
+use super::config::PipelineConfig;
 use super::dispatcher::LetterDispatcher;
-use super::workers::{WorkerResult, opinion};
+use super::workers::block::BlockConfig;
+use super::workers::{WorkerAction, downcast};
 
-/// How a letter fares.
+/// How a letter ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayOutcome {
-    /// How it ends; AWAY where a worker outside would have to be asked.
+    /// The last state; AWAY when an external worker would have to be asked.
     pub state: LetterState,
-    /// What workers say of it.
     pub verdicts: Vec<WorkerVerdict>,
-    /// The worker that has it, or would have to be asked.
+    /// The worker that has the letter, or would have to be asked.
     pub at_worker: Option<WorkerName>,
 }
 
 impl ReplayOutcome {
-    /// How a letter did fare.
-    pub fn was(row: &LetterRow) -> Self {
+    /// Returns the actual outcome of a letter.
+    pub fn actual(row: &LetterRow) -> Self {
         let at_worker = row.worker.clone().or_else(|| row.held_by.clone());
         Self { state: row.status.standing.name(), verdicts: row.verdicts.clone(), at_worker }
     }
 
-    /// How a letter would fare now. `None` when it can't be told.
+    /// Predicts the outcome in the current chains; `None` when the letter's source is damaged.
     ///
     /// # Errors
     ///
-    /// When contacts can't be read.
-    pub async fn would(
+    /// Fails when the contacts cannot be read.
+    pub async fn predict(
         dispatcher: &LetterDispatcher,
-        settings: &PipelineConfig,
+        config: &PipelineConfig,
         row: &LetterRow,
     ) -> Result<Option<Self>, StoreError> {
         let Ok(letter) = row.source.letter() else { return Ok(None) };
-        let chain = settings.chain(row.direction, row.tunnel.as_ref());
-        let blocks =
-            |name: &WorkerName| matches!(settings.workers.get(name), Some(WorkerConfig::Block(_)));
-        let unwelcome = match chain.0.iter().any(blocks) {
-            true => dispatcher.unwelcome(settings, row, &letter).await?,
+        let chain = config.chain(row.direction, row.tunnel.as_ref());
+        let checks_contacts = chain.0.iter().any(|name| {
+            let worker = config.workers.get(name);
+            worker.is_some_and(|worker| downcast::<BlockConfig>(&**worker).is_some())
+        });
+        let block = match checks_contacts {
+            true => dispatcher.find_block(config, row, &letter).await?,
             false => None,
         };
-        Ok(Some(walk(settings, row, letter, unwelcome, dispatcher.now())))
+        Ok(Some(run_chain(config, row, letter, block.as_deref(), dispatcher.now())))
     }
 
-    /// Whether `row` fared otherwise.
+    /// Tells whether the actual outcome of `row` is another one.
     pub fn differs(&self, row: &LetterRow) -> bool {
-        let was: BTreeMap<_, _> = row.verdicts.iter().map(by_worker).collect();
-        let mut would = self.verdicts.as_slice();
+        let actual: BTreeMap<_, _> = row.verdicts.iter().map(by_worker).collect();
+        let mut predicted = self.verdicts.as_slice();
         let ended = is_ended(row);
         if !ended {
-            // What it has before it is no difference.
-            let known = would.iter().rposition(|passed| was.contains_key(&passed.worker));
-            would = &would[..known.map_or(0, |at| at + 1)];
+            // Verdicts that the letter does not have yet are no difference.
+            let last = predicted.iter().rposition(|verdict| actual.contains_key(&verdict.worker));
+            predicted = &predicted[..last.map_or(0, |last| last + 1)];
         }
-        let would: BTreeMap<_, _> = would.iter().map(by_worker).collect();
-        let new = |worker: &WorkerName| row.worker.as_ref() != Some(worker);
-        was != would || (ended && self.at_worker.as_ref().is_some_and(new))
+        let predicted: BTreeMap<_, _> = predicted.iter().map(by_worker).collect();
+        let is_new = |worker: &WorkerName| row.worker.as_ref() != Some(worker);
+        actual != predicted || (ended && self.at_worker.as_ref().is_some_and(is_new))
     }
 
-    /// Whether `row` was kept from getting through, and would not be now.
+    /// Tells whether `row` was trashed or is dead, and would pass its chain now.
     pub fn frees(&self, row: &LetterRow) -> bool {
         let stopped = match row.status.standing.name() {
             LetterState::Trashed => is_ended(row),
             LetterState::Dead => true,
             _ => false,
         };
-        let through = matches!(self.state, LetterState::Done | LetterState::Away);
-        stopped && through && self.differs(row)
+        let passes = matches!(self.state, LetterState::Done | LetterState::Away);
+        stopped && passes && self.differs(row)
     }
 }
 
-fn by_worker(passed: &WorkerVerdict) -> (&WorkerName, Verdict) {
-    (&passed.worker, passed.result)
+fn by_worker(verdict: &WorkerVerdict) -> (&WorkerName, Verdict) {
+    (&verdict.worker, verdict.result)
 }
 
-/// Whether a letter went through its chain to an end. One that a person threw away did
+/// Tells whether a letter reached an end of its chain. A letter that the operator trashed did
 /// not.
 fn is_ended(row: &LetterRow) -> bool {
     match row.status.standing.name() {
         LetterState::Done | LetterState::Dead => true,
-        LetterState::Trashed => row.verdicts.iter().any(|passed| passed.result == Verdict::Trash),
+        LetterState::Trashed => row.verdicts.iter().any(|verdict| verdict.result == Verdict::Trash),
         LetterState::Waiting | LetterState::Away | LetterState::Merged => false,
     }
 }
 
-/// Whether a person took the letter out of the bin after this.
-fn is_overruled(row: &LetterRow, passed: &WorkerVerdict) -> bool {
-    let last = row.verdicts.last().is_some_and(|last| last.worker == passed.worker);
+/// Tells whether the operator restored the letter after this verdict.
+fn is_overruled(row: &LetterRow, verdict: &WorkerVerdict) -> bool {
+    let is_last = row.verdicts.last().is_some_and(|last| last.worker == verdict.worker);
     let trashed = row.status.standing.name() == LetterState::Trashed;
-    passed.result == Verdict::Trash && !(last && trashed)
+    verdict.result == Verdict::Trash && !(is_last && trashed)
 }
 
-fn walk(
-    settings: &PipelineConfig,
+/// Why the replay of a chain stops at a worker.
+enum ReplayStop {
+    /// The operator overruled this verdict: it is recorded, and the letter continues.
+    Overruled(WorkerResult),
+    /// An external worker would have to be asked.
+    Unanswered,
+    /// The letter would be sent or delivered.
+    End,
+}
+
+fn run_chain(
+    config: &PipelineConfig,
     row: &LetterRow,
-    mut letter: Letter,
-    unwelcome: Option<String>,
+    letter: Letter,
+    block: Option<&str>,
     now: Timestamp,
 ) -> ReplayOutcome {
-    let chain = settings.chain(row.direction, row.tunnel.as_ref());
-    let mut verdicts: Vec<WorkerVerdict> = Vec::new();
-    for name in &chain.0 {
-        let Some(worker) = settings.workers.get(name) else { break };
-        let before = row.verdicts.iter().find(|passed| passed.worker == *name);
-        let overruled = before.filter(|passed| is_overruled(row, passed));
-        let said = match (worker, overruled) {
-            (_, Some(passed)) => WorkerVerdict { at: now, ..passed.clone() },
-            (WorkerConfig::Outside(outside), None) => {
-                match (rules(&outside.how, &letter), before) {
-                    (Some(opinion), _) => passed(name, &opinion, now),
-                    (None, Some(before)) => WorkerVerdict { at: now, ..before.clone() },
-                    (None, None) => {
-                        let (state, at_worker) = (LetterState::Away, Some(name.clone()));
-                        return ReplayOutcome { state, verdicts, at_worker };
-                    }
-                }
+    let chain = config.chain(row.direction, row.tunnel.as_ref());
+    let mut run = ChainRun::new(letter, Vec::new());
+    // Each round records the verdict of another worker, so the chain bounds the loop.
+    let (state, at_worker) = loop {
+        let stop =
+            run.advance(chain, now, |name, letter| step(config, row, name, letter, block, now));
+        match stop {
+            ChainStop::Trashed { .. } => break (LetterState::Trashed, None),
+            ChainStop::Dead { .. } => break (LetterState::Dead, None),
+            ChainStop::Needs(name, ReplayStop::Unanswered) => {
+                break (LetterState::Away, Some(name));
             }
-            (worker, None) => {
-                let mut said = opinion(worker, &letter, now).unwrap_or(WorkerResult::PASS);
-                if let (WorkerConfig::Block(_), Verdict::Pass, Some(why)) =
-                    (worker, said.verdict, &unwelcome)
-                {
-                    said = WorkerResult::trash(why.clone());
-                }
-                let passed = passed(name, &said, now);
-                letter = said.letter.unwrap_or(letter);
-                passed
+            ChainStop::Needs(name, ReplayStop::End) => {
+                run.record(&name, WorkerResult::PASS, now);
+                break (LetterState::Done, None);
             }
-        };
-        let trashed = said.result == Verdict::Trash && overruled.is_none();
-        verdicts.push(said);
-        if trashed {
-            return ReplayOutcome { state: LetterState::Trashed, verdicts, at_worker: None };
+            ChainStop::Needs(name, ReplayStop::Overruled(result)) => {
+                run.record(&name, result, now);
+            }
         }
-        if matches!(worker, WorkerConfig::Send { .. } | WorkerConfig::Deliver) {
-            return ReplayOutcome { state: LetterState::Done, verdicts, at_worker: None };
-        }
+    };
+    ReplayOutcome { state, verdicts: run.verdicts().to_vec(), at_worker }
+}
+
+/// Returns what a worker would do; `None` when there is no such worker.
+fn step(
+    config: &PipelineConfig,
+    row: &LetterRow,
+    name: &WorkerName,
+    letter: &Letter,
+    block: Option<&str>,
+    now: Timestamp,
+) -> Option<WorkerStep<ReplayStop>> {
+    let worker = config.workers.get(name)?;
+    let earlier = row.verdicts.iter().find(|verdict| verdict.worker == *name);
+    let repeat = |verdict: &WorkerVerdict| WorkerResult {
+        verdict: verdict.result,
+        note: verdict.note.clone(),
+        letter: None,
+    };
+    if let Some(verdict) = earlier.filter(|verdict| is_overruled(row, verdict)) {
+        return Some(WorkerStep::Needs(ReplayStop::Overruled(repeat(verdict))));
     }
-    ReplayOutcome { state: LetterState::Dead, verdicts, at_worker: None }
-}
-
-/// What our own rules say of a letter before a filter outside is asked, when that is
-/// the end of it.
-fn rules(how: &WorkerTransport, letter: &Letter) -> Option<WorkerResult> {
-    let WorkerTransport::Rspamd { rules, .. } = how else { return None };
-    Some(rules.work(letter)).filter(|opinion| opinion.verdict == Verdict::Trash)
-}
-
-fn passed(by: &WorkerName, opinion: &WorkerResult, at: Timestamp) -> WorkerVerdict {
-    WorkerVerdict { worker: by.clone(), result: opinion.verdict, at, note: opinion.note.clone() }
+    Some(match worker.work(letter, now) {
+        WorkerStep::Decided(result) => WorkerStep::Decided(result),
+        WorkerStep::Needs(action) => match action {
+            WorkerAction::CheckContacts => {
+                WorkerStep::Decided(block.map_or(WorkerResult::PASS, WorkerResult::trash))
+            }
+            WorkerAction::ReserveSlot(_) | WorkerAction::JoinWindow(_) => {
+                WorkerStep::Decided(WorkerResult::PASS)
+            }
+            WorkerAction::HandOver => match earlier {
+                Some(verdict) => WorkerStep::Decided(repeat(verdict)),
+                None => WorkerStep::Needs(ReplayStop::Unanswered),
+            },
+            WorkerAction::Send | WorkerAction::Deliver => WorkerStep::Needs(ReplayStop::End),
+        },
+    })
 }
 
 #[cfg(test)]

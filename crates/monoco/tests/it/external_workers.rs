@@ -129,8 +129,8 @@ fn the_documented_worker_behind_a_url_checks_who_asks() {
 
 /// Commands on bad days: the script, and words that say what was wrong with it.
 const BAD_DAYS: [(&str, &str, &str); 10] = [
-    ("hangs", "sleep 1000", "did not finish within 1 s"),
-    ("forks", "sleep 1000 & sleep 1000", "did not finish within 1 s"),
+    ("hangs", "sleep 1000", "no answer within 1 s"),
+    ("forks", "sleep 1000 & sleep 1000", "no answer within 1 s"),
     ("loud", "cat >/dev/null; yes | head -c 1000000000", "printed more than 49 MiB"),
     ("complains", "cat >/dev/null; yes no | head -c 999999999 >&2; exit 1", "exit 1: no"),
     ("exits", "cat >/dev/null; echo oh dear >&2; exit 1", "exit 1: oh dear"),
@@ -429,7 +429,7 @@ fn a_worker_behind_a_tube_that_never_answers_costs_its_letter_alone() {
     let good = office.post(&mail("bob@example.org", "Hello", "word-good"));
     office.stands(&good, "DONE");
     let dead = office.stands(&bad, "DEAD");
-    assert_eq!(dead["failure"], "tagger: it did not answer in time");
+    assert_eq!(dead["failure"], "tagger: no answer in time");
     assert_eq!(dead["attempts"], 2);
     office.each_once(&["word-good".to_owned()].into());
 }

@@ -1,193 +1,167 @@
-//! The workers of ours that keep letters: `merge` until a window is over, `limit` until
-//! there is a place.
+//! Workers that hold letters: `merge` until a window closes, `limit` until a slot is free.
 
 use std::time::Duration;
 
-use monoco_core::letter::{Letter, LetterId, LetterStateData, Verdict, WorkerName, address_domain};
+use monoco_core::letter::{LetterStateData, Verdict, WorkerName, WorkerResult};
 use monoco_core::rate_limit::{Rate, ReservedUntil, reserve};
 use monoco_core::time::Timestamp;
-use monoco_store::{LetterRow, LetterStep, NextAction, StoreError};
+use monoco_store::{LetterRow, StoreError};
 
 use super::{BatchContext, LetterDispatcher, LetterInProgress, PendingLetter};
-use crate::pipeline::config::{LimitConfig, MergeConfig, WorkerConfig};
-use crate::pipeline::workers::merge;
+use crate::pipeline::workers::downcast;
+use crate::pipeline::workers::limit::LimitConfig;
+use crate::pipeline::workers::merge::{self, MergeConfig};
 
 impl LetterDispatcher {
-    /// Reads what is booked for all letters at once.
-    pub(super) async fn read_ahead(
+    /// Reads the reservations of all letters in one query.
+    pub(super) async fn read_reservations(
         &self,
-        walk: &mut BatchContext<'_>,
-        arrivals: &[PendingLetter],
+        batch: &mut BatchContext<'_>,
+        pending: &[PendingLetter],
     ) -> Result<(), StoreError> {
         let mut keys = Vec::new();
         for PendingLetter { row, .. } in
-            arrivals.iter().filter(|arrival| arrival.row.held_by.is_none())
+            pending.iter().filter(|letter| letter.row.held_by.is_none())
         {
-            for name in &walk.settings.chain(row.direction, row.tunnel.as_ref()).0 {
-                if let Some(WorkerConfig::Limit(limit)) = walk.settings.workers.get(name) {
-                    keys.extend(limited(name, limit, row, &row.letter).map(|(key, _)| key));
+            let tunnel = row.tunnel.as_ref();
+            for name in &batch.config.chain(row.direction, tunnel).0 {
+                let worker = batch.config.workers.get(name);
+                if let Some(limit) = worker.and_then(|worker| downcast::<LimitConfig>(&**worker)) {
+                    keys.extend(limit.slots(name, tunnel, &row.letter).map(|(key, _)| key));
                 }
             }
         }
+        keys.sort_unstable();
+        keys.dedup();
+        self.read_reserved(batch, keys).await
+    }
+
+    async fn read_reserved(
+        &self,
+        batch: &mut BatchContext<'_>,
+        keys: Vec<String>,
+    ) -> Result<(), StoreError> {
         if keys.is_empty() {
             return Ok(());
         }
-        keys.sort_unstable();
-        keys.dedup();
-        let mut booked = self.store.reservations(keys.clone()).await?;
-        walk.booked.extend(keys.into_iter().map(|key| {
-            let booked = booked.remove(&key);
-            (key, booked)
+        let mut reserved = self.store.reservations(keys.clone()).await?;
+        batch.reserved.extend(keys.into_iter().map(|key| {
+            let until = reserved.remove(&key);
+            (key, until)
         }));
         Ok(())
     }
 
-    /// A worker of ours hands a letter back that it kept.
-    pub(super) async fn returned(
+    /// Continues with a letter that a worker has held until now.
+    pub(super) async fn resume_held(
         &self,
-        walk: &mut BatchContext<'_>,
-        going: &mut LetterInProgress,
-        keeper: WorkerName,
+        batch: &mut BatchContext<'_>,
+        letter: &mut LetterInProgress,
+        holder: WorkerName,
         key: Option<String>,
     ) -> Result<(), StoreError> {
-        let rule = walk.settings.workers.get(&keeper);
-        let note = match (rule, key) {
-            (Some(WorkerConfig::Merge(rule)), Some(key)) => {
-                self.join(walk, going, &keeper, &key, rule).await?
+        let worker = batch.config.workers.get(&holder);
+        let merge = worker.and_then(|worker| downcast::<MergeConfig>(&**worker));
+        let note = match (merge, key) {
+            (Some(merge), Some(key)) => {
+                self.join_letters(batch, letter, &holder, &key, merge).await?
             }
             _ => {
-                let waited = walk.now.since(going.row.updated_at).as_secs();
+                let waited = batch.now.since(letter.row.updated_at).as_secs();
                 Some(format!("waited {waited} s"))
             }
         };
-        self.figures.said(&keeper, Verdict::Pass, Duration::ZERO);
-        going.passed(&keeper, Verdict::Pass, note, walk.now);
+        self.metrics.record_verdict(&holder, Verdict::Pass, Duration::ZERO);
+        letter.run.record(&holder, WorkerResult { note, ..WorkerResult::PASS }, batch.now);
         Ok(())
     }
 
-    /// Takes those that wait under the same key into a letter whose window is over.
-    async fn join(
+    /// Joins the letters of a closed window into this one. Returns the note of the verdict.
+    async fn join_letters(
         &self,
-        walk: &mut BatchContext<'_>,
-        going: &mut LetterInProgress,
-        keeper: &WorkerName,
+        batch: &mut BatchContext<'_>,
+        letter: &mut LetterInProgress,
+        holder: &WorkerName,
         key: &str,
-        rule: &MergeConfig,
+        merge: &MergeConfig,
     ) -> Result<Option<String>, StoreError> {
-        let own = going.row.id;
-        walk.merged.insert(own);
-        let most = rule.most + walk.merged.len();
-        let kept = self.store.held_letters(keeper, key, most).await?;
-        let others = kept.into_iter().filter(|row| {
-            let over = matches!(row.status.standing,
-                LetterStateData::Waiting { due } if due <= walk.now);
-            row.id != own && over && !walk.merged.contains(&row.id)
+        let own = letter.row.id;
+        batch.merged.insert(own);
+        let limit = merge.max_letters + batch.merged.len();
+        let held = self.store.held_letters(holder, key, limit).await?;
+        let others = held.into_iter().filter(|row| {
+            let closed = matches!(row.status.standing,
+                LetterStateData::Waiting { due } if due <= batch.now);
+            row.id != own && closed && !batch.merged.contains(&row.id)
         });
-        let others: Vec<_> = others.take(rule.most.saturating_sub(1)).collect();
-        let mut letters = vec![(own, &going.letter)];
+        let others: Vec<_> = others.take(merge.max_letters.saturating_sub(1)).collect();
+        let mut letters = vec![(own, letter.run.letter())];
         letters.extend(others.iter().map(|row| (row.id, &row.letter)));
-        let fit = merge::fits(&letters);
-        letters.truncate(fit.max(1));
+        letters.truncate(merge::joinable(&letters).max(1));
         if letters.len() < 2 {
             return Ok(None);
         }
         let count = letters.len();
         let joined = merge::join(&letters);
         for row in &others[..count - 1] {
-            walk.merged.insert(row.id);
-            going.joins.push((row.id, row.revision));
+            batch.merged.insert(row.id);
+            letter.joins.push((row.id, row.revision));
         }
-        going.change(joined);
+        letter.run.replace_letter(joined);
         Ok(Some(format!("{count} letters became one")))
     }
 
-    /// When the group is due that a letter joins or opens.
-    pub(super) async fn group(
+    /// Adds a letter to the open window of its key, or opens one. Returns when it closes.
+    pub(super) async fn join_window(
         &self,
-        walk: &mut BatchContext<'_>,
+        batch: &mut BatchContext<'_>,
         name: &WorkerName,
         key: &str,
-        rule: &MergeConfig,
+        merge: &MergeConfig,
     ) -> Result<Timestamp, StoreError> {
-        let place = (name.clone(), key.to_owned());
-        let open = match walk.groups.get(&place) {
+        let window_key = (name.clone(), key.to_owned());
+        let open = match batch.windows.get(&window_key) {
             Some(open) => Some(*open),
             None => {
-                let kept = self.store.held_letters(name, key, rule.most).await?;
+                let held = self.store.held_letters(name, key, merge.max_letters).await?;
                 let due = |row: &LetterRow| match row.status.standing {
                     LetterStateData::Waiting { due } => Some(due),
                     _ => None,
                 };
-                let due = kept.iter().filter_map(due).max();
-                due.map(|due| (due, kept.len()))
+                let due = held.iter().filter_map(due).max();
+                due.map(|due| (due, held.len()))
             }
         };
         let (due, count) = match open {
-            Some((due, count)) if due > walk.now && count < rule.most => (due, count + 1),
-            _ => (walk.now + rule.window, 1),
+            Some((due, count)) if due > batch.now && count < merge.max_letters => (due, count + 1),
+            _ => (batch.now + merge.window, 1),
         };
-        walk.groups.insert(place, (due, count));
+        batch.windows.insert(window_key, (due, count));
         Ok(due)
     }
 
-    /// Books the next place of a letter. Returns when that is.
-    pub(super) async fn limit(
+    /// Reserves the next slot of a letter. Returns its time.
+    pub(super) async fn reserve_slot(
         &self,
-        walk: &mut BatchContext<'_>,
-        going: &mut LetterInProgress,
+        batch: &mut BatchContext<'_>,
+        letter: &mut LetterInProgress,
         name: &WorkerName,
         limit: &LimitConfig,
     ) -> Result<Timestamp, StoreError> {
-        let keys: Vec<_> = limited(name, limit, &going.row, &going.letter).collect();
-        let unread: Vec<_> =
-            keys.iter().filter(|(key, _)| !walk.booked.contains_key(key)).collect();
-        if !unread.is_empty() {
-            let unread: Vec<_> = unread.into_iter().map(|(key, _)| key.clone()).collect();
-            let mut booked = self.store.reservations(unread.clone()).await?;
-            for key in unread {
-                let until = booked.remove(&key);
-                walk.booked.insert(key, until);
-            }
-        }
-        let places: Vec<(Rate, Option<ReservedUntil>)> = keys
+        let tunnel = letter.row.tunnel.as_ref();
+        let keys: Vec<_> = limit.slots(name, tunnel, letter.run.letter()).collect();
+        let unread = keys.iter().filter(|(key, _)| !batch.reserved.contains_key(key));
+        let unread = unread.map(|(key, _)| key.clone()).collect();
+        self.read_reserved(batch, unread).await?;
+        let slots: Vec<(Rate, Option<ReservedUntil>)> = keys
             .iter()
-            .map(|(key, rate)| (*rate, walk.booked.get(key).copied().flatten()))
+            .map(|(key, rate)| (*rate, batch.reserved.get(key).copied().flatten()))
             .collect();
-        let (due, booked) = reserve(&places, walk.now);
-        for ((key, _), until) in keys.into_iter().zip(booked) {
-            walk.booked.insert(key.clone(), Some(until));
-            going.booked.push((key, until));
+        let (due, reserved) = reserve(&slots, batch.now);
+        for ((key, _), until) in keys.into_iter().zip(reserved) {
+            batch.reserved.insert(key.clone(), Some(until));
+            letter.reservations.push((key, until));
         }
         Ok(due)
     }
-}
-
-/// When a letter is due again that a worker of ours keeps.
-pub(super) fn kept_until(advance: &LetterStep) -> Option<(LetterId, Timestamp)> {
-    match advance.then {
-        NextAction::Hold { due, .. } => Some((advance.id, due)),
-        _ => None,
-    }
-}
-
-/// The keys of a letter that a limit counts by, with their rates.
-fn limited<'l>(
-    name: &'l WorkerName,
-    limit: &'l LimitConfig,
-    row: &'l LetterRow,
-    letter: &'l Letter,
-) -> impl Iterator<Item = (String, Rate)> + 'l {
-    let recipients = limit.per_recipient.iter().flat_map(move |rate| {
-        letter.to.iter().map(move |to| (format!("{name}:to:{}", to.to_lowercase()), *rate))
-    });
-    let domains = limit.per_domain.iter().flat_map(move |rate| {
-        let domains: std::collections::BTreeSet<_> =
-            letter.to.iter().map(|to| address_domain(to)).collect();
-        domains.into_iter().map(move |domain| (format!("{name}:domain:{domain}"), *rate))
-    });
-    let tunnel = limit.per_tunnel.iter().map(move |rate| {
-        let tunnel = row.tunnel.as_ref().map_or("", |tunnel| tunnel.as_str());
-        (format!("{name}:tunnel:{tunnel}"), *rate)
-    });
-    recipients.chain(domains).chain(tunnel)
 }

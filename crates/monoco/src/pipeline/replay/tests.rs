@@ -1,6 +1,6 @@
-//! How letters would fare, as a table: what they were, what the chain is now.
+//! Tables of replays: the actual outcome of letters, and the current chain.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::letter::{Chain, ChainDirection, LetterId, LetterStateData, LetterStatus};
@@ -8,11 +8,16 @@ use monoco_core::retry::RetryPolicy;
 use monoco_store::LetterSource;
 
 use super::*;
-use crate::pipeline::config::{ExternalWorkerConfig, MergeConfig, QueueKind, WhenDown};
-use crate::pipeline::workers::block::BlockConfig;
+use crate::pipeline::config::QueueKind;
+use crate::pipeline::external::exec::ExecTransport;
+use crate::pipeline::external::{ExternalWorkerConfig, WhenDown, WorkerTransport};
+use crate::pipeline::workers::Worker;
 use crate::pipeline::workers::footer::FooterConfig;
-use crate::pipeline::workers::spam::{RulePattern, SpamConfig, SpamRule};
+use crate::pipeline::workers::merge::MergeConfig;
+use crate::pipeline::workers::send::SendConfig;
+use crate::pipeline::workers::spam::{RulePart, SpamConfig, SpamRule};
 use crate::pipeline::workers::subject::SubjectConfig;
+use crate::pipeline::workers::trash::TrashConfig;
 
 const NOW: Timestamp = Timestamp::from_ms(1_790_000_000_000);
 
@@ -20,42 +25,40 @@ fn name(text: &str) -> WorkerName {
     text.parse().unwrap()
 }
 
-fn spam(pattern: &str) -> WorkerConfig {
-    let rule = SpamRule::new("words", 5.0, RulePattern::Subject, pattern).unwrap();
-    WorkerConfig::Spam(SpamConfig::new(5.0, vec![rule]).unwrap())
+fn spam(pattern: &str) -> Arc<dyn Worker> {
+    let rule = SpamRule::new("words", 5.0, RulePart::Subject, pattern).unwrap();
+    Arc::new(SpamConfig::new(5.0, vec![rule]).unwrap())
 }
 
-fn outside() -> WorkerConfig {
-    let how = WorkerTransport::Exec { command: vec!["true".to_owned()], memory: 1 << 20 };
-    WorkerConfig::Outside(Box::new(ExternalWorkerConfig {
-        how,
+fn external() -> Arc<dyn Worker> {
+    let command = vec!["true".to_owned()];
+    Arc::new(ExternalWorkerConfig {
+        transport: WorkerTransport::Exec(ExecTransport { command, memory: 1 << 20 }),
         timeout: Duration::from_secs(1),
         retry: RetryPolicy::DELIVERY,
         when_down: WhenDown::Hold,
         readdress: false,
-        at_once: 1,
-    }))
+        parallel: 1,
+    })
 }
 
-/// A post office with an outbound chain of these.
-fn office(chain: &str) -> PipelineConfig {
+/// A pipeline with an outbound chain of these workers.
+fn pipeline(chain: &str) -> PipelineConfig {
     let mut workers = BTreeMap::new();
     for word in chain.split(' ') {
-        let worker = match word {
+        let worker: Arc<dyn Worker> = match word {
             "spam" => spam("cheap"),
             "strict" => spam("."),
-            "block" => WorkerConfig::Block(BlockConfig {
+            "block" => Arc::new(BlockConfig {
                 senders: vec!["@bad.test".to_owned()],
                 recipients: Vec::new(),
             }),
-            "subject" => WorkerConfig::Subject(SubjectConfig::new("[T] {subject}").unwrap()),
-            "footer" => WorkerConfig::Footer(FooterConfig::new("bye", None).unwrap()),
-            "merge" => {
-                WorkerConfig::Merge(MergeConfig { window: Duration::from_secs(60), most: 10 })
-            }
-            "trash" => WorkerConfig::Trash,
-            "send" => WorkerConfig::Send { tunnel: None },
-            _ => outside(),
+            "subject" => Arc::new(SubjectConfig::new("[T] {subject}").unwrap()),
+            "footer" => Arc::new(FooterConfig::new("bye", None).unwrap()),
+            "merge" => Arc::new(MergeConfig { window: Duration::from_secs(60), max_letters: 10 }),
+            "trash" => Arc::new(TrashConfig),
+            "send" => Arc::new(SendConfig { tunnel: None }),
+            _ => external(),
         };
         workers.insert(name(word), worker);
     }
@@ -64,7 +67,7 @@ fn office(chain: &str) -> PipelineConfig {
     PipelineConfig { queue, inbound, outbound, tunnels, workers }
 }
 
-/// A letter that fared so: `spam=trash`, and where it stands.
+/// A letter with verdicts such as `spam=trash` and a state.
 fn row(subject: &str, had: &str, standing: LetterStateData) -> LetterRow {
     let letter = Letter {
         from: "ann@x.test".to_owned(),
@@ -108,19 +111,19 @@ fn dead() -> LetterStateData {
     LetterStateData::Dead { why: "x".to_owned() }
 }
 
-/// How it would fare, whether that is another way, and whether it would get free.
-fn look(chain: &str, row: &LetterRow) -> (String, bool, bool) {
+/// Returns the predicted outcome, whether it differs, and whether it frees the letter.
+fn replay(chain: &str, row: &LetterRow) -> (String, bool, bool) {
     let letter = row.source.letter().unwrap();
-    let fate = walk(&office(chain), row, letter, None, NOW);
-    let mut told = vec![fate.state.as_str().to_owned()];
-    let said = |passed: &WorkerVerdict| format!("{}={}", passed.worker, passed.result.as_str());
-    told.extend(fate.verdicts.iter().map(said));
-    told.extend(fate.at_worker.as_ref().map(|worker| format!("at {worker}")));
-    (told.join(" "), fate.differs(row), fate.frees(row))
+    let outcome = run_chain(&pipeline(chain), row, letter, None, NOW);
+    let mut shown = vec![outcome.state.as_str().to_owned()];
+    let text = |verdict: &WorkerVerdict| format!("{}={}", verdict.worker, verdict.result.as_str());
+    shown.extend(outcome.verdicts.iter().map(text));
+    shown.extend(outcome.at_worker.as_ref().map(|worker| format!("at {worker}")));
+    (shown.join(" "), outcome.differs(row), outcome.frees(row))
 }
 
 #[test]
-fn what_fared_by_the_same_chain_does_not_differ() {
+fn replay_in_the_same_chain_does_not_differ() {
     for (subject, had, standing) in [
         ("hi", "spam=pass subject=pass send=pass", LetterStateData::Done),
         ("cheap", "spam=trash", trashed()),
@@ -131,22 +134,22 @@ fn what_fared_by_the_same_chain_does_not_differ() {
             "spam=pass subject=pass",
             LetterStateData::Merged { into: LetterId { seq: 2, mark: 2 } },
         ),
-        // It came to its end and could not be sent: no other verdict helps it.
+        // It reached its end and could not be sent: the replay predicts the same end.
         ("hi", "spam=pass subject=pass send=pass", dead()),
-        // A person threw it away, or took it out of the bin.
+        // The operator trashed or restored it.
         ("hi", "spam=pass", trashed()),
         ("hi", "spam=pass subject=pass send=pass", trashed()),
         ("cheap", "spam=trash subject=pass send=pass", LetterStateData::Done),
         ("cheap", "spam=trash", LetterStateData::Waiting { due: NOW }),
     ] {
         let row = row(subject, had, standing);
-        let (told, differs, frees) = look("spam subject send", &row);
-        assert!(!differs && !frees, "{subject} {had} {:?}: {told}", row.status);
+        let (shown, differs, frees) = replay("spam subject send", &row);
+        assert!(!differs && !frees, "{subject} {had} {:?}: {shown}", row.status);
     }
 }
 
 #[test]
-fn a_changed_chain_shows_what_would_differ() {
+fn changed_chain_differs() {
     let done = || LetterStateData::Done;
     for (chain, subject, had, standing, wanted, frees) in [
         ("strict send", "hi", "send=pass", done(), "TRASHED strict=trash", false),
@@ -167,67 +170,67 @@ fn a_changed_chain_shows_what_would_differ() {
         ("send", "hi", "spam=pass", LetterStateData::Waiting { due: NOW }, "DONE send=pass", false),
     ] {
         let row = row(subject, had, standing);
-        let told = look(chain, &row);
-        assert_eq!(told, (wanted.to_owned(), true, frees), "{chain}: {had} {:?}", row.status);
+        let shown = replay(chain, &row);
+        assert_eq!(shown, (wanted.to_owned(), true, frees), "{chain}: {had} {:?}", row.status);
     }
 }
 
 #[test]
 fn workers_outside_are_not_asked_again() {
     let kept = row("hi", "mine=pass send=pass", LetterStateData::Done);
-    assert_eq!(look("mine send", &kept), ("DONE mine=pass send=pass".to_owned(), false, false));
+    assert_eq!(replay("mine send", &kept), ("DONE mine=pass send=pass".to_owned(), false, false));
     let binned = row("hi", "mine=trash", trashed());
-    assert_eq!(look("mine send", &binned), ("TRASHED mine=trash".to_owned(), false, false));
+    assert_eq!(replay("mine send", &binned), ("TRASHED mine=trash".to_owned(), false, false));
     // One that was never asked ends the walk, and is new.
     let asked = row("hi", "send=pass", LetterStateData::Done);
-    assert_eq!(look("mine send", &asked), ("AWAY at mine".to_owned(), true, false));
+    assert_eq!(replay("mine send", &asked), ("AWAY at mine".to_owned(), true, false));
     // It failed there before: nothing is new.
     let failed = LetterRow { worker: Some(name("mine")), ..row("hi", "", dead()) };
-    assert_eq!(look("mine send", &failed), ("AWAY at mine".to_owned(), false, false));
-    // The worker that failed is gone.
-    assert_eq!(look("send", &failed), ("DONE send=pass".to_owned(), true, true));
+    assert_eq!(replay("mine send", &failed), ("AWAY at mine".to_owned(), false, false));
+    // The failed worker was removed.
+    assert_eq!(replay("send", &failed), ("DONE send=pass".to_owned(), true, true));
     let waits = LetterRow {
         worker: Some(name("mine")),
         ..row("hi", "", LetterStateData::Away { until: NOW })
     };
-    assert_eq!(look("mine send", &waits), ("AWAY at mine".to_owned(), false, false));
+    assert_eq!(replay("mine send", &waits), ("AWAY at mine".to_owned(), false, false));
 }
 
 #[test]
-fn workers_that_keep_letters_let_them_pass() {
+fn holding_workers_pass_letters_in_a_replay() {
     let one = row("hi", "merge=pass footer=pass send=pass", LetterStateData::Done);
-    let told = look("merge footer send", &one);
-    assert_eq!(told, ("DONE merge=pass footer=pass send=pass".to_owned(), false, false));
+    let shown = replay("merge footer send", &one);
+    assert_eq!(shown, ("DONE merge=pass footer=pass send=pass".to_owned(), false, false));
 }
 
 #[test]
-fn the_walk_goes_on_with_what_the_worker_before_made() {
-    // The footer is there already, so the second one skips it.
-    let settings = office("footer send");
-    let mut twice = office("footer again send");
-    let footer = settings.workers[&name("footer")].clone();
+fn workers_get_the_letter_changed_by_earlier_ones() {
+    // The letter has the footer already, so the second worker skips it.
+    let config = pipeline("footer send");
+    let mut twice = pipeline("footer again send");
+    let footer = config.workers[&name("footer")].clone();
     twice.workers.insert(name("again"), footer);
     let row = row("hi", "footer=pass send=pass", LetterStateData::Done);
-    let fate = walk(&twice, &row, row.source.letter().unwrap(), None, NOW);
-    let said: Vec<_> = fate.verdicts.iter().map(|passed| passed.result).collect();
-    assert_eq!(said, [Verdict::Pass, Verdict::Skip, Verdict::Pass]);
+    let outcome = run_chain(&twice, &row, row.source.letter().unwrap(), None, NOW);
+    let results: Vec<_> = outcome.verdicts.iter().map(|verdict| verdict.result).collect();
+    assert_eq!(results, [Verdict::Pass, Verdict::Skip, Verdict::Pass]);
 }
 
 #[test]
-fn whom_a_contact_blocks_goes_no_further() {
+fn contact_block_trashes_the_letter() {
     let row = row("hi", "block=pass send=pass", LetterStateData::Done);
     let letter = || row.source.letter().unwrap();
-    let settings = office("block send");
-    let fate = walk(&settings, &row, letter(), Some("bob has blocked ann".to_owned()), NOW);
-    assert_eq!(fate.state, LetterState::Trashed);
-    assert_eq!(fate.verdicts[0].note.as_deref(), Some("bob has blocked ann"));
-    assert_eq!(walk(&settings, &row, letter(), None, NOW).state, LetterState::Done);
+    let config = pipeline("block send");
+    let outcome = run_chain(&config, &row, letter(), Some("bob has blocked ann"), NOW);
+    assert_eq!(outcome.state, LetterState::Trashed);
+    assert_eq!(outcome.verdicts[0].note.as_deref(), Some("bob has blocked ann"));
+    assert_eq!(run_chain(&config, &row, letter(), None, NOW).state, LetterState::Done);
 }
 
 #[test]
-fn a_chain_without_an_end_ends_nowhere() {
-    let settings = office("subject");
+fn chain_without_an_end_makes_the_letter_dead() {
+    let config = pipeline("subject");
     let row = row("hi", "subject=pass", dead());
-    let fate = walk(&settings, &row, row.source.letter().unwrap(), None, NOW);
-    assert_eq!((fate.state, fate.differs(&row)), (LetterState::Dead, false));
+    let outcome = run_chain(&config, &row, row.source.letter().unwrap(), None, NOW);
+    assert_eq!((outcome.state, outcome.differs(&row)), (LetterState::Dead, false));
 }

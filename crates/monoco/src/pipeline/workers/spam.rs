@@ -1,59 +1,86 @@
-//! `spam`: throws spam away, by rules that each give points, or by what rspamd says.
+//! `spam`: trashes spam by rules that give points, or by the result of rspamd.
 //!
-//! Points are counted in thousandths, as whole numbers: 0.7, 0.1 and 0.2 are 1, which
-//! the sum of three floating-point numbers is not.
+//! Points are counted as whole thousandths: 0.7, 0.1 and 0.2 add up to 1, which is not true
+//! of floating-point numbers.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fmt;
+use std::sync::Arc;
 
+use monoco_core::config::{ConfigSection, InvalidConfig};
 use monoco_core::did::Did;
-use monoco_core::letter::{Letter, MAX_EXTRA};
+use monoco_core::letter::{Letter, MAX_EXTRA, WorkerResult, WorkerStep};
+use monoco_core::time::Timestamp;
 use regex::{Regex, RegexBuilder};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::WorkerResult;
+use super::{Worker, WorkerAction, WorkerKind, WorkerSection, changed, downcast};
+use crate::pipeline::external::rspamd;
 
-/// Most text of a letter that is looked at, in bytes.
-const MAX_TEXT: usize = 1 << 20;
+pub const KIND: WorkerKind = WorkerKind {
+    name: "spam",
+    built_in: true,
+    keys: &[
+        "threshold",
+        "rules",
+        "rspamd",
+        "password",
+        "password_file",
+        "allow_private",
+        "timeout_s",
+        "retries",
+        "when_down",
+        "parallel",
+    ],
+    parse,
+};
+
+/// The keys that a worker without rspamd takes.
+const KEYS_OF_RULES: [&str; 3] = ["kind", "threshold", "rules"];
+
+/// Points from which a letter is spam, by default.
+const DEFAULT_THRESHOLD: f64 = 5.0;
+
+/// Largest part of a text that rules are applied to, in bytes.
+const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// Largest compiled pattern, in bytes.
-const MAX_REGEX: usize = 1 << 20;
+const MAX_REGEX_BYTES: usize = 1 << 20;
 
-/// Most rules. What they are called goes into the letter, which has a limit as well.
+/// Maximum number of rules. Their names are stored in the letter, which has a size limit.
 const MAX_RULES: usize = 200;
 
-/// Most points that one rule may give or take.
-const MOST_POINTS: f64 = 1_000_000.0;
+/// Maximum points of one rule, positive or negative.
+const MAX_POINTS: f64 = 1_000_000.0;
 
-/// Rules, and how many points are too many.
+/// Rules, and the number of points from which a letter is spam.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpamConfig {
     threshold: Points,
     rules: Vec<SpamRule>,
 }
 
-/// One rule: points for whatever matches a pattern.
+/// One rule: points for letters that match a pattern.
 #[derive(Clone, Debug)]
 pub struct SpamRule {
     name: String,
     points: Points,
-    what: RulePattern,
+    part: RulePart,
     pattern: Regex,
 }
 
-/// What a rule looks at.
+/// The part of a letter that a rule is applied to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RulePattern {
-    /// The subject.
+pub enum RulePart {
     Subject,
-    /// The text; of a mail each part that is text, HTML with its tags.
+    /// The text; for a mail, each text part, HTML with its tags.
     Text,
-    /// Who sends it, both as the letter and as the mail says.
+    /// The sender, both of the letter and in the header of the mail.
     From,
-    /// Each of whom it is for, both as the letter and as the mail says.
+    /// Each recipient, both of the letter and in the header of the mail.
     To,
-    /// The first header field of this name. Chat has none.
+    /// The first header field of this name. Chat messages have none.
     Header(String),
 }
 
@@ -61,141 +88,220 @@ pub enum RulePattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Points(i64);
 
+fn parse(section: &WorkerSection<'_>) -> Result<Arc<dyn Worker>, InvalidConfig> {
+    let keys = &section.keys;
+    let rules = keys.sections("rules")?;
+    if rules.is_empty() && !keys.has("rspamd") {
+        return Err(keys.invalid("expected `rules`, `rspamd` or both"));
+    }
+    let rspamd_key = keys.keys().find(|key| !KEYS_OF_RULES.contains(key));
+    if let Some(key) = rspamd_key.filter(|_| !keys.has("rspamd")) {
+        return Err(keys.invalid(format!("`{key}` needs `rspamd`, which is not set")));
+    }
+    let threshold = keys.number_or("threshold", 0.001..=MAX_POINTS, DEFAULT_THRESHOLD)?;
+    let parsed = rules.iter().map(parse_rule).collect::<Result<_, _>>()?;
+    let spam = SpamConfig::new(threshold, parsed).map_err(|why| {
+        // The error repeats names of rules, which may be the content of a variable.
+        let plain = |rule: &ConfigSection<'_>| match rule.value("name") {
+            Ok(Some(name)) => !name.raw().contains("${"),
+            _ => true,
+        };
+        let why = match rules.iter().all(plain) {
+            true => why,
+            false => "not valid with the content of their variables".to_owned(),
+        };
+        keys.invalid_key("rules", why)
+    })?;
+    if keys.has("rspamd") { rspamd::parse(section, spam) } else { Ok(Arc::new(spam)) }
+}
+
+fn parse_rule(rule: &ConfigSection<'_>) -> Result<SpamRule, InvalidConfig> {
+    const PARTS: [&str; 5] = ["subject", "text", "from", "to", "header"];
+    rule.deny_unknown_keys(&["name", "score", "subject", "text", "from", "to", "header"])?;
+    let name_value = rule.required("name")?;
+    let name = name_value.text()?;
+    let score = rule.required("score")?.number(&(-MAX_POINTS..=MAX_POINTS))?;
+    let mut given = PARTS.into_iter().filter(|key| rule.has(key));
+    let (Some(key), None) = (given.next(), given.next()) else {
+        return Err(rule.invalid("expected one of subject, text, from, to and header"));
+    };
+    rule.required(key)?.checked(|text| {
+        let (part, pattern) = RulePart::parse(key, text)?;
+        let parsed = SpamRule::new(&name, score, part, pattern);
+        parsed.map_err(|why| match name == name_value.raw() {
+            true => one_line_error(&why),
+            false => format!("not valid, or the name {} is not", name_value.raw()),
+        })
+    })
+}
+
+/// Shortens an error of the regex parser, which draws the pattern over several lines.
+fn one_line_error(why: &str) -> String {
+    match (why.split_once("regex parse error:"), why.rsplit_once("error: ")) {
+        (Some((rule, _)), Some((_, error))) => format!("{rule}not a pattern: {error}"),
+        _ => why.to_owned(),
+    }
+}
+
+impl Worker for SpamConfig {
+    fn kind(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn work(&self, letter: &Letter, _now: Timestamp) -> WorkerStep<WorkerAction<'_>> {
+        WorkerStep::Decided(self.apply(letter))
+    }
+
+    fn changed_keys(&self, new: &dyn Worker) -> Vec<&'static str> {
+        let Some(new_rules) = downcast::<Self>(new) else {
+            return if new.kind() == rspamd::KIND_NAME { vec!["rspamd"] } else { vec!["kind"] };
+        };
+        changed(&[("threshold or rules", self != new_rules)])
+    }
+}
+
 impl SpamConfig {
-    /// These rules; `threshold` points and more are spam.
+    /// Combines rules; letters with `threshold` points or more are spam.
     ///
     /// # Errors
     ///
-    /// When the threshold is not more than 0, there are too many rules, or two have the
-    /// same name.
+    /// Fails when the threshold is not above 0, when there are more than 200 rules, and when
+    /// two rules have the same name.
     pub fn new(threshold: f64, rules: Vec<SpamRule>) -> Result<Self, String> {
-        let threshold = Points::new(threshold)
-            .filter(|points| points.0 > 0)
-            .ok_or("threshold: want a number from 0.001 to 1000000, to three decimals")?;
+        let threshold = Points::new(threshold).filter(|points| points.0 > 0).ok_or(
+            "threshold: expected a number from 0.001 to 1000000 with at most three decimals",
+        )?;
         if rules.len() > MAX_RULES {
-            return Err(format!("{} rules; {MAX_RULES} is the most", rules.len()));
+            return Err(format!("{} rules; the limit is {MAX_RULES}", rules.len()));
         }
         for (at, rule) in rules.iter().enumerate() {
             if rules[..at].iter().any(|other| other.name == rule.name) {
-                return Err(format!("two rules are called {}", rule.name));
+                return Err(format!("two rules are named {}", rule.name));
             }
         }
         Ok(Self { threshold, rules })
     }
 
-    /// Looks at one letter. When a rule matches, `extra.spam` says which, and how many
-    /// points that is.
-    pub fn work(&self, letter: &Letter) -> WorkerResult {
-        let looked = Looked::at(letter);
-        let hit: Vec<&SpamRule> = self.rules.iter().filter(|rule| rule.matches(&looked)).collect();
-        if hit.is_empty() {
+    /// Applies all rules. When a rule matches, `extra.spam` of the letter gets the names of
+    /// the matching rules and the sum of their points.
+    pub fn apply(&self, letter: &Letter) -> WorkerResult {
+        let parts = LetterParts::new(letter);
+        let matching: Vec<&SpamRule> =
+            self.rules.iter().filter(|rule| rule.matches(&parts)).collect();
+        if matching.is_empty() {
             return WorkerResult::PASS;
         }
-        let sum = Points(hit.iter().map(|rule| rule.points.0).sum());
-        let names: Vec<&str> = hit.iter().map(|rule| rule.name.as_str()).collect();
+        let sum = Points(matching.iter().map(|rule| rule.points.0).sum());
+        let names: Vec<&str> = matching.iter().map(|rule| rule.name.as_str()).collect();
         let letter = with_spam(letter, json!({"score": sum.to_json(), "rules": names}));
         if sum < self.threshold {
             return WorkerResult { letter, ..WorkerResult::PASS };
         }
-        // Few words: all names are in the letter.
-        let few = names[..names.len().min(5)].join(", ");
+        // The note is short; the letter has all names.
+        let first = names[..names.len().min(5)].join(", ");
         let more = if names.len() > 5 { ", …" } else { "" };
-        let note = format!("spam, {sum} points of {}: {few}{more}", self.threshold);
+        let note = format!("spam, {sum} points of {}: {first}{more}", self.threshold);
         WorkerResult { letter, ..WorkerResult::trash(note) }
     }
 }
 
 impl SpamRule {
-    /// A rule that gives `score` points for what matches `pattern`; less than 0 for what
-    /// is surely wanted.
+    /// Compiles a rule that gives `score` points to letters whose `part` matches `pattern`.
+    /// A negative score marks wanted letters.
     ///
-    /// For [`RulePattern::MailHeader`], `pattern` is what the field's value is to match. An empty
-    /// one matches whenever the field is there.
+    /// For [`RulePart::Header`], the pattern is applied to the value of the field. An empty
+    /// pattern matches when the field exists.
     ///
     /// # Errors
     ///
-    /// What is wrong, with the rule's name.
-    pub fn new(name: &str, score: f64, what: RulePattern, pattern: &str) -> Result<Self, String> {
-        let called = |c: char| c.is_alphanumeric() || "-_. ".contains(c);
-        if name.trim().is_empty() || name.len() > 64 || !name.chars().all(called) {
+    /// Names the rule and says what is wrong with it.
+    pub fn new(name: &str, score: f64, part: RulePart, pattern: &str) -> Result<Self, String> {
+        let allowed = |c: char| c.is_alphanumeric() || "-_. ".contains(c);
+        if name.trim().is_empty() || name.len() > 64 || !name.chars().all(allowed) {
             let start: String = name.chars().take(64).collect();
-            return Err(format!("rule {start:?}: its name wants 1 to 64 letters and digits"));
+            return Err(format!(
+                "rule {start:?}: expected a name of 1 to 64 letters, digits, spaces, -, _ and ."
+            ));
         }
-        let bad = |why: String| format!("rule {name}: {why}");
+        let invalid = |why: String| format!("rule {name}: {why}");
         let points = Points::new(score).filter(|points| points.0 != 0);
         let points = points.ok_or_else(|| {
-            bad("score: want a number up to 1000000, to three decimals, and not 0".to_owned())
+            invalid(
+                "score: expected a number up to 1000000 with at most three decimals, not 0"
+                    .to_owned(),
+            )
         })?;
-        if let RulePattern::Header(field) = &what {
+        if let RulePart::Header(field) = &part {
             let plain = |byte: u8| byte.is_ascii_graphic() && byte != b':';
             if field.is_empty() || field.len() > 128 || !field.bytes().all(plain) {
-                return Err(bad("header: want `Name: pattern`".to_owned()));
+                return Err(invalid("header: expected `Name: pattern`".to_owned()));
             }
         } else if pattern.is_empty() {
-            return Err(bad("an empty pattern matches every letter".to_owned()));
+            return Err(invalid("an empty pattern matches every letter".to_owned()));
         }
         let pattern = RegexBuilder::new(pattern)
-            .size_limit(MAX_REGEX)
-            .dfa_size_limit(MAX_REGEX)
+            .size_limit(MAX_REGEX_BYTES)
+            .dfa_size_limit(MAX_REGEX_BYTES)
             .build()
-            .map_err(|error| bad(error.to_string()))?;
-        Ok(Self { name: name.to_owned(), points, what, pattern })
+            .map_err(|error| invalid(error.to_string()))?;
+        Ok(Self { name: name.to_owned(), points, part, pattern })
     }
 
-    fn matches(&self, letter: &Looked<'_>) -> bool {
+    fn matches(&self, letter: &LetterParts<'_>) -> bool {
         let is_match = |text: &str| self.pattern.is_match(text);
-        match &self.what {
-            RulePattern::Subject => letter.subject().is_some_and(is_match),
-            RulePattern::Text => letter.texts().iter().any(|text| is_match(text)),
-            RulePattern::From => letter.senders().iter().any(|text| is_match(text)),
-            RulePattern::To => letter.recipients().iter().any(|text| is_match(text)),
-            RulePattern::Header(name) => letter.header(name).is_some_and(|text| is_match(&text)),
+        match &self.part {
+            RulePart::Subject => letter.subject().is_some_and(is_match),
+            RulePart::Text => letter.texts().iter().any(|text| is_match(text)),
+            RulePart::From => letter.senders().iter().any(|text| is_match(text)),
+            RulePart::To => letter.recipients().iter().any(|text| is_match(text)),
+            RulePart::Header(name) => letter.header(name).is_some_and(|text| is_match(&text)),
         }
     }
 }
 
-/// The same pattern is the same text.
+/// Patterns are compared by their text.
 impl PartialEq for SpamRule {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
             && self.points == other.points
-            && self.what == other.what
+            && self.part == other.part
             && self.pattern.as_str() == other.pattern.as_str()
     }
 }
 
-impl RulePattern {
-    /// What a key of the configuration and its text say: `subject`, `text`, `from` and
-    /// `to` with a pattern, or `header` with `Name: pattern`. Returns the pattern, too.
+impl RulePart {
+    /// Parses a key of the config and its value: `subject`, `text`, `from` and `to` with a
+    /// pattern, or `header` with `Name: pattern`. Returns the part and the pattern.
     ///
     /// # Errors
     ///
-    /// When the key is another one, or the header has no colon.
-    pub fn read<'p>(key: &str, text: &'p str) -> Result<(Self, &'p str), String> {
+    /// Fails when the key is unknown or the header has no colon.
+    pub fn parse<'p>(key: &str, text: &'p str) -> Result<(Self, &'p str), String> {
         Ok(match key {
             "subject" => (Self::Subject, text),
             "text" => (Self::Text, text),
             "from" => (Self::From, text),
             "to" => (Self::To, text),
             "header" => {
-                let (name, pattern) = text.split_once(':').ok_or("header: want `Name: pattern`")?;
+                let (name, pattern) =
+                    text.split_once(':').ok_or("header: expected `Name: pattern`")?;
                 (Self::Header(name.trim().to_owned()), pattern.trim())
             }
-            _ => return Err(format!("{key}: want subject, text, from, to or header")),
+            _ => return Err(format!("{key}: expected subject, text, from, to or header")),
         })
     }
 }
 
 impl Points {
-    /// So many points, when that is a number of at most three decimals.
+    /// Returns `None` when the number has more than three decimals or is out of range.
     fn new(points: f64) -> Option<Self> {
         let thousandths = (points * 1000.0).round();
-        let exact = points.abs() <= MOST_POINTS && (points * 1000.0 - thousandths).abs() < 1e-6;
+        let exact = points.abs() <= MAX_POINTS && (points * 1000.0 - thousandths).abs() < 1e-6;
         #[expect(clippy::cast_possible_truncation, reason = "whole, and at most 10^9")]
         exact.then_some(Self(thousandths as i64))
     }
 
-    /// As a number without a point where it needs none.
+    /// Returns an integer where possible.
     fn to_json(self) -> Value {
         match self.0 % 1000 {
             0 => json!(self.0 / 1000),
@@ -211,8 +317,8 @@ impl fmt::Display for Points {
     }
 }
 
-/// What rules look at, each found when the first of them asks.
-struct Looked<'l> {
+/// The parts of a letter that rules are applied to, each extracted on first use.
+struct LetterParts<'l> {
     letter: &'l Letter,
     mail: OnceCell<Option<Cow<'l, [u8]>>>,
     subject: OnceCell<Option<String>>,
@@ -221,8 +327,8 @@ struct Looked<'l> {
     recipients: OnceCell<Vec<String>>,
 }
 
-impl<'l> Looked<'l> {
-    fn at(letter: &'l Letter) -> Self {
+impl<'l> LetterParts<'l> {
+    fn new(letter: &'l Letter) -> Self {
         Self {
             letter,
             mail: OnceCell::new(),
@@ -233,7 +339,7 @@ impl<'l> Looked<'l> {
         }
     }
 
-    /// Its mail, when it is one.
+    /// Returns the bytes of a mail, `None` for other letters.
     fn mail(&self) -> Option<&[u8]> {
         self.mail.get_or_init(|| self.letter.is_mail().then(|| self.letter.bytes())).as_deref()
     }
@@ -253,95 +359,53 @@ impl<'l> Looked<'l> {
     fn texts(&self) -> &[String] {
         self.texts.get_or_init(|| match self.mail() {
             Some(mail) => monoco_mime::texts(mail).into_iter().map(|text| text.decoded).collect(),
-            None => vec![start(&self.letter.data).to_owned()],
+            None => vec![limited(&self.letter.data).to_owned()],
         })
     }
 
     fn senders(&self) -> &[String] {
         self.senders.get_or_init(|| {
-            let said = self.header("From").into_iter().flat_map(bare);
-            names(&self.letter.from).into_iter().chain(said).collect()
+            let header = self.header("From").into_iter().flat_map(with_bare_address);
+            with_account(&self.letter.from).into_iter().chain(header).collect()
         })
     }
 
     fn recipients(&self) -> &[String] {
         self.recipients.get_or_init(|| {
-            let said = ["To", "Cc"].into_iter().filter_map(|name| self.header(name));
-            self.letter.to.iter().flat_map(|to| names(to)).chain(said).collect()
+            let header = ["To", "Cc"].into_iter().filter_map(|name| self.header(name));
+            self.letter.to.iter().flat_map(|to| with_account(to)).chain(header).collect()
         })
     }
 }
 
-/// As much of a text as is looked at.
-fn start(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_TEXT)]
+/// Returns the part of a text that rules are applied to.
+fn limited(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
 }
 
-/// An address, and of an endpoint on an outside network also its account.
-fn names(address: &str) -> Vec<String> {
+/// Returns the address and, if it is the DID of an external endpoint, its account.
+fn with_account(address: &str) -> Vec<String> {
     let endpoint = address.parse::<Did>().ok().and_then(|did| did.endpoint());
     let account = endpoint.map(|endpoint| endpoint.account);
     [Some(address.to_owned()), account].into_iter().flatten().collect()
 }
 
-/// A `From` as it is, and the address alone: patterns may want to see its end.
-fn bare(from: String) -> Vec<String> {
+/// Returns a `From` field and the address in it alone, so that patterns can match its end.
+fn with_bare_address(from: String) -> Vec<String> {
     let address = from.rsplit_once('<').and_then(|(_, rest)| rest.split_once('>'));
     let address = address.map(|(address, _)| address.trim().to_owned());
     [Some(from), address].into_iter().flatten().collect()
 }
 
-/// The letter with what is known of it as spam, or `None` when it has no room for it.
-fn with_spam(letter: &Letter, known: Value) -> Option<Letter> {
+/// Returns the letter with `findings` in `extra.spam`, or `None` when `extra` would be too large.
+pub fn with_spam(letter: &Letter, findings: Value) -> Option<Letter> {
     let mut extra = letter.extra.clone();
-    match (extra.get_mut("spam"), known) {
-        (Some(Value::Object(before)), Value::Object(known)) => before.extend(known),
-        (_, known) => drop(extra.insert("spam".to_owned(), known)),
+    match (extra.get_mut("spam"), findings) {
+        (Some(Value::Object(earlier)), Value::Object(findings)) => earlier.extend(findings),
+        (_, findings) => drop(extra.insert("spam".to_owned(), findings)),
     }
     let size = serde_json::to_string(&extra).map_or(usize::MAX, |text| text.len());
     (size <= MAX_EXTRA).then(|| Letter { extra, ..letter.clone() })
-}
-
-/// What rspamd's answer to `/checkv2` says of a letter.
-///
-/// `reject`, `discard` and `quarantine` are for the bin, which keeps what is in it. With
-/// any other action the letter goes on, and `extra.spam` has what was found, for the
-/// workers after it: greylisting and added headers are for servers that talk SMTP.
-///
-/// # Errors
-///
-/// When it is no such answer.
-pub fn rspamd_opinion(reply: &Value, letter: &Letter) -> Result<WorkerResult, String> {
-    let score = reply.get("score").filter(|score| score.is_number());
-    let action = reply.get("action").and_then(Value::as_str);
-    let (Some(score), Some(action)) = (score, action) else {
-        return Err("not rspamd's answer: want a number `score` and a string `action`".to_owned());
-    };
-    let action: String = action.chars().take(50).collect();
-    let required = reply.get("required_score").filter(|score| score.is_number());
-    let symbols = strongest(reply);
-    let mut known = Map::new();
-    known.insert("score".to_owned(), score.clone());
-    known.extend(required.map(|required| ("required".to_owned(), required.clone())));
-    known.insert("action".to_owned(), json!(action));
-    known.insert("symbols".to_owned(), json!(symbols));
-    let letter = with_spam(letter, known.into());
-    if !["reject", "discard", "quarantine"].contains(&action.as_str()) {
-        return Ok(WorkerResult { letter, ..WorkerResult::PASS });
-    }
-    let of = required.map_or_else(String::new, |required| format!(" of {required}"));
-    let few = symbols[..symbols.len().min(5)].join(", ");
-    let note = format!("rspamd: {action}, {score} points{of}: {few}");
-    Ok(WorkerResult { letter, ..WorkerResult::trash(note) })
-}
-
-/// The names of up to 20 symbols that weigh most, for or against.
-fn strongest(reply: &Value) -> Vec<String> {
-    let weight = |symbol: &Value| symbol["score"].as_f64().unwrap_or_default().abs();
-    let symbols = reply.get("symbols").and_then(Value::as_object).into_iter().flatten();
-    let mut symbols: Vec<_> = symbols.map(|(name, symbol)| (weight(symbol), name)).collect();
-    symbols.sort_by(|(a, name), (b, other)| b.total_cmp(a).then_with(|| name.cmp(other)));
-    symbols.into_iter().take(20).map(|(_, name)| name.chars().take(100).collect()).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
-//! How the tests of the workers look at mails: with eyes of their own.
+//! A toy worker that is added with one file and one line, and helpers that read mails without
+//! the MIME code under test.
+
+pub mod toy;
 
 /// The header of a mail and its body.
 pub fn parts(mail: &[u8]) -> (&[u8], &[u8]) {

@@ -20,7 +20,7 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 async fn run(command: &[&str], letter: &[u8], timeout: Duration) -> AttemptResult {
-    exec(&words(command), ROOMY, letter, timeout).await
+    run_command(&words(command), ROOMY, letter, timeout).await
 }
 
 async fn sh(script: &str) -> AttemptResult {
@@ -134,14 +134,14 @@ async fn how_a_command_ends_says_what_came_of_it() {
         ("nosuchprogram", failed("exit 127: sh: 1: nosuchprogram: not found")),
         ("kill -9 $$", failed("killed by signal 9 (out of memory?)")),
         ("kill -15 $$", failed("killed by signal 15")),
-        ("true", failed("exit 0, and printed nothing")),
-        ("echo; echo ' '", failed("exit 0, and printed nothing")),
+        ("true", failed("exit 0 without output")),
+        ("echo; echo ' '", failed("exit 0 without output")),
         ("echo complaint >&2; echo '{}'", answered("{}\n")),
     ] {
         assert_eq!(sh(script).await, want, "{script}");
     }
     let long = sh("head -c 100000 /dev/zero | tr '\\0' x >&2; exit 1").await;
-    assert_eq!(long, failed(&format!("exit 1: {}", "x".repeat(MAX_LINE))));
+    assert_eq!(long, failed(&format!("exit 1: {}", "x".repeat(MAX_LINE_CHARS))));
 }
 
 #[tokio::test]
@@ -159,9 +159,12 @@ async fn a_command_that_is_not_there_is_down() {
         (run(&[script], b"{}", LATE).await, format!("{script}: not found")),
         (run(&["/"], b"{}", LATE).await, "/: Permission denied".to_owned()),
     ] {
-        assert_eq!(tried, AttemptResult::Down(format!("can't be started: {why}")));
+        assert_eq!(tried, AttemptResult::Down(format!("cannot be started: {why}")));
     }
-    assert_eq!(run(&[], b"{}", LATE).await, AttemptResult::Down("there is no command".to_owned()));
+    assert_eq!(
+        run(&[], b"{}", LATE).await,
+        AttemptResult::Down("no command is configured".to_owned())
+    );
     let nul = run(&["echo", "a\0b"], b"{}", LATE).await;
     assert!(matches!(&nul, AttemptResult::Down(why) if why.contains("nul byte")), "{nul:?}");
 }
@@ -185,7 +188,10 @@ async fn a_command_knows_little_of_our_environment() {
     let names = text.lines().filter_map(|line| Some(line.split_once('=')?.0));
     for name in names {
         // The shell keeps PWD.
-        assert!(VARIABLES.contains(&name) || ["PWD", "OLDPWD", "_"].contains(&name), "{text}");
+        assert!(
+            PASSED_VARIABLES.contains(&name) || ["PWD", "OLDPWD", "_"].contains(&name),
+            "{text}"
+        );
     }
     assert!(text.contains("PATH="), "{text}");
     assert_eq!(sh("pwd").await, answered("/\n"));
@@ -197,8 +203,8 @@ async fn a_command_that_hangs_is_killed_with_all_it_started() {
     let before = Instant::now();
     let script = note.script("trap '' TERM HUP INT; echo '{}'; sleep 300");
     let tried = run(&["sh", "-c", &script], b"{}", SOON).await;
-    assert_eq!(tried, failed("did not finish within 0.5 s"));
-    assert!(before.elapsed() < SOON + LAST_WORDS, "nobody waited in vain");
+    assert_eq!(tried, failed("no answer within 0.5 s"));
+    assert!(before.elapsed() < SOON + EXIT_GRACE, "nobody waited in vain");
     assert!(!Path::new("/proc").join(note.group()).exists(), "it is gone by then");
     note.is_gone().await;
 }
@@ -220,7 +226,7 @@ async fn a_command_that_nobody_waits_for_any_more_is_killed() {
     let script = note.script("sleep 300");
     let command = words(&["sh", "-c", &script]);
     tokio::select! {
-        tried = exec(&command, ROOMY, b"{}", LATE) => panic!("{tried:?}"),
+        tried = run_command(&command, ROOMY, b"{}", LATE) => panic!("{tried:?}"),
         () = until("it is started", || !note.group().is_empty()) => {}
     }
     note.is_gone().await;
@@ -232,7 +238,7 @@ async fn a_command_need_not_read_its_letter() {
     let sh = async |script, timeout| run(&["sh", "-c", script], &letter, timeout).await;
     assert_eq!(sh("echo '{}'", LATE).await, answered("{}\n"));
     assert_eq!(sh("exec 0<&-; echo '{}'; sleep 0.1", LATE).await, answered("{}\n"));
-    assert_eq!(sh("exec sleep 300", SOON).await, failed("did not finish within 0.5 s"));
+    assert_eq!(sh("exec sleep 300", SOON).await, failed("no answer within 0.5 s"));
     // It reads all of it, and a line's end, and no more.
     assert_eq!(sh("wc -c", LATE).await, answered("5242881\n"));
     // It answers while it is still being told.
@@ -247,19 +253,19 @@ async fn a_command_may_close_its_output_early() {
     let script = "echo '{}'; exec 1>&- 2>&-; sleep 0.2";
     assert_eq!(sh(script).await, answered("{}\n"));
     assert_eq!(sh(&format!("{script}; exit 4")).await, failed("exit 4"));
-    assert_eq!(sh("exec 1>&-; sleep 0.1").await, failed("exit 0, and printed nothing"));
+    assert_eq!(sh("exec 1>&-; sleep 0.1").await, failed("exit 0 without output"));
 }
 
 #[tokio::test]
 async fn more_memory_than_allowed_is_not_given() {
     let script = "bytearray(300 << 20); print('{}')";
     let command = words(&["python3", "-c", script]);
-    let tried = exec(&command, 200 << 20, b"{}", LATE).await;
+    let tried = run_command(&command, 200 << 20, b"{}", LATE).await;
     assert_eq!(tried, failed("exit 1: MemoryError"));
-    assert_eq!(exec(&command, ROOMY, b"{}", LATE).await, answered("{}\n"));
+    assert_eq!(run_command(&command, ROOMY, b"{}", LATE).await, answered("{}\n"));
     // Nor to those it starts, and it can't allow itself more.
     let limit = words(&["sh", "-c", "sh -c 'ulimit -Sv; ulimit -Hv'"]);
-    assert_eq!(exec(&limit, 64 << 20, b"{}", LATE).await, answered("65536\n65536\n"));
+    assert_eq!(run_command(&limit, 64 << 20, b"{}", LATE).await, answered("65536\n65536\n"));
 }
 
 /// What `/proc/self` says of this process.
@@ -284,7 +290,7 @@ fn alone(name: &str) -> bool {
         return true;
     }
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("postoffice::desks::exec::tests::{name}")])
+        .args(["--exact", &format!("{}::{name}", module_path!().trim_start_matches("monoco::"))])
         .env("MONOCO_TEST_CHILD", "1")
         .output()
         .unwrap();
@@ -346,10 +352,10 @@ fn of_many_words_the_last_are_kept() {
     let mut tail = OutputTail::default();
     for at in 0..10_000 {
         tail.add(format!("line {at}\n").as_bytes());
-        assert!(tail.0.len() <= TAIL);
+        assert!(tail.0.len() <= STDERR_TAIL_BYTES);
     }
     assert_eq!(tail.last_line(), "line 9999");
-    tail.add(&vec![b'y'; 10 * TAIL]);
-    assert_eq!(tail.0, vec![b'y'; TAIL]);
+    tail.add(&vec![b'y'; 10 * STDERR_TAIL_BYTES]);
+    assert_eq!(tail.0, vec![b'y'; STDERR_TAIL_BYTES]);
     assert_eq!(OutputTail::default().last_line(), "");
 }

@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use monoco_adapters::webhook::WebhookVerification;
-use monoco_adapters::{Secret, WebhookRequest};
+use monoco_adapters::WebhookRequest;
 
 use super::super::egress;
 use super::super::scripted::{ScriptedWorkerAct, ScriptedWorkerServer, answer, nobody};
@@ -15,14 +14,14 @@ const LATE: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_millis(500);
 const NOW: Timestamp = Timestamp::from_ms(1_614_265_330_000);
 
-fn signer() -> Signer {
-    let secret = Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
-    Signer::new(&WebhookVerification::Standard, &secret).unwrap()
+fn test_signer() -> Signer {
+    signer(&Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")).unwrap()
 }
 
 async fn post(target: &EgressTarget, attempt: u32, timeout: Duration) -> AttemptResult {
     let egress = egress(timeout).unwrap();
-    http(&egress, target, &signer(), ID, attempt, LETTER.to_vec(), timeout, NOW).await
+    let request = LetterRequest { id: ID, attempt, body: LETTER.to_vec(), now: NOW };
+    post_letter(&egress, target, &test_signer(), request, timeout).await
 }
 
 #[tokio::test]
@@ -40,9 +39,9 @@ async fn a_letter_is_posted_and_signed_and_the_reply_is_the_answer() {
         let id = format!("ltr_7_0000abcd.{attempt}");
         assert_eq!(request.headers["webhook-id"], id, "another try is no replay");
         let push = WebhookRequest { headers: &request.headers, body: &request.body, now: NOW };
-        assert_eq!(signer().verify(&push), Ok(()));
+        assert_eq!(test_signer().verify(&push), Ok(()));
         let forged = WebhookRequest { body: b"{}", ..push };
-        assert!(signer().verify(&forged).is_err());
+        assert!(test_signer().verify(&forged).is_err());
     }
 }
 
@@ -74,7 +73,7 @@ async fn every_status_means_something() {
             AttemptResult::Answered(body) => ("answered", String::from_utf8(body.clone()).unwrap()),
             AttemptResult::Failed(words) => ("failed", words.clone()),
             AttemptResult::Down(words) => ("down", words.clone()),
-            AttemptResult::Opinion(_) => ("opinion", String::new()),
+            AttemptResult::Decided(_) => ("decided", String::new()),
         };
         assert_eq!(found, want, "{status}: {tried:?}");
         if found != "answered" {

@@ -40,16 +40,17 @@ async fn ask(
     letter: &Letter,
     timeout: Duration,
 ) -> AttemptResult {
-    let password = password.map(Secret::new);
-    let egress = egress(timeout).unwrap();
-    rspamd(&egress, target, password.as_ref(), letter, ID, timeout).await
+    let (target, password) = (target.clone(), password.map(Secret::new));
+    let rules = SpamConfig::new(5.0, Vec::new()).unwrap();
+    let rspamd = RspamdTransport { target, password, rules };
+    check(&egress(timeout).unwrap(), &rspamd, letter, ID, timeout).await
 }
 
 /// What a letter looks like to rspamd.
 async fn seen(letter: &Letter) -> ScriptedRequest {
     let server = ScriptedWorkerServer::answering("200 OK", HAM);
     let tried = ask(&server.target(""), None, letter, LATE).await;
-    assert!(matches!(tried, AttemptResult::Opinion(_)), "{tried:?}");
+    assert!(matches!(tried, AttemptResult::Decided(_)), "{tried:?}");
     server.request()
 }
 
@@ -112,7 +113,7 @@ fn however_many_recipients_there_are_the_head_stays_small() {
     letter.to = (0..1_000).map(|at| format!("{}{at:03}@example.com", "x".repeat(60))).collect();
     let headers = envelope(&letter, ID);
     let told: usize = headers.get_all(RCPT).iter().map(HeaderValue::len).sum();
-    assert!((MAX_RECIPIENTS - 100..=MAX_RECIPIENTS).contains(&told), "{told}");
+    assert!((MAX_RECIPIENTS_BYTES - 100..=MAX_RECIPIENTS_BYTES).contains(&told), "{told}");
 }
 
 #[tokio::test]
@@ -125,7 +126,7 @@ async fn what_is_no_mail_is_wrapped_in_one() {
     assert_eq!(monoco_mime::check(&body), Ok(()));
     for (name, want) in [
         ("From", "ann@example.com"),
-        ("To", SOMEBODY),
+        ("To", PLACEHOLDER_ADDRESS),
         ("Subject", "Mittag für zwei"),
         ("Message-ID", "<ltr_7_0000abcd@monoco.invalid>"),
         ("Content-Type", "text/plain; charset=utf-8"),
@@ -162,7 +163,7 @@ async fn what_rspamd_says_is_an_opinion() {
     for (body, want) in [(HAM, Verdict::Pass), (SPAM, Verdict::Trash)] {
         let server = ScriptedWorkerServer::answering("200 OK", body);
         let tried = ask(&server.target("/"), None, &mail("a: b\r\n\r\n"), LATE).await;
-        let AttemptResult::Opinion(opinion) = tried else { panic!("{tried:?}") };
+        let AttemptResult::Decided(opinion) = tried else { panic!("{tried:?}") };
         assert_eq!(opinion.verdict, want);
     }
 }

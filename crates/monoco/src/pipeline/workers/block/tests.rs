@@ -30,9 +30,9 @@ fn who_is_meant_by_an_entry() {
         (SHADOW, SHADOW),
         ("did:msgtunnel:ou_7.user.lark-main", "did:msgtunnel:ou_7.user.lark-main"),
     ] {
-        let opinion = senders(entry).work(&letter(address, &["ann@example.org"]));
-        assert_eq!(opinion.verdict, Verdict::Trash, "{entry} is {address}");
-        assert_eq!(opinion.note, Some(format!("its sender is blocked ({entry})")));
+        let result = senders(entry).apply(&letter(address, &["ann@example.org"]));
+        assert_eq!(result.verdict, Verdict::Trash, "{entry} is {address}");
+        assert_eq!(result.note, Some(format!("its sender is blocked ({entry})")));
     }
 }
 
@@ -55,25 +55,25 @@ fn who_is_not_meant_by_an_entry() {
         ("@did", "did:monoco:eve"),
         ("ou_7", "did:msgtunnel:ou_7.user.lark-main"),
     ] {
-        let opinion = senders(entry).work(&letter(address, &["ann@example.org"]));
-        assert_eq!(opinion, WorkerResult::PASS, "{entry} is not {address}");
+        let result = senders(entry).apply(&letter(address, &["ann@example.org"]));
+        assert_eq!(result, WorkerResult::PASS, "{entry} is not {address}");
     }
 }
 
 #[test]
 fn one_blocked_recipient_is_enough() {
     let block = BlockConfig { senders: Vec::new(), recipients: vec!["@example.com".to_owned()] };
-    let opinion = block.work(&letter("eve@example.com", &["ann@example.org", "bob@example.com"]));
-    assert_eq!(opinion, WorkerResult::trash("bob@example.com is blocked (@example.com)"));
-    assert_eq!(block.work(&letter("eve@example.com", &["ann@example.org"])), WorkerResult::PASS);
+    let result = block.apply(&letter("eve@example.com", &["ann@example.org", "bob@example.com"]));
+    assert_eq!(result, WorkerResult::trash("bob@example.com is blocked (@example.com)"));
+    assert_eq!(block.apply(&letter("eve@example.com", &["ann@example.org"])), WorkerResult::PASS);
 }
 
 #[test]
 fn empty_lists_block_nobody() {
-    assert!(BlockConfig::default().is_empty());
-    assert!(!senders("@example.com").is_empty());
+    assert!(!BlockConfig::default().is_needed());
+    assert!(senders("@example.com").is_needed());
     assert_eq!(
-        BlockConfig::default().work(&letter("eve@example.com", &[SHADOW])),
+        BlockConfig::default().apply(&letter("eve@example.com", &[SHADOW])),
         WorkerResult::PASS
     );
 }

@@ -26,10 +26,10 @@ fn footer() -> FooterConfig {
 fn text_gets_it_at_its_end() {
     for kind in ["text/markdown", "text/plain"] {
         let before = letter(kind, b"Hi **Bob**\n");
-        let opinion = footer().work(&before);
+        let result = footer().apply(&before);
         let data = "Hi **Bob**\n\n\n-- \nSent by Monoco\nexample.com".to_owned();
-        assert_eq!(opinion, WorkerResult::changed(Letter { data, ..before }));
-        let again = footer().work(&opinion.letter.unwrap());
+        assert_eq!(result, WorkerResult::changed(Letter { data, ..before }));
+        let again = footer().apply(&result.letter.unwrap());
         assert_eq!(again, WorkerResult::skip("has it already"));
     }
 }
@@ -42,13 +42,13 @@ fn text_that_has_it_already_is_left_alone() {
         "-- \nSent by Monoco\nexample.com",
     ] {
         let skip = WorkerResult::skip("has it already");
-        assert_eq!(footer().work(&letter("text/markdown", text.as_bytes())), skip, "{text:?}");
+        assert_eq!(footer().apply(&letter("text/markdown", text.as_bytes())), skip, "{text:?}");
         let mail = format!("Subject: x\r\n\r\n{text}");
-        assert_eq!(footer().work(&letter(RFC822, mail.as_bytes())), skip, "{text:?}");
+        assert_eq!(footer().apply(&letter(RFC822, mail.as_bytes())), skip, "{text:?}");
     }
     for text in ["Sent by Monoco\nexample.com", "-- \nSent by Monoco\nexample.com\nreply"] {
-        let opinion = footer().work(&letter("text/markdown", text.as_bytes()));
-        assert_eq!(opinion.verdict, Verdict::Pass, "{text:?}");
+        let result = footer().apply(&letter("text/markdown", text.as_bytes()));
+        assert_eq!(result.verdict, Verdict::Pass, "{text:?}");
     }
 }
 
@@ -63,7 +63,7 @@ fn what_is_no_text_is_left_alone() {
         ("text/markdown", large.as_str(), "has no room for it"),
     ] {
         assert_eq!(
-            footer().work(&letter(kind, data.as_bytes())),
+            footer().apply(&letter(kind, data.as_bytes())),
             WorkerResult::skip(why),
             "{kind}"
         );
@@ -73,11 +73,11 @@ fn what_is_no_text_is_left_alone() {
 #[test]
 fn a_mail_gets_it_under_its_text() {
     let before = letter(RFC822, b"From: ann@example.com\r\nSubject: x\r\n\r\nHi\r\n");
-    let opinion = footer().work(&before);
+    let result = footer().apply(&before);
     let want = b"From: ann@example.com\r\nSubject: x\r\n\r\nHi\r\n-- \r\nSent by Monoco\r\nexample.com\r\n";
-    let after = opinion.letter.unwrap();
+    let after = result.letter.unwrap();
     assert_eq!(String::from_utf8_lossy(&after.bytes()), String::from_utf8_lossy(want));
-    assert_eq!(footer().work(&after), WorkerResult::skip("has it already"));
+    assert_eq!(footer().apply(&after), WorkerResult::skip("has it already"));
     assert_eq!(Letter { data: before.data.clone(), ..after }, before, "nothing else changed");
 }
 
@@ -86,7 +86,7 @@ fn html_gets_html() {
     let html = b"Content-Type: text/html\r\n\r\n<html><body><p>Hi</p></body></html>\r\n";
     let own = FooterConfig::new("Sent", Some("<em>Sent</em>")).unwrap();
     for (footer, want) in [(own, "<em>Sent</em>"), (footer(), "Sent by Monoco")] {
-        let after = footer.work(&letter(RFC822, html)).letter.unwrap();
+        let after = footer.apply(&letter(RFC822, html)).letter.unwrap();
         let (start, end) = after.data.split_once(want).unwrap();
         assert!(start.contains("<p>Hi</p>") && end.contains("</body></html>"), "{}", after.data);
     }
@@ -99,7 +99,7 @@ fn signed_and_encrypted_mails_say_why_they_have_none() {
     let encrypted =
         b"Content-Type: multipart/encrypted; boundary=b\r\n\r\n--b\r\n\r\nHi\r\n--b--\r\n";
     for (mail, why) in [(&signed[..], "the mail is signed"), (encrypted, "the mail is encrypted")] {
-        assert_eq!(footer().work(&letter(RFC822, mail)), WorkerResult::skip(why));
+        assert_eq!(footer().apply(&letter(RFC822, mail)), WorkerResult::skip(why));
     }
 }
 
@@ -108,22 +108,22 @@ fn bytes_that_are_no_text_stay_as_they_are() {
     let mail =
         b"Subject: caf\xe9\r\nContent-Type: text/plain; charset=iso-8859-1\r\n\r\ncaf\xe9\r\n";
     let before = letter(RFC822, mail);
-    let after = footer().work(&before).letter.unwrap();
+    let after = footer().apply(&before).letter.unwrap();
     assert!(after.bytes().starts_with(mail), "{:?}", after.data);
     assert_eq!(after.extra("charset"), Some("latin-1"));
 }
 
 #[test]
 fn footers_that_are_none() {
-    let long = "x".repeat(MAX_FOOTER + 1);
+    let long = "x".repeat(MAX_FOOTER_BYTES + 1);
     for (text, html, why) in [
         ("", None, "text: is empty"),
         (" \n\t\n", None, "text: is empty"),
-        (long.as_str(), None, "text: 16385 bytes"),
-        ("a\0b", None, "text: has control characters"),
-        ("a\rb", None, "text: has control characters"),
+        (long.as_str(), None, "text: has 16385 bytes"),
+        ("a\0b", None, "text: contains control characters"),
+        ("a\rb", None, "text: contains control characters"),
         ("a", Some(" "), "html: is empty"),
-        ("a", Some("\u{1b}[31m"), "html: has control characters"),
+        ("a", Some("\u{1b}[31m"), "html: contains control characters"),
     ] {
         let error = FooterConfig::new(text, html).unwrap_err();
         assert!(error.contains(why), "{error}");
@@ -145,7 +145,7 @@ proptest! {
         let footer = FooterConfig::new(&text, None);
         prop_assume!(footer.is_ok());
         let given = letter(RFC822, &before);
-        if let Some(after) = footer.unwrap().work(&given).letter {
+        if let Some(after) = footer.unwrap().apply(&given).letter {
             // A footer that is not ASCII may make the mail say how its text is written.
             let added = ["Content-Type", "Content-Transfer-Encoding", "MIME-Version"];
             let plain = |mail: &[u8]| {
@@ -165,12 +165,12 @@ proptest! {
         let footer = FooterConfig::new(&text, Some(&text)).unwrap_or_else(|_| footer());
         for kind in [RFC822, "text/markdown"] {
             let given = letter(kind, &bytes);
-            let opinion = footer.work(&given);
-            if let Some(after) = opinion.letter {
+            let result = footer.apply(&given);
+            if let Some(after) = result.letter {
                 prop_assert_eq!((&after.from, &after.to), (&given.from, &given.to));
                 prop_assert_eq!(after.rest, Map::new());
             } else {
-                prop_assert_eq!(opinion.verdict, Verdict::Skip);
+                prop_assert_eq!(result.verdict, Verdict::Skip);
             }
         }
     }
@@ -178,9 +178,9 @@ proptest! {
     #[test]
     fn text_is_never_changed_only_added_to(text in any::<String>()) {
         let given = letter("text/markdown", text.as_bytes());
-        if let Some(after) = footer().work(&given).letter {
+        if let Some(after) = footer().apply(&given).letter {
             prop_assert!(after.data.starts_with(&text));
-            prop_assert_eq!(footer().work(&after), WorkerResult::skip("has it already"));
+            prop_assert_eq!(footer().apply(&after), WorkerResult::skip("has it already"));
         }
     }
 }

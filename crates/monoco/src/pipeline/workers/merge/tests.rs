@@ -43,8 +43,11 @@ fn letters_of_one_key() {
     let two =
         Letter { to: vec!["x@example.com".to_owned(), "y@example.com".to_owned()], ..one.clone() };
     let turned = Letter { to: two.to.iter().rev().cloned().collect(), ..two.clone() };
-    assert_eq!(key(&one), key(&letter("b", json!({"subject": "x", "spam": {"score": 1}}))));
-    assert_eq!(key(&two), key(&turned), "in any order");
+    assert_eq!(
+        merge_key(&one),
+        merge_key(&letter("b", json!({"subject": "x", "spam": {"score": 1}})))
+    );
+    assert_eq!(merge_key(&two), merge_key(&turned), "in any order");
 }
 
 #[test]
@@ -71,7 +74,7 @@ fn letters_of_different_keys() {
             ..letter("a", json!({"merge_key": "other"}))
         },
     ];
-    let keys: std::collections::BTreeSet<_> = others.iter().map(key).collect();
+    let keys: std::collections::BTreeSet<_> = others.iter().map(merge_key).collect();
     assert_eq!(keys.len(), others.len(), "{keys:#?}");
 }
 
@@ -83,9 +86,13 @@ fn what_has_more_than_text_stays_alone() {
         Letter::from_message(&MsgObject::from_json(value).unwrap(), ChainDirection::Outbound)
     };
     let plain = json!({"content": "see"});
-    assert_eq!(key(&msg(1, plain.clone())), key(&msg(2, plain)));
+    assert_eq!(merge_key(&msg(1, plain.clone())), merge_key(&msg(2, plain)));
     let refs = json!({"content": "see", "refs": [{"role": "attachment", "target": {}}]});
-    assert_ne!(key(&msg(1, refs.clone())), key(&msg(2, refs)), "or its attachment is lost");
+    assert_ne!(
+        merge_key(&msg(1, refs.clone())),
+        merge_key(&msg(2, refs)),
+        "or its attachment is lost"
+    );
 }
 
 #[test]
@@ -94,17 +101,17 @@ fn a_long_key_is_short() {
         to: (0..1_000).map(|n| format!("{n}@{end}.example.com")).collect(),
         ..letter("", json!({}))
     };
-    assert_eq!(key(&to("a")).len(), "sha256:".len() + 64);
-    assert_ne!(key(&to("a")), key(&to("b")));
+    assert_eq!(merge_key(&to("a")).len(), "sha256:".len() + 64);
+    assert_ne!(merge_key(&to("a")), merge_key(&to("b")));
 }
 
 #[test]
 fn one_letter_alone_stays_as_it_is() {
     for letter in [letter("a", json!({"subject": "x"})), mail(b"Subject: x\n\na")] {
         assert_eq!(join(&[(id(1), &letter)]), letter);
-        assert_eq!(fits(&[(id(1), &letter)]), 1);
+        assert_eq!(joinable(&[(id(1), &letter)]), 1);
     }
-    assert_eq!(fits(&[]), 0);
+    assert_eq!(joinable(&[]), 0);
 }
 
 #[test]
@@ -200,14 +207,14 @@ fn no_subject_breaks_a_digest() {
 fn as_many_as_have_room() {
     let mail_of = |size: usize| mail(&[&b"Subject: x\n\n"[..], &vec![b'x'; size]].concat());
     let letters = [(); 4].map(|()| mail_of(MAX_DATA / 3));
-    assert_eq!(fits(&numbered(&letters)), 2, "a digest is more than its mails");
+    assert_eq!(joinable(&numbered(&letters)), 2, "a digest is more than its mails");
     let large = mail_of(MAX_DATA - 20);
-    assert_eq!(fits(&numbered(&[large.clone(), large])), 1);
+    assert_eq!(joinable(&numbered(&[large.clone(), large])), 1);
     let known = letter("x", json!({"known": "x".repeat(MAX_EXTRA - 200)}));
     let letters = vec![known; 50];
-    let fit = fits(&numbered(&letters));
+    let fit = joinable(&numbered(&letters));
     assert!((2..10).contains(&fit), "{fit}");
-    assert!(size(&join(&numbered(&letters[..fit])).extra) <= MAX_EXTRA);
+    assert!(json_size(&join(&numbered(&letters[..fit])).extra) <= MAX_EXTRA);
 }
 
 #[test]
@@ -221,7 +228,7 @@ fn what_is_joined_can_still_be_sent() {
         for letter in &mut letters {
             letter.to = (0..300).map(|n| format!("a.b.{n}@sub.example.com")).collect();
         }
-        let fit = fits(&numbered(&letters));
+        let fit = joinable(&numbered(&letters));
         assert!((4..50).contains(&fit), "{fit}");
         let joined = join(&numbered(&letters[..fit]));
         assert!(letter_to_message(&joined, sealing).is_ok(), "{fit}");
@@ -229,9 +236,9 @@ fn what_is_joined_can_still_be_sent() {
     }
     // A mail of a message is in it, one that was handed in need not be.
     let mut letters = vec![mail(&[&b"Subject: x\n\n"[..], &[b'x'; 300_000]].concat()); 5];
-    assert_eq!(fits(&numbered(&letters)), 5);
+    assert_eq!(joinable(&numbered(&letters)), 5);
     letters[0].extra.insert("msg_id".to_owned(), json!("cymsg:1"));
-    assert_eq!(fits(&numbered(&letters)), 3);
+    assert_eq!(joinable(&numbered(&letters)), 3);
 }
 
 #[test]
@@ -246,7 +253,7 @@ fn what_others_know_is_kept_as_long_as_there_is_room() {
         let has: Vec<_> =
             ["a", "b", "c", "d"].iter().filter(|key| map.contains_key(**key)).collect();
         assert_eq!(has, [&"a", &"b", &"d"], "c has no room");
-        assert!(size(map) <= MAX_EXTRA);
+        assert!(json_size(map) <= MAX_EXTRA);
     }
 }
 
@@ -254,10 +261,10 @@ fn what_others_know_is_kept_as_long_as_there_is_room() {
 fn bytes_that_are_no_text_need_twice_the_room() {
     let wide = |bytes: &[u8], count: usize| [&b"Subject: x\n\n"[..], &bytes.repeat(count)].concat();
     let utf8 = mail(&wide("é".as_bytes(), MAX_DATA / 5));
-    assert_eq!(fits(&numbered(&[utf8.clone(), utf8.clone()])), 2);
+    assert_eq!(joinable(&numbered(&[utf8.clone(), utf8.clone()])), 2);
     // One that is not UTF-8 makes all of them travel as Latin-1.
     let letters = [utf8.clone(), mail(b"Subject: x\n\n\xff"), utf8];
-    assert_eq!(fits(&numbered(&letters)), 2);
+    assert_eq!(joinable(&numbered(&letters)), 2);
     assert!(join(&numbered(&letters[..2])).data.len() <= MAX_DATA);
 }
 
@@ -286,18 +293,18 @@ proptest! {
         };
         let sorted = |list: &Vec<String>| { let mut list = list.clone(); list.sort(); list };
         let same = a == c && sorted(&b) == sorted(&d);
-        prop_assert_eq!(key(&of(&a, &b)) == key(&of(&c, &d)), same);
+        prop_assert_eq!(merge_key(&of(&a, &b)) == merge_key(&of(&c, &d)), same);
     }
 
     #[test]
     fn all_that_fit_are_in_the_digest(letters in prop::collection::vec(some_letter(), 2..6)) {
         let letters = numbered(&letters);
-        let fit = fits(&letters);
+        let fit = joinable(&letters);
         prop_assert_eq!(fit, letters.len());
         let joined = join(&letters);
         let bytes = joined.bytes();
-        let room = letters.iter().map(|(_, letter)| letter.bytes().len() + PER_MAIL).sum::<usize>();
-        prop_assert!(bytes.len() <= room + PER_DIGEST + header_size(&letters[0].1.bytes()));
+        let room = letters.iter().map(|(_, letter)| letter.bytes().len() + MAX_BYTES_PER_MAIL).sum::<usize>();
+        prop_assert!(bytes.len() <= room + MAX_BYTES_PER_DIGEST + header_size(&letters[0].1.bytes()));
         let mut body = parts(&bytes).1;
         for (_, letter) in &letters {
             let mail = letter.bytes();

@@ -2,8 +2,10 @@
 
 use monoco_core::letter::{RFC822, Verdict};
 use proptest::prelude::*;
+use serde_json::Map;
 
 use super::*;
+use crate::pipeline::external::rspamd::parse_response;
 
 fn chat(subject: Option<&str>, text: &str) -> Letter {
     let mut extra = Map::new();
@@ -27,13 +29,13 @@ fn mail(bytes: &[u8]) -> Letter {
 }
 
 fn rule(name: &str, score: f64, key: &str, text: &str) -> SpamRule {
-    let (what, pattern) = RulePattern::read(key, text).unwrap();
-    SpamRule::new(name, score, what, pattern).unwrap()
+    let (part, pattern) = RulePart::parse(key, text).unwrap();
+    SpamRule::new(name, score, part, pattern).unwrap()
 }
 
 fn hits(letter: &Letter, key: &str, text: &str) -> bool {
     let spam = SpamConfig::new(1.0, vec![rule("x", 1.0, key, text)]).unwrap();
-    spam.work(letter).verdict == Verdict::Trash
+    spam.apply(letter).verdict == Verdict::Trash
 }
 
 #[test]
@@ -102,7 +104,7 @@ fn bytes_that_are_no_text_are_looked_at() {
 
 #[test]
 fn the_end_of_very_long_text_is_not_looked_at() {
-    let text = format!("{}€needle", "x".repeat(MAX_TEXT - 1));
+    let text = format!("{}€needle", "x".repeat(MAX_TEXT_BYTES - 1));
     assert!(hits(&chat(None, &text), "text", "x$"), "cut between characters");
     assert!(!hits(&chat(None, &text), "text", "needle"));
 }
@@ -124,7 +126,7 @@ fn points_are_added_up() {
         let rules = scores.iter().enumerate();
         let rules = rules.map(|(n, score)| rule(&format!("r{n}"), *score, "text", "casino"));
         let spam = SpamConfig::new(threshold, rules.collect()).unwrap();
-        assert_eq!(spam.work(&letter).verdict, verdict, "{scores:?} of {threshold}");
+        assert_eq!(spam.apply(&letter).verdict, verdict, "{scores:?} of {threshold}");
     }
 }
 
@@ -137,30 +139,30 @@ fn spam_is_thrown_away_with_the_reason() {
     ];
     let spam = SpamConfig::new(5.0, rules).unwrap();
     let letter = chat(Some("CASINO"), "WINNER");
-    let opinion = spam.work(&letter);
-    assert_eq!(opinion.verdict, Verdict::Trash);
-    assert_eq!(opinion.note.as_deref(), Some("spam, 6 points of 5: casino, shout"));
+    let result = spam.apply(&letter);
+    assert_eq!(result.verdict, Verdict::Trash);
+    assert_eq!(result.note.as_deref(), Some("spam, 6 points of 5: casino, shout"));
     let mut want = letter;
     want.extra.insert("spam".to_owned(), json!({"score": 6, "rules": ["casino", "shout"]}));
-    assert_eq!(opinion.letter, Some(want), "a letter that is restored still says so");
+    assert_eq!(result.letter, Some(want), "a letter that is restored still says so");
 }
 
 #[test]
 fn a_letter_with_few_points_goes_on_and_says_so() {
     let spam = SpamConfig::new(5.0, vec![rule("shout", 2.5, "text", "[A-Z]{5}")]).unwrap();
-    let opinion = spam.work(&chat(None, "HELLO"));
-    assert_eq!((opinion.verdict, &opinion.note), (Verdict::Pass, &None));
-    let letter = opinion.letter.unwrap();
+    let result = spam.apply(&chat(None, "HELLO"));
+    assert_eq!((result.verdict, &result.note), (Verdict::Pass, &None));
+    let letter = result.letter.unwrap();
     assert_eq!(letter.extra["spam"], json!({"score": 2.5, "rules": ["shout"]}));
-    assert_eq!(spam.work(&chat(None, "hello")), WorkerResult::PASS, "no rule matches");
+    assert_eq!(spam.apply(&chat(None, "hello")), WorkerResult::PASS, "no rule matches");
 }
 
 #[test]
 fn a_long_list_of_rules_has_a_short_note() {
     let rules = (0..7).map(|n| rule(&format!("r{n}"), 1.0, "text", "x")).collect();
-    let opinion = SpamConfig::new(5.0, rules).unwrap().work(&chat(None, "x"));
+    let result = SpamConfig::new(5.0, rules).unwrap().apply(&chat(None, "x"));
     let want = "spam, 7 points of 5: r0, r1, r2, r3, r4, …";
-    assert_eq!(opinion.note.as_deref(), Some(want));
+    assert_eq!(result.note.as_deref(), Some(want));
 }
 
 #[test]
@@ -168,19 +170,19 @@ fn a_letter_that_knows_too_much_already_is_judged_all_the_same() {
     let mut letter = chat(None, "casino");
     letter.extra.insert("x".to_owned(), json!("x".repeat(MAX_EXTRA - 70)));
     let spam = |threshold| SpamConfig::new(threshold, vec![rule("casino", 2.0, "text", "casino")]);
-    assert_eq!(spam(5.0).unwrap().work(&letter), WorkerResult::PASS);
+    assert_eq!(spam(5.0).unwrap().apply(&letter), WorkerResult::PASS);
     let trash = WorkerResult::trash("spam, 2 points of 1: casino");
-    assert_eq!(spam(1.0).unwrap().work(&letter), trash);
+    assert_eq!(spam(1.0).unwrap().apply(&letter), trash);
 }
 
 #[test]
 fn rules_that_are_none() {
     let long = "x".repeat(65);
     for (name, score, key, text, why) in [
-        ("", 1.0, "text", "x", "rule \"\": its name"),
-        (" ", 1.0, "text", "x", "its name"),
-        ("a\nb", 1.0, "text", "x", "its name"),
-        (long.as_str(), 1.0, "text", "x", "its name"),
+        ("", 1.0, "text", "x", "rule \"\": expected a name"),
+        (" ", 1.0, "text", "x", "expected a name"),
+        ("a\nb", 1.0, "text", "x", "expected a name"),
+        (long.as_str(), 1.0, "text", "x", "expected a name"),
         ("casino", 0.0, "text", "x", "rule casino: score"),
         ("casino", 1.2345, "text", "x", "rule casino: score"),
         ("casino", 0.0001, "text", "x", "rule casino: score"),
@@ -191,15 +193,15 @@ fn rules_that_are_none() {
         ("casino", 1.0, "text", "(", "rule casino: regex parse error"),
         ("casino", 1.0, "text", "(?=x)", "rule casino: regex parse error"),
         ("casino", 1.0, "text", r"\w{5000}", "rule casino: Compiled regex exceeds size limit"),
-        ("casino", 1.0, "header", ": x", "rule casino: header: want `Name: pattern`"),
-        ("casino", 1.0, "header", "X Y: x", "rule casino: header: want `Name: pattern`"),
+        ("casino", 1.0, "header", ": x", "rule casino: header: expected `Name: pattern`"),
+        ("casino", 1.0, "header", "X Y: x", "rule casino: header: expected `Name: pattern`"),
     ] {
-        let (what, pattern) = RulePattern::read(key, text).unwrap();
-        let error = SpamRule::new(name, score, what, pattern).unwrap_err();
+        let (part, pattern) = RulePart::parse(key, text).unwrap();
+        let error = SpamRule::new(name, score, part, pattern).unwrap_err();
         assert!(error.contains(why), "{error}");
     }
-    assert_eq!(RulePattern::read("header", "bulk").unwrap_err(), "header: want `Name: pattern`");
-    assert!(RulePattern::read("body", "x").unwrap_err().contains("want subject, text"));
+    assert_eq!(RulePart::parse("header", "bulk").unwrap_err(), "header: expected `Name: pattern`");
+    assert!(RulePart::parse("body", "x").unwrap_err().contains("expected subject, text"));
 }
 
 #[test]
@@ -210,14 +212,14 @@ fn lists_of_rules_that_are_none() {
         (-1.0, vec![one()], "threshold"),
         (f64::NAN, vec![one()], "threshold"),
         (f64::INFINITY, vec![one()], "threshold"),
-        (5.0, vec![one(), one()], "two rules are called casino"),
-        (5.0, vec![one(); MAX_RULES + 1], "201 rules; 200 is the most"),
+        (5.0, vec![one(), one()], "two rules are named casino"),
+        (5.0, vec![one(); MAX_RULES + 1], "201 rules; the limit is 200"),
     ] {
         let error = SpamConfig::new(threshold, rules).unwrap_err();
         assert!(error.contains(why), "{error}");
     }
     assert_eq!(
-        SpamConfig::new(5.0, Vec::new()).unwrap().work(&chat(None, "x")),
+        SpamConfig::new(5.0, Vec::new()).unwrap().apply(&chat(None, "x")),
         WorkerResult::PASS
     );
 }
@@ -255,26 +257,26 @@ fn reply(action: &str) -> Value {
 #[test]
 fn what_rspamd_rejects_is_thrown_away_with_the_strongest_reasons() {
     for action in ["reject", "discard", "quarantine"] {
-        let opinion = rspamd_opinion(&reply(action), &chat(None, "x")).unwrap();
-        assert_eq!(opinion.verdict, Verdict::Trash);
+        let result = parse_response(&reply(action), &chat(None, "x")).unwrap();
+        assert_eq!(result.verdict, Verdict::Trash);
         let want = format!(
             "rspamd: {action}, 15.2 points of 15.0: GTUBE, WHITELIST, BAYES_SPAM, R_SPF_ALLOW, \
              MIME_GOOD"
         );
-        assert_eq!(opinion.note, Some(want));
-        assert_eq!(opinion.letter.unwrap().extra["spam"]["action"], action);
+        assert_eq!(result.note, Some(want));
+        assert_eq!(result.letter.unwrap().extra["spam"]["action"], action);
     }
 }
 
 #[test]
 fn what_rspamd_lets_through_goes_on_with_what_it_found() {
     for action in ["no action", "greylist", "add header", "rewrite subject", "soft reject", "new"] {
-        let opinion = rspamd_opinion(&reply(action), &chat(None, "x")).unwrap();
-        assert_eq!((opinion.verdict, opinion.note), (Verdict::Pass, None));
+        let result = parse_response(&reply(action), &chat(None, "x")).unwrap();
+        assert_eq!((result.verdict, result.note), (Verdict::Pass, None));
         let symbols =
             ["GTUBE", "WHITELIST", "BAYES_SPAM", "R_SPF_ALLOW", "MIME_GOOD", "ARC_NA", "ODD"];
         assert_eq!(
-            opinion.letter.unwrap().extra["spam"],
+            result.letter.unwrap().extra["spam"],
             json!({"score": 15.2, "required": 15.0, "action": action, "symbols": symbols})
         );
     }
@@ -284,9 +286,9 @@ fn what_rspamd_lets_through_goes_on_with_what_it_found() {
 fn what_our_own_rules_found_stays_beside_what_rspamd_did() {
     let mut letter = chat(None, "x");
     letter.extra.insert("spam".to_owned(), json!({"score": 1, "rules": ["shout"]}));
-    let opinion = rspamd_opinion(&json!({"score": 0, "action": "no action"}), &letter).unwrap();
+    let result = parse_response(&json!({"score": 0, "action": "no action"}), &letter).unwrap();
     assert_eq!(
-        opinion.letter.unwrap().extra["spam"],
+        result.letter.unwrap().extra["spam"],
         json!({"score": 0, "action": "no action", "symbols": [], "rules": ["shout"]})
     );
 }
@@ -296,7 +298,7 @@ fn many_symbols_are_cut() {
     let symbols: Map<String, Value> =
         (0..5_000).map(|n| (format!("{n}{}", "X".repeat(500)), json!({"score": n}))).collect();
     let reply = json!({"score": 1, "action": "x".repeat(1 << 20), "symbols": symbols});
-    let letter = rspamd_opinion(&reply, &chat(None, "x")).unwrap().letter.unwrap();
+    let letter = parse_response(&reply, &chat(None, "x")).unwrap().letter.unwrap();
     let spam = &letter.extra["spam"];
     assert_eq!(spam["symbols"].as_array().unwrap().len(), 20);
     assert!(spam.to_string().len() < 4_000);
@@ -316,8 +318,8 @@ fn what_is_not_rspamds_answer_is_an_error() {
         json!({"score": 15, "action": ["reject"]}),
         json!({"error": "unauthorized"}),
     ] {
-        let error = rspamd_opinion(&reply, &chat(None, "x")).unwrap_err();
-        assert!(error.starts_with("not rspamd's answer"), "{error}");
+        let error = parse_response(&reply, &chat(None, "x")).unwrap_err();
+        assert!(error.starts_with("not a response of rspamd"), "{error}");
     }
 }
 
@@ -329,7 +331,7 @@ proptest! {
         let spam = SpamConfig::new(2.0, rules).unwrap();
         for letter in [mail(&bytes), chat(Some("x"), &String::from_utf8_lossy(&bytes))] {
             // It may say what it likes, but changes nothing beyond `extra.spam`.
-            if let Some(mut after) = spam.work(&letter).letter {
+            if let Some(mut after) = spam.apply(&letter).letter {
                 prop_assert!(after.extra.remove("spam").is_some());
                 prop_assert_eq!(after, letter);
             }

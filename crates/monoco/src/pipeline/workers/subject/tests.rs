@@ -31,11 +31,11 @@ fn mail(bytes: &[u8]) -> Letter {
 
 /// The subject that comes out, or why none does.
 fn work(template: &str, letter: &Letter) -> Result<String, String> {
-    let opinion = SubjectConfig::new(template).unwrap().work(letter, NOW);
-    match opinion.letter {
+    let result = SubjectConfig::new(template).unwrap().apply(letter, NOW);
+    match result.letter {
         Some(letter) if letter.is_mail() => Ok(monoco_mime::subject(&letter.bytes()).unwrap()),
         Some(letter) => Ok(letter.extra("subject").unwrap().to_owned()),
-        None => Err(opinion.note.unwrap()),
+        None => Err(result.note.unwrap()),
     }
 }
 
@@ -67,14 +67,14 @@ fn templates_that_are_none() {
     for (template, why) in [
         ("", "is empty"),
         ("  ", "is empty"),
-        ("{", "a { alone; for a brace write {{"),
-        ("a } b", "a } alone; for a brace write }}"),
-        ("{subject", "a { alone"),
-        ("{subject}}", "a } alone"),
-        ("{}", "{} is none of {subject}"),
-        ("{Subject}", "{Subject} is none of"),
-        ("{ subject }", "{ subject } is none of"),
-        ("{body}", "{body} is none of"),
+        ("{", "unpaired {; write {{ for"),
+        ("a } b", "unpaired }; write }} for"),
+        ("{subject", "unpaired {"),
+        ("{subject}}", "unpaired }"),
+        ("{}", "unknown field {}; known fields are {subject}"),
+        ("{Subject}", "unknown field {Subject};"),
+        ("{ subject }", "unknown field { subject };"),
+        ("{body}", "unknown field {body};"),
         ("a\r\nBcc: {subject}", "one line"),
         (long.as_str(), "one line of at most 998 bytes"),
     ] {
@@ -138,7 +138,7 @@ fn letters_without_a_subject() {
     assert_eq!(work("[Team] {subject}", &chat(None)), Err("has no subject".to_owned()));
     assert_eq!(work("[Team] {subject}", &chat(Some(""))).as_deref(), Ok("[Team]"));
     assert_eq!(work("[Team] {subject}", &mail(b"From: x\n\nhi")).as_deref(), Ok("[Team]"));
-    assert_eq!(work("[Team] {subject}", &mail(b"")), Err("has no mail in it".to_owned()));
+    assert_eq!(work("[Team] {subject}", &mail(b"")), Err("has an empty mail".to_owned()));
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn a_mail_keeps_all_the_rest() {
     let before = b"From: ann@example.com\r\nSUBJECT: caf\xe9\r\nDate: x\r\n\r\nbody \xff\r\n";
     let mut letter = mail(before);
     letter.extra.insert("subject".to_owned(), json!("old"));
-    let opinion = SubjectConfig::new("[Team] new").unwrap().work(&letter, NOW);
-    let after = opinion.letter.unwrap();
+    let result = SubjectConfig::new("[Team] new").unwrap().apply(&letter, NOW);
+    let after = result.letter.unwrap();
     assert_eq!(after.extra("subject"), Some("[Team] new"), "both say the same");
     let want = b"From: ann@example.com\r\nSUBJECT: [Team] new\r\nDate: x\r\n\r\nbody \xff\r\n";
     assert_eq!(*after.bytes(), want[..]);
@@ -169,8 +169,8 @@ fn nobody_gets_a_header_in() {
         mail(b"From: a\r\nSubject: =?utf-8?q?x=0D=0ABcc:_victim=40example.com?=\r\n\r\nhi"),
     ];
     for letter in letters {
-        let opinion = SubjectConfig::new("{from} {to} {subject}").unwrap().work(&letter, NOW);
-        let after = opinion.letter.unwrap();
+        let result = SubjectConfig::new("{from} {to} {subject}").unwrap().apply(&letter, NOW);
+        let after = result.letter.unwrap();
         let after = after.bytes();
         assert_eq!(field_names(&after), ["From", "Subject"]);
         assert!(monoco_mime::subject(&after).unwrap().contains("Bcc: victim@example.com"));
@@ -192,8 +192,8 @@ proptest! {
     ) {
         let before = [head.as_bytes(), b"\r\n", &body].concat();
         let letter = Letter { to: vec![from.clone()], from, ..mail(&before) };
-        let opinion = SubjectConfig::new(&template).unwrap().work(&letter, NOW);
-        if let Some(after) = opinion.letter {
+        let result = SubjectConfig::new(&template).unwrap().apply(&letter, NOW);
+        if let Some(after) = result.letter {
             let mut names = field_names(&before);
             if !names.iter().any(|name| name == "Subject") {
                 names.push("Subject".to_owned());
@@ -208,11 +208,11 @@ proptest! {
     #[test]
     fn a_subject_is_one_line_and_made_once(subject in any::<String>(), template in "\\[[a-z ]{1,5}\\] \\{subject\\}") {
         let rule = SubjectConfig::new(&template).unwrap();
-        let after = rule.work(&chat(Some(&subject)), NOW).letter;
+        let after = rule.apply(&chat(Some(&subject)), NOW).letter;
         if let Some(after) = after {
             let made = after.extra("subject").unwrap();
             prop_assert!(made.len() <= 998 && !made.contains(char::is_control), "{made:?}");
-            prop_assert_eq!(rule.work(&after, NOW), WorkerResult::skip("has it already"));
+            prop_assert_eq!(rule.apply(&after, NOW), WorkerResult::skip("has it already"));
         }
     }
 
@@ -220,7 +220,7 @@ proptest! {
     fn no_letter_is_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..200), template in any::<String>()) {
         let rule = SubjectConfig::new(&template).unwrap_or_else(|_| SubjectConfig::new("[x] {subject}").unwrap());
         let letter = mail(&bytes);
-        if let Some(after) = rule.work(&letter, NOW).letter {
+        if let Some(after) = rule.apply(&letter, NOW).letter {
             prop_assert!(after.bytes().len() >= parts(&bytes).1.len());
         }
     }

@@ -2,20 +2,24 @@
 
 use std::time::Duration;
 
-use monoco_core::letter::{ChainDirection, WorkerName};
 use monoco_core::retry::{Backoff, RetryPolicy};
-use monoco_store::PipelineRouting;
 
-use super::super::Config;
-use crate::pipeline::config::{
-    ExternalWorkerConfig, LimitConfig, MergeConfig, PipelineConfig, QueueKind, WhenDown,
-    WorkerConfig, WorkerTransport,
-};
+use super::*;
+use crate::config::Config;
+use crate::pipeline::external::exec::ExecTransport;
+use crate::pipeline::external::http::HttpTransport;
+use crate::pipeline::external::rspamd::RspamdTransport;
+use crate::pipeline::external::tube::TubeTransport;
+use crate::pipeline::external::{WhenDown, WorkerTransport};
+use crate::pipeline::workers::block::BlockConfig;
 use crate::pipeline::workers::footer::FooterConfig;
-use crate::pipeline::workers::spam::{RulePattern, SpamConfig, SpamRule};
+use crate::pipeline::workers::limit::LimitConfig;
+use crate::pipeline::workers::merge::MergeConfig;
+use crate::pipeline::workers::spam::{RulePart, SpamConfig, SpamRule};
 use crate::pipeline::workers::subject::SubjectConfig;
+use crate::pipeline::workers::trash::TrashConfig;
 
-mod refused;
+mod rejected;
 
 /// A secret of Standard Webhooks.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -53,20 +57,19 @@ fn bad(pipeline: &str) -> String {
 
 /// The worker `w` with these keys.
 #[track_caller]
-fn worker(keys: &str) -> WorkerConfig {
+fn worker<T: Worker + Clone>(keys: &str) -> T {
     named(&good(&format!("workers: {{w: {{{keys}}}}}")), "w")
 }
 
 #[track_caller]
-fn outside(keys: &str) -> ExternalWorkerConfig {
-    match worker(keys) {
-        WorkerConfig::Outside(outside) => *outside,
-        other => panic!("{other:?}"),
-    }
+fn external(keys: &str) -> ExternalWorkerConfig {
+    worker(keys)
 }
 
-fn named(settings: &PipelineConfig, name: &str) -> WorkerConfig {
-    settings.workers[&name.parse::<WorkerName>().unwrap()].clone()
+#[track_caller]
+fn named<T: Worker + Clone>(settings: &PipelineConfig, name: &str) -> T {
+    let worker = &settings.workers[&name.parse::<WorkerName>().unwrap()];
+    downcast::<T>(&**worker).unwrap_or_else(|| panic!("{worker:?}")).clone()
 }
 
 fn inbound(settings: &PipelineConfig) -> String {
@@ -93,7 +96,7 @@ fn without_a_pipeline_nothing_goes_through_the_post_office() {
     assert_eq!(empty.queue, QueueKind::Store);
     assert_eq!((inbound(&empty).as_str(), outbound(&empty).as_str()), ("block deliver", "send"));
     for direction in ChainDirection::ALL {
-        assert_eq!(empty.through(direction), PipelineRouting::default(), "{direction:?}");
+        assert_eq!(empty.routing(direction), PipelineRouting::default(), "{direction:?}");
     }
     // Every name of a chain is a worker that is there.
     let names: Vec<_> = empty.workers.keys().map(WorkerName::as_str).collect();
@@ -122,9 +125,9 @@ fn a_tunnel_may_have_chains_of_its_own() {
     assert_eq!(of(ChainDirection::Outbound, Some("ci")), "tagger send");
     assert_eq!(of(ChainDirection::Outbound, None), "send");
     assert_eq!(settings.tunnels.len(), 1, "one that says nothing is none");
-    let through = settings.through(ChainDirection::Inbound);
+    let through = settings.routing(ChainDirection::Inbound);
     assert!(through.all && !through.tunnels[&"ci".parse().unwrap()]);
-    let through = settings.through(ChainDirection::Outbound);
+    let through = settings.routing(ChainDirection::Outbound);
     assert!(!through.all && through.tunnels[&"ci".parse().unwrap()]);
 }
 
@@ -135,39 +138,35 @@ fn an_end_may_have_another_name() {
          workers: {home: {kind: deliver}, bin: {kind: trash}, news: {kind: send, tunnel: work-mail}}",
     );
     assert_eq!((inbound(&settings).as_str(), outbound(&settings).as_str()), ("home", "bin"));
-    assert_eq!(named(&settings, "bin"), WorkerConfig::Trash);
+    assert_eq!(named::<TrashConfig>(&settings, "bin"), TrashConfig);
     let tunnel = Some("work-mail".parse().unwrap());
-    assert_eq!(named(&settings, "news"), WorkerConfig::Send { tunnel });
-    assert_eq!(named(&good(""), "send"), WorkerConfig::Send { tunnel: None });
+    assert_eq!(named::<SendConfig>(&settings, "news"), SendConfig { tunnel });
+    assert_eq!(named::<SendConfig>(&good(""), "send"), SendConfig { tunnel: None });
 }
 
 #[test]
 fn built_in_workers_take_their_settings() {
-    let WorkerConfig::Block(block) =
-        worker("kind: block, senders: ['@spam.example', a@b.c, did:web:x]")
-    else {
-        panic!("not a block")
-    };
+    let block: BlockConfig = worker("kind: block, senders: ['@spam.example', a@b.c, did:web:x]");
     assert_eq!(block.senders, ["@spam.example", "a@b.c", "did:web:x"]);
     assert!(block.recipients.is_empty());
 
-    let subject = worker("kind: subject, template: '[News] {subject}'");
-    assert_eq!(subject, WorkerConfig::Subject(SubjectConfig::new("[News] {subject}").unwrap()));
-    let footer = worker("kind: footer, text: a, html: b");
-    assert_eq!(footer, WorkerConfig::Footer(FooterConfig::new("a", Some("b")).unwrap()));
+    let subject: SubjectConfig = worker("kind: subject, template: '[News] {subject}'");
+    assert_eq!(subject, SubjectConfig::new("[News] {subject}").unwrap());
+    let footer: FooterConfig = worker("kind: footer, text: a, html: b");
+    assert_eq!(footer, FooterConfig::new("a", Some("b")).unwrap());
 
-    let merge = |keys: &str| worker(&format!("kind: merge, {keys}"));
+    let merge = |keys: &str| worker::<MergeConfig>(&format!("kind: merge, {keys}"));
     let merging =
-        |secs, most| WorkerConfig::Merge(MergeConfig { window: Duration::from_secs(secs), most });
+        |secs, max_letters| MergeConfig { window: Duration::from_secs(secs), max_letters };
     assert_eq!(merge(""), merging(60, 100));
     assert_eq!(merge("window_s: 1, most: 2"), merging(1, 2));
     assert_eq!(merge("window_s: 86400, most: 1000"), merging(86_400, 1_000));
 
-    let limit = worker("kind: limit, per_recipient: 10/min, per_tunnel: 1000/h");
+    let limit: LimitConfig = worker("kind: limit, per_recipient: 10/min, per_tunnel: 1000/h");
     let rate = |text: &str| Some(text.parse().unwrap());
     let wanted =
         LimitConfig { per_recipient: rate("10/min"), per_domain: None, per_tunnel: rate("1000/h") };
-    assert_eq!(limit, WorkerConfig::Limit(wanted));
+    assert_eq!(limit, wanted);
 }
 
 #[test]
@@ -176,12 +175,10 @@ fn spam_has_rules_or_rspamd_or_both() {
         {name: shout, text: '[A-Z]{20}', score: 2.5}, \
         {name: friend, from: '@example\\.com$', score: -5}, {name: list, to: '^all@', score: 1}, \
         {name: bulk, header: 'Precedence: bulk', score: 1}]";
-    let WorkerConfig::Spam(spam) = worker(&format!("kind: spam, threshold: 4.5, {RULES}")) else {
-        panic!("not a spam")
-    };
+    let spam: SpamConfig = worker(&format!("kind: spam, threshold: 4.5, {RULES}"));
     let rule = |name, score, key, text| {
-        let (what, pattern) = RulePattern::read(key, text).unwrap();
-        SpamRule::new(name, score, what, pattern).unwrap()
+        let (part, pattern) = RulePart::parse(key, text).unwrap();
+        SpamRule::new(name, score, part, pattern).unwrap()
     };
     let rules = vec![
         rule("casino", 3.0, "subject", "(?i)casino"),
@@ -192,68 +189,73 @@ fn spam_has_rules_or_rspamd_or_both() {
     ];
     assert_eq!(spam, SpamConfig::new(4.5, rules.clone()).unwrap());
     let by_default = SpamConfig::new(5.0, rules).unwrap();
-    let rspamd = outside(&format!("kind: spam, rspamd: 'http://127.0.0.1:11333', {RULES}"));
-    let WorkerTransport::Rspamd { target, password, rules } = rspamd.how else {
+    let rspamd = external(&format!("kind: spam, rspamd: 'http://127.0.0.1:11333', {RULES}"));
+    let WorkerTransport::Rspamd(RspamdTransport { target, password, rules }) = rspamd.transport
+    else {
         panic!("{rspamd:?}")
     };
     assert_eq!((target.shown().as_str(), password), ("http://127.0.0.1:11333", None));
     assert_eq!(rules, by_default);
-    assert_eq!((rspamd.at_once, rspamd.timeout), (4, Duration::from_secs(30)));
+    assert_eq!((rspamd.parallel, rspamd.timeout), (4, Duration::from_secs(30)));
     let rspamd =
-        outside("kind: spam, rspamd: 'http://localhost:1/', password: '${RSPAMD_PASSWORD}'");
-    let WorkerTransport::Rspamd { password: Some(password), rules, .. } = rspamd.how else {
+        external("kind: spam, rspamd: 'http://localhost:1/', password: '${RSPAMD_PASSWORD}'");
+    let WorkerTransport::Rspamd(RspamdTransport { password: Some(password), rules, .. }) =
+        rspamd.transport
+    else {
         panic!("{rspamd:?}")
     };
     assert_eq!(password.expose(), "hunter2-hunter2");
     assert_eq!(rules, SpamConfig::new(5.0, Vec::new()).unwrap());
-    let rspamd = outside("kind: spam, rspamd: 'http://[::1]:11333', password: '${EMPTY}'");
-    assert!(matches!(rspamd.how, WorkerTransport::Rspamd { password: None, .. }), "{rspamd:?}");
-    outside("kind: spam, rspamd: 'https://rspamd.example.com'");
-    outside("kind: spam, rspamd: 'https://10.0.0.1', allow_private: true");
+    let rspamd = external("kind: spam, rspamd: 'http://[::1]:11333', password: '${EMPTY}'");
+    let WorkerTransport::Rspamd(transport) = rspamd.transport else { panic!("{rspamd:?}") };
+    assert_eq!(transport.password, None);
+    external("kind: spam, rspamd: 'https://rspamd.example.com'");
+    external("kind: spam, rspamd: 'https://10.0.0.1', allow_private: true");
 }
 
 #[test]
 fn workers_outside_have_defaults_and_bounds() {
-    let exec = outside("kind: exec, command: [python3, score.py]");
-    let WorkerTransport::Exec { command, memory } = &exec.how else { panic!("{exec:?}") };
+    let exec = external("kind: exec, command: [python3, score.py]");
+    let WorkerTransport::Exec(ExecTransport { command, memory }) = &exec.transport else {
+        panic!("{exec:?}")
+    };
     assert_eq!((command.join(" ").as_str(), *memory), ("python3 score.py", 512 << 20));
     let retry =
         RetryPolicy { backoff: Backoff::DEFAULT, max_attempts: Some(4), give_up_after: None };
-    assert_eq!((exec.timeout, exec.retry, exec.at_once), (Duration::from_secs(30), retry, 2));
+    assert_eq!((exec.timeout, exec.retry, exec.parallel), (Duration::from_secs(30), retry, 2));
     assert_eq!((exec.when_down, exec.readdress), (WhenDown::Hold, false));
 
-    let http = outside(
+    let http = external(
         "kind: http, url: 'http://127.0.0.1:1/w', allow_private: true, secret: '${WORKER_SECRET}', \
          timeout_s: 3600, retries: 0, when_down: skip, readdress: true, parallel: 64",
     );
-    let WorkerTransport::Http { target, secret } = &http.how else { panic!("{http:?}") };
+    let WorkerTransport::Http(HttpTransport { target, secret }) = &http.transport else {
+        panic!("{http:?}")
+    };
     assert_eq!((target.shown().as_str(), secret.expose()), ("http://127.0.0.1:1", SECRET));
     assert_eq!(
-        (http.timeout.as_secs(), http.retry.max_attempts, http.at_once),
+        (http.timeout.as_secs(), http.retry.max_attempts, http.parallel),
         (3_600, Some(1), 64)
     );
     assert_eq!((http.when_down, http.readdress), (WhenDown::Skip, true));
 
-    let tube = outside("kind: beanstalkd, when_down: dead, retries: 100, timeout_s: 1");
-    let WorkerTransport::Beanstalkd { address, tube: letters, results } = &tube.how else {
-        panic!("{tube:?}")
-    };
-    assert_eq!(address.to_string(), "beanstalkd://127.0.0.1:11300");
+    let tube = external("kind: beanstalkd, when_down: dead, retries: 100, timeout_s: 1");
+    let WorkerTransport::Tube(transport) = &tube.transport else { panic!("{tube:?}") };
+    let TubeTransport { server, tube: letters, results } = transport;
+    assert_eq!(server.to_string(), "beanstalkd://127.0.0.1:11300");
     assert_eq!((letters.as_str(), results.as_str()), ("monoco.worker.w", "monoco.results"));
-    assert_eq!((tube.when_down, tube.at_once), (WhenDown::Dead, 1_000));
+    assert_eq!((tube.when_down, tube.parallel), (WhenDown::Dead, 1_000));
     assert_eq!((tube.retry.max_attempts, tube.timeout.as_secs()), (Some(101), 1));
-    let http = outside("kind: http, url: 'https://example.com/w', secret: '${WORKER_SECRET}'");
-    assert_eq!(http.at_once, 4);
+    let http = external("kind: http, url: 'https://example.com/w', secret: '${WORKER_SECRET}'");
+    assert_eq!(http.parallel, 4);
 }
 
 #[test]
 fn a_tube_is_on_the_queues_server_unless_it_names_its_own() {
     let server = |pipeline: &str| {
-        let WorkerConfig::Outside(outside) = named(&good(pipeline), "w") else {
-            panic!("{pipeline}")
-        };
-        let WorkerTransport::Beanstalkd { address, .. } = outside.how else { panic!("{pipeline}") };
-        address.to_string()
+        let worker: ExternalWorkerConfig = named(&good(pipeline), "w");
+        let WorkerTransport::Tube(tube) = worker.transport else { panic!("{pipeline}") };
+        tube.server.to_string()
     };
     let queue = "queue: 'beanstalkd://queue.example:1'";
     let default = server(&format!("{queue}, workers: {{w: {{kind: beanstalkd}}}}"));
@@ -266,16 +268,17 @@ fn a_tube_is_on_the_queues_server_unless_it_names_its_own() {
 
 #[test]
 fn variables_and_the_home_are_expanded_everywhere() {
-    let exec = outside("kind: exec, command: ['~/bin/w', '~/x', 'a~/x', '${N}'], parallel: '${N}'");
-    let WorkerTransport::Exec { command, .. } = exec.how else { panic!("not a command") };
-    assert_eq!(command, ["/home/ann/bin/w", "/home/ann/x", "a~/x", "7"]);
-    assert_eq!(exec.at_once, 7);
+    let exec =
+        external("kind: exec, command: ['~/bin/w', '~/x', 'a~/x', '${N}'], parallel: '${N}'");
+    let WorkerTransport::Exec(exec_transport) = exec.transport else { panic!("not a command") };
+    assert_eq!(exec_transport.command, ["/home/ann/bin/w", "/home/ann/x", "a~/x", "7"]);
+    assert_eq!(exec.parallel, 7);
     let settings = good(
         "outbound: ['${CHAIN}', '${END:-send}'], workers: {footer: {text: '${N} lines'}, \
          limit: {per_domain: '${N}/min'}, two: {kind: '${CHAIN}', text: x}}",
     );
     assert_eq!(outbound(&settings), "footer send");
-    let WorkerConfig::Limit(limit) = named(&settings, "limit") else { panic!("not a limit") };
+    let limit: LimitConfig = named(&settings, "limit");
     assert_eq!(limit.per_domain.unwrap().to_string(), "7/min");
 }
 
@@ -285,17 +288,17 @@ fn a_secret_may_be_in_a_file() {
     let path = dir.path().join("secret");
     std::fs::write(&path, format!("{SECRET}\n")).unwrap();
     let path = path.display();
-    let http = outside(&format!("kind: http, url: 'https://example.com', secret_file: {path}"));
-    let WorkerTransport::Http { secret, .. } = http.how else { panic!("not http") };
-    assert_eq!(secret.expose(), SECRET);
+    let http = external(&format!("kind: http, url: 'https://example.com', secret_file: {path}"));
+    let WorkerTransport::Http(http) = http.transport else { panic!("not http") };
+    assert_eq!(http.secret.expose(), SECRET);
     let rspamd = format!("kind: spam, rspamd: 'http://127.0.0.1:11333', password_file: {path}");
-    let WorkerTransport::Rspamd { password: Some(password), .. } = outside(&rspamd).how else {
-        panic!("no password")
+    let WorkerTransport::Rspamd(transport) = external(&rspamd).transport else {
+        panic!("not rspamd")
     };
-    assert_eq!(password.expose(), SECRET);
+    assert_eq!(transport.password.unwrap().expose(), SECRET);
     let both = bad(&format!("workers: {{w: {{{rspamd}, password: x}}}}"));
-    let wanted = "courier.pipeline.workers.w.password_file: there is a `password` as well; \
-                  want one of them";
+    let wanted = "courier.pipeline.workers.w.password_file: `password` is set as well; \
+                  set only one of them";
     assert_eq!(both, wanted);
 }
 
@@ -341,7 +344,7 @@ fn neither_errors_nor_debug_output_nor_changes_show_a_secret() {
 }
 
 fn changes(old: &PipelineConfig, new: &PipelineConfig) -> Vec<String> {
-    super::changes(old, new).iter().map(ToString::to_string).collect()
+    old.changes(new).iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -360,7 +363,7 @@ fn a_reload_says_what_changes() {
             "pipeline queue: store becomes beanstalkd://127.0.0.1:11300 (after a restart)",
             "pipeline inbound: [block, deliver] becomes [spam, deliver]",
             "pipeline outbound: [send] becomes [subject, merge, trash]",
-            "pipeline outbound of ci: as for everybody becomes [tagger, send]",
+            "pipeline outbound of ci: the common chain becomes [tagger, send]",
             "pipeline worker block: changed senders",
             "pipeline worker send: changed tunnel",
             "pipeline worker spam: added",
@@ -380,7 +383,7 @@ fn a_reload_names_the_settings_of_a_worker_that_change() {
     const URL: &str = "secret: '${WORKER_SECRET}', url: 'https://example.com/";
     for (old, new, wanted) in [
         ("kind: subject, template: a", "kind: subject, template: b", "template"),
-        ("kind: footer, text: a", "kind: footer, text: a, html: b", "text or html"),
+        ("kind: footer, text: a", "kind: footer, text: a, html: b", "html"),
         ("kind: merge", "kind: merge, window_s: 1, most: 2", "window_s, most"),
         ("kind: merge", "kind: merge, window_s: 60", ""),
         (

@@ -16,56 +16,56 @@ fn chains_that_make_no_sense_say_why() {
         ),
         (
             "outbound: [zzzzzzzz, send]",
-            "outbound: unknown worker \"zzzzzzzz\", set it up under courier.pipeline.workers",
+            "outbound: unknown worker \"zzzzzzzz\", configure it under courier.pipeline.workers",
         ),
         ("outbound: [Send]", "outbound: unknown worker \"Send\", did you mean send?"),
         (
             "outbound: ['${LOUD}', send]",
-            "outbound: unknown worker \"${LOUD}\", set it up under courier.pipeline.workers",
+            "outbound: unknown worker \"${LOUD}\", configure it under courier.pipeline.workers",
         ),
         ("outbound: ['${NOT_SET}', send]", "outbound: the variable NOT_SET is not set"),
-        ("inbound: [block, block, deliver]", "inbound: \"block\" is there twice"),
-        ("inbound: [block]", "inbound: want deliver or trash at the end"),
-        ("outbound: [merge]", "outbound: want send or trash at the end"),
-        ("outbound: [send, merge]", "outbound: send is an end, and \"merge\" comes after it"),
-        ("outbound: [send, send]", "outbound: send is an end, and \"send\" comes after it"),
-        ("inbound: [trash, deliver]", "inbound: trash is an end, and \"deliver\" comes after it"),
+        ("inbound: [block, block, deliver]", "inbound: \"block\" occurs twice"),
+        ("inbound: [block]", "inbound: expected deliver or trash at the end"),
+        ("outbound: [merge]", "outbound: expected send or trash at the end"),
+        ("outbound: [send, merge]", "outbound: \"merge\" follows send, which ends the chain"),
+        ("outbound: [send, send]", "outbound: \"send\" follows send, which ends the chain"),
+        ("inbound: [trash, deliver]", "inbound: \"deliver\" follows trash, which ends the chain"),
         (
             "outbound: [bin, send], workers: {bin: {kind: trash}}",
-            "outbound: bin is an end, and \"send\" comes after it",
+            "outbound: \"send\" follows bin, which ends the chain",
         ),
         (
             "outbound: [deliver]",
-            "outbound: \"deliver\" can't be here: what goes out is sent, not delivered",
+            "outbound: \"deliver\" is not allowed here: outbound messages are sent, not delivered",
         ),
         (
             "inbound: [send]",
-            "inbound: \"send\" can't be here: what comes in is delivered, not sent",
+            "inbound: \"send\" is not allowed here: inbound messages are delivered, not sent",
         ),
         (
             "inbound: [out], workers: {out: {kind: send}}",
-            "inbound: \"out\" can't be here: what comes in is delivered, not sent",
+            "inbound: \"out\" is not allowed here: inbound messages are delivered, not sent",
         ),
         (
             "inbound: [merge, deliver]",
-            "inbound: \"merge\" can't be here: inbound messages are merged by `debounce`",
+            "inbound: \"merge\" is not allowed here: inbound messages are merged by `debounce`",
         ),
         (
             "inbound: [ours, deliver], workers: {ours: {kind: footer, text: x}}",
-            "inbound: \"ours\" can't be here: a footer would change what people said to us",
+            "inbound: \"ours\" is not allowed here: a footer would change the text of the sender",
         ),
-        (&long, "outbound: 33 workers; 32 is the most"),
+        (&long, "outbound: 33 workers; the limit is 32"),
         (
             "tunnels: {ci: {outbound: [limit, send]}}",
-            "workers.limit: want at least one of per_recipient, per_domain and per_tunnel",
+            "workers.limit: expected at least one of per_recipient, per_domain and per_tunnel",
         ),
         (
             "tunnels: {ci: {inbound: [spam, block]}}, workers: {spam: {rspamd: 'http://localhost'}}",
-            "tunnels.ci.inbound: want deliver or trash at the end",
+            "tunnels.ci.inbound: expected deliver or trash at the end",
         ),
         ("outbound: [subject, send]", "workers.subject.template: is missing"),
         ("outbound: [footer, send]", "workers.footer.text: is missing"),
-        ("inbound: [spam, deliver]", "workers.spam: want `rules`, `rspamd` or both"),
+        ("inbound: [spam, deliver]", "workers.spam: expected `rules`, `rspamd` or both"),
     ] {
         assert_eq!(bad(pipeline), format!("courier.pipeline.{wanted}"), "{pipeline}");
     }
@@ -81,25 +81,31 @@ fn workers_that_make_no_sense_say_why() {
     for (keys, wanted) in [
         (
             "",
-            ": `kind` is missing; want beanstalkd, exec, http, block, spam, subject, footer, \
-              merge, limit, trash, send or deliver",
+            ": `kind` is missing; expected block, spam, subject, footer, merge, limit, trash, send, \
+              deliver, beanstalkd, exec, http or toy",
         ),
         (
             "kind: exce, command: [a]",
-            ".kind: want block, spam, subject, footer, merge, limit, trash, send, deliver, \
-          beanstalkd, exec or http; found \"exce\", did you mean exec?",
+            ".kind: expected block, spam, subject, footer, merge, limit, trash, send, deliver, \
+          beanstalkd, exec, http or toy, found \"exce\", did you mean exec?",
         ),
-        ("kind: exec, command: [a], tube: t", ": `tube` is for kind beanstalkd"),
-        ("kind: deliver, timeout_s: 1", ": `timeout_s` is for kind spam, beanstalkd, exec or http"),
-        ("kind: http, url: 'https://a', command: [a]", ": `command` is for kind exec"),
-        ("kind: trash, tunnel: a", ": `tunnel` is for kind send"),
+        ("kind: exec, command: [a], tube: t", ": `tube` is a key of kind beanstalkd, not of exec"),
+        (
+            "kind: deliver, timeout_s: 1",
+            ": `timeout_s` is a key of kind spam, beanstalkd, exec or http, not of deliver",
+        ),
+        (
+            "kind: http, url: 'https://a', command: [a]",
+            ": `command` is a key of kind exec, not of http",
+        ),
+        ("kind: trash, tunnel: a", ": `tunnel` is a key of kind send, not of trash"),
         (
             "kind: spam, rspamd: 'http://localhost', readdress: true",
-            ": `readdress` is for kind beanstalkd, exec or http",
+            ": `readdress` is a key of kind beanstalkd, exec or http, not of spam",
         ),
         (
             "kind: spam, rules: [{name: a, text: b, score: 1}], parallel: 2",
-            ": `parallel` goes with `rspamd`, which is not set",
+            ": `parallel` needs `rspamd`, which is not set",
         ),
         (
             "kind: block, senders: [nobody]",
@@ -109,42 +115,48 @@ fn workers_that_make_no_sense_say_why() {
             "kind: block, recipients: ['@']",
             ".recipients: \"@\": its domain is none; a whole domain is written @example.com",
         ),
-        ("kind: block, senders: ['${LOUD}']", ".senders: not what it should be: ${LOUD}"),
+        ("kind: block, senders: ['${LOUD}']", ".senders: the content of ${LOUD} is not valid here"),
         ("kind: subject", ".template: is missing"),
-        ("kind: subject, template: ''", ".template: is empty; want text such as [Team] {subject}"),
+        (
+            "kind: subject, template: ''",
+            ".template: is empty; expected text such as [Team] {subject}",
+        ),
         ("kind: footer, html: x", ".text: is missing"),
         ("kind: footer, text: ' '", ": text: is empty"),
-        ("kind: merge, window_s: 0", ".window_s: want a number from 1 to 86400, found \"0\""),
-        ("kind: merge, most: 1", ".most: want a number from 2 to 1000, found \"1\""),
-        ("kind: limit", ": want at least one of per_recipient, per_domain and per_tunnel"),
+        ("kind: merge, window_s: 0", ".window_s: expected a number from 1 to 86400, found \"0\""),
+        ("kind: merge, most: 1", ".most: expected a number from 2 to 1000, found \"1\""),
+        ("kind: limit", ": expected at least one of per_recipient, per_domain and per_tunnel"),
         (
             "kind: limit, per_domain: 10",
             ".per_domain: want a rate such as 10/min: a whole number from 1, and s, min, h or day",
         ),
-        ("kind: limit, per_domain: '${LOUD}'", ".per_domain: not what it should be: ${LOUD}"),
+        (
+            "kind: limit, per_domain: '${LOUD}'",
+            ".per_domain: the content of ${LOUD} is not valid here",
+        ),
         (
             "kind: send, tunnel: 'A B'",
             ".tunnel: not a DID: \"A B\" (a tunnel's name takes 1 to 64 of a-z, 0-9, '-' and '_')",
         ),
-        ("kind: spam", ": want `rules`, `rspamd` or both"),
-        ("kind: spam, rules: []", ": want `rules`, `rspamd` or both"),
+        ("kind: spam", ": expected `rules`, `rspamd` or both"),
+        ("kind: spam, rules: []", ": expected `rules`, `rspamd` or both"),
         ("kind: spam, rules: [{text: a, score: 1}]", ".rules[0].name: is missing"),
         ("kind: spam, rules: [{name: a, text: b}]", ".rules[0].score: is missing"),
         (
             "kind: spam, rules: [{name: a, text: b, score: lots}]",
-            ".rules[0].score: want a number from -1000000 to 1000000, found \"lots\"",
+            ".rules[0].score: expected a number from -1000000 to 1000000, found \"lots\"",
         ),
         (
             "kind: spam, rules: [{name: a, text: b, score: nan}]",
-            ".rules[0].score: want a number from -1000000 to 1000000, found \"nan\"",
+            ".rules[0].score: expected a number from -1000000 to 1000000, found \"nan\"",
         ),
         (
             "kind: spam, rules: [{name: a, text: b, score: 1}, {name: b, score: 1}]",
-            ".rules[1]: want one of subject, text, from, to and header",
+            ".rules[1]: expected one of subject, text, from, to and header",
         ),
         (
             "kind: spam, rules: [{name: a, text: b, to: c, score: 1}]",
-            ".rules[0]: want one of subject, text, from, to and header",
+            ".rules[0]: expected one of subject, text, from, to and header",
         ),
         (
             "kind: spam, rules: [{name: a, text: '(', score: 1}]",
@@ -152,15 +164,15 @@ fn workers_that_make_no_sense_say_why() {
         ),
         (
             "kind: spam, rules: [{name: a, header: bulk, score: 1}]",
-            ".rules[0].header: header: want `Name: pattern`",
+            ".rules[0].header: header: expected `Name: pattern`",
         ),
         (
             "kind: spam, rules: [{name: a, text: b, score: 1}, {name: a, to: c, score: 1}]",
-            ".rules: two rules are called a",
+            ".rules: two rules are named a",
         ),
         (
             "kind: spam, threshold: 0, rules: [{name: a, text: b, score: 1}]",
-            ".threshold: want a number from 0.001 to 1000000, found \"0\"",
+            ".threshold: expected a number from 0.001 to 1000000, found \"0\"",
         ),
     ] {
         let said = bad(&format!("workers: {{w: {{{keys}}}}}"));
@@ -172,48 +184,51 @@ fn workers_that_make_no_sense_say_why() {
 fn workers_outside_that_make_no_sense_say_why() {
     for (keys, wanted) in [
         ("kind: exec", ".command: is missing"),
-        ("kind: exec, command: []", ".command: want a program, and its arguments"),
-        ("kind: exec, command: ['', a]", ".command: want a program, and its arguments"),
+        ("kind: exec, command: []", ".command: expected a program and its arguments"),
+        ("kind: exec, command: ['', a]", ".command: expected a program and its arguments"),
         (
             "kind: exec, command: [bin/w]",
-            ".command: want an absolute path, ~/…, or a program found in PATH",
+            ".command: expected an absolute path, ~/…, or a program found in PATH",
         ),
         (
             "kind: exec, command: [./w]",
-            ".command: want an absolute path, ~/…, or a program found in PATH",
+            ".command: expected an absolute path, ~/…, or a program found in PATH",
         ),
-        ("kind: exec, command: [w, \"a\\0b\"]", ".command: a word can't have a NUL in it"),
+        ("kind: exec, command: [w, \"a\\0b\"]", ".command: contains a NUL character"),
         (
             "kind: exec, command: [w], memory_mb: 15",
-            ".memory_mb: want a number from 16 to 65536, found \"15\"",
+            ".memory_mb: expected a number from 16 to 65536, found \"15\"",
         ),
         (
             "kind: exec, command: [w], parallel: 65",
-            ".parallel: want a number from 1 to 64, found \"65\"",
+            ".parallel: expected a number from 1 to 64, found \"65\"",
         ),
         (
             "kind: exec, command: [w], timeout_s: 3601",
-            ".timeout_s: want a number from 1 to 3600, found \"3601\"",
+            ".timeout_s: expected a number from 1 to 3600, found \"3601\"",
         ),
         (
             "kind: exec, command: [w], retries: 101",
-            ".retries: want a number from 0 to 100, found \"101\"",
+            ".retries: expected a number from 0 to 100, found \"101\"",
         ),
         (
             "kind: exec, command: [w], when_down: hodl",
-            ".when_down: want hold, skip or dead; found \"hodl\", did you mean hold?",
+            ".when_down: expected hold, skip or dead, found \"hodl\", did you mean hold?",
         ),
-        ("kind: exec, command: [w], readdress: 1", ".readdress: want true or false; found \"1\""),
+        (
+            "kind: exec, command: [w], readdress: 1",
+            ".readdress: expected true or false, found \"1\"",
+        ),
         ("kind: http, secret: '${WORKER_SECRET}'", ".url: is missing"),
         (
             "kind: http, url: 'https://example.com'",
-            ".secret: missing or empty: a worker without a secret is not asked; \
-          set it to what the worker checks signatures with",
+            ".secret: missing or empty; \
+          set it to the secret that the worker verifies signatures with",
         ),
         (
             "kind: http, url: 'https://example.com', secret: '${EMPTY}'",
-            ".secret: missing or empty: a worker without a secret is not asked; \
-          set it to what the worker checks signatures with",
+            ".secret: missing or empty; \
+          set it to the secret that the worker verifies signatures with",
         ),
         (
             "kind: http, url: 'https://example.com', secret: '${LOUD}'",
@@ -232,16 +247,16 @@ fn workers_outside_that_make_no_sense_say_why() {
         ),
         (
             "kind: http, url: 'ftp://hunter2@${LOUD}/hunter2', secret: '${WORKER_SECRET}'",
-            ".url: with its variables it is no URL that is asked; want one like \
-          https://example.com/hook, and allow_private: true for one of your own network",
+            ".url: not a valid URL with the content of its variables; expected one like \
+          https://example.com/hook, and allow_private: true for a host of your own network",
         ),
         (
             "kind: spam, rspamd: 'http://10.0.0.1:11333', allow_private: true",
-            ".rspamd: http:// is for an rspamd on this machine; want https://",
+            ".rspamd: http:// is only allowed for an rspamd on this machine; use https://",
         ),
         (
             "kind: spam, rspamd: 'http://127.0.0.1.example.com'",
-            ".rspamd: http:// is for an rspamd on this machine; want https://",
+            ".rspamd: http:// is only allowed for an rspamd on this machine; use https://",
         ),
         (
             "kind: spam, rspamd: 'http://localhost@example.com', allow_private: true",
@@ -250,7 +265,7 @@ fn workers_outside_that_make_no_sense_say_why() {
         ),
         (
             "kind: spam, rspamd: 'http:localhost/checkv2'",
-            ".rspamd: want only a host and a port, such as http://127.0.0.1:11333",
+            ".rspamd: expected only a host and a port, such as http://127.0.0.1:11333",
         ),
         (
             "kind: spam, rspamd: localhost",
@@ -259,11 +274,11 @@ fn workers_outside_that_make_no_sense_say_why() {
         ),
         (
             "kind: spam, rspamd: 'HTTP://10.0.0.1', allow_private: true",
-            ".rspamd: http:// is for an rspamd on this machine; want https://",
+            ".rspamd: http:// is only allowed for an rspamd on this machine; use https://",
         ),
         (
             "kind: spam, rspamd: 'http://localhost:11333/checkv2'",
-            ".rspamd: want only a host and a port, such as http://127.0.0.1:11333",
+            ".rspamd: expected only a host and a port, such as http://127.0.0.1:11333",
         ),
         (
             "kind: spam, rspamd: 'https://10.0.0.1'",
@@ -272,7 +287,7 @@ fn workers_outside_that_make_no_sense_say_why() {
         ),
         (
             "kind: spam, rspamd: 'http://localhost', password: \"a\\nb\"",
-            ".password: want printable ASCII: it is sent as a header",
+            ".password: expected printable ASCII: the password is sent as a header",
         ),
         (
             "kind: beanstalkd, server: localhost",
@@ -286,19 +301,19 @@ fn workers_outside_that_make_no_sense_say_why() {
         ),
         (
             "kind: beanstalkd, in_flight: 0",
-            ".in_flight: want a number from 1 to 10000, found \"0\"",
+            ".in_flight: expected a number from 1 to 10000, found \"0\"",
         ),
         (
             "kind: beanstalkd, tube: monoco.results",
-            ".tube: monoco.results is where w answers; want another",
+            ".tube: monoco.results is the results tube of worker w; use another one",
         ),
         (
             "kind: beanstalkd, tube: monoco.letters",
-            ".tube: monoco.letters is the dispatcher's own; want another",
+            ".tube: monoco.letters is the tube of the dispatcher; use another one",
         ),
         (
             "kind: beanstalkd, results: monoco.letters",
-            ".results: monoco.letters is the dispatcher's own; want another",
+            ".results: monoco.letters is the tube of the dispatcher; use another one",
         ),
     ] {
         let said = bad(&format!("workers: {{w: {{{keys}}}}}"));
@@ -311,11 +326,11 @@ fn the_rest_of_a_pipeline_is_checked_as_well() {
     for (pipeline, wanted) in [
         (
             "queue: redis",
-            "courier.pipeline.queue: want store or beanstalkd://host:port; found \"redis\"",
+            "courier.pipeline.queue: expected store or beanstalkd://host:port, found \"redis\"",
         ),
         (
             "queue: '${LOUD}'",
-            "courier.pipeline.queue: want store or beanstalkd://host:port; found \"${LOUD}\"",
+            "courier.pipeline.queue: expected store or beanstalkd://host:port, found \"${LOUD}\"",
         ),
         (
             "queue: 'redis://x'",
@@ -329,16 +344,16 @@ fn the_rest_of_a_pipeline_is_checked_as_well() {
         ),
         (
             "workers: {spam: {kind: exec, command: [a]}}",
-            "courier.pipeline.workers.spam: its name says spam and `kind` says otherwise; give it \
-          another name",
+            "courier.pipeline.workers.spam: a worker named spam has kind spam, but `kind` is exec; \
+          use another name",
         ),
         (
             "workers: {a: {kind: beanstalkd, tube: t}, b: {kind: beanstalkd, tube: t}}",
-            "courier.pipeline.workers.b.tube: t is the tube of a already",
+            "courier.pipeline.workers.b.tube: t is already the tube of worker a; use another one",
         ),
         (
             "workers: {a: {kind: beanstalkd, tube: t}, b: {kind: beanstalkd, results: t}}",
-            "courier.pipeline.workers.a.tube: t is where b answers; want another",
+            "courier.pipeline.workers.a.tube: t is the results tube of worker b; use another one",
         ),
     ] {
         assert_eq!(bad(pipeline), wanted, "{pipeline}");
@@ -347,11 +362,14 @@ fn the_rest_of_a_pipeline_is_checked_as_well() {
         ("inboud: []", "unknown key `inboud`, did you mean `inbound`?"),
         ("tunnels: {ci: {inbond: []}}", "unknown key `inbond`, did you mean `inbound`?"),
         ("workers: {w: {comand: [a]}}", "unknown key `comand`, did you mean `command`?"),
-        ("workers: {spam: {rules: [{titel: a}]}}", "unknown key `titel`, known are name, score"),
-        ("inbound: deliver", "want a list here"),
-        ("workers: [a]", "want keys and values here"),
-        ("workers: {spam: {rules: {a: 1}}}", "want a list here"),
-        ("workers: {subject: {template: [a]}}", "want a single value here"),
+        (
+            "workers: {spam: {rules: [{titel: a}]}}",
+            "unknown key `titel`; known keys are name, score",
+        ),
+        ("inbound: deliver", "expected a list here"),
+        ("workers: [a]", "expected keys and values here"),
+        ("workers: {spam: {rules: {a: 1}}}", "expected a list here"),
+        ("workers: {subject: {template: [a]}}", "expected a single value here"),
         ("tunnels: {'A B': {inbound: []}}", "courier.pipeline.tunnels.A B: "),
         ("workers: {w: {kind: send}, w: {kind: send}}", "duplicate key `w`"),
     ] {
