@@ -1,8 +1,7 @@
-//! Large bodies and attachments, as files named by their hash.
+//! Large bodies and attachments, stored as files named by their hash.
 //!
-//! A file is complete and on disk, and so is the directory entry that names it,
-//! before anything refers to it. A rename that is not followed by a sync of its
-//! directory is undone by a power cut, and the reference would outlive the bytes.
+//! The file and its directory entry are synced before a row refers to the file. A power cut
+//! undoes a rename whose directory was not synced, and the row would refer to a missing file.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,42 +12,42 @@ use monoco_core::object::ObjId;
 use monoco_fs::{FileOptions, WriteError, sync_dir};
 
 #[derive(Debug)]
-pub(crate) struct BlobStore {
+pub(crate) struct BlobFiles {
     root: PathBuf,
-    /// Keeps two writers of the same bytes from sharing a temporary name.
-    writes: AtomicU64,
+    /// Number of the next temporary file, so that two writers never share one.
+    next_temporary: AtomicU64,
 }
 
-impl BlobStore {
-    /// Opens the directory, and sweeps out what a crash left half-written.
+impl BlobFiles {
+    /// Opens the directory and deletes temporary files that a crash left.
     pub(crate) fn open(root: PathBuf) -> Result<Self, WriteError> {
         create_dir(&root)?;
-        let incoming = root.join("tmp");
-        create_dir(&incoming)?;
-        for entry in fs::read_dir(&incoming).map_err(WriteError::Write)? {
-            let left_over = entry.and_then(|entry| fs::remove_file(entry.path()));
-            left_over.map_err(WriteError::Write)?;
+        let temporary = root.join("tmp");
+        create_dir(&temporary)?;
+        for entry in fs::read_dir(&temporary).map_err(WriteError::Write)? {
+            let removed = entry.and_then(|entry| fs::remove_file(entry.path()));
+            removed.map_err(WriteError::Write)?;
         }
-        Ok(Self { root, writes: AtomicU64::new(0) })
+        Ok(Self { root, next_temporary: AtomicU64::new(0) })
     }
 
-    /// Keeps `bytes` under the name `id`. Returns once they are on disk.
+    /// Stores `bytes` under the name `id`. Returns after the sync.
     pub(crate) fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError> {
         let path = self.path(id);
         let dir = path.parent().expect("a blob's path has a directory");
         if path.try_exists().map_err(WriteError::Write)? {
-            // Whoever wrote it may not have come to the sync yet.
+            // Another caller may have written it and not synced it yet.
             let file = File::open(&path).map_err(WriteError::Write)?;
             file.sync_all().map_err(WriteError::Sync)?;
             return sync_dir(dir).map_err(WriteError::Sync);
         }
         create_dir(dir)?;
-        let number = self.writes.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_temporary.fetch_add(1, Ordering::Relaxed);
         let temporary = self.root.join("tmp").join(format!("{number}"));
         monoco_fs::write_via(&temporary, &path, bytes, FileOptions::PRIVATE_SYNCED)
     }
 
-    /// The bytes named `id`, unchecked. `None` when there are none.
+    /// Reads the bytes named `id`, without checking them. `None` when there is no such file.
     pub(crate) fn get(&self, id: &ObjId) -> io::Result<Option<Vec<u8>>> {
         match fs::read(self.path(id)) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -60,12 +59,12 @@ impl BlobStore {
     fn path(&self, id: &ObjId) -> PathBuf {
         let name = id.to_string();
         let hex = name.rsplit(':').next().unwrap_or(&name);
-        let (shelf, _) = hex.split_at(2);
-        self.root.join(shelf).join(hex)
+        let (dir, _) = hex.split_at(2);
+        self.root.join(dir).join(hex)
     }
 }
 
-/// Creates a directory that survives a power cut.
+/// Creates a directory and its parents, and syncs them.
 pub(crate) fn create_dir(path: &Path) -> Result<(), WriteError> {
     match fs::create_dir(path) {
         Ok(()) => path.parent().map_or(Ok(()), sync_dir).map_err(WriteError::Sync),
@@ -86,10 +85,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back_and_leftovers_are_swept() {
+    fn bytes_are_read_back_and_temporary_files_are_deleted_at_open() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("deep/er");
-        let blobs = BlobStore::open(root.clone()).unwrap();
+        let blobs = BlobFiles::open(root.clone()).unwrap();
         let id = ObjId::of(ObjKind::Bytes, b"hello");
         assert_eq!(blobs.get(&id).unwrap(), None);
         blobs.put(&id, b"hello").unwrap();
@@ -97,7 +96,7 @@ mod tests {
         assert_eq!(blobs.get(&id).unwrap().as_deref(), Some(&b"hello"[..]));
 
         fs::write(root.join("tmp/left-over"), "half").unwrap();
-        BlobStore::open(root.clone()).unwrap();
+        BlobFiles::open(root.clone()).unwrap();
         assert_eq!(fs::read_dir(root.join("tmp")).unwrap().count(), 0);
     }
 }

@@ -1,14 +1,14 @@
-//! Letters in the post office: what the store is asked about them.
+//! Letters: messages in the pipeline.
 //!
-//! A letter's row is the truth; queues only carry its name. Every step is one
-//! transaction: what the workers said, how the letter goes on, and what it becomes
-//! when it is through are written together or not at all.
+//! The row of a letter is authoritative; queues only carry its id. Every step is one
+//! transaction: the verdicts of the workers, the next action, and the message that the letter
+//! becomes at the end of its chain are written together or not at all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use monoco_core::did::{Did, InvalidDid, TunnelId};
+use monoco_core::did::{InvalidDid, TunnelId};
 use monoco_core::letter::{
     ChainDirection, Letter, LetterId, LetterState, LetterStatus, WorkerName, WorkerVerdict,
 };
@@ -22,12 +22,12 @@ use crate::{
     StoreInboundRequest, StoreInboundResult,
 };
 
-/// Which messages of a direction go through the post office.
+/// Which messages of one direction go through the pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PipelineRouting {
-    /// Those of tunnels that have no rule of their own, and of none.
+    /// Messages of tunnels without an own setting, and messages without a tunnel.
     pub all: bool,
-    /// Those of tunnels that have.
+    /// Settings of single tunnels.
     pub tunnels: BTreeMap<TunnelId, bool>,
 }
 
@@ -62,191 +62,167 @@ pub enum LetterSourceKind {
     Send,
 }
 
-/// What became of a message that may have to go through the post office.
+/// Result of accepting a message that may have to go through the pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcceptResult {
-    /// It is a letter.
+    /// The message is a letter.
     Letter {
-        /// Which.
         id: LetterId,
-        /// Whether it was before; then nothing was done.
+        /// An earlier call created the letter; this call changed nothing.
         duplicate: bool,
-        /// The message it was made of, if it was made of one.
+        /// The message that the letter was created from, if it was one.
         msg_id: Option<ObjId>,
     },
-    /// It was heard before, or its author is not wanted.
+    /// An inbound message that is a duplicate or whose author is blocked or dropped.
     Inbound(StoreInboundResult),
-    /// It came before, or its author is not wanted.
+    /// A dispatched message that is a duplicate or whose author is blocked or dropped.
     Dispatched(DispatchResult),
-    /// It was posted before, its author is blocked, or no chain is in its way.
+    /// A message that was sent before, whose author is blocked, or that has no chain.
     Sent(SendResult),
 }
 
-/// A letter as the store has it.
+/// A letter with its current text and status.
 #[derive(Clone, Debug)]
 pub struct LetterRow {
-    /// Its name.
     pub id: LetterId,
-    /// Which way it goes.
     pub direction: ChainDirection,
-    /// The tunnel it comes or goes through, as far as that is known.
+    /// The tunnel that the letter comes or goes through, when it is known.
     pub tunnel: Option<TunnelId>,
-    /// What it was made of.
+    /// What the letter was created from.
     pub source: LetterSource,
-    /// How it is now.
+    /// The letter with all changes by workers.
     pub letter: Letter,
-    /// Who had it, and what they said.
+    /// Verdicts so far, oldest first.
     pub verdicts: Vec<WorkerVerdict>,
-    /// Where it stands.
     pub status: LetterStatus,
-    /// Whose turn it is, when that is a worker outside; for a dead letter, who failed.
+    /// The external worker that the letter waits for; for a dead letter, the worker that
+    /// failed.
     pub worker: Option<WorkerName>,
-    /// The worker of ours that keeps it for a while.
+    /// The built-in worker that holds the letter for later.
     pub held_by: Option<WorkerName>,
-    /// What that worker keeps it under.
+    /// The key under which that worker holds the letter.
     pub key: Option<String>,
-    /// Why it last failed.
+    /// Reason of the last failure.
     pub failure: Option<String>,
-    /// The message it became.
+    /// The message that the letter became at the end of its chain.
     pub became: Option<ObjId>,
-    /// Counts every change.
+    /// Number of changes.
     pub revision: i64,
-    /// When it came.
     pub created_at: Timestamp,
-    /// When it last changed.
     pub updated_at: Timestamp,
 }
 
 /// One step of one letter.
 #[derive(Clone, Debug)]
 pub struct LetterStep {
-    /// Which.
     pub id: LetterId,
-    /// The revision it was looked at with.
+    /// The revision that the step is based on.
     pub revision: i64,
-    /// The letter from now on, when workers changed it.
+    /// The new text, when a worker changed it.
     pub letter: Option<Letter>,
-    /// Whether the message that is posted says its `data` word for word. Then that is
-    /// not kept twice.
+    /// Whether the message that is sent contains `letter.data` unchanged. Then the store does
+    /// not keep a second copy.
     pub in_object: bool,
-    /// What workers said since it was last looked at.
+    /// New verdicts.
     pub verdicts: Vec<WorkerVerdict>,
-    /// Up to when keys of a limit are booked now.
+    /// New ends of rate limit reservations, by key.
     pub reservations: Vec<(String, ReservedUntil)>,
-    /// Letters that are part of this one from now on, with the revisions they were
-    /// looked at with. One that changed since refuses the whole step.
+    /// Letters that are merged into this one, with the revisions that were read. If one of
+    /// them has changed, the whole step is rejected.
     pub joins: Vec<(LetterId, i64)>,
-    /// How it goes on.
     pub then: NextAction,
 }
 
-/// How a letter goes on.
+/// What happens to a letter after a step.
 #[derive(Clone, Debug)]
 pub enum NextAction {
-    /// It waits for the dispatcher, or at the desk of a worker outside.
+    /// Wait for the dispatcher (`worker` is `None`) or for an external worker.
     Wait {
-        /// At which; `None`: the dispatcher's.
         worker: Option<WorkerName>,
-        /// Not before this.
         due: Timestamp,
     },
-    /// One of our workers keeps it for a while.
+    /// Be held by a built-in worker until `due`.
     Hold {
-        /// Which.
         by: WorkerName,
-        /// Under which key.
         key: Option<String>,
-        /// Until then.
         due: Timestamp,
     },
-    /// The worker at whose desk it waits has it.
+    /// The external worker that the letter waits for has it until `until`.
     HandOver {
-        /// Until then.
         until: Timestamp,
     },
-    /// That worker failed, did not answer in time, or is down.
+    /// The external worker failed, did not answer in time or is down.
     Return {
-        /// The next try is not before this.
+        /// Time of the next attempt.
         due: Timestamp,
-        /// Whether the worker was reached at all.
+        /// Whether the worker was reached, so that the attempt counts.
         tried: bool,
-        /// What went wrong.
         why: String,
     },
-    /// It is through, and is sent.
+    /// The chain is finished: send the message.
     Send(Box<SendRequest>),
-    /// It is through, and joins what was heard of its session.
+    /// The chain is finished: add the message to the merge window of its session.
     Deliver(Box<StoreInboundRequest>),
-    /// It is through, and is put into boxes.
+    /// The chain is finished: put the message into boxes.
     Dispatch(Box<DispatchRequest>),
-    /// Into the bin.
     Trash {
-        /// Why.
         why: String,
     },
-    /// It is given up.
     MarkDead {
-        /// Why.
         why: String,
     },
 }
 
-/// What became of a step.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LetterStepResult {
-    /// Where the letter stands now. One that can't be sent is DEAD, whatever was meant.
+    /// The new state. A letter that cannot be sent is DEAD instead of DONE.
     pub state: LetterState,
-    /// Its revision now.
     pub revision: i64,
 }
 
-/// What a person does with a letter.
+/// An action of an operator on one letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorAction {
-    /// DEAD → WAITING for the worker that failed; a WAITING one is due now.
+    /// DEAD → WAITING for the worker that failed; a WAITING letter becomes due now.
     Retry,
-    /// Into the bin.
     Trash {
-        /// Why.
         why: String,
     },
-    /// TRASHED → WAITING, for whoever comes after the worker that threw it away.
+    /// TRASHED → WAITING for the worker after the one that trashed it.
     Restore,
-    /// TRASHED or DEAD → WAITING, as it came, for the first worker of its chain.
+    /// TRASHED or DEAD → WAITING with its original text, for the first worker of its chain.
     Replay,
 }
 
-/// Which letters.
+/// Filter for a list of letters.
 #[derive(Clone, Debug, Default)]
 pub struct LetterQuery {
-    /// Only those that stand so; none: all.
+    /// Only letters in these states; empty for all.
     pub states: Vec<LetterState>,
-    /// Only those at this worker's desk, or kept by it.
+    /// Only letters that wait for this worker or are held by it.
     pub worker: Option<WorkerName>,
-    /// Only those of this direction.
     pub direction: Option<ChainDirection>,
-    /// Only those of this tunnel.
     pub tunnel: Option<TunnelId>,
-    /// Only those that came at this time or later.
+    /// Only letters that were created at this time or later.
     pub since: Option<Timestamp>,
 }
 
-/// What the store counts of letters.
+/// Numbers of letters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LetterCounts {
-    /// How many there are of each state.
     pub states: BTreeMap<LetterState, i64>,
-    /// How many wait, or are away, at each desk; under "" for the dispatcher.
+    /// WAITING and AWAY letters by external worker; the dispatcher has the name "".
     pub waiting: BTreeMap<String, i64>,
-    /// How many of those are away.
+    /// AWAY letters by external worker.
     pub away: BTreeMap<String, i64>,
-    /// How many each of our workers keeps.
+    /// Held letters by built-in worker.
     pub held: BTreeMap<String, i64>,
-    /// Since when the oldest letter that is due waits for the dispatcher.
+    /// Due time of the oldest letter that waits for the dispatcher.
     pub oldest_due: Option<Timestamp>,
 }
 
-/// Letters go through the post office.
+/// Stores letters and their steps.
 #[async_trait]
 pub trait LetterStore: Send + Sync {
     /// Creates a letter of each source, all in one commit. A source that was accepted before
@@ -259,22 +235,23 @@ pub trait LetterStore: Send + Sync {
         now: Timestamp,
     ) -> Vec<Result<AcceptResult, StoreError>>;
 
-    /// At most `limit` letters that wait at a desk (`None`: the dispatcher's) and are
-    /// due, the one that was due first before the others. Fewer when they are large;
-    /// none only when none is due. One that is damaged is DEAD, and left out.
+    /// Lists at most `limit` due letters of an external worker (`None`: the dispatcher),
+    /// longest due first. Returns fewer when they are large, and none only when none is due.
+    /// A damaged letter becomes DEAD and is left out.
     async fn due_letters(
         &self,
-        desk: Option<&WorkerName>,
+        worker: Option<&WorkerName>,
         limit: usize,
         now: Timestamp,
     ) -> Result<Vec<LetterRow>, StoreError>;
 
-    /// When the next letter at a desk is due, if one waits.
-    async fn next_letter(&self, desk: Option<&WorkerName>)
-    -> Result<Option<Timestamp>, StoreError>;
+    /// Returns when the next letter of a worker is due, if one waits.
+    async fn next_letter(
+        &self,
+        worker: Option<&WorkerName>,
+    ) -> Result<Option<Timestamp>, StoreError>;
 
-    /// At most `limit` letters that a worker of ours keeps under a key, in the order
-    /// they came.
+    /// Lists at most `limit` letters that a built-in worker holds under `key`, oldest first.
     async fn held_letters(
         &self,
         by: &WorkerName,
@@ -282,66 +259,67 @@ pub trait LetterStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<LetterRow>, StoreError>;
 
-    /// Letters at an outside worker, those whose time is over first; at most `limit`.
+    /// Lists at most `limit` letters that an external worker has, earliest deadline first.
     async fn away_letters(
         &self,
-        desk: &WorkerName,
+        worker: &WorkerName,
         limit: usize,
     ) -> Result<Vec<LetterRow>, StoreError>;
 
-    /// Up to when these keys of a limit are booked.
+    /// Returns the ends of the reservations with these keys.
     async fn reservations(
         &self,
         keys: Vec<String>,
     ) -> Result<BTreeMap<String, ReservedUntil>, StoreError>;
 
-    /// Takes one step with each of some letters, all in one commit. One that is refused
-    /// does not harm the others.
+    /// Applies one step to each of several letters, all in one commit. A rejected step does
+    /// not affect the others.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Conflict`] when a letter changed since it was looked at.
+    /// [`StoreError::Conflict`] when a letter has changed since it was read.
     async fn step_letters(
         &self,
         batch: Vec<LetterStep>,
         now: Timestamp,
     ) -> Vec<Result<LetterStepResult, StoreError>>;
 
-    /// One letter.
+    /// Returns one letter by id.
     async fn letter(&self, id: LetterId) -> Result<LetterRow, StoreError>;
 
-    /// Letters by number.
+    /// Lists letters by number.
     async fn letters(
         &self,
         query: LetterQuery,
-        window: PageRequest,
+        page: PageRequest,
     ) -> Result<Page<LetterRow>, StoreError>;
 
-    /// Letters that were made of a message, or became it.
+    /// Lists the letters that were created from a message or became it.
     async fn letters_of(&self, msg_id: ObjId) -> Result<Vec<LetterRow>, StoreError>;
 
-    /// Letters that were given up, the oldest first.
+    /// Lists dead letters, oldest first.
     async fn dead_letters(&self, limit: usize) -> Result<Vec<LetterRow>, StoreError>;
 
-    /// Moves a letter by hand.
+    /// Applies an operator's action to a letter.
     async fn move_letter(
         &self,
         id: LetterId,
-        how: OperatorAction,
+        action: OperatorAction,
         now: Timestamp,
     ) -> Result<LetterRow, StoreError>;
 
-    /// Takes back at most `limit` letters that wait at, or are with, a worker that is
-    /// not one of `desks`. Returns how many there were.
+    /// Returns at most `limit` letters of external workers that are not in `workers` to the
+    /// dispatcher, because these workers were removed. Returns their number.
     async fn recall_letters(
         &self,
-        desks: &[WorkerName],
+        workers: &[WorkerName],
         limit: usize,
         now: Timestamp,
     ) -> Result<usize, StoreError>;
 
-    /// Takes back at most `limit` letters that a worker of ours keeps, and what it has
-    /// booked: its rule changed. Returns how many there were.
+    /// Returns at most `limit` letters that a built-in worker holds to the dispatcher, and
+    /// deletes its reservations, because its configuration has changed. Returns the number of
+    /// letters.
     async fn recall_held_letters(
         &self,
         by: &WorkerName,
@@ -349,26 +327,16 @@ pub trait LetterStore: Send + Sync {
         now: Timestamp,
     ) -> Result<usize, StoreError>;
 
-    /// Puts back, for another try, every letter that is away at one of these workers:
-    /// they were run by an earlier courier, and can't answer any more.
+    /// Queues every letter that one of these workers has for another attempt. Used at start
+    /// for workers of an earlier process, which cannot answer any more.
     async fn release_letters(
         &self,
-        desks: &[WorkerName],
+        workers: &[WorkerName],
         now: Timestamp,
     ) -> Result<usize, StoreError>;
 
-    /// Why `author` or one of those it is for keeps a letter from being delivered, if
-    /// anything does: somebody is blocked.
-    async fn find_block(
-        &self,
-        author: &Did,
-        to: &[Did],
-        tunnel: Option<&TunnelId>,
-    ) -> Result<Option<String>, StoreError>;
-
-    /// Forgets at most `limit` letters that were thrown away on the day `trashed` of
-    /// the hub's life or before, or are through since the day `done` or before. Returns
-    /// how many there were.
+    /// Deletes at most `limit` letters that were trashed on day `trashed` of the retention
+    /// clock or before, or finished on day `done` or before. Returns their number.
     async fn purge_letters(
         &self,
         trashed: i64,
@@ -376,8 +344,9 @@ pub trait LetterStore: Send + Sync {
         limit: usize,
     ) -> Result<usize, StoreError>;
 
-    /// Looks at the `limit` bookings whose keys follow `after`, and forgets those that are
-    /// over by `now`. Returns how many these were, and the last key; `None` at the end.
+    /// Reads the `limit` reservations with keys above `after`, and deletes those that have
+    /// ended by `now`. Returns the number of deleted reservations and the last key that was
+    /// read; `None` at the end.
     async fn purge_reservations(
         &self,
         after: &str,
@@ -385,15 +354,15 @@ pub trait LetterStore: Send + Sync {
         now: Timestamp,
     ) -> Result<(usize, Option<String>), StoreError>;
 
-    /// What the store counts of letters.
+    /// Returns the numbers of letters.
     async fn letter_counts(&self, now: Timestamp) -> Result<LetterCounts, StoreError>;
 
-    /// Changes after each commit by which a letter waits that did not before.
+    /// A counter that changes after each commit that makes a letter wait.
     fn newest_letter(&self) -> watch::Receiver<u64>;
 }
 
 impl LetterStep {
-    /// A step of a letter about which nobody said anything.
+    /// A step with an action only.
     pub fn only(row: &LetterRow, then: NextAction) -> Self {
         Self {
             id: row.id,
@@ -409,15 +378,15 @@ impl LetterStep {
 }
 
 impl PipelineRouting {
-    /// Whether a message of this tunnel, or of none, goes through the post office.
+    /// Whether messages of this tunnel, or of no tunnel, go through the pipeline.
     pub fn applies_to(&self, tunnel: Option<&TunnelId>) -> bool {
         let own = tunnel.and_then(|tunnel| self.tunnels.get(tunnel));
         *own.unwrap_or(&self.all)
     }
 
-    /// Whether none does.
+    /// Whether no message goes through the pipeline.
     pub fn is_empty(&self) -> bool {
-        !self.all && !self.tunnels.values().any(|through| *through)
+        !self.all && !self.tunnels.values().any(|applies| *applies)
     }
 }
 
@@ -431,21 +400,22 @@ impl LetterSource {
         }
     }
 
-    /// The letter as it came.
+    /// The letter with its original text.
     ///
     /// # Errors
     ///
-    /// When what is stored does not fit into a DID, which it did when it came.
+    /// When a stored address does not fit into a DID. It did when the letter was created, so
+    /// that the stored text is damaged.
     pub fn letter(&self) -> Result<Letter, InvalidDid> {
         match self {
             Self::Submitted { letter, .. } => Ok(letter.clone()),
-            Self::Inbound(keep) => {
-                Letter::from_inbound(&keep.message, &keep.tunnel, &keep.provider)
+            Self::Inbound(request) => {
+                Letter::from_inbound(&request.message, &request.tunnel, &request.provider)
             }
-            Self::Dispatch(dispatch) => {
-                Ok(Letter::from_message(&dispatch.msg, ChainDirection::Inbound))
+            Self::Dispatch(request) => {
+                Ok(Letter::from_message(&request.msg, ChainDirection::Inbound))
             }
-            Self::Send(post) => Ok(Letter::from_message(&post.msg, ChainDirection::Outbound)),
+            Self::Send(request) => Ok(Letter::from_message(&request.msg, ChainDirection::Outbound)),
         }
     }
 }

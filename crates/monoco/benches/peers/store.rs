@@ -8,7 +8,7 @@ use monoco_core::object::MsgObject;
 use monoco_core::record::{BoxKind, ReadState};
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{BoxStore, DispatchRequest};
+use monoco_store::{DispatchRequest, RecordStore};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;

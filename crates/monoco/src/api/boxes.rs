@@ -159,10 +159,14 @@ pub async fn next(
     let holder = input::holder(body.holder)?;
     let (store, states) = (&api.store, &body.states);
     let leased = lease_next(store, api.clock, &owner, box_kind, states, holder, duration).await?;
-    let Some(LeasedEntry { entry, body }) = leased else {
+    let Some(LeasedEntry { entry, message }) = leased else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
-    Ok(axum::Json(LeasedEntryView { record: entry.into(), msg: raw(body)? }).into_response())
+    Ok(axum::Json(LeasedEntryView {
+        record: entry.into(),
+        msg: raw(message.canonical().to_owned())?,
+    })
+    .into_response())
 }
 
 /// Get a record or delivery

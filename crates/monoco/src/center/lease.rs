@@ -5,7 +5,6 @@ use monoco_core::did::Did;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::record::{BoxKind, ReadState};
 use monoco_core::retry::{Failure, RetryPolicy};
-use monoco_core::time::Timestamp;
 use monoco_store::{JitteredRetry, LeasedEntry, SharedStore, StoreError};
 
 use super::boxes::{BoxEntry, StateFilter};
@@ -44,9 +43,9 @@ pub async fn lease_next(
                 return Err(CenterError::NotLeasable(state.as_str(), "UNREAD"));
             }
             let leased = store.lease_record(owner, box_kind, holder, duration, clock.now()).await?;
-            leased.map(|LeasedEntry { entry, body }| LeasedEntry {
+            leased.map(|LeasedEntry { entry, message }| LeasedEntry {
                 entry: BoxEntry::Record(entry),
-                body,
+                message,
             })
         }
         StateFilter::Send(states) => {
@@ -55,9 +54,9 @@ pub async fn lease_next(
                 return Err(CenterError::NotLeasable(state.as_str(), "WAIT"));
             }
             let leased = lease_next_delivery(store, clock, owner, holder, duration).await?;
-            leased.map(|LeasedEntry { entry, body }| LeasedEntry {
+            leased.map(|LeasedEntry { entry, message }| LeasedEntry {
                 entry: BoxEntry::Delivery(entry),
-                body,
+                message,
             })
         }
     };
@@ -85,7 +84,9 @@ pub async fn lease_next_delivery(
         let now = clock.now();
         let leased = store.lease_delivery(tunnel, holder.clone(), duration, now).await?;
         let Some(leased) = leased else { return Ok(None) };
-        let Some(expired_at) = expired_at(&leased.body, now) else { return Ok(Some(leased)) };
+        let Some(expired_at) = leased.message.expires_at.filter(|at| *at <= now) else {
+            return Ok(Some(leased));
+        };
         let detail = format!("message expired at {} before it was sent", expired_at.rfc3339());
         let proof = LeaseProof { epoch: Some(leased.entry.sending.epoch), holder: holder.clone() };
         let outcome = DeliveryOutcome::Failed(Failure::Permanent { detail });
@@ -93,14 +94,4 @@ pub async fn lease_next_delivery(
         store.report_delivery(id, outcome, proof, delivery_retry(), clock.now()).await?;
     }
     Ok(None)
-}
-
-/// When the message expired, if that was at or before `now`.
-fn expired_at(body: &str, now: Timestamp) -> Option<Timestamp> {
-    #[derive(serde::Deserialize)]
-    struct Expiry {
-        expires_at_ms: Option<Timestamp>,
-    }
-    let expiry: Expiry = serde_json::from_str(body).ok()?;
-    expiry.expires_at_ms.filter(|at| *at <= now)
 }

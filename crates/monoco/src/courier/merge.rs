@@ -35,7 +35,7 @@ pub struct MergeLoop {
 
 struct MergeTask {
     merge: Arc<MergeLoop>,
-    events: watch::Receiver<i64>,
+    inbound: watch::Receiver<u64>,
 }
 
 impl BackgroundTask for MergeTask {
@@ -44,7 +44,7 @@ impl BackgroundTask for MergeTask {
     type Error = StoreError;
 
     async fn step(&mut self) -> Result<NextStep, StoreError> {
-        self.events.mark_unchanged();
+        self.inbound.mark_unchanged();
         let merge = &self.merge;
         if merge.merge(false).await? == MAX_WINDOWS_PER_COMMIT {
             return Ok(NextStep::Now);
@@ -59,15 +59,15 @@ impl BackgroundTask for MergeTask {
     }
 
     async fn hint(&mut self) {
-        background::changed(&mut self.events).await;
+        background::changed(&mut self.inbound).await;
     }
 }
 
 impl MergeLoop {
     /// Merges closed windows until `stop` is cancelled.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let events = self.store.newest_event();
-        background::run(&mut MergeTask { merge: self, events }, &stop).await;
+        let inbound = self.store.newest_inbound();
+        background::run(&mut MergeTask { merge: self, inbound }, &stop).await;
     }
 
     /// Merges all windows, closed or not, before the courier stops.

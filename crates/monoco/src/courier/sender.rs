@@ -85,15 +85,15 @@ impl DeliverySender {
         let taken =
             lease_next_delivery(&self.store, self.clock, &tunnel, self.holder.clone(), lease)
                 .await?;
-        let Some(LeasedEntry { entry, body }) = taken else { return Ok(false) };
+        let Some(LeasedEntry { entry, message }) = taken else { return Ok(false) };
 
         let plan = &entry.plan;
-        let outcome = match self.attachments(&body).await? {
+        let outcome = match self.attachments(message.canonical()).await? {
             Ok(attachments) => {
                 let parcel = DeliveryRequest {
                     address: &plan.address,
                     kind: plan.kind,
-                    body: &body,
+                    body: message.canonical(),
                     attachments: &attachments,
                     key: entry.id,
                     now: self.clock.wall(),

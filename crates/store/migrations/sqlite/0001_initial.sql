@@ -1,31 +1,32 @@
--- What a commit writes decides the speed of everything, and a commit writes
--- pages. So rows carry small integers instead of DIDs and hashes, and indexes grow
--- at their end; the three whose keys come in no order are written in bulk, by
--- sqlite/bulk.rs. Times are milliseconds since 1970 by our clock.
+-- The speed of a commit depends on the number of pages it writes. So rows contain small
+-- integers instead of DIDs and hashes, and most indexes grow only at their end. The three
+-- indexes with random keys are written in bulk (src/sqlite/bulk_index.rs).
+-- All times are milliseconds since 1970 in UTC, by the courier's clock.
 
--- How many entries there are. Deliveries are those of the TUNNEL_OUTBOX.
+-- Number of rows by kind and state, updated with every commit.
 CREATE TABLE counts (
-    box       TEXT    NOT NULL,
-    state     TEXT    NOT NULL,
+    kind      TEXT    NOT NULL,             -- a box, or one of the LETTER kinds of sqlite/counts.rs
+    state     TEXT    NOT NULL,             -- state of the row, or the name of a worker
     entries   INTEGER NOT NULL,
-    PRIMARY KEY (box, state)
+    PRIMARY KEY (kind, state)
 ) STRICT, WITHOUT ROWID;
 
--- How far the indexes that are written in bulk have come.
-CREATE TABLE merged (
+-- How far each bulk index has been merged into its table.
+CREATE TABLE bulk_index_progress (
     name      TEXT    NOT NULL PRIMARY KEY,
-    up_to     INTEGER NOT NULL              -- the last row that is surely in it
+    up_to     INTEGER NOT NULL              -- every row up to this one is in the table
 ) STRICT, WITHOUT ROWID;
-INSERT INTO merged (name, up_to) VALUES ('hashes', 0), ('heard', 0), ('timeline', 0);
+INSERT INTO bulk_index_progress (name, up_to)
+VALUES ('object_hashes', 0), ('external_ids', 0), ('timeline', 0);
 
--- Everybody and everything that has a DID.
+-- Every DID that the store has seen: contacts, groups, tunnels, senders, recipients.
 CREATE TABLE parties (
     id        INTEGER PRIMARY KEY,
     did       TEXT    NOT NULL UNIQUE,
-    level     TEXT,                         -- NULL: no contact of ours
-    names     TEXT    NOT NULL DEFAULT '[]',-- JSON array of what people call them
-    here      INTEGER NOT NULL DEFAULT 0,   -- reads its mail from an INBOX here, by decision
-    has_box   INTEGER NOT NULL DEFAULT 0,   -- something was put into a box of it
+    level     TEXT,                         -- contact level; NULL: not a contact
+    names     TEXT    NOT NULL DEFAULT '[]',-- JSON array of display names
+    here      INTEGER NOT NULL DEFAULT 0,   -- 1: the operator gave this DID a local INBOX
+    has_box   INTEGER NOT NULL DEFAULT 0,   -- 1: there is a record in a box of this DID
     is_group  INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX parties_known ON parties (id) WHERE level IS NOT NULL OR here = 1;
@@ -35,85 +36,86 @@ CREATE TABLE tunnels (
     party      INTEGER PRIMARY KEY,         -- parties.id of the tunnel's DID
     name       TEXT    NOT NULL UNIQUE,
     provider   TEXT    NOT NULL,
-    strangers  TEXT    NOT NULL,
-    idempotent INTEGER NOT NULL
+    strangers  TEXT    NOT NULL,            -- policy for messages from strangers
+    idempotent INTEGER NOT NULL             -- 1: the provider accepts idempotency keys
 ) STRICT;
 
--- How a contact is reached, and whom an endpoint belongs to.
+-- Addresses of contacts at tunnels.
 CREATE TABLE bindings (
     contact   INTEGER NOT NULL,             -- parties.id
     tunnel    TEXT    NOT NULL,             -- tunnels.name
-    kind      TEXT    NOT NULL,
+    kind      TEXT    NOT NULL,             -- kind of the endpoint
     address   TEXT    NOT NULL,
-    priority  INTEGER NOT NULL,
+    priority  INTEGER NOT NULL,             -- the highest is used first
     PRIMARY KEY (contact, tunnel, kind, address)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX bindings_by_address ON bindings (tunnel, address, kind);
 
--- Who does not want to hear from whom.
+-- Senders that a target has blocked.
 CREATE TABLE blocks (
     sender    INTEGER NOT NULL,             -- parties.id
     target    INTEGER NOT NULL,             -- parties.id
     PRIMARY KEY (sender, target)
 ) STRICT, WITHOUT ROWID;
 
+-- Readers of groups.
 CREATE TABLE subscribers (
-    grp       INTEGER NOT NULL,             -- parties.id of the group
+    group_id  INTEGER NOT NULL,             -- parties.id
     reader    INTEGER NOT NULL,             -- parties.id
-    PRIMARY KEY (grp, reader)
+    PRIMARY KEY (group_id, reader)
 ) STRICT, WITHOUT ROWID;
 
--- What was said, once, whoever refers to it. Never changed.
+-- Immutable messages and receipts, each stored once.
 CREATE TABLE objects (
     seq       INTEGER PRIMARY KEY,
     hash      BLOB    NOT NULL,             -- SHA-256 of the canonical text
     kind      TEXT    NOT NULL,             -- cymsg or cymsgr
-    body      BLOB                          -- canonical text; NULL: a file named by the hash
+    body      BLOB                          -- canonical text; NULL: in a file named by the hash
 ) STRICT;
 
--- Which object has which hash. Written in bulk.
-CREATE TABLE hashes (
-    hash8     INTEGER NOT NULL,             -- the first eight bytes of the hash
-    object    INTEGER NOT NULL,             -- objects.seq
-    PRIMARY KEY (hash8, object)
+-- Objects by hash. Written in bulk.
+CREATE TABLE object_hashes (
+    hash_prefix INTEGER NOT NULL,           -- first eight bytes of the hash
+    object      INTEGER NOT NULL,           -- objects.seq
+    PRIMARY KEY (hash_prefix, object)
 ) STRICT, WITHOUT ROWID;
 
--- Which message an external id of a tunnel became.
-CREATE TABLE heard (
+-- Provider message ids that were received, and the messages they became.
+CREATE TABLE external_ids (
     seq         INTEGER PRIMARY KEY,
     tunnel      INTEGER NOT NULL,           -- parties.id
     external_id TEXT    NOT NULL,
-    object      INTEGER NOT NULL            -- objects.seq
+    object      INTEGER NOT NULL            -- objects.seq; 0: not merged yet, or rejected
 ) STRICT;
 
--- Which of these has which external id. Written in bulk.
-CREATE TABLE heard_by_id (
-    hash8     INTEGER NOT NULL,             -- eight bytes of the external id's hash
-    heard     INTEGER NOT NULL,             -- heard.seq
-    PRIMARY KEY (hash8, heard)
+-- External ids by hash. Written in bulk.
+CREATE TABLE external_ids_by_hash (
+    hash_prefix INTEGER NOT NULL,           -- first eight bytes of the SHA-256 of the id
+    external_id INTEGER NOT NULL,           -- external_ids.seq
+    PRIMARY KEY (hash_prefix, external_id)
 ) STRICT, WITHOUT ROWID;
 
--- Which message a caller's idempotency key stands for.
-CREATE TABLE keys (
+-- Idempotency keys of sends.
+CREATE TABLE idempotency_keys (
     key       TEXT    NOT NULL PRIMARY KEY,
-    object    INTEGER NOT NULL              -- objects.seq
+    object    INTEGER NOT NULL              -- objects.seq of the message
 ) STRICT, WITHOUT ROWID;
 
--- One owner's view of one object in one box.
+-- One message in one box of one owner.
 CREATE TABLE records (
     seq         INTEGER PRIMARY KEY,
     object      INTEGER NOT NULL,           -- objects.seq
-    tag         INTEGER NOT NULL,           -- what its id has beyond the object
+    tag         INTEGER NOT NULL,           -- second part of the record id; the first is the hash
     owner       INTEGER NOT NULL,           -- parties.id
     box         TEXT    NOT NULL,
     state       TEXT    NOT NULL,
-    attempts    INTEGER NOT NULL,
-    epoch       INTEGER NOT NULL,
-    revision    INTEGER NOT NULL,
-    holder      TEXT,                       -- while READING
-    lease_until INTEGER,                    -- while READING
+    attempts    INTEGER NOT NULL,           -- number of leases so far
+    epoch       INTEGER NOT NULL,           -- number of the last lease
+    revision    INTEGER NOT NULL,           -- number of changes
+    holder      TEXT,                       -- only in state READING
+    lease_until INTEGER,                    -- only in state READING
     session     INTEGER NOT NULL,           -- parties.id of the other party
-    grp         INTEGER,                    -- parties.id of the group it came through
+    group_id    INTEGER,                    -- parties.id of the group it was sent to
     tunnel      INTEGER,                    -- parties.id of the tunnel it came through
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL
@@ -122,24 +124,24 @@ CREATE UNIQUE INDEX records_by_tag ON records (object, tag);
 CREATE INDEX records_by_state ON records (owner, box, state, seq);
 CREATE INDEX records_leased ON records (lease_until) WHERE state = 'READING';
 
--- One object on its way to one target through one tunnel.
+-- One message on its way to one target through one tunnel.
 CREATE TABLE deliveries (
     seq             INTEGER PRIMARY KEY,
     object          INTEGER NOT NULL,       -- objects.seq
-    tag             INTEGER NOT NULL,       -- what its id has beyond the object
+    tag             INTEGER NOT NULL,       -- second part of the delivery id; the first is the hash
     tunnel          INTEGER NOT NULL,       -- parties.id
     author          INTEGER NOT NULL,       -- parties.id
-    plan            TEXT    NOT NULL,       -- JSON, as it was decided
+    plan            TEXT    NOT NULL,       -- JSON: the delivery plan, fixed at creation
     state           TEXT    NOT NULL,
-    due_at          INTEGER,                -- while WAIT or FAILED
-    attempts        INTEGER NOT NULL,
-    epoch           INTEGER NOT NULL,
-    revision        INTEGER NOT NULL,
-    holder          TEXT,                   -- while SENDING
-    lease_until     INTEGER,                -- while SENDING
-    first_try       INTEGER,
-    failure         TEXT,                   -- JSON, while FAILED, DEAD or UNCERTAIN
-    external_msg_id TEXT,                   -- once SENT, where the provider gave one
+    due_at          INTEGER,                -- only in states WAIT and FAILED
+    attempts        INTEGER NOT NULL,       -- number of attempts so far
+    epoch           INTEGER NOT NULL,       -- number of the last lease
+    revision        INTEGER NOT NULL,       -- number of changes
+    holder          TEXT,                   -- only in state SENDING
+    lease_until     INTEGER,                -- only in state SENDING
+    first_try       INTEGER,                -- time of the first attempt
+    failure         TEXT,                   -- JSON, only in states FAILED, DEAD and UNCERTAIN
+    external_msg_id TEXT,                   -- the provider's message id, only in state SENT
     created_at      INTEGER NOT NULL,
     updated_at      INTEGER NOT NULL
 ) STRICT;
@@ -150,36 +152,36 @@ CREATE INDEX deliveries_by_external ON deliveries (external_msg_id)
     WHERE external_msg_id IS NOT NULL;
 CREATE INDEX deliveries_leased ON deliveries (lease_until) WHERE state = 'SENDING';
 
--- Conversations: one row for each owner and other party.
+-- One conversation of an owner with another party.
 CREATE TABLE sessions (
     id        INTEGER PRIMARY KEY,
     owner     INTEGER NOT NULL,             -- parties.id
     peer      INTEGER NOT NULL,             -- parties.id
-    last      INTEGER NOT NULL,             -- records.seq of its newest message
-    unread    INTEGER NOT NULL              -- how many of them are UNREAD
+    last      INTEGER NOT NULL,             -- records.seq of the newest message
+    unread    INTEGER NOT NULL              -- number of UNREAD messages
 ) STRICT;
 CREATE UNIQUE INDEX sessions_by_peer ON sessions (owner, peer);
 CREATE INDEX sessions_by_last ON sessions (owner, last);
 
--- Their messages in both directions, in order. Written in bulk.
+-- Messages of conversations, in both directions. Written in bulk.
 CREATE TABLE timeline (
     session   INTEGER NOT NULL,             -- sessions.id
     record    INTEGER NOT NULL,             -- records.seq
     PRIMARY KEY (session, record)
 ) STRICT, WITHOUT ROWID;
 
--- How far each reader of a group is with each message.
+-- Read receipts: the status of each group message per reader.
 CREATE TABLE receipts (
-    grp       INTEGER NOT NULL,             -- parties.id of the group
+    group_id  INTEGER NOT NULL,             -- parties.id
     object    INTEGER NOT NULL,             -- objects.seq of the message
     reader    INTEGER NOT NULL,             -- parties.id
     status    TEXT    NOT NULL,
-    at        INTEGER NOT NULL,
+    at        INTEGER NOT NULL,             -- time of the receipt
     receipt   INTEGER NOT NULL,             -- objects.seq of the receipt
-    PRIMARY KEY (grp, object, reader)
+    PRIMARY KEY (group_id, object, reader)
 ) STRICT, WITHOUT ROWID;
 
--- What happened. Only grows at its end.
+-- The event log, append-only.
 CREATE TABLE events (
     seq       INTEGER PRIMARY KEY,
     at        INTEGER NOT NULL,
@@ -190,3 +192,156 @@ CREATE TABLE events (
     detail    TEXT    NOT NULL              -- JSON
 ) STRICT;
 CREATE INDEX events_by_object ON events (object, seq) WHERE object IS NOT NULL;
+
+-- Open merge windows, usually one per session and thread. A window has times, no content.
+CREATE TABLE merge_windows (
+    id          INTEGER PRIMARY KEY,
+    tunnel      INTEGER NOT NULL,           -- parties.id
+    tunnel_name TEXT    NOT NULL,
+    provider    TEXT    NOT NULL,
+    session     TEXT    NOT NULL,           -- session id and thread key
+    held        INTEGER NOT NULL,           -- 1: messages of a stranger that wait for release
+    first_at    INTEGER NOT NULL,           -- time of the first message
+    last_at     INTEGER NOT NULL,           -- time of the last message
+    messages    INTEGER NOT NULL,           -- number of messages
+    bytes       INTEGER NOT NULL,           -- size of their JSON
+    closes_at   INTEGER NOT NULL            -- the window is merged at this time
+) STRICT;
+CREATE INDEX merge_windows_by_session ON merge_windows (tunnel, session, held, closes_at);
+CREATE INDEX merge_windows_by_end ON merge_windows (closes_at);
+
+-- Inbound messages in merge windows. Deleted in the transaction that inserts their Mail.
+CREATE TABLE inbound_messages (
+    seq          INTEGER PRIMARY KEY,
+    merge_window INTEGER NOT NULL,          -- merge_windows.id
+    external_id  INTEGER NOT NULL,          -- external_ids.seq
+    message      TEXT    NOT NULL           -- JSON
+) STRICT;
+CREATE INDEX inbound_messages_by_window ON inbound_messages (merge_window, seq);
+
+CREATE TABLE mails (
+    seq              INTEGER PRIMARY KEY,   -- in the order of visibility
+    uid              TEXT    NOT NULL,      -- the Mail's id without the provider
+    provider         TEXT    NOT NULL,
+    object           INTEGER NOT NULL,      -- objects.seq
+    author           INTEGER NOT NULL,      -- parties.id
+    location         TEXT    NOT NULL,      -- directory that the file belongs in
+    change           INTEGER NOT NULL,      -- number of the last change of location
+    left_inbound_day INTEGER,               -- retention day on which the location last changed
+    received_at      INTEGER NOT NULL,      -- time of the merge
+    entry            TEXT    NOT NULL       -- JSON: the Mail's line in the index
+) STRICT;
+CREATE UNIQUE INDEX mails_by_uid ON mails (uid, provider);
+CREATE UNIQUE INDEX mails_by_change ON mails (change);
+CREATE INDEX mails_by_object ON mails (object);
+CREATE INDEX mails_by_provider ON mails (provider, seq);
+CREATE INDEX mails_inbound ON mails (seq) WHERE location = 'inbound';
+CREATE INDEX mails_archived ON mails (left_inbound_day) WHERE location = 'archive';
+CREATE INDEX mails_held ON mails (author) WHERE location = 'held';
+
+-- One workspace's claim on one Mail, created when the workspace first claims it.
+CREATE TABLE claims (
+    id          INTEGER PRIMARY KEY,
+    mail        INTEGER NOT NULL,           -- mails.seq
+    workspace   TEXT    NOT NULL,
+    state       TEXT    NOT NULL,
+    due_at      INTEGER,                    -- only in state NEW
+    holder      TEXT,                       -- only in state CLAIMED
+    lease_until INTEGER,                    -- only in state CLAIMED
+    attempts    INTEGER NOT NULL,           -- number of leases so far
+    epoch       INTEGER NOT NULL,           -- number of the last lease
+    revision    INTEGER NOT NULL,           -- number of changes
+    reason      TEXT,                       -- reason of the last failure
+    updated_at  INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX claims_by_mail ON claims (mail, workspace);
+CREATE INDEX claims_by_state ON claims (workspace, state, mail);
+CREATE INDEX claims_leased ON claims (lease_until) WHERE state = 'CLAIMED';
+CREATE INDEX claims_dead ON claims (id) WHERE state = 'DEADLETTER';
+CREATE INDEX claims_open ON claims (id) WHERE state IN ('NEW', 'CLAIMED');
+
+-- Drafts that were sent from files.
+CREATE TABLE drafts (
+    uid       TEXT    NOT NULL PRIMARY KEY, -- name of the file
+    provider  TEXT    NOT NULL,             -- provider directory of the file
+    object    INTEGER NOT NULL,             -- objects.seq
+    open      INTEGER NOT NULL              -- 1: the result is not reported yet
+) STRICT, WITHOUT ROWID;
+CREATE INDEX drafts_open ON drafts (uid) WHERE open = 1;
+CREATE INDEX drafts_by_object ON drafts (object) WHERE open = 1;
+
+-- Single numbers: the progress of the files, and the retention clock.
+CREATE TABLE progress (
+    name      TEXT    NOT NULL PRIMARY KEY,
+    value     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The last event of each retention day.
+CREATE TABLE event_days (
+    day       INTEGER PRIMARY KEY,
+    event     INTEGER NOT NULL              -- events.seq
+) STRICT;
+
+-- Letters in the pipeline. A step updates the letter's row, so the row is narrow, and the
+-- texts are in separate tables.
+CREATE TABLE letters (
+    seq         INTEGER PRIMARY KEY,
+    mark        INTEGER NOT NULL,           -- second part of the letter id; differs between stores
+    direction   TEXT    NOT NULL,           -- inbound or outbound
+    tunnel      TEXT,                       -- tunnels.name, when it is known
+    source      TEXT    NOT NULL,           -- submitted, inbound, dispatch or send
+    object      INTEGER,                    -- objects.seq of the message it was created from
+    external_id INTEGER,                    -- external_ids.seq of the inbound message
+    state       TEXT    NOT NULL,
+    worker      TEXT    NOT NULL,           -- the external worker it waits for; '': the dispatcher
+    due_at      INTEGER,                    -- only in state WAITING
+    until       INTEGER,                    -- deadline of the external worker, only in state AWAY
+    attempts    INTEGER NOT NULL,           -- attempts of the current worker
+    revision    INTEGER NOT NULL,           -- number of changes
+    held_by     TEXT,                       -- the built-in worker that holds it, only in state WAITING
+    hold_key    TEXT,                       -- the key under which that worker holds it
+    failure     TEXT,                       -- reason of the last failure, of the trash or of the death
+    became      INTEGER,                    -- objects.seq of the message it became
+    merged_into TEXT,                       -- id of another letter, only in state MERGED
+    day         INTEGER,                    -- retention day on which it became DONE, MERGED or TRASHED
+    verdicts    TEXT    NOT NULL,           -- JSON array, oldest first
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL
+) STRICT;
+CREATE INDEX letters_waiting ON letters (worker, due_at, seq) WHERE state = 'WAITING';
+CREATE INDEX letters_away ON letters (worker, until, seq) WHERE state = 'AWAY';
+CREATE INDEX letters_held ON letters (held_by, hold_key, seq) WHERE held_by IS NOT NULL;
+CREATE INDEX letters_by_state ON letters (state, seq) WHERE state <> 'DONE';
+CREATE INDEX letters_ended ON letters (state, day, seq) WHERE day IS NOT NULL;
+CREATE INDEX letters_by_object ON letters (object, seq) WHERE object IS NOT NULL;
+CREATE INDEX letters_by_external_id ON letters (external_id) WHERE external_id IS NOT NULL;
+CREATE INDEX letters_by_became ON letters (became, seq) WHERE became IS NOT NULL;
+
+-- What a letter was created from, beyond its object. No row: only the object.
+CREATE TABLE letter_sources (
+    letter    INTEGER PRIMARY KEY,          -- letters.seq
+    hash      BLOB,                         -- SHA-256 of the text, when the text is in a file
+    body      TEXT                          -- JSON; NULL: in a file named by the hash
+) STRICT;
+
+-- Letters as changed by workers. No row: unchanged.
+CREATE TABLE letter_changes (
+    letter    INTEGER PRIMARY KEY,          -- letters.seq
+    hash      BLOB,                         -- SHA-256 of the text, when the text is in a file
+    body      TEXT                          -- JSON; NULL: in a file named by the hash
+) STRICT;
+
+-- Idempotency keys of submitted letters.
+CREATE TABLE letter_keys (
+    key       TEXT    NOT NULL PRIMARY KEY,
+    letter    INTEGER NOT NULL,             -- letters.seq
+    digest    BLOB    NOT NULL              -- SHA-256 of the submitted letter
+) STRICT, WITHOUT ROWID;
+CREATE INDEX letter_keys_by_letter ON letter_keys (letter);
+
+-- Ends of rate limit reservations. No index on the end: every letter that passes a rate limit
+-- writes here, and expired rows are found by a scan now and then.
+CREATE TABLE reservations (
+    key            TEXT    NOT NULL PRIMARY KEY, -- starts with the worker's name and a colon
+    reserved_until INTEGER NOT NULL              -- microseconds since 1970
+) STRICT, WITHOUT ROWID;

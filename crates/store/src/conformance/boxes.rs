@@ -166,7 +166,7 @@ pub(crate) async fn eight_takers_get_each_record_once(home: &dyn Home) {
     let taker = async |_| {
         let mut taken = Vec::new();
         while let Some(next) = read_next(store, "bob", 1).await {
-            taken.push(said(next.body.as_bytes()).parse::<usize>().unwrap());
+            taken.push(said(next.message.canonical().as_bytes()).parse::<usize>().unwrap());
         }
         taken
     };
@@ -181,11 +181,14 @@ pub(crate) async fn the_oldest_record_is_taken_first(home: &dyn Home) {
         put_in(store, plain(chat("ann", &["bob"], text))).await;
     }
     let first = read_next(store, "bob", 0).await.unwrap();
-    assert_eq!(said(first.body.as_bytes()), "a");
+    assert_eq!(said(first.message.canonical().as_bytes()), "a");
     let id = first.entry.id;
     store.mark_record(id, ReadState::Unread, by("reader"), None, term(60), at(1)).await.unwrap();
     for text in ["a", "b", "c"] {
-        assert_eq!(said(read_next(store, "bob", 2).await.unwrap().body.as_bytes()), text);
+        assert_eq!(
+            said(read_next(store, "bob", 2).await.unwrap().message.canonical().as_bytes()),
+            text
+        );
     }
     assert_eq!(read_next(store, "bob", 2).await, None);
     assert_eq!(read_next(store, "nobody", 2).await, None);
@@ -199,7 +202,7 @@ pub(crate) async fn taking_follows_the_reading_machine(home: &dyn Home) {
     let by_core = ReadStatus::start(BoxKind::Inbox).lease(name("reader"), at(7), term(60)).unwrap();
     assert_eq!(taken.entry.reading, by_core);
     assert_eq!((taken.entry.revision, taken.entry.updated_at), (1, at(7)));
-    assert_eq!(taken.body, msg.canonical());
+    assert_eq!(taken.message.canonical(), msg.canonical());
     assert_eq!(store.record(taken.entry.id).await.unwrap(), taken.entry);
 
     // By name instead of by turn, it is the same step.
@@ -410,8 +413,8 @@ pub(crate) async fn a_large_body_is_kept_whole(home: &dyn Home) {
 
     let store = &*home.open().await;
     assert_eq!(store.object(msg.id()).await.unwrap(), msg.canonical().as_bytes());
-    assert_eq!(read_next(store, "bob", 0).await.unwrap().body, msg.canonical());
-    assert_eq!(send_next(store, "lark", 0).await.unwrap().body, out.canonical());
+    assert_eq!(read_next(store, "bob", 0).await.unwrap().message.canonical(), msg.canonical());
+    assert_eq!(send_next(store, "lark", 0).await.unwrap().message.canonical(), out.canonical());
     assert_eq!(store.trace(msg.id()).await.unwrap().body.as_deref(), Some(msg.canonical()));
 }
 

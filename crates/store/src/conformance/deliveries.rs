@@ -66,7 +66,7 @@ pub(crate) async fn eight_takers_get_each_delivery_once(home: &dyn Home) {
     let taker = async |_| {
         let mut taken = Vec::new();
         while let Some(next) = send_next(store, "lark", 1).await {
-            taken.push(said(next.body.as_bytes()).parse::<usize>().unwrap());
+            taken.push(said(next.message.canonical().as_bytes()).parse::<usize>().unwrap());
         }
         taken
     };
@@ -101,7 +101,7 @@ pub(crate) async fn the_longest_due_is_taken_first(home: &dyn Home) {
     send_at(store, "lark", "due second, posted later", 0, Some(20)).await;
     let mut order = Vec::new();
     while let Some(next) = send_next(store, "lark", 40).await {
-        order.push(said(next.body.as_bytes()));
+        order.push(said(next.message.canonical().as_bytes()));
     }
     let want = ["due first", "due second", "due second, posted later", "posted first, due last"];
     assert_eq!(order, want);
@@ -114,9 +114,15 @@ pub(crate) async fn nothing_is_taken_before_its_time(home: &dyn Home) {
     assert_eq!(store.delivery(id).await.unwrap().sending, SendStatus::start(at(100)));
     assert_eq!(send_next(store, "lark", 99).await, None);
     send(store, "lark", "now", 99).await;
-    assert_eq!(said(send_next(store, "lark", 99).await.unwrap().body.as_bytes()), "now");
+    assert_eq!(
+        said(send_next(store, "lark", 99).await.unwrap().message.canonical().as_bytes()),
+        "now"
+    );
     assert_eq!(send_next(store, "lark", 99).await, None);
-    assert_eq!(said(send_next(store, "lark", 100).await.unwrap().body.as_bytes()), "later");
+    assert_eq!(
+        said(send_next(store, "lark", 100).await.unwrap().message.canonical().as_bytes()),
+        "later"
+    );
 
     // A time that is over means now.
     send_at(store, "lark", "past", 200, Some(5)).await;
@@ -133,7 +139,10 @@ pub(crate) async fn taking_follows_the_sending_machine(home: &dyn Home) {
     assert_eq!(taken.entry.sending, by_core);
     assert_eq!((taken.entry.id, taken.entry.revision, taken.entry.updated_at), (id, 1, at(7)));
     assert_eq!(store.delivery(id).await.unwrap(), taken.entry);
-    assert_eq!(store.object(taken.entry.msg_id).await.unwrap(), taken.body.as_bytes());
+    assert_eq!(
+        store.object(taken.entry.msg_id).await.unwrap(),
+        taken.message.canonical().as_bytes()
+    );
     assert_eq!(send_next(store, "lark", 8).await, None, "it is somebody's");
     assert_eq!(send_next(store, "other", 8).await, None);
 }

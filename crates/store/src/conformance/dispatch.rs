@@ -130,7 +130,7 @@ pub(crate) async fn a_stranger_waits_in_the_request_box(home: &dyn Home) {
     assert_eq!(put_in(store, stranger).await, "bob/REQUEST_BOX");
     assert_eq!(put_in(store, friend).await, "bob/INBOX");
     assert_eq!(
-        read_next(store, "bob", 0).await.map(|t| said(t.body.as_bytes())).unwrap(),
+        read_next(store, "bob", 0).await.map(|t| said(t.message.canonical().as_bytes())).unwrap(),
         "hello!"
     );
     assert_eq!(read_next(store, "bob", 0).await, None, "nobody is fed from a REQUEST_BOX");

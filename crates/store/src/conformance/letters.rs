@@ -242,7 +242,7 @@ pub(crate) async fn what_is_heard_becomes_a_letter_once(home: &dyn Home) {
     }
     assert_eq!(
         events(store).await,
-        "changed changed changed heard duplicate duplicate blocked dropped"
+        "changed changed changed received duplicate duplicate blocked dropped"
     );
 }
 

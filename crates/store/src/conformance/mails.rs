@@ -345,7 +345,7 @@ pub(crate) async fn merging_is_one_step(home: &dyn Home) {
     assert_eq!(kept(store).await, 0);
     assert_eq!(
         events(store).await,
-        "changed heard heard heard dispatched merged dispatched merged"
+        "changed received received received dispatched merged dispatched merged"
     );
 
     let [group, direct] = &mails(store).await[..] else { panic!() };

@@ -1,16 +1,14 @@
-//! Which boxes there are, and what waits in them.
+//! Lists boxes and the number of their waiting entries.
 
 use monoco_core::did::Did;
 use monoco_core::record::BoxKind;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
-use super::contacts::parsed;
-use super::open::fault;
-use super::rows;
+use super::rows::{self, parsed};
 use crate::{BoxSummary, Page, PageRequest, StoreError};
 
-/// What waits is counted up to this; who has more has stopped counting.
-const MOST_WAITING: i64 = 1_000;
+/// Waiting entries are counted up to this number.
+const MAX_COUNTED: i64 = 1_000;
 
 const OWNERS: &str = "
     SELECT id, did
@@ -39,24 +37,19 @@ const WAITING: &str = "
              LIMIT ?2)
 ";
 
-/// The boxes of the next owners, in the order we came to know these.
-pub(super) fn list(db: &Connection, window: &PageRequest) -> Result<Page<BoxSummary>, StoreError> {
-    let mut statement = db.prepare_cached(OWNERS).map_err(fault)?;
-    let after = window.beyond.unwrap_or(0);
-    let owners = statement
-        .query_map(params![after, rows::count(window) + 1], |row| {
-            Ok((row.get::<_, i64>(0)?, parsed::<Did>(row, 1)?))
-        })
-        .map_err(fault)?;
-    let mut owners: Vec<(i64, Did)> = owners.collect::<rusqlite::Result<_>>().map_err(fault)?;
-    let more = owners.len() > window.limit;
-    owners.truncate(window.limit);
+/// Lists the boxes of the next owners, oldest owner first.
+pub(super) fn list(db: &Connection, page: &PageRequest) -> Result<Page<BoxSummary>, StoreError> {
+    let row = params![page.beyond.unwrap_or(0), rows::limit(page.limit) + 1];
+    let mut owners: Vec<(i64, Did)> =
+        rows::list(db, OWNERS, row, |row| Ok((row.get(0)?, parsed(row, 1)?)))?;
+    let more = owners.len() > page.limit;
+    owners.truncate(page.limit);
     let next = owners.last().filter(|_| more).map(|(id, _)| *id);
 
     let mut entries = Vec::new();
     for (id, owner) in owners {
         for box_kind in BoxKind::ALL {
-            if let Some(waiting) = waiting(db, id, &owner, box_kind)? {
+            if let Some(waiting) = count_waiting(db, id, &owner, box_kind)? {
                 entries.push(BoxSummary { owner: owner.clone(), box_kind, waiting });
             }
         }
@@ -64,8 +57,8 @@ pub(super) fn list(db: &Connection, window: &PageRequest) -> Result<Page<BoxSumm
     Ok(Page { entries, next })
 }
 
-/// How many entries wait in a box; `None` when the owner has no such box.
-fn waiting(
+/// Counts the waiting entries of a box; `None` when the owner has no such box.
+fn count_waiting(
     db: &Connection,
     id: i64,
     owner: &Did,
@@ -75,17 +68,14 @@ fn waiting(
         if owner.tunnel().is_none() {
             return Ok(None);
         }
-        let mut statement = db.prepare_cached(WAITING).map_err(fault)?;
-        statement.query_row(params![id, MOST_WAITING], |row| rows::unsigned(row, 0))
+        rows::one(db, WAITING, params![id, MAX_COUNTED], |row| rows::unsigned(row, 0))?
     } else {
-        let mut statement = db.prepare_cached(ANY_RECORD).map_err(fault)?;
-        let any = statement.query_row(params![id, box_kind.as_str()], |_| Ok(())).optional();
-        if any.map_err(fault)?.is_none() {
+        let row = params![id, box_kind.as_str()];
+        if rows::optional(db, ANY_RECORD, row, |_| Ok(()))?.is_none() {
             return Ok(None);
         }
-        let mut statement = db.prepare_cached(UNREAD).map_err(fault)?;
-        let row = params![id, box_kind.as_str(), MOST_WAITING];
-        statement.query_row(row, |row| rows::unsigned(row, 0))
+        let row = params![id, box_kind.as_str(), MAX_COUNTED];
+        rows::one(db, UNREAD, row, |row| rows::unsigned(row, 0))?
     };
-    Ok(Some(usize::try_from(count.map_err(fault)?).unwrap_or(usize::MAX)))
+    Ok(Some(usize::try_from(count).unwrap_or(usize::MAX)))
 }

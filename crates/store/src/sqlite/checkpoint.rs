@@ -1,16 +1,14 @@
-//! Moves the log into the database, beside the writer.
+//! The checkpointer thread: copies the write-ahead log into the database file.
 //!
-//! `PASSIVE` copies what it can without making anybody wait. While commits keep
-//! coming there is always something left over, and the log, which starts over only
-//! once all of it is moved, would grow for ever. So when it is large, the little that
-//! the last pass has left is moved by the writer itself, between two commits.
+//! `PASSIVE` copies what it can without blocking other connections. While commits keep coming,
+//! there is always a rest, and the log would grow without limit, because it restarts only when
+//! all of it is copied. So when the log is large, the writer thread copies the small rest
+//! between two commits.
 //!
-//! SQLite's own way for this, `RESTART`, takes the writer's lock away from it, with
-//! both of them sleeping longer and longer until they get it: every few seconds
-//! everybody waited for a quarter of a second and more.
+//! SQLite's own `RESTART` mode takes the writer's lock, and both sides sleep longer and longer
+//! until they get it: measured, all commands waited for 250 ms and more every few seconds.
 //!
-//! The log's file is not cut: writing over it again is cheaper than letting it grow
-//! anew.
+//! The log file is not truncated, because overwriting it is cheaper than growing it again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -19,70 +17,71 @@ use std::thread;
 
 use rusqlite::Connection;
 
-use super::open::fault;
+use super::open::db_error;
 use super::writer::WriterChannels;
 use crate::StoreError;
 
-/// Pages in the log that make a checkpoint worth its sync.
-const WORTHWHILE: i64 = 1_000;
+/// Uncopied pages at which a checkpoint starts. Each checkpoint costs a sync.
+const MIN_PAGES: i64 = 1_000;
 
-/// Pages in the log that make it worthwhile to start it over.
-const LARGE: i64 = 4_000;
+/// Pages in the log at which the log is restarted.
+const RESTART_PAGES: i64 = 4_000;
 
-/// Pages that the writer may be left with: a millisecond's work.
-const LITTLE: i64 = 200;
+/// Pages that the writer thread may copy: about 1 ms of work.
+const MAX_WRITER_PAGES: i64 = 200;
 
-/// Passes over what the last one left, at most. Each is shorter than the one before,
-/// unless the disk does not keep up.
-const PASSES: usize = 4;
+/// Maximum number of passes. Each pass is shorter than the one before, unless the disk is slower
+/// than the commits.
+const MAX_PASSES: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Checkpointer {
     wake: Option<SyncSender<()>>,
     thread: Option<thread::JoinHandle<()>>,
-    log: Arc<WalSize>,
+    wal: Arc<WalSize>,
 }
 
-/// What the writer and the checkpointer know of the log.
+/// The size of the log, shared by the writer and the checkpointer.
 #[derive(Debug, Default)]
 pub(super) struct WalSize {
-    /// Pages it had after the last commit.
+    /// Pages after the last commit.
     pages: AtomicI64,
-    /// How many of them are in the database.
-    moved: AtomicI64,
-    /// Whether the writer is to move the rest.
+    /// Pages that are copied.
+    copied: AtomicI64,
+    /// Whether the writer thread should copy the rest.
     finish: AtomicBool,
 }
 
 impl Checkpointer {
-    pub(super) fn start(db: Connection, board: Arc<WriterChannels>) -> std::io::Result<Self> {
+    /// Starts the thread with its own connection.
+    pub(super) fn start(db: Connection, channels: Arc<WriterChannels>) -> std::io::Result<Self> {
         let (wake, woken) = sync_channel(1);
-        let log = Arc::new(WalSize::default());
-        let shared = Arc::clone(&log);
+        let wal = Arc::new(WalSize::default());
+        let shared = Arc::clone(&wal);
         let thread = thread::Builder::new()
             .name("store-checkpoint".to_owned())
-            .spawn(move || run(&db, &woken, &shared, &board))?;
-        Ok(Self { wake: Some(wake), thread: Some(thread), log })
+            .spawn(move || run(&db, &woken, &shared, &channels))?;
+        Ok(Self { wake: Some(wake), thread: Some(thread), wal })
     }
 
-    /// Has `writer` tell it how long the log is after each commit. Returns what the
-    /// writer is to look at between two commits.
+    /// Sets a hook on the writer's connection that wakes this thread when the log has grown.
+    /// Returns the size of the log for the writer thread.
     pub(super) fn watch(&self, writer: &mut Connection) -> Result<Arc<WalSize>, StoreError> {
-        let (wake, log) = (self.wake.clone(), Arc::clone(&self.log));
+        let (wake, wal) = (self.wake.clone(), Arc::clone(&self.wal));
         let hook = move |_: &mut rusqlite::hooks::Wal, pages: i32| {
-            log.pages.store(i64::from(pages), Ordering::Relaxed);
-            // Fewer than were moved: the log started over.
-            log.moved.fetch_min(i64::from(pages), Ordering::Relaxed);
-            if log.left() >= WORTHWHILE
+            wal.pages.store(i64::from(pages), Ordering::Relaxed);
+            // Fewer pages than were copied: the log has restarted.
+            wal.copied.fetch_min(i64::from(pages), Ordering::Relaxed);
+            if wal.uncopied() >= MIN_PAGES
                 && let Some(wake) = &wake
             {
-                // A full channel means that it is at it already.
+                // A full channel means that a checkpoint is pending already.
                 let _ = wake.try_send(());
             }
             Ok(())
         };
-        writer.wal_hook(Some(hook)).map_err(fault)?;
-        Ok(Arc::clone(&self.log))
+        writer.wal_hook(Some(hook)).map_err(db_error)?;
+        Ok(Arc::clone(&self.wal))
     }
 }
 
@@ -96,56 +95,57 @@ impl Drop for Checkpointer {
 }
 
 impl WalSize {
-    /// Moves the rest of the log, when that is the writer's turn to do.
-    pub(super) fn finish(&self, db: &Connection, board: &WriterChannels) {
+    /// Copies the rest of the log, if the checkpointer has requested it. Called by the writer
+    /// thread between two commits.
+    pub(super) fn finish(&self, db: &Connection, channels: &WriterChannels) {
         if self.finish.swap(false, Ordering::Relaxed) {
-            note(self.pass(db), board);
+            report(self.copy(db), channels);
         }
     }
 
-    /// Moves what can be moved.
-    fn pass(&self, db: &Connection) -> Result<(), StoreError> {
-        let moved: i64 =
-            db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(2)).map_err(fault)?;
-        // It is -1 when the other one is at it.
-        if moved >= 0 {
-            self.moved.store(moved, Ordering::Relaxed);
+    /// Copies as many pages as possible without waiting.
+    fn copy(&self, db: &Connection) -> Result<(), StoreError> {
+        let copied: i64 = db
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(2))
+            .map_err(db_error)?;
+        // -1 while the other thread runs a checkpoint.
+        if copied >= 0 {
+            self.copied.store(copied, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn left(&self) -> i64 {
-        self.pages.load(Ordering::Relaxed) - self.moved.load(Ordering::Relaxed)
+    fn uncopied(&self) -> i64 {
+        self.pages.load(Ordering::Relaxed) - self.copied.load(Ordering::Relaxed)
     }
 }
 
-fn run(db: &Connection, woken: &Receiver<()>, log: &WalSize, board: &WriterChannels) {
+fn run(db: &Connection, woken: &Receiver<()>, wal: &WalSize, channels: &WriterChannels) {
     while woken.recv().is_ok() {
-        note(move_most(db, log), board);
+        report(copy_most(db, wal), channels);
     }
 }
 
-fn move_most(db: &Connection, log: &WalSize) -> Result<(), StoreError> {
-    for _ in 0..PASSES {
-        log.pass(db)?;
-        if log.pages.load(Ordering::Relaxed) < LARGE {
+fn copy_most(db: &Connection, wal: &WalSize) -> Result<(), StoreError> {
+    for _ in 0..MAX_PASSES {
+        wal.copy(db)?;
+        if wal.pages.load(Ordering::Relaxed) < RESTART_PAGES {
             return Ok(());
         }
-        if log.left() <= LITTLE {
+        if wal.uncopied() <= MAX_WRITER_PAGES {
             break;
         }
     }
-    log.finish.store(true, Ordering::Relaxed);
+    wal.finish.store(true, Ordering::Relaxed);
     Ok(())
 }
 
-fn note(result: Result<(), StoreError>, board: &WriterChannels) {
+fn report(result: Result<(), StoreError>, channels: &WriterChannels) {
     match result {
         Ok(()) => {}
-        // The pages it was to save are still in the log, but the log is about to be
-        // written over.
-        Err(error @ StoreError::Broken(_)) => board.note(Err(&error)),
-        // A full disk or a busy reader: the log keeps everything meanwhile.
-        Err(error) => tracing::warn!(%error, "checkpoint put off"),
+        // The pages are still in the log, but the log is about to be overwritten.
+        Err(error @ StoreError::Broken(_)) => channels.record_health(Err(&error)),
+        // A full disk or a busy reader. The log keeps the pages.
+        Err(error) => tracing::warn!(%error, "checkpoint failed; it is tried again later"),
     }
 }

@@ -1,5 +1,6 @@
-//! Claims: one workspace's hold on one Mail.
+//! Claims: the work of one workspace on one Mail.
 
+use async_trait::async_trait;
 use monoco_core::claim::{
     Claim, ClaimState, ClaimStateData, ClaimStatus, MailLocation, Workspace, location_after_claims,
 };
@@ -9,16 +10,15 @@ use monoco_core::mail::MailId;
 use monoco_core::record::InvalidTransition;
 use monoco_core::retry::RetryPolicy;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 use serde_json::{Value, json};
 
-use super::contacts::parsed;
+use super::SqliteStore;
 use super::events::{self, EventSubject};
-use super::mails::{self, Found};
-use super::open::fault;
-use super::rows;
+use super::mails::{self, StoredMail};
+use super::rows::{self, parsed};
 use super::writer::Tx;
-use crate::{ClaimUpdate, StoreError};
+use crate::{ClaimStore, ClaimUpdate, StoreError};
 
 const COLUMNS: &str = "
     c.workspace, c.state, c.due_at, c.holder, c.lease_until, c.attempts, c.epoch, c.revision,
@@ -37,90 +37,16 @@ const PUT: &str = "
      WHERE revision = ?9
 ";
 
-/// Claims a Mail for a workspace.
-pub(super) fn claim(
-    tx: &mut Tx<'_>,
-    id: &MailId,
-    workspace: &Workspace,
-    holder: &Holder,
-    term: LeaseDuration,
-    retry: &RetryPolicy,
-    now: Timestamp,
-) -> Result<Claim, StoreError> {
-    let mail = mails::by_id(tx.db, id)?;
-    match mail.place {
-        MailLocation::Held => return Err(InvalidTransition { from: "HELD", to: "CLAIMED" }.into()),
-        MailLocation::Removed => {
-            return Err(InvalidTransition { from: "GONE", to: "CLAIMED" }.into());
-        }
-        MailLocation::Inbound | MailLocation::Archive | MailLocation::Deadletter => {}
-    }
-    let claim = find(tx.db, &mail, workspace)?.unwrap_or_else(|| Claim {
-        mail: id.clone(),
-        workspace: workspace.clone(),
-        claiming: ClaimStatus::start(now),
-        revision: 0,
-        reason: None,
-        updated_at: now,
-    });
-    let next = claim.claiming.clone().claim(holder.clone(), now, term, retry)?;
-    let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
-    let claim = put(tx, &mail, claim, next, now)?;
-    log(tx, EventKind::Claimed, &mail, &claim, detail, now)?;
-    Ok(claim)
-}
+const EXPIRED: &str = "
+    SELECT mail, workspace
+      FROM claims
+     WHERE state = 'CLAIMED' AND lease_until <= ?1
+     ORDER BY lease_until
+     LIMIT ?2
+";
 
-/// Takes a step with a claim that is held.
-pub(super) fn settle(
-    tx: &mut Tx<'_>,
-    id: &MailId,
-    workspace: &Workspace,
-    guard: &LeaseProof,
-    step: &ClaimUpdate,
-    now: Timestamp,
-) -> Result<Claim, StoreError> {
-    let mail = mails::by_id(tx.db, id)?;
-    let Some(mut claim) = find(tx.db, &mail, workspace)? else {
-        let to = match step {
-            ClaimUpdate::Renew(_) => ClaimState::Claimed,
-            ClaimUpdate::Complete => ClaimState::Completed,
-            ClaimUpdate::Fail { .. } => ClaimState::New,
-        };
-        return Err(InvalidTransition { from: ClaimState::New.as_str(), to: to.as_str() }.into());
-    };
-    let standing = claim.claiming.clone();
-    let (kind, next, detail) = match step {
-        ClaimUpdate::Renew(term) => {
-            (EventKind::Renewed, standing.renew(guard, now, *term)?, json!({}))
-        }
-        ClaimUpdate::Complete => {
-            // Saying again what is already so changes nothing, so that an answer that
-            // was lost can be asked for again.
-            if standing.state == ClaimStateData::Completed && is_current(guard, &standing) {
-                return Ok(claim);
-            }
-            (EventKind::Completed, standing.complete(guard)?, json!({}))
-        }
-        ClaimUpdate::Fail { reason, retryable, retry } => {
-            let next = standing.fail(guard, reason.clone(), *retryable, now, retry)?;
-            claim.reason = Some(reason.clone());
-            let (kind, detail) = failed(&next, reason);
-            (kind, next, detail)
-        }
-    };
-    let claim = put(tx, &mail, claim, next, now)?;
-    log(tx, kind, &mail, &claim, detail, now)?;
-    rest(tx, &mail, now)?;
-    Ok(claim)
-}
-
-/// Whether the caller shows the epoch that ended.
-fn is_current(guard: &LeaseProof, claiming: &ClaimStatus) -> bool {
-    guard.epoch == Some(claiming.epoch)
-}
-
-/// What a failure is called, by what it led to.
-fn failed(next: &ClaimStatus, reason: &str) -> (EventKind, Value) {
+/// The event of a failed attempt, by the state that it led to.
+fn failure_event(next: &ClaimStatus, reason: &str) -> (EventKind, Value) {
     match &next.state {
         ClaimStateData::Deadletter { .. } => (EventKind::Dead, json!({"reason": reason})),
         ClaimStateData::New { due } => {
@@ -130,89 +56,50 @@ fn failed(next: &ClaimStatus, reason: &str) -> (EventKind, Value) {
     }
 }
 
-/// Moves on claims whose leases ended.
-pub(super) fn sweep(
+/// Ends one claim whose lease has expired.
+fn expire(
     tx: &mut Tx<'_>,
+    mail: i64,
+    workspace: &Workspace,
     retry: &RetryPolicy,
-    limit: usize,
     now: Timestamp,
-) -> Result<usize, StoreError> {
-    let sql = "
-        SELECT id FROM claims WHERE state = 'CLAIMED' AND lease_until <= ?1
-         ORDER BY lease_until LIMIT ?2
-    ";
-    let ids = rows::seqs(tx.db, sql, params![now.ms(), rows::limit(limit)])?;
-    for id in &ids {
-        let sql = "SELECT mail, workspace FROM claims WHERE id = ?1";
-        let (mail, workspace): (i64, String) = tx
-            .db
-            .prepare_cached(sql)
-            .and_then(|mut s| s.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))))
-            .map_err(fault)?;
-        let mail = mails::by_seq(tx.db, mail)?;
-        let workspace = Workspace::new(workspace)
-            .map_err(|error| StoreError::Damaged { what: "claim", detail: error.to_string() })?;
-        let Some(mut claim) = find(tx.db, &mail, &workspace)? else { continue };
-        let held_by = match &claim.claiming.state {
-            ClaimStateData::Claimed(lease) => lease.holder.clone(),
-            _ => continue,
-        };
-        let next = claim.claiming.clone().expire(now, retry)?;
-        let (kind, mut detail) = match &next.state {
-            ClaimStateData::Deadletter { reason } => {
-                claim.reason = Some(reason.clone());
-                failed(&next, reason)
-            }
-            _ => (EventKind::LeaseEnded, json!({})),
-        };
-        detail["held_by"] = json!(held_by);
-        let claim = put(tx, &mail, claim, next, now)?;
-        log(tx, kind, &mail, &claim, detail, now)?;
-        rest(tx, &mail, now)?;
-    }
-    Ok(ids.len())
+) -> Result<(), StoreError> {
+    let mail = mails::by_seq(tx.db, mail)?;
+    let Some(mut claim) = find(tx.db, &mail, workspace)? else { return Ok(()) };
+    let ClaimStateData::Claimed(lease) = &claim.claiming.state else { return Ok(()) };
+    let held_by = lease.holder.clone();
+    let next = claim.claiming.clone().expire(now, retry)?;
+    let (kind, mut detail) = match &next.state {
+        ClaimStateData::Deadletter { reason } => {
+            claim.reason = Some(reason.clone());
+            failure_event(&next, reason)
+        }
+        _ => (EventKind::LeaseEnded, json!({})),
+    };
+    detail["held_by"] = json!(held_by);
+    let claim = put(tx, &mail, claim, next, now)?;
+    append_event(tx, kind, &mail, &claim, detail, now)?;
+    move_finished_mail(tx, &mail, now)
 }
 
-/// Puts a dead claim back.
-pub(super) fn revive(
-    tx: &mut Tx<'_>,
+/// Returns the claim of a workspace for an operator's action.
+fn existing(
+    db: &Connection,
     id: &MailId,
     workspace: &Workspace,
-    now: Timestamp,
-) -> Result<Claim, StoreError> {
-    let mail = mails::by_id(tx.db, id)?;
-    let claim = find(tx.db, &mail, workspace)?.ok_or_else(|| no_claim(id))?;
-    let next = claim.claiming.clone().retry(now)?;
-    let claim = put(tx, &mail, claim, next, now)?;
-    let detail = json!({"from": "DEADLETTER", "to": "NEW"});
-    log(tx, EventKind::Marked, &mail, &claim, detail, now)?;
-    mails::move_to(tx, &mail, MailLocation::Inbound, now)?;
-    Ok(claim)
+) -> Result<(StoredMail, Claim), StoreError> {
+    let mail = mails::by_id(db, id)?;
+    let missing = || StoreError::Missing { what: "claim on", key: id.to_string() };
+    let claim = find(db, &mail, workspace)?.ok_or_else(missing)?;
+    Ok((mail, claim))
 }
 
-/// Lets nobody deal with a dead claim any more.
-pub(super) fn lay_to_rest(
+/// Moves the Mail's file when no claim on it is open any more.
+fn move_finished_mail(
     tx: &mut Tx<'_>,
-    id: &MailId,
-    workspace: &Workspace,
+    mail: &StoredMail,
     now: Timestamp,
-) -> Result<Claim, StoreError> {
-    let mail = mails::by_id(tx.db, id)?;
-    let claim = find(tx.db, &mail, workspace)?.ok_or_else(|| no_claim(id))?;
-    let next = claim.claiming.clone().drop_claim()?;
-    let claim = put(tx, &mail, claim, next, now)?;
-    let detail = json!({"from": "DEADLETTER", "to": "COMPLETED"});
-    log(tx, EventKind::Marked, &mail, &claim, detail, now)?;
-    rest(tx, &mail, now)?;
-    Ok(claim)
-}
-
-fn no_claim(id: &MailId) -> StoreError {
-    StoreError::Missing { what: "claim on", key: id.to_string() }
-}
-
-/// Moves the Mail's file when nobody is at it any more.
-fn rest(tx: &mut Tx<'_>, mail: &Found, now: Timestamp) -> Result<(), StoreError> {
+) -> Result<(), StoreError> {
     let claims = of_mail(tx.db, mail)?;
     let ended = claims.iter().any(|claim| {
         matches!(
@@ -221,14 +108,15 @@ fn rest(tx: &mut Tx<'_>, mail: &Found, now: Timestamp) -> Result<(), StoreError>
         )
     });
     match location_after_claims(claims.iter().map(|claim| &claim.claiming)) {
-        Some(place) if ended => mails::move_to(tx, mail, place, now),
+        Some(location) if ended => mails::move_to(tx, mail, location, now),
         _ => Ok(()),
     }
 }
 
+/// Writes a new status, if the row still has the revision of `claim`.
 fn put(
     tx: &mut Tx<'_>,
-    mail: &Found,
+    mail: &StoredMail,
     claim: Claim,
     next: ClaimStatus,
     now: Timestamp,
@@ -251,97 +139,75 @@ fn put(
         claim.reason,
         now.ms(),
     ];
-    let changed = tx.db.prepare_cached(PUT).and_then(|mut s| s.execute(row)).map_err(fault)?;
-    if changed != 1 {
+    if rows::execute(tx.db, PUT, row)? != 1 {
         return Err(StoreError::Conflict { what: "claim", revision: claim.revision });
     }
     Ok(Claim { claiming: next, revision: claim.revision + 1, updated_at: now, ..claim })
 }
 
-fn log(
+fn append_event(
     tx: &mut Tx<'_>,
     kind: EventKind,
-    mail: &Found,
+    mail: &StoredMail,
     claim: &Claim,
     mut detail: Value,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     detail["mail"] = json!(claim.mail);
     detail["workspace"] = json!(claim.workspace);
-    let about = EventSubject { object: Some(mail.object), ..EventSubject::default() };
-    events::append(tx, kind, about, &detail, now)
+    let subject = EventSubject { object: Some(mail.object), ..EventSubject::default() };
+    events::append(tx, kind, subject, &detail, now)
 }
 
-/// The claim of a workspace on a Mail, if it ever had one.
+/// Returns the claim of a workspace on a Mail, or `None` when it never claimed it.
 pub(super) fn find(
     db: &Connection,
-    mail: &Found,
+    mail: &StoredMail,
     workspace: &Workspace,
 ) -> Result<Option<Claim>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM claims c WHERE c.mail = ?1 AND c.workspace = ?2");
     let row = params![mail.seq, workspace.as_str()];
-    db.prepare_cached(&sql)
-        .and_then(|mut s| s.query_row(row, |row| read(row, &mail.entry.id)).optional())
-        .map_err(fault)
+    rows::optional(db, &sql, row, |row| read(row, &mail.entry.id))
 }
 
-/// All claims on a Mail.
-pub(super) fn of_mail(db: &Connection, mail: &Found) -> Result<Vec<Claim>, StoreError> {
+/// Lists the claims of all workspaces on a Mail.
+pub(super) fn of_mail(db: &Connection, mail: &StoredMail) -> Result<Vec<Claim>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM claims c WHERE c.mail = ?1 ORDER BY c.workspace");
-    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    let rows = statement.query_map([mail.seq], |row| read(row, &mail.entry.id)).map_err(fault)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(fault)
+    rows::list(db, &sql, [mail.seq], |row| read(row, &mail.entry.id))
 }
 
-/// Claims that stand so, the oldest first.
-pub(super) fn list(
-    db: &Connection,
-    standing: &str,
-    limit: usize,
-) -> Result<Vec<Claim>, StoreError> {
+/// Lists claims that match a condition, oldest first.
+fn list(db: &Connection, condition: &str, limit: usize) -> Result<Vec<Claim>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS}, m.provider || '_' || m.uid
            FROM claims c JOIN mails m ON m.seq = c.mail
-          WHERE {standing} ORDER BY c.id LIMIT ?1"
+          WHERE {condition} ORDER BY c.id LIMIT ?1"
     );
-    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    let rows = statement.query_map([rows::limit(limit)], |row| {
-        let id: MailId = parsed(row, 10)?;
-        read(row, &id)
-    });
-    rows.and_then(Iterator::collect::<rusqlite::Result<_>>).map_err(fault)
+    rows::list(db, &sql, [rows::limit(limit)], |row| read(row, &parsed(row, 10)?))
 }
 
-/// Why workspaces have given a Mail up.
-pub(super) fn reasons(db: &Connection, mail: i64) -> Result<Vec<(Workspace, String)>, StoreError> {
+/// The failure reasons of the dead claims on a Mail.
+pub(super) fn failure_reasons(
+    db: &Connection,
+    mail: i64,
+) -> Result<Vec<(Workspace, String)>, StoreError> {
     let sql = "
         SELECT workspace, coalesce(reason, '') FROM claims
          WHERE mail = ?1 AND state = 'DEADLETTER' ORDER BY workspace
     ";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let rows = statement.query_map([mail], |row| Ok((workspace(row, 0)?, row.get(1)?)));
-    rows.and_then(Iterator::collect::<rusqlite::Result<_>>).map_err(fault)
+    rows::list(db, sql, [mail], |row| Ok((workspace(row, 0)?, row.get(1)?)))
 }
 
-/// Whether a lease has ended by `now`.
-pub(super) fn any_ended(db: &Connection, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "
-        SELECT EXISTS (SELECT 1 FROM claims WHERE state = 'CLAIMED' AND lease_until <= ?1)
-    ";
-    db.prepare_cached(sql)
-        .and_then(|mut s| s.query_row([now.ms()], |row| row.get(0)))
-        .map_err(fault)
-}
-
+/// Reads [`COLUMNS`].
 fn read(row: &Row<'_>, id: &MailId) -> rusqlite::Result<Claim> {
     let state: String = row.get(1)?;
-    let state = ClaimState::parse(&state).ok_or_else(|| rows::damaged(1, "no such state"))?;
+    let state = ClaimState::parse(&state).ok_or_else(|| rows::damaged(1, "unknown state"))?;
     let reason: Option<String> = row.get(8)?;
     let state = match state {
         ClaimState::New => ClaimStateData::New { due: Timestamp::from_ms(row.get(2)?) },
         ClaimState::Claimed => {
             let holder: String = row.get(3)?;
-            let holder = Holder::new(holder).map_err(|_| rows::damaged(3, "not a holder"))?;
+            let holder = Holder::new(holder).map_err(|_| rows::damaged(3, "invalid holder"))?;
             ClaimStateData::Claimed(Lease { holder, until: Timestamp::from_ms(row.get(4)?) })
         }
         ClaimState::Completed => ClaimStateData::Completed,
@@ -361,5 +227,181 @@ fn read(row: &Row<'_>, id: &MailId) -> rusqlite::Result<Claim> {
 
 fn workspace(row: &Row<'_>, column: usize) -> rusqlite::Result<Workspace> {
     let name: String = row.get(column)?;
-    Workspace::new(name).map_err(|_| rows::damaged(column, "not a workspace"))
+    Workspace::new(name).map_err(|_| rows::damaged(column, "invalid workspace"))
+}
+
+#[async_trait]
+impl ClaimStore for SqliteStore {
+    async fn claim(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        holder: Holder,
+        term: LeaseDuration,
+        retry: RetryPolicy,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError> {
+        let (id, workspace) = (id.clone(), workspace.clone());
+        self.writer
+            .run(move |tx| {
+                let mail = mails::by_id(tx.db, &id)?;
+                let from = match mail.location {
+                    MailLocation::Held => Some("HELD"),
+                    MailLocation::Removed => Some("GONE"),
+                    MailLocation::Inbound | MailLocation::Archive | MailLocation::Deadletter => {
+                        None
+                    }
+                };
+                if let Some(from) = from {
+                    return Err(InvalidTransition { from, to: "CLAIMED" }.into());
+                }
+                let claim = find(tx.db, &mail, &workspace)?.unwrap_or_else(|| Claim {
+                    mail: id.clone(),
+                    workspace: workspace.clone(),
+                    claiming: ClaimStatus::start(now),
+                    revision: 0,
+                    reason: None,
+                    updated_at: now,
+                });
+                let next = claim.claiming.clone().claim(holder.clone(), now, term, &retry)?;
+                let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
+                let claim = put(tx, &mail, claim, next, now)?;
+                append_event(tx, EventKind::Claimed, &mail, &claim, detail, now)?;
+                Ok(claim)
+            })
+            .await
+    }
+
+    async fn update_claim(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        proof: LeaseProof,
+        update: ClaimUpdate,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError> {
+        let (id, workspace) = (id.clone(), workspace.clone());
+        self.writer
+            .run(move |tx| {
+                let mail = mails::by_id(tx.db, &id)?;
+                let Some(mut claim) = find(tx.db, &mail, &workspace)? else {
+                    let to = match update {
+                        ClaimUpdate::Renew(_) => ClaimState::Claimed,
+                        ClaimUpdate::Complete => ClaimState::Completed,
+                        ClaimUpdate::Fail { .. } => ClaimState::New,
+                    };
+                    let (from, to) = (ClaimState::New.as_str(), to.as_str());
+                    return Err(InvalidTransition { from, to }.into());
+                };
+                let status = claim.claiming.clone();
+                let (kind, next, detail) = match &update {
+                    ClaimUpdate::Renew(term) => {
+                        (EventKind::Renewed, status.renew(&proof, now, *term)?, json!({}))
+                    }
+                    ClaimUpdate::Complete => {
+                        // Completing twice with the same epoch succeeds, so that a caller
+                        // that lost the response can repeat the request.
+                        if status.state == ClaimStateData::Completed
+                            && proof.epoch == Some(status.epoch)
+                        {
+                            return Ok(claim);
+                        }
+                        (EventKind::Completed, status.complete(&proof)?, json!({}))
+                    }
+                    ClaimUpdate::Fail { reason, retryable, retry } => {
+                        let next = status.fail(&proof, reason.clone(), *retryable, now, retry)?;
+                        claim.reason = Some(reason.clone());
+                        let (kind, detail) = failure_event(&next, reason);
+                        (kind, next, detail)
+                    }
+                };
+                let claim = put(tx, &mail, claim, next, now)?;
+                append_event(tx, kind, &mail, &claim, detail, now)?;
+                move_finished_mail(tx, &mail, now)?;
+                Ok(claim)
+            })
+            .await
+    }
+
+    async fn expire_claims(
+        &self,
+        retry: RetryPolicy,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        // A read first, because a read is cheaper than a commit and usually finds nothing.
+        let any = self.read(move |db| {
+            let sql = "
+                SELECT EXISTS (SELECT 1 FROM claims WHERE state = 'CLAIMED' AND lease_until <= ?1)
+            ";
+            rows::one(db, sql, [now.ms()], |row| row.get::<_, bool>(0))
+        });
+        if !any.await? {
+            return Ok(0);
+        }
+        self.writer
+            .run(move |tx| {
+                let row = params![now.ms(), rows::limit(limit)];
+                let expired: Vec<(i64, Workspace)> =
+                    rows::list(tx.db, EXPIRED, row, |row| Ok((row.get(0)?, workspace(row, 1)?)))?;
+                for (mail, workspace) in &expired {
+                    expire(tx, *mail, workspace, &retry, now)?;
+                }
+                Ok(expired.len())
+            })
+            .await
+    }
+
+    async fn retry_claim(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError> {
+        let (id, workspace) = (id.clone(), workspace.clone());
+        self.writer
+            .run(move |tx| {
+                let (mail, claim) = existing(tx.db, &id, &workspace)?;
+                let next = claim.claiming.clone().retry(now)?;
+                let claim = put(tx, &mail, claim, next, now)?;
+                let detail = json!({"from": "DEADLETTER", "to": "NEW"});
+                append_event(tx, EventKind::Marked, &mail, &claim, detail, now)?;
+                mails::move_to(tx, &mail, MailLocation::Inbound, now)?;
+                Ok(claim)
+            })
+            .await
+    }
+
+    async fn drop_claim(
+        &self,
+        id: &MailId,
+        workspace: &Workspace,
+        now: Timestamp,
+    ) -> Result<Claim, StoreError> {
+        let (id, workspace) = (id.clone(), workspace.clone());
+        self.writer
+            .run(move |tx| {
+                let (mail, claim) = existing(tx.db, &id, &workspace)?;
+                let next = claim.claiming.clone().drop_claim()?;
+                let claim = put(tx, &mail, claim, next, now)?;
+                let detail = json!({"from": "DEADLETTER", "to": "COMPLETED"});
+                append_event(tx, EventKind::Marked, &mail, &claim, detail, now)?;
+                move_finished_mail(tx, &mail, now)?;
+                Ok(claim)
+            })
+            .await
+    }
+
+    async fn dead_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError> {
+        self.read(move |db| list(db, "c.state = 'DEADLETTER'", limit)).await
+    }
+
+    async fn open_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError> {
+        self.read(move |db| list(db, "c.state IN ('NEW', 'CLAIMED')", limit)).await
+    }
+
+    async fn claims(&self, id: &MailId) -> Result<Vec<Claim>, StoreError> {
+        let id = id.clone();
+        self.read(move |db| of_mail(db, &mails::by_id(db, &id)?)).await
+    }
 }

@@ -1,46 +1,44 @@
-//! How many entries there are, by box and state.
+//! Row counts by box and state, and the status of the store.
 //!
-//! Counted with every commit: counting a million rows takes half a second and
-//! whatever memory the sorting takes, at every start.
+//! The counts are updated with every commit. Counting a million rows takes half a second.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use monoco_core::delivery::SendState;
 use monoco_core::letter::LetterState;
 use monoco_core::record::{BoxKind, ReadState};
 use rusqlite::{Connection, params};
 
-use super::open::fault;
-use crate::{LetterCounts, StoreCounts, StoreError};
+use super::{SqliteStore, deliveries, inbound, mails, rows};
+use crate::{LetterCounts, StatusStore, StoreCounts, StoreError, StoreHealth};
 
-const COUNT: &str = "
-    INSERT INTO counts (box, state, entries)
+const ADD: &str = "
+    INSERT INTO counts (kind, state, entries)
     VALUES (?1, ?2, ?3)
-        ON CONFLICT (box, state) DO UPDATE SET entries = entries + excluded.entries
+        ON CONFLICT (kind, state) DO UPDATE SET entries = entries + excluded.entries
 ";
 
-/// How the counts change.
+// Kinds beside the boxes.
+/// Letters by state.
+const LETTERS: &str = "LETTER";
+/// WAITING and AWAY letters by external worker, without the held ones.
+const LETTERS_WAITING: &str = "LETTER_WAITING";
+/// AWAY letters by external worker.
+const LETTERS_AWAY: &str = "LETTER_AWAY";
+/// Held letters by built-in worker.
+const LETTERS_HELD: &str = "LETTER_HELD";
+
+/// Changes of the counts in one transaction, by kind and state.
 #[derive(Debug, Default)]
 pub(super) struct RowCounts(BTreeMap<(&'static str, Cow<'static, str>), i64>);
 
-/// Letters by state. Not a box, but counted like one.
-const LETTERS: &str = "LETTER";
-
-/// Letters under way by desk, those apart that are kept.
-const DESKS: &str = "DESK";
-
-/// Those of them that are away.
-const AWAY: &str = "AWAY";
-
-/// Letters that are kept, by who keeps them.
-const KEPT: &str = "KEPT";
-
-/// Where a letter counts.
+/// The columns of a letter that its counts depend on.
 pub(super) struct LetterCountKey<'a> {
     pub(super) state: LetterState,
-    pub(super) desk: &'a str,
-    pub(super) kept_by: Option<&'a str>,
+    pub(super) worker: &'a str,
+    pub(super) held_by: Option<&'a str>,
 }
 
 impl RowCounts {
@@ -53,18 +51,18 @@ impl RowCounts {
         *self.0.entry((outbox, state.as_str().into())).or_default() += by;
     }
 
-    pub(super) fn letter(&mut self, place: &LetterCountKey<'_>, by: i64) {
-        *self.0.entry((LETTERS, place.state.as_str().into())).or_default() += by;
-        if !matches!(place.state, LetterState::Waiting | LetterState::Away) {
+    pub(super) fn letter(&mut self, key: &LetterCountKey<'_>, by: i64) {
+        *self.0.entry((LETTERS, key.state.as_str().into())).or_default() += by;
+        if !matches!(key.state, LetterState::Waiting | LetterState::Away) {
             return;
         }
-        let (what, name) = match place.kept_by {
-            Some(worker) => (KEPT, worker),
-            None => (DESKS, place.desk),
+        let (kind, name) = match key.held_by {
+            Some(worker) => (LETTERS_HELD, worker),
+            None => (LETTERS_WAITING, key.worker),
         };
-        *self.0.entry((what, name.to_owned().into())).or_default() += by;
-        if place.state == LetterState::Away {
-            *self.0.entry((AWAY, place.desk.to_owned().into())).or_default() += by;
+        *self.0.entry((kind, name.to_owned().into())).or_default() += by;
+        if key.state == LetterState::Away {
+            *self.0.entry((LETTERS_AWAY, key.worker.to_owned().into())).or_default() += by;
         }
     }
 
@@ -74,64 +72,80 @@ impl RowCounts {
         }
     }
 
-    /// Writes the change down.
+    /// Writes the changes to the table.
     pub(super) fn save(&self, db: &Connection) -> Result<(), StoreError> {
-        for ((box_kind, state), by) in self.0.iter().filter(|(_, by)| **by != 0) {
-            db.prepare_cached(COUNT)
-                .and_then(|mut s| s.execute(params![box_kind, state, by]))
-                .map_err(fault)?;
+        for ((kind, state), by) in self.0.iter().filter(|(_, by)| **by != 0) {
+            rows::execute(db, ADD, params![kind, state, by])?;
         }
         Ok(())
     }
 }
 
-/// What there is.
-pub(super) fn figures(db: &Connection) -> Result<StoreCounts, StoreError> {
-    let mut figures = StoreCounts::default();
+fn by_box(db: &Connection) -> Result<StoreCounts, StoreError> {
     let sql = "
-        SELECT box, state, entries
+        SELECT kind, state, entries
           FROM counts
-         WHERE entries <> 0 AND box NOT IN (?1, ?2, ?3, ?4)
+         WHERE entries <> 0 AND kind NOT IN (?1, ?2, ?3, ?4)
     ";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let mut rows = statement.query([LETTERS, DESKS, AWAY, KEPT]).map_err(fault)?;
-    while let Some(row) = rows.next().map_err(fault)? {
-        let (box_kind, state): (String, String) =
-            (row.get(0).map_err(fault)?, row.get(1).map_err(fault)?);
-        let entries = row.get(2).map_err(fault)?;
+    let letters = [LETTERS, LETTERS_WAITING, LETTERS_AWAY, LETTERS_HELD];
+    let counted: Vec<(String, String, i64)> =
+        rows::list(db, sql, letters, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let mut counts = StoreCounts::default();
+    for (box_kind, state, entries) in counted {
         match (BoxKind::parse(&box_kind), ReadState::parse(&state), SendState::parse(&state)) {
             (Some(BoxKind::TunnelOutbox), _, Some(state)) => {
-                figures.deliveries.insert(state, entries);
+                counts.deliveries.insert(state, entries);
             }
             (Some(box_kind), Some(state), _) => {
-                figures.records.insert((box_kind, state), entries);
+                counts.records.insert((box_kind, state), entries);
             }
             _ => {
-                let detail = format!("{box_kind} has no {state}");
+                let detail = format!("unknown box {box_kind} or state {state}");
                 return Err(StoreError::Damaged { what: "count", detail });
             }
         }
     }
-    Ok(figures)
+    Ok(counts)
 }
 
-/// What there is of letters, but for since when they wait.
-pub(super) fn letter_figures(db: &Connection) -> Result<LetterCounts, StoreError> {
-    let count = |what: &str| -> Result<Vec<(String, i64)>, StoreError> {
-        let sql = "SELECT state, entries FROM counts WHERE box = ?1 AND entries <> 0";
-        let mut statement = db.prepare_cached(sql).map_err(fault)?;
-        let rows = statement.query_map([what], |row| Ok((row.get(0)?, row.get(1)?)));
-        rows.and_then(Iterator::collect::<rusqlite::Result<_>>).map_err(fault)
+/// Numbers of letters; `oldest_due` is left empty.
+pub(super) fn letters(db: &Connection) -> Result<LetterCounts, StoreError> {
+    let count = |kind: &str| -> Result<Vec<(String, i64)>, StoreError> {
+        let sql = "SELECT state, entries FROM counts WHERE kind = ?1 AND entries <> 0";
+        rows::list(db, sql, [kind], |row| Ok((row.get(0)?, row.get(1)?)))
     };
     let mut states = BTreeMap::new();
     for (state, entries) in count(LETTERS)? {
         let Some(state) = LetterState::parse(&state) else {
-            let detail = format!("letters have no {state}");
+            let detail = format!("unknown letter state {state}");
             return Err(StoreError::Damaged { what: "count", detail });
         };
         states.insert(state, entries);
     }
-    let by_name = |what: &str| count(what).map(|counts| counts.into_iter().collect());
-    let (desks, away, kept) = (by_name(DESKS)?, by_name(AWAY)?, by_name(KEPT)?);
-    Ok(LetterCounts { states, waiting: desks, away, held: kept, oldest_due: None })
+    Ok(LetterCounts {
+        states,
+        waiting: count(LETTERS_WAITING)?.into_iter().collect(),
+        away: count(LETTERS_AWAY)?.into_iter().collect(),
+        held: count(LETTERS_HELD)?.into_iter().collect(),
+        oldest_due: None,
+    })
+}
+
+#[async_trait]
+impl StatusStore for SqliteStore {
+    async fn counts(&self) -> Result<StoreCounts, StoreError> {
+        self.read(|db| {
+            Ok(StoreCounts {
+                oldest_waiting: deliveries::oldest_waiting(db)?,
+                kept: inbound::count_waiting(db)?,
+                oldest_unclaimed: mails::oldest_unclaimed(db)?,
+                ..by_box(db)?
+            })
+        })
+        .await
+    }
+
+    fn health(&self) -> StoreHealth {
+        self.channels.health()
+    }
 }

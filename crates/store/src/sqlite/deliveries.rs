@@ -1,28 +1,31 @@
-//! Deliveries: one object on its way to one target through one tunnel.
+//! Deliveries: one message on its way to one target through one tunnel.
 
+use async_trait::async_trait;
 use monoco_core::contact::DeliveryPlan;
 use monoco_core::delivery::{
     Delivery, DeliveryOutcome, SendState, SendStateData, SendStatus, TunnelCapabilities,
 };
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
-use monoco_core::lease::{Holder, Lease, LeaseDuration, LeaseProof};
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::record::{BoxKind, RecordId, RecordKind};
-use monoco_core::retry::Failure;
+use monoco_core::retry::{Failure, Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 use serde_json::{Value, json};
 
 use super::bulk_index::RecentEntries;
-use super::contacts::{self, parsed};
 use super::events::{self, EventSubject};
-use super::objects;
-use super::open::fault;
-use super::records::LeaseEndCause;
-use super::rows;
+use super::open::db_error;
+use super::records::{self, LeaseEndCause};
+use super::rows::{self, parsed};
 use super::writer::Tx;
-use crate::{BoxHint, JitteredRetry, Page, PageRequest, StoreError};
+use super::{SqliteStore, address_book, contacts, objects, send};
+use crate::{
+    BoxHint, DeliveryStore, JitteredRetry, LeasedEntry, Page, PageRequest, SendRequest, SendResult,
+    StoreError,
+};
 
 const COLUMNS: &str = "
     d.seq, o.hash, d.tag, d.plan, a.did, d.state, d.due_at, d.attempts, d.epoch, d.revision,
@@ -42,7 +45,7 @@ const INSERT: &str = "
     VALUES (?1, ?2, ?3, ?4, ?5, 'WAIT', ?6, 0, 0, 0, ?7, ?7)
 ";
 
-// One seek, however many wait for a later time: the due time leads.
+// A single index seek, however many deliveries wait for a later time.
 const LONGEST_DUE: &str = "
     SELECT seq
       FROM deliveries
@@ -51,7 +54,7 @@ const LONGEST_DUE: &str = "
      LIMIT 1
 ";
 
-const SWAP: &str = "
+const UPDATE: &str = "
     UPDATE deliveries
        SET state = ?3, due_at = ?4, attempts = ?5, epoch = ?6, holder = ?7, lease_until = ?8,
            first_try = ?9, failure = ?10, external_msg_id = ?11, updated_at = ?12,
@@ -59,7 +62,7 @@ const SWAP: &str = "
      WHERE seq = ?1 AND revision = ?2
 ";
 
-const ENDED: &str = "
+const EXPIRED: &str = "
     SELECT seq
       FROM deliveries
      WHERE state = 'SENDING' AND lease_until <= ?1
@@ -67,14 +70,14 @@ const ENDED: &str = "
      LIMIT ?2
 ";
 
-const HELD_BY: &str = "
+const HELD_BY_PREFIX: &str = "
     SELECT seq
       FROM deliveries
      WHERE state = 'SENDING' AND substr(holder, 1, length(?1)) = ?1
      LIMIT ?2
 ";
 
-/// Puts a message on its way to one target.
+/// Queues a message for one target.
 pub(super) fn insert(
     tx: &mut Tx<'_>,
     object: i64,
@@ -85,30 +88,25 @@ pub(super) fn insert(
     now: Timestamp,
 ) -> Result<RecordId, StoreError> {
     let id = RecordId::delivery(&plan.tunnel_did, &plan.target_did, msg_id);
-    let tunnel = contacts::row_of(tx, &plan.tunnel_did)?;
+    let tunnel = contacts::party_id(tx, &plan.tunnel_did)?;
     let row = params![object, id.tag(), tunnel, author, rows::as_json(plan)?, due.ms(), now.ms()];
-    tx.db.prepare_cached(INSERT).and_then(|mut s| s.insert(row)).map_err(fault)?;
-    tx.news.tally.delivery(SendState::Wait, 1);
+    rows::insert(tx.db, INSERT, row)?;
+    tx.effects.counts.delivery(SendState::Wait, 1);
     hint(tx, &plan.tunnel_did);
     Ok(id)
 }
 
 fn hint(tx: &mut Tx<'_>, tunnel: &Did) {
-    tx.news.hints.insert(BoxHint { owner: tunnel.clone(), box_kind: BoxKind::TunnelOutbox });
+    tx.effects.hints.insert(BoxHint { owner: tunnel.clone(), box_kind: BoxKind::TunnelOutbox });
 }
 
-/// A delivery.
+/// Reads [`COLUMNS`].
 fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     let msg_id = ObjId::from_parts(ObjKind::Msg, row.get(1)?);
     let plan: String = row.get(3)?;
     let state: String = row.get(5)?;
     let due = row.get::<_, Option<i64>>(6)?.map(Timestamp::from_ms);
-    let lease = match (row.get::<_, Option<String>>(10)?, row.get::<_, Option<i64>>(11)?) {
-        (Some(holder), Some(until)) => Holder::new(holder)
-            .ok()
-            .map(|holder| Lease { holder, until: Timestamp::from_ms(until) }),
-        _ => None,
-    };
+    let lease = records::lease(row, 10, 11)?;
     let why: Option<Failure> =
         row.get::<_, Option<String>>(13)?.and_then(|text| serde_json::from_str(&text).ok());
     let state = match (SendState::parse(&state), due, lease, why) {
@@ -123,13 +121,13 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
         (Some(SendState::Held), None, None, None) => SendStateData::Held,
         (Some(SendState::Archived), None, None, None) => SendStateData::Archived,
         (Some(SendState::Deleted), None, None, None) => SendStateData::Deleted,
-        _ => return Err(rows::damaged(5, "the state and its details do not belong together")),
+        _ => return Err(rows::damaged(5, "the state does not match the other columns")),
     };
     Ok(Delivery {
         id: RecordId::from_tag(RecordKind::Delivery, &msg_id, row.get(2)?),
         seq: row.get(0)?,
         msg_id,
-        plan: serde_json::from_str(&plan).map_err(|_| rows::damaged(3, "unreadable plan"))?,
+        plan: serde_json::from_str(&plan).map_err(|_| rows::damaged(3, "invalid plan"))?,
         author: parsed(row, 4)?,
         sending: SendStatus {
             state,
@@ -145,150 +143,93 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
 
 fn by_seq(db: &Connection, seq: i64) -> Result<(Delivery, i64), StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.seq = ?1");
-    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    statement.query_row([seq], |row| Ok((read(row)?, row.get(17)?))).map_err(fault)
+    rows::one(db, &sql, [seq], |row| Ok((read(row)?, row.get(17)?)))
 }
 
-/// A delivery by its name, with the row of its object.
-pub(super) fn by_id(
+/// Returns a delivery and the row of its object.
+fn by_id(
     db: &Connection,
     recent: &RecentEntries,
     id: &RecordId,
 ) -> Result<(Delivery, i64), StoreError> {
     let missing = || StoreError::Missing { what: "delivery", key: id.to_string() };
-    let object = objects::by_prefix(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
+    let object = objects::find_by_half_hash(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
     let sql = "SELECT seq FROM deliveries WHERE object = ?1 AND tag = ?2";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let seq = statement.query_row(params![object, id.tag()], |row| row.get(0)).optional();
-    by_seq(db, seq.map_err(fault)?.ok_or_else(missing)?)
+    let seq = rows::optional(db, sql, params![object, id.tag()], |row| row.get(0))?;
+    by_seq(db, seq.ok_or_else(missing)?)
 }
 
-/// The first deliveries of a message.
+/// Lists the first deliveries of a message.
 pub(super) fn of_object(
     db: &Connection,
     object: i64,
     limit: usize,
 ) -> Result<Vec<Delivery>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.object = ?1 ORDER BY d.seq LIMIT ?2");
-    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    let rows = statement.query_map(params![object, rows::limit(limit)], read).map_err(fault)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(fault)
+    rows::list(db, &sql, params![object, rows::limit(limit)], read)
 }
 
-/// Takes the delivery that has been due the longest.
-pub(super) fn take(
+fn lease_longest_due(
     tx: &mut Tx<'_>,
     tunnel: &Did,
     holder: &Holder,
     term: LeaseDuration,
     now: Timestamp,
 ) -> Result<Option<(Delivery, i64)>, StoreError> {
-    let Some(tunnel) = contacts::peek(tx, tunnel)? else { return Ok(None) };
-    let seq: Option<i64> = tx
-        .db
-        .prepare_cached(LONGEST_DUE)
-        .and_then(|mut s| s.query_row(params![tunnel, now.ms()], |row| row.get(0)).optional())
-        .map_err(fault)?;
+    let Some(tunnel) = contacts::find_party_id(tx, tunnel)? else { return Ok(None) };
+    let row = params![tunnel, now.ms()];
+    let seq = rows::optional(tx.db, LONGEST_DUE, row, |row| row.get(0))?;
     let Some(seq) = seq else { return Ok(None) };
     let (delivery, object) = by_seq(tx.db, seq)?;
     let next = delivery.sending.clone().lease(holder.clone(), now, term)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
-    let delivery = swap(tx, delivery, next, now)?;
-    log(tx, EventKind::Sending, &delivery, object, detail, now)?;
+    let delivery = update(tx, delivery, next, now)?;
+    append_event(tx, EventKind::Sending, &delivery, object, detail, now)?;
     Ok(Some((delivery, object)))
 }
 
-/// Files what came of a try.
-pub(super) fn settle(
+/// Ends attempts whose leases have expired, or whose senders are gone.
+pub(super) fn end_leases(
     tx: &mut Tx<'_>,
-    id: &RecordId,
-    outcome: &DeliveryOutcome,
-    guard: &LeaseProof,
-    again: JitteredRetry,
-    now: Timestamp,
-) -> Result<Delivery, StoreError> {
-    let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
-    let manner = manner(tx.db, &delivery)?;
-    let next = delivery.sending.clone().report(
-        outcome.clone(),
-        guard,
-        now,
-        &again.retry,
-        manner,
-        again.jitter,
-    )?;
-    if next == delivery.sending {
-        return Ok(delivery);
-    }
-    let delivery = swap(tx, delivery, next, now)?;
-    log_outcome(tx, &delivery, object, now)?;
-    Ok(delivery)
-}
-
-/// Moves a delivery by hand.
-pub(super) fn mark(
-    tx: &mut Tx<'_>,
-    id: &RecordId,
-    to: SendState,
-    guard: &LeaseProof,
-    revision: Option<i64>,
-    now: Timestamp,
-) -> Result<Delivery, StoreError> {
-    let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
-    rows::check_revision("delivery", revision, delivery.revision)?;
-    let from = delivery.sending.state.name();
-    let next = delivery.sending.clone().mark(to, guard, now)?;
-    if next == delivery.sending {
-        return Ok(delivery);
-    }
-    let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": guard.holder});
-    let delivery = swap(tx, delivery, next, now)?;
-    log(tx, EventKind::Marked, &delivery, object, detail, now)?;
-    if to == SendState::Wait {
-        hint(tx, &delivery.plan.tunnel_did.clone());
-    }
-    Ok(delivery)
-}
-
-/// Moves on deliveries nobody reported on.
-pub(super) fn sweep(
-    tx: &mut Tx<'_>,
-    ended: LeaseEndCause<'_>,
-    again: JitteredRetry,
+    cause: LeaseEndCause<'_>,
+    retry: JitteredRetry,
     limit: usize,
     now: Timestamp,
 ) -> Result<usize, StoreError> {
-    let rows = match ended {
-        LeaseEndCause::ByTime => rows::seqs(tx.db, ENDED, params![now.ms(), rows::limit(limit)])?,
-        LeaseEndCause::ByHolder(prefix) => {
-            rows::seqs(tx.db, HELD_BY, params![prefix, rows::limit(limit)])?
+    let limit = rows::limit(limit);
+    let seqs = match cause {
+        LeaseEndCause::Expired => rows::numbers(tx.db, EXPIRED, params![now.ms(), limit])?,
+        LeaseEndCause::HolderGone(prefix) => {
+            rows::numbers(tx.db, HELD_BY_PREFIX, params![prefix, limit])?
         }
     };
-    for seq in &rows {
+    for seq in &seqs {
         let (mut delivery, object) = by_seq(tx.db, *seq)?;
-        if let (LeaseEndCause::ByHolder(_), SendStateData::Sending(lease)) =
-            (ended, &mut delivery.sending.state)
+        if let (LeaseEndCause::HolderGone(_), SendStateData::Sending(lease)) =
+            (cause, &mut delivery.sending.state)
         {
             lease.until = lease.until.min(now);
         }
-        let manner = manner(tx.db, &delivery)?;
-        let next = delivery.sending.clone().expire(now, &again.retry, manner, again.jitter)?;
-        let delivery = swap(tx, delivery, next, now)?;
-        log_outcome(tx, &delivery, object, now)?;
+        let capabilities = capabilities(tx.db, &delivery)?;
+        let status = delivery.sending.clone();
+        let next = status.expire(now, &retry.retry, capabilities, retry.jitter)?;
+        let delivery = update(tx, delivery, next, now)?;
+        append_outcome(tx, &delivery, object, now)?;
     }
-    Ok(rows.len())
+    Ok(seqs.len())
 }
 
-/// A tunnel that is gone takes no key, as far as anybody knows.
-fn manner(db: &Connection, delivery: &Delivery) -> Result<TunnelCapabilities, StoreError> {
+/// The capabilities of a delivery's tunnel. A tunnel that was removed has none.
+fn capabilities(db: &Connection, delivery: &Delivery) -> Result<TunnelCapabilities, StoreError> {
     let tunnel = match delivery.plan.tunnel_did.tunnel() {
-        Some(id) => contacts::tunnel(db, &id)?,
+        Some(id) => address_book::tunnel(db, &id)?,
         None => None,
     };
     Ok(TunnelCapabilities { idempotent: tunnel.is_some_and(|tunnel| tunnel.idempotent) })
 }
 
-fn swap(
+/// Writes a new status, if the row still has the revision of `delivery`.
+fn update(
     tx: &mut Tx<'_>,
     delivery: Delivery,
     next: SendStatus,
@@ -316,17 +257,16 @@ fn swap(
         external,
         now.ms(),
     ];
-    let changed = tx.db.prepare_cached(SWAP).and_then(|mut s| s.execute(row)).map_err(fault)?;
-    if changed != 1 {
+    if rows::execute(tx.db, UPDATE, row)? != 1 {
         return Err(StoreError::Conflict { what: "delivery", revision: delivery.revision });
     }
-    tx.news.tally.delivery(delivery.sending.state.name(), -1);
-    tx.news.tally.delivery(next.state.name(), 1);
+    tx.effects.counts.delivery(delivery.sending.state.name(), -1);
+    tx.effects.counts.delivery(next.state.name(), 1);
     Ok(Delivery { sending: next, revision: delivery.revision + 1, updated_at: now, ..delivery })
 }
 
-/// Says what came of a try, in the words of its end.
-fn log_outcome(
+/// Appends the event of a finished attempt.
+fn append_outcome(
     tx: &mut Tx<'_>,
     delivery: &Delivery,
     object: i64,
@@ -344,10 +284,10 @@ fn log_outcome(
         _ => (EventKind::Marked, json!({})),
     };
     detail["attempt"] = json!(delivery.sending.attempts);
-    log(tx, kind, delivery, object, detail, now)
+    append_event(tx, kind, delivery, object, detail, now)
 }
 
-fn log(
+fn append_event(
     tx: &mut Tx<'_>,
     kind: EventKind,
     delivery: &Delivery,
@@ -356,58 +296,13 @@ fn log(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     detail["target"] = json!(delivery.plan.target_did);
-    let owner = contacts::row_of(tx, &delivery.plan.tunnel_did)?;
-    let about =
+    let owner = contacts::party_id(tx, &delivery.plan.tunnel_did)?;
+    let subject =
         EventSubject { object: Some(object), record: Some(delivery.id), owner: Some(owner) };
-    events::append(tx, kind, about, &detail, now)
+    events::append(tx, kind, subject, &detail, now)
 }
 
-/// Deliveries of one tunnel, of some states, in order.
-pub(super) fn list(
-    db: &Connection,
-    tunnel: &Did,
-    states: &[SendState],
-    window: &PageRequest,
-) -> Result<Page<Delivery>, StoreError> {
-    let Some(tunnel) = contacts::find(db, tunnel)? else {
-        return Ok(rows::cut(Vec::new(), window));
-    };
-    let (beyond, order) = rows::range(window);
-    let sql = format!(
-        "SELECT {COLUMNS} FROM {TABLES}
-          WHERE d.tunnel = ?1 AND d.state = ?2 AND d.seq {beyond} ?3
-          ORDER BY d.seq {order}
-          LIMIT ?4"
-    );
-    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    let mut entries = Vec::new();
-    for state in states {
-        let row = params![tunnel, state.as_str(), rows::start(window), rows::count(window) + 1];
-        for delivery in statement.query_map(row, read).map_err(fault)? {
-            let delivery = delivery.map_err(fault)?;
-            entries.push((delivery.seq, delivery));
-        }
-    }
-    Ok(rows::cut(entries, window))
-}
-
-/// When the next delivery of a tunnel is due.
-pub(super) fn next_due(db: &Connection, tunnel: &Did) -> Result<Option<Timestamp>, StoreError> {
-    let Some(tunnel) = contacts::find(db, tunnel)? else { return Ok(None) };
-    let sql = "
-        SELECT due_at
-          FROM deliveries
-         WHERE tunnel = ?1 AND state IN ('WAIT', 'FAILED')
-         ORDER BY due_at
-         LIMIT 1
-    ";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let due = statement.query_row([tunnel], |row| row.get(0)).optional().map_err(fault)?;
-    Ok(due.map(Timestamp::from_ms))
-}
-
-/// When the oldest delivery was posted that is not yet sent: one seek for each
-/// tunnel and state.
+/// Creation time of the oldest delivery that is not sent yet: one seek per tunnel and state.
 pub(super) fn oldest_waiting(db: &Connection) -> Result<Option<Timestamp>, StoreError> {
     let sql = "
         SELECT min((SELECT d.created_at
@@ -419,7 +314,158 @@ pub(super) fn oldest_waiting(db: &Connection) -> Result<Option<Timestamp>, Store
          CROSS JOIN (SELECT 'WAIT' AS state UNION ALL SELECT 'FAILED'
                       UNION ALL SELECT 'SENDING' UNION ALL SELECT 'HELD') s
     ";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let oldest: Option<i64> = statement.query_row([], |row| row.get(0)).map_err(fault)?;
+    let oldest: Option<i64> = rows::one(db, sql, [], |row| row.get(0))?;
     Ok(oldest.map(Timestamp::from_ms))
+}
+
+#[async_trait]
+impl DeliveryStore for SqliteStore {
+    async fn send(&self, request: SendRequest, now: Timestamp) -> Result<SendResult, StoreError> {
+        self.put_large_message(&request.msg).await?;
+        self.writer.run(move |tx| send::send(tx, &request, now)).await
+    }
+
+    async fn lease_delivery(
+        &self,
+        tunnel: &Did,
+        holder: Holder,
+        term: LeaseDuration,
+        now: Timestamp,
+    ) -> Result<Option<LeasedEntry<Delivery>>, StoreError> {
+        // Ends when a delivery is undamaged or none is due.
+        loop {
+            let (tunnel, sender) = (tunnel.clone(), holder.clone());
+            let leased = self.writer.run(move |tx| {
+                let leased = lease_longest_due(tx, &tunnel, &sender, term, now)?;
+                leased.map(|(entry, object)| Ok((entry, objects::body(tx.db, object)?))).transpose()
+            });
+            let Some((entry, (id, body))) = leased.await? else { return Ok(None) };
+            match self.message(id, body).await {
+                Ok(message) => return Ok(Some(LeasedEntry { entry, message })),
+                Err(StoreError::Damaged { detail, .. }) => {
+                    let epoch = Some(entry.sending.epoch);
+                    let proof = LeaseProof { epoch, holder: holder.clone() };
+                    let retry =
+                        JitteredRetry { retry: RetryPolicy::DELIVERY, jitter: Jitter::NONE };
+                    let outcome = DeliveryOutcome::Failed(Failure::Permanent { detail });
+                    self.report_delivery(entry.id, outcome, proof, retry, now).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn next_due(&self, tunnel: &Did) -> Result<Option<Timestamp>, StoreError> {
+        let tunnel = tunnel.clone();
+        self.read(move |db| {
+            let Some(tunnel) = contacts::find(db, &tunnel)? else { return Ok(None) };
+            let sql = "
+                SELECT due_at
+                  FROM deliveries
+                 WHERE tunnel = ?1 AND state IN ('WAIT', 'FAILED')
+                 ORDER BY due_at
+                 LIMIT 1
+            ";
+            let due = rows::optional(db, sql, [tunnel], |row| row.get(0))?;
+            Ok(due.map(Timestamp::from_ms))
+        })
+        .await
+    }
+
+    async fn delivery(&self, id: RecordId) -> Result<Delivery, StoreError> {
+        let found = self.read_by_hash(move |db, recent| by_id(db, recent, &id)).await;
+        found.map(|(delivery, _)| delivery)
+    }
+
+    async fn mark_delivery(
+        &self,
+        id: RecordId,
+        to: SendState,
+        proof: LeaseProof,
+        revision: Option<i64>,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError> {
+        self.writer
+            .run(move |tx| {
+                let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), &id)?;
+                rows::check_revision("delivery", revision, delivery.revision)?;
+                let from = delivery.sending.state.name();
+                let next = delivery.sending.clone().mark(to, &proof, now)?;
+                if next == delivery.sending {
+                    return Ok(delivery);
+                }
+                let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": proof.holder});
+                let delivery = update(tx, delivery, next, now)?;
+                append_event(tx, EventKind::Marked, &delivery, object, detail, now)?;
+                if to == SendState::Wait {
+                    hint(tx, &delivery.plan.tunnel_did);
+                }
+                Ok(delivery)
+            })
+            .await
+    }
+
+    async fn report_delivery(
+        &self,
+        id: RecordId,
+        outcome: DeliveryOutcome,
+        proof: LeaseProof,
+        retry: JitteredRetry,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError> {
+        self.writer
+            .run(move |tx| {
+                let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), &id)?;
+                let capabilities = capabilities(tx.db, &delivery)?;
+                let next = delivery.sending.clone().report(
+                    outcome.clone(),
+                    &proof,
+                    now,
+                    &retry.retry,
+                    capabilities,
+                    retry.jitter,
+                )?;
+                if next == delivery.sending {
+                    return Ok(delivery);
+                }
+                let delivery = update(tx, delivery, next, now)?;
+                append_outcome(tx, &delivery, object, now)?;
+                Ok(delivery)
+            })
+            .await
+    }
+
+    async fn deliveries(
+        &self,
+        tunnel: &Did,
+        states: &[SendState],
+        page: PageRequest,
+    ) -> Result<Page<Delivery>, StoreError> {
+        let tunnel = tunnel.clone();
+        let states = if states.is_empty() { SendState::ALL.to_vec() } else { states.to_vec() };
+        self.read(move |db| {
+            let Some(tunnel) = contacts::find(db, &tunnel)? else {
+                return Ok(rows::page(Vec::new(), &page));
+            };
+            let (beyond, order) = rows::direction(&page);
+            let sql = format!(
+                "SELECT {COLUMNS} FROM {TABLES}
+                  WHERE d.tunnel = ?1 AND d.state = ?2 AND d.seq {beyond} ?3
+                  ORDER BY d.seq {order}
+                  LIMIT ?4"
+            );
+            let mut statement = db.prepare_cached(&sql).map_err(db_error)?;
+            let (start, limit) = (rows::start(&page), rows::limit(page.limit) + 1);
+            let mut entries = Vec::new();
+            for state in states {
+                let row = params![tunnel, state.as_str(), start, limit];
+                for delivery in statement.query_map(row, read).map_err(db_error)? {
+                    let delivery = delivery.map_err(db_error)?;
+                    entries.push((delivery.seq, delivery));
+                }
+            }
+            Ok(rows::page(entries, &page))
+        })
+        .await
+    }
 }

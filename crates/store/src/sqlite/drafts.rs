@@ -1,13 +1,13 @@
-//! Files to be sent, and what became of them.
+//! Drafts: messages that are sent from files, and their results.
 
 use async_trait::async_trait;
 use monoco_core::letter::LetterStateData;
 use monoco_core::object::MAX_TARGETS;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
-use super::open::fault;
-use super::{SqliteStore, deliveries, letters, objects};
+use super::open::db_error;
+use super::{SqliteStore, deliveries, letters, objects, rows};
 use crate::{
     AcceptResult, DraftResult, DraftSendRequest, DraftStore, LetterSource, LetterSourceKind,
     PipelineRouting, SendResult, StoreError,
@@ -20,52 +20,33 @@ const OPEN: &str = "
      ORDER BY uid
 ";
 
-const ON_ITS_WAY: &str = "
+const ANY_PENDING_DELIVERY: &str = "
     SELECT EXISTS (SELECT 1 FROM deliveries
                     WHERE object = ?1 AND state IN ('WAIT', 'SENDING', 'FAILED', 'HELD'))
 ";
 
-/// Most letters that one may have become part of, one after the other.
-const MERGES: usize = 100;
-
-const ADD: &str = "
+const INSERT: &str = "
     INSERT INTO drafts (uid, provider, object, open) VALUES (?1, ?2, ?3, 1)
         ON CONFLICT (uid) DO NOTHING
 ";
 
-fn settled(db: &Connection, limit: usize) -> Result<Vec<DraftResult>, StoreError> {
-    let mut statement = db.prepare_cached(OPEN).map_err(fault)?;
-    let mut rows = statement.query([]).map_err(fault)?;
-    let mut fates = Vec::new();
-    while fates.len() < limit
-        && let Some(row) = rows.next().map_err(fault)?
-    {
-        let (uid, provider) = (row.get(0).map_err(fault)?, row.get(1).map_err(fault)?);
-        let end = match end(db, row.get(2).map_err(fault)?)? {
-            Some(end) => end,
-            None => continue,
-        };
-        let (msg_id, _) = objects::body(db, end.object)?;
-        let deliveries = deliveries::of_object(db, end.object, MAX_TARGETS)?;
-        fates.push(DraftResult { uid, provider, msg_id, deliveries, ended: end.why });
-    }
-    Ok(fates)
-}
+/// How many merged letters are followed, one after the other.
+const MAX_MERGES: usize = 100;
 
-/// How it ended with a draft.
+/// The end of a draft.
 struct DraftEnd {
-    /// The object it became last.
+    /// The message that was sent, or the draft's own message.
     object: i64,
     /// Why it was never sent.
     why: Option<String>,
 }
 
-/// `None`: it is still on its way.
+/// Returns the end of the draft with this object, or `None` while it is pending.
 fn end(db: &Connection, mut object: i64) -> Result<Option<DraftEnd>, StoreError> {
     let mut letter = letters::accept::of_object(db, object, LetterSourceKind::Send)?;
-    for _ in 0..MERGES {
-        let Some(stub) = letter else { break };
-        match stub.journey.standing {
+    for _ in 0..MAX_MERGES {
+        let Some(head) = letter else { break };
+        match head.status.standing {
             LetterStateData::Waiting { .. } | LetterStateData::Away { .. } => return Ok(None),
             LetterStateData::Trashed { why } | LetterStateData::Dead { why } => {
                 return Ok(Some(DraftEnd { object, why: Some(why) }));
@@ -74,21 +55,18 @@ fn end(db: &Connection, mut object: i64) -> Result<Option<DraftEnd>, StoreError>
                 letter = letters::rows::first(db, "l.seq = ?1", params![into.seq])?;
             }
             LetterStateData::Done => {
-                object = stub.became.unwrap_or(object);
+                object = head.became.unwrap_or(object);
                 break;
             }
         }
     }
-    let mut statement = db.prepare_cached(ON_ITS_WAY).map_err(fault)?;
-    let on_its_way: bool = statement.query_row([object], |row| row.get(0)).map_err(fault)?;
-    Ok((!on_its_way).then_some(DraftEnd { object, why: None }))
+    let pending: bool = rows::one(db, ANY_PENDING_DELIVERY, [object], |row| row.get(0))?;
+    Ok((!pending).then_some(DraftEnd { object, why: None }))
 }
 
-/// The message that a draft became.
+/// Returns the object of a draft, or `None` when there is no draft with this name.
 fn object_of(db: &Connection, uid: &str) -> Result<Option<i64>, StoreError> {
-    let sql = "SELECT object FROM drafts WHERE uid = ?1";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    statement.query_row([uid], |row| row.get(0)).optional().map_err(fault)
+    rows::optional(db, "SELECT object FROM drafts WHERE uid = ?1", [uid], |row| row.get(0))
 }
 
 #[async_trait]
@@ -96,43 +74,58 @@ impl DraftStore for SqliteStore {
     async fn send_draft(
         &self,
         draft: DraftSendRequest,
-        through: &PipelineRouting,
+        routing: &PipelineRouting,
         now: Timestamp,
     ) -> Result<SendResult, StoreError> {
         let DraftSendRequest { uid, provider, post } = draft;
-        let (msg_id, through) = (post.msg.id(), through.clone());
-        let prepared = self.prepare(LetterSource::Send(post)).await?;
+        let (msg_id, routing) = (post.msg.id(), routing.clone());
+        let prepared = self.prepare_letter(LetterSource::Send(post)).await?;
         self.writer
             .run(move |tx| {
-                // A name stands for one message, whatever was written into the file since.
+                // A name belongs to one message, whatever was written to the file since.
                 if let Some(object) = object_of(tx.db, &uid)?
                     && let (first, _) = objects::body(tx.db, object)?
                     && first != msg_id
                 {
                     return Err(StoreError::KeyReused(first.to_string()));
                 }
-                let posted = match letters::accept::accept(tx, &prepared, &through, now)? {
-                    AcceptResult::Sent(posted) => posted,
+                let result = match letters::accept::accept(tx, &prepared, &routing, now)? {
+                    AcceptResult::Sent(result) => result,
                     AcceptResult::Letter { id: letter, duplicate, .. } => {
                         SendResult::Chained { msg_id, letter, duplicate }
                     }
                     AcceptResult::Inbound(_) | AcceptResult::Dispatched(_) => {
-                        let why = "a draft was taken for something that came in";
+                        let why = "a draft was accepted as an inbound message";
                         return Err(StoreError::Unavailable(why.to_owned()));
                     }
                 };
-                if !matches!(posted, SendResult::BlockedAuthor { .. }) {
-                    let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
-                    let row = params![uid, provider, object];
-                    tx.db.prepare_cached(ADD).and_then(|mut s| s.execute(row)).map_err(fault)?;
+                if !matches!(result, SendResult::BlockedAuthor { .. }) {
+                    let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
+                    rows::execute(tx.db, INSERT, params![uid, provider, object])?;
                 }
-                Ok(posted)
+                Ok(result)
             })
             .await
     }
 
     async fn finished_drafts(&self, limit: usize) -> Result<Vec<DraftResult>, StoreError> {
-        self.read(move |db| settled(db, limit)).await
+        self.read(move |db| {
+            let mut statement = db.prepare_cached(OPEN).map_err(db_error)?;
+            let mut rows = statement.query([]).map_err(db_error)?;
+            let mut results = Vec::new();
+            while results.len() < limit
+                && let Some(row) = rows.next().map_err(db_error)?
+            {
+                let (uid, provider) =
+                    (row.get(0).map_err(db_error)?, row.get(1).map_err(db_error)?);
+                let Some(end) = end(db, row.get(2).map_err(db_error)?)? else { continue };
+                let (msg_id, _) = objects::body(db, end.object)?;
+                let deliveries = deliveries::of_object(db, end.object, MAX_TARGETS)?;
+                results.push(DraftResult { uid, provider, msg_id, deliveries, ended: end.why });
+            }
+            Ok(results)
+        })
+        .await
     }
 
     async fn draft_exists(&self, uid: &str) -> Result<bool, StoreError> {
@@ -144,8 +137,7 @@ impl DraftStore for SqliteStore {
         let uid = uid.to_owned();
         self.writer
             .run(move |tx| {
-                let sql = "UPDATE drafts SET open = 0 WHERE uid = ?1";
-                tx.db.prepare_cached(sql).and_then(|mut s| s.execute([&uid])).map_err(fault)?;
+                rows::execute(tx.db, "UPDATE drafts SET open = 0 WHERE uid = ?1", [&uid])?;
                 Ok(())
             })
             .await

@@ -1,454 +1,579 @@
-//! What was heard: kept once, in the window of its session, until it is a Mail.
+//! Inbound messages: stored once, in the merge window of their session, until they are merged
+//! into a Mail.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use monoco_core::contact::StrangerPolicy;
+use async_trait::async_trait;
+use monoco_core::contact::{AddressBook, StrangerPolicy};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::EventKind;
 use monoco_core::inbound::InboundMessage;
-use monoco_core::mail::Trust;
+use monoco_core::mail::{MailId, MailIndexEntry, Trust};
 use monoco_core::merge::{BuiltMail, Debounce, MailBuilder, MergeWindow};
-use monoco_core::object::{MsgObject, ObjId};
+use monoco_core::object::MsgObject;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
-use super::contacts::parsed;
 use super::events::{self, EventSubject};
 use super::mails::{self, NewMail};
-use super::open::fault;
+use super::rows::{self, parsed};
 use super::writer::Tx;
-use super::{center, contacts, objects, rows};
+use super::{SqliteStore, address_book, contacts, dispatch, external_ids, objects};
 use crate::{
-    DispatchOutcome, DispatchRequest, MergeContext, StoreError, StoreInboundRequest,
+    DispatchOutcome, DispatchRequest, InboundStore, MergeContext, StoreError, StoreInboundRequest,
     StoreInboundResult,
 };
 
-// The newest, for one that could not be merged is put off to after it.
-const OPEN_WINDOW: &str = "
+/// How long a window that cannot be merged waits for the next attempt.
+const RETRY_DELAY: Duration = Duration::from_secs(60);
+
+/// Bytes of inbound messages whose Mails are built at once; one window may have more.
+const MAX_BYTES_PER_BATCH: i64 = 4 << 20;
+
+// The newest one, because a window whose merge failed stays open beside it.
+const FIND_WINDOW: &str = "
     SELECT id, first_at, last_at, messages, bytes
-      FROM windows
+      FROM merge_windows
      WHERE tunnel = ?1 AND session = ?2 AND held = ?3 AND closes_at > ?4
      ORDER BY id DESC
      LIMIT 1
 ";
 
-const ADD_WINDOW: &str = "
-    INSERT INTO windows (tunnel, name, provider, session, held, first_at, last_at,
-                         messages, bytes, closes_at)
+const INSERT_WINDOW: &str = "
+    INSERT INTO merge_windows (tunnel, tunnel_name, provider, session, held, first_at, last_at,
+                               messages, bytes, closes_at)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
 ";
 
-const JOIN_WINDOW: &str = "
-    UPDATE windows
+const EXTEND_WINDOW: &str = "
+    UPDATE merge_windows
        SET last_at = ?2, messages = ?3, bytes = ?4, closes_at = ?5
      WHERE id = ?1
 ";
 
-const ADD: &str = "INSERT INTO kept (window, heard, heard_at, said) VALUES (?1, ?2, ?3, ?4)";
-
-const MESSAGES: &str = "SELECT seq, said FROM kept WHERE window = ?1 ORDER BY seq";
-
-const BECAME: &str = "
-    UPDATE heard
-       SET object = ?2
-     WHERE seq IN (SELECT heard FROM kept WHERE window = ?1)
+const INSERT_MESSAGE: &str = "
+    INSERT INTO inbound_messages (merge_window, external_id, message)
+    VALUES (?1, ?2, ?3)
 ";
 
-// Letters that such messages were.
-const LETTERS_BECAME: &str = "
+const MESSAGES: &str = "
+    SELECT seq, message
+      FROM inbound_messages
+     WHERE merge_window = ?1
+     ORDER BY seq
+";
+
+const MESSAGE_SEQS: &str = "
+    SELECT seq FROM inbound_messages WHERE merge_window = ?1 ORDER BY seq
+";
+
+// The letters that the messages of a window were.
+const SET_LETTERS_BECAME: &str = "
     UPDATE letters
        SET became = ?2
-     WHERE heard IN (SELECT heard FROM kept WHERE window = ?1)
+     WHERE external_id IN (SELECT external_id FROM inbound_messages WHERE merge_window = ?1)
 ";
 
-/// What a message that is heard comes to.
+const SET_EXTERNAL_IDS: &str = "
+    UPDATE external_ids
+       SET object = ?2
+     WHERE seq IN (SELECT external_id FROM inbound_messages WHERE merge_window = ?1)
+";
+
+/// Result of checking an inbound message.
 pub(super) enum InboundCheck {
-    /// It is dealt with: it was heard before, or its author is not wanted.
+    /// A duplicate, or a message of a blocked or dropped author.
     Answered(StoreInboundResult),
-    /// It is new.
+    /// A new message whose external id is stored now.
     New(NewInboundRow),
 }
 
-/// A message that is new, and remembered as heard.
+/// A new inbound message.
 pub(super) struct NewInboundRow {
-    /// Its row.
-    pub(super) heard: i64,
-    /// Who said it.
+    /// The row of its external id.
+    pub(super) external_id: i64,
     pub(super) author: Did,
-    /// Whether it is of a stranger whom nobody has let in.
-    held: bool,
+    policy: SenderPolicy,
 }
 
-/// Keeps one message, unless we have it.
-pub(super) fn keep(
+/// Stores one message in its merge window, unless it is a duplicate or rejected.
+fn store(
     tx: &mut Tx<'_>,
-    keep: &StoreInboundRequest,
+    request: &StoreInboundRequest,
     now: Timestamp,
 ) -> Result<StoreInboundResult, StoreError> {
-    let hearsay = match hear(tx, keep, now)? {
-        InboundCheck::Answered(answer) => return Ok(answer),
-        InboundCheck::New(hearsay) => hearsay,
+    let new = match check(tx, request, now)? {
+        InboundCheck::Answered(result) => return Ok(result),
+        InboundCheck::New(new) => new,
     };
-    join(tx, keep, hearsay.heard, hearsay.held, now)?;
-    log(tx, EventKind::Received, &hearsay.author, &name_of(keep), now)?;
+    insert_message(tx, request, new.external_id, new.policy, now)?;
+    append_event(tx, EventKind::Received, &new.author, &event_detail(request), now)?;
     Ok(StoreInboundResult::Stored)
 }
 
-/// Remembers that a message was heard, unless it was before. Where it goes next is not
-/// decided here.
-pub(super) fn hear(
+/// Checks a message and stores its external id. The message itself is not stored, because it
+/// can go through the pipeline first.
+pub(super) fn check(
     tx: &mut Tx<'_>,
-    keep: &StoreInboundRequest,
+    request: &StoreInboundRequest,
     now: Timestamp,
 ) -> Result<InboundCheck, StoreError> {
-    let StoreInboundRequest { tunnel, message, .. } = keep;
-    if let Some(through) = contacts::peek(tx, &tunnel.did())?
-        && let recent = tx.indexes.heard.recent()
-        && let Some((_, object)) = events::heard(tx.db, recent, &message.id, Some(through))?
+    let StoreInboundRequest { tunnel, message, .. } = request;
+    if let Some(tunnel_id) = contacts::find_party_id(tx, &tunnel.did())?
+        && let recent = tx.indexes.external_ids.recent()
+        && let Some((_, object)) = external_ids::find(tx.db, recent, &message.id, Some(tunnel_id))?
     {
-        let about = EventSubject {
-            object: Some(object).filter(|row| *row != 0),
-            ..EventSubject::default()
-        };
+        let object = Some(object).filter(|object| *object != 0);
+        let subject = EventSubject { object, ..EventSubject::default() };
         let detail = json!({"of": "received", "tunnel": tunnel, "external_id": message.id});
-        events::append(tx, EventKind::Duplicate, about, &detail, now)?;
+        events::append(tx, EventKind::Duplicate, subject, &detail, now)?;
         return Ok(InboundCheck::Answered(StoreInboundResult::Duplicate));
     }
-    let (author, welcome) = welcome(tx, message, tunnel)?;
-    contacts::heard_from(tx, tunnel, now)?;
-    let through = contacts::row_of(tx, &tunnel.did())?;
-    let heard = events::hear(tx, through, &message.id, 0)?;
-    if let SenderPolicy::Refused(kind, answer) = welcome {
-        log(tx, kind, &author, &name_of(keep), now)?;
-        return Ok(InboundCheck::Answered(answer));
+    let (author, policy) = sender_policy(tx, message, tunnel)?;
+    contacts::insert_unknown_tunnel(tx, tunnel, now)?;
+    let tunnel_id = contacts::party_id(tx, &tunnel.did())?;
+    let external_id = external_ids::insert(tx, tunnel_id, &message.id, 0)?;
+    if let SenderPolicy::Reject(kind, result) = policy {
+        append_event(tx, kind, &author, &event_detail(request), now)?;
+        return Ok(InboundCheck::Answered(result));
     }
-    Ok(InboundCheck::New(NewInboundRow { heard, author, held: welcome == SenderPolicy::Held }))
+    Ok(InboundCheck::New(NewInboundRow { external_id, author, policy }))
 }
 
-/// Takes a message that was heard, and has been through the post office, into its
-/// window: as its author is received now.
-pub(super) fn admit(
+/// Stores a message that has passed the pipeline in its merge window. The policy for its author
+/// is evaluated again, because it can have changed.
+pub(super) fn store_checked(
     tx: &mut Tx<'_>,
-    keep: &StoreInboundRequest,
-    heard: i64,
+    request: &StoreInboundRequest,
+    external_id: i64,
     now: Timestamp,
 ) -> Result<StoreInboundResult, StoreError> {
-    let (author, welcome) = welcome(tx, &keep.message, &keep.tunnel)?;
-    if let SenderPolicy::Refused(kind, answer) = welcome {
-        log(tx, kind, &author, &name_of(keep), now)?;
-        return Ok(answer);
+    let (author, policy) = sender_policy(tx, &request.message, &request.tunnel)?;
+    if let SenderPolicy::Reject(kind, result) = policy {
+        append_event(tx, kind, &author, &event_detail(request), now)?;
+        return Ok(result);
     }
-    join(tx, keep, heard, welcome == SenderPolicy::Held, now)?;
+    insert_message(tx, request, external_id, policy, now)?;
     Ok(StoreInboundResult::Stored)
 }
 
-/// Puts a message into the window of its session.
-fn join(
+/// Inserts a message into the merge window of its session.
+fn insert_message(
     tx: &mut Tx<'_>,
-    keep: &StoreInboundRequest,
-    heard: i64,
-    held: bool,
+    request: &StoreInboundRequest,
+    external_id: i64,
+    policy: SenderPolicy,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let StoreInboundRequest { tunnel, provider, message, debounce } = keep;
-    let text = message.json();
-    let through = contacts::row_of(tx, &tunnel.did())?;
-    let place = WindowKey { tunnel: through, name: tunnel, provider, held };
-    let window =
-        window(tx, &place, message, u32::try_from(text.len()).unwrap_or(u32::MAX), debounce, now)?;
-    let row = params![window, heard, now.ms(), text];
-    tx.db.prepare_cached(ADD).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    let StoreInboundRequest { tunnel, provider, message, debounce } = request;
+    let held = policy == SenderPolicy::Hold;
+    let tunnel_id = contacts::party_id(tx, &tunnel.did())?;
+    let key = WindowKey { tunnel_id, tunnel, provider, session: message.merge_key(held), held };
+    let bytes = u32::try_from(message.json().len()).unwrap_or(u32::MAX);
+    let window = join_window(tx, &key, bytes, debounce, now)?;
+    rows::execute(tx.db, INSERT_MESSAGE, params![window, external_id, message.json()])?;
+    tx.effects.inbound = true;
     Ok(())
 }
 
-/// How an author is received, as things stand now.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What happens to messages of an author.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SenderPolicy {
-    Known,
-    Stranger,
-    Held,
-    Refused(EventKind, StoreInboundResult),
+    /// Accept: the author is a contact.
+    Trust,
+    /// Accept: the author is a stranger, and the tunnel accepts strangers.
+    AcceptStranger,
+    /// Hold: the author is a stranger, and the tunnel holds messages of strangers.
+    Hold,
+    /// Reject with this event and this result.
+    Reject(EventKind, StoreInboundResult),
 }
 
-fn welcome(
+impl SenderPolicy {
+    fn of(author: &Did, tunnel: &TunnelId, book: &AddressBook) -> Self {
+        if book.blocks(author) {
+            return Self::Reject(EventKind::Blocked, StoreInboundResult::Blocked);
+        }
+        if !book.is_stranger(author) {
+            return Self::Trust;
+        }
+        match book.tunnels.get(tunnel).map(|tunnel| tunnel.strangers) {
+            Some(StrangerPolicy::Drop) => {
+                Self::Reject(EventKind::Dropped, StoreInboundResult::Dropped)
+            }
+            Some(StrangerPolicy::Hold) => Self::Hold,
+            Some(StrangerPolicy::Accept) | None => Self::AcceptStranger,
+        }
+    }
+}
+
+/// Evaluates the policy for the author of a message, in the writer.
+fn sender_policy(
     tx: &mut Tx<'_>,
     message: &InboundMessage,
     tunnel: &TunnelId,
 ) -> Result<(Did, SenderPolicy), StoreError> {
-    let author = message.from.did(tunnel).map_err(|error| unusable(&error))?;
-    let book = contacts::book_of(tx, &author, &[], Some(tunnel))?;
-    let strangers = book.tunnels.get(tunnel).map(|tunnel| tunnel.strangers);
-    let welcome = match strangers {
-        _ if book.blocks(&author) => {
-            SenderPolicy::Refused(EventKind::Blocked, StoreInboundResult::Blocked)
-        }
-        _ if !book.is_stranger(&author) => SenderPolicy::Known,
-        Some(StrangerPolicy::Drop) => {
-            SenderPolicy::Refused(EventKind::Dropped, StoreInboundResult::Dropped)
-        }
-        Some(StrangerPolicy::Hold) => SenderPolicy::Held,
-        Some(StrangerPolicy::Accept) | None => SenderPolicy::Stranger,
-    };
-    Ok((author, welcome))
+    let author = message.from.did(tunnel).map_err(|error| damaged_message(&error))?;
+    let book = address_book::of_parties(tx, &author, &[], Some(tunnel))?;
+    let policy = SenderPolicy::of(&author, tunnel, &book);
+    Ok((author, policy))
 }
 
-/// By what a message is known outside.
-pub(super) fn name_of(keep: &StoreInboundRequest) -> Value {
-    json!({"tunnel": keep.tunnel, "external_id": keep.message.id})
+/// The event detail that identifies an inbound message.
+pub(super) fn event_detail(request: &StoreInboundRequest) -> Value {
+    json!({"tunnel": request.tunnel, "external_id": request.message.id})
 }
 
-/// Adds an event about a message that was heard.
-pub(super) fn log(
+/// Appends an event about an inbound message of `author`.
+pub(super) fn append_event(
     tx: &mut Tx<'_>,
     kind: EventKind,
     author: &Did,
     detail: &Value,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let owner = contacts::row_of(tx, author)?;
-    let about = EventSubject { owner: Some(owner), ..EventSubject::default() };
-    events::append(tx, kind, about, detail, now)
+    let owner = contacts::party_id(tx, author)?;
+    let subject = EventSubject { owner: Some(owner), ..EventSubject::default() };
+    events::append(tx, kind, subject, detail, now)
 }
 
-/// Where a message belongs, but for its session.
+/// Identifies the merge window of a message.
 struct WindowKey<'a> {
-    tunnel: i64,
-    name: &'a TunnelId,
+    tunnel_id: i64,
+    tunnel: &'a TunnelId,
     provider: &'a str,
+    session: String,
     held: bool,
 }
 
-/// The window that a message joins or opens.
-fn window(
+/// Adds a message of `bytes` to the open window of its session, or opens a new one. Returns
+/// the window.
+fn join_window(
     tx: &Tx<'_>,
-    place: &WindowKey<'_>,
-    message: &InboundMessage,
+    key: &WindowKey<'_>,
     bytes: u32,
     debounce: &Debounce,
     now: Timestamp,
 ) -> Result<i64, StoreError> {
-    let session = message.merge_key(place.held);
-    let open: Option<(i64, MergeWindow)> = tx
-        .db
-        .prepare_cached(OPEN_WINDOW)
-        .and_then(|mut s| {
-            let row = params![place.tunnel, session, place.held, now.ms()];
-            s.query_row(row, |row| {
-                let window = MergeWindow {
-                    first: Timestamp::from_ms(row.get(1)?),
-                    last: Timestamp::from_ms(row.get(2)?),
-                    messages: row.get(3)?,
-                    bytes: row.get(4)?,
-                };
-                Ok((row.get(0)?, window))
-            })
-            .optional()
-        })
-        .map_err(fault)?;
+    let row = params![key.tunnel_id, key.session, key.held, now.ms()];
+    let open: Option<(i64, MergeWindow)> = rows::optional(tx.db, FIND_WINDOW, row, |row| {
+        let window = MergeWindow {
+            first: Timestamp::from_ms(row.get(1)?),
+            last: Timestamp::from_ms(row.get(2)?),
+            messages: row.get(3)?,
+            bytes: row.get(4)?,
+        };
+        Ok((row.get(0)?, window))
+    })?;
     let joined = open.and_then(|(id, window)| Some((id, window.join(debounce, now, bytes)?)));
     if let Some((id, window)) = joined {
         let closes_at = window.closes_at(debounce).ms();
         let row = params![id, window.last.ms(), window.messages, window.bytes, closes_at];
-        tx.db.prepare_cached(JOIN_WINDOW).and_then(|mut s| s.execute(row)).map_err(fault)?;
+        rows::execute(tx.db, EXTEND_WINDOW, row)?;
         return Ok(id);
     }
     let window = MergeWindow::open(now, bytes);
     let row = params![
-        place.tunnel,
-        place.name.as_str(),
-        place.provider,
-        session,
-        place.held,
+        key.tunnel_id,
+        key.tunnel.as_str(),
+        key.provider,
+        key.session,
+        key.held,
         window.first.ms(),
         window.last.ms(),
         window.messages,
         window.bytes,
         window.closes_at(debounce).ms(),
     ];
-    tx.db.prepare_cached(ADD_WINDOW).and_then(|mut s| s.insert(row)).map_err(fault)
+    rows::insert(tx.db, INSERT_WINDOW, row)
 }
 
-/// Windows that are over by `now`, the oldest first.
-pub(super) fn due(db: &Connection, now: Timestamp, limit: usize) -> Result<Vec<i64>, StoreError> {
-    let sql = "SELECT id FROM windows WHERE closes_at <= ?1 ORDER BY closes_at LIMIT ?2";
-    rows::seqs(db, sql, params![now.ms(), rows::limit(limit)])
+/// Number of messages that are not merged yet.
+pub(super) fn count_waiting(db: &Connection) -> Result<i64, StoreError> {
+    let sql = "SELECT coalesce(sum(messages), 0) FROM merge_windows";
+    rows::one(db, sql, [], |row| row.get(0))
 }
 
-/// When the next window is over.
-pub(super) fn next_due(db: &Connection) -> Result<Option<Timestamp>, StoreError> {
-    let sql = "SELECT closes_at FROM windows ORDER BY closes_at LIMIT 1";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let at = statement.query_row([], |row| row.get(0)).optional().map_err(fault)?;
-    Ok(at.map(Timestamp::from_ms))
-}
-
-/// How many messages wait.
-pub(super) fn waiting(db: &Connection) -> Result<i64, StoreError> {
-    let sql = "SELECT coalesce(sum(messages), 0) FROM windows";
-    db.prepare_cached(sql).and_then(|mut s| s.query_row([], |row| row.get(0))).map_err(fault)
-}
-
-/// What became of a window.
-pub(super) enum ClosedWindow {
-    /// A Mail, or nothing, because nobody in it is wanted any more.
-    Merged,
-    /// Its object is too large for a row, and has to be a file first.
-    Large(Box<MsgObject>),
-}
-
-/// Makes a Mail of a window, and takes its messages away. `files` are the large
-/// objects that are on disk.
-pub(super) fn close(
-    tx: &mut Tx<'_>,
+/// A window whose Mail was built outside of the writer thread.
+struct PreparedMerge {
     window: i64,
-    merging: &MergeContext,
-    files: &HashSet<ObjId>,
-    now: Timestamp,
-) -> Result<ClosedWindow, StoreError> {
-    let Some(talk) = talk(tx, window, merging)? else { return Ok(ClosedWindow::Merged) };
-    let WindowContents { burst, held, refused } = talk;
-    let (tunnel, id, count) = (burst.tunnel.clone(), burst.mail_id(), burst.messages.len());
-    let mail = match id {
-        Some(id) => Some((id, burst.build(now).map_err(|error| unusable(&error))?)),
-        None => None,
-    };
-    if let Some((_, BuiltMail { object, .. })) = &mail
-        && object.canonical().len() > objects::INLINE
-        && !files.contains(&object.id())
-    {
-        return Ok(ClosedWindow::Large(Box::new(object.clone())));
-    }
-    for UnusableWindow { kept, author, message, kind } in refused {
-        let sql = "DELETE FROM kept WHERE seq = ?1";
-        tx.db.prepare_cached(sql).and_then(|mut s| s.execute([kept])).map_err(fault)?;
-        log(tx, kind, &author, &json!({"tunnel": tunnel, "external_id": message.id}), now)?;
-    }
-    if let Some((id, built)) = mail
-        && let Some(row) = deliver(tx, built, &tunnel, held, now)?
-    {
-        let became = params![window, row];
-        for sql in [LETTERS_BECAME, BECAME] {
-            tx.db.prepare_cached(sql).and_then(|mut s| s.execute(became)).map_err(fault)?;
-        }
-        let about = EventSubject { object: Some(row), ..EventSubject::default() };
-        let detail = json!({"mail": id, "messages": count, "tunnel": tunnel, "held": held});
-        events::append(tx, EventKind::Merged, about, &detail, now)?;
-    }
-    for sql in ["DELETE FROM kept WHERE window = ?1", "DELETE FROM windows WHERE id = ?1"] {
-        tx.db.prepare_cached(sql).and_then(|mut s| s.execute([window])).map_err(fault)?;
-    }
-    Ok(ClosedWindow::Merged)
-}
-
-/// Puts a Mail into its boxes. Returns the row of its object; `None` when its author
-/// is not wanted there.
-fn deliver(
-    tx: &mut Tx<'_>,
-    built: BuiltMail,
-    tunnel: &TunnelId,
+    tunnel: TunnelId,
+    /// The rows of its messages. The merge is valid only while the window has exactly these.
+    seqs: Vec<i64>,
+    /// The policy for each author. The merge is valid only while these are unchanged.
+    policies: HashMap<String, (Did, SenderPolicy)>,
+    rejected: Vec<RejectedMessage>,
     held: bool,
-    now: Timestamp,
-) -> Result<Option<i64>, StoreError> {
-    let BuiltMail { mail, object: msg } = built;
-    let dispatch = DispatchRequest { msg, tunnel: Some(tunnel.clone()), external_id: None };
-    match center::dispatch(tx, &dispatch, now)?.outcome {
-        DispatchOutcome::Blocked | DispatchOutcome::Dropped => return Ok(None),
-        DispatchOutcome::Delivered { .. } | DispatchOutcome::Chained { .. } => {}
-    }
-    let msg = &dispatch.msg;
-    let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg.id())?;
-    let author = contacts::row_of(tx, msg.author())?;
-    mails::insert(tx, NewMail { mail: &mail, object, author, held }, now)?;
-    Ok(Some(object))
+    /// `None` when all authors are blocked or dropped meanwhile.
+    mail: Option<PreparedMail>,
 }
 
-/// Puts off a window that could not be merged, so that it does not hold up the others.
-pub(super) fn put_off(tx: &mut Tx<'_>, window: i64, until: Timestamp) -> Result<(), StoreError> {
-    let sql = "UPDATE windows SET closes_at = ?2 WHERE id = ?1";
-    let row = params![window, until.ms()];
-    tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
-    Ok(())
+struct PreparedMail {
+    id: MailId,
+    object: MsgObject,
+    /// Its index entry; the number is set when it is inserted.
+    entry: MailIndexEntry,
+    /// Number of messages.
+    messages: usize,
 }
 
-/// What is in a window, as it stands now.
-struct WindowContents {
-    /// What becomes a Mail; without messages when nobody in it is wanted any more.
-    burst: MailBuilder,
-    /// Whether it is of a stranger whom nobody has let in.
-    held: bool,
-    /// Messages of those who are not wanted any more.
-    refused: Vec<UnusableWindow>,
-}
-
-struct UnusableWindow {
-    kept: i64,
+/// A message whose author is blocked or dropped meanwhile.
+struct RejectedMessage {
+    seq: i64,
     author: Did,
-    message: InboundMessage,
+    external_id: String,
     kind: EventKind,
 }
 
-/// The messages of a window, with what is needed to merge them. Somebody may have been
-/// let in or blocked since they were kept, and that is no matter of the others.
-fn talk(
-    tx: &mut Tx<'_>,
+/// Builds the Mail of a window. Returns `None` when the window was merged meanwhile.
+fn prepare_merge(
+    db: &Connection,
     window: i64,
-    merging: &MergeContext,
-) -> Result<Option<WindowContents>, StoreError> {
-    let sql = "SELECT name, provider, held FROM windows WHERE id = ?1";
-    let found: Option<(TunnelId, String, bool)> = tx
-        .db
-        .prepare_cached(sql)
-        .and_then(|mut s| {
-            s.query_row([window], |row| Ok((parsed(row, 0)?, row.get(1)?, row.get(2)?))).optional()
-        })
-        .map_err(fault)?;
-    // Whoever looked may have been overtaken.
+    context: &MergeContext,
+    now: Timestamp,
+) -> Result<Option<PreparedMerge>, StoreError> {
+    let sql = "SELECT tunnel_name, provider, held FROM merge_windows WHERE id = ?1";
+    let found: Option<(TunnelId, String, bool)> =
+        rows::optional(db, sql, [window], |row| Ok((parsed(row, 0)?, row.get(1)?, row.get(2)?)))?;
     let Some((tunnel, provider, mut held)) = found else { return Ok(None) };
     let mut trust = Trust::Known;
-    let (mut messages, mut refused) = (Vec::new(), Vec::new());
-    let mut asked: HashMap<String, (Did, SenderPolicy)> = HashMap::new();
-    for (kept, message) in kept(tx.db, window)? {
-        let from = &message.from.id;
-        let (author, welcome) = match asked.get(from) {
+    let (mut seqs, mut messages, mut rejected) = (Vec::new(), Vec::new(), Vec::new());
+    let mut policies: HashMap<String, (Did, SenderPolicy)> = HashMap::new();
+    for (seq, message) in read_messages(db, window)? {
+        seqs.push(seq);
+        let from = &message.from;
+        let (author, policy) = match policies.get(&from.id) {
             Some(known) => known.clone(),
             None => {
-                let judged = welcome(tx, &message, &tunnel)?;
-                asked.insert(from.clone(), judged.clone());
-                judged
+                let author = from.did(&tunnel).map_err(|error| damaged_message(&error))?;
+                let book = address_book::read(db, &author, &[], Some(&tunnel))?;
+                let policy = SenderPolicy::of(&author, &tunnel, &book);
+                policies.insert(from.id.clone(), (author.clone(), policy));
+                (author, policy)
             }
         };
-        if let SenderPolicy::Refused(kind, _) = welcome {
-            refused.push(UnusableWindow { kept, author, message, kind });
+        if let SenderPolicy::Reject(kind, _) = policy {
+            rejected.push(RejectedMessage { seq, author, external_id: message.id, kind });
             continue;
         }
-        held &= welcome == SenderPolicy::Held;
-        if welcome != SenderPolicy::Known {
+        held &= policy == SenderPolicy::Hold;
+        if policy != SenderPolicy::Trust {
             trust = Trust::Untrusted;
         }
         messages.push(message);
     }
-    let labels = merging.labels.get(&tunnel);
-    let session = messages.first().map(|message| message.session.id.as_str()).unwrap_or_default();
+    let labels = context.labels.get(&tunnel);
+    let session = messages.first().map(|first| first.session.id.as_str()).unwrap_or_default();
     let binding = labels.and_then(|labels| labels.of(session)).map(str::to_owned);
-    let owner = merging.owner.clone();
-    let burst = MailBuilder { tunnel, provider, owner, binding, trust, messages };
-    Ok(Some(WindowContents { burst, held, refused }))
+    let (owner, count) = (context.owner.clone(), messages.len());
+    let builder = MailBuilder { tunnel: tunnel.clone(), provider, owner, binding, trust, messages };
+    let mail = match builder.mail_id() {
+        Some(id) => {
+            // An invalid provider makes an id that no file name can have.
+            id.to_string().parse::<MailId>().map_err(|error| damaged_message(&error))?;
+            let BuiltMail { mail, object } =
+                builder.build(now).map_err(|error| damaged_message(&error))?;
+            let entry = mail.entry(0, &mail.render());
+            Some(PreparedMail { id, object, entry, messages: count })
+        }
+        None => None,
+    };
+    Ok(Some(PreparedMerge { window, tunnel, seqs, policies, rejected, held, mail }))
 }
 
-/// The messages that wait in a window, with their rows.
-fn kept(db: &Connection, window: i64) -> Result<Vec<(i64, InboundMessage)>, StoreError> {
-    let mut statement = db.prepare_cached(MESSAGES).map_err(fault)?;
-    let rows = statement.query_map([window], |row| {
+/// Inserts the Mail of a window and deletes its messages. Returns `false` when the window or
+/// the policy for an author has changed since the merge was prepared.
+fn merge_window(
+    tx: &mut Tx<'_>,
+    merge: &PreparedMerge,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let PreparedMerge { window, tunnel, held, .. } = merge;
+    if rows::numbers(tx.db, MESSAGE_SEQS, [window])? != merge.seqs {
+        return Ok(false);
+    }
+    for (author, policy) in merge.policies.values() {
+        let book = address_book::of_parties(tx, author, &[], Some(tunnel))?;
+        if SenderPolicy::of(author, tunnel, &book) != *policy {
+            return Ok(false);
+        }
+    }
+    for RejectedMessage { seq, author, external_id, kind } in &merge.rejected {
+        rows::execute(tx.db, "DELETE FROM inbound_messages WHERE seq = ?1", [seq])?;
+        let detail = json!({"tunnel": tunnel, "external_id": external_id});
+        append_event(tx, *kind, author, &detail, now)?;
+    }
+    if let Some(mail) = &merge.mail
+        && let Some(object) = insert_mail(tx, mail, tunnel, *held, now)?
+    {
+        for sql in [SET_LETTERS_BECAME, SET_EXTERNAL_IDS] {
+            rows::execute(tx.db, sql, [*window, object])?;
+        }
+        let subject = EventSubject { object: Some(object), ..EventSubject::default() };
+        let detail =
+            json!({"mail": mail.id, "messages": mail.messages, "tunnel": tunnel, "held": held});
+        events::append(tx, EventKind::Merged, subject, &detail, now)?;
+    }
+    for sql in [
+        "DELETE FROM inbound_messages WHERE merge_window = ?1",
+        "DELETE FROM merge_windows WHERE id = ?1",
+    ] {
+        rows::execute(tx.db, sql, [window])?;
+    }
+    Ok(true)
+}
+
+/// Puts a Mail into its boxes. Returns the row of its object, or `None` when its author is
+/// blocked or dropped there.
+fn insert_mail(
+    tx: &mut Tx<'_>,
+    mail: &PreparedMail,
+    tunnel: &TunnelId,
+    held: bool,
+    now: Timestamp,
+) -> Result<Option<i64>, StoreError> {
+    let msg = mail.object.clone();
+    let request = DispatchRequest { msg, tunnel: Some(tunnel.clone()), external_id: None };
+    match dispatch::dispatch(tx, &request, now)?.outcome {
+        DispatchOutcome::Blocked | DispatchOutcome::Dropped => return Ok(None),
+        DispatchOutcome::Delivered { .. } | DispatchOutcome::Chained { .. } => {}
+    }
+    let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &mail.object.id())?;
+    let author = contacts::party_id(tx, mail.object.author())?;
+    mails::insert(tx, NewMail { id: &mail.id, entry: &mail.entry, object, author, held }, now)?;
+    Ok(Some(object))
+}
+
+/// Lists the messages of a window with their rows.
+fn read_messages(db: &Connection, window: i64) -> Result<Vec<(i64, InboundMessage)>, StoreError> {
+    rows::list(db, MESSAGES, [window], |row| {
         let message = row.get_ref(1)?.as_str()?;
         let message =
-            serde_json::from_str(message).map_err(|_| rows::damaged(1, "not a message"))?;
+            serde_json::from_str(message).map_err(|_| rows::damaged(1, "invalid message"))?;
         Ok((row.get(0)?, message))
-    });
-    rows.and_then(Iterator::collect::<rusqlite::Result<_>>).map_err(fault)
+    })
 }
 
-/// What was kept was checked before; if it does not fit now, it is not what was kept.
-fn unusable(error: &dyn std::error::Error) -> StoreError {
+/// Messages are validated before they are stored, so that an invalid one is damaged.
+fn damaged_message(error: &dyn std::error::Error) -> StoreError {
     StoreError::Damaged { what: "message", detail: error.to_string() }
+}
+
+/// Splits windows into batches whose Mails fit into memory together.
+fn batches(windows: &[(i64, i64)]) -> Vec<Vec<i64>> {
+    let (mut batches, mut bytes) = (Vec::<Vec<i64>>::new(), 0);
+    for (window, size) in windows {
+        bytes += size;
+        match batches.last_mut() {
+            Some(batch) if bytes <= MAX_BYTES_PER_BATCH => batch.push(*window),
+            _ => {
+                batches.push(vec![*window]);
+                bytes = *size;
+            }
+        }
+    }
+    batches
+}
+
+impl SqliteStore {
+    /// Merges some windows: the Mails are built here, and inserted by the writer thread.
+    async fn merge_batch(
+        &self,
+        windows: Vec<i64>,
+        context: &Arc<MergeContext>,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let context = Arc::clone(context);
+        let prepare = self.read(move |db| {
+            let prepare = |window| (window, prepare_merge(db, window, &context, now));
+            Ok(windows.into_iter().map(prepare).collect::<Vec<_>>())
+        });
+        let (mut merges, mut failed) = (Vec::new(), Vec::new());
+        for (window, merge) in prepare.await? {
+            match merge {
+                Ok(Some(merge)) => {
+                    if let Some(mail) = &merge.mail {
+                        self.put_large_message(&mail.object).await?;
+                    }
+                    merges.push(merge);
+                }
+                Ok(None) => {}
+                Err(error) => failed.push((window, error)),
+            }
+        }
+        let merges = Arc::new(merges);
+        let shared = Arc::clone(&merges);
+        let insert =
+            self.writer.run(move |tx| tx.each(&shared, |tx, merge| merge_window(tx, merge, now)));
+        let mut merged = 0;
+        for (merge, result) in merges.iter().zip(insert.await?) {
+            match result {
+                // An outdated merge is prepared again by the next call.
+                Ok(done) => merged += usize::from(done),
+                Err(error) => failed.push((merge.window, error)),
+            }
+        }
+        for (window, error) in failed {
+            tracing::error!(window, %error, "cannot merge inbound messages into a Mail");
+            // Postponed, so that it does not block the other windows.
+            let until = (now + RETRY_DELAY).ms();
+            let sql = "UPDATE merge_windows SET closes_at = ?2 WHERE id = ?1";
+            self.writer.run(move |tx| rows::execute(tx.db, sql, [window, until])).await?;
+        }
+        Ok(merged)
+    }
+}
+
+#[async_trait]
+impl InboundStore for SqliteStore {
+    async fn store_inbound(
+        &self,
+        batch: Vec<StoreInboundRequest>,
+        now: Timestamp,
+    ) -> Vec<Result<StoreInboundResult, StoreError>> {
+        self.writer
+            .run_each(batch, move |tx, batch| tx.each(batch, |tx, request| store(tx, request, now)))
+            .await
+    }
+
+    async fn merge(
+        &self,
+        context: Arc<MergeContext>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let closed_by = if context.all { i64::MAX } else { now.ms() };
+        let windows: Vec<(i64, i64)> = self
+            .read(move |db| {
+                let sql = "
+                    SELECT id, bytes FROM merge_windows
+                     WHERE closes_at <= ?1 ORDER BY closes_at LIMIT ?2
+                ";
+                let row = params![closed_by, rows::limit(limit)];
+                rows::list(db, sql, row, |row| Ok((row.get(0)?, row.get(1)?)))
+            })
+            .await?;
+        let mut merged = 0;
+        for windows in batches(&windows) {
+            merged += self.merge_batch(windows, &context, now).await?;
+        }
+        Ok(merged)
+    }
+
+    async fn next_merge(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.read(|db| {
+            let sql = "SELECT closes_at FROM merge_windows ORDER BY closes_at LIMIT 1";
+            let at = rows::optional(db, sql, [], |row| row.get(0))?;
+            Ok(at.map(Timestamp::from_ms))
+        })
+        .await
+    }
+
+    fn newest_inbound(&self) -> watch::Receiver<u64> {
+        self.channels.inbound.subscribe()
+    }
 }

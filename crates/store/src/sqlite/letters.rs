@@ -1,25 +1,24 @@
-//! Letters in the post office: their rows, and the steps they take.
+//! Letters in the pipeline.
 //!
-//! * [`accept`]: how a message becomes a letter, once.
-//! * [`advance`]: one step, with all that it leads to.
-//! * [`operator`]: what people do, and what is taken back and forgotten.
-//! * [`lists`]: which letters there are.
-//! * [`rows`] and [`texts`]: how letters are kept.
+//! * [`accept`]: creates letters
+//! * [`step`]: one step of a letter, with everything that it leads to
+//! * [`operator`]: actions of operators, recalls, releases and purges
+//! * [`lists`]: queries
+//! * [`rows`] and [`texts`]: how letters are stored
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use monoco_core::did::{Did, TunnelId};
 use monoco_core::letter::{LetterId, WorkerName};
 use monoco_core::object::ObjId;
 use monoco_core::rate_limit::ReservedUntil;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::params;
 use tokio::sync::watch;
 
-use super::open::fault;
-use super::{RELEASED, SqliteStore, contacts, counts, objects};
+use super::rows as sql;
+use super::{MAX_RELEASED_PER_COMMIT, SqliteStore, counts, objects};
 use crate::{
     AcceptResult, LetterCounts, LetterQuery, LetterRow, LetterSource, LetterStep, LetterStepResult,
     LetterStore, OperatorAction, Page, PageRequest, PipelineRouting, StoreError,
@@ -31,53 +30,58 @@ mod lists;
 mod operator;
 pub(super) mod rows;
 mod step;
+#[cfg(test)]
+mod tests;
 mod texts;
 
-/// Most bytes of letters that are handed out at once; one letter may have more.
-const AT_ONCE: usize = 32 << 20;
+/// Bytes of letters that one call returns; a single letter may have more.
+const MAX_BYTES_RETURNED: usize = 32 << 20;
 
 impl SqliteStore {
-    /// Letters with what they say, as many as memory is meant for. One that is damaged
-    /// is given up, and does not hold up the others.
-    async fn hand_out(
+    /// Reads the texts of letters for processing, up to [`MAX_BYTES_RETURNED`]. A damaged
+    /// letter becomes DEAD and is left out.
+    async fn read_letters(
         &self,
-        bundles: Vec<LetterWithTexts>,
+        found: Vec<LetterWithTexts>,
         now: Option<Timestamp>,
     ) -> Result<Vec<LetterRow>, StoreError> {
-        let (mut letters, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
-        for bundle in bundles {
-            let (id, revision) = (bundle.stub.id, bundle.stub.revision);
-            let now = now.unwrap_or(bundle.stub.updated_at);
-            match self.whole(bundle).await {
+        let (mut letters, mut bytes) = (Vec::with_capacity(found.len()), 0);
+        for letter in found {
+            let (id, revision) = (letter.head.id, letter.head.revision);
+            let now = now.unwrap_or(letter.head.updated_at);
+            match self.read_letter(letter).await {
                 Ok(row) => {
                     bytes += row.letter.data.len();
                     letters.push(row);
                 }
                 Err(StoreError::Damaged { detail, .. }) => {
-                    tracing::error!(letter = %id, detail, "damaged");
-                    let put_aside = self
+                    tracing::error!(letter = %id, detail, "cannot read damaged letter");
+                    let mark_dead = self
                         .writer
-                        .run(move |tx| operator::put_aside(tx, id, revision, &detail, now));
-                    put_aside.await?;
+                        .run(move |tx| operator::mark_damaged(tx, id, revision, &detail, now));
+                    mark_dead.await?;
                 }
                 Err(error) => return Err(error),
             }
-            if bytes > AT_ONCE {
+            if bytes > MAX_BYTES_RETURNED {
                 break;
             }
         }
         Ok(letters)
     }
 
-    /// Letters for somebody who wants to see them, damaged ones among them, as many as
-    /// memory is meant for.
-    async fn show(&self, bundles: Vec<LetterWithTexts>) -> Result<Vec<LetterRow>, StoreError> {
-        let (mut letters, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
-        for bundle in bundles {
-            let row = self.what_is_left(bundle).await?;
+    /// Reads the texts of letters for display, up to [`MAX_BYTES_RETURNED`]. Damaged letters
+    /// are shown without text.
+    async fn show_letters(
+        &self,
+        found: Vec<LetterWithTexts>,
+    ) -> Result<Vec<LetterRow>, StoreError> {
+        let (mut letters, mut bytes) = (Vec::with_capacity(found.len()), 0);
+        for letter in found {
+            let row = self.show_letter(letter).await?;
             bytes += row.letter.data.len();
             letters.push(row);
-            if bytes > AT_ONCE {
+            if bytes > MAX_BYTES_RETURNED {
                 break;
             }
         }
@@ -85,30 +89,9 @@ impl SqliteStore {
     }
 }
 
-fn booked(db: &Connection, keys: &[String]) -> Result<BTreeMap<String, ReservedUntil>, StoreError> {
-    let sql = "SELECT booked FROM bookings WHERE key = ?1";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let mut found = BTreeMap::new();
-    for key in keys {
-        let booked = statement.query_row([key], |row| row.get(0)).optional().map_err(fault)?;
-        found.extend(booked.map(|booked| (key.clone(), booked)));
-    }
-    Ok(found)
-}
-
-fn unwelcome(
-    db: &Connection,
-    author: &Did,
-    to: &[Did],
-    tunnel: Option<&TunnelId>,
-) -> Result<Option<String>, StoreError> {
-    let others: Vec<&Did> = to.iter().collect();
-    let book = contacts::book_by(db, |did| contacts::find(db, did), author, &others, tunnel)?;
-    if book.blocks(author) {
-        return Ok(Some("its author is blocked".to_owned()));
-    }
-    let blocked = to.iter().find(|target| book.is_block(author, target));
-    Ok(blocked.map(|target| format!("{target} has blocked its author")))
+/// The name of a worker in the column `worker`; the dispatcher has the name "".
+fn worker_column(worker: Option<&WorkerName>) -> String {
+    worker.map_or_else(String::new, WorkerName::to_string)
 }
 
 #[async_trait]
@@ -121,31 +104,34 @@ impl LetterStore for SqliteStore {
     ) -> Vec<Result<AcceptResult, StoreError>> {
         let count = batch.len();
         let mut prepared = Vec::with_capacity(count);
-        for origin in batch {
-            match self.prepare(origin).await {
-                Ok(one) => prepared.push(one),
+        for source in batch {
+            match self.prepare_letter(source).await {
+                Ok(letter) => prepared.push(letter),
                 Err(error) => return vec![Err(error); count],
             }
         }
         self.writer
             .run_each(prepared, move |tx, prepared| {
-                tx.each(prepared, |tx, one| accept::accept(tx, one, &outbound, now))
+                tx.each(prepared, |tx, letter| accept::accept(tx, letter, &outbound, now))
             })
             .await
     }
 
     async fn due_letters(
         &self,
-        desk: Option<&WorkerName>,
+        worker: Option<&WorkerName>,
         limit: usize,
         now: Timestamp,
     ) -> Result<Vec<LetterRow>, StoreError> {
+        // Ends when a letter is undamaged or none is due.
         loop {
-            let desk = desk.map_or_else(String::new, WorkerName::to_string);
-            let bundles = self.read(move |db| lists::due(db, &desk, limit, now)).await?;
-            let any = !bundles.is_empty();
-            let letters = self.hand_out(bundles, Some(now)).await?;
-            // When all of them were damaged, they are out of the way now.
+            let worker = worker_column(worker);
+            let find = self.read(move |db| {
+                rows::list(db, lists::DUE, params![worker, now.ms(), sql::limit(limit)])
+            });
+            let found = find.await?;
+            let any = !found.is_empty();
+            let letters = self.read_letters(found, Some(now)).await?;
             if !letters.is_empty() || !any {
                 return Ok(letters);
             }
@@ -154,10 +140,10 @@ impl LetterStore for SqliteStore {
 
     async fn next_letter(
         &self,
-        desk: Option<&WorkerName>,
+        worker: Option<&WorkerName>,
     ) -> Result<Option<Timestamp>, StoreError> {
-        let desk = desk.map_or_else(String::new, WorkerName::to_string);
-        self.read(move |db| lists::next(db, &desk)).await
+        let worker = worker_column(worker);
+        self.read(move |db| lists::next_due(db, &worker)).await
     }
 
     async fn held_letters(
@@ -167,25 +153,38 @@ impl LetterStore for SqliteStore {
         limit: usize,
     ) -> Result<Vec<LetterRow>, StoreError> {
         let (by, key) = (by.clone(), key.to_owned());
-        let bundles = self.read(move |db| lists::kept(db, &by, &key, limit)).await?;
-        self.hand_out(bundles, None).await
+        let find = self.read(move |db| {
+            rows::list(db, lists::HELD, params![by.as_str(), key, sql::limit(limit)])
+        });
+        self.read_letters(find.await?, None).await
     }
 
     async fn away_letters(
         &self,
-        desk: &WorkerName,
+        worker: &WorkerName,
         limit: usize,
     ) -> Result<Vec<LetterRow>, StoreError> {
-        let desk = desk.clone();
-        let bundles = self.read(move |db| lists::away(db, &desk, limit)).await?;
-        self.hand_out(bundles, None).await
+        let worker = worker.clone();
+        let find = self.read(move |db| {
+            rows::list(db, lists::AWAY, params![worker.as_str(), sql::limit(limit)])
+        });
+        self.read_letters(find.await?, None).await
     }
 
     async fn reservations(
         &self,
         keys: Vec<String>,
     ) -> Result<BTreeMap<String, ReservedUntil>, StoreError> {
-        self.read(move |db| booked(db, &keys)).await
+        self.read(move |db| {
+            let select = "SELECT reserved_until FROM reservations WHERE key = ?1";
+            let mut found = BTreeMap::new();
+            for key in keys {
+                let until = sql::optional(db, select, [&key], |row| row.get(0))?;
+                found.extend(until.map(|until| (key, until)));
+            }
+            Ok(found)
+        })
+        .await
     }
 
     async fn step_letters(
@@ -195,35 +194,35 @@ impl LetterStore for SqliteStore {
     ) -> Vec<Result<LetterStepResult, StoreError>> {
         let count = batch.len();
         let mut steps = Vec::with_capacity(count);
-        for one in batch {
-            match self.prepare_step(one).await {
+        for step in batch {
+            match self.prepare_step(step).await {
                 Ok(step) => steps.push(step),
                 Err(error) => return vec![Err(error); count],
             }
         }
         self.writer
             .run_each(steps, move |tx, steps| {
-                let answers = tx.each(steps, |tx, step| step::advance(tx, step, now))?;
-                step::book(tx, steps.iter().zip(&answers))?;
-                Ok(answers)
+                let results = tx.each(steps, |tx, prepared| step::apply(tx, prepared, now))?;
+                step::put_reservations(tx, steps.iter().zip(&results))?;
+                Ok(results)
             })
             .await
     }
 
     async fn letter(&self, id: LetterId) -> Result<LetterRow, StoreError> {
-        let bundle = self.read(move |db| lists::one(db, id)).await?;
-        self.whole(bundle).await
+        let found = self.read(move |db| lists::by_id(db, id)).await?;
+        self.read_letter(found).await
     }
 
     async fn letters(
         &self,
         query: LetterQuery,
-        window: PageRequest,
+        page: PageRequest,
     ) -> Result<Page<LetterRow>, StoreError> {
         let Page { entries, mut next } =
-            self.read(move |db| lists::page(db, &query, &window)).await?;
+            self.read(move |db| lists::page(db, &query, &page)).await?;
         let count = entries.len();
-        let entries = self.show(entries).await?;
+        let entries = self.show_letters(entries).await?;
         if entries.len() < count {
             next = entries.last().map(|row| row.id.seq);
         }
@@ -231,41 +230,38 @@ impl LetterStore for SqliteStore {
     }
 
     async fn letters_of(&self, msg_id: ObjId) -> Result<Vec<LetterRow>, StoreError> {
-        let bundles = self
-            .look_up(move |db, recent| lists::of_object(db, objects::row_of(db, recent, &msg_id)?))
-            .await?;
-        self.show(bundles).await
+        let find = self.read_by_hash(move |db, recent| {
+            lists::of_object(db, objects::seq_of(db, recent, &msg_id)?)
+        });
+        self.show_letters(find.await?).await
     }
 
     async fn dead_letters(&self, limit: usize) -> Result<Vec<LetterRow>, StoreError> {
-        let bundles = self.read(move |db| lists::dead(db, limit)).await?;
-        self.show(bundles).await
+        let find = self.read(move |db| rows::list(db, lists::DEAD, params![sql::limit(limit)]));
+        self.show_letters(find.await?).await
     }
 
     async fn move_letter(
         &self,
         id: LetterId,
-        how: OperatorAction,
+        action: OperatorAction,
         now: Timestamp,
     ) -> Result<LetterRow, StoreError> {
-        let bundle = self
-            .writer
-            .run(move |tx| {
-                operator::move_letter(tx, id, &how, now)?;
-                lists::one(tx.db, id)
-            })
-            .await?;
-        self.what_is_left(bundle).await
+        let moved = self.writer.run(move |tx| {
+            operator::apply(tx, id, &action, now)?;
+            lists::by_id(tx.db, id)
+        });
+        self.show_letter(moved.await?).await
     }
 
     async fn recall_letters(
         &self,
-        desks: &[WorkerName],
+        workers: &[WorkerName],
         limit: usize,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
-        let desks = desks.to_vec();
-        self.writer.run(move |tx| operator::recall(tx, &desks, limit, now)).await
+        let workers = workers.to_vec();
+        self.writer.run(move |tx| operator::recall(tx, &workers, limit, now)).await
     }
 
     async fn recall_held_letters(
@@ -275,37 +271,28 @@ impl LetterStore for SqliteStore {
         now: Timestamp,
     ) -> Result<usize, StoreError> {
         let by = by.clone();
-        self.writer.run(move |tx| operator::recall_kept(tx, &by, limit, now)).await
+        self.writer.run(move |tx| operator::recall_held(tx, &by, limit, now)).await
     }
 
     async fn release_letters(
         &self,
-        desks: &[WorkerName],
+        workers: &[WorkerName],
         now: Timestamp,
     ) -> Result<usize, StoreError> {
-        let mut all = 0;
-        for desk in desks {
+        let mut total = 0;
+        for worker in workers {
+            // Ends when a commit releases less than its maximum.
             loop {
-                let desk = desk.clone();
-                let some =
-                    self.writer.run(move |tx| operator::release(tx, &desk, RELEASED, now)).await?;
-                all += some;
-                if some < RELEASED {
+                let (worker, limit) = (worker.clone(), MAX_RELEASED_PER_COMMIT);
+                let release = self.writer.run(move |tx| operator::release(tx, &worker, limit, now));
+                let released = release.await?;
+                total += released;
+                if released < limit {
                     break;
                 }
             }
         }
-        Ok(all)
-    }
-
-    async fn find_block(
-        &self,
-        author: &Did,
-        to: &[Did],
-        tunnel: Option<&TunnelId>,
-    ) -> Result<Option<String>, StoreError> {
-        let (author, to, tunnel) = (author.clone(), to.to_vec(), tunnel.cloned());
-        self.read(move |db| unwelcome(db, &author, &to, tunnel.as_ref())).await
+        Ok(total)
     }
 
     async fn purge_letters(
@@ -323,30 +310,41 @@ impl LetterStore for SqliteStore {
         limit: usize,
         now: Timestamp,
     ) -> Result<(usize, Option<String>), StoreError> {
-        let (after, over) = (after.to_owned(), now.ms().saturating_mul(1_000));
-        let some = self.read(move |db| operator::bookings(db, &after, limit)).await?;
-        let last = some.last().map(|(key, _)| key.clone());
+        let (after, now_us) = (after.to_owned(), now.ms().saturating_mul(1_000));
+        let read = self.read(move |db| {
+            let select = "
+                SELECT key, reserved_until FROM reservations
+                 WHERE key > ?1 ORDER BY key LIMIT ?2
+            ";
+            let row = params![after, sql::limit(limit)];
+            sql::list(db, select, row, |row| Ok((row.get(0)?, row.get(1)?)))
+        });
+        let found: Vec<(String, ReservedUntil)> = read.await?;
+        let last = found.last().map(|(key, _)| key.clone());
         let keys: Vec<_> =
-            some.into_iter().filter_map(|(key, booked)| (booked <= over).then_some(key)).collect();
+            found.into_iter().filter_map(|(key, until)| (until <= now_us).then_some(key)).collect();
         if keys.is_empty() {
             return Ok((0, last));
         }
-        let gone = self.writer.run(move |tx| operator::forget_bookings(tx, &keys, over)).await?;
-        Ok((gone, last))
+        let purge = self.writer.run(move |tx| {
+            // A reservation can have been extended since it was read.
+            let delete = "DELETE FROM reservations WHERE key = ?1 AND reserved_until <= ?2";
+            keys.iter().try_fold(0, |purged, key| {
+                sql::execute(tx.db, delete, params![key, now_us]).map(|count| purged + count)
+            })
+        });
+        Ok((purge.await?, last))
     }
 
     async fn letter_counts(&self, now: Timestamp) -> Result<LetterCounts, StoreError> {
         self.read(move |db| {
-            let oldest_due = lists::next(db, "")?.filter(|due| *due <= now);
-            Ok(LetterCounts { oldest_due, ..counts::letter_figures(db)? })
+            let oldest_due = lists::next_due(db, "")?.filter(|due| *due <= now);
+            Ok(LetterCounts { oldest_due, ..counts::letters(db)? })
         })
         .await
     }
 
     fn newest_letter(&self) -> watch::Receiver<u64> {
-        self.board.letter.subscribe()
+        self.channels.letter.subscribe()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,26 +1,31 @@
 //! Objects: stored once, found by their hash.
 
-use monoco_core::object::{ObjId, ObjKind};
-use rusqlite::{Connection, OptionalExtension, params};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use monoco_core::object::{MsgObject, ObjId, ObjKind};
+use monoco_core::record::{RecordId, RecordKind};
+use rusqlite::{Connection, params};
 
 use super::bulk_index::{BulkTable, RecentEntries};
-use super::open::fault;
 use super::writer::Tx;
-use crate::StoreError;
+use super::{SqliteStore, external_ids, rows};
+use crate::{DeliveryStore, ObjectStore, RecordStore, StoreError};
 
-/// Bodies above this are files. A row this size is a handful of pages.
-pub(super) const INLINE: usize = 64 * 1024;
+/// Larger bodies are stored in files. A row of this size takes a handful of pages.
+pub(super) const MAX_INLINE_BYTES: usize = 64 * 1024;
 
-/// Objects by the first eight bytes of their hash. Whoever follows an entry compares
-/// the rest.
+/// Objects by the first eight bytes of their hash. Lookups compare the rest.
 pub(super) const HASHES: BulkTable = BulkTable {
-    name: "hashes",
-    insert: "INSERT INTO hashes (hash8, object) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
-    beyond: "SELECT seq, hash FROM objects WHERE seq > ?1",
-    key: |row| row.get::<_, [u8; 32]>(1).map(|hash| hash8(&hash)),
+    name: "object_hashes",
+    insert: "
+        INSERT INTO object_hashes (hash_prefix, object) VALUES (?1, ?2) ON CONFLICT DO NOTHING
+    ",
+    rows_after: "SELECT seq, hash FROM objects WHERE seq > ?1",
+    key: |row| row.get::<_, [u8; 32]>(1).map(|hash| hash_prefix(&hash)),
 };
 
-const IS_IT: &str = "
+const HAS_HASH: &str = "
     SELECT seq
       FROM objects
      WHERE seq = ?1 AND hash = ?2
@@ -28,9 +33,9 @@ const IS_IT: &str = "
 
 const FIND: &str = "
     SELECT o.seq
-      FROM hashes h
+      FROM object_hashes h
       JOIN objects o ON o.seq = h.object
-     WHERE h.hash8 = ?1 AND o.hash = ?2
+     WHERE h.hash_prefix = ?1 AND o.hash = ?2
 ";
 
 const INSERT: &str = "
@@ -44,63 +49,58 @@ const BODY: &str = "
      WHERE seq = ?1
 ";
 
-// Two objects may share half a hash only if somebody has broken SHA-256.
-const IS_PREFIX_OF: &str = "
+// Half of a SHA-256 is enough to identify a message.
+const HAS_HALF_HASH: &str = "
     SELECT seq
       FROM objects
      WHERE seq = ?1 AND substr(hash, 1, 16) = ?2 AND kind = 'cymsg'
 ";
 
-const FIND_PREFIX: &str = "
+const FIND_BY_HALF_HASH: &str = "
     SELECT o.seq
-      FROM hashes h
+      FROM object_hashes h
       JOIN objects o ON o.seq = h.object
-     WHERE h.hash8 = ?1 AND substr(o.hash, 1, 16) = ?2 AND o.kind = 'cymsg'
+     WHERE h.hash_prefix = ?1 AND substr(o.hash, 1, 16) = ?2 AND o.kind = 'cymsg'
 ";
 
-/// The row of an object.
+/// Returns the row of an object, or `None` when it is not stored.
 pub(super) fn find(
     db: &Connection,
     recent: &RecentEntries,
     id: &ObjId,
 ) -> Result<Option<i64>, StoreError> {
-    look_up(db, recent, id.hash(), IS_IT, FIND)
+    find_by_hash(db, recent, id.hash(), HAS_HASH, FIND)
 }
 
-/// The row of the message whose hash starts with `prefix`.
-pub(super) fn by_prefix(
+/// Returns the row of the message whose hash starts with `half`.
+pub(super) fn find_by_half_hash(
     db: &Connection,
     recent: &RecentEntries,
-    prefix: &[u8; 16],
+    half: &[u8; 16],
 ) -> Result<Option<i64>, StoreError> {
-    look_up(db, recent, prefix, IS_PREFIX_OF, FIND_PREFIX)
+    find_by_hash(db, recent, half, HAS_HALF_HASH, FIND_BY_HALF_HASH)
 }
 
-/// Follows the entries for `hash` in memory, then those in the table, to the row that
-/// really has it.
-fn look_up(
+/// Checks the candidates for `hash` in memory, then those in the table.
+fn find_by_hash(
     db: &Connection,
     recent: &RecentEntries,
     hash: &[u8],
-    at_row: &str,
-    by_table: &str,
+    check_row: &str,
+    find_in_table: &str,
 ) -> Result<Option<i64>, StoreError> {
-    let ask = |sql: &str, key: i64| {
-        db.prepare_cached(sql)
-            .and_then(|mut s| s.query_row(params![key, hash], |row| row.get(0)).optional())
-            .map_err(fault)
-    };
-    let key = hash8(hash);
+    let query = |sql: &str, key: i64| rows::optional(db, sql, params![key, hash], |row| row.get(0));
+    let key = hash_prefix(hash);
     for seq in recent.rows(key) {
-        if let Some(seq) = ask(at_row, seq)? {
+        if let Some(seq) = query(check_row, seq)? {
             return Ok(Some(seq));
         }
     }
-    ask(by_table, key)
+    query(find_in_table, key)
 }
 
-/// The row of an object that must be there.
-pub(super) fn row_of(
+/// Returns the row of an object that must exist.
+pub(super) fn seq_of(
     db: &Connection,
     recent: &RecentEntries,
     id: &ObjId,
@@ -109,27 +109,39 @@ pub(super) fn row_of(
     find(db, recent, id)?.ok_or_else(missing)
 }
 
-/// Stores an object that is not there yet. `body` is `None` when it is a file.
+/// Inserts an object that is not stored yet. `body` is `None` when it is in a file.
 pub(super) fn insert(tx: &mut Tx<'_>, id: &ObjId, body: Option<&str>) -> Result<i64, StoreError> {
     let row = params![id.hash(), id.kind().prefix(), body.map(str::as_bytes)];
-    let seq = tx.db.prepare_cached(INSERT).and_then(|mut s| s.insert(row)).map_err(fault)?;
-    tx.indexes.hashes.add(tx.db, hash8(id.hash()), seq)?;
+    let seq = rows::insert(tx.db, INSERT, row)?;
+    tx.indexes.hashes.add(tx.db, hash_prefix(id.hash()), seq)?;
     Ok(seq)
 }
 
-/// An object's name and body, unchecked. The body is `None` when it is a file.
+/// Inserts a message unless `known` is its row. Returns its row.
+pub(super) fn insert_message(
+    tx: &mut Tx<'_>,
+    known: Option<i64>,
+    msg: &MsgObject,
+) -> Result<i64, StoreError> {
+    if let Some(object) = known {
+        return Ok(object);
+    }
+    // A larger one is already in a file, see `SqliteStore::put_large_message`.
+    let body = Some(msg.canonical()).filter(|body| body.len() <= MAX_INLINE_BYTES);
+    insert(tx, &msg.id(), body)
+}
+
+/// Returns id and body of an object, without checking the hash. The body is `None` when it is
+/// in a file.
 pub(super) fn body(db: &Connection, seq: i64) -> Result<(ObjId, Option<Vec<u8>>), StoreError> {
-    let mut statement = db.prepare_cached(BODY).map_err(fault)?;
-    let (hash, kind, body) = statement
-        .query_row([seq], |row| {
-            Ok((row.get::<_, [u8; 32]>(0)?, row.get::<_, String>(1)?, row.get(2)?))
-        })
-        .map_err(fault)?;
+    let (hash, kind, body) = rows::one(db, BODY, [seq], |row| {
+        Ok((row.get::<_, [u8; 32]>(0)?, row.get::<_, String>(1)?, row.get(2)?))
+    })?;
     let kind = match kind.as_str() {
         "cymsg" => ObjKind::Msg,
         "cymsgr" => ObjKind::Receipt,
         other => {
-            let detail = format!("{seq} has the kind {other}");
+            let detail = format!("row {seq} has the unknown kind {other:?}");
             return Err(StoreError::Damaged { what: "object", detail });
         }
     };
@@ -137,7 +149,56 @@ pub(super) fn body(db: &Connection, seq: i64) -> Result<(ObjId, Option<Vec<u8>>)
 }
 
 /// The part of a hash that is indexed.
-pub(super) fn hash8(hash: &[u8]) -> i64 {
+pub(super) fn hash_prefix(hash: &[u8]) -> i64 {
     let first = hash.first_chunk().copied().unwrap_or_default();
     i64::from_be_bytes(first)
+}
+
+#[async_trait]
+impl ObjectStore for SqliteStore {
+    async fn object(&self, id: ObjId) -> Result<Vec<u8>, StoreError> {
+        if id.kind() == ObjKind::Bytes {
+            return self.verified_bytes(id, None).await;
+        }
+        let (stored, bytes) =
+            self.read_by_hash(move |db, recent| body(db, seq_of(db, recent, &id)?)).await?;
+        if stored != id {
+            return Err(StoreError::Missing { what: "object", key: id.to_string() });
+        }
+        self.verified_bytes(id, bytes).await
+    }
+
+    async fn put_blob(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError> {
+        let id = ObjId::of(ObjKind::Bytes, &bytes);
+        self.put_file(id, &bytes).await?;
+        Ok(id)
+    }
+
+    async fn object_of_record(&self, id: RecordId) -> Result<ObjId, StoreError> {
+        match id.kind() {
+            RecordKind::Record => self.record(id).await.map(|record| record.msg_id),
+            RecordKind::Delivery => self.delivery(id).await.map(|delivery| delivery.msg_id),
+        }
+    }
+
+    async fn find_by_external_id(&self, external_id: &str) -> Result<ObjId, StoreError> {
+        let external_id = external_id.to_owned();
+        let recent = Arc::clone(&self.recent.external_ids);
+        self.read(move |db| {
+            let missing = |what| StoreError::Missing { what, key: external_id.clone() };
+            let object = match external_ids::find(db, &recent, &external_id, None)? {
+                Some((_, 0)) => return Err(missing("Mail yet of the message")),
+                Some((_, object)) => Some(object),
+                None => {
+                    let sql = "
+                        SELECT object FROM deliveries WHERE external_msg_id = ?1 ORDER BY seq LIMIT 1
+                    ";
+                    rows::optional(db, sql, [&external_id], |row| row.get(0))?
+                }
+            };
+            body(db, object.ok_or_else(|| missing("message with the external id"))?)
+                .map(|(id, _)| id)
+        })
+        .await
+    }
 }

@@ -1,5 +1,7 @@
-//! Records: one owner's view of one object in one box.
+//! Records: one message in one box of one owner.
 
+use async_trait::async_trait;
+use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::lease::{Holder, Lease, LeaseDuration, LeaseProof};
 use monoco_core::object::{ObjId, ObjKind};
@@ -8,42 +10,48 @@ use monoco_core::record::{
 };
 use monoco_core::routing::Placement;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
+use serde::Serialize;
 use serde_json::json;
+use tokio::sync::broadcast;
 
 use super::bulk_index::RecentEntries;
-use super::contacts::{self, parsed};
-use super::events;
-use super::open::fault;
-use super::rows;
+use super::events::{self, EventSubject};
+use super::open::db_error;
+use super::rows::{self, parsed};
 use super::writer::Tx;
-use super::{objects, sessions};
-use crate::{BoxHint, CreatedRecord, Page, PageRequest, StoreError};
+use super::{
+    MAX_RELEASED_PER_COMMIT, SqliteStore, boxes, contacts, deliveries, dispatch, objects, sessions,
+};
+use crate::{
+    BoxHint, BoxSummary, CreatedRecord, DispatchRequest, DispatchResult, JitteredRetry,
+    LeasedEntry, Page, PageRequest, RecordStore, StoreError, SweepCounts,
+};
 
-/// Columns that [`read`] reads, in its order.
+/// Columns of [`read`], in its order.
 pub(super) const COLUMNS: &str = "
     r.seq, o.hash, r.tag, p.did, r.box, r.state, r.attempts, r.epoch, r.revision, r.holder,
     r.lease_until, s.did, g.did, t.did, r.created_at, r.updated_at, r.object
 ";
 
-/// Tables that [`COLUMNS`] come from.
+/// Tables of [`COLUMNS`].
 pub(super) const TABLES: &str = "
     records r
       JOIN objects o ON o.seq = r.object
       JOIN parties p ON p.id = r.owner
       JOIN parties s ON s.id = r.session
-      LEFT JOIN parties g ON g.id = r.grp
+      LEFT JOIN parties g ON g.id = r.group_id
       LEFT JOIN parties t ON t.id = r.tunnel
 ";
 
 const INSERT: &str = "
     INSERT INTO records (object, tag, owner, box, state, attempts, epoch, revision, session,
-                         grp, tunnel, created_at, updated_at)
+                         group_id, tunnel, created_at, updated_at)
     VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, 0, ?6, ?7, ?8, ?9, ?9)
         ON CONFLICT (object, tag) DO NOTHING
 ";
 
-// One seek: the first entry of the owner's unread ones.
+// A single index seek, however many records there are.
 const OLDEST_UNREAD: &str = "
     SELECT seq
       FROM records
@@ -52,14 +60,14 @@ const OLDEST_UNREAD: &str = "
      LIMIT 1
 ";
 
-const SWAP: &str = "
+const UPDATE: &str = "
     UPDATE records
        SET state = ?3, attempts = ?4, epoch = ?5, holder = ?6, lease_until = ?7,
            updated_at = ?8, revision = revision + 1
      WHERE seq = ?1 AND revision = ?2
 ";
 
-const ENDED: &str = "
+const EXPIRED: &str = "
     SELECT seq
       FROM records
      WHERE state = 'READING' AND lease_until <= ?1
@@ -67,95 +75,106 @@ const ENDED: &str = "
      LIMIT ?2
 ";
 
-const HELD_BY: &str = "
+const HELD_BY_PREFIX: &str = "
     SELECT seq
       FROM records
      WHERE state = 'READING' AND substr(holder, 1, length(?1)) = ?1
      LIMIT ?2
 ";
 
-const HAS_BOX: &str = "UPDATE parties SET has_box = 1 WHERE id = ?1 AND has_box = 0";
+const ANY_EXPIRED: &str = "
+    SELECT EXISTS (SELECT 1 FROM records WHERE state = 'READING' AND lease_until <= ?1)
+        OR EXISTS (SELECT 1 FROM deliveries WHERE state = 'SENDING' AND lease_until <= ?1)
+";
 
-/// What a new record is about.
+const SET_HAS_BOX: &str = "UPDATE parties SET has_box = 1 WHERE id = ?1 AND has_box = 0";
+
+/// The message of a new record.
 pub(super) struct NewRecord<'a> {
     pub(super) object: i64,
     pub(super) msg_id: &'a ObjId,
     pub(super) tunnel: Option<i64>,
 }
 
-/// Puts a message into one box, and into the owner's conversation.
-pub(super) fn place(
+/// Why leases are ended.
+#[derive(Clone, Copy)]
+pub(super) enum LeaseEndCause<'a> {
+    Expired,
+    /// The holders' names start with this prefix: an earlier process of the courier.
+    HolderGone(&'a str),
+}
+
+/// Puts a message into one box and into the owner's conversation.
+pub(super) fn insert(
     tx: &mut Tx<'_>,
-    what: &NewRecord<'_>,
+    new: &NewRecord<'_>,
     placement: &Placement,
     now: Timestamp,
 ) -> Result<CreatedRecord, StoreError> {
     let Placement { owner, box_kind, session, group } = placement;
-    let record_id = RecordId::record(owner, *box_kind, what.msg_id);
-    let owner_id = contacts::row_of(tx, owner)?;
-    let session_id = contacts::row_of(tx, session)?;
-    let group_id = group.as_ref().map(|group| contacts::row_of(tx, group)).transpose()?;
+    let record_id = RecordId::record(owner, *box_kind, new.msg_id);
+    let owner_id = contacts::party_id(tx, owner)?;
+    let session_id = contacts::party_id(tx, session)?;
+    let group_id = group.as_ref().map(|group| contacts::party_id(tx, group)).transpose()?;
     let state = ReadStatus::start(*box_kind).state.name();
     let row = params![
-        what.object,
+        new.object,
         record_id.tag(),
         owner_id,
         box_kind.as_str(),
         state.as_str(),
         session_id,
         group_id,
-        what.tunnel,
+        new.tunnel,
         now.ms(),
     ];
-    // Not RETURNING: that makes SQLite build a table for the answer, and keep a
-    // journal of the statement, which costs more than the statement does.
-    let added = tx.db.prepare_cached(INSERT).and_then(|mut s| s.execute(row)).map_err(fault)?;
-    if added == 1 {
+    // No RETURNING clause: SQLite would build a temporary table for its result and keep a
+    // statement journal, which costs more than the insert.
+    if rows::execute(tx.db, INSERT, row)? == 1 {
         let seq = tx.db.last_insert_rowid();
-        if tx.known.boxes.insert(owner_id) {
-            tx.db.prepare_cached(HAS_BOX).and_then(|mut s| s.execute([owner_id])).map_err(fault)?;
+        if tx.cache.boxes.insert(owner_id) && rows::execute(tx.db, SET_HAS_BOX, [owner_id])? > 0 {
+            tx.cache.address_book.clear();
         }
         if in_conversation(*box_kind) {
-            let session = sessions::add_line(tx, owner_id, session_id, seq, true)?;
+            let session = sessions::add_record(tx, owner_id, session_id, seq, true)?;
             tx.indexes.timeline.add(tx.db, session, seq)?;
         }
-        tx.news.tally.record(*box_kind, state, 1);
-        tx.news.hints.insert(BoxHint { owner: owner.clone(), box_kind: *box_kind });
+        tx.effects.counts.record(*box_kind, state, 1);
+        tx.effects.hints.insert(BoxHint { owner: owner.clone(), box_kind: *box_kind });
     }
     Ok(CreatedRecord { owner: owner.clone(), box_kind: *box_kind, record_id })
 }
 
-/// The record of a message in its author's OUTBOX, with one line in each
-/// conversation it belongs to. `false` when it is there already.
-pub(super) fn place_outbox(
+/// Puts a message into its author's OUTBOX and into the conversation with each target.
+pub(super) fn insert_outbox(
     tx: &mut Tx<'_>,
-    what: &NewRecord<'_>,
+    new: &NewRecord<'_>,
     placement: &Placement,
-    peers: &[monoco_core::did::Did],
+    peers: &[Did],
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    place(tx, what, placement, now)?;
+    insert(tx, new, placement, now)?;
     let seq = tx.db.last_insert_rowid();
-    let owner = contacts::row_of(tx, &placement.owner)?;
+    let owner = contacts::party_id(tx, &placement.owner)?;
     for peer in peers {
-        let peer_id = contacts::row_of(tx, peer)?;
-        let session = sessions::add_line(tx, owner, peer_id, seq, false)?;
+        let peer_id = contacts::party_id(tx, peer)?;
+        let session = sessions::add_record(tx, owner, peer_id, seq, false)?;
         if *peer == placement.session {
             tx.indexes.timeline.add(tx.db, session, seq)?;
         } else {
-            tx.indexes.timeline.add_now(tx.db, session, seq)?;
+            tx.indexes.timeline.add_to_table(tx.db, session, seq)?;
         }
     }
     Ok(())
 }
 
-/// Whether what is put into a box is a line of its owner's conversation.
+/// Whether the records of a box are part of the owner's conversations.
 fn in_conversation(box_kind: BoxKind) -> bool {
     matches!(box_kind, BoxKind::Inbox | BoxKind::RequestBox)
 }
 
-/// Where a message went that came in before.
-pub(super) fn placed(
+/// The records that a dispatch created for a message.
+pub(super) fn created(
     db: &Connection,
     object: i64,
     msg_id: &ObjId,
@@ -167,29 +186,20 @@ pub(super) fn placed(
          WHERE r.object = ?1 AND r.box <> 'OUTBOX'
          ORDER BY r.seq
     ";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let rows = statement
-        .query_map([object], |row| {
-            Ok(CreatedRecord {
-                owner: parsed(row, 0)?,
-                box_kind: box_kind(row, 1)?,
-                record_id: RecordId::from_tag(RecordKind::Record, msg_id, row.get(2)?),
-            })
+    rows::list(db, sql, [object], |row| {
+        Ok(CreatedRecord {
+            owner: parsed(row, 0)?,
+            box_kind: box_kind(row, 1)?,
+            record_id: RecordId::from_tag(RecordKind::Record, msg_id, row.get(2)?),
         })
-        .map_err(fault)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(fault)
+    })
 }
 
-/// A record and its row of the object.
+/// Reads [`COLUMNS`].
 pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
     let msg_id = ObjId::from_parts(ObjKind::Msg, row.get(1)?);
     let state: String = row.get(5)?;
-    let lease = match (row.get::<_, Option<String>>(9)?, row.get::<_, Option<i64>>(10)?) {
-        (Some(holder), Some(until)) => Holder::new(holder)
-            .ok()
-            .map(|holder| Lease { holder, until: Timestamp::from_ms(until) }),
-        _ => None,
-    };
+    let lease = lease(row, 9, 10)?;
     let state = match (ReadState::parse(&state), lease) {
         (Some(ReadState::Unread), None) => ReadStateData::Unread,
         (Some(ReadState::Reading), Some(lease)) => ReadStateData::Reading(lease),
@@ -197,7 +207,7 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
         (Some(ReadState::Sent), None) => ReadStateData::Sent,
         (Some(ReadState::Archived), None) => ReadStateData::Archived,
         (Some(ReadState::Deleted), None) => ReadStateData::Deleted,
-        _ => return Err(rows::damaged(5, "state and lease do not belong together")),
+        _ => return Err(rows::damaged(5, "the state does not match the lease")),
     };
     let group: Option<String> = row.get(12)?;
     Ok(MsgRecord {
@@ -216,64 +226,63 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
     })
 }
 
+/// Reads the columns of a lease; `None` when they are NULL.
+pub(super) fn lease(row: &Row<'_>, holder: usize, until: usize) -> rusqlite::Result<Option<Lease>> {
+    let (holder, until) =
+        (row.get::<_, Option<String>>(holder)?, row.get::<_, Option<i64>>(until)?);
+    let holder = holder.and_then(|holder| Holder::new(holder).ok());
+    Ok(holder.zip(until).map(|(holder, until)| Lease { holder, until: Timestamp::from_ms(until) }))
+}
+
 fn box_kind(row: &Row<'_>, column: usize) -> rusqlite::Result<BoxKind> {
     let text: String = row.get(column)?;
-    BoxKind::parse(&text).ok_or_else(|| rows::damaged(column, "no such box"))
+    BoxKind::parse(&text).ok_or_else(|| rows::damaged(column, "unknown box"))
 }
 
-/// A record by its row, with the row of its object.
+/// Returns a record and the row of its object.
 pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<(MsgRecord, i64), StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE r.seq = ?1");
-    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    statement.query_row([seq], |row| Ok((read(row)?, row.get(16)?))).map_err(fault)
+    rows::one(db, &sql, [seq], |row| Ok((read(row)?, row.get(16)?)))
 }
 
-/// A record by its name, with the row of its object.
+/// Returns a record and the row of its object.
 pub(super) fn by_id(
     db: &Connection,
     recent: &RecentEntries,
     id: &RecordId,
 ) -> Result<(MsgRecord, i64), StoreError> {
     let missing = || StoreError::Missing { what: "record", key: id.to_string() };
-    let object = objects::by_prefix(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
+    let object = objects::find_by_half_hash(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
     let sql = "SELECT seq FROM records WHERE object = ?1 AND tag = ?2";
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let seq = statement.query_row(params![object, id.tag()], |row| row.get(0)).optional();
-    by_seq(db, seq.map_err(fault)?.ok_or_else(missing)?)
+    let seq = rows::optional(db, sql, params![object, id.tag()], |row| row.get(0))?;
+    by_seq(db, seq.ok_or_else(missing)?)
 }
 
-/// Takes the oldest unread record.
-pub(super) fn take(
+fn lease_oldest(
     tx: &mut Tx<'_>,
-    owner: &monoco_core::did::Did,
+    owner: &Did,
     box_kind: BoxKind,
     holder: &Holder,
     term: LeaseDuration,
     now: Timestamp,
 ) -> Result<Option<(MsgRecord, i64)>, StoreError> {
-    let Some(owner) = contacts::peek(tx, owner)? else { return Ok(None) };
-    let seq: Option<i64> = tx
-        .db
-        .prepare_cached(OLDEST_UNREAD)
-        .and_then(|mut s| {
-            s.query_row(params![owner, box_kind.as_str()], |row| row.get(0)).optional()
-        })
-        .map_err(fault)?;
+    let Some(owner) = contacts::find_party_id(tx, owner)? else { return Ok(None) };
+    let row = params![owner, box_kind.as_str()];
+    let seq = rows::optional(tx.db, OLDEST_UNREAD, row, |row| row.get(0))?;
     let Some(seq) = seq else { return Ok(None) };
     let (record, object) = by_seq(tx.db, seq)?;
     let next = record.reading.clone().lease(holder.clone(), now, term)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
-    let record = swap(tx, record, next, now)?;
-    events::record(tx, EventKind::Taken, &record, object, owner, &detail, now)?;
+    let record = update(tx, record, next, now)?;
+    append_event(tx, EventKind::Taken, &record, object, &detail, now)?;
     Ok(Some((record, object)))
 }
 
-/// Moves a record on behalf of whoever shows `guard`.
-pub(super) fn mark(
+fn mark(
     tx: &mut Tx<'_>,
     id: &RecordId,
     to: ReadState,
-    guard: &LeaseProof,
+    proof: &LeaseProof,
     revision: Option<i64>,
     term: LeaseDuration,
     now: Timestamp,
@@ -281,79 +290,51 @@ pub(super) fn mark(
     let (record, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
     rows::check_revision("record", revision, record.revision)?;
     let from = record.reading.state.name();
-    let next = record.reading.clone().mark(to, guard, now, term)?;
+    let next = record.reading.clone().mark(to, proof, now, term)?;
     if next == record.reading {
         return Ok(record);
     }
-    let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": guard.holder});
-    let record = swap(tx, record, next, now)?;
-    let owner = contacts::row_of(tx, &record.owner)?;
-    events::record(tx, EventKind::Marked, &record, object, owner, &detail, now)?;
+    let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": proof.holder});
+    let record = update(tx, record, next, now)?;
+    append_event(tx, EventKind::Marked, &record, object, &detail, now)?;
     if to == ReadState::Unread {
-        tx.news.hints.insert(BoxHint { owner: record.owner.clone(), box_kind: record.box_kind });
+        tx.effects.hints.insert(BoxHint { owner: record.owner.clone(), box_kind: record.box_kind });
     }
     Ok(record)
 }
 
-/// Puts away a record whose object is damaged, so that it is not handed out again and
-/// again.
-pub(super) fn put_aside(
+/// Sets records to UNREAD whose leases have expired, or whose holders are gone.
+fn end_leases(
     tx: &mut Tx<'_>,
-    id: &RecordId,
-    guard: &LeaseProof,
-    why: &str,
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    let record = mark(tx, id, ReadState::Archived, guard, None, LeaseDuration::DEFAULT, now)?;
-    let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &record.msg_id)?;
-    let owner = contacts::row_of(tx, &record.owner)?;
-    let detail = json!({"why": why});
-    events::record(tx, EventKind::Damaged, &record, object, owner, &detail, now)
-}
-
-/// Makes records unread again whose leases ended, or whose holder is gone.
-pub(super) fn sweep(
-    tx: &mut Tx<'_>,
-    ended: LeaseEndCause<'_>,
+    cause: LeaseEndCause<'_>,
     limit: usize,
     now: Timestamp,
 ) -> Result<usize, StoreError> {
-    let (rows, by) = match ended {
-        LeaseEndCause::ByTime => {
-            (rows::seqs(tx.db, ENDED, params![now.ms(), rows::limit(limit)])?, now)
-        }
-        // An earlier boot can't come back: its leases end now, however long they
-        // were to run.
-        LeaseEndCause::ByHolder(prefix) => {
-            let rows = rows::seqs(tx.db, HELD_BY, params![prefix, rows::limit(limit)])?;
-            (rows, Timestamp::from_ms(i64::MAX))
+    let limit = rows::limit(limit);
+    let (seqs, expire_at) = match cause {
+        LeaseEndCause::Expired => (rows::numbers(tx.db, EXPIRED, params![now.ms(), limit])?, now),
+        // These leases end now, however long they were to run.
+        LeaseEndCause::HolderGone(prefix) => {
+            let seqs = rows::numbers(tx.db, HELD_BY_PREFIX, params![prefix, limit])?;
+            (seqs, Timestamp::from_ms(i64::MAX))
         }
     };
-    for seq in &rows {
+    for seq in &seqs {
         let (record, object) = by_seq(tx.db, *seq)?;
-        let next = record.reading.clone().expire(by)?;
+        let next = record.reading.clone().expire(expire_at)?;
         let detail = match &record.reading.state {
             ReadStateData::Reading(lease) => json!({"held_by": lease.holder, "until": lease.until}),
             _ => json!({}),
         };
-        let record = swap(tx, record, next, now)?;
-        let owner = contacts::row_of(tx, &record.owner)?;
-        events::record(tx, EventKind::LeaseEnded, &record, object, owner, &detail, now)?;
-        tx.news.hints.insert(BoxHint { owner: record.owner, box_kind: record.box_kind });
+        let record = update(tx, record, next, now)?;
+        append_event(tx, EventKind::LeaseEnded, &record, object, &detail, now)?;
+        tx.effects.hints.insert(BoxHint { owner: record.owner, box_kind: record.box_kind });
     }
-    Ok(rows.len())
+    Ok(seqs.len())
 }
 
-/// Why a lease is over.
-#[derive(Clone, Copy)]
-pub(super) enum LeaseEndCause<'a> {
-    /// It ran out.
-    ByTime,
-    /// Whoever holds it is gone: an earlier boot of the courier.
-    ByHolder(&'a str),
-}
-
-fn swap(
+/// Writes a new status, if the row still has the revision of `record`.
+fn update(
     tx: &mut Tx<'_>,
     record: MsgRecord,
     next: ReadStatus,
@@ -373,52 +354,201 @@ fn swap(
         lease.map(|lease| lease.until.ms()),
         now.ms(),
     ];
-    let changed = tx.db.prepare_cached(SWAP).and_then(|mut s| s.execute(row)).map_err(fault)?;
-    if changed != 1 {
+    if rows::execute(tx.db, UPDATE, row)? != 1 {
         return Err(StoreError::Conflict { what: "record", revision: record.revision });
     }
     let (from, to) = (record.reading.state.name(), next.state.name());
-    tx.news.tally.record(record.box_kind, from, -1);
-    tx.news.tally.record(record.box_kind, to, 1);
+    tx.effects.counts.record(record.box_kind, from, -1);
+    tx.effects.counts.record(record.box_kind, to, 1);
     let unread = i64::from(to == ReadState::Unread) - i64::from(from == ReadState::Unread);
     if unread != 0 && in_conversation(record.box_kind) {
-        sessions::count(tx, &record.owner, &record.session, unread)?;
+        sessions::add_unread(tx, &record.owner, &record.session, unread)?;
     }
     Ok(MsgRecord { reading: next, revision: record.revision + 1, updated_at: now, ..record })
 }
 
-/// Records of one box, of some states, in order.
-pub(super) fn list(
-    db: &Connection,
-    owner: &monoco_core::did::Did,
-    box_kind: BoxKind,
-    states: &[ReadState],
-    window: &PageRequest,
-) -> Result<Page<MsgRecord>, StoreError> {
-    let Some(owner) = contacts::find(db, owner)? else { return Ok(rows::cut(Vec::new(), window)) };
-    let (beyond, order) = rows::range(window);
-    let sql = format!(
-        "SELECT {COLUMNS} FROM {TABLES}
-          WHERE r.owner = ?1 AND r.box = ?2 AND r.state = ?3 AND r.seq {beyond} ?4
-          ORDER BY r.seq {order}
-          LIMIT ?5"
-    );
-    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    // One short walk per state, merged: the index leads with the state, so that
-    // taking the next one is a single seek.
-    let mut entries = Vec::new();
-    for state in states {
-        let row = params![
-            owner,
-            box_kind.as_str(),
-            state.as_str(),
-            rows::start(window),
-            rows::count(window) + 1,
-        ];
-        for record in statement.query_map(row, read).map_err(fault)? {
-            let record = record.map_err(fault)?;
-            entries.push((record.seq, record));
+fn append_event(
+    tx: &mut Tx<'_>,
+    kind: EventKind,
+    record: &MsgRecord,
+    object: i64,
+    detail: &impl Serialize,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let owner = contacts::party_id(tx, &record.owner)?;
+    let subject =
+        EventSubject { object: Some(object), record: Some(record.id), owner: Some(owner) };
+    events::append(tx, kind, subject, detail, now)
+}
+
+#[async_trait]
+impl RecordStore for SqliteStore {
+    async fn dispatch(
+        &self,
+        batch: Vec<DispatchRequest>,
+        now: Timestamp,
+    ) -> Vec<Result<DispatchResult, StoreError>> {
+        let count = batch.len();
+        for request in &batch {
+            if let Err(error) = self.put_large_message(&request.msg).await {
+                return vec![Err(error); count];
+            }
+        }
+        self.writer
+            .run_each(batch, move |tx, batch| {
+                tx.each(batch, |tx, request| dispatch::dispatch(tx, request, now))
+            })
+            .await
+    }
+
+    async fn lease_record(
+        &self,
+        owner: &Did,
+        box_kind: BoxKind,
+        holder: Holder,
+        term: LeaseDuration,
+        now: Timestamp,
+    ) -> Result<Option<LeasedEntry<MsgRecord>>, StoreError> {
+        // Ends when a record is undamaged or none is left.
+        loop {
+            let (owner, reader) = (owner.clone(), holder.clone());
+            let leased = self.writer.run(move |tx| {
+                let leased = lease_oldest(tx, &owner, box_kind, &reader, term, now)?;
+                leased.map(|(entry, object)| Ok((entry, objects::body(tx.db, object)?))).transpose()
+            });
+            let Some((entry, (id, body))) = leased.await? else { return Ok(None) };
+            match self.message(id, body).await {
+                Ok(message) => return Ok(Some(LeasedEntry { entry, message })),
+                Err(StoreError::Damaged { detail, .. }) => {
+                    let epoch = Some(entry.reading.epoch);
+                    let proof = LeaseProof { epoch, holder: holder.clone() };
+                    let archive = self.writer.run(move |tx| {
+                        let (id, to) = (&entry.id, ReadState::Archived);
+                        let term = LeaseDuration::DEFAULT;
+                        let record = mark(tx, id, to, &proof, None, term, now)?;
+                        let recent = tx.indexes.hashes.recent();
+                        let object = objects::seq_of(tx.db, recent, &record.msg_id)?;
+                        let detail = json!({"why": detail});
+                        append_event(tx, EventKind::Damaged, &record, object, &detail, now)
+                    });
+                    archive.await?;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
-    Ok(rows::cut(entries, window))
+
+    async fn record(&self, id: RecordId) -> Result<MsgRecord, StoreError> {
+        let found = self.read_by_hash(move |db, recent| by_id(db, recent, &id)).await;
+        found.map(|(record, _)| record)
+    }
+
+    async fn mark_record(
+        &self,
+        id: RecordId,
+        to: ReadState,
+        proof: LeaseProof,
+        revision: Option<i64>,
+        term: LeaseDuration,
+        now: Timestamp,
+    ) -> Result<MsgRecord, StoreError> {
+        self.writer.run(move |tx| mark(tx, &id, to, &proof, revision, term, now)).await
+    }
+
+    async fn records(
+        &self,
+        owner: &Did,
+        box_kind: BoxKind,
+        states: &[ReadState],
+        page: PageRequest,
+    ) -> Result<Page<MsgRecord>, StoreError> {
+        let owner = owner.clone();
+        let states = if states.is_empty() { ReadState::ALL.to_vec() } else { states.to_vec() };
+        self.read(move |db| {
+            let Some(owner) = contacts::find(db, &owner)? else {
+                return Ok(rows::page(Vec::new(), &page));
+            };
+            let (beyond, order) = rows::direction(&page);
+            let sql = format!(
+                "SELECT {COLUMNS} FROM {TABLES}
+                  WHERE r.owner = ?1 AND r.box = ?2 AND r.state = ?3 AND r.seq {beyond} ?4
+                  ORDER BY r.seq {order}
+                  LIMIT ?5"
+            );
+            let mut statement = db.prepare_cached(&sql).map_err(db_error)?;
+            let (start, limit) = (rows::start(&page), rows::limit(page.limit) + 1);
+            // One range scan per state: the index starts with the state, so that leasing the
+            // next record is a single seek.
+            let mut entries = Vec::new();
+            for state in states {
+                let row = params![owner, box_kind.as_str(), state.as_str(), start, limit];
+                for record in statement.query_map(row, read).map_err(db_error)? {
+                    let record = record.map_err(db_error)?;
+                    entries.push((record.seq, record));
+                }
+            }
+            Ok(rows::page(entries, &page))
+        })
+        .await
+    }
+
+    async fn boxes(&self, page: PageRequest) -> Result<Page<BoxSummary>, StoreError> {
+        self.read(move |db| boxes::list(db, &page)).await
+    }
+
+    async fn expire_leases(
+        &self,
+        retry: JitteredRetry,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<SweepCounts, StoreError> {
+        // A read first, because a read is cheaper than a commit and usually finds nothing.
+        let any = self
+            .read(move |db| rows::one(db, ANY_EXPIRED, [now.ms()], |row| row.get::<_, bool>(0)));
+        if !any.await? {
+            return Ok(SweepCounts::default());
+        }
+        self.writer
+            .run(move |tx| {
+                let cause = LeaseEndCause::Expired;
+                Ok(SweepCounts {
+                    records: end_leases(tx, cause, limit, now)?,
+                    deliveries: deliveries::end_leases(tx, cause, retry, limit, now)?,
+                })
+            })
+            .await
+    }
+
+    async fn release_leases(
+        &self,
+        prefix: &str,
+        retry: JitteredRetry,
+        now: Timestamp,
+    ) -> Result<SweepCounts, StoreError> {
+        let mut total = SweepCounts::default();
+        // Ends when a commit releases less than its maximum.
+        loop {
+            let prefix = prefix.to_owned();
+            let some = self
+                .writer
+                .run(move |tx| {
+                    let (cause, limit) =
+                        (LeaseEndCause::HolderGone(&prefix), MAX_RELEASED_PER_COMMIT);
+                    Ok(SweepCounts {
+                        records: end_leases(tx, cause, limit, now)?,
+                        deliveries: deliveries::end_leases(tx, cause, retry, limit, now)?,
+                    })
+                })
+                .await?;
+            total.records += some.records;
+            total.deliveries += some.deliveries;
+            if some.records.max(some.deliveries) < MAX_RELEASED_PER_COMMIT {
+                return Ok(total);
+            }
+        }
+    }
+
+    fn hints(&self) -> broadcast::Receiver<BoxHint> {
+        self.channels.hints.subscribe()
+    }
 }

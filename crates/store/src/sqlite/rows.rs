@@ -1,62 +1,114 @@
-//! Rows and pages: what every family of tables reads and cuts the same way.
+//! Helpers for statements, rows and pages.
 
-use rusqlite::{Connection, Row, ToSql};
+use rusqlite::{Connection, OptionalExtension, Params, Row};
 use serde::Serialize;
 
-use super::open::fault;
+use super::open::db_error;
 use crate::{Page, PageRequest, StoreError};
 
-/// The comparison and the order that walk a list in the window's direction.
-pub(super) fn range(window: &PageRequest) -> (&'static str, &'static str) {
-    if window.newest_first { ("<", "DESC") } else { (">", "ASC") }
+/// Runs a statement and returns the number of changed rows.
+pub(super) fn execute(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+) -> Result<usize, StoreError> {
+    db.prepare_cached(sql).and_then(|mut statement| statement.execute(params)).map_err(db_error)
 }
 
-pub(super) fn start(window: &PageRequest) -> i64 {
-    window.beyond.unwrap_or(if window.newest_first { i64::MAX } else { i64::MIN })
+/// Inserts one row and returns its number.
+pub(super) fn insert(db: &Connection, sql: &str, params: impl Params) -> Result<i64, StoreError> {
+    db.prepare_cached(sql).and_then(|mut statement| statement.insert(params)).map_err(db_error)
 }
 
-pub(super) fn count(window: &PageRequest) -> i64 {
-    limit(window.limit)
+/// Reads the first row of a query that has at least one.
+pub(super) fn one<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<T, StoreError> {
+    db.prepare_cached(sql)
+        .and_then(|mut statement| statement.query_row(params, read))
+        .map_err(db_error)
 }
 
+/// Reads the first row of a query, or returns `None` when it has no rows.
+pub(super) fn optional<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Option<T>, StoreError> {
+    db.prepare_cached(sql)
+        .and_then(|mut statement| statement.query_row(params, read).optional())
+        .map_err(db_error)
+}
+
+/// Reads all rows of a query.
+pub(super) fn list<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, StoreError> {
+    let mut statement = db.prepare_cached(sql).map_err(db_error)?;
+    let rows = statement.query_map(params, read).map_err(db_error)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(db_error)
+}
+
+/// Reads the first column of all rows of a query.
+pub(super) fn numbers(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+) -> Result<Vec<i64>, StoreError> {
+    list(db, sql, params, |row| row.get(0))
+}
+
+/// The comparison operator and the sort order of a page.
+pub(super) fn direction(page: &PageRequest) -> (&'static str, &'static str) {
+    if page.newest_first { ("<", "DESC") } else { (">", "ASC") }
+}
+
+/// The number that the rows of a page are compared with.
+pub(super) fn start(page: &PageRequest) -> i64 {
+    page.beyond.unwrap_or(if page.newest_first { i64::MAX } else { i64::MIN })
+}
+
+/// A row limit as SQLite takes it. One below the maximum, so that callers can add one.
 pub(super) fn limit(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX - 1)
 }
 
-/// Puts entries in order and cuts them to a page. There is one more than fits
-/// when there is another page.
-pub(super) fn cut<T>(mut entries: Vec<(i64, T)>, window: &PageRequest) -> Page<T> {
-    entries.sort_by_key(|(seq, _)| if window.newest_first { seq.wrapping_neg() } else { *seq });
-    let more = entries.len() > window.limit;
-    entries.truncate(window.limit);
+/// Sorts numbered entries and cuts them to a page. Callers read one entry more than the page
+/// has, which shows whether there is another page.
+pub(super) fn page<T>(mut entries: Vec<(i64, T)>, page: &PageRequest) -> Page<T> {
+    entries.sort_by_key(|(seq, _)| if page.newest_first { seq.wrapping_neg() } else { *seq });
+    let more = entries.len() > page.limit;
+    entries.truncate(page.limit);
     let next = entries.last().filter(|_| more).map(|(seq, _)| *seq);
     Page { entries: entries.into_iter().map(|(_, entry)| entry).collect(), next }
 }
 
-pub(super) fn seqs(db: &Connection, sql: &str, row: &[&dyn ToSql]) -> Result<Vec<i64>, StoreError> {
-    let mut statement = db.prepare_cached(sql).map_err(fault)?;
-    let rows = statement.query_map(row, |row| row.get(0)).map_err(fault)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(fault)
-}
-
-/// A value as a column of JSON has it. All that is kept so has such a text.
+/// Serialises a value for a JSON column.
 pub(super) fn as_json(value: &impl Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value)
         .map_err(|error| StoreError::Damaged { what: "row", detail: error.to_string() })
 }
 
+/// Rejects a change that is based on an outdated revision.
 pub(super) fn check_revision(
     what: &'static str,
-    seen: Option<i64>,
+    expected: Option<i64>,
     revision: i64,
 ) -> Result<(), StoreError> {
-    match seen {
-        Some(seen) if seen != revision => Err(StoreError::Conflict { what, revision }),
+    match expected {
+        Some(expected) if expected != revision => Err(StoreError::Conflict { what, revision }),
         _ => Ok(()),
     }
 }
 
-/// Epochs and counts are stored signed, for that is what SQLite has.
+/// Converts to SQLite's signed integers. Larger values do not occur and are cut.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -64,6 +116,21 @@ pub(super) fn signed(number: u64) -> i64 {
 pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     let number: i64 = row.get(column)?;
     u64::try_from(number).map_err(|_| damaged(column, "negative"))
+}
+
+/// Parses a text column.
+pub(super) fn parsed<T>(row: &Row<'_>, column: usize) -> rusqlite::Result<T>
+where
+    T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>,
+{
+    let text: String = row.get(column)?;
+    text.parse().map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(
+            column,
+            rusqlite::types::Type::Text,
+            Box::new(error),
+        )
+    })
 }
 
 pub(super) fn damaged(column: usize, why: &'static str) -> rusqlite::Error {

@@ -3,15 +3,23 @@
 use std::fs;
 use std::sync::mpsc;
 
+use async_trait::async_trait;
 use futures_util::future::join_all;
+use monoco_core::did::Did;
 use monoco_core::event::EventKind;
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::{MsgObject, ObjKind};
+use monoco_core::record::{BoxKind, ReadState};
+use monoco_core::time::Timestamp;
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
 use crate::conformance::{Home, letter_model, model};
-use crate::{DispatchOutcome, SharedStore};
+use crate::{
+    DispatchOutcome, DispatchRequest, DispatchResult, EventStore, ObjectStore, PageRequest,
+    RecordStore, SessionStore, SharedStore,
+};
 
 #[async_trait]
 impl Home for TempDir {
@@ -131,7 +139,7 @@ async fn a_damaged_object_does_not_hold_up_the_others() {
         )
     };
     let taken = take().await.unwrap().unwrap();
-    assert!(taken.body.contains("still fine"), "{}", taken.body);
+    assert!(taken.message.canonical().contains("still fine"), "{taken:?}");
     assert_eq!(take().await.unwrap(), None, "what is damaged is put aside");
     let events = store.events(0, 100).await.unwrap();
     let damaged = events.iter().filter(|event| event.kind == EventKind::Damaged).count();
@@ -192,14 +200,15 @@ async fn together<T: Send + 'static>(
 }
 
 fn note(tx: &writer::Tx<'_>, text: &str) {
-    tx.db.execute("INSERT INTO keys (key, object) VALUES (?1, 0)", [text]).unwrap();
+    tx.db.execute("INSERT INTO idempotency_keys (key, object) VALUES (?1, 0)", [text]).unwrap();
 }
 
 fn notes(store: &SqliteStore) -> Vec<String> {
     store
         .readers
         .with(|db| {
-            let mut statement = db.prepare("SELECT key FROM keys ORDER BY key").unwrap();
+            let mut statement =
+                db.prepare("SELECT key FROM idempotency_keys ORDER BY key").unwrap();
             let rows = statement.query_map([], |row| row.get(0)).unwrap();
             Ok(rows.collect::<Result<_, _>>().unwrap())
         })
@@ -213,7 +222,7 @@ async fn one_that_fails_after_writing_does_not_harm_its_neighbours() {
     let command = |text: &'static str| {
         move |tx: &mut writer::Tx<'_>| {
             note(tx, text);
-            contacts::row_of(tx, &format!("did:web:{text}").parse().unwrap())?;
+            contacts::party_id(tx, &format!("did:web:{text}").parse().unwrap())?;
             if text == "bad" { Err(StoreError::DiskFull) } else { Ok(text) }
         }
     };
@@ -225,7 +234,7 @@ async fn one_that_fails_after_writing_does_not_harm_its_neighbours() {
     assert_eq!(notes(&store), ["first", "last"]);
     for (who, known) in [("first", true), ("bad", false), ("last", true)] {
         let did: Did = format!("did:web:{who}").parse().unwrap();
-        let row = store.writer.run(move |tx| contacts::peek(tx, &did)).await.unwrap();
+        let row = store.writer.run(move |tx| contacts::find_party_id(tx, &did)).await.unwrap();
         assert_eq!(row.is_some(), known, "{who}");
     }
 }

@@ -1,21 +1,18 @@
-//! One writer, and one commit for everybody who is waiting.
+//! The writer thread: runs queued commands and commits them in groups.
 //!
-//! A sync to disk costs the same for one command as for five hundred. So all
-//! commands go through one thread, which takes whatever is waiting, runs it,
-//! commits once, and only then answers. When the commit fails, nobody is told
-//! that anything was done.
+//! A sync to disk costs the same for one command as for five hundred. So all commands go
+//! through one thread, which takes the waiting commands, runs them in one transaction, commits
+//! once, and answers only then. If the commit fails, every caller gets the error.
 //!
-//! One bad command must not harm its neighbours. Commands look before they write,
-//! so that one that is refused has as a rule written nothing, and stays in the
-//! batch at no cost. Should one have written before it was refused, the batch is
-//! rolled back and run again with a savepoint around each. That is why a command
-//! may be run twice, and why savepoints, which copy every page they touch, are
-//! not paid for by everybody.
+//! A rejected command must not affect the others. Commands check before they write, so that
+//! most rejected commands have written nothing and stay in the batch at no cost. If a command
+//! is rejected after it has written, the batch is rolled back and run again with a savepoint
+//! around each command. So a command can run twice, and the cost of savepoints, which copy
+//! every page they touch, is paid only in that case.
 //!
-//! A failed sync is final. The kernel reports it once and may drop the pages, so
-//! a later sync that succeeds proves nothing about the earlier write. From then
-//! on every command is refused, until the courier is started anew and reads back
-//! what is really there.
+//! A failed sync is final. The kernel reports it once and may drop the pages, so that a later
+//! successful sync proves nothing about the earlier write. From then on every command is
+//! rejected, until the courier is restarted and reads back what is on disk.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,127 +22,128 @@ use std::thread;
 use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use super::address_book::AddressCache;
 use super::bulk_index::BulkIndexes;
 use super::checkpoint::WalSize;
 use super::counts::RowCounts;
-use super::open::fault;
+use super::open::db_error;
 use crate::{BoxHint, StoreError, StoreHealth};
 
-/// Most commands in one commit. Bounds how long the first one waits for the last.
-const BATCH: usize = 512;
+/// Maximum number of commands in one commit. Bounds how long the first one waits.
+const MAX_COMMANDS_PER_COMMIT: usize = 512;
 
-/// Commands that may wait. Beyond it callers wait before they are let in.
-const QUEUE: usize = 4096;
+/// Commands that may wait in the queue. Beyond that, callers wait before they are queued.
+const MAX_QUEUED_COMMANDS: usize = 4096;
 
-/// Most rows of one kind that the writer remembers.
-const REMEMBERED: usize = 16_384;
+/// Maximum number of rows of one kind in [`RowCache`].
+const MAX_CACHED_ROWS: usize = 16_384;
 
-/// What a command works with.
+/// The transaction that a command runs in.
 pub(super) struct Tx<'c> {
-    /// The connection, inside the transaction.
     pub(super) db: &'c Connection,
-    /// What was looked up before.
-    pub(super) known: &'c mut RowCache,
-    /// The indexes that are written in bulk.
+    pub(super) cache: &'c mut RowCache,
     pub(super) indexes: &'c mut BulkIndexes,
-    /// What is told to the others once it is committed.
-    pub(super) news: CommitEffects,
-    /// Whether what a command wrote before it is refused must be undone at once,
-    /// because the commands around it have to stay.
-    careful: bool,
+    /// Published after the commit.
+    pub(super) effects: CommitEffects,
+    /// Second run of a batch: the writes of a rejected command are undone by a savepoint.
+    savepoints: bool,
 }
 
 impl Tx<'_> {
-    /// Does `work` for each of `items`. One that is refused leaves nothing behind
-    /// and does not harm the others.
+    /// Runs `work` for each item. A rejected item leaves nothing behind and does not affect
+    /// the others.
     ///
     /// # Errors
     ///
-    /// When one was refused after it had written, and this is not the careful run.
+    /// When an item was rejected after it had written, and this is the run without savepoints.
     pub(super) fn each<I, T>(
         &mut self,
         items: &[I],
         work: impl Fn(&mut Self, &I) -> Result<T, StoreError>,
     ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
-        let mut answers = Vec::with_capacity(items.len());
+        let mut results = Vec::with_capacity(items.len());
         for item in items {
-            if self.careful {
-                let mut answer = None;
-                savepoint(self, |tx| answer.insert(work(tx, item)).is_ok())?;
-                answers.extend(answer);
+            if self.savepoints {
+                let mut result = None;
+                savepoint(self, |tx| result.insert(work(tx, item)).is_ok())?;
+                results.extend(result);
                 continue;
             }
-            let written = self.db.total_changes();
-            let answer = work(self, item);
-            if let Err(error) = &answer
-                && (self.db.is_autocommit() || self.db.total_changes() != written)
+            let changes = self.db.total_changes();
+            let result = work(self, item);
+            if let Err(error) = &result
+                && (self.db.is_autocommit() || self.db.total_changes() != changes)
             {
                 return Err(error.clone());
             }
-            answers.push(answer);
+            results.push(result);
         }
-        Ok(answers)
+        Ok(results)
     }
 }
 
-/// What the writer need not look up again. Forgotten when it may be wrong.
+/// Rows that the writer has looked up before. Cleared when a transaction is rolled back.
 #[derive(Default)]
 pub(super) struct RowCache {
-    /// Rows of DIDs.
+    /// Party ids by DID.
     pub(super) parties: HashMap<String, i64>,
-    /// Rows of conversations, by owner and peer.
+    /// Session ids by owner and peer.
     pub(super) sessions: HashMap<(i64, i64), i64>,
-    /// Parties that are noted to have a box.
+    /// Parties whose `has_box` is set.
     pub(super) boxes: HashSet<i64>,
-    /// The day of the hub's life.
+    pub(super) address_book: AddressCache,
+    /// The current day of the retention clock.
     pub(super) day: Option<i64>,
 }
 
 impl RowCache {
-    fn forget(&mut self) {
+    fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Keeps the memory small, whoever writes to us.
-    fn limit(&mut self) {
+    fn limit_size(&mut self) {
         let most = self.parties.len().max(self.sessions.len()).max(self.boxes.len());
-        if most > REMEMBERED {
-            self.forget();
+        if most.max(self.address_book.size()) > MAX_CACHED_ROWS {
+            self.clear();
         }
     }
 }
 
-/// What a commit changes for those who watch.
+/// What is published after a commit.
 #[derive(Default)]
 pub(super) struct CommitEffects {
-    /// Boxes something was put into.
+    /// Boxes with new entries.
     pub(super) hints: BTreeSet<BoxHint>,
-    /// The newest event.
+    /// Number of the newest event.
     pub(super) event: Option<i64>,
-    /// The newest change of a file's place.
-    pub(super) filing: Option<i64>,
-    /// Whether a letter waits that did not before.
+    /// Number of the newest file change.
+    pub(super) file_change: Option<i64>,
+    /// Whether an inbound message was stored.
+    pub(super) inbound: bool,
+    /// Whether a letter started to wait.
     pub(super) letter: bool,
-    /// How the counts change.
-    pub(super) tally: RowCounts,
+    /// Changes of the row counts.
+    pub(super) counts: RowCounts,
 }
 
 impl CommitEffects {
     fn add(&mut self, other: Self) {
         self.hints.extend(other.hints);
         self.event = self.event.max(other.event);
-        self.filing = self.filing.max(other.filing);
+        self.file_change = self.file_change.max(other.file_change);
+        self.inbound |= other.inbound;
         self.letter |= other.letter;
-        self.tally.add(other.tally);
+        self.counts.add(other.counts);
     }
 }
 
-/// What everybody can see of the writer.
+/// Channels and health that the writer shares with the callers.
 #[derive(Debug)]
 pub(super) struct WriterChannels {
     pub(super) hints: broadcast::Sender<BoxHint>,
     pub(super) event: watch::Sender<i64>,
-    pub(super) filing: watch::Sender<i64>,
+    pub(super) file_change: watch::Sender<i64>,
+    pub(super) inbound: watch::Sender<u64>,
     pub(super) letter: watch::Sender<u64>,
     pub(super) health: Mutex<StoreHealth>,
 }
@@ -153,13 +151,13 @@ pub(super) struct WriterChannels {
 impl WriterChannels {
     pub(super) fn health(&self) -> StoreHealth {
         self.health.lock().map_or_else(
-            |_| StoreHealth::Broken("the writer panicked".to_owned()),
+            |_| StoreHealth::Broken("the writer thread panicked".to_owned()),
             |health| health.clone(),
         )
     }
 
-    /// Notes how the last write went. A broken store stays broken.
-    pub(super) fn note(&self, result: Result<(), &StoreError>) {
+    /// Records the result of the last write. A broken store stays broken.
+    pub(super) fn record_health(&self, result: Result<(), &StoreError>) {
         let Ok(mut health) = self.health.lock() else { return };
         if matches!(*health, StoreHealth::Broken(_)) {
             return;
@@ -168,26 +166,42 @@ impl WriterChannels {
             Ok(()) => StoreHealth::Ok,
             Err(StoreError::DiskFull) => StoreHealth::Full,
             Err(StoreError::Broken(why)) => {
-                tracing::error!(why, "a sync failed; nothing is accepted any more");
+                tracing::error!(why, "sync to disk failed; rejecting writes until restart");
                 StoreHealth::Broken(why.clone())
             }
             Err(other) => StoreHealth::Failing(other.to_string()),
         };
     }
+
+    /// Publishes what callers must find once they are answered.
+    fn publish_numbers(&self, effects: &CommitEffects) {
+        if let Some(event) = effects.event {
+            self.event.send_replace(event);
+        }
+        if let Some(change) = effects.file_change {
+            self.file_change.send_replace(change);
+        }
+        if effects.inbound {
+            self.inbound.send_modify(|count| *count += 1);
+        }
+        if effects.letter {
+            self.letter.send_modify(|count| *count += 1);
+        }
+    }
 }
 
-/// The way to the writer thread.
+/// Handle to the writer thread.
 #[derive(Debug)]
 pub(super) struct Writer {
     queue: Option<mpsc::Sender<Box<dyn QueuedCommand>>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// Work for the writer, with somebody waiting for its answer.
+/// A command in the queue, with its caller waiting for the result.
 trait QueuedCommand: Send {
-    /// Does the work. Returns whether it is to be kept.
+    /// Runs the command. Returns whether it succeeded.
     fn run(&mut self, tx: &mut Tx<'_>) -> bool;
-    /// Answers, after the commit went as it went.
+    /// Sends the result to the caller, after the commit succeeded or failed.
     fn answer(self: Box<Self>, commit: &Result<(), StoreError>);
 }
 
@@ -206,9 +220,9 @@ where
         let result = catch_unwind(AssertUnwindSafe(|| (self.work)(tx))).unwrap_or_else(|_| {
             Err(StoreError::Unavailable("a store command panicked; see the log".to_owned()))
         });
-        let keep = result.is_ok();
+        let succeeded = result.is_ok();
         self.result = Some(result);
-        keep
+        succeeded
     }
 
     fn answer(self: Box<Self>, commit: &Result<(), StoreError>) {
@@ -217,9 +231,10 @@ where
             (Err(error), _) => Err(error.clone()),
             (Ok(()), None) => Err(StoreError::Unavailable("the command was not run".to_owned())),
         };
-        // Before the answer: who shares something with it is the last to have it then.
+        // Dropped before the answer, so that the caller holds the last reference to shared
+        // arguments and frees them.
         drop(self.work);
-        // Whoever asked may be gone; what was committed stays committed.
+        // The caller may be gone. What was committed stays committed.
         let _ = self.reply.send(answer);
     }
 }
@@ -229,31 +244,31 @@ impl Writer {
     pub(super) fn start(
         db: Connection,
         indexes: BulkIndexes,
-        log: Arc<WalSize>,
-        board: Arc<WriterChannels>,
+        wal: Arc<WalSize>,
+        channels: Arc<WriterChannels>,
     ) -> std::io::Result<Self> {
-        let (queue, commands) = mpsc::channel(QUEUE);
+        let (queue, commands) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
-            WriterThread { db, known: RowCache::default(), indexes, log }.write(commands, &board);
+            WriterThread { db, cache: RowCache::default(), indexes, wal }.run(commands, &channels);
         })?;
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
 
-    /// Has `work` done in the next commit, and returns its result after it.
+    /// Runs `work` in the next transaction and returns its result after the commit.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl Fn(&mut Tx<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let gone = || StoreError::Unavailable("the store is closed".to_owned());
+        let closed = || StoreError::Unavailable("the store is closed".to_owned());
         let (reply, answer) = oneshot::channel();
-        let errand = WriteCommand { work, result: None, reply };
-        let queue = self.queue.as_ref().ok_or_else(gone)?;
-        queue.send(Box::new(errand)).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        let command = WriteCommand { work, result: None, reply };
+        let queue = self.queue.as_ref().ok_or_else(closed)?;
+        queue.send(Box::new(command)).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
     }
 
-    /// The same with each of `items`, which are thrown away by the caller: letters and
-    /// messages are large, and others wait for the writer.
+    /// Like [`Self::run`] for a batch. The items are dropped in the caller, because letters
+    /// and messages are large and the writer thread is shared.
     pub(super) async fn run_each<I: Send + Sync + 'static, T: Clone + Send + 'static>(
         &self,
         items: Vec<I>,
@@ -262,15 +277,14 @@ impl Writer {
         + 'static,
     ) -> Vec<Result<T, StoreError>> {
         let items = Arc::new(items);
-        let taken = Arc::clone(&items);
-        let answers = self.run(move |tx| work(tx, &taken)).await;
-        answers.unwrap_or_else(|error| vec![Err(error); items.len()])
+        let shared = Arc::clone(&items);
+        let results = self.run(move |tx| work(tx, &shared)).await;
+        results.unwrap_or_else(|error| vec![Err(error); items.len()])
     }
 }
 
 impl Drop for Writer {
-    /// Lets the thread finish what is waiting, so that the database is closed in
-    /// good order.
+    /// Waits until the thread has run the queued commands and closed the database.
     fn drop(&mut self) {
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
@@ -281,122 +295,114 @@ impl Drop for Writer {
 
 type Batch = Vec<Box<dyn QueuedCommand>>;
 
-/// What the writer thread works with.
+/// State of the writer thread.
 struct WriterThread {
     db: Connection,
-    known: RowCache,
+    cache: RowCache,
     indexes: BulkIndexes,
-    log: Arc<WalSize>,
+    wal: Arc<WalSize>,
 }
 
 impl WriterThread {
-    fn write(
+    fn run(
         mut self,
         mut commands: mpsc::Receiver<Box<dyn QueuedCommand>>,
-        board: &WriterChannels,
+        channels: &WriterChannels,
     ) {
         while let Some(first) = commands.blocking_recv() {
-            if let StoreHealth::Broken(why) = board.health() {
+            if let StoreHealth::Broken(why) = channels.health() {
                 first.answer(&Err(StoreError::Broken(why)));
                 continue;
             }
-            let written = self.db.total_changes();
-            let (batch, news, commit) = self.commit_batch(first, &mut commands);
-            // One that wrote nothing says nothing about the disk.
-            if commit.is_err() || self.db.total_changes() != written {
-                board.note(commit.as_ref().map(|_| ()));
+            let changes = self.db.total_changes();
+            let (batch, effects, commit) = self.commit_batch(first, &mut commands);
+            // A batch that wrote nothing proves nothing about the disk.
+            if commit.is_err() || self.db.total_changes() != changes {
+                channels.record_health(commit.as_ref().map(|_| ()));
             }
             if commit.is_ok() {
-                // Before anybody is answered: whoever knows that something was done finds
-                // it behind the newest number.
-                if let Some(event) = news.event {
-                    board.event.send_replace(event);
-                }
-                if let Some(filing) = news.filing {
-                    board.filing.send_replace(filing);
-                }
-                if news.letter {
-                    board.letter.send_modify(|count| *count += 1);
-                }
+                // Before the answers, so that a caller finds its own write below the newest
+                // number.
+                channels.publish_numbers(&effects);
             }
             for command in batch {
                 command.answer(&commit);
             }
             if commit.is_err() {
-                self.forget();
+                self.discard();
                 continue;
             }
-            for hint in news.hints {
-                let _ = board.hints.send(hint);
+            for hint in effects.hints {
+                let _ = channels.hints.send(hint);
             }
             self.indexes.committed();
-            self.log.finish(&self.db, board);
+            self.wal.finish(&self.db, channels);
         }
     }
 
-    /// Runs what is waiting and commits it once.
+    /// Runs the waiting commands and commits them once.
     fn commit_batch(
         &mut self,
         first: Box<dyn QueuedCommand>,
         commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
     ) -> (Batch, CommitEffects, Result<(), StoreError>) {
         let mut batch = vec![first];
-        let mut news = CommitEffects::default();
-        let result = match self.run_together(&mut batch, commands, &mut news) {
+        let mut effects = CommitEffects::default();
+        let result = match self.run_together(&mut batch, commands, &mut effects) {
             Ok(true) => Ok(()),
             Ok(false) => {
-                self.forget();
-                news = CommitEffects::default();
-                self.run_apart(&mut batch, &mut news)
+                self.discard();
+                effects = CommitEffects::default();
+                self.run_separately(&mut batch, &mut effects)
             }
             Err(error) => Err(error),
         };
-        // Neither writes anything when the batch has not: such a commit costs no sync.
+        // Both write nothing when the batch has written nothing. Such a commit costs no sync.
         let mut result = result
-            .and_then(|()| news.tally.save(&self.db))
+            .and_then(|()| effects.counts.save(&self.db))
             .and_then(|()| self.indexes.merge(&self.db))
             .and_then(|()| execute(&self.db, "COMMIT"));
         if result.is_err() && !self.db.is_autocommit() {
-            // Some errors have already rolled back, this one has not.
+            // Some errors roll back by themselves, this one has not.
             if let Err(error) = execute(&self.db, "ROLLBACK") {
                 result = Err(error);
             }
         }
-        (batch, news, result)
+        (batch, effects, result)
     }
 
-    /// Forgets what was rolled back.
-    fn forget(&mut self) {
-        self.known.forget();
+    /// Forgets the state of a transaction that was rolled back.
+    fn discard(&mut self) {
+        self.cache.clear();
         self.indexes.rolled_back();
     }
 
-    /// Runs the batch, and what arrives meanwhile, in one transaction. `false`: one
-    /// was refused after it had written, and all of it is rolled back.
+    /// Runs the batch, and commands that arrive meanwhile, in one transaction. Returns `false`
+    /// after a rollback, when a command was rejected after it had written.
     fn run_together(
         &mut self,
         batch: &mut Batch,
         commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
-        news: &mut CommitEffects,
+        effects: &mut CommitEffects,
     ) -> Result<bool, StoreError> {
         execute(&self.db, "BEGIN IMMEDIATE")?;
         let mut at = 0;
         while let Some(command) = batch.get_mut(at) {
-            self.known.limit();
-            let written = self.db.total_changes();
+            self.cache.limit_size();
+            let changes = self.db.total_changes();
             let mut tx = self.tx(false);
             if command.run(&mut tx) {
-                news.add(tx.news);
+                effects.add(tx.effects);
             } else if self.db.is_autocommit() {
-                // SQLite gave the transaction up, as it does on a full disk.
+                // SQLite has rolled back the transaction, as it does on a full disk.
                 return Err(StoreError::DiskFull);
-            } else if self.db.total_changes() != written {
+            } else if self.db.total_changes() != changes {
                 execute(&self.db, "ROLLBACK")?;
                 return Ok(false);
             }
             at += 1;
             if at == batch.len()
-                && at < BATCH
+                && at < MAX_COMMANDS_PER_COMMIT
                 && let Ok(next) = commands.try_recv()
             {
                 batch.push(next);
@@ -405,41 +411,45 @@ impl WriterThread {
         Ok(true)
     }
 
-    /// Runs the batch so that nothing stays of a command that is refused.
-    fn run_apart(&mut self, batch: &mut Batch, news: &mut CommitEffects) -> Result<(), StoreError> {
+    /// Runs the batch with a savepoint around each command.
+    fn run_separately(
+        &mut self,
+        batch: &mut Batch,
+        effects: &mut CommitEffects,
+    ) -> Result<(), StoreError> {
         execute(&self.db, "BEGIN IMMEDIATE")?;
         for command in batch {
             let mut tx = self.tx(true);
             savepoint(&mut tx, |tx| command.run(tx))?;
-            news.add(tx.news);
+            effects.add(tx.effects);
         }
         Ok(())
     }
 
-    fn tx(&mut self, careful: bool) -> Tx<'_> {
-        let Self { db, known, indexes, .. } = self;
-        Tx { db, known, indexes, news: CommitEffects::default(), careful }
+    fn tx(&mut self, savepoints: bool) -> Tx<'_> {
+        let Self { db, cache, indexes, .. } = self;
+        Tx { db, cache, indexes, effects: CommitEffects::default(), savepoints }
     }
 }
 
-/// Runs `work` in a savepoint, and undoes it unless it says that it is to stay.
+/// Runs `work` in a savepoint, and undoes it when it returns `false`.
 fn savepoint<'c>(
     tx: &mut Tx<'c>,
     work: impl FnOnce(&mut Tx<'c>) -> bool,
 ) -> Result<(), StoreError> {
     execute(tx.db, "SAVEPOINT command")?;
-    let before = std::mem::take(&mut tx.news);
+    let before = std::mem::take(&mut tx.effects);
     let mark = tx.indexes.mark();
-    let keep = work(tx);
-    let news = std::mem::replace(&mut tx.news, before);
-    if keep {
-        tx.news.add(news);
+    let succeeded = work(tx);
+    let effects = std::mem::replace(&mut tx.effects, before);
+    if succeeded {
+        tx.effects.add(effects);
     } else {
-        // It may have remembered rows that are about to vanish.
-        tx.known.forget();
+        // The cache may contain rows that are rolled back.
+        tx.cache.clear();
         tx.indexes.undo(mark);
         if tx.db.is_autocommit() {
-            // SQLite gave the whole transaction up, as it does on a full disk.
+            // SQLite has rolled back the whole transaction, as it does on a full disk.
             return Err(StoreError::DiskFull);
         }
         execute(tx.db, "ROLLBACK TO command")?;
@@ -447,7 +457,8 @@ fn savepoint<'c>(
     execute(tx.db, "RELEASE command")
 }
 
+/// Runs a transaction statement.
 fn execute(db: &Connection, sql: &str) -> Result<(), StoreError> {
-    db.prepare_cached(sql).and_then(|mut statement| statement.raw_execute()).map_err(fault)?;
+    db.prepare_cached(sql).and_then(|mut statement| statement.raw_execute()).map_err(db_error)?;
     Ok(())
 }

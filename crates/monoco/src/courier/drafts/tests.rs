@@ -79,7 +79,7 @@ impl Sender {
         let holder = Holder::new("test").unwrap();
         let mut bodies = Vec::new();
         let (store, clock) = (self.hub.store(), self.hub.clock);
-        while let Some(LeasedEntry { entry, body }) =
+        while let Some(LeasedEntry { entry, message }) =
             lease_next_delivery(store, clock, &tunnel, holder.clone(), LeaseDuration::DEFAULT)
                 .await
                 .unwrap()
@@ -89,7 +89,7 @@ impl Sender {
             let reported =
                 store.report_delivery(entry.id, outcome.clone(), guard, retry, clock.now());
             reported.await.unwrap();
-            bodies.push(serde_json::from_str(&body).unwrap());
+            bodies.push(serde_json::from_str(message.canonical()).unwrap());
         }
         bodies
     }

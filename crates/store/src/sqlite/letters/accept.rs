@@ -1,77 +1,78 @@
-//! How a message becomes a letter, once.
+//! Accepts messages: each becomes a letter once, or is answered at once.
 
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::EventKind;
 use monoco_core::letter::{ChainDirection, Letter, LetterId};
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
 use super::rows::{self, LetterHead, NewLetter};
 use super::texts::{self, HashedText};
-use crate::sqlite::center::{DispatchCheck, SendCheck};
+use crate::sqlite::dispatch::{self, DispatchCheck};
 use crate::sqlite::events::{self, EventSubject};
-use crate::sqlite::inbound::InboundCheck;
-use crate::sqlite::open::fault;
+use crate::sqlite::inbound::{self, InboundCheck};
+use crate::sqlite::rows as sql;
+use crate::sqlite::send::{self, SendCheck};
 use crate::sqlite::writer::Tx;
-use crate::sqlite::{SqliteStore, center, contacts, inbound, objects};
+use crate::sqlite::{SqliteStore, contacts, objects};
 use crate::{
     AcceptResult, DispatchRequest, LetterSource, LetterSourceKind, PipelineRouting, SendRequest,
     StoreError, StoreInboundRequest,
 };
 
-/// What a letter is made of, with its text where that belongs.
-pub(in crate::sqlite) struct Prepared {
-    origin: LetterSource,
+/// The source of a letter, with its serialised text.
+pub(in crate::sqlite) struct PreparedLetter {
+    source: LetterSource,
     text: Option<HashedText>,
 }
 
 impl SqliteStore {
-    /// Puts what is too large for a row into files.
-    pub(in crate::sqlite) async fn prepare(
+    /// Serialises the source of a letter and writes large texts to files.
+    pub(in crate::sqlite) async fn prepare_letter(
         &self,
-        origin: LetterSource,
-    ) -> Result<Prepared, StoreError> {
-        let text = match &origin {
+        source: LetterSource,
+    ) -> Result<PreparedLetter, StoreError> {
+        let text = match &source {
             LetterSource::Submitted { letter, .. } => Some(texts::letter_text(letter)?),
-            LetterSource::Inbound(keep) => Some(texts::heard_text(keep)?),
-            LetterSource::Dispatch(dispatch) => {
-                self.keep_msg(&dispatch.msg).await?;
-                texts::dispatch_text(dispatch)?
+            LetterSource::Inbound(request) => Some(texts::inbound_text(request)?),
+            LetterSource::Dispatch(request) => {
+                self.put_large_message(&request.msg).await?;
+                texts::dispatch_text(request)?
             }
-            LetterSource::Send(post) => {
-                self.keep_msg(&post.msg).await?;
-                texts::post_text(post)?
+            LetterSource::Send(request) => {
+                self.put_large_message(&request.msg).await?;
+                texts::send_text(request)?
             }
         };
         let text = match text {
-            Some(text) => Some(HashedText::new(self.keep_text(text).await?)),
+            Some(text) => Some(HashedText::new(self.put_text(text).await?)),
             None => None,
         };
-        Ok(Prepared { origin, text })
+        Ok(PreparedLetter { source, text })
     }
 }
 
-/// Takes one letter in.
+/// Accepts one message.
 pub(in crate::sqlite) fn accept(
     tx: &mut Tx<'_>,
-    prepared: &Prepared,
+    prepared: &PreparedLetter,
     outbound: &PipelineRouting,
     now: Timestamp,
 ) -> Result<AcceptResult, StoreError> {
     let text = prepared.text.as_ref();
-    match &prepared.origin {
+    match &prepared.source {
         LetterSource::Submitted { letter, tunnel, key } => {
-            door(tx, letter, tunnel.as_ref(), key.as_deref(), text, now)
+            accept_submitted(tx, letter, tunnel.as_ref(), key.as_deref(), text, now)
         }
-        LetterSource::Inbound(keep) => hear(tx, keep, text, now),
-        LetterSource::Dispatch(one) => dispatch(tx, one, text, now),
-        LetterSource::Send(one) => post(tx, one, outbound, text, now),
+        LetterSource::Inbound(request) => accept_inbound(tx, request, text, now),
+        LetterSource::Dispatch(request) => accept_dispatch(tx, request, text, now),
+        LetterSource::Send(request) => accept_send(tx, request, outbound, text, now),
     }
 }
 
-fn door(
+fn accept_submitted(
     tx: &mut Tx<'_>,
     letter: &Letter,
     tunnel: Option<&TunnelId>,
@@ -86,176 +87,164 @@ fn door(
         if !same {
             return Err(StoreError::KeyReused(first.id.to_string()));
         }
-        return again(tx, &first, None, now);
+        return duplicate(tx, &first, None, now);
     }
     let new = NewLetter {
         direction: ChainDirection::Outbound,
         tunnel,
-        made: LetterSourceKind::Submitted,
+        source: LetterSourceKind::Submitted,
         object: None,
-        heard: None,
-        origin: text,
+        external_id: None,
+        text,
     };
     let id = rows::insert(tx, &new, now)?;
     if let Some(key) = key {
-        let sql = "INSERT INTO letter_keys (key, letter, digest) VALUES (?1, ?2, ?3)";
-        let row = params![key, id.seq, digest];
-        tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+        let insert = "INSERT INTO letter_keys (key, letter, digest) VALUES (?1, ?2, ?3)";
+        sql::execute(tx.db, insert, params![key, id.seq, digest])?;
     }
-    let detail = detail(id, &new, &letter.from, letter.to.len());
+    let detail = event_detail(id, &new, &letter.from, letter.to.len());
     events::append(tx, EventKind::Letter, EventSubject::default(), &detail, now)?;
     Ok(AcceptResult::Letter { id, duplicate: false, msg_id: None })
 }
 
-/// What a key stands for. The tunnel is part of it.
+/// The digest of a submission: its text and its tunnel.
 fn key_digest(text: Option<&HashedText>, tunnel: Option<&TunnelId>) -> [u8; 32] {
-    let said = text.map(|text| text.digest).unwrap_or_default();
-    let name = tunnel.map_or("", TunnelId::as_str).as_bytes();
-    *ObjId::of(ObjKind::Bytes, &[&said[..], name].concat()).hash()
+    let text = text.map(|text| text.digest).unwrap_or_default();
+    let tunnel = tunnel.map_or("", TunnelId::as_str).as_bytes();
+    *ObjId::of(ObjKind::Bytes, &[&text[..], tunnel].concat()).hash()
 }
 
-/// The letter that a key stands for, and whether it is the one with this digest.
+/// Returns the letter of an idempotency key, and whether it has this digest.
 fn find_key(
     tx: &Tx<'_>,
     key: &str,
     digest: &[u8; 32],
 ) -> Result<Option<(LetterHead, bool)>, StoreError> {
-    let sql = "SELECT letter, digest = ?2 FROM letter_keys WHERE key = ?1";
-    let found: Option<(i64, bool)> = tx
-        .db
-        .prepare_cached(sql)
-        .and_then(|mut s| {
-            s.query_row(params![key, digest], |row| Ok((row.get(0)?, row.get(1)?))).optional()
-        })
-        .map_err(fault)?;
+    let select = "SELECT letter, digest = ?2 FROM letter_keys WHERE key = ?1";
+    let found: Option<(i64, bool)> =
+        sql::optional(tx.db, select, params![key, digest], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let Some((seq, same)) = found else { return Ok(None) };
-    Ok(rows::by_seq(tx.db, seq)?.map(|stub| (stub, same)))
+    Ok(rows::by_seq(tx.db, seq)?.map(|head| (head, same)))
 }
 
-fn hear(
+fn accept_inbound(
     tx: &mut Tx<'_>,
-    keep: &StoreInboundRequest,
+    request: &StoreInboundRequest,
     text: Option<&HashedText>,
     now: Timestamp,
 ) -> Result<AcceptResult, StoreError> {
-    let hearsay = match inbound::hear(tx, keep, now)? {
-        InboundCheck::Answered(answer) => return Ok(AcceptResult::Inbound(answer)),
-        InboundCheck::New(hearsay) => hearsay,
+    let message = match inbound::check(tx, request, now)? {
+        InboundCheck::Answered(result) => return Ok(AcceptResult::Inbound(result)),
+        InboundCheck::New(message) => message,
     };
     let new = NewLetter {
         direction: ChainDirection::Inbound,
-        tunnel: Some(&keep.tunnel),
-        made: LetterSourceKind::Inbound,
+        tunnel: Some(&request.tunnel),
+        source: LetterSourceKind::Inbound,
         object: None,
-        heard: Some(hearsay.heard),
-        origin: text,
+        external_id: Some(message.external_id),
+        text,
     };
     let id = rows::insert(tx, &new, now)?;
-    let mut detail = inbound::name_of(keep);
+    let mut detail = inbound::event_detail(request);
     detail["letter"] = json!(id);
-    inbound::log(tx, EventKind::Received, &hearsay.author, &detail, now)?;
+    inbound::append_event(tx, EventKind::Received, &message.author, &detail, now)?;
     Ok(AcceptResult::Letter { id, duplicate: false, msg_id: None })
 }
 
-fn dispatch(
+fn accept_dispatch(
     tx: &mut Tx<'_>,
-    dispatch: &DispatchRequest,
+    request: &DispatchRequest,
     text: Option<&HashedText>,
     now: Timestamp,
 ) -> Result<AcceptResult, StoreError> {
-    if let Some((heard, 0)) = center::heard_before(tx, dispatch)?
-        && let Some(first) = rows::first(tx.db, "l.heard = ?1", params![heard])?
+    if let Some((external_id, 0)) = dispatch::find_external_id(tx, request)?
+        && let Some(first) = rows::first(tx.db, "l.external_id = ?1", params![external_id])?
     {
         let msg_id = match first.object {
             Some(object) => Some(objects::body(tx.db, object)?.0),
             None => None,
         };
-        return again(tx, &first, msg_id, now);
+        return duplicate(tx, &first, msg_id, now);
     }
-    let arrival = match center::receive(tx, dispatch, now)? {
-        DispatchCheck::Answered(answer) => return Ok(AcceptResult::Dispatched(answer)),
-        DispatchCheck::New(arrival) => arrival,
+    let resolved = match dispatch::check(tx, request, now)? {
+        DispatchCheck::Answered(result) => return Ok(AcceptResult::Dispatched(result)),
+        DispatchCheck::New(resolved) => resolved,
     };
-    let msg = &dispatch.msg;
-    if let Some(object) = arrival.known
+    let msg = &request.msg;
+    if let Some(object) = resolved.known
         && let Some(first) = of_object(tx.db, object, LetterSourceKind::Dispatch)?
     {
-        return again(tx, &first, Some(msg.id()), now);
+        return duplicate(tx, &first, Some(msg.id()), now);
     }
-    let object = center::keep(tx, arrival.known, msg)?;
-    let mut heard = None;
-    if let Some(tunnel) = &dispatch.tunnel {
-        contacts::heard_from(tx, tunnel, now)?;
-        let through = contacts::row_of(tx, &tunnel.did())?;
-        if let Some(external_id) = &dispatch.external_id {
-            heard = Some(events::hear(tx, through, external_id, 0)?);
-        }
-    }
+    let object = objects::insert_message(tx, resolved.known, msg)?;
+    let (_, external_id) = dispatch::insert_external_id(tx, request, 0, now)?;
     let new = NewLetter {
         direction: ChainDirection::Inbound,
-        tunnel: dispatch.tunnel.as_ref(),
-        made: LetterSourceKind::Dispatch,
+        tunnel: request.tunnel.as_ref(),
+        source: LetterSourceKind::Dispatch,
         object: Some(object),
-        heard,
-        origin: text,
+        external_id,
+        text,
     };
-    taken_in(tx, &new, object, msg, now)
+    insert(tx, &new, object, msg, now)
 }
 
-/// Puts a message on its way, through the post office where that is its way.
-fn post(
+/// Creates a letter if the message has a chain, or sends the message.
+fn accept_send(
     tx: &mut Tx<'_>,
-    post: &SendRequest,
-    through: &PipelineRouting,
+    request: &SendRequest,
+    routing: &PipelineRouting,
     text: Option<&HashedText>,
     now: Timestamp,
 ) -> Result<AcceptResult, StoreError> {
-    let (known, msg) = (center::known(tx, post)?, &post.msg);
+    let (known, msg) = (send::find_object(tx, request)?, &request.msg);
     if let Some(object) = known
         && let Some(first) = of_object(tx.db, object, LetterSourceKind::Send)?
-        // What was sent as it came is answered like any other.
+        // A letter that was sent unchanged is reported like a message without a chain.
         && first.became != Some(object)
     {
-        return again(tx, &first, Some(msg.id()), now);
+        return duplicate(tx, &first, Some(msg.id()), now);
     }
-    let departure = match center::prepare(tx, post, known, now)? {
-        SendCheck::Answered(answer) => return Ok(AcceptResult::Sent(answer)),
-        SendCheck::Ready(departure) => departure,
+    let resolved = match send::check(tx, request, known, now)? {
+        SendCheck::Answered(result) => return Ok(AcceptResult::Sent(result)),
+        SendCheck::Ready(resolved) => resolved,
     };
-    let mut tunnels = departure.plans.remote.iter().map(|plan| &plan.tunnel_did);
+    // The tunnel of the letter, if it is the same for all targets.
+    let mut tunnels = resolved.plans.remote.iter().map(|plan| &plan.tunnel_did);
     let first = tunnels.next();
-    let one = first
-        .filter(|first| departure.plans.local.is_empty() && tunnels.all(|tunnel| tunnel == *first));
-    let tunnel = one.and_then(Did::tunnel);
-    if !through.applies_to(tunnel.as_ref()) {
-        return center::send(tx, post, known, departure, now).map(AcceptResult::Sent);
+    let common = first
+        .filter(|first| resolved.plans.local.is_empty() && tunnels.all(|tunnel| tunnel == *first));
+    let tunnel = common.and_then(Did::tunnel);
+    if !routing.applies_to(tunnel.as_ref()) {
+        return send::insert(tx, request, known, resolved, now).map(AcceptResult::Sent);
     }
-    let object = center::keep(tx, known, msg)?;
-    if let Some(key) = &post.key {
-        center::remember_key(tx, key, object)?;
+    let object = objects::insert_message(tx, known, msg)?;
+    if let Some(key) = &request.key {
+        send::insert_key(tx, key, object)?;
     }
     let new = NewLetter {
         direction: ChainDirection::Outbound,
         tunnel: tunnel.as_ref(),
-        made: LetterSourceKind::Send,
+        source: LetterSourceKind::Send,
         object: Some(object),
-        heard: None,
-        origin: text,
+        external_id: None,
+        text,
     };
-    taken_in(tx, &new, object, msg, now)
+    insert(tx, &new, object, msg, now)
 }
 
-/// The newest letter that was made of a message, in this way.
+/// Returns the newest letter that was created from a message in this way.
 pub(in crate::sqlite) fn of_object(
     db: &Connection,
     object: i64,
-    made: LetterSourceKind,
+    source: LetterSourceKind,
 ) -> Result<Option<LetterHead>, StoreError> {
-    let which = "l.object = ?1 AND l.origin = ?2 ORDER BY l.seq DESC";
-    rows::first(db, which, params![object, made.as_str()])
+    let condition = "l.object = ?1 AND l.source = ?2 ORDER BY l.seq DESC";
+    rows::first(db, condition, params![object, source.as_str()])
 }
 
-fn taken_in(
+fn insert(
     tx: &mut Tx<'_>,
     new: &NewLetter<'_>,
     object: i64,
@@ -263,14 +252,14 @@ fn taken_in(
     now: Timestamp,
 ) -> Result<AcceptResult, StoreError> {
     let id = rows::insert(tx, new, now)?;
-    let owner = contacts::row_of(tx, msg.author())?;
-    let about = EventSubject { object: Some(object), record: None, owner: Some(owner) };
-    let detail = detail(id, new, msg.author().as_str(), msg.to.len());
-    events::append(tx, EventKind::Letter, about, &detail, now)?;
+    let owner = contacts::party_id(tx, msg.author())?;
+    let subject = EventSubject { object: Some(object), record: None, owner: Some(owner) };
+    let detail = event_detail(id, new, msg.author().as_str(), msg.to.len());
+    events::append(tx, EventKind::Letter, subject, &detail, now)?;
     Ok(AcceptResult::Letter { id, duplicate: false, msg_id: Some(msg.id()) })
 }
 
-fn detail(id: LetterId, new: &NewLetter<'_>, from: &str, to: usize) -> Value {
+fn event_detail(id: LetterId, new: &NewLetter<'_>, from: &str, to: usize) -> Value {
     let mut detail = json!({"letter": id, "direction": new.direction, "from": from, "to": to});
     if let Some(tunnel) = new.tunnel {
         detail["tunnel"] = json!(tunnel);
@@ -278,14 +267,14 @@ fn detail(id: LetterId, new: &NewLetter<'_>, from: &str, to: usize) -> Value {
     detail
 }
 
-fn again(
+fn duplicate(
     tx: &mut Tx<'_>,
     first: &LetterHead,
     msg_id: Option<ObjId>,
     now: Timestamp,
 ) -> Result<AcceptResult, StoreError> {
-    let about = EventSubject { object: first.object, ..EventSubject::default() };
+    let subject = EventSubject { object: first.object, ..EventSubject::default() };
     let detail = json!({"of": "letter", "letter": first.id});
-    events::append(tx, EventKind::Duplicate, about, &detail, now)?;
+    events::append(tx, EventKind::Duplicate, subject, &detail, now)?;
     Ok(AcceptResult::Letter { id: first.id, duplicate: true, msg_id })
 }

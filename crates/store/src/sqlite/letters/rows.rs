@@ -1,4 +1,4 @@
-//! The rows of letters: found, added, and saved after a step.
+//! The rows of letters: queries, inserts and updates.
 
 use monoco_core::did::TunnelId;
 use monoco_core::letter::{
@@ -7,111 +7,120 @@ use monoco_core::letter::{
 };
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::{Connection, Row, ToSql, params};
 
 use super::texts::{HashedText, StoredText};
-use crate::sqlite::contacts::parsed;
 use crate::sqlite::counts::LetterCountKey;
-use crate::sqlite::open::fault;
+use crate::sqlite::retention;
+use crate::sqlite::rows::{self as sql, damaged, parsed};
 use crate::sqlite::writer::Tx;
-use crate::sqlite::{mails, rows};
 use crate::{LetterRow, LetterSource, LetterSourceKind, StoreError};
 
+/// Columns of [`read`], in its order.
 const COLUMNS: &str = "
-    l.seq, l.mark, l.direction, l.tunnel, l.origin, l.object, l.heard, l.state, l.desk, l.due_at,
-    l.until, l.attempts, l.revision, l.kept_by, l.keep_key, l.failure, l.became, l.merged_into,
-    l.verdicts, l.created_at, l.updated_at
+    l.seq, l.mark, l.direction, l.tunnel, l.source, l.object, l.external_id, l.state, l.worker,
+    l.due_at, l.until, l.attempts, l.revision, l.held_by, l.hold_key, l.failure, l.became,
+    l.merged_into, l.verdicts, l.created_at, l.updated_at
 ";
 
-/// What belongs to a letter beyond its row, from column 21 on.
-const WITH_TEXTS: &str = "
-    f.letter, f.hash, f.body, c.letter, c.hash, c.body, o.hash, o.body, b.hash
+/// Further columns of [`read_with_texts`], from column 21 on.
+const TEXT_COLUMNS: &str = "
+    s.letter, s.hash, s.body, c.letter, c.hash, c.body, o.hash, o.body, b.hash
 ";
 
 const TABLES: &str = "
     letters l
-      LEFT JOIN letter_origins f ON f.letter = l.seq
+      LEFT JOIN letter_sources s ON s.letter = l.seq
       LEFT JOIN letter_changes c ON c.letter = l.seq
       LEFT JOIN objects o ON o.seq = l.object
       LEFT JOIN objects b ON b.seq = l.became
 ";
 
 const INSERT: &str = "
-    INSERT INTO letters (mark, direction, tunnel, origin, object, heard, state, desk, due_at,
-                         attempts, revision, verdicts, created_at, updated_at)
+    INSERT INTO letters (mark, direction, tunnel, source, object, external_id, state, worker,
+                         due_at, attempts, revision, verdicts, created_at, updated_at)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, '', ?8, ?9, 1, '[]', ?10, ?10)
 ";
 
-const ADD_ORIGIN: &str = "INSERT INTO letter_origins (letter, hash, body) VALUES (?1, ?2, ?3)";
+const INSERT_SOURCE: &str = "INSERT INTO letter_sources (letter, hash, body) VALUES (?1, ?2, ?3)";
 
-const PUT_CHANGED: &str = "
+const PUT_CHANGE: &str = "
     INSERT INTO letter_changes (letter, hash, body)
     VALUES (?1, ?2, ?3)
         ON CONFLICT (letter) DO UPDATE SET hash = excluded.hash, body = excluded.body
 ";
 
-const SAVE: &str = "
+const UPDATE: &str = "
     UPDATE letters
-       SET state = ?3, desk = ?4, due_at = ?5, until = ?6, attempts = ?7, revision = revision + 1,
-           kept_by = ?8, keep_key = ?9, failure = ?10, became = ?11, merged_into = ?12, day = ?13,
-           verdicts = ?14, updated_at = ?15
+       SET state = ?3, worker = ?4, due_at = ?5, until = ?6, attempts = ?7,
+           revision = revision + 1, held_by = ?8, hold_key = ?9, failure = ?10, became = ?11,
+           merged_into = ?12, day = ?13, verdicts = ?14, updated_at = ?15
      WHERE seq = ?1 AND revision = ?2
 ";
 
-/// A letter without what it says.
+/// A letter without its texts.
 #[derive(Clone, Debug)]
 pub(in crate::sqlite) struct LetterHead {
     pub(in crate::sqlite) id: LetterId,
     pub(super) direction: ChainDirection,
     pub(super) tunnel: Option<TunnelId>,
-    pub(super) made: LetterSourceKind,
-    /// The row of the message it was made of.
+    pub(super) source: LetterSourceKind,
+    /// The row of the message it was created from.
     pub(super) object: Option<i64>,
-    /// The row of what was heard.
-    pub(super) heard: Option<i64>,
-    pub(in crate::sqlite) journey: LetterStatus,
-    pub(super) desk: Option<WorkerName>,
-    pub(super) kept_by: Option<WorkerName>,
-    pub(super) key: Option<String>,
+    /// The row of the external id of the inbound message.
+    pub(super) external_id: Option<i64>,
+    pub(in crate::sqlite) status: LetterStatus,
+    pub(super) worker: Option<WorkerName>,
+    pub(super) held_by: Option<WorkerName>,
+    pub(super) hold_key: Option<String>,
     pub(super) failure: Option<String>,
     /// The row of the message it became.
     pub(in crate::sqlite) became: Option<i64>,
-    pub(super) had: Vec<WorkerVerdict>,
+    pub(super) verdicts: Vec<WorkerVerdict>,
     pub(super) revision: i64,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
 }
 
-/// A letter with what it says, as far as that is not in files.
+/// A letter with its texts, as far as they are not in files.
 pub(super) struct LetterWithTexts {
-    pub(super) stub: LetterHead,
-    pub(super) origin: Option<StoredText>,
-    pub(super) changed: Option<StoredText>,
+    pub(super) head: LetterHead,
+    pub(super) source: Option<StoredText>,
+    pub(super) change: Option<StoredText>,
     pub(super) object: Option<(ObjId, Option<Vec<u8>>)>,
     pub(super) became: Option<ObjId>,
 }
 
-/// A letter that is to be.
+/// A letter to insert.
 pub(super) struct NewLetter<'a> {
     pub(super) direction: ChainDirection,
     pub(super) tunnel: Option<&'a TunnelId>,
-    pub(super) made: LetterSourceKind,
+    pub(super) source: LetterSourceKind,
     pub(super) object: Option<i64>,
-    pub(super) heard: Option<i64>,
-    pub(super) origin: Option<&'a HashedText>,
+    pub(super) external_id: Option<i64>,
+    pub(super) text: Option<&'a HashedText>,
 }
 
 impl LetterHead {
-    /// Where it counts.
-    fn place(&self) -> LetterCountKey<'_> {
+    /// Sets a new status and clears the worker, so that the letter belongs to the dispatcher or
+    /// has ended.
+    pub(super) fn finish(&mut self, status: LetterStatus) {
+        self.failure = match &status.standing {
+            LetterStateData::Trashed { why } | LetterStateData::Dead { why } => Some(why.clone()),
+            _ => None,
+        };
+        (self.status, self.worker, self.held_by, self.hold_key) = (status, None, None, None);
+    }
+
+    fn count_key(&self) -> LetterCountKey<'_> {
         LetterCountKey {
-            state: self.journey.standing.name(),
-            desk: self.desk.as_ref().map_or("", WorkerName::as_str),
-            kept_by: self.kept_by.as_ref().map(WorkerName::as_str),
+            state: self.status.standing.name(),
+            worker: self.worker.as_ref().map_or("", WorkerName::as_str),
+            held_by: self.held_by.as_ref().map(WorkerName::as_str),
         }
     }
 
-    pub(super) fn row(
+    pub(super) fn into_row(
         self,
         source: LetterSource,
         letter: Letter,
@@ -123,11 +132,11 @@ impl LetterHead {
             tunnel: self.tunnel,
             source,
             letter,
-            verdicts: self.had,
-            status: self.journey,
-            worker: self.desk,
-            held_by: self.kept_by,
-            key: self.key,
+            verdicts: self.verdicts,
+            status: self.status,
+            worker: self.worker,
+            held_by: self.held_by,
+            key: self.hold_key,
             failure: self.failure,
             became,
             revision: self.revision,
@@ -137,58 +146,58 @@ impl LetterHead {
     }
 }
 
-/// Adds a letter. It waits for the dispatcher.
+/// Inserts a letter that waits for the dispatcher.
 pub(super) fn insert(
     tx: &mut Tx<'_>,
     new: &NewLetter<'_>,
     now: Timestamp,
 ) -> Result<LetterId, StoreError> {
-    let journey = LetterStatus::start(now);
+    let status = LetterStatus::start(now);
+    let state = status.standing.name();
     let mark = mark(new, now);
     let row = params![
         mark,
         new.direction.as_str(),
         new.tunnel.map(TunnelId::as_str),
-        new.made.as_str(),
+        new.source.as_str(),
         new.object,
-        new.heard,
-        journey.standing.name().as_str(),
+        new.external_id,
+        state.as_str(),
         now.ms(),
-        journey.attempts,
+        status.attempts,
         now.ms(),
     ];
-    let seq = tx.db.prepare_cached(INSERT).and_then(|mut s| s.insert(row)).map_err(fault)?;
-    if let Some(origin) = new.origin {
-        put_text(tx, ADD_ORIGIN, seq, &origin.text)?;
+    let seq = sql::insert(tx.db, INSERT, row)?;
+    if let Some(text) = new.text {
+        put_text(tx, INSERT_SOURCE, seq, &text.text)?;
     }
-    let place = LetterCountKey { state: journey.standing.name(), desk: "", kept_by: None };
-    tx.news.tally.letter(&place, 1);
-    tx.news.letter = true;
+    tx.effects.counts.letter(&LetterCountKey { state, worker: "", held_by: None }, 1);
+    tx.effects.letter = true;
     Ok(LetterId { seq, mark })
 }
 
-/// Two letters of one store differ by their number. Those of two stores should not have
-/// the same mark as well.
+/// The second part of a letter's id. It differs for letters of two stores, whose numbers are the
+/// same.
 fn mark(new: &NewLetter<'_>, now: Timestamp) -> u32 {
-    let digest = new.origin.map(|origin| origin.digest).unwrap_or_default();
-    let about = [&digest[..], &now.ms().to_be_bytes(), &new.object.unwrap_or(0).to_be_bytes()];
-    let hash = ObjId::of(ObjKind::Bytes, &about.concat());
+    let digest = new.text.map(|text| text.digest).unwrap_or_default();
+    let parts = [&digest[..], &now.ms().to_be_bytes(), &new.object.unwrap_or(0).to_be_bytes()];
+    let hash = ObjId::of(ObjKind::Bytes, &parts.concat());
     u32::from_be_bytes(hash.hash().first_chunk().copied().unwrap_or_default())
 }
 
-/// Notes how workers left a letter.
-pub(super) fn put_changed(tx: &Tx<'_>, id: LetterId, text: &StoredText) -> Result<(), StoreError> {
-    put_text(tx, PUT_CHANGED, id.seq, text)
+/// Stores the text of a letter that workers have changed.
+pub(super) fn put_change(tx: &Tx<'_>, id: LetterId, text: &StoredText) -> Result<(), StoreError> {
+    put_text(tx, PUT_CHANGE, id.seq, text)
 }
 
-fn put_text(tx: &Tx<'_>, sql: &str, letter: i64, text: &StoredText) -> Result<(), StoreError> {
+fn put_text(tx: &Tx<'_>, put: &str, letter: i64, text: &StoredText) -> Result<(), StoreError> {
     let (hash, body) = text.columns();
-    let row = params![letter, hash, body];
-    tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    sql::execute(tx.db, put, params![letter, hash, body])?;
     Ok(())
 }
 
-/// Writes a letter down after a step. Returns its revision.
+/// Writes a letter after a step, if the row still has the revision of `before`. Returns the new
+/// revision.
 pub(super) fn save(
     tx: &mut Tx<'_>,
     before: &LetterHead,
@@ -196,131 +205,125 @@ pub(super) fn save(
     now: Timestamp,
 ) -> Result<i64, StoreError> {
     let (mut due, mut until, mut into, mut day) = (None, None, None, None);
-    match &after.journey.standing {
+    match &after.status.standing {
         LetterStateData::Waiting { due: at } => due = Some(at.ms()),
         LetterStateData::Away { until: at } => until = Some(at.ms()),
         LetterStateData::Merged { into: other } => into = Some(other.to_string()),
         LetterStateData::Done | LetterStateData::Trashed { .. } | LetterStateData::Dead { .. } => {}
     }
-    let state = after.journey.standing.name();
+    let state = after.status.standing.name();
     if matches!(state, LetterState::Done | LetterState::Merged | LetterState::Trashed) {
-        day = Some(mails::day(tx)?);
+        day = Some(retention::day(tx)?);
     }
     let row = params![
         before.id.seq,
         before.revision,
         state.as_str(),
-        after.desk.as_ref().map_or("", WorkerName::as_str),
+        after.worker.as_ref().map_or("", WorkerName::as_str),
         due,
         until,
-        after.journey.attempts,
-        after.kept_by.as_ref().map(WorkerName::as_str),
-        after.key,
+        after.status.attempts,
+        after.held_by.as_ref().map(WorkerName::as_str),
+        after.hold_key,
         after.failure,
         after.became,
         into,
         day,
-        rows::as_json(&after.had)?,
+        sql::as_json(&after.verdicts)?,
         now.ms(),
     ];
-    if tx.db.prepare_cached(SAVE).and_then(|mut s| s.execute(row)).map_err(fault)? == 0 {
-        let revision = by_seq(tx.db, before.id.seq)?.map_or(0, |stub| stub.revision);
+    if sql::execute(tx.db, UPDATE, row)? == 0 {
+        let revision = by_seq(tx.db, before.id.seq)?.map_or(0, |head| head.revision);
         return Err(StoreError::Conflict { what: "the letter", revision });
     }
-    tx.news.tally.letter(&before.place(), -1);
-    tx.news.tally.letter(&after.place(), 1);
-    tx.news.letter |= state == LetterState::Waiting;
+    tx.effects.counts.letter(&before.count_key(), -1);
+    tx.effects.counts.letter(&after.count_key(), 1);
+    tx.effects.letter |= state == LetterState::Waiting;
     Ok(before.revision + 1)
 }
 
-/// Forgets a letter.
-pub(super) fn forget(tx: &mut Tx<'_>, stub: &LetterHead) -> Result<(), StoreError> {
-    for sql in [
+/// Deletes a letter and its texts.
+pub(super) fn delete(tx: &mut Tx<'_>, head: &LetterHead) -> Result<(), StoreError> {
+    for delete in [
         "DELETE FROM letters WHERE seq = ?1",
-        "DELETE FROM letter_origins WHERE letter = ?1",
+        "DELETE FROM letter_sources WHERE letter = ?1",
         "DELETE FROM letter_changes WHERE letter = ?1",
         "DELETE FROM letter_keys WHERE letter = ?1",
     ] {
-        tx.db.prepare_cached(sql).and_then(|mut s| s.execute([stub.id.seq])).map_err(fault)?;
+        sql::execute(tx.db, delete, [head.id.seq])?;
     }
-    tx.news.tally.letter(&stub.place(), -1);
+    tx.effects.counts.letter(&head.count_key(), -1);
     Ok(())
 }
 
-/// A letter by its name.
 pub(super) fn find(db: &Connection, id: LetterId) -> Result<LetterHead, StoreError> {
-    by_seq(db, id.seq)?.filter(|stub| stub.id == id).ok_or_else(|| missing(id))
+    by_seq(db, id.seq)?.filter(|head| head.id == id).ok_or_else(|| missing(id))
 }
 
 pub(super) fn missing(id: LetterId) -> StoreError {
     StoreError::Missing { what: "letter", key: id.to_string() }
 }
 
-/// A letter by its number.
 pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<Option<LetterHead>, StoreError> {
     first(db, "l.seq = ?1", params![seq])
 }
 
-/// The first letter of which `which` is so.
+/// Returns the first letter that matches a condition, which can have an order.
 pub(in crate::sqlite) fn first(
     db: &Connection,
-    which: &str,
+    condition: &str,
     values: &[&dyn ToSql],
 ) -> Result<Option<LetterHead>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM letters l WHERE {which} LIMIT 1");
-    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    statement.query_row(values, read).optional().map_err(fault)
+    let select = format!("SELECT {COLUMNS} FROM letters l WHERE {condition} LIMIT 1");
+    sql::optional(db, &select, values, read)
 }
 
-/// Letters of which `which` is so, with what they say.
-pub(super) fn bundles(
+/// Lists letters that match a condition, which can have an order and a limit.
+pub(super) fn list(
     db: &Connection,
-    which: &str,
+    condition: &str,
     values: &[&dyn ToSql],
 ) -> Result<Vec<LetterWithTexts>, StoreError> {
-    let sql = bundles_sql(which);
-    let mut statement = db.prepare_cached(&sql).map_err(fault)?;
-    let rows = statement.query_map(values, read_bundle).map_err(fault)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(fault)
+    sql::list(db, &list_sql(condition), values, read_with_texts)
 }
 
-pub(super) fn bundles_sql(which: &str) -> String {
-    format!("SELECT {COLUMNS}, {WITH_TEXTS} FROM {TABLES} WHERE {which}")
+pub(super) fn list_sql(condition: &str) -> String {
+    format!("SELECT {COLUMNS}, {TEXT_COLUMNS} FROM {TABLES} WHERE {condition}")
 }
 
+/// Reads [`COLUMNS`].
 fn read(row: &Row<'_>) -> rusqlite::Result<LetterHead> {
-    let (direction, made, state): (String, String, String) =
+    let (direction, source, state): (String, String, String) =
         (row.get(2)?, row.get(4)?, row.get(7)?);
     let (verdicts, failure): (String, Option<String>) = (row.get(18)?, row.get(15)?);
-    let no = rows::damaged;
-    let state = LetterState::parse(&state).ok_or_else(|| no(7, "no such state"))?;
+    let direction =
+        ChainDirection::parse(&direction).ok_or_else(|| damaged(2, "unknown direction"))?;
+    let state = LetterState::parse(&state).ok_or_else(|| damaged(7, "unknown state"))?;
+    let worker: String = row.get(8)?;
     Ok(LetterHead {
         id: LetterId { seq: row.get(0)?, mark: row.get(1)? },
-        direction: ChainDirection::parse(&direction).ok_or_else(|| no(2, "no such direction"))?,
+        direction,
         tunnel: optional(row, 3)?,
-        made: LetterSourceKind::parse(&made).ok_or_else(|| no(4, "no such origin"))?,
+        source: LetterSourceKind::parse(&source).ok_or_else(|| damaged(4, "unknown source"))?,
         object: row.get(5)?,
-        heard: row.get(6)?,
-        journey: LetterStatus {
-            standing: standing(row, state, failure.clone())?,
+        external_id: row.get(6)?,
+        status: LetterStatus {
+            standing: state_data(row, state, failure.clone())?,
             attempts: row.get(11)?,
         },
-        desk: Some(row.get::<_, String>(8)?)
-            .filter(|name| !name.is_empty())
-            .map(|name| name.parse().map_err(|_| no(8, "no name of a worker")))
-            .transpose()?,
-        kept_by: optional(row, 13)?,
-        key: row.get(14)?,
+        worker: if worker.is_empty() { None } else { Some(parsed(row, 8)?) },
+        held_by: optional(row, 13)?,
+        hold_key: row.get(14)?,
         failure,
         became: row.get(16)?,
-        had: serde_json::from_str(&verdicts).map_err(|_| no(18, "unreadable verdicts"))?,
+        verdicts: serde_json::from_str(&verdicts).map_err(|_| damaged(18, "invalid verdicts"))?,
         revision: row.get(12)?,
         created_at: Timestamp::from_ms(row.get(19)?),
         updated_at: Timestamp::from_ms(row.get(20)?),
     })
 }
 
-fn standing(
+fn state_data(
     row: &Row<'_>,
     state: LetterState,
     failure: Option<String>,
@@ -336,7 +339,7 @@ fn standing(
     })
 }
 
-/// A column of text that may be missing, read into something that checks it.
+/// Parses a text column that can be NULL.
 fn optional<T>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>>
 where
     T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>,
@@ -347,8 +350,9 @@ where
     }
 }
 
-fn read_bundle(row: &Row<'_>) -> rusqlite::Result<LetterWithTexts> {
-    let object = |column, kind| -> rusqlite::Result<Option<ObjId>> {
+/// Reads [`COLUMNS`] and [`TEXT_COLUMNS`].
+fn read_with_texts(row: &Row<'_>) -> rusqlite::Result<LetterWithTexts> {
+    let object_id = |column, kind| -> rusqlite::Result<Option<ObjId>> {
         let hash: Option<[u8; 32]> = row.get(column)?;
         Ok(hash.map(|hash| ObjId::from_parts(kind, hash)))
     };
@@ -356,20 +360,20 @@ fn read_bundle(row: &Row<'_>) -> rusqlite::Result<LetterWithTexts> {
         if row.get::<_, Option<i64>>(column)?.is_none() {
             return Ok(None);
         }
-        match object(column + 1, ObjKind::Bytes)? {
+        match object_id(column + 1, ObjKind::Bytes)? {
             Some(id) => Ok(Some(StoredText::File(id))),
             None => Ok(Some(StoredText::Inline(row.get(column + 2)?))),
         }
     };
-    let made_of = match object(27, ObjKind::Msg)? {
+    let object = match object_id(27, ObjKind::Msg)? {
         Some(id) => Some((id, row.get(28)?)),
         None => None,
     };
     Ok(LetterWithTexts {
-        stub: read(row)?,
-        origin: text(21)?,
-        changed: text(24)?,
-        object: made_of,
-        became: object(29, ObjKind::Msg)?,
+        head: read(row)?,
+        source: text(21)?,
+        change: text(24)?,
+        object,
+        became: object_id(29, ObjKind::Msg)?,
     })
 }

@@ -1,4 +1,4 @@
-//! One step of a letter, with all that it leads to.
+//! One step of a letter, with everything that it leads to.
 
 use std::collections::BTreeMap;
 
@@ -13,331 +13,312 @@ use serde::Serialize;
 use super::rows::{self, LetterHead};
 use super::texts::{self, StoredText};
 use crate::sqlite::events::{self, EventSubject};
-use crate::sqlite::open::fault;
-use crate::sqlite::rows::check_revision;
+use crate::sqlite::rows as sql;
 use crate::sqlite::writer::Tx;
-use crate::sqlite::{SqliteStore, center, inbound, objects};
+use crate::sqlite::{SqliteStore, dispatch, external_ids, inbound, objects, send};
 use crate::{
     DispatchOutcome, DispatchRequest, LetterSourceKind, LetterStep, LetterStepResult, NextAction,
     SendRequest, SendResult, StoreError, StoreInboundRequest, StoreInboundResult,
 };
 
-const BOOK: &str = "
-    INSERT INTO bookings (key, booked)
+const PUT_RESERVATION: &str = "
+    INSERT INTO reservations (key, reserved_until)
     VALUES (?1, ?2)
-        ON CONFLICT (key) DO UPDATE SET booked = excluded.booked
+        ON CONFLICT (key) DO UPDATE SET reserved_until = excluded.reserved_until
 ";
 
-/// A step, with the letter's new text where that belongs.
+/// A step with the serialised text of the letter.
 pub(super) struct PreparedStep {
-    advance: LetterStep,
-    changed: Option<StoredText>,
+    step: LetterStep,
+    change: Option<StoredText>,
 }
 
 impl SqliteStore {
-    /// Puts what is too large for a row into files.
-    pub(super) async fn prepare_step(
-        &self,
-        advance: LetterStep,
-    ) -> Result<PreparedStep, StoreError> {
-        match &advance.then {
-            NextAction::Send(post) => self.keep_msg(&post.msg).await?,
-            NextAction::Dispatch(dispatch) => self.keep_msg(&dispatch.msg).await?,
+    /// Serialises the letter of a step and writes large texts to files.
+    pub(super) async fn prepare_step(&self, step: LetterStep) -> Result<PreparedStep, StoreError> {
+        match &step.then {
+            NextAction::Send(request) => self.put_large_message(&request.msg).await?,
+            NextAction::Dispatch(request) => self.put_large_message(&request.msg).await?,
             _ => {}
         }
-        let changed = match &advance.letter {
-            Some(letter) if advance.in_object => {
-                Some(StoredText::Inline(texts::letter_around(letter)?))
+        let change = match &step.letter {
+            Some(letter) if step.in_object => {
+                Some(StoredText::Inline(texts::letter_text_without_data(letter)?))
             }
-            Some(letter) => Some(self.keep_text(texts::letter_text(letter)?).await?),
+            Some(letter) => Some(self.put_text(texts::letter_text(letter)?).await?),
             None => None,
         };
-        Ok(PreparedStep { advance, changed })
+        Ok(PreparedStep { step, change })
     }
 }
 
-/// Takes one step.
-pub(super) fn advance(
+/// Applies one step.
+pub(super) fn apply(
     tx: &mut Tx<'_>,
-    step: &PreparedStep,
+    prepared: &PreparedStep,
     now: Timestamp,
 ) -> Result<LetterStepResult, StoreError> {
-    let LetterStep { id, revision, verdicts: had, joins, then, .. } = &step.advance;
-    let before = looked_at(tx, *id, *revision)?;
-    let parts = parts(tx, *id, joins)?;
+    let PreparedStep { step, change } = prepared;
+    let before = find_unchanged(tx, step.id, step.revision)?;
+    let joined = join_letters(tx, step.id, &step.joins)?;
     let mut after = before.clone();
-    let refused = go(tx, &mut after, then, now)?;
-    // Whoever was to end the chain has not: it is its turn again when the letter is
-    // taken up once more.
-    let had = if refused { had.split_last().map_or(&[][..], |(_, had)| had) } else { had };
-    after.had.extend_from_slice(had);
+    let rejected = act(tx, &mut after, &step.then, now)?;
+    // If the end of the chain was rejected, the verdict of the last worker does not count, so
+    // that this worker runs again when the letter is retried.
+    let verdicts = match step.verdicts.split_last() {
+        Some((_, earlier)) if rejected => earlier,
+        _ => &step.verdicts,
+    };
+    after.verdicts.extend_from_slice(verdicts);
     let revision = rows::save(tx, &before, &after, now)?;
-    match (&step.changed, &step.advance.letter) {
-        // There is no message after all that has its words.
-        (Some(_), Some(letter)) if step.advance.in_object && after.became.is_none() => {
-            rows::put_changed(tx, *id, &StoredText::Inline(texts::letter_text(letter)?))?;
+    match (change, &step.letter) {
+        // The message that was to contain the letter's data was not sent.
+        (Some(_), Some(letter)) if step.in_object && after.became.is_none() => {
+            let text = StoredText::Inline(texts::letter_text(letter)?);
+            rows::put_change(tx, step.id, &text)?;
         }
-        (Some(text), _) => rows::put_changed(tx, *id, text)?,
+        (Some(text), _) => rows::put_change(tx, step.id, text)?,
         (None, _) => {}
     }
-    for (before, after) in &parts {
+    for (before, after) in &joined {
         rows::save(tx, before, after, now)?;
-        tell(tx, after, &[], now)?;
+        append_event(tx, after, &[], now)?;
     }
-    tell(tx, &after, had, now)?;
-    Ok(LetterStepResult { state: after.journey.standing.name(), revision })
+    append_event(tx, &after, verdicts, now)?;
+    Ok(LetterStepResult { state: after.status.standing.name(), revision })
 }
 
-/// A letter, unless it changed since it was looked at.
-fn looked_at(tx: &Tx<'_>, id: LetterId, revision: i64) -> Result<LetterHead, StoreError> {
-    let stub = rows::find(tx.db, id)?;
-    check_revision("the letter", Some(revision), stub.revision)?;
-    Ok(stub)
+/// Returns a letter that still has this revision.
+fn find_unchanged(tx: &Tx<'_>, id: LetterId, revision: i64) -> Result<LetterHead, StoreError> {
+    let head = rows::find(tx.db, id)?;
+    sql::check_revision("the letter", Some(revision), head.revision)?;
+    Ok(head)
 }
 
-/// The letters that are part of `into` from now on, before and after.
-fn parts(
+/// Prepares the letters that are merged into `into`. Returns each before and after.
+fn join_letters(
     tx: &Tx<'_>,
     into: LetterId,
     joins: &[(LetterId, i64)],
 ) -> Result<Vec<(LetterHead, LetterHead)>, StoreError> {
-    let mut parts = Vec::with_capacity(joins.len());
+    let mut joined = Vec::with_capacity(joins.len());
     for (id, revision) in joins {
-        let before = looked_at(tx, *id, *revision)?;
-        let journey = before.journey.clone().join(into)?;
+        let before = find_unchanged(tx, *id, *revision)?;
+        let status = before.status.clone().join(into)?;
         if *id == into {
-            let merged = LetterState::Merged.as_str();
-            return Err(
-                InvalidTransition { from: LetterState::Waiting.as_str(), to: merged }.into()
-            );
+            let (from, to) = (LetterState::Waiting.as_str(), LetterState::Merged.as_str());
+            return Err(InvalidTransition { from, to }.into());
         }
-        let after = LetterHead {
-            journey,
-            desk: None,
-            kept_by: None,
-            key: None,
-            failure: None,
-            ..before.clone()
-        };
-        parts.push((before, after));
+        let mut after = before.clone();
+        after.finish(status);
+        joined.push((before, after));
     }
-    Ok(parts)
+    Ok(joined)
 }
 
-/// Moves a letter on. Returns whether it was refused at its end.
-fn go(
+/// Performs the next action of a letter. Returns whether the end of its chain was rejected.
+fn act(
     tx: &mut Tx<'_>,
     letter: &mut LetterHead,
     then: &NextAction,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let journey = letter.journey.clone();
+    let status = letter.status.clone();
     match then {
-        NextAction::Wait { worker: desk, due } => {
-            letter.rest(journey.continue_chain(*due)?);
-            letter.desk.clone_from(desk);
+        NextAction::Wait { worker, due } => {
+            letter.finish(status.continue_chain(*due)?);
+            letter.worker.clone_from(worker);
         }
         NextAction::Hold { by, key, due } => {
-            letter.rest(journey.continue_chain(*due)?);
-            letter.kept_by = Some(by.clone());
-            letter.key.clone_from(key);
+            letter.finish(status.continue_chain(*due)?);
+            letter.held_by = Some(by.clone());
+            letter.hold_key.clone_from(key);
         }
         NextAction::HandOver { until } => {
-            if letter.desk.is_none() {
-                let (from, to) = (journey.standing.name().as_str(), LetterState::Away.as_str());
+            if letter.worker.is_none() {
+                let (from, to) = (status.standing.name().as_str(), LetterState::Away.as_str());
                 return Err(InvalidTransition { from, to }.into());
             }
-            letter.journey = journey.hand_over(now, *until)?;
+            letter.status = status.hand_over(now, *until)?;
         }
         NextAction::Return { due, tried, why } => {
-            letter.journey = journey.return_to_queue(*due, *tried)?;
+            letter.status = status.return_to_queue(*due, *tried)?;
             letter.failure = Some(why.clone());
         }
-        NextAction::Trash { why } => letter.rest(journey.trash(why.clone())?),
+        NextAction::Trash { why } => letter.finish(status.trash(why.clone())?),
         NextAction::MarkDead { why } => {
-            let desk = letter.desk.clone();
-            letter.rest(journey.mark_dead(why.clone())?);
-            letter.desk = desk;
+            let worker = letter.worker.clone();
+            letter.finish(status.mark_dead(why.clone())?);
+            letter.worker = worker;
         }
         NextAction::Send(_) | NextAction::Deliver(_) | NextAction::Dispatch(_) => {
-            let through = journey.clone().finish()?;
+            let done = status.clone().finish()?;
             let end = match then {
-                NextAction::Send(one) => post(tx, letter.made, one, now)?,
-                NextAction::Deliver(keep) => deliver(tx, letter, keep, now)?,
-                NextAction::Dispatch(one) => dispatch(tx, letter.heard, one, now)?,
-                _ => ChainEnd::Through(None),
+                NextAction::Send(request) => end_with_send(tx, letter.source, request, now)?,
+                NextAction::Deliver(request) => end_with_inbound(tx, letter, request, now)?,
+                NextAction::Dispatch(request) => {
+                    end_with_dispatch(tx, letter.external_id, request, now)?
+                }
+                _ => ChainEnd::Done(None),
             };
             match end {
-                ChainEnd::Through(object) => {
-                    letter.rest(through);
+                ChainEnd::Done(object) => {
+                    letter.finish(done);
                     letter.became = object;
                 }
-                ChainEnd::Unwanted(why) => letter.rest(journey.trash(why)?),
-                ChainEnd::Refused(why) => letter.rest(journey.mark_dead(why)?),
+                ChainEnd::Blocked(why) => letter.finish(status.trash(why)?),
+                ChainEnd::Rejected(why) => letter.finish(status.mark_dead(why)?),
             }
-            return Ok(letter.journey.standing.name() != LetterState::Done);
+            return Ok(letter.status.standing.name() != LetterState::Done);
         }
     }
     Ok(false)
 }
 
-impl LetterHead {
-    /// With nobody any more, and where this says.
-    pub(super) fn rest(&mut self, journey: monoco_core::letter::LetterStatus) {
-        self.failure = match &journey.standing {
-            LetterStateData::Trashed { why } | LetterStateData::Dead { why } => Some(why.clone()),
-            _ => None,
-        };
-        (self.journey, self.desk, self.kept_by, self.key) = (journey, None, None, None);
-    }
-}
-
-/// What came of a letter that is through its chain.
+/// Result of the end of a chain.
 enum ChainEnd {
-    /// It is through, and became the object of this row, as far as that is known.
-    Through(Option<i64>),
-    /// Somebody does not want it.
-    Unwanted(String),
-    /// It can't be sent.
-    Refused(String),
+    /// The letter became the object of this row, if it is known already.
+    Done(Option<i64>),
+    /// The author is blocked or dropped; the letter is trashed.
+    Blocked(String),
+    /// The message cannot be sent; the letter is dead.
+    Rejected(String),
 }
 
-fn post(
+fn end_with_send(
     tx: &mut Tx<'_>,
-    made: LetterSourceKind,
-    post: &SendRequest,
+    source: LetterSourceKind,
+    request: &SendRequest,
     now: Timestamp,
 ) -> Result<ChainEnd, StoreError> {
-    // The key stands for the message as it came.
-    let keyless = (made == LetterSourceKind::Send && post.key.is_some())
-        .then(|| SendRequest { key: None, ..post.clone() });
-    match center::post(tx, keyless.as_ref().unwrap_or(post), now) {
+    // The idempotency key of a send belongs to the original message.
+    let without_key = (source == LetterSourceKind::Send && request.key.is_some())
+        .then(|| SendRequest { key: None, ..request.clone() });
+    match send::send(tx, without_key.as_ref().unwrap_or(request), now) {
         Ok(SendResult::Queued { msg_id, .. } | SendResult::Chained { msg_id, .. }) => {
-            let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
-            Ok(ChainEnd::Through(Some(object)))
+            let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
+            Ok(ChainEnd::Done(Some(object)))
         }
-        Ok(SendResult::BlockedAuthor { .. }) => Ok(ChainEnd::Unwanted("blocked_author".to_owned())),
-        Err(error) => refused(error),
+        Ok(SendResult::BlockedAuthor { .. }) => Ok(ChainEnd::Blocked("blocked_author".to_owned())),
+        Err(error) => rejected(error),
     }
 }
 
-fn deliver(
+fn end_with_inbound(
     tx: &mut Tx<'_>,
     letter: &LetterHead,
-    keep: &StoreInboundRequest,
+    request: &StoreInboundRequest,
     now: Timestamp,
 ) -> Result<ChainEnd, StoreError> {
-    let Some(heard) = letter.heard.filter(|_| letter.made == LetterSourceKind::Inbound) else {
-        let what = "message that was heard for";
+    let external_id = letter.external_id.filter(|_| letter.source == LetterSourceKind::Inbound);
+    let Some(external_id) = external_id else {
+        let what = "inbound message for";
         return Err(StoreError::Missing { what, key: letter.id.to_string() });
     };
-    Ok(match inbound::admit(tx, keep, heard, now)? {
-        // What it becomes is known when its window is over.
-        StoreInboundResult::Stored | StoreInboundResult::Duplicate => ChainEnd::Through(None),
-        StoreInboundResult::Blocked => ChainEnd::Unwanted("blocked_author".to_owned()),
-        StoreInboundResult::Dropped => ChainEnd::Unwanted("dropped_stranger".to_owned()),
+    Ok(match inbound::store_checked(tx, request, external_id, now)? {
+        // The message it becomes is known when the window is merged.
+        StoreInboundResult::Stored | StoreInboundResult::Duplicate => ChainEnd::Done(None),
+        StoreInboundResult::Blocked => ChainEnd::Blocked("blocked_author".to_owned()),
+        StoreInboundResult::Dropped => ChainEnd::Blocked("dropped_stranger".to_owned()),
     })
 }
 
-fn dispatch(
+fn end_with_dispatch(
     tx: &mut Tx<'_>,
-    heard: Option<i64>,
-    dispatch: &DispatchRequest,
+    external_id: Option<i64>,
+    request: &DispatchRequest,
     now: Timestamp,
 ) -> Result<ChainEnd, StoreError> {
-    let mut dispatch = dispatch.clone();
-    if heard.is_some() {
-        // It was remembered when the letter came.
-        dispatch.external_id = None;
+    let mut request = request.clone();
+    if external_id.is_some() {
+        // It was stored when the letter was accepted.
+        request.external_id = None;
     }
-    let dispatched = match center::dispatch(tx, &dispatch, now) {
-        Ok(dispatched) => dispatched,
-        Err(error) => return refused(error),
+    let result = match dispatch::dispatch(tx, &request, now) {
+        Ok(result) => result,
+        Err(error) => return rejected(error),
     };
-    match dispatched.outcome {
+    match result.outcome {
         DispatchOutcome::Delivered { .. } | DispatchOutcome::Chained { .. } => {}
-        DispatchOutcome::Blocked => return Ok(ChainEnd::Unwanted("blocked_author".to_owned())),
-        DispatchOutcome::Dropped => return Ok(ChainEnd::Unwanted("dropped_stranger".to_owned())),
+        DispatchOutcome::Blocked => return Ok(ChainEnd::Blocked("blocked_author".to_owned())),
+        DispatchOutcome::Dropped => return Ok(ChainEnd::Blocked("dropped_stranger".to_owned())),
     }
-    let object = objects::row_of(tx.db, tx.indexes.hashes.recent(), &dispatched.msg_id)?;
-    if let Some(heard) = heard {
-        let sql = "UPDATE heard SET object = ?2 WHERE seq = ?1";
-        let row = params![heard, object];
-        tx.db.prepare_cached(sql).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &result.msg_id)?;
+    if let Some(external_id) = external_id {
+        external_ids::set_object(tx, external_id, object)?;
     }
-    Ok(ChainEnd::Through(Some(object)))
+    Ok(ChainEnd::Done(Some(object)))
 }
 
-/// Sorts what the hub says: what is true of the letter ends it, what is true of the
-/// store does not.
-fn refused(error: StoreError) -> Result<ChainEnd, StoreError> {
+/// Separates errors of the letter, which end it, from errors of the store.
+fn rejected(error: StoreError) -> Result<ChainEnd, StoreError> {
     match error {
         StoreError::UnresolvableTargets(_)
         | StoreError::Expired(_)
         | StoreError::KeyReused(_)
-        | StoreError::NoLocalRecipient(_) => Ok(ChainEnd::Refused(error.to_string())),
+        | StoreError::NoLocalRecipient(_) => Ok(ChainEnd::Rejected(error.to_string())),
         other => Err(other),
     }
 }
 
-/// Notes what the steps that were taken have booked, each key once. Many letters of one
-/// commit have a domain and a tunnel in common.
-pub(super) fn book<'s>(
+/// Stores the reservations of successful steps, each key once. Many letters of one commit have a
+/// domain and a tunnel in common.
+pub(super) fn put_reservations<'s>(
     tx: &Tx<'_>,
     steps: impl Iterator<Item = (&'s PreparedStep, &'s Result<LetterStepResult, StoreError>)>,
 ) -> Result<(), StoreError> {
     let mut latest: BTreeMap<&str, ReservedUntil> = BTreeMap::new();
-    for (step, _) in steps.filter(|(_, answer)| answer.is_ok()) {
-        for (key, booked) in &step.advance.reservations {
-            latest.insert(key, *booked);
+    for (prepared, _) in steps.filter(|(_, result)| result.is_ok()) {
+        for (key, until) in &prepared.step.reservations {
+            latest.insert(key, *until);
         }
     }
-    for (key, booked) in latest {
-        let row = params![key, booked];
-        tx.db.prepare_cached(BOOK).and_then(|mut s| s.execute(row)).map_err(fault)?;
+    for (key, until) in latest {
+        sql::execute(tx.db, PUT_RESERVATION, params![key, until])?;
     }
     Ok(())
 }
 
-/// What the event of a step says.
+/// Detail of the event of a step.
 #[derive(Serialize)]
 struct LetterEventDetail<'a> {
     letter: LetterId,
     verdicts: &'a [WorkerVerdict],
     state: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    desk: Option<&'a WorkerName>,
+    worker: Option<&'a WorkerName>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    kept_by: Option<&'a WorkerName>,
+    held_by: Option<&'a WorkerName>,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     into: Option<LetterId>,
 }
 
-/// Adds an event, if workers said something of the letter or it came to an end.
-fn tell(
+/// Appends an event if there are new verdicts or the letter has ended.
+fn append_event(
     tx: &mut Tx<'_>,
     letter: &LetterHead,
-    had: &[WorkerVerdict],
+    verdicts: &[WorkerVerdict],
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let state = letter.journey.standing.name();
-    if had.is_empty() && matches!(state, LetterState::Waiting | LetterState::Away) {
+    let state = letter.status.standing.name();
+    if verdicts.is_empty() && matches!(state, LetterState::Waiting | LetterState::Away) {
         return Ok(());
     }
     let detail = LetterEventDetail {
         letter: letter.id,
-        verdicts: had,
+        verdicts,
         state: state.as_str(),
-        desk: letter.desk.as_ref(),
-        kept_by: letter.kept_by.as_ref(),
+        worker: letter.worker.as_ref(),
+        held_by: letter.held_by.as_ref(),
         why: letter.failure.as_deref(),
-        into: match letter.journey.standing {
+        into: match letter.status.standing {
             LetterStateData::Merged { into } => Some(into),
             _ => None,
         },
     };
-    let about = EventSubject { object: letter.became.or(letter.object), ..EventSubject::default() };
-    events::append(tx, EventKind::Verdict, about, &detail, now)
+    let object = letter.became.or(letter.object);
+    let subject = EventSubject { object, ..EventSubject::default() };
+    events::append(tx, EventKind::Verdict, subject, &detail, now)
 }

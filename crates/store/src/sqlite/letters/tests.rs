@@ -7,7 +7,7 @@ use rusqlite::params_from_iter;
 
 use super::*;
 use crate::sqlite::tests::{NOON, chat, damage, home};
-use crate::{DispatchRequest, NextAction, PageRequest};
+use crate::{DispatchRequest, EventStore, NextAction, PageRequest};
 
 fn door(text: &str) -> LetterSource {
     let letter = Letter {
@@ -44,23 +44,23 @@ async fn every_question_is_a_seek() {
     let (there, back) = (window(false), window(true));
     let first = |which: &str| format!("SELECT * FROM letters l WHERE {which} LIMIT 1");
     for (sql, index) in [
-        (rows::bundles_sql(lists::DUE), "letters_waiting (desk=? AND due_at<?)"),
-        (lists::NEXT.to_owned(), "letters_waiting (desk=?)"),
-        (rows::bundles_sql(lists::KEPT), "letters_kept (kept_by=? AND keep_key=?)"),
-        (rows::bundles_sql(lists::AWAY), "letters_away (desk=?)"),
-        (rows::bundles_sql(lists::DEAD), "letters_by_state (state=?)"),
-        (rows::bundles_sql("l.seq = ?1"), "PRIMARY KEY (rowid=?)"),
-        (lists::walk_sql(true, &there), "letters_by_state (state=? AND seq>?)"),
-        (lists::walk_sql(true, &back), "letters_by_state (state=? AND seq>? AND seq<?)"),
-        (lists::walk_sql(false, &there), "PRIMARY KEY (rowid>?)"),
-        (lists::walk_sql(false, &back), "PRIMARY KEY (rowid>? AND rowid<?)"),
-        (operator::AWAY_AT.to_owned(), "letters_away (desk=?)"),
-        (operator::KEPT_BY.to_owned(), "letters_kept (kept_by=?)"),
+        (rows::list_sql(lists::DUE), "letters_waiting (worker=? AND due_at<?)"),
+        (lists::NEXT_DUE.to_owned(), "letters_waiting (worker=?)"),
+        (rows::list_sql(lists::HELD), "letters_held (held_by=? AND hold_key=?)"),
+        (rows::list_sql(lists::AWAY), "letters_away (worker=?)"),
+        (rows::list_sql(lists::DEAD), "letters_by_state (state=?)"),
+        (rows::list_sql("l.seq = ?1"), "PRIMARY KEY (rowid=?)"),
+        (lists::scan_sql(true, &there), "letters_by_state (state=? AND seq>?)"),
+        (lists::scan_sql(true, &back), "letters_by_state (state=? AND seq>? AND seq<?)"),
+        (lists::scan_sql(false, &there), "PRIMARY KEY (rowid>?)"),
+        (lists::scan_sql(false, &back), "PRIMARY KEY (rowid>? AND rowid<?)"),
+        (operator::AWAY_AT.to_owned(), "letters_away (worker=?)"),
+        (operator::HELD_BY.to_owned(), "letters_held (held_by=?)"),
         (operator::ENDED.to_owned(), "letters_ended (state=? AND day>? AND day<?)"),
         (operator::ENDED.to_owned(), "drafts_by_object (object=?)"),
-        (first("l.heard = ?1"), "letters_by_heard (heard=?)"),
+        (first("l.external_id = ?1"), "letters_by_external_id (external_id=?)"),
         (
-            first("l.object = ?1 AND l.origin = ?2 ORDER BY l.seq DESC"),
+            first("l.object = ?1 AND l.source = ?2 ORDER BY l.seq DESC"),
             "letters_by_object (object=?)",
         ),
         (first("l.became = ?1 ORDER BY l.seq"), "letters_by_became (became=?)"),
@@ -98,7 +98,7 @@ async fn a_damaged_letter_does_not_hold_up_the_others() {
     let dead = store.dead_letters(10).await.unwrap();
     assert_eq!(dead.iter().map(|row| row.id).collect::<Vec<_>>(), [damaged, lost]);
     assert!(dead[0].failure.as_ref().unwrap().contains("another hash"), "{:?}", dead[0].failure);
-    let events = store.read(|db| super::super::events::events(db, 0, 100)).await.unwrap();
+    let events = store.events(0, 100).await.unwrap();
     assert_eq!(events.last().unwrap().kind.as_str(), "damaged");
 
     let retried = store.move_letter(damaged, OperatorAction::Retry, NOON).await.unwrap();

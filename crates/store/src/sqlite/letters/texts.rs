@@ -1,4 +1,4 @@
-//! What letters say, as JSON: how it is written, kept, and read again.
+//! The texts of letters as JSON: serialised, stored and parsed.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use super::rows::{LetterHead, LetterWithTexts};
 use crate::sqlite::rows::as_json;
 use crate::sqlite::{SqliteStore, objects};
 use crate::{
-    BoxStore, DispatchRequest, LetterRow, LetterSource, LetterSourceKind, SendRequest, StoreError,
-    StoreInboundRequest,
+    DispatchRequest, LetterRow, LetterSource, LetterSourceKind, ObjectStore, SendRequest,
+    StoreError, StoreInboundRequest,
 };
 
-/// A text of a letter, as a row has it.
+/// A text as it is stored.
 #[derive(Clone, Debug)]
 pub(super) enum StoredText {
     /// In the row.
     Inline(String),
-    /// In a file.
+    /// In a file with this hash.
     File(ObjId),
 }
 
 impl StoredText {
-    /// What stands in the row: the hash, and the body.
+    /// The values of the columns `hash` and `body`.
     pub(super) fn columns(&self) -> (Option<&[u8; 32]>, Option<&str>) {
         match self {
             Self::Inline(body) => (None, Some(body)),
@@ -38,7 +38,7 @@ impl StoredText {
     }
 }
 
-/// A text, and what names it: the hash of what it says.
+/// A stored text with its SHA-256.
 pub(super) struct HashedText {
     pub(super) text: StoredText,
     pub(super) digest: [u8; 32],
@@ -68,14 +68,14 @@ struct LetterOut<'a> {
 struct LetterIn {
     from: String,
     to: Vec<String>,
-    /// Missing: the message it became says so.
+    /// Missing when the message that the letter became contains it.
     data: Option<String>,
     extra: Map<String, Value>,
     rest: Map<String, Value>,
 }
 
 #[derive(Serialize)]
-struct HeardOut<'a> {
+struct InboundOut<'a> {
     provider: &'a str,
     window_ms: u64,
     max_wait_ms: u64,
@@ -83,7 +83,7 @@ struct HeardOut<'a> {
 }
 
 #[derive(Deserialize)]
-struct HeardIn {
+struct InboundIn {
     provider: String,
     window_ms: u64,
     max_wait_ms: u64,
@@ -96,7 +96,7 @@ struct DispatchText {
 }
 
 #[derive(Default, Serialize, Deserialize)]
-struct PostText {
+struct SendText {
     key: Option<String>,
     not_before: Option<Timestamp>,
 }
@@ -106,36 +106,36 @@ pub(super) fn letter_text(letter: &Letter) -> Result<String, StoreError> {
     as_json(&LetterOut { from, to, data: Some(data), extra, rest })
 }
 
-/// A letter without its `data`, which the message it becomes has.
-pub(super) fn letter_around(letter: &Letter) -> Result<String, StoreError> {
+/// The text of a letter whose `data` is in the message that it becomes.
+pub(super) fn letter_text_without_data(letter: &Letter) -> Result<String, StoreError> {
     let Letter { from, to, extra, rest, .. } = letter;
     as_json(&LetterOut { from, to, data: None, extra, rest })
 }
 
-pub(super) fn heard_text(keep: &StoreInboundRequest) -> Result<String, StoreError> {
+pub(super) fn inbound_text(request: &StoreInboundRequest) -> Result<String, StoreError> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    as_json(&HeardOut {
-        provider: &keep.provider,
-        window_ms: ms(keep.debounce.window),
-        max_wait_ms: ms(keep.debounce.max_wait),
-        message: parsed(keep.message.json())?,
+    as_json(&InboundOut {
+        provider: &request.provider,
+        window_ms: ms(request.debounce.window),
+        max_wait_ms: ms(request.debounce.max_wait),
+        message: parse(request.message.json())?,
     })
 }
 
-/// `None`: there is nothing to say beyond the object.
-pub(super) fn dispatch_text(dispatch: &DispatchRequest) -> Result<Option<String>, StoreError> {
-    let external_id = dispatch.external_id.clone();
+/// Returns `None` when there is nothing to store beyond the object.
+pub(super) fn dispatch_text(request: &DispatchRequest) -> Result<Option<String>, StoreError> {
+    let external_id = request.external_id.clone();
     external_id.is_some().then(|| as_json(&DispatchText { external_id })).transpose()
 }
 
-/// `None`: there is nothing to say beyond the object.
-pub(super) fn post_text(post: &SendRequest) -> Result<Option<String>, StoreError> {
-    let (key, not_before) = (post.key.clone(), post.not_before);
+/// Returns `None` when there is nothing to store beyond the object.
+pub(super) fn send_text(request: &SendRequest) -> Result<Option<String>, StoreError> {
+    let (key, not_before) = (request.key.clone(), request.not_before);
     let any = key.is_some() || not_before.is_some();
-    any.then(|| as_json(&PostText { key, not_before })).transpose()
+    any.then(|| as_json(&SendText { key, not_before })).transpose()
 }
 
-fn parsed<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, StoreError> {
+fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, StoreError> {
     serde_json::from_str(text).map_err(|error| damaged(error.to_string()))
 }
 
@@ -143,139 +143,122 @@ fn damaged(detail: String) -> StoreError {
     StoreError::Damaged { what: "letter", detail }
 }
 
-fn read_letter(text: &str) -> Result<(Letter, bool), StoreError> {
-    let LetterIn { from, to, data, extra, rest } = parsed(text)?;
-    let whole = data.is_some();
-    Ok((Letter { from, to, data: data.unwrap_or_default(), extra, rest }, whole))
+/// Parses a letter. Returns also whether it has its `data`.
+fn parse_letter(text: &str) -> Result<(Letter, bool), StoreError> {
+    let LetterIn { from, to, data, extra, rest } = parse(text)?;
+    let has_data = data.is_some();
+    Ok((Letter { from, to, data: data.unwrap_or_default(), extra, rest }, has_data))
 }
 
-fn read_heard(text: &str, stub: &LetterHead) -> Result<StoreInboundRequest, StoreError> {
-    let HeardIn { provider, window_ms, max_wait_ms, message } = parsed(text)?;
+fn parse_inbound(text: &str, head: &LetterHead) -> Result<StoreInboundRequest, StoreError> {
+    let InboundIn { provider, window_ms, max_wait_ms, message } = parse(text)?;
     let message = ValidInboundMessage::from_stored_json(Box::<str>::from(message).into())
         .map_err(|error| damaged(error.to_string()))?;
     let debounce = Debounce {
         window: Duration::from_millis(window_ms),
         max_wait: Duration::from_millis(max_wait_ms),
     };
-    let tunnel = stub.tunnel.clone().ok_or_else(|| damaged("heard of no tunnel".to_owned()))?;
+    let tunnel = head.tunnel.clone();
+    let tunnel = tunnel.ok_or_else(|| damaged("inbound letter without a tunnel".to_owned()))?;
     Ok(StoreInboundRequest { tunnel, provider, message, debounce })
 }
 
 impl SqliteStore {
-    /// Keeps a text, in a file when it is too large for a row.
-    pub(super) async fn keep_text(&self, text: String) -> Result<StoredText, StoreError> {
-        if text.len() <= objects::INLINE {
+    /// Writes a text to a file when it is too large for a row.
+    pub(super) async fn put_text(&self, text: String) -> Result<StoredText, StoreError> {
+        if text.len() <= objects::MAX_INLINE_BYTES {
             return Ok(StoredText::Inline(text));
         }
         let id = ObjId::of(ObjKind::Bytes, text.as_bytes());
-        self.keep_large(id, text.as_bytes()).await?;
+        self.put_file(id, text.as_bytes()).await?;
         Ok(StoredText::File(id))
     }
 
-    /// Keeps a message's object as a file, when it is too large for a row.
-    pub(super) async fn keep_msg(&self, msg: &MsgObject) -> Result<(), StoreError> {
-        if msg.canonical().len() <= objects::INLINE {
-            return Ok(());
-        }
-        self.keep_large(msg.id(), msg.canonical().as_bytes()).await
-    }
-
-    /// A letter with all that it says.
-    pub(super) async fn whole(&self, bundle: LetterWithTexts) -> Result<LetterRow, StoreError> {
-        let LetterWithTexts { stub, origin, changed, object, became } = bundle;
-        let origin = match origin {
+    /// Reads the texts of a letter.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Damaged`] when one of them is damaged or missing.
+    pub(super) async fn read_letter(
+        &self,
+        letter: LetterWithTexts,
+    ) -> Result<LetterRow, StoreError> {
+        let LetterWithTexts { head, source, change, object, became } = letter;
+        let text = match source {
             Some(text) => self.read_text(text).await?,
             None => "{}".to_owned(),
         };
-        let source = match stub.made {
+        let source = match head.source {
             LetterSourceKind::Submitted => {
-                let (letter, tunnel) = (read_letter(&origin)?.0, stub.tunnel.clone());
+                let (letter, tunnel) = (parse_letter(&text)?.0, head.tunnel.clone());
                 LetterSource::Submitted { letter, tunnel, key: None }
             }
-            LetterSourceKind::Inbound => LetterSource::Inbound(read_heard(&origin, &stub)?),
+            LetterSourceKind::Inbound => LetterSource::Inbound(parse_inbound(&text, &head)?),
             LetterSourceKind::Dispatch => {
-                let DispatchText { external_id } = parsed(&origin)?;
-                let (msg, tunnel) = (self.read_msg(object).await?, stub.tunnel.clone());
+                let DispatchText { external_id } = parse(&text)?;
+                let (msg, tunnel) = (self.read_message(object).await?, head.tunnel.clone());
                 LetterSource::Dispatch(DispatchRequest { msg, tunnel, external_id })
             }
             LetterSourceKind::Send => {
-                let PostText { key, not_before } = parsed(&origin)?;
-                LetterSource::Send(SendRequest {
-                    msg: self.read_msg(object).await?,
-                    key,
-                    not_before,
-                })
+                let SendText { key, not_before } = parse(&text)?;
+                let msg = self.read_message(object).await?;
+                LetterSource::Send(SendRequest { msg, key, not_before })
             }
         };
-        let letter = match changed {
+        let letter = match change {
             Some(text) => {
-                let (mut letter, whole) = read_letter(&self.read_text(text).await?)?;
-                if !whole {
-                    letter.data = self.said_in(became).await?;
+                let (mut letter, has_data) = parse_letter(&self.read_text(text).await?)?;
+                if !has_data {
+                    letter.data = self.data_of_message(became).await?;
                 }
                 letter
             }
             None => source.letter().map_err(|error| damaged(error.to_string()))?,
         };
-        Ok(stub.row(source, letter, became))
+        Ok(head.into_row(source, letter, became))
     }
 
-    /// The same; of one whose texts are damaged, what is left.
-    pub(super) async fn what_is_left(
+    /// Like [`Self::read_letter`], but returns a damaged letter with empty texts.
+    pub(super) async fn show_letter(
         &self,
-        bundle: LetterWithTexts,
+        letter: LetterWithTexts,
     ) -> Result<LetterRow, StoreError> {
-        let (stub, became) = (bundle.stub.clone(), bundle.became);
-        match self.whole(bundle).await {
+        let (head, became) = (letter.head.clone(), letter.became);
+        match self.read_letter(letter).await {
             Err(error @ StoreError::Damaged { .. }) => {
-                tracing::error!(letter = %stub.id, %error, "damaged");
+                tracing::error!(letter = %head.id, %error, "cannot read damaged letter");
                 let letter = Letter::default();
                 let source = LetterSource::Submitted { letter, tunnel: None, key: None };
-                Ok(stub.row(source, Letter::default(), became))
+                Ok(head.into_row(source, Letter::default(), became))
             }
-            whole => whole,
+            row => row,
         }
     }
 
-    /// What the message says that a letter became.
-    async fn said_in(&self, became: Option<ObjId>) -> Result<String, StoreError> {
-        let id = became.ok_or_else(|| damaged("it became no message".to_owned()))?;
+    /// The content of the message that a letter became.
+    async fn data_of_message(&self, became: Option<ObjId>) -> Result<String, StoreError> {
+        let id = became.ok_or_else(|| damaged("the letter became no message".to_owned()))?;
         let body = self.object(id).await?;
         let mut msg: Value =
             serde_json::from_slice(&body).map_err(|error| damaged(error.to_string()))?;
         match msg.pointer_mut("/content/content").map(Value::take) {
-            Some(Value::String(said)) => Ok(said),
-            _ => Err(damaged(format!("{id} says nothing"))),
+            Some(Value::String(content)) => Ok(content),
+            _ => Err(damaged(format!("{id} has no content"))),
         }
     }
 
     async fn read_text(&self, text: StoredText) -> Result<String, StoreError> {
         match text {
             StoredText::Inline(body) => Ok(body),
-            StoredText::File(id) => self.utf8(id, None).await,
+            StoredText::File(id) => self.verified_text(id, None).await,
         }
     }
 
-    async fn read_msg(
+    async fn read_message(
         &self,
         object: Option<(ObjId, Option<Vec<u8>>)>,
     ) -> Result<MsgObject, StoreError> {
-        let (id, body) = object.ok_or_else(|| damaged("it has no object".to_owned()))?;
-        let body = match body {
-            Some(body) => body,
-            None => self.blob(id).await.map_err(|error| match error {
-                StoreError::Missing { .. } => damaged(format!("the file of {id} is gone")),
-                other => other,
-            })?,
-        };
-        let value = serde_json::from_slice(&body).map_err(|error| damaged(error.to_string()))?;
-        // It was small enough when it came.
-        let msg = MsgObject::from_json_up_to(value, usize::MAX)
-            .map_err(|error| damaged(error.to_string()))?;
-        // Sealing names it anew: what was hashed is what is stored.
-        if msg.id() == id {
-            return Ok(msg);
-        }
-        Err(damaged(format!("{id} has another hash")))
+        let (id, body) = object.ok_or_else(|| damaged("the letter has no object".to_owned()))?;
+        self.message(id, body).await
     }
 }

@@ -1,0 +1,105 @@
+//! Contacts, groups, blocks and tunnels.
+
+use async_trait::async_trait;
+use monoco_core::contact::{Binding, Contact, TunnelInfo};
+use monoco_core::did::{Did, TunnelId};
+use monoco_core::time::Timestamp;
+
+use crate::{Page, PageRequest, StoreError};
+
+/// A group and its subscribers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub did: Did,
+    pub name: Option<String>,
+    /// Readers that receive every message of the group.
+    pub subscribers: Vec<Did>,
+}
+
+/// Manages the address book.
+#[async_trait]
+pub trait ContactStore: Send + Sync {
+    /// Inserts a contact, or replaces its names, level and `here`. Its bindings stay. Held
+    /// Mails of a contact that is no longer a stranger are released.
+    async fn put_contact(&self, contact: Contact, now: Timestamp) -> Result<Contact, StoreError>;
+
+    /// Returns one contact by DID.
+    async fn contact(&self, did: &Did) -> Result<Contact, StoreError>;
+
+    /// Lists contacts in the order of creation.
+    async fn contacts(&self, page: PageRequest) -> Result<Page<Contact>, StoreError>;
+
+    /// Removes a contact and its bindings. Its boxes stay.
+    async fn remove_contact(&self, did: &Did, now: Timestamp) -> Result<(), StoreError>;
+
+    /// Adds a binding to a contact, or changes the priority of an existing one.
+    async fn bind(
+        &self,
+        contact: &Did,
+        binding: Binding,
+        now: Timestamp,
+    ) -> Result<Contact, StoreError>;
+
+    /// Removes the bindings of a contact to one address of a tunnel.
+    async fn unbind(
+        &self,
+        contact: &Did,
+        tunnel: &TunnelId,
+        address: &str,
+        now: Timestamp,
+    ) -> Result<Contact, StoreError>;
+
+    /// Sets whether `target` blocks messages from `sender`.
+    async fn set_block(
+        &self,
+        sender: &Did,
+        target: &Did,
+        blocked: bool,
+        now: Timestamp,
+    ) -> Result<(), StoreError>;
+
+    /// Returns why a letter from `author` must not be delivered, or `None` when neither a
+    /// recipient nor the tunnel's rules block the author.
+    async fn find_block(
+        &self,
+        author: &Did,
+        to: &[Did],
+        tunnel: Option<&TunnelId>,
+    ) -> Result<Option<String>, StoreError>;
+
+    /// Inserts a group, or renames it.
+    async fn put_group(
+        &self,
+        group: &Did,
+        name: Option<String>,
+        now: Timestamp,
+    ) -> Result<Group, StoreError>;
+
+    /// Returns one group by DID.
+    async fn group(&self, group: &Did) -> Result<Group, StoreError>;
+
+    /// Lists groups in the order of creation.
+    async fn groups(&self, page: PageRequest) -> Result<Page<Group>, StoreError>;
+
+    /// Sets whether `reader` receives the messages of a group.
+    async fn set_subscriber(
+        &self,
+        group: &Did,
+        reader: &Did,
+        subscribed: bool,
+        now: Timestamp,
+    ) -> Result<Group, StoreError>;
+
+    /// Inserts a tunnel, or replaces its settings.
+    async fn put_tunnel(
+        &self,
+        tunnel: TunnelInfo,
+        now: Timestamp,
+    ) -> Result<TunnelInfo, StoreError>;
+
+    /// Lists all tunnels by name.
+    async fn tunnels(&self) -> Result<Vec<TunnelInfo>, StoreError>;
+
+    /// Returns whether `owner` is a contact, a group, a tunnel or has a box here.
+    async fn owner_exists(&self, owner: &Did) -> Result<bool, StoreError>;
+}

@@ -1,0 +1,118 @@
+//! Deliveries: messages on their way to targets through tunnels.
+
+use async_trait::async_trait;
+use monoco_core::contact::DeliveryPlan;
+use monoco_core::delivery::{Delivery, DeliveryOutcome, SendState};
+use monoco_core::did::Did;
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
+use monoco_core::letter::LetterId;
+use monoco_core::object::{MsgObject, ObjId};
+use monoco_core::record::RecordId;
+use monoco_core::retry::{Jitter, RetryPolicy};
+use monoco_core::time::Timestamp;
+
+use crate::{LeasedEntry, Page, PageRequest, StoreError};
+
+/// A message to send to its targets.
+#[derive(Clone, Debug)]
+pub struct SendRequest {
+    pub msg: MsgObject,
+    /// The caller's idempotency key.
+    pub key: Option<String>,
+    /// The first attempt is not made before this time.
+    pub not_before: Option<Timestamp>,
+}
+
+/// Result of a send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SendResult {
+    /// The message is queued for every target.
+    Queued {
+        msg_id: ObjId,
+        /// An earlier call queued the message; this call changed nothing.
+        duplicate: bool,
+        ways: Vec<TargetResult>,
+    },
+    /// The author is blocked; nothing was stored.
+    BlockedAuthor { msg_id: ObjId },
+    /// The message goes through its chain first, as this letter.
+    Chained { msg_id: ObjId, letter: LetterId, duplicate: bool },
+}
+
+/// How one target gets a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetResult {
+    pub target: Did,
+    /// The delivery, or the record in the box of a local target. `None` when a local target
+    /// has blocked the author.
+    pub record_id: Option<RecordId>,
+    /// `None` for a local target.
+    pub plan: Option<DeliveryPlan>,
+}
+
+/// The retry policy of deliveries, with the jitter of one call.
+#[derive(Clone, Copy, Debug)]
+pub struct JitteredRetry {
+    pub retry: RetryPolicy,
+    pub jitter: Jitter,
+}
+
+/// Queues messages for tunnels and leases them to senders.
+#[async_trait]
+pub trait DeliveryStore: Send + Sync {
+    /// Puts a message into the OUTBOX of its author and queues it for every target.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::UnresolvableTargets`] names every target that cannot be reached; then
+    /// nothing is written.
+    async fn send(&self, request: SendRequest, now: Timestamp) -> Result<SendResult, StoreError>;
+
+    /// Leases the delivery of a tunnel that has been due the longest, or returns `None` when
+    /// none is due.
+    ///
+    /// A delivery has at most one holder until its lease expires. A delivery whose object is
+    /// damaged becomes DEAD, and the next delivery is leased instead.
+    async fn lease_delivery(
+        &self,
+        tunnel: &Did,
+        holder: Holder,
+        term: LeaseDuration,
+        now: Timestamp,
+    ) -> Result<Option<LeasedEntry<Delivery>>, StoreError>;
+
+    /// Returns when the next delivery of a tunnel is due, if one waits.
+    async fn next_due(&self, tunnel: &Did) -> Result<Option<Timestamp>, StoreError>;
+
+    /// Returns one delivery by id.
+    async fn delivery(&self, id: RecordId) -> Result<Delivery, StoreError>;
+
+    /// Changes the state of a delivery on behalf of an operator.
+    async fn mark_delivery(
+        &self,
+        id: RecordId,
+        to: SendState,
+        proof: LeaseProof,
+        revision: Option<i64>,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError>;
+
+    /// Stores the outcome of an attempt and schedules the next one if needed.
+    async fn report_delivery(
+        &self,
+        id: RecordId,
+        outcome: DeliveryOutcome,
+        proof: LeaseProof,
+        retry: JitteredRetry,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError>;
+
+    /// Lists the deliveries of a tunnel in the order of creation. No `states` means all
+    /// states.
+    async fn deliveries(
+        &self,
+        tunnel: &Did,
+        states: &[SendState],
+        page: PageRequest,
+    ) -> Result<Page<Delivery>, StoreError>;
+}

@@ -1,0 +1,43 @@
+//! The event log, and the trace of one message.
+
+use async_trait::async_trait;
+use monoco_core::claim::Claim;
+use monoco_core::delivery::Delivery;
+use monoco_core::event::Event;
+use monoco_core::mail::MailIndexEntry;
+use monoco_core::object::ObjId;
+use monoco_core::record::MsgRecord;
+use tokio::sync::watch;
+
+use crate::{LetterRow, StoreError};
+
+/// Everything that is stored about one message.
+#[derive(Clone, Debug)]
+pub struct MessageTrace {
+    pub msg_id: ObjId,
+    /// The canonical text of the message; `None` when its object is damaged.
+    pub body: Option<String>,
+    pub records: Vec<MsgRecord>,
+    pub deliveries: Vec<Delivery>,
+    /// The Mail, when the message is one.
+    pub mail: Option<MailIndexEntry>,
+    pub claims: Vec<Claim>,
+    /// Letters that were created from the message or became it.
+    pub letters: Vec<LetterRow>,
+    pub events: Vec<Event>,
+    /// Whether a list above was cut at 1,000 entries.
+    pub truncated: bool,
+}
+
+/// Reads the event log.
+#[async_trait]
+pub trait EventStore: Send + Sync {
+    /// Lists events with numbers above `after`, oldest first.
+    async fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StoreError>;
+
+    /// Collects everything that is stored about one message.
+    async fn trace(&self, msg_id: ObjId) -> Result<MessageTrace, StoreError>;
+
+    /// The number of the newest event, updated after each commit that has one.
+    fn newest_event(&self) -> watch::Receiver<i64>;
+}

@@ -1,0 +1,89 @@
+//! Inbound messages from providers, stored until they are merged into Mails.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use monoco_core::did::{Did, TunnelId};
+use monoco_core::inbound::ValidInboundMessage;
+use monoco_core::merge::Debounce;
+use monoco_core::time::Timestamp;
+use tokio::sync::watch;
+
+use crate::StoreError;
+
+/// An inbound message to store.
+#[derive(Clone, Debug)]
+pub struct StoreInboundRequest {
+    pub tunnel: TunnelId,
+    pub provider: String,
+    pub message: ValidInboundMessage,
+    /// How long to wait for further messages of the session.
+    pub debounce: Debounce,
+}
+
+/// Result of storing an inbound message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreInboundResult {
+    /// The message is on disk.
+    Stored,
+    /// The tunnel delivered this external id before.
+    Duplicate,
+    /// The author is blocked. The external id is stored, the text is not.
+    Blocked,
+    /// The author is a stranger, and the tunnel drops strangers. The external id is stored,
+    /// the text is not.
+    Dropped,
+}
+
+/// Parameters of a merge that are not stored with the messages.
+#[derive(Clone, Debug)]
+pub struct MergeContext {
+    /// The recipient of direct messages.
+    pub owner: Did,
+    pub labels: BTreeMap<TunnelId, TunnelLabels>,
+    /// Also close windows that could still wait, because the courier stops.
+    pub all: bool,
+}
+
+/// Labels of the Mails of one tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TunnelLabels {
+    /// The default label.
+    pub binding: Option<String>,
+    /// Labels of single chats, by session id.
+    pub bindings: BTreeMap<String, String>,
+}
+
+impl TunnelLabels {
+    /// The label for the Mails of a session.
+    pub fn of(&self, session: &str) -> Option<&str> {
+        self.bindings.get(session).or(self.binding.as_ref()).map(String::as_str)
+    }
+}
+
+/// Stores inbound messages and merges them into Mails.
+#[async_trait]
+pub trait InboundStore: Send + Sync {
+    /// Stores inbound messages, each external id once, all in one commit.
+    async fn store_inbound(
+        &self,
+        batch: Vec<StoreInboundRequest>,
+        now: Timestamp,
+    ) -> Vec<Result<StoreInboundResult, StoreError>>;
+
+    /// Merges at most `limit` windows that have ended into Mails. The messages of a window
+    /// are removed in the transaction that inserts their Mail. Returns the number of windows.
+    async fn merge(
+        &self,
+        context: Arc<MergeContext>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
+
+    /// Returns when the next open window ends, or `None` when no window is open.
+    async fn next_merge(&self) -> Result<Option<Timestamp>, StoreError>;
+
+    /// A counter that changes after each commit that stores an inbound message.
+    fn newest_inbound(&self) -> watch::Receiver<u64>;
+}

@@ -1,0 +1,25 @@
+//! Immutable objects: messages, receipts and attachments, found by their hash.
+
+use async_trait::async_trait;
+use monoco_core::object::ObjId;
+use monoco_core::record::RecordId;
+
+use crate::StoreError;
+
+/// Reads and writes objects, and resolves other ids to objects.
+#[async_trait]
+pub trait ObjectStore: Send + Sync {
+    /// Reads the canonical text of an object, or the bytes of an attachment, and verifies
+    /// its hash.
+    async fn object(&self, id: ObjId) -> Result<Vec<u8>, StoreError>;
+
+    /// Stores the bytes of an attachment. Returns after the sync to disk.
+    async fn put_blob(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError>;
+
+    /// Returns the id of the message that a record or delivery refers to.
+    async fn object_of_record(&self, id: RecordId) -> Result<ObjId, StoreError>;
+
+    /// Returns the message with a provider's message id: one that was received or one that
+    /// was sent. A received message that is not merged into a Mail yet counts as missing.
+    async fn find_by_external_id(&self, external_id: &str) -> Result<ObjId, StoreError>;
+}

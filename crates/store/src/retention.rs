@@ -1,0 +1,38 @@
+//! The retention clock, and what is purged by age.
+//!
+//! Ages are counted in days of the retention clock, which ignores steps of the system clock.
+
+use async_trait::async_trait;
+use monoco_core::retention::{ClockStep, RetentionClock};
+use monoco_core::time::Timestamp;
+
+use crate::StoreError;
+
+/// Keeps the retention clock and purges old data.
+#[async_trait]
+pub trait RetentionStore: Send + Sync {
+    /// Returns the latest stored time, or `None` in an empty store.
+    async fn last_clock_reading(&self) -> Result<Option<Timestamp>, StoreError>;
+
+    /// Ends leases and waits that reach further into the future than any lease or wait that
+    /// was started by `now` can: they were set by a wrong clock. Returns their number.
+    async fn expire_future_leases(&self, now: Timestamp) -> Result<usize, StoreError>;
+
+    /// Advances the retention clock to `now` and returns its new value.
+    async fn advance_retention_clock(
+        &self,
+        now: Timestamp,
+    ) -> Result<(RetentionClock, ClockStep), StoreError>;
+
+    /// Removes the files of at most `limit` Mails that were archived on `day` or before.
+    /// Mails with an open claim stay. Returns their number.
+    async fn purge_archived_mails(
+        &self,
+        day: i64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
+
+    /// Deletes at most `limit` events of `day` or before. Returns their number.
+    async fn purge_events(&self, day: i64, limit: usize) -> Result<usize, StoreError>;
+}

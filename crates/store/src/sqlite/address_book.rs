@@ -1,0 +1,276 @@
+//! The part of the address book that one message needs, and its cache in the writer.
+
+use std::collections::{BTreeSet, HashMap};
+
+use monoco_core::contact::{AddressBook, Binding, ContactLevel, Party, StrangerPolicy, TunnelInfo};
+use monoco_core::did::{Did, Endpoint, TunnelId};
+use monoco_core::object::MsgObject;
+use rusqlite::{Connection, Row, params};
+
+use super::contacts;
+use super::rows::{self, parsed};
+use super::writer::Tx;
+use crate::StoreError;
+
+const PARTY: &str = "
+    SELECT level, here, has_box, is_group
+      FROM parties
+     WHERE id = ?1
+";
+
+const BINDINGS: &str = "
+    SELECT tunnel, kind, address, priority
+      FROM bindings
+     WHERE contact = ?1
+     ORDER BY priority DESC, tunnel, address
+";
+
+// If two contacts have a binding to the same endpoint, the older contact counts.
+const BOUND_CONTACT: &str = "
+    SELECT contact
+      FROM bindings
+     WHERE tunnel = ?1 AND address = ?2 AND kind = ?3
+     ORDER BY contact
+     LIMIT 1
+";
+
+const TUNNEL: &str = "
+    SELECT name, provider, strangers, idempotent
+      FROM tunnels
+     WHERE name = ?1
+";
+
+const SUBSCRIBERS: &str = "
+    SELECT p.did
+      FROM subscribers s
+      JOIN parties p ON p.id = s.reader
+     WHERE s.group_id = ?1
+     ORDER BY s.reader
+";
+
+const BLOCKED_BY: &str = "
+    SELECT p.did
+      FROM blocks b
+      JOIN parties p ON p.id = b.target
+     WHERE b.sender = ?1
+";
+
+/// Address book rows that the writer has read before.
+///
+/// Every change of `parties`, `tunnels`, `bindings`, `blocks` and `subscribers` goes through
+/// the writer thread, which clears the cache in the same transaction; a rollback clears the
+/// whole [`super::writer::RowCache`].
+#[derive(Default)]
+pub(super) struct AddressCache {
+    tunnels: HashMap<TunnelId, Option<TunnelInfo>>,
+    parties: HashMap<i64, Party>,
+    bound_contacts: HashMap<Endpoint, Option<i64>>,
+    blocked_by: HashMap<i64, BTreeSet<Did>>,
+    /// Number of cached entries and of the rows in their lists.
+    size: usize,
+}
+
+impl AddressCache {
+    pub(super) const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Must be called with every change of an address book table.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn tunnel(&mut self, db: &Connection, id: &TunnelId) -> Result<Option<TunnelInfo>, StoreError> {
+        if let Some(tunnel) = self.tunnels.get(id) {
+            return Ok(tunnel.clone());
+        }
+        let tunnel = tunnel(db, id)?;
+        self.tunnels.insert(id.clone(), tunnel.clone());
+        self.size += 1;
+        Ok(tunnel)
+    }
+
+    fn party(&mut self, db: &Connection, id: i64) -> Result<Party, StoreError> {
+        if let Some(party) = self.parties.get(&id) {
+            return Ok(party.clone());
+        }
+        let party = party(db, id)?;
+        self.size += 1 + party.bindings.len() + party.subscribers.as_ref().map_or(0, Vec::len);
+        self.parties.insert(id, party.clone());
+        Ok(party)
+    }
+
+    fn bound_contact(
+        &mut self,
+        db: &Connection,
+        endpoint: Endpoint,
+    ) -> Result<Option<i64>, StoreError> {
+        if let Some(contact) = self.bound_contacts.get(&endpoint) {
+            return Ok(*contact);
+        }
+        let row = params![endpoint.tunnel.as_str(), endpoint.account, endpoint.kind.to_string()];
+        let contact = rows::optional(db, BOUND_CONTACT, row, |row| row.get(0))?;
+        self.bound_contacts.insert(endpoint, contact);
+        self.size += 1;
+        Ok(contact)
+    }
+
+    fn blocked_by(&mut self, db: &Connection, sender: i64) -> Result<&BTreeSet<Did>, StoreError> {
+        if !self.blocked_by.contains_key(&sender) {
+            let targets: BTreeSet<Did> = dids(db, BLOCKED_BY, sender)?.into_iter().collect();
+            self.size += 1 + targets.len();
+            self.blocked_by.insert(sender, targets);
+        }
+        Ok(self.blocked_by.entry(sender).or_default())
+    }
+}
+
+/// Collects what is known about the author and the targets of a message.
+pub(super) fn of_message(
+    tx: &mut Tx<'_>,
+    msg: &MsgObject,
+    tunnel: Option<&TunnelId>,
+) -> Result<AddressBook, StoreError> {
+    let others: Vec<&Did> = msg.to.iter().chain([&msg.from]).collect();
+    of_parties(tx, msg.author(), &others, tunnel)
+}
+
+/// Collects what is known about an author and the other parties, in the writer.
+pub(super) fn of_parties(
+    tx: &mut Tx<'_>,
+    author: &Did,
+    others: &[&Did],
+    tunnel: Option<&TunnelId>,
+) -> Result<AddressBook, StoreError> {
+    // Taken out, so that looking up party ids can use the rest of the cache.
+    let mut cache = std::mem::take(&mut tx.cache.address_book);
+    let db = tx.db;
+    let book =
+        collect(db, &mut cache, |did| contacts::find_party_id(tx, did), author, others, tunnel);
+    tx.cache.address_book = cache;
+    book
+}
+
+/// Collects what is known about an author and the other parties, on a reading connection.
+pub(super) fn read(
+    db: &Connection,
+    author: &Did,
+    others: &[&Did],
+    tunnel: Option<&TunnelId>,
+) -> Result<AddressBook, StoreError> {
+    let find = |did: &Did| contacts::find(db, did);
+    collect(db, &mut AddressCache::default(), find, author, others, tunnel)
+}
+
+fn collect(
+    db: &Connection,
+    cache: &mut AddressCache,
+    mut party_id: impl FnMut(&Did) -> Result<Option<i64>, StoreError>,
+    author: &Did,
+    others: &[&Did],
+    tunnel: Option<&TunnelId>,
+) -> Result<AddressBook, StoreError> {
+    let mut book = AddressBook::default();
+    if let Some(tunnel) = tunnel {
+        add_tunnel(db, cache, tunnel, &mut book)?;
+    }
+    for did in [author].into_iter().chain(others.iter().copied()) {
+        if book.parties.contains_key(did) {
+            continue;
+        }
+        if let Some(endpoint) = did.endpoint() {
+            add_tunnel(db, cache, &endpoint.tunnel, &mut book)?;
+        }
+        let Some(id) = party_id(did)? else { continue };
+        let party = cache.party(db, id)?;
+        for binding in &party.bindings {
+            add_tunnel(db, cache, &binding.tunnel, &mut book)?;
+        }
+        book.parties.insert(did.clone(), party);
+    }
+    // An endpoint with a binding counts as the contact that it is bound to.
+    let contact = match author.endpoint() {
+        Some(endpoint) => cache.bound_contact(db, endpoint)?,
+        None => None,
+    };
+    if let Some(contact) = contact {
+        let level = cache.party(db, contact)?.level;
+        let known = book.parties.entry(author.clone()).or_default();
+        known.level = match (known.level, level) {
+            (Some(own), Some(bound)) => Some(own.min(bound)),
+            (own, bound) => own.or(bound),
+        };
+        book.blocked_by.extend(cache.blocked_by(db, contact)?.iter().cloned());
+    }
+    if let Some(author) = party_id(author)? {
+        book.blocked_by.extend(cache.blocked_by(db, author)?.iter().cloned());
+    }
+    Ok(book)
+}
+
+fn add_tunnel(
+    db: &Connection,
+    cache: &mut AddressCache,
+    id: &TunnelId,
+    book: &mut AddressBook,
+) -> Result<(), StoreError> {
+    if !book.tunnels.contains_key(id)
+        && let Some(tunnel) = cache.tunnel(db, id)?
+    {
+        book.tunnels.insert(id.clone(), tunnel);
+    }
+    Ok(())
+}
+
+fn party(db: &Connection, id: i64) -> Result<Party, StoreError> {
+    let (level, here, has_box, is_group) = rows::one(db, PARTY, [id], |row| {
+        Ok((level(row, 0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+    })?;
+    let subscribers = if is_group { Some(subscribers(db, id)?) } else { None };
+    let bindings = if level.is_some() { bindings(db, id)? } else { Vec::new() };
+    Ok(Party { level, here, subscribers, has_box, bindings })
+}
+
+pub(super) fn level(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<ContactLevel>> {
+    let text: Option<String> = row.get(column)?;
+    Ok(text.as_deref().and_then(ContactLevel::parse))
+}
+
+/// Returns whether a tunnel is stored, in the writer.
+pub(super) fn tunnel_exists(tx: &mut Tx<'_>, id: &TunnelId) -> Result<bool, StoreError> {
+    Ok(tx.cache.address_book.tunnel(tx.db, id)?.is_some())
+}
+
+pub(super) fn tunnel(db: &Connection, id: &TunnelId) -> Result<Option<TunnelInfo>, StoreError> {
+    rows::optional(db, TUNNEL, [id.as_str()], read_tunnel)
+}
+
+/// Reads the columns name, provider, strangers and idempotent.
+pub(super) fn read_tunnel(row: &Row<'_>) -> rusqlite::Result<TunnelInfo> {
+    let strangers: String = row.get(2)?;
+    Ok(TunnelInfo {
+        id: parsed(row, 0)?,
+        provider: row.get(1)?,
+        strangers: StrangerPolicy::parse(&strangers).unwrap_or(StrangerPolicy::Hold),
+        idempotent: row.get(3)?,
+    })
+}
+
+pub(super) fn subscribers(db: &Connection, group: i64) -> Result<Vec<Did>, StoreError> {
+    dids(db, SUBSCRIBERS, group)
+}
+
+fn dids(db: &Connection, sql: &str, id: i64) -> Result<Vec<Did>, StoreError> {
+    rows::list(db, sql, [id], |row| parsed(row, 0))
+}
+
+pub(super) fn bindings(db: &Connection, contact: i64) -> Result<Vec<Binding>, StoreError> {
+    rows::list(db, BINDINGS, [contact], |row| {
+        Ok(Binding {
+            tunnel: parsed(row, 0)?,
+            kind: parsed(row, 1)?,
+            address: row.get(2)?,
+            priority: row.get(3)?,
+        })
+    })
+}

@@ -1,0 +1,166 @@
+//! Dispatch: puts a message into the boxes of its local recipients, in one transaction.
+
+use monoco_core::event::EventKind;
+use monoco_core::object::{MsgObject, ObjId};
+use monoco_core::record::InvalidTransition;
+use monoco_core::routing::{Placement, Routing, route};
+use monoco_core::time::Timestamp;
+use serde_json::json;
+
+use super::events::{self, EventSubject};
+use super::records::NewRecord;
+use super::writer::Tx;
+use super::{address_book, contacts, external_ids, objects, records};
+use crate::{CreatedRecord, DispatchOutcome, DispatchRequest, DispatchResult, StoreError};
+
+/// Result of checking a message before it is dispatched.
+pub(super) enum DispatchCheck {
+    /// A duplicate, or a message of a blocked or dropped author.
+    Answered(DispatchResult),
+    /// A new message with recipients here.
+    New(ResolvedDispatch),
+}
+
+/// A new message and the boxes that it goes to.
+pub(super) struct ResolvedDispatch {
+    /// The row of its object, if it is stored already.
+    pub(super) known: Option<i64>,
+    placements: Vec<Placement>,
+}
+
+/// Puts a message into its boxes, unless it is a duplicate or rejected.
+pub(super) fn dispatch(
+    tx: &mut Tx<'_>,
+    request: &DispatchRequest,
+    now: Timestamp,
+) -> Result<DispatchResult, StoreError> {
+    match check(tx, request, now)? {
+        DispatchCheck::Answered(result) => Ok(result),
+        DispatchCheck::New(resolved) => insert_records(tx, request, resolved, now),
+    }
+}
+
+/// Checks a message. The message itself is not stored.
+pub(super) fn check(
+    tx: &mut Tx<'_>,
+    request: &DispatchRequest,
+    now: Timestamp,
+) -> Result<DispatchCheck, StoreError> {
+    let DispatchRequest { msg, tunnel, .. } = request;
+    // The external id is checked before the content, because a repeated message can have
+    // been edited meanwhile.
+    if let Some((_, object)) = find_external_id(tx, request)? {
+        if object == 0 {
+            return Err(InvalidTransition { from: "KEPT", to: "DISPATCHED" }.into());
+        }
+        let (first, _) = objects::body(tx.db, object)?;
+        let records = records::created(tx.db, object, &first)?;
+        return duplicate(tx, object, first, records, now).map(DispatchCheck::Answered);
+    }
+    let known = objects::find(tx.db, tx.indexes.hashes.recent(), &msg.id())?;
+    if let Some(object) = known
+        && let records = records::created(tx.db, object, &msg.id())?
+        && !records.is_empty()
+    {
+        insert_external_id(tx, request, object, now)?;
+        return duplicate(tx, object, msg.id(), records, now).map(DispatchCheck::Answered);
+    }
+
+    let book = address_book::of_message(tx, msg, tunnel.as_ref())?;
+    let (kind, outcome) = match route(msg, tunnel.as_ref(), &book)? {
+        Routing::Deliver(placements) => {
+            return Ok(DispatchCheck::New(ResolvedDispatch { known, placements }));
+        }
+        Routing::Blocked => (EventKind::Blocked, DispatchOutcome::Blocked),
+        Routing::Dropped => (EventKind::Dropped, DispatchOutcome::Dropped),
+    };
+    // The object is not stored, so that the message is accepted later if the operator lets
+    // its author in.
+    append_rejection(tx, kind, msg, now)?;
+    Ok(DispatchCheck::Answered(DispatchResult { msg_id: msg.id(), outcome }))
+}
+
+/// Finds the external id of a message: its row and the row of the object that it became.
+pub(super) fn find_external_id(
+    tx: &mut Tx<'_>,
+    request: &DispatchRequest,
+) -> Result<Option<(i64, i64)>, StoreError> {
+    let DispatchRequest { tunnel: Some(tunnel), external_id: Some(external_id), .. } = request
+    else {
+        return Ok(None);
+    };
+    let Some(tunnel) = contacts::find_party_id(tx, &tunnel.did())? else { return Ok(None) };
+    external_ids::find(tx.db, tx.indexes.external_ids.recent(), external_id, Some(tunnel))
+}
+
+fn insert_records(
+    tx: &mut Tx<'_>,
+    request: &DispatchRequest,
+    resolved: ResolvedDispatch,
+    now: Timestamp,
+) -> Result<DispatchResult, StoreError> {
+    let DispatchRequest { msg, tunnel, external_id } = request;
+    let object = objects::insert_message(tx, resolved.known, msg)?;
+    let (tunnel_id, _) = insert_external_id(tx, request, object, now)?;
+    let new = NewRecord { object, msg_id: &msg.id(), tunnel: tunnel_id };
+    let mut records = Vec::with_capacity(resolved.placements.len());
+    for placement in &resolved.placements {
+        records.push(records::insert(tx, &new, placement, now)?);
+    }
+    let owners: Vec<_> = records.iter().map(|record| &record.owner).collect();
+    let mut detail = json!({"to": owners});
+    if let Some(tunnel) = tunnel {
+        detail["tunnel"] = json!(tunnel);
+    }
+    if let Some(external_id) = external_id {
+        detail["external_id"] = json!(external_id);
+    }
+    let author = contacts::party_id(tx, msg.author())?;
+    let subject = EventSubject { object: Some(object), record: None, owner: Some(author) };
+    events::append(tx, EventKind::Dispatched, subject, &detail, now)?;
+    let outcome = DispatchOutcome::Delivered { duplicate: false, records };
+    Ok(DispatchResult { msg_id: msg.id(), outcome })
+}
+
+/// Stores the tunnel and the external id of a message. Returns the party of the tunnel and the
+/// row of the external id.
+pub(super) fn insert_external_id(
+    tx: &mut Tx<'_>,
+    request: &DispatchRequest,
+    object: i64,
+    now: Timestamp,
+) -> Result<(Option<i64>, Option<i64>), StoreError> {
+    let Some(tunnel) = &request.tunnel else { return Ok((None, None)) };
+    contacts::insert_unknown_tunnel(tx, tunnel, now)?;
+    let tunnel = contacts::party_id(tx, &tunnel.did())?;
+    let external_id = match &request.external_id {
+        Some(external_id) => Some(external_ids::insert(tx, tunnel, external_id, object)?),
+        None => None,
+    };
+    Ok((Some(tunnel), external_id))
+}
+
+fn duplicate(
+    tx: &mut Tx<'_>,
+    object: i64,
+    msg_id: ObjId,
+    records: Vec<CreatedRecord>,
+    now: Timestamp,
+) -> Result<DispatchResult, StoreError> {
+    let subject = EventSubject { object: Some(object), ..EventSubject::default() };
+    events::append(tx, EventKind::Duplicate, subject, &json!({"of": "dispatch"}), now)?;
+    let outcome = DispatchOutcome::Delivered { duplicate: true, records };
+    Ok(DispatchResult { msg_id, outcome })
+}
+
+/// Appends an event about a message that is not stored.
+pub(super) fn append_rejection(
+    tx: &mut Tx<'_>,
+    kind: EventKind,
+    msg: &MsgObject,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let author = contacts::party_id(tx, msg.author())?;
+    let subject = EventSubject { owner: Some(author), ..EventSubject::default() };
+    events::append(tx, kind, subject, &json!({"msg_id": msg.id(), "to": msg.to}), now)
+}

@@ -1,0 +1,78 @@
+//! External ids: the message ids of providers, by which repeated messages are recognised.
+
+use monoco_core::object::{ObjId, ObjKind};
+use rusqlite::{Connection, params};
+
+use super::bulk_index::{BulkTable, RecentEntries};
+use super::writer::Tx;
+use super::{objects, rows};
+use crate::StoreError;
+
+/// External ids by the first eight bytes of their hash. Lookups compare the id.
+pub(super) const EXTERNAL_IDS: BulkTable = BulkTable {
+    name: "external_ids",
+    insert: "
+        INSERT INTO external_ids_by_hash (hash_prefix, external_id) VALUES (?1, ?2)
+            ON CONFLICT DO NOTHING
+    ",
+    rows_after: "SELECT seq, external_id FROM external_ids WHERE seq > ?1",
+    key: |row| row.get_ref(1)?.as_str().map(hash_prefix).map_err(Into::into),
+};
+
+const HAS_ID: &str = "
+    SELECT seq, object
+      FROM external_ids
+     WHERE seq = ?1 AND external_id = ?2 AND (?3 IS NULL OR tunnel = ?3)
+";
+
+const FIND: &str = "
+    SELECT e.seq, e.object
+      FROM external_ids_by_hash h
+      JOIN external_ids e ON e.seq = h.external_id
+     WHERE h.hash_prefix = ?1 AND e.external_id = ?2 AND (?3 IS NULL OR e.tunnel = ?3)
+     ORDER BY h.external_id
+     LIMIT 1
+";
+
+/// Inserts an external id of a tunnel. `object` is 0 while there is no message for it.
+pub(super) fn insert(
+    tx: &mut Tx<'_>,
+    tunnel: i64,
+    external_id: &str,
+    object: i64,
+) -> Result<i64, StoreError> {
+    let sql = "INSERT INTO external_ids (tunnel, external_id, object) VALUES (?1, ?2, ?3)";
+    let seq = rows::insert(tx.db, sql, params![tunnel, external_id, object])?;
+    tx.indexes.external_ids.add(tx.db, hash_prefix(external_id), seq)?;
+    Ok(seq)
+}
+
+/// Stores which message an external id became.
+pub(super) fn set_object(tx: &Tx<'_>, seq: i64, object: i64) -> Result<(), StoreError> {
+    rows::execute(tx.db, "UPDATE external_ids SET object = ?2 WHERE seq = ?1", [seq, object])?;
+    Ok(())
+}
+
+/// Finds an external id of one tunnel, or of any. Returns its row and the row of its object.
+pub(super) fn find(
+    db: &Connection,
+    recent: &RecentEntries,
+    external_id: &str,
+    tunnel: Option<i64>,
+) -> Result<Option<(i64, i64)>, StoreError> {
+    let query = |sql: &str, key: i64| {
+        let row = params![key, external_id, tunnel];
+        rows::optional(db, sql, row, |row| Ok((row.get(0)?, row.get(1)?)))
+    };
+    let key = hash_prefix(external_id);
+    for seq in recent.rows(key) {
+        if let Some(found) = query(HAS_ID, seq)? {
+            return Ok(Some(found));
+        }
+    }
+    query(FIND, key)
+}
+
+fn hash_prefix(external_id: &str) -> i64 {
+    objects::hash_prefix(ObjId::of(ObjKind::Bytes, external_id.as_bytes()).hash())
+}

@@ -1,0 +1,177 @@
+//! The retention clock, and what is purged by age.
+
+use async_trait::async_trait;
+use monoco_core::claim::MailLocation;
+use monoco_core::retention::{ClockStep, RetentionClock};
+use monoco_core::time::Timestamp;
+use rusqlite::{Connection, params};
+
+use super::writer::Tx;
+use super::{SqliteStore, events, mails, rows};
+use crate::{RetentionStore, StoreError};
+
+// Names of rows in the table `progress`.
+const CLOCK_AT: &str = "retention_clock_at";
+const ELAPSED_MS: &str = "retention_elapsed_ms";
+
+/// The longest lease that can be taken.
+const MAX_LEASE_MS: i64 = 86_400_000;
+
+/// The longest wait for a retry, and the longest merge window.
+const MAX_WAIT_MS: i64 = 7_200_000;
+
+/// Reads one number of the table `progress`.
+pub(super) fn progress(db: &Connection, name: &str) -> Result<Option<i64>, StoreError> {
+    rows::optional(db, "SELECT value FROM progress WHERE name = ?1", [name], |row| row.get(0))
+}
+
+/// Writes one number of the table `progress`.
+pub(super) fn set_progress(db: &Connection, name: &str, value: i64) -> Result<(), StoreError> {
+    let sql = "
+        INSERT INTO progress (name, value) VALUES (?1, ?2)
+            ON CONFLICT (name) DO UPDATE SET value = excluded.value
+    ";
+    rows::execute(db, sql, params![name, value])?;
+    Ok(())
+}
+
+/// The current day of the retention clock.
+pub(super) fn day(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+    if let Some(day) = tx.cache.day {
+        return Ok(day);
+    }
+    let day = progress(tx.db, ELAPSED_MS)?.unwrap_or(0) / 86_400_000;
+    tx.cache.day = Some(day);
+    Ok(day)
+}
+
+#[async_trait]
+impl RetentionStore for SqliteStore {
+    async fn last_clock_reading(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.read(|db| {
+            let sql = "SELECT at FROM events ORDER BY seq DESC LIMIT 1";
+            let event: Option<i64> = rows::optional(db, sql, [], |row| row.get(0))?;
+            Ok(event.max(progress(db, CLOCK_AT)?).map(Timestamp::from_ms))
+        })
+        .await
+    }
+
+    /// Deliveries in WAIT, held letters and reservations stay: they can be scheduled for any
+    /// time.
+    async fn expire_future_leases(&self, now: Timestamp) -> Result<usize, StoreError> {
+        self.writer
+            .run(move |tx| {
+                let now = now.ms();
+                let mut changed = 0;
+                for (sql, longest) in [
+                    (
+                        "UPDATE claims SET lease_until = ?1
+                          WHERE state = 'CLAIMED' AND lease_until > ?2",
+                        MAX_LEASE_MS,
+                    ),
+                    (
+                        "UPDATE claims SET due_at = ?1 WHERE state = 'NEW' AND due_at > ?2",
+                        MAX_WAIT_MS,
+                    ),
+                    (
+                        "UPDATE records SET lease_until = ?1
+                          WHERE state = 'READING' AND lease_until > ?2",
+                        MAX_LEASE_MS,
+                    ),
+                    (
+                        "UPDATE deliveries SET lease_until = ?1
+                          WHERE state = 'SENDING' AND lease_until > ?2",
+                        MAX_LEASE_MS,
+                    ),
+                    (
+                        "UPDATE deliveries SET due_at = ?1 WHERE state = 'FAILED' AND due_at > ?2",
+                        MAX_WAIT_MS,
+                    ),
+                    ("UPDATE merge_windows SET closes_at = ?1 WHERE closes_at > ?2", MAX_WAIT_MS),
+                    (
+                        "UPDATE letters SET due_at = ?1, revision = revision + 1
+                          WHERE state = 'WAITING' AND worker > '' AND due_at > ?2",
+                        MAX_WAIT_MS,
+                    ),
+                    (
+                        "UPDATE letters SET until = ?1, revision = revision + 1
+                          WHERE state = 'AWAY' AND until > ?2",
+                        MAX_LEASE_MS,
+                    ),
+                ] {
+                    changed += rows::execute(tx.db, sql, [now, now.saturating_add(longest)])?;
+                }
+                Ok(changed)
+            })
+            .await
+    }
+
+    async fn advance_retention_clock(
+        &self,
+        now: Timestamp,
+    ) -> Result<(RetentionClock, ClockStep), StoreError> {
+        self.writer
+            .run(move |tx| {
+                let stored = match (progress(tx.db, CLOCK_AT)?, progress(tx.db, ELAPSED_MS)?) {
+                    (Some(at), Some(lived_ms)) => {
+                        RetentionClock { noted_at: Timestamp::from_ms(at), lived_ms }
+                    }
+                    _ => RetentionClock::start(now),
+                };
+                let (clock, step) = stored.advance(now);
+                set_progress(tx.db, CLOCK_AT, clock.noted_at.ms())?;
+                set_progress(tx.db, ELAPSED_MS, clock.lived_ms)?;
+                tx.cache.day = None;
+                let sql = "
+                    INSERT INTO event_days (day, event) VALUES (?1, ?2)
+                        ON CONFLICT (day) DO UPDATE SET event = excluded.event
+                ";
+                rows::execute(tx.db, sql, params![clock.day(), events::newest(tx.db)?])?;
+                Ok((clock, step))
+            })
+            .await
+    }
+
+    async fn purge_archived_mails(
+        &self,
+        day: i64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        self.writer
+            .run(move |tx| {
+                // A workspace can claim an archived Mail late; then it still reads the file.
+                let sql = "
+                    SELECT seq FROM mails m
+                     WHERE location = 'archive' AND left_inbound_day <= ?1
+                       AND NOT EXISTS (SELECT 1 FROM claims c
+                                        WHERE c.mail = m.seq AND c.state IN ('NEW', 'CLAIMED'))
+                     ORDER BY left_inbound_day LIMIT ?2
+                ";
+                let seqs = rows::numbers(tx.db, sql, params![day, rows::limit(limit)])?;
+                for seq in &seqs {
+                    let mail = mails::by_seq(tx.db, *seq)?;
+                    mails::move_to(tx, &mail, MailLocation::Removed, now)?;
+                }
+                Ok(seqs.len())
+            })
+            .await
+    }
+
+    async fn purge_events(&self, day: i64, limit: usize) -> Result<usize, StoreError> {
+        self.writer
+            .run(move |tx| {
+                // The newest event stays, so that no number is used twice.
+                let sql = "
+                    DELETE FROM events WHERE seq IN (
+                        SELECT seq FROM events
+                         WHERE seq <= (SELECT coalesce(max(event), 0) FROM event_days
+                                        WHERE day <= ?1)
+                           AND seq < (SELECT max(seq) FROM events)
+                         ORDER BY seq LIMIT ?2)
+                ";
+                rows::execute(tx.db, sql, params![day, rows::limit(limit)])
+            })
+            .await
+    }
+}

@@ -1,0 +1,45 @@
+//! Counts and health of the store.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use monoco_core::delivery::SendState;
+use monoco_core::record::{BoxKind, ReadState};
+use monoco_core::time::Timestamp;
+
+use crate::StoreError;
+
+/// Numbers of rows, and the ages of the oldest ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    pub records: BTreeMap<(BoxKind, ReadState), i64>,
+    pub deliveries: BTreeMap<SendState, i64>,
+    /// Creation time of the oldest delivery that is not sent yet.
+    pub oldest_waiting: Option<Timestamp>,
+    /// Inbound messages that are not merged into a Mail yet.
+    pub kept: i64,
+    /// Time of the oldest Mail without a claim.
+    pub oldest_unclaimed: Option<Timestamp>,
+}
+
+/// Whether the store accepts writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreHealth {
+    Ok,
+    /// The last write failed because the disk is full. The next write tries again.
+    Full,
+    /// The last write failed with an error that can be temporary, such as a read-only disk.
+    Failing(String),
+    /// A sync failed; no write is accepted until the courier is restarted.
+    Broken(String),
+}
+
+/// Reports counts and health.
+#[async_trait]
+pub trait StatusStore: Send + Sync {
+    /// Returns the row counts and the ages of the oldest rows.
+    async fn counts(&self) -> Result<StoreCounts, StoreError>;
+
+    /// Returns whether the store accepts writes.
+    fn health(&self) -> StoreHealth;
+}
