@@ -1,4 +1,4 @@
-//! Posts a draft that was picked up, and files what became of it.
+//! Submits a draft to the store, and moves its file when all deliveries have ended.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,40 +15,39 @@ use monoco_store::{DraftResult, DraftSendRequest, SendRequest, SendResult, Store
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
-use super::drafts::{DraftLoop, DraftUid, DraftsError, SENDING, is_its_own, is_uid};
+use super::drafts::{DraftLoop, DraftUid, DraftsError, SENDING_DIR, is_per_file, is_uid};
 use super::mailbox_dir::{Dir, OpenDirs};
 
-/// Most drafts that are put away in one go.
 const MAX_DRAFTS_PER_BATCH: usize = 100;
 
-/// Where a draft of a directory goes whose name we do not take.
-const ELSEWHERE: &str = "unknown";
+/// Dead-letter directory of drafts whose provider directory has an invalid name.
+const UNKNOWN_PROVIDER: &str = "unknown";
 
-/// Why a draft is not on its way.
 enum DraftSendError {
-    /// It can't be sent, now or later.
+    /// The draft cannot be sent, now or later.
     Bad(String),
-    /// Not now.
+    /// The draft may be sent later.
     Later(DraftsError),
 }
 
 impl DraftLoop {
-    /// Posts a draft, or gives it up. Returns whether its end is to be awaited.
+    /// Submits a draft or moves it to the dead letters. Returns whether its result is
+    /// pending.
     pub(super) fn send(
         &self,
-        hands: &mut OpenDirs<'_>,
+        dirs: &mut OpenDirs<'_>,
         uid: &DraftUid,
         handle: &Handle,
     ) -> Result<bool, DraftsError> {
         if handle.block_on(self.store.draft_exists(&uid.uid))? {
-            return Ok(!is_put_away(hands, uid)?);
+            return Ok(!is_filed(dirs, uid)?);
         }
-        match self.post(hands, uid, handle) {
+        match self.post(dirs, uid, handle) {
             Ok(()) => Ok(true),
             Err(DraftSendError::Later(error)) => Err(error),
             Err(DraftSendError::Bad(reason)) => {
-                tracing::warn!(draft = uid.uid, reason, "a draft can't be sent");
-                give_up(hands, uid, &json!({"draft": uid.uid, "reason": reason}))?;
+                tracing::warn!(draft = uid.uid, reason, "cannot send draft; moved to dead letters");
+                move_to_deadletter(dirs, uid, &json!({"draft": uid.uid, "reason": reason}))?;
                 Ok(false)
             }
         }
@@ -56,28 +55,28 @@ impl DraftLoop {
 
     fn post(
         &self,
-        hands: &mut OpenDirs<'_>,
+        dirs: &mut OpenDirs<'_>,
         uid: &DraftUid,
         handle: &Handle,
     ) -> Result<(), DraftSendError> {
-        let Some(bytes) = read_draft(hands, uid)? else {
-            return Err(DraftSendError::Bad("it is not a plain file any more".to_owned()));
+        let Some(bytes) = read_draft(dirs, uid)? else {
+            return Err(DraftSendError::Bad("the draft is not a plain file".to_owned()));
         };
-        let text = String::from_utf8(bytes).map_err(|_| bad("it is not UTF-8"))?;
+        let text = String::from_utf8(bytes).map_err(|_| bad("the draft is not UTF-8"))?;
         let providers = self.providers();
         let Some(tunnels) = providers.get(&uid.provider) else {
             let known: Vec<_> = providers.keys().map(String::as_str).collect();
-            let why = format!("there is no provider {}; there are {}", uid.provider, {
+            let why = format!("unknown provider {:?}; configured providers: {}", uid.provider, {
                 known.join(", ")
             });
             return Err(bad(why));
         };
         let draft = Draft::parse(&text).map_err(|error| bad(error.to_string()))?;
         let answers = match &draft.reply_to {
-            Some(id) => Some(self.answered(id, handle)?),
+            Some(id) => Some(self.replied_mail(id, handle)?),
             None => None,
         };
-        let sizes = self.keep_artifacts(hands, &draft, handle)?;
+        let sizes = self.store_attachments(dirs, &draft, handle)?;
         let facts = DraftContext {
             owner: &self.owner,
             uid: &uid.uid,
@@ -96,34 +95,37 @@ impl DraftLoop {
         let (store, through) = (&self.store, self.entry.outbound());
         match handle.block_on(store.send_draft(post, &through, self.clock.now())) {
             Ok(SendResult::Queued { msg_id, duplicate, .. }) => {
-                tracing::info!(draft = uid.uid, %msg_id, duplicate, "a draft is on its way");
+                tracing::info!(draft = uid.uid, %msg_id, duplicate, "draft queued for delivery");
                 Ok(())
             }
             Ok(SendResult::Chained { msg_id, letter, duplicate }) => {
-                tracing::info!(draft = uid.uid, %msg_id, %letter, duplicate, "a draft is a letter");
+                tracing::info!(draft = uid.uid, %msg_id, %letter, duplicate, "draft accepted as letter");
                 self.entry.notifier.notify(letter, Duration::ZERO);
                 Ok(())
             }
-            Ok(SendResult::BlockedAuthor { .. }) => Err(bad(format!("{} is blocked", self.owner))),
-            Err(error) => Err(refusal(error)),
+            Ok(SendResult::BlockedAuthor { .. }) => {
+                Err(bad(format!("the sender {} is blocked", self.owner)))
+            }
+            Err(error) => Err(send_error(error)),
         }
     }
 
-    /// The Mail that a draft answers.
-    fn answered(&self, id: &MailId, handle: &Handle) -> Result<Mail, DraftSendError> {
+    /// Reads the Mail that a draft replies to.
+    fn replied_mail(&self, id: &MailId, handle: &Handle) -> Result<Mail, DraftSendError> {
         let store = &self.store;
-        let row = handle.block_on(store.mail(id, &Workspace::shared())).map_err(refusal)?;
+        let row = handle.block_on(store.mail(id, &Workspace::shared())).map_err(send_error)?;
         let msg_id = row.entry.msg_id;
-        let object = handle.block_on(store.object(msg_id)).map_err(refusal)?;
-        let unreadable = |why: String| bad(format!("reply_to: {id} can't be read: {why}"));
+        let object = handle.block_on(store.object(msg_id)).map_err(send_error)?;
+        let unreadable = |why: String| bad(format!("reply_to: cannot read {id}: {why}"));
         let text = String::from_utf8(object).map_err(|error| unreadable(error.to_string()))?;
         Mail::read(msg_id, &text).map_err(|error| unreadable(error.to_string()))
     }
 
-    /// Sees to it that the store has what goes with a draft. Returns how large it is.
-    fn keep_artifacts(
+    /// Stores the attachments of a draft that are in the dropzone. Returns the size of
+    /// each.
+    fn store_attachments(
         &self,
-        hands: &OpenDirs<'_>,
+        dirs: &OpenDirs<'_>,
         draft: &Draft,
         handle: &Handle,
     ) -> Result<BTreeMap<ObjId, u64>, DraftSendError> {
@@ -132,11 +134,11 @@ impl DraftLoop {
         for attached in &draft.artifacts {
             let hash = attached.hash.to_string();
             let name = hash.rsplit(':').next().unwrap_or(&hash);
-            let dropped = hands.dropped(name, MAX_ATTACHMENT_BYTES).ok().flatten();
-            let bytes = match dropped.filter(|bytes| digest(bytes) == name) {
+            let attachment = dirs.attachment(name, MAX_ATTACHMENT_BYTES).ok().flatten();
+            let bytes = match attachment.filter(|bytes| digest(bytes) == name) {
                 Some(bytes) => {
                     let size = bytes.len();
-                    handle.block_on(store.put_blob(bytes)).map_err(refusal)?;
+                    handle.block_on(store.put_blob(bytes)).map_err(send_error)?;
                     size
                 }
                 None => match handle.block_on(store.object(attached.hash)) {
@@ -145,7 +147,7 @@ impl DraftLoop {
                         let why = "is neither in the dropzone nor in the store";
                         return Err(bad(format!("artifacts: {:?} ({hash}) {why}", attached.name)));
                     }
-                    Err(error) => return Err(refusal(error)),
+                    Err(error) => return Err(send_error(error)),
                 },
             };
             sizes.insert(attached.hash, bytes as u64);
@@ -153,83 +155,83 @@ impl DraftLoop {
         Ok(sizes)
     }
 
-    /// Puts drafts away whose deliveries have all ended. Returns which.
+    /// Moves the files of drafts whose deliveries have all ended. Returns these drafts.
     pub(super) fn settle(
         &self,
-        hands: &mut OpenDirs<'_>,
+        dirs: &mut OpenDirs<'_>,
         handle: &Handle,
     ) -> Result<Vec<DraftUid>, DraftsError> {
         let store = &self.store;
-        let mut put_away = Vec::new();
+        let mut file_draft = Vec::new();
         loop {
-            let fates = handle.block_on(store.finished_drafts(MAX_DRAFTS_PER_BATCH))?;
-            let more = fates.len() == MAX_DRAFTS_PER_BATCH;
-            for fate in fates {
-                let uid = DraftUid { provider: fate.provider.clone(), uid: fate.uid.clone() };
-                // Names from the store are ours; whatever else it says is no path.
+            let results = handle.block_on(store.finished_drafts(MAX_DRAFTS_PER_BATCH))?;
+            let more = results.len() == MAX_DRAFTS_PER_BATCH;
+            for result in results {
+                let uid = DraftUid { provider: result.provider.clone(), uid: result.uid.clone() };
+                // Only names of the right form are used as paths.
                 if is_uid(&uid.uid) && is_plain(&uid.provider) {
-                    self.put_away(hands, &uid, &fate, handle)?;
+                    self.file_draft(dirs, &uid, &result, handle)?;
                 }
                 handle.block_on(store.close_draft(&uid.uid))?;
-                put_away.push(uid);
+                file_draft.push(uid);
             }
             if !more {
-                return Ok(put_away);
+                return Ok(file_draft);
             }
         }
     }
 
-    fn put_away(
+    fn file_draft(
         &self,
-        hands: &mut OpenDirs<'_>,
+        dirs: &mut OpenDirs<'_>,
         uid: &DraftUid,
-        fate: &DraftResult,
+        result: &DraftResult,
         handle: &Handle,
     ) -> Result<(), DraftsError> {
-        if is_put_away(hands, uid)? {
+        if is_filed(dirs, uid)? {
             return Ok(());
         }
-        let deliveries: Vec<_> = fate.deliveries.iter().map(shown).collect();
-        let letters = handle.block_on(self.store.letters_of(fate.msg_id))?;
+        let deliveries: Vec<_> = result.deliveries.iter().map(shown).collect();
+        let letters = handle.block_on(self.store.letters_of(result.msg_id))?;
         let letter = letters.first().map(|row| json!(row.id));
         let sent =
             |delivery: &Delivery| matches!(delivery.sending.state, SendStateData::Sent { .. });
-        if fate.ended.is_some() || !fate.deliveries.iter().all(sent) {
-            let reason = fate.ended.as_deref().unwrap_or("it was not delivered to everybody");
-            tracing::warn!(draft = uid.uid, msg_id = %fate.msg_id, reason, "a draft is given up");
+        if result.ended.is_some() || !result.deliveries.iter().all(sent) {
+            let reason = result.ended.as_deref().unwrap_or("not delivered to all recipients");
+            tracing::warn!(draft = uid.uid, msg_id = %result.msg_id, reason, "draft not delivered; moved to dead letters");
             let mut about = json!({
-                "draft": uid.uid, "reason": reason, "msg_id": fate.msg_id, "deliveries": deliveries,
+                "draft": uid.uid, "reason": reason, "msg_id": result.msg_id, "deliveries": deliveries,
             });
             if let Some(letter) = letter {
                 about["letter"] = letter;
             }
-            give_up(hands, uid, &about)?;
+            move_to_deadletter(dirs, uid, &about)?;
             return Ok(());
         }
         let (life, _) = handle.block_on(self.store.advance_retention_clock(self.clock.now()))?;
-        // `day` is for retention, which does not trust the clock.
+        // Retention counts by `day` and not by the clock.
         let mut outcome =
-            json!({"msg_id": fate.msg_id, "deliveries": deliveries, "day": life.day()});
+            json!({"msg_id": result.msg_id, "deliveries": deliveries, "day": life.day()});
         if let Some(letter) = letter {
             outcome["letter"] = letter;
         }
-        // Somebody may have removed it meanwhile; what became of it is still worth knowing.
-        let draft = match read_draft(hands, uid) {
+        // The file may have been removed; the outcome is archived without it.
+        let draft = match read_draft(dirs, uid) {
             Ok(draft) => draft.unwrap_or_default(),
             Err(DraftSendError::Bad(_)) => Vec::new(),
             Err(DraftSendError::Later(error)) => return Err(error),
         };
         let text = with_outcome(&String::from_utf8_lossy(&draft), &outcome);
-        let archive = hands.provider_dir("archive", &uid.provider, true)?.ok_or_else(gone)?;
-        let look = FileOptions { synced: true, ..FileOptions::READ_ONLY };
-        hands.put(&archive, &file(uid), text.as_bytes(), look)?;
+        let archive = dirs.provider_dir("archive", &uid.provider, true)?.ok_or_else(gone)?;
+        let options = FileOptions { synced: true, ..FileOptions::READ_ONLY };
+        dirs.put(&archive, &file(uid), text.as_bytes(), options)?;
         archive.sync()?;
-        remove_sending(hands, uid)?;
+        remove_sending(dirs, uid)?;
         Ok(())
     }
 }
 
-/// What became of one delivery.
+/// Outcome of one delivery as JSON.
 fn shown(delivery: &Delivery) -> Value {
     let sending = &delivery.sending;
     let mut shown = json!({
@@ -246,15 +248,15 @@ fn shown(delivery: &Delivery) -> Value {
     shown
 }
 
-/// Moves a draft to the dead letters, its bytes as they are, with the reason beside it.
-fn give_up(hands: &mut OpenDirs<'_>, uid: &DraftUid, about: &Value) -> io::Result<()> {
-    let shelf = if is_plain(&uid.provider) { &uid.provider } else { ELSEWHERE };
-    let dead = hands.provider_dir(".deadletter", shelf, true)?.ok_or_else(gone)?;
-    // First the reason, so that there is no dead letter without one.
-    let look = FileOptions { synced: true, ..FileOptions::READ_ONLY };
+/// Moves a draft unchanged to the dead letters and writes the reason beside it.
+fn move_to_deadletter(dirs: &mut OpenDirs<'_>, uid: &DraftUid, about: &Value) -> io::Result<()> {
+    let subdir = if is_plain(&uid.provider) { &uid.provider } else { UNKNOWN_PROVIDER };
+    let dead = dirs.provider_dir(".deadletter", subdir, true)?.ok_or_else(gone)?;
+    // The reason is written first, so that every dead letter has one.
+    let options = FileOptions { synced: true, ..FileOptions::READ_ONLY };
     let reason = format!("{}.reason.json", uid.uid);
-    hands.put(&dead, &reason, format!("{about:#}\n").as_bytes(), look)?;
-    if let Some(sending) = sending(hands, uid)? {
+    dirs.put(&dead, &reason, format!("{about:#}\n").as_bytes(), options)?;
+    if let Some(sending) = sending(dirs, uid)? {
         match sending.rename(&file(uid), &dead, &file(uid)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -265,41 +267,43 @@ fn give_up(hands: &mut OpenDirs<'_>, uid: &DraftUid, about: &Value) -> io::Resul
     Ok(())
 }
 
-/// Whether a draft has reached the archive or the dead letters; then it is nowhere else.
-fn is_put_away(hands: &mut OpenDirs<'_>, uid: &DraftUid) -> io::Result<bool> {
+/// Whether a draft is in the archive or the dead letters. Removes a remaining copy in
+/// `.sending/`.
+fn is_filed(dirs: &mut OpenDirs<'_>, uid: &DraftUid) -> io::Result<bool> {
     for part in ["archive", ".deadletter"] {
-        let Some(dir) = hands.provider_dir(part, &uid.provider, false)? else { continue };
+        let Some(dir) = dirs.provider_dir(part, &uid.provider, false)? else { continue };
         if dir.stat(&file(uid))?.is_some() {
-            remove_sending(hands, uid)?;
+            remove_sending(dirs, uid)?;
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-fn remove_sending(hands: &mut OpenDirs<'_>, uid: &DraftUid) -> io::Result<()> {
-    let Some(sending) = sending(hands, uid)? else { return Ok(()) };
+fn remove_sending(dirs: &mut OpenDirs<'_>, uid: &DraftUid) -> io::Result<()> {
+    let Some(sending) = sending(dirs, uid)? else { return Ok(()) };
     if sending.remove(&file(uid))? {
-        // Before the store forgets it: otherwise it would come back to nobody.
+        // Synced before the store closes the draft: a file that reappears would be sent
+        // again.
         sending.sync()?;
     }
     Ok(())
 }
 
-fn read_draft(hands: &mut OpenDirs<'_>, uid: &DraftUid) -> Result<Option<Vec<u8>>, DraftSendError> {
-    let Some(sending) = sending(hands, uid).map_err(later)? else { return Ok(None) };
+fn read_draft(dirs: &mut OpenDirs<'_>, uid: &DraftUid) -> Result<Option<Vec<u8>>, DraftSendError> {
+    let Some(sending) = sending(dirs, uid).map_err(later)? else { return Ok(None) };
     match sending.read(&file(uid), MAX_DRAFT as u64) {
         Ok(bytes) => Ok(bytes),
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge || is_its_own(&error) => {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge || is_per_file(&error) => {
             Err(bad(error.to_string()))
         }
         Err(error) => Err(later(error)),
     }
 }
 
-fn sending(hands: &mut OpenDirs<'_>, uid: &DraftUid) -> io::Result<Option<Dir>> {
-    match hands.provider_dir(OUTBOUND_DIR, &uid.provider, false)? {
-        Some(dir) => super::mailbox_dir::found(dir.sub(SENDING)),
+fn sending(dirs: &mut OpenDirs<'_>, uid: &DraftUid) -> io::Result<Option<Dir>> {
+    match dirs.provider_dir(OUTBOUND_DIR, &uid.provider, false)? {
+        Some(dir) => super::mailbox_dir::found(dir.sub(SENDING_DIR)),
         None => Ok(None),
     }
 }
@@ -308,14 +312,14 @@ fn file(uid: &DraftUid) -> String {
     format!("{}.md", uid.uid)
 }
 
-/// Whether a directory's name may name another one of ours.
+/// Whether the name is safe as a directory name.
 fn is_plain(provider: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     (1..=64).contains(&provider.len()) && provider.bytes().all(plain)
 }
 
-/// Sorts what the store says into what will pass and what will not.
-fn refusal(error: StoreError) -> DraftSendError {
+/// Tells temporary errors of the store from permanent ones.
+fn send_error(error: StoreError) -> DraftSendError {
     match error {
         StoreError::DiskFull
         | StoreError::Broken(_)

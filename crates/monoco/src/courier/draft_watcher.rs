@@ -1,12 +1,11 @@
-//! When a file that somebody puts into `outbound/` is finished.
+//! Decides when a file in `outbound/` is complete.
 //!
-//! Nobody tells us. A file that was renamed into place is finished at once, and so is one
-//! whose writer has closed it. A script that writes slowly keeps its file open between two
-//! lines, for seconds or for minutes, and must not be cut off. So a file is left alone
-//! while anybody has it open for writing, and otherwise until it has been quiet.
+//! A file that was renamed into place or closed by its writer is complete after 250 ms.
+//! Other files are complete after 3 s without a change, unless a process has them open for
+//! writing: a slow script may keep its file open for minutes.
 //!
-//! File events are hints: they may be lost, come late, or not exist on a file system. What
-//! counts is what a look shows.
+//! File events are hints: they may be lost or late, or not exist on a file system. The
+//! directory scan decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,72 +19,71 @@ use tokio::sync::mpsc;
 
 use super::mailbox_dir::FileStat;
 
-/// How long a file that was closed or moved here must be quiet.
-const SETTLED: Duration = Duration::from_millis(250);
+/// Time without changes after which a closed or renamed file is complete.
+const CLOSED_FILE_DELAY: Duration = Duration::from_millis(250);
 
-/// How long any other file must be.
-const QUIET: Duration = Duration::from_secs(3);
+/// Time without changes after which any other file is complete.
+const IDLE_FILE_DELAY: Duration = Duration::from_secs(3);
 
-/// How long half a draft is waited for.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time to wait for the rest of an incomplete front matter.
+pub const INCOMPLETE_DRAFT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Most hints that wait to be heard. When there are more, a look around finds out.
-const HINTS: usize = 1_024;
+/// Limit of queued file events. Further events are dropped; the scan finds the files.
+const MAX_PENDING_EVENTS: usize = 1_024;
 
-/// Where a draft is: the provider's directory, and its name there.
+/// Provider directory and file name of a draft.
 pub type DraftPath = (String, String);
 
-/// Something happened to a file.
+/// Change of a file in `outbound/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileEvent {
-    /// Its writer closed it, or it was moved here whole.
+    /// The writer closed the file, or it was renamed into place.
     Closed(DraftPath),
-    /// Somebody writes to it.
+    /// The file was created or written.
     Written(DraftPath),
 }
 
-/// Hints about a directory.
+/// Watches `outbound/` for file events.
 pub struct DraftWatcher {
-    /// They come here.
     pub hints: mpsc::Receiver<FileEvent>,
-    /// It hears as long as it is held.
+    /// Events are delivered until this is dropped.
     _watcher: Option<RecommendedWatcher>,
     _sender: mpsc::Sender<FileEvent>,
 }
 
-/// What we have seen of the files that are there.
+/// Observed state of the files in `outbound/`.
 #[derive(Debug, Default)]
 pub struct DraftFiles(BTreeMap<DraftPath, DraftFile>);
 
 #[derive(Debug)]
 struct DraftFile {
-    looks: FileStat,
-    /// When it last changed, as far as we saw.
+    stat: FileStat,
+    /// Time of the last observed change.
     since: Instant,
-    /// Whether the last that happened to it was that it was finished.
+    /// Whether the last event was that the file was closed.
     closed: bool,
-    /// Whether we saw somebody write who has not closed it yet.
+    /// Whether a write was observed and no close after it.
     written: bool,
-    /// Whether a hint came since the last look. What the next one shows is no news.
+    /// Whether an event arrived since the last scan, which then shows no further change.
     hinted: bool,
 }
 
-/// How a file looks that we only heard of.
-const UNSEEN: FileStat = FileStat { is_file: false, mode: 0, len: 0, modified_ms: 0, node: (0, 0) };
+/// Stands for a file of which only events are known.
+const NOT_SCANNED: FileStat =
+    FileStat { is_file: false, mode: 0, len: 0, modified_ms: 0, node: (0, 0) };
 
-/// Files that somebody has open for writing; `None` where nobody can tell.
+/// Inodes that are open for writing; `None` where the system does not report it.
 pub type OpenForWrite = Option<BTreeSet<(u64, u64)>>;
 
 impl DraftWatcher {
-    /// Watches `outbound`, where that is possible. Without hints a look around finds
-    /// everything, a little later.
+    /// Starts watching `outbound`, if the system supports it.
     pub fn start(outbound: &Path) -> Self {
-        let (sender, hints) = mpsc::channel(HINTS);
+        let (sender, hints) = mpsc::channel(MAX_PENDING_EVENTS);
         let (to, root) = (sender.clone(), outbound.to_owned());
         let heard = move |event: notify::Result<notify::Event>| {
             let Ok(event) = event else { return };
             for hint in event.paths.iter().filter_map(|path| hint(&event.kind, path, &root)) {
-                // A hint that does not fit is as good as lost.
+                // A dropped event only delays the draft until the next scan.
                 let _ = to.try_send(hint);
             }
         };
@@ -95,7 +93,7 @@ impl DraftWatcher {
             Ok(watcher)
         });
         if let Err(error) = &watcher {
-            tracing::warn!(%error, "no file events; drafts are found by looking");
+            tracing::warn!(%error, "cannot watch outbound directory; drafts are found by polling");
         }
         Self { hints, _watcher: watcher.ok(), _sender: sender }
     }
@@ -107,112 +105,117 @@ fn hint(kind: &EventKind, path: &Path, root: &Path) -> Option<FileEvent> {
     let (Some(provider), Some(name), None) = (parts.next(), parts.next(), parts.next()) else {
         return None;
     };
-    let spot = (provider?.to_owned(), name?.to_owned());
-    if !is_draft(&spot.1) {
+    let draft_path = (provider?.to_owned(), name?.to_owned());
+    if !is_draft(&draft_path.1) {
         return None;
     }
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write))
-        | EventKind::Modify(ModifyKind::Name(RenameMode::To)) => Some(FileEvent::Closed(spot)),
+        | EventKind::Modify(ModifyKind::Name(RenameMode::To)) => {
+            Some(FileEvent::Closed(draft_path))
+        }
         EventKind::Create(CreateKind::File) | EventKind::Modify(ModifyKind::Data(_)) => {
-            Some(FileEvent::Written(spot))
+            Some(FileEvent::Written(draft_path))
         }
         _ => None,
     }
 }
 
-/// Whether a name in `outbound/{provider}/` can be that of a draft.
+/// Whether a file name can be that of a draft.
 pub fn is_draft(name: &str) -> bool {
     name.ends_with(".md") && !name.starts_with('.')
 }
 
 impl DraftFiles {
-    /// Takes a hint.
+    /// Records a file event.
     pub fn record(&mut self, hint: FileEvent, now: Instant) {
-        let (spot, closed) = match hint {
-            FileEvent::Closed(spot) => (spot, true),
-            FileEvent::Written(spot) => (spot, false),
+        let (draft_path, closed) = match hint {
+            FileEvent::Closed(draft_path) => (draft_path, true),
+            FileEvent::Written(draft_path) => (draft_path, false),
         };
-        let looks = self.0.get(&spot).map_or(UNSEEN, |sight| sight.looks);
-        self.0
-            .insert(spot, DraftFile { looks, since: now, closed, written: !closed, hinted: true });
+        let stat = self.0.get(&draft_path).map_or(NOT_SCANNED, |file| file.stat);
+        self.0.insert(
+            draft_path,
+            DraftFile { stat, since: now, closed, written: !closed, hinted: true },
+        );
     }
 
-    /// Takes what a look around showed: everything that is there.
-    pub fn look(&mut self, there: BTreeMap<DraftPath, FileStat>, now: Instant) {
-        self.0.retain(|spot, _| there.contains_key(spot));
-        for (spot, looks) in there {
-            let new = DraftFile { looks, since: now, closed: false, written: false, hinted: false };
-            let sight = self.0.entry(spot).or_insert(new);
-            if sight.looks != looks && !sight.hinted {
-                (sight.since, sight.closed) = (now, false);
+    /// Updates the state with the result of a directory scan.
+    pub fn update(&mut self, there: BTreeMap<DraftPath, FileStat>, now: Instant) {
+        self.0.retain(|draft_path, _| there.contains_key(draft_path));
+        for (draft_path, stat) in there {
+            let new = DraftFile { stat, since: now, closed: false, written: false, hinted: false };
+            let file = self.0.entry(draft_path).or_insert(new);
+            if file.stat != stat && !file.hinted {
+                (file.since, file.closed) = (now, false);
             }
-            (sight.looks, sight.hinted) = (looks, false);
+            (file.stat, file.hinted) = (stat, false);
         }
     }
 
-    /// Those that have been quiet for long enough, unless somebody has them open.
+    /// Files that have been unchanged for long enough.
     pub fn quiet(&self, now: Instant) -> Vec<(DraftPath, FileStat)> {
-        let quiet = self.0.iter().filter(|(_, sight)| sight.looks != UNSEEN);
-        let quiet = quiet.filter(|(_, sight)| sight.due() <= now);
-        quiet.map(|(spot, sight)| (spot.clone(), sight.looks)).collect()
+        let quiet = self.0.iter().filter(|(_, file)| file.stat != NOT_SCANNED);
+        let quiet = quiet.filter(|(_, file)| file.due() <= now);
+        quiet.map(|(draft_path, file)| (draft_path.clone(), file.stat)).collect()
     }
 
-    /// Whether nobody writes to it any more.
-    pub fn is_finished(&self, spot: &DraftPath, busy: &OpenForWrite) -> bool {
-        self.0.get(spot).is_some_and(|sight| match busy {
-            Some(busy) => !busy.contains(&sight.looks.node),
-            None => !sight.written,
+    /// Whether no process is known to write to the file.
+    pub fn is_finished(&self, draft_path: &DraftPath, open_for_write: &OpenForWrite) -> bool {
+        self.0.get(draft_path).is_some_and(|file| match open_for_write {
+            Some(open_for_write) => !open_for_write.contains(&file.stat.node),
+            None => !file.written,
         })
     }
 
-    /// How long it has been quiet.
-    pub fn quiet_for(&self, spot: &DraftPath, now: Instant) -> Duration {
-        self.0.get(spot).map_or(Duration::ZERO, |sight| now.saturating_duration_since(sight.since))
+    /// Time since the last change.
+    pub fn quiet_for(&self, draft_path: &DraftPath, now: Instant) -> Duration {
+        self.0
+            .get(draft_path)
+            .map_or(Duration::ZERO, |file| now.saturating_duration_since(file.since))
     }
 
-    /// When the next one may be finished.
+    /// Time at which the next file may be complete.
     pub fn next(&self, now: Instant) -> Option<Instant> {
         self.0.values().map(DraftFile::due).filter(|due| *due > now).min()
     }
 
-    /// Forgets one that is not there any more.
-    pub fn forget(&mut self, spot: &DraftPath) {
-        self.0.remove(spot);
+    pub fn forget(&mut self, draft_path: &DraftPath) {
+        self.0.remove(draft_path);
     }
 }
 
 impl DraftFile {
     fn due(&self) -> Instant {
-        self.since + if self.closed { SETTLED } else { QUIET }
+        self.since + if self.closed { CLOSED_FILE_DELAY } else { IDLE_FILE_DELAY }
     }
 }
 
-/// Which of `files` somebody has open for writing, as far as the system tells.
-pub fn busy(files: &BTreeSet<(u64, u64)>) -> OpenForWrite {
+/// Which of `files` are open for writing in a process of this user.
+pub fn open_for_write(files: &BTreeSet<(u64, u64)>) -> OpenForWrite {
     let processes = fs::read_dir("/proc").ok()?;
-    // Without our own there, this is not the directory we mean.
+    // Without this directory, `/proc` is not the Linux process file system.
     fs::read_dir("/proc/self/fdinfo").ok()?;
-    let mut busy = BTreeSet::new();
+    let mut open_for_write = BTreeSet::new();
     for process in processes.flatten() {
-        // Those of others are closed to us; they have no business in our mailbox.
+        // Processes of other users are not readable; they cannot write to the mailbox.
         let Ok(open) = fs::read_dir(process.path().join("fd")) else { continue };
         for file in open.flatten() {
             let Ok(metadata) = fs::metadata(file.path()) else { continue };
             let node = (metadata.dev(), metadata.ino());
             if files.contains(&node) && is_for_writing(&process.path(), &file.file_name()) {
-                busy.insert(node);
+                open_for_write.insert(node);
             }
         }
     }
-    Some(busy)
+    Some(open_for_write)
 }
 
 fn is_for_writing(process: &Path, number: &std::ffi::OsStr) -> bool {
     let Ok(about) = fs::read_to_string(process.join("fdinfo").join(number)) else { return false };
     let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-    // The lowest two bits say how it was opened; 0 is for reading only.
+    // The lowest two bits are the access mode; 0 is read-only.
     flags.is_some_and(|flags| flags & 0o3 != 0)
 }
 
@@ -222,20 +225,21 @@ mod tests {
 
     use super::*;
 
-    fn spot() -> DraftPath {
+    fn draft_path() -> DraftPath {
         ("lark".to_owned(), "a.md".to_owned())
     }
 
-    fn looks(len: u64) -> FileStat {
+    fn stat(len: u64) -> FileStat {
         FileStat { is_file: true, mode: 0o600, len, modified_ms: 0, node: (1, 2) }
     }
 
-    /// Plays `"w0 l0 c900"`: written, looked at, closed at those milliseconds (a look
-    /// shows another length after each write); then says from when on it is quiet.
+    /// Runs a script such as `"w0 l0 c900"`: written, scanned, closed at those
+    /// milliseconds; each write changes the length. Returns when the file counts as
+    /// complete.
     fn quiet_from(story: &str) -> u64 {
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        let mut sightings = DraftFiles::default();
+        let mut files = DraftFiles::default();
         let (mut len, mut last) = (0, 0);
         for step in story.split(' ') {
             let (what, ms) = step.split_at(1);
@@ -243,19 +247,19 @@ mod tests {
             match what {
                 "w" => {
                     len += 1;
-                    sightings.record(FileEvent::Written(spot()), at(last));
+                    files.record(FileEvent::Written(draft_path()), at(last));
                 }
-                // A write of which no event tells.
+                // A write without an event.
                 "s" => len += 1,
-                "c" => sightings.record(FileEvent::Closed(spot()), at(last)),
-                _ => sightings.look(BTreeMap::from([(spot(), looks(len))]), at(last)),
+                "c" => files.record(FileEvent::Closed(draft_path()), at(last)),
+                _ => files.update(BTreeMap::from([(draft_path(), stat(len))]), at(last)),
             }
         }
-        (last..last + 10_000).find(|ms| !sightings.quiet(at(*ms)).is_empty()).unwrap()
+        (last..last + 10_000).find(|ms| !files.quiet(at(*ms)).is_empty()).unwrap()
     }
 
     #[test]
-    fn a_closed_file_is_finished_soon_and_any_other_when_it_is_quiet() {
+    fn closed_file_is_complete_after_250_ms_and_any_other_after_3_s() {
         assert_eq!(quiet_from("c100 l110"), 350);
         assert_eq!(quiet_from("l100"), 3100);
         assert_eq!(quiet_from("w0 l50 c900 l910"), 1150);
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_somebody_has_open_is_left_alone() {
+    fn file_open_for_writing_is_not_complete() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.md");
         let mut writer = fs::File::create(&path).unwrap();
@@ -277,25 +281,25 @@ mod tests {
         let node = (metadata.dev(), metadata.ino());
         let asked = BTreeSet::from([node]);
         let _reader = fs::File::open(&path).unwrap();
-        assert_eq!(busy(&asked), Some(asked.clone()));
+        assert_eq!(open_for_write(&asked), Some(asked.clone()));
         drop(writer);
-        assert_eq!(busy(&asked), Some(BTreeSet::new()), "a reader does not count");
+        assert_eq!(open_for_write(&asked), Some(BTreeSet::new()), "a reader does not count");
 
-        let mut sightings = DraftFiles::default();
+        let mut files = DraftFiles::default();
         let now = Instant::now();
-        sightings.look(BTreeMap::from([(spot(), FileStat { node, ..looks(4) })]), now);
-        assert!(!sightings.is_finished(&spot(), &Some(asked)));
-        assert!(sightings.is_finished(&spot(), &Some(BTreeSet::new())));
-        assert!(sightings.is_finished(&spot(), &None));
-        sightings.record(FileEvent::Written(spot()), now);
-        assert!(!sightings.is_finished(&spot(), &None), "seen to write, not to close");
-        assert!(sightings.is_finished(&spot(), &Some(BTreeSet::new())), "the system knows");
-        sightings.record(FileEvent::Closed(spot()), now);
-        assert!(sightings.is_finished(&spot(), &None));
+        files.update(BTreeMap::from([(draft_path(), FileStat { node, ..stat(4) })]), now);
+        assert!(!files.is_finished(&draft_path(), &Some(asked)));
+        assert!(files.is_finished(&draft_path(), &Some(BTreeSet::new())));
+        assert!(files.is_finished(&draft_path(), &None));
+        files.record(FileEvent::Written(draft_path()), now);
+        assert!(!files.is_finished(&draft_path(), &None), "seen to write, not to close");
+        assert!(files.is_finished(&draft_path(), &Some(BTreeSet::new())), "the system knows");
+        files.record(FileEvent::Closed(draft_path()), now);
+        assert!(files.is_finished(&draft_path(), &None));
     }
 
     #[tokio::test]
-    async fn events_tell_of_drafts_and_of_nothing_else() {
+    async fn events_are_reported_for_drafts_only() {
         let dir = tempfile::tempdir().unwrap();
         let lark = dir.path().join("lark");
         fs::create_dir_all(lark.join(".sending")).unwrap();
@@ -312,7 +316,7 @@ mod tests {
             let hint = tokio::time::timeout(Duration::from_secs(10), watch.hints.recv()).await;
             match hint.unwrap().unwrap() {
                 hint @ FileEvent::Closed(_) => heard.push(hint),
-                FileEvent::Written(spot) => assert_eq!(spot.1, "a.md"),
+                FileEvent::Written(draft_path) => assert_eq!(draft_path.1, "a.md"),
             }
         }
         assert_eq!(heard, [closed("a.md"), closed("b.md")]);

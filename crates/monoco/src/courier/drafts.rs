@@ -1,18 +1,18 @@
-//! Sends what people and scripts put into `outbound/{provider}/`.
+//! Sends the drafts that users and scripts put into `outbound/{provider}/`.
 //!
 //! ```text
 //!   outbound/lark/build.md
-//!      │ finished: it gets a uid
+//!      │ complete: it gets a uid
 //!      ▼
-//!   outbound/lark/.sending/{uid}.md ──▶ posted under that uid ──▶ delivered or not
+//!   outbound/lark/.sending/{uid}.md ──▶ sent under that uid ──▶ delivered or not
 //!      │                                                             │
-//!      ├─ can't be sent ──▶ .deadletter/lark/{uid}.md + {uid}.reason.json ◀─ not
+//!      ├─ cannot be sent ──▶ .deadletter/lark/{uid}.md + {uid}.reason.json ◀─ not
 //!      └────────────────────────────────────▶ archive/lark/{uid}.md ◀─ delivered
 //! ```
 //!
-//! From the moment a draft has its uid it is sent once, whatever happens: after a crash
-//! it is found in `.sending/` and posted again, and the store knows the uid. Every step
-//! leaves it in one place, or is finished at the next start.
+//! A draft with a uid is sent once: after a crash it is found in `.sending/` and submitted
+//! again, and the store recognises the uid. Every step leaves the draft in one directory,
+//! or is completed at the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,7 +28,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::draft_watcher::{self, DraftFiles, DraftPath, DraftWatcher, PATIENCE};
+use super::draft_watcher::{self, DraftFiles, DraftPath, DraftWatcher, INCOMPLETE_DRAFT_TIMEOUT};
 use super::mailbox_dir::{FileStat, MailboxDir, OpenDirs};
 use super::tunnels::TunnelRegistry;
 use crate::background::{self, BackgroundTask, NextStep};
@@ -48,50 +48,45 @@ const OPEN_FILE_DELAY: Duration = Duration::from_secs(1);
 /// Drafts that are picked up in one step.
 const MAX_DRAFTS_PER_STEP: usize = 100;
 
-/// Where drafts are while they are sent, below their provider's directory.
-pub(super) const SENDING: &str = ".sending";
+/// Directory of drafts with a uid, below the directory of their provider.
+pub(super) const SENDING_DIR: &str = ".sending";
 
-/// Longest part of a draft's own name that stays in its uid.
-const STEM: usize = 40;
+/// Longest part of the original file name that is kept in the uid.
+const MAX_STEM_CHARS: usize = 40;
 
-/// Sends drafts.
+/// Sends drafts from `outbound/`.
 pub struct DraftLoop {
     pub store: SharedStore,
     pub clock: Clock,
     pub entry: PipelineEntry,
-    /// The mailbox.
     pub tree: Arc<MailboxDir>,
-    /// Who sends them.
+    /// Sender of all drafts.
     pub owner: Did,
-    /// The tunnels there are.
     pub tunnels: Arc<TunnelRegistry>,
 }
 
-/// Where drafts stand.
+/// Drafts in progress.
 #[derive(Default)]
 struct DraftQueue {
     started: bool,
     files: DraftFiles,
-    /// Drafts that have their uid and are not posted yet.
+    /// Drafts with a uid that are not in the store yet.
     unsent: BTreeSet<DraftUid>,
-    /// Drafts that are posted and whose end is awaited.
+    /// Drafts whose deliveries have not ended.
     sent: BTreeSet<DraftUid>,
 }
 
-/// A draft that was picked up: its provider's directory, and its name there.
+/// A draft in `.sending/`: provider directory and uid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DraftUid {
     pub(super) provider: String,
     pub(super) uid: String,
 }
 
-/// Why drafts are not sent at the moment.
 #[derive(Debug, thiserror::Error)]
 pub enum DraftsError {
-    /// The disk says no.
     #[error("{0}")]
     Disk(#[from] io::Error),
-    /// The store says no.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -148,45 +143,45 @@ impl DraftLoop {
         background::run(&mut DraftTask { drafts: self, watcher, events, queue }, &stop).await;
     }
 
-    /// Looks around once. Returns how long to wait before the next look.
-    fn round(&self, desk: &mut DraftQueue, handle: &Handle) -> Result<Duration, DraftsError> {
-        let mut hands = self.tree.open_dirs()?;
-        if !desk.started {
-            // So that whoever wants to send sees where to.
+    /// Runs one step. Returns the time until the next step.
+    fn round(&self, queue: &mut DraftQueue, handle: &Handle) -> Result<Duration, DraftsError> {
+        let mut dirs = self.tree.open_dirs()?;
+        if !queue.started {
+            // Users see which directories accept drafts.
             for provider in self.providers().keys() {
-                hands.provider_dir(OUTBOUND_DIR, provider, true)?;
+                dirs.provider_dir(OUTBOUND_DIR, provider, true)?;
             }
-            desk.unsent = self.found_sending(&hands)?;
-            desk.started = true;
+            queue.unsent = self.list_sending(&dirs)?;
+            queue.started = true;
         }
-        let wait = self.pick_up(desk, &mut hands);
-        let sent = self.send_all(desk, &mut hands, handle);
-        for uid in self.settle(&mut hands, handle)? {
-            desk.sent.remove(&uid);
+        let wait = self.pick_up_drafts(queue, &mut dirs);
+        let sent = self.send_all(queue, &mut dirs, handle);
+        for uid in self.settle(&mut dirs, handle)? {
+            queue.sent.remove(&uid);
         }
         sent?;
         wait
     }
 
-    /// Posts what has its uid. One that can't be read now does not hold up the others.
+    /// Submits the drafts that have a uid. An unreadable draft does not delay the others.
     fn send_all(
         &self,
-        desk: &mut DraftQueue,
-        hands: &mut OpenDirs<'_>,
+        queue: &mut DraftQueue,
+        dirs: &mut OpenDirs<'_>,
         handle: &Handle,
     ) -> Result<(), DraftsError> {
-        // A uid that is not on disk is forgotten by a power cut, and the draft would get
-        // another one, and be sent again.
-        sync(hands, &desk.unsent)?;
+        // A uid that is lost in a power cut would be replaced by another one, and the
+        // draft sent twice.
+        sync(dirs, &queue.unsent)?;
         let mut trouble = Ok(());
-        for uid in std::mem::take(&mut desk.unsent) {
-            match self.send(hands, &uid, handle) {
+        for uid in std::mem::take(&mut queue.unsent) {
+            match self.send(dirs, &uid, handle) {
                 Ok(true) => {
-                    desk.sent.insert(uid);
+                    queue.sent.insert(uid);
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    desk.unsent.insert(uid);
+                    queue.unsent.insert(uid);
                     trouble = Err(error);
                 }
             }
@@ -194,18 +189,18 @@ impl DraftLoop {
         trouble
     }
 
-    /// What an earlier courier was about to send.
-    fn found_sending(&self, hands: &OpenDirs<'_>) -> io::Result<BTreeSet<DraftUid>> {
+    /// Lists the drafts that an earlier run left in `.sending/`.
+    fn list_sending(&self, dirs: &OpenDirs<'_>) -> io::Result<BTreeSet<DraftUid>> {
         let mut found = BTreeSet::new();
-        let outbound = hands.root().make(OUTBOUND_DIR)?;
-        for provider in outbound.names()?.into_iter().filter_map(|named| named.name) {
-            let Ok(sending) = outbound.sub(&provider).and_then(|dir| dir.sub(SENDING)) else {
+        let outbound = dirs.root().make(OUTBOUND_DIR)?;
+        for provider in outbound.names()?.into_iter().filter_map(|entry| entry.name) {
+            let Ok(sending) = outbound.sub(&provider).and_then(|dir| dir.sub(SENDING_DIR)) else {
                 continue;
             };
-            for name in sending.names()?.into_iter().filter_map(|named| named.name) {
+            for name in sending.names()?.into_iter().filter_map(|entry| entry.name) {
                 let uid = name.strip_suffix(".md").filter(|uid| is_uid(uid));
                 let Some(uid) = uid else {
-                    tracing::warn!(provider, name, "not a draft of ours in .sending");
+                    tracing::warn!(provider, name, "unknown file in .sending directory");
                     continue;
                 };
                 found.insert(DraftUid { provider: provider.clone(), uid: uid.to_owned() });
@@ -214,74 +209,76 @@ impl DraftLoop {
         Ok(found)
     }
 
-    /// Gives drafts that are finished their uids. Returns how long until another one may
-    /// be.
-    fn pick_up(
+    /// Gives complete drafts their uids. Returns the time until another draft may be
+    /// complete.
+    fn pick_up_drafts(
         &self,
-        desk: &mut DraftQueue,
-        hands: &mut OpenDirs<'_>,
+        queue: &mut DraftQueue,
+        dirs: &mut OpenDirs<'_>,
     ) -> Result<Duration, DraftsError> {
         let now = Instant::now();
-        desk.files.look(drafts_there(hands)?, now);
-        let quiet = desk.files.quiet(now);
+        queue.files.update(list_drafts(dirs)?, now);
+        let quiet = queue.files.quiet(now);
         let mut wait = POLL_INTERVAL;
         if !quiet.is_empty() {
-            let busy = draft_watcher::busy(&quiet.iter().map(|(_, looks)| looks.node).collect());
+            let open_for_write =
+                draft_watcher::open_for_write(&quiet.iter().map(|(_, stat)| stat.node).collect());
             let mut trouble = Ok(());
-            for (at, (spot, _)) in quiet.iter().enumerate() {
+            for (at, (draft_path, _)) in quiet.iter().enumerate() {
                 if at == MAX_DRAFTS_PER_STEP {
                     wait = Duration::ZERO;
                     break;
                 }
-                let finished = desk.files.is_finished(spot, &busy);
-                if !finished || self.may_grow(desk, hands, spot, now)? {
+                let finished = queue.files.is_finished(draft_path, &open_for_write);
+                if !finished || self.is_incomplete(queue, dirs, draft_path, now)? {
                     wait = wait.min(OPEN_FILE_DELAY);
                     continue;
                 }
-                match self.name(hands, spot) {
+                match self.name(dirs, draft_path) {
                     Ok(uid) => {
-                        desk.files.forget(spot);
-                        desk.unsent.extend(uid);
+                        queue.files.forget(draft_path);
+                        queue.unsent.extend(uid);
                     }
                     Err(error) => trouble = Err(error),
                 }
             }
             trouble?;
         }
-        let next = desk.files.next(now).map(|at| at.saturating_duration_since(now));
+        let next = queue.files.next(now).map(|at| at.saturating_duration_since(now));
         Ok(next.map_or(wait, |next| wait.min(next)))
     }
 
-    /// Whether somebody may still be at it who closes his file between two lines.
-    fn may_grow(
+    /// Whether the front matter is incomplete and the writer may still append to the file.
+    fn is_incomplete(
         &self,
-        desk: &DraftQueue,
-        hands: &mut OpenDirs<'_>,
-        spot: &DraftPath,
+        queue: &DraftQueue,
+        dirs: &mut OpenDirs<'_>,
+        draft_path: &DraftPath,
         now: Instant,
     ) -> io::Result<bool> {
-        if desk.files.quiet_for(spot, now) >= PATIENCE {
+        if queue.files.quiet_for(draft_path, now) >= INCOMPLETE_DRAFT_TIMEOUT {
             return Ok(false);
         }
-        let Some(dir) = hands.provider_dir(OUTBOUND_DIR, &spot.0, false)? else { return Ok(false) };
-        // One that is too large or can't be read does not become better by waiting.
-        let Ok(Some(bytes)) = dir.read(&spot.1, MAX_DRAFT as u64) else { return Ok(false) };
+        let Some(dir) = dirs.provider_dir(OUTBOUND_DIR, &draft_path.0, false)? else {
+            return Ok(false);
+        };
+        // Waiting does not help when the file is too large or unreadable.
+        let Ok(Some(bytes)) = dir.read(&draft_path.1, MAX_DRAFT as u64) else { return Ok(false) };
         let text = String::from_utf8_lossy(&bytes);
         Ok(Draft::parse(&text) == Err(InvalidDraft::Incomplete))
     }
 
-    /// Moves a draft to where drafts are sent from, under its uid; `None` when it is not
-    /// there any more.
+    /// Moves a draft to `.sending/` under a new uid; `None` when the file is gone.
     fn name(
         &self,
-        hands: &mut OpenDirs<'_>,
-        spot: &DraftPath,
+        dirs: &mut OpenDirs<'_>,
+        draft_path: &DraftPath,
     ) -> Result<Option<DraftUid>, DraftsError> {
-        let (provider, name) = spot;
-        let Some(dir) = hands.provider_dir(OUTBOUND_DIR, provider, false)? else { return Ok(None) };
+        let (provider, name) = draft_path;
+        let Some(dir) = dirs.provider_dir(OUTBOUND_DIR, provider, false)? else { return Ok(None) };
         let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let uid = uid(name, random, self.clock.now());
-        let sending = dir.make(SENDING)?;
+        let sending = dir.make(SENDING_DIR)?;
         match dir.rename(name, &sending, &format!("{uid}.md")) {
             Ok(()) => Ok(Some(DraftUid { provider: provider.clone(), uid })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -289,7 +286,7 @@ impl DraftLoop {
         }
     }
 
-    /// The providers there are, with their tunnels.
+    /// Configured providers with their tunnels, running or not.
     pub(super) fn providers(&self) -> BTreeMap<String, Vec<TunnelId>> {
         let mut providers: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for tunnel in self.tunnels.all().iter() {
@@ -303,38 +300,38 @@ impl DraftLoop {
     }
 }
 
-/// The files that may be drafts.
-fn drafts_there(hands: &OpenDirs<'_>) -> io::Result<BTreeMap<DraftPath, FileStat>> {
+/// Lists the files in `outbound/` that may be drafts.
+fn list_drafts(dirs: &OpenDirs<'_>) -> io::Result<BTreeMap<DraftPath, FileStat>> {
     let mut there = BTreeMap::new();
-    let outbound = hands.root().make(OUTBOUND_DIR)?;
-    for provider in outbound.names()?.into_iter().filter_map(|named| named.name) {
+    let outbound = dirs.root().make(OUTBOUND_DIR)?;
+    for provider in outbound.names()?.into_iter().filter_map(|entry| entry.name) {
         if provider.starts_with('.') {
             continue;
         }
-        // What is not a directory, or leads elsewhere, holds no drafts.
+        // Other files and symbolic links hold no drafts.
         let Ok(dir) = outbound.sub(&provider) else { continue };
-        for name in dir.names()?.into_iter().filter_map(|named| named.name) {
+        for name in dir.names()?.into_iter().filter_map(|entry| entry.name) {
             if !draft_watcher::is_draft(&name) {
                 continue;
             }
-            if let Some(looks) = dir.stat(&name)?.filter(|looks| looks.is_file) {
-                there.insert((provider.clone(), name), looks);
+            if let Some(stat) = dir.stat(&name)?.filter(|stat| stat.is_file) {
+                there.insert((provider.clone(), name), stat);
             }
         }
     }
     Ok(there)
 }
 
-/// Brings drafts to disk under their uids.
-fn sync(hands: &mut OpenDirs<'_>, unsent: &BTreeSet<DraftUid>) -> io::Result<()> {
+/// Syncs drafts under their uids to disk.
+fn sync(dirs: &mut OpenDirs<'_>, unsent: &BTreeSet<DraftUid>) -> io::Result<()> {
     let providers: BTreeSet<_> = unsent.iter().map(|uid| uid.provider.as_str()).collect();
     for provider in providers {
-        let Some(dir) = hands.provider_dir(OUTBOUND_DIR, provider, false)? else { continue };
-        let sending = dir.make(SENDING)?;
+        let Some(dir) = dirs.provider_dir(OUTBOUND_DIR, provider, false)? else { continue };
+        let sending = dir.make(SENDING_DIR)?;
         for uid in unsent.iter().filter(|uid| uid.provider == provider) {
             match sending.sync_file(&format!("{}.md", uid.uid)) {
-                // What is not there or can't be read is judged when it is read.
-                Err(error) if is_its_own(&error) => {}
+                // A missing or unreadable file is reported when it is read.
+                Err(error) if is_per_file(&error) => {}
                 other => other?,
             }
         }
@@ -344,23 +341,23 @@ fn sync(hands: &mut OpenDirs<'_>, unsent: &BTreeSet<DraftUid>) -> io::Result<()>
     Ok(())
 }
 
-/// Whether an error is about one file, and not about the disk.
-pub(super) fn is_its_own(error: &io::Error) -> bool {
+/// Whether an error concerns one file and not the disk.
+pub(super) fn is_per_file(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);
     errno.is_some_and(|errno| [Errno::NOENT, Errno::ACCESS, Errno::LOOP].contains(&errno))
 }
 
-/// The uid of a draft: when it was picked up, how its writer called it, and chance.
+/// Builds a uid: time, part of the file name, random number.
 fn uid(name: &str, random: u64, now: Timestamp) -> String {
     let stem = name.strip_suffix(".md").unwrap_or(name);
     let plain = stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
-    let plain: String = plain.take(STEM).collect();
+    let plain: String = plain.take(MAX_STEM_CHARS).collect();
     let plain = if plain.is_empty() { "draft" } else { &plain };
     format!("{}_{plain}_{random:016x}", now.compact())
 }
 
-/// Whether a text can be the uid of a draft. Nothing else is taken for a name.
+/// Whether a text has the form of a uid.
 pub(super) fn is_uid(text: &str) -> bool {
     let parts: Vec<_> = text.split('_').collect();
     let [time, stem, random] = parts.as_slice() else { return false };
@@ -371,14 +368,14 @@ pub(super) fn is_uid(text: &str) -> bool {
         && time
             .split_once('T')
             .is_some_and(|(day, time)| day.len() == 8 && digits(day) && digits(time))
-        && (1..=STEM).contains(&stem.len())
+        && (1..=MAX_STEM_CHARS).contains(&stem.len())
         && stem.bytes().all(plain)
         && random.len() == 16
         && random.bytes().all(hex)
 }
 
-/// Whether a name in a part of the mailbox is that of a draft that was sent or given up.
-pub(super) fn is_file_of_ours(part: &str, file: &str) -> bool {
+/// Whether a file name in `part` is that of a sent or failed draft.
+pub(super) fn is_draft_file(part: &str, file: &str) -> bool {
     let archived = file.strip_suffix(".md").is_some_and(is_uid);
     let reason = file.strip_suffix(".reason.json").is_some_and(is_uid);
     match part {

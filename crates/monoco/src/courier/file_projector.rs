@@ -1,18 +1,17 @@
-//! Makes the mailbox's files what the store says they should be.
+//! Keeps the files in the mailbox directory equal to the state in the store.
 //!
 //! ```text
-//!   a place changed ─▶ file written or moved ─▶ line in the index ─▶ disk synced ─▶ noted
+//!   location changed ─▶ file written or moved ─▶ index line ─▶ disk synced ─▶ progress stored
 //! ```
 //!
-//! Files are a projection. Nobody waits for them: what is acknowledged is in the store,
-//! and this loop follows. It syncs the disk once for many files, and only then notes in
-//! the store how far it is. After a crash everything behind that note is looked at again,
-//! file by file and hash by hash, so that a power cut leaves no empty or torn file, and
-//! costs only what was not noted.
+//! Files are a projection of the store; no caller waits for them. The projector syncs the
+//! disk once for many files and then stores its progress. After a crash, all changes after
+//! the stored progress are verified by content hash, so that a power cut leaves no empty
+//! or partial file.
 //!
-//! What can't be written now is written later: a full or read-only disk is waited out.
-//! A Mail that can't be written at all is noted and passed over, and tried again by the
-//! check (`check.rs`), which also looks for files that somebody has changed.
+//! When the disk is full or read-only, the projector retries. A Mail that cannot be
+//! written at all is reported and skipped, and tried again by the scan
+//! (`mailbox_check.rs`), which also finds changed files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,76 +27,72 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::index::MailIndexFile;
-use super::mailbox_check::{CHECK_EVERY, MailboxScan};
+use super::mailbox_check::{MIN_SCAN_INTERVAL, MailboxScan};
 use super::mailbox_dir::{MailboxDir, OpenDirs};
 use super::place_file::{PlaceFileError, PlaceFileResult, VerifyLevel, place};
 use crate::background::{self, BackgroundTask, NextStep};
 
-/// Most changes in one go.
-pub(super) const AT_ONCE: usize = 500;
+pub(super) const MAX_CHANGES_PER_BATCH: usize = 500;
 
 /// Interval between checks when no hint arrives.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long what is written may wait for the disk.
-const SYNC_EVERY: Duration = Duration::from_secs(2);
+/// Maximum time between a write and the sync of the disk.
+const MAX_UNSYNCED: Duration = Duration::from_secs(2);
 
-/// Most names that a report gives.
-pub(super) const SHOWN: usize = 100;
+/// Limit of names in a report.
+pub(super) const MAX_REPORTED_NAMES: usize = 100;
 
-/// Follows the store with files.
+/// Writes Mail files and the index.
 pub struct FileProjector {
     store: SharedStore,
     tree: Arc<MailboxDir>,
-    /// Held while files are written.
-    work: Mutex<ProjectorState>,
+    /// Locked while files are written.
+    state: Mutex<ProjectorState>,
     report: Mutex<ProjectorReport>,
 }
 
-/// How the files are.
+/// Health of the Mail files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProjectorReport {
-    /// Why nothing can be written at the moment, when that is so.
+    /// Error that prevents all writes at the moment.
     pub trouble: Option<String>,
-    /// Files in the mailbox that are not ours, as of the last check.
+    /// Files that the courier did not create, as of the last scan.
     pub foreign_files: usize,
-    /// The first of them.
+    /// Paths of the first 100 of them.
     pub foreign: Vec<String>,
-    /// Files that were missing or changed and were written again, since the start.
+    /// Missing or changed files that were written again since the start.
     pub repaired: usize,
-    /// Mails that can't be written, and why; not more than a hundred.
+    /// Mails that cannot be written, with the reason; at most 100.
     pub bad: BTreeMap<MailId, String>,
 }
 
-/// Why the files are not what they should be.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectorError {
-    /// The disk says no.
     #[error("{0}")]
     Disk(#[from] io::Error),
-    /// A sync failed: what was written since the last one is written again.
-    #[error("the disk lost a write ({0}); the files are written again")]
+    /// A sync failed. Everything since the last sync is written again.
+    #[error("sync of the mailbox failed ({0}); files are written again")]
     Sync(io::Error),
-    /// The store says no.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// How far we are.
+/// Position of the projector.
 #[derive(Default)]
 pub(super) struct ProjectorState {
-    /// How far the files surely are; `None` before the first look.
-    pub(super) filed: Option<FileProgress>,
-    /// The last change that was followed.
+    /// Progress that is on disk; `None` before the first step.
+    pub(super) progress: Option<FileProgress>,
+    /// Number of the last change that was applied.
     pub(super) change: i64,
-    /// Up to which change nothing is taken for granted.
-    careful: (i64, Option<VerifyLevel>),
-    /// The index; `None` while it is to be made anew.
+    /// Last change that needs more than the usual verification, and the level.
+    verify_until: (i64, Option<VerifyLevel>),
+    /// `None` while the index must be rewritten.
     pub(super) index: Option<MailIndexFile>,
-    /// Since when something is written and not synced.
+    /// Time of the first write that is not synced.
     dirty: Option<Instant>,
-    /// The check that is under way, and when the next one is due.
-    pub(super) walk: Option<MailboxScan>,
+    /// The scan in progress, and when the next one is due.
+    pub(super) scan: Option<MailboxScan>,
     next_check: Option<Instant>,
 }
 
@@ -122,12 +117,10 @@ impl BackgroundTask for ProjectorTask {
 }
 
 impl FileProjector {
-    /// The filer of a mailbox.
     pub fn new(store: SharedStore, tree: Arc<MailboxDir>) -> Self {
-        Self { store, tree, work: Mutex::default(), report: Mutex::default() }
+        Self { store, tree, state: Mutex::default(), report: Mutex::default() }
     }
 
-    /// How the files are.
     pub fn report(&self) -> ProjectorReport {
         self.lock_report().clone()
     }
@@ -158,192 +151,196 @@ impl FileProjector {
         step
     }
 
-    /// Does work that waits for the disk where it holds up nobody.
+    /// Runs `work` on a thread that may block.
     pub(super) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(&Self, &Handle) -> Result<T, ProjectorError> + Send + 'static,
+        state: impl FnOnce(&Self, &Handle) -> Result<T, ProjectorError> + Send + 'static,
     ) -> Result<T, ProjectorError> {
-        let (filer, handle) = (Arc::clone(self), Handle::current());
-        let done = tokio::task::spawn_blocking(move || work(&filer, &handle)).await;
+        let (projector, handle) = (Arc::clone(self), Handle::current());
+        let done = tokio::task::spawn_blocking(move || state(&projector, &handle)).await;
         done.unwrap_or_else(|error| Err(io::Error::other(error).into()))
     }
 
     /// Applies a batch of changes. Does not scan the mailbox when the courier is `stopping`.
     fn round(&self, stopping: bool, handle: &Handle) -> Result<NextStep, ProjectorError> {
-        let work = &mut *self.lock_work();
-        self.start(work, handle)?;
-        let mut hands = self.tree.open_dirs()?;
-        let followed = self.follow(work, &mut hands, handle)?;
-        let indexed = match work.index {
-            Some(_) => self.extend(work, &mut hands, handle)?,
-            // Made when everything is in place, so that it is whole when it appears.
+        let state = &mut *self.lock_state();
+        self.start(state, handle)?;
+        let mut dirs = self.tree.open_dirs()?;
+        let followed = self.follow(state, &mut dirs, handle)?;
+        let indexed = match state.index {
+            Some(_) => self.extend(state, &mut dirs, handle)?,
+            // The index is rewritten when all files are in place, so that it is complete
+            // when it appears.
             None if followed => true,
-            None => self.build(work, &mut hands, handle)?,
+            None => self.build(state, &mut dirs, handle)?,
         };
-        let since = work.dirty.map(|since| since.elapsed());
-        if since.is_some_and(|since| since >= SYNC_EVERY) {
-            self.sync(work, handle)?;
+        let since = state.dirty.map(|since| since.elapsed());
+        if since.is_some_and(|since| since >= MAX_UNSYNCED) {
+            self.sync(state, handle)?;
         }
-        let checking = !stopping && self.check_some(work, &mut hands, handle)?;
+        let checking = !stopping && self.check_some(state, &mut dirs, handle)?;
         if followed || indexed || checking {
             return Ok(NextStep::Now);
         }
-        let unsynced = work.dirty.map_or(POLL_INTERVAL, |since| {
-            SYNC_EVERY.saturating_sub(since.elapsed()).max(Duration::from_millis(1))
+        let unsynced = state.dirty.map_or(POLL_INTERVAL, |since| {
+            MAX_UNSYNCED.saturating_sub(since.elapsed()).max(Duration::from_millis(1))
         });
-        let unchecked = work.next_check.map_or(POLL_INTERVAL, |at| {
+        let unchecked = state.next_check.map_or(POLL_INTERVAL, |at| {
             at.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
         });
         Ok(NextStep::Poll(POLL_INTERVAL.min(unsynced).min(unchecked)))
     }
 
-    /// The first look: where the last courier stopped.
+    /// Reads the stored progress and opens the index; does nothing after the first call.
     pub(super) fn start(
         &self,
-        work: &mut ProjectorState,
+        state: &mut ProjectorState,
         handle: &Handle,
     ) -> Result<(), ProjectorError> {
-        if work.filed.is_some() {
+        if state.progress.is_some() {
             return Ok(());
         }
         self.tree.create()?;
-        let filed = handle.block_on(self.store.file_progress())?;
+        let progress = handle.block_on(self.store.file_progress())?;
         let newest = *self.store.newest_file_change().borrow();
-        work.index = MailIndexFile::open(&self.tree.open_dirs()?.state()?, &filed)?;
-        work.change = filed.change;
-        work.careful = (newest, Some(VerifyLevel::Whole));
-        work.filed = Some(filed);
-        work.next_check = Some(Instant::now());
-        if work.index.is_none() {
-            tracing::info!("the index of Mails is made anew");
+        state.index = MailIndexFile::open(&self.tree.open_dirs()?.state()?, &progress)?;
+        state.change = progress.change;
+        state.verify_until = (newest, Some(VerifyLevel::Whole));
+        state.progress = Some(progress);
+        state.next_check = Some(Instant::now());
+        if state.index.is_none() {
+            tracing::info!("index of Mails is missing or outdated; rewriting it");
         }
         Ok(())
     }
 
-    /// Puts files where they belong. Returns whether there may be more.
+    /// Applies a batch of file changes. Returns whether there may be more.
     fn follow(
         &self,
-        work: &mut ProjectorState,
-        hands: &mut OpenDirs<'_>,
+        state: &mut ProjectorState,
+        dirs: &mut OpenDirs<'_>,
         handle: &Handle,
     ) -> Result<bool, ProjectorError> {
-        let filings = handle.block_on(self.store.list_file_changes(work.change, AT_ONCE))?;
-        for filing in &filings {
-            self.place(work, hands, filing, work.care(filing.change), handle)?;
-            work.change = filing.change;
+        let changes =
+            handle.block_on(self.store.list_file_changes(state.change, MAX_CHANGES_PER_BATCH))?;
+        for change in &changes {
+            self.place(state, dirs, change, state.level(change.change), handle)?;
+            state.change = change.change;
         }
-        Ok(filings.len() == AT_ONCE)
+        Ok(changes.len() == MAX_CHANGES_PER_BATCH)
     }
 
-    /// Adds lines to the index. Returns whether there may be more.
+    /// Appends lines to the index. Returns whether there may be more.
     fn extend(
         &self,
-        work: &mut ProjectorState,
-        hands: &mut OpenDirs<'_>,
+        state: &mut ProjectorState,
+        dirs: &mut OpenDirs<'_>,
         handle: &Handle,
     ) -> Result<bool, ProjectorError> {
-        let after = work.index.as_ref().map_or(0, |index| index.seq);
-        let filings = handle.block_on(self.store.list_index_entries(after, AT_ONCE))?;
-        let Some(last) = filings.last().map(|filing| filing.entry.seq) else { return Ok(false) };
-        let count = filings.len();
-        let entries = self.in_place(work, hands, filings, handle)?;
-        let Some(index) = &mut work.index else { return Ok(true) };
-        let appended = index.append(&hands.state()?, &entries, last);
-        work.touch();
+        let after = state.index.as_ref().map_or(0, |index| index.seq);
+        let changes =
+            handle.block_on(self.store.list_index_entries(after, MAX_CHANGES_PER_BATCH))?;
+        let Some(last) = changes.last().map(|change| change.entry.seq) else { return Ok(false) };
+        let count = changes.len();
+        let entries = self.in_place(state, dirs, changes, handle)?;
+        let Some(index) = &mut state.index else { return Ok(true) };
+        let appended = index.append(&dirs.state()?, &entries, last);
+        state.touch();
         match appended {
-            Ok(()) => Ok(count == AT_ONCE),
+            Ok(()) => Ok(count == MAX_CHANGES_PER_BATCH),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                tracing::warn!(%error, "the index of Mails is made anew");
-                work.index = None;
+                tracing::warn!(%error, "index of Mails was changed; rewriting it");
+                state.index = None;
                 Ok(true)
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Makes the index anew, without Mails that have no file any more. Returns whether
-    /// there may be more.
+    /// Rewrites the index without Mails that have no file. Returns whether there may be
+    /// more.
     pub(super) fn build(
         &self,
-        work: &mut ProjectorState,
-        hands: &mut OpenDirs<'_>,
+        state: &mut ProjectorState,
+        dirs: &mut OpenDirs<'_>,
         handle: &Handle,
     ) -> Result<bool, ProjectorError> {
-        let filed = work.filed.unwrap_or_default();
-        let generation = MailIndexFile::next_generation(&hands.state()?, &filed)?;
-        let mut building = MailIndexFile::build(hands, generation)?;
+        let progress = state.progress.unwrap_or_default();
+        let generation = MailIndexFile::next_generation(&dirs.state()?, &progress)?;
+        let mut building = MailIndexFile::build(dirs, generation)?;
         let (mut seq, mut last) = (0, None);
         loop {
-            let filings = handle.block_on(self.store.list_index_entries(seq, AT_ONCE))?;
-            let count = filings.len();
-            let Some(end) = filings.last() else { break };
+            let changes =
+                handle.block_on(self.store.list_index_entries(seq, MAX_CHANGES_PER_BATCH))?;
+            let count = changes.len();
+            let Some(end) = changes.last() else { break };
             (seq, last) = (end.entry.seq, Some(end.entry.clone()));
             let gone = |place: MailLocation| place.dir().is_none();
-            let there = filings.into_iter().filter(|filing| !gone(filing.place)).collect();
-            for entry in self.in_place(work, hands, there, handle)? {
+            let there = changes.into_iter().filter(|change| !gone(change.place)).collect();
+            for entry in self.in_place(state, dirs, there, handle)? {
                 if Some(entry.seq) == last.as_ref().map(|last| last.seq) {
                     last = None;
                 }
                 building.add(&entry)?;
             }
-            if count < AT_ONCE {
+            if count < MAX_CHANGES_PER_BATCH {
                 break;
             }
         }
-        // The last one stays, file or not: readers tell by its number that this is the
-        // mailbox they know.
+        // The last line is kept even without a file: readers use its number to recognise
+        // the mailbox.
         if let Some(last) = last {
             building.add(&last)?;
         }
-        work.index = Some(building.finish(hands, seq)?);
-        work.touch();
+        state.index = Some(building.finish(dirs, seq)?);
+        state.touch();
         Ok(true)
     }
 
-    /// The lines of Mails, once their files are in place. One that can't be written has
-    /// none.
+    /// Returns the index entries of Mails whose files are in place; a Mail that cannot be
+    /// written has none.
     fn in_place(
         &self,
-        work: &mut ProjectorState,
-        hands: &mut OpenDirs<'_>,
-        filings: Vec<FileChange>,
+        state: &mut ProjectorState,
+        dirs: &mut OpenDirs<'_>,
+        changes: Vec<FileChange>,
         handle: &Handle,
     ) -> Result<Vec<MailIndexEntry>, ProjectorError> {
-        let mut entries = Vec::with_capacity(filings.len());
-        for filing in filings {
-            // What changed since is behind us in the order of changes.
-            let placed = if filing.change > work.change {
-                self.place(work, hands, &filing, work.care(filing.change), handle)?.is_some()
+        let mut entries = Vec::with_capacity(changes.len());
+        for change in changes {
+            // Later changes have not been applied yet.
+            let placed = if change.change > state.change {
+                self.place(state, dirs, &change, state.level(change.change), handle)?.is_some()
             } else {
-                !self.lock_report().bad.contains_key(&filing.entry.id)
+                !self.lock_report().bad.contains_key(&change.entry.id)
             };
             if placed {
-                entries.push(filing.entry);
+                entries.push(change.entry);
             }
         }
         Ok(entries)
     }
 
-    /// Puts one file where it belongs; `None` when it can't be written at all.
+    /// Places one file; `None` when it cannot be written at all.
     pub(super) fn place(
         &self,
-        work: &mut ProjectorState,
-        hands: &mut OpenDirs<'_>,
-        filing: &FileChange,
-        care: VerifyLevel,
+        state: &mut ProjectorState,
+        dirs: &mut OpenDirs<'_>,
+        change: &FileChange,
+        level: VerifyLevel,
         handle: &Handle,
     ) -> Result<Option<PlaceFileResult>, ProjectorError> {
         let mut load = |id: ObjId| handle.block_on(self.store.object(id));
-        let id = &filing.entry.id;
-        match place(hands, filing, care, &mut load) {
+        let id = &change.entry.id;
+        match place(dirs, change, level, &mut load) {
             Ok(done) => {
                 if done != PlaceFileResult::Nothing {
-                    work.touch();
+                    state.touch();
                 }
                 let was_bad = self.lock_report().bad.remove(id).is_some();
-                if was_bad && work.index.as_ref().is_some_and(|it| it.seq >= filing.entry.seq) {
-                    // It was passed over, and nobody would ever see it.
-                    work.index = None;
+                if was_bad && state.index.as_ref().is_some_and(|it| it.seq >= change.entry.seq) {
+                    // The Mail was skipped in the index, and readers would never see it.
+                    state.index = None;
                 }
                 Ok(Some(done))
             }
@@ -351,8 +348,8 @@ impl FileProjector {
             Err(PlaceFileError::Store(error)) => Err(error.into()),
             Err(PlaceFileError::Bad(why)) => {
                 let bad = &mut self.lock_report().bad;
-                if !bad.contains_key(id) && bad.len() < SHOWN {
-                    tracing::error!(mail = %id, why, "this Mail has no file");
+                if !bad.contains_key(id) && bad.len() < MAX_REPORTED_NAMES {
+                    tracing::error!(mail = %id, why, "cannot write Mail file");
                     bad.insert(id.clone(), why);
                 }
                 Ok(None)
@@ -360,61 +357,61 @@ impl FileProjector {
         }
     }
 
-    /// Brings what was written to disk, and notes that it is.
+    /// Syncs the disk and stores the progress.
     pub(super) fn sync(
         &self,
-        work: &mut ProjectorState,
+        state: &mut ProjectorState,
         handle: &Handle,
     ) -> Result<(), ProjectorError> {
-        let (Some(_), Some(filed)) = (work.dirty, work.filed) else { return Ok(()) };
+        let (Some(_), Some(progress)) = (state.dirty, state.progress) else { return Ok(()) };
         if let Err(error) = self.tree.sync() {
-            // Bytes that were lost may still be there to be read, so reading proves
-            // nothing: what was written since the last sync is written again.
-            work.careful = (work.change.max(work.careful.0), Some(VerifyLevel::Fresh));
-            work.change = filed.change;
-            work.index = None;
+            // Lost bytes may still be readable from the cache, so reading proves nothing:
+            // everything since the last sync is written again.
+            state.verify_until = (state.change.max(state.verify_until.0), Some(VerifyLevel::Fresh));
+            state.change = progress.change;
+            state.index = None;
             return Err(ProjectorError::Sync(error));
         }
-        // A new index is noted when there is one; until then the old note is true.
-        let index = work.index.as_ref();
-        let filed = FileProgress {
-            change: work.change,
+        // Until the index is rewritten, the stored position of the old index stays valid.
+        let index = state.index.as_ref();
+        let progress = FileProgress {
+            change: state.change,
             index_bytes: index.map_or(0, |index| index.bytes),
             index_seq: index.map_or(0, |index| index.seq),
-            generation: index.map_or(filed.generation, |index| index.generation),
+            generation: index.map_or(progress.generation, |index| index.generation),
         };
-        handle.block_on(self.store.set_file_progress(filed))?;
-        work.filed = Some(filed);
-        work.dirty = None;
+        handle.block_on(self.store.set_file_progress(progress))?;
+        state.progress = Some(progress);
+        state.dirty = None;
         Ok(())
     }
 
     fn finish(&self, handle: &Handle) -> Result<(), ProjectorError> {
-        let work = &mut *self.lock_work();
-        self.sync(work, handle)
+        let state = &mut *self.lock_state();
+        self.sync(state, handle)
     }
 
-    /// Does a piece of the check, when one is due. Returns whether it goes on.
+    /// Runs a batch of the scan when one is due. Returns whether the scan continues.
     fn check_some(
         &self,
-        work: &mut ProjectorState,
-        hands: &mut OpenDirs<'_>,
+        state: &mut ProjectorState,
+        dirs: &mut OpenDirs<'_>,
         handle: &Handle,
     ) -> Result<bool, ProjectorError> {
-        let due = work.next_check.is_some_and(|at| at <= Instant::now());
-        if work.walk.is_none() && due && work.index.is_some() {
-            work.walk = Some(MailboxScan::start(hands, VerifyLevel::Usual)?);
+        let due = state.next_check.is_some_and(|at| at <= Instant::now());
+        if state.scan.is_none() && due && state.index.is_some() {
+            state.scan = Some(MailboxScan::start(dirs, VerifyLevel::Usual)?);
         }
-        let Some(mut walk) = work.walk.take() else { return Ok(false) };
-        if self.walk_some(work, &mut walk, hands, handle)? {
-            work.walk = Some(walk);
+        let Some(mut scan) = state.scan.take() else { return Ok(false) };
+        if self.scan_batch(state, &mut scan, dirs, handle)? {
+            state.scan = Some(scan);
             return Ok(true);
         }
-        // Whatever it costs, it costs a hundredth of our time.
-        let pause = CHECK_EVERY.max(walk.started.elapsed() * 100);
-        work.next_check = Some(Instant::now() + pause);
-        self.end_walk(work, walk, hands)?;
-        Ok(work.index.is_none())
+        // A scan uses at most 1 % of the time.
+        let pause = MIN_SCAN_INTERVAL.max(scan.started.elapsed() * 100);
+        state.next_check = Some(Instant::now() + pause);
+        self.finish_scan(state, scan, dirs)?;
+        Ok(state.index.is_none())
     }
 
     pub(super) fn store(&self) -> &SharedStore {
@@ -425,9 +422,9 @@ impl FileProjector {
         &self.tree
     }
 
-    pub(super) fn lock_work(&self) -> MutexGuard<'_, ProjectorState> {
-        // Whoever panicked with it left files whole; at worst they are looked at again.
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_state(&self) -> MutexGuard<'_, ProjectorState> {
+        // A panic leaves no partial file; at worst, files are verified again.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn lock_report(&self) -> MutexGuard<'_, ProjectorReport> {
@@ -436,15 +433,15 @@ impl FileProjector {
 }
 
 impl ProjectorState {
-    /// How much is taken for granted about what this change was about.
-    fn care(&self, change: i64) -> VerifyLevel {
-        match self.careful {
-            (until, Some(care)) if change <= until => care,
+    /// The verification level for a change.
+    fn level(&self, change: i64) -> VerifyLevel {
+        match self.verify_until {
+            (until, Some(level)) if change <= until => level,
             _ => VerifyLevel::Usual,
         }
     }
 
-    /// Something was written.
+    /// Records that there are unsynced writes.
     pub(super) fn touch(&mut self) {
         self.dirty.get_or_insert_with(Instant::now);
     }

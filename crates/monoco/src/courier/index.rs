@@ -1,4 +1,5 @@
-//! `.state/mails.jsonl`: one line for each Mail, in the order they became visible.
+//! Writes `.state/mails.jsonl`: one line per Mail, in the order in which Mails became
+//! visible.
 //!
 //! ```text
 //! {"monoco_index":1,"generation":7}
@@ -6,15 +7,15 @@
 //! {"seq":2,…
 //! ```
 //!
-//! Workspaces read it instead of a directory of a hundred thousand files: what is behind
-//! the place where they stopped is what is new to them. So it only grows. A Mail has its
-//! line once its file is in place, and a line's number is the one that the store gave the
-//! Mail when it became visible: a Mail of a stranger gets its number when he is let in,
-//! and none appears behind one that was seen. What is written again after a crash is the
-//! same, byte for byte, because both the order and the lines come from the store.
+//! Workspaces read the index instead of listing directories with many files: lines after
+//! their last position are new. The index is therefore only appended to. A line is written
+//! after the file of the Mail. Its sequence number is assigned by the store when the Mail
+//! becomes visible; a held Mail gets its number when its sender is accepted, so no line is
+//! inserted before one that was read. Lines that are written again after a crash are
+//! identical, because order and content come from the store.
 //!
-//! An index that is made anew, without the lines of Mails long gone, has another
-//! generation, and is complete when it appears.
+//! A rewritten index, without the lines of purged Mails, has a new generation number and
+//! appears complete.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Seek, SeekFrom, Write};
@@ -29,83 +30,80 @@ use monoco_store::FileProgress;
 
 use super::mailbox_dir::{Dir, OpenDirs};
 
-/// What we know of the index, having written it.
+/// State of the index after the last write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailIndexFile {
-    /// Which index.
     pub generation: i64,
-    /// The number of the last Mail that was written, or passed over.
+    /// Sequence number of the last Mail that was written or skipped.
     pub seq: i64,
-    /// How many lines it has.
     pub lines: u64,
-    /// How many bytes.
     pub bytes: u64,
 }
 
-/// An index that is being made.
+/// An index that is being written under a temporary name.
 pub struct IndexRebuild {
     file: BufWriter<TemporaryFile<Arc<Dir>>>,
     index: MailIndexFile,
 }
 
 impl MailIndexFile {
-    /// The index that is there, cut to what is surely on disk; `None` when it is not the
-    /// one that was filed.
+    /// Opens the index and truncates it to the length that is known to be on disk. Returns
+    /// `None` when it is not the index that `progress` describes.
     ///
     /// # Errors
     ///
-    /// When it can't be read or cut.
-    pub fn open(state: &Dir, filed: &FileProgress) -> io::Result<Option<Self>> {
-        let is_file = state.stat(INDEX_FILE)?.is_some_and(|looks| looks.is_file);
-        if !is_file || filed.index_bytes == 0 {
+    /// When the file cannot be read or truncated.
+    pub fn open(state: &Dir, progress: &FileProgress) -> io::Result<Option<Self>> {
+        let is_file = state.stat(INDEX_FILE)?.is_some_and(|stat| stat.is_file);
+        if !is_file || progress.index_bytes == 0 {
             return Ok(None);
         }
         let mut file = state.append(INDEX_FILE)?;
         let length = file.metadata()?.len();
-        if generation(&file)? != Some(filed.generation) || length < filed.index_bytes {
+        if generation(&file)? != Some(progress.generation) || length < progress.index_bytes {
             return Ok(None);
         }
         file.seek(SeekFrom::Start(0))?;
-        let Some(lines) = lines(&mut file, filed.index_bytes)? else { return Ok(None) };
-        if length > filed.index_bytes {
-            file.set_len(filed.index_bytes)?;
+        let Some(lines) = lines(&mut file, progress.index_bytes)? else { return Ok(None) };
+        if length > progress.index_bytes {
+            file.set_len(progress.index_bytes)?;
         }
         Ok(Some(Self {
-            generation: filed.generation,
-            seq: filed.index_seq,
+            generation: progress.generation,
+            seq: progress.index_seq,
             lines,
-            bytes: filed.index_bytes,
+            bytes: progress.index_bytes,
         }))
     }
 
-    /// The number for the next index: one that was not used before.
+    /// Returns an unused generation number.
     ///
     /// # Errors
     ///
-    /// When there is one, and it can't be read.
-    pub fn next_generation(state: &Dir, filed: &FileProgress) -> io::Result<i64> {
-        // Whatever else somebody has put there is replaced.
-        let is_file = state.stat(INDEX_FILE)?.is_some_and(|looks| looks.is_file);
+    /// When an index exists and cannot be read.
+    pub fn next_generation(state: &Dir, progress: &FileProgress) -> io::Result<i64> {
+        // Anything that is not a plain file is replaced.
+        let is_file = state.stat(INDEX_FILE)?.is_some_and(|stat| stat.is_file);
         let there = if is_file { generation(&state.append(INDEX_FILE)?)?.unwrap_or(0) } else { 0 };
-        Ok(there.max(filed.generation).saturating_add(1))
+        Ok(there.max(progress.generation).saturating_add(1))
     }
 
-    /// Whether it still has the bytes that we wrote.
+    /// Whether the file still has the length that was written.
     ///
     /// # Errors
     ///
-    /// When it can't be looked at.
+    /// When the file system returns an error.
     pub fn is_there(&self, state: &Dir) -> io::Result<bool> {
-        Ok(state.stat(INDEX_FILE)?.is_some_and(|looks| looks.is_file && looks.len == self.bytes))
+        Ok(state.stat(INDEX_FILE)?.is_some_and(|stat| stat.is_file && stat.len == self.bytes))
     }
 
-    /// Adds the lines of Mails, and passes over those that have none up to `seq`.
+    /// Appends the lines of `entries` and marks all Mails up to `seq` as done.
     ///
     /// # Errors
     ///
-    /// When there is no room: then those that fitted are in it. With
-    /// [`ErrorKind::InvalidData`] somebody else has changed it, and it is to be made
-    /// anew.
+    /// When the disk is full: lines that were written completely remain.
+    /// [`ErrorKind::InvalidData`] when another program has changed the file; the caller
+    /// must rewrite the index.
     pub fn append(&mut self, state: &Dir, entries: &[MailIndexEntry], seq: i64) -> io::Result<()> {
         let mut text = Vec::new();
         let mut ends = Vec::with_capacity(entries.len());
@@ -117,7 +115,8 @@ impl MailIndexFile {
             self.seq = seq;
             return Ok(());
         }
-        let changed = || io::Error::new(ErrorKind::InvalidData, "the index is not as we left it");
+        let changed =
+            || io::Error::new(ErrorKind::InvalidData, "another program has changed the index");
         if !self.is_there(state)? {
             return Err(changed());
         }
@@ -125,7 +124,7 @@ impl MailIndexFile {
         let written = file.write_all(&text);
         let fitted = match &written {
             Ok(()) => text.len(),
-            // Readers may have seen the whole lines among them, so these stay.
+            // Readers may have read complete lines, so complete lines remain.
             Err(_) => {
                 let length = file.metadata()?.len().saturating_sub(self.bytes);
                 let length = usize::try_from(length).unwrap_or(usize::MAX).min(text.len());
@@ -147,13 +146,13 @@ impl MailIndexFile {
         Ok(())
     }
 
-    /// Starts an index that is to take the place of this one.
+    /// Starts a new index that replaces the present one.
     ///
     /// # Errors
     ///
-    /// When there is no room.
-    pub fn build(hands: &OpenDirs<'_>, generation: i64) -> io::Result<IndexRebuild> {
-        let mut file = BufWriter::with_capacity(1 << 18, hands.create_temporary()?);
+    /// When the file system returns an error.
+    pub fn build(dirs: &OpenDirs<'_>, generation: i64) -> io::Result<IndexRebuild> {
+        let mut file = BufWriter::with_capacity(1 << 18, dirs.create_temporary()?);
         let mut head = Vec::new();
         write_line(&mut head, &IndexHead::new(generation))?;
         file.write_all(&head)?;
@@ -163,11 +162,11 @@ impl MailIndexFile {
 }
 
 impl IndexRebuild {
-    /// Adds a line.
+    /// Writes the line of one Mail.
     ///
     /// # Errors
     ///
-    /// When there is no room.
+    /// When the file system returns an error.
     pub fn add(&mut self, entry: &MailIndexEntry) -> io::Result<()> {
         let mut text = Vec::new();
         write_line(&mut text, entry)?;
@@ -177,20 +176,20 @@ impl IndexRebuild {
         Ok(())
     }
 
-    /// Puts it into its place. `seq` is the number of the last Mail that was written or
-    /// passed over.
+    /// Renames the new index to its final name. `seq` is the number of the last Mail that
+    /// was written or skipped.
     ///
     /// # Errors
     ///
-    /// When there is no room.
-    pub fn finish(self, hands: &OpenDirs<'_>, seq: i64) -> io::Result<MailIndexFile> {
+    /// When the file system returns an error.
+    pub fn finish(self, dirs: &OpenDirs<'_>, seq: i64) -> io::Result<MailIndexFile> {
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.rename(hands.state()?, Path::new(INDEX_FILE))?;
+        file.rename(dirs.state()?, Path::new(INDEX_FILE))?;
         Ok(MailIndexFile { seq, ..self.index })
     }
 }
 
-/// Which index a file is; `None` when it is none.
+/// Reads the generation; `None` when the file is not an index of this version.
 fn generation(file: &File) -> io::Result<Option<i64>> {
     let mut head = Vec::new();
     BufReader::with_capacity(256, io::Read::take(file, 256)).read_until(b'\n', &mut head)?;
@@ -201,7 +200,7 @@ fn generation(file: &File) -> io::Result<Option<i64>> {
     Ok(head.filter(IndexHead::is_supported).map(|head| head.generation))
 }
 
-/// How many lines the first `bytes` bytes are; `None` when they end within one.
+/// Counts the lines in the first `bytes` bytes; `None` when they end within a line.
 fn lines(file: &mut File, bytes: u64) -> io::Result<Option<u64>> {
     let mut reader = BufReader::with_capacity(1 << 16, io::Read::take(file, bytes));
     let (mut lines, mut last) = (0, b'\n');
@@ -265,7 +264,7 @@ pub(super) mod tests {
         (dir, tree)
     }
 
-    fn filed(index: &MailIndexFile) -> FileProgress {
+    fn progress(index: &MailIndexFile) -> FileProgress {
         FileProgress {
             change: 0,
             index_bytes: index.bytes,
@@ -283,14 +282,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_tail_torn_at_any_byte_is_written_again_as_it_was() {
+    fn tail_torn_at_any_byte_is_restored_identically() {
         let (_dir, tree) = tree();
-        let hands = tree.open_dirs().unwrap();
-        let state = hands.state().unwrap();
-        let mut building = MailIndexFile::build(&hands, 7).unwrap();
+        let dirs = tree.open_dirs().unwrap();
+        let state = dirs.state().unwrap();
+        let mut building = MailIndexFile::build(&dirs, 7).unwrap();
         (1..=3).for_each(|seq| building.add(&entry(seq)).unwrap());
-        let mut index = building.finish(&hands, 3).unwrap();
-        let synced = filed(&index);
+        let mut index = building.finish(&dirs, 3).unwrap();
+        let synced = progress(&index);
         let tail: Vec<_> = (4..=6).map(entry).collect();
         index.append(&state, &tail, 6).unwrap();
         let whole = text(&tree);
@@ -316,22 +315,23 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_index_that_is_not_the_one_that_was_filed_is_made_anew() {
+    fn index_that_does_not_match_the_progress_is_rewritten() {
         let (_dir, tree) = tree();
-        let hands = tree.open_dirs().unwrap();
-        let state = hands.state().unwrap();
+        let dirs = tree.open_dirs().unwrap();
+        let state = dirs.state().unwrap();
         let none = FileProgress { generation: 4, ..FileProgress::default() };
         assert_eq!(MailIndexFile::open(&state, &none).unwrap(), None);
         assert_eq!(MailIndexFile::next_generation(&state, &none).unwrap(), 5);
 
-        let mut index = MailIndexFile::build(&hands, 9).unwrap().finish(&hands, 0).unwrap();
+        let mut index = MailIndexFile::build(&dirs, 9).unwrap().finish(&dirs, 0).unwrap();
         assert_eq!(
-            MailIndexFile::open(&state, &FileProgress { generation: 8, ..filed(&index) }).unwrap(),
+            MailIndexFile::open(&state, &FileProgress { generation: 8, ..progress(&index) })
+                .unwrap(),
             None
         );
         assert_eq!(MailIndexFile::next_generation(&state, &none).unwrap(), 10);
         write(&tree, b"{\"monoco_index\":2,\"generation\":9}\n");
-        assert_eq!(MailIndexFile::open(&state, &filed(&index)).unwrap(), None);
+        assert_eq!(MailIndexFile::open(&state, &progress(&index)).unwrap(), None);
         write(&tree, b"rubbish");
         assert_eq!(MailIndexFile::next_generation(&state, &none).unwrap(), 5);
 

@@ -118,14 +118,14 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::courier::test_hub::{TestHub, for_good};
+    use crate::courier::test_hub::{TestHub, permanent_failure};
 
     #[tokio::test]
     async fn locks_file_lists_leased_claims_and_claims_that_wait_for_a_retry() {
         let hub = TestHub::new().await;
         let (tree, mut written) = (hub.tree(), None);
         let path = hub.mailbox().join(".state/locks.json");
-        let ids = hub.hear(["1", "2", "3", "4", "5"]).await;
+        let ids = hub.receive(["1", "2", "3", "4", "5"]).await;
         write(hub.store(), hub.clock, &tree, &mut written).await.unwrap();
         let read = || serde_json::from_str::<Value>(&fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!((&read()["version"], &read()["locks"]), (&json!(1), &json!([])));
@@ -145,7 +145,7 @@ mod tests {
             ClaimUpdate::Fail { reason: "busy".into(), retryable: true, retry: RetryPolicy::CLAIM };
         hub.end(&ids[1], again).await;
         hub.end(&ids[2], ClaimUpdate::Complete).await;
-        hub.end(&ids[3], for_good()).await;
+        hub.end(&ids[3], permanent_failure()).await;
         write(hub.store(), hub.clock, &tree, &mut written).await.unwrap();
         let locks = read()["locks"].clone();
         let shown = |lock: &Value| {

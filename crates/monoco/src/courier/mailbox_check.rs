@@ -1,7 +1,7 @@
-//! Looks through the whole mailbox: for files that are missing or changed, which are
-//! written again, and for files that are not ours, which are reported and left alone.
+//! Scans the mailbox directory: writes missing and changed files again, and reports files
+//! that the courier did not create.
 //!
-//! `rebuild` is the same walk with nothing taken for granted, and a new index.
+//! `rebuild` is the same scan with full verification and a new index.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -16,171 +16,187 @@ use monoco_store::{FileChange, SharedStore};
 use tokio::runtime::Handle;
 
 use super::drafts;
-use super::file_projector::{AT_ONCE, FileProjector, ProjectorError, ProjectorState, SHOWN};
+use super::file_projector::{
+    FileProjector, MAX_CHANGES_PER_BATCH, MAX_REPORTED_NAMES, ProjectorError, ProjectorState,
+};
 use super::mailbox_dir::{MailboxDir, OpenDirs};
-use super::place_file::{PlaceFileResult, VerifyLevel, looks_right, reason_file};
+use super::place_file::{PlaceFileResult, VerifyLevel, is_unmodified, reason_file};
 
-/// How often everything is looked through, at most.
-pub(super) const CHECK_EVERY: Duration = Duration::from_secs(600);
+/// Minimum time between two scans.
+pub(super) const MIN_SCAN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// An index of more lines than this is made anew when most of them are of Mails gone.
-const WORTH_SHRINKING: u64 = 10_000;
+/// An index with more lines than this is rewritten when less than half of its Mails have a
+/// file.
+const MIN_LINES_TO_SHRINK: u64 = 10_000;
 
-/// How often a rebuild says how far it is, in Mails.
-const TELL_EVERY: usize = 1_000;
+/// Mails between two progress messages of a rebuild.
+const PROGRESS_INTERVAL: usize = 1_000;
 
-/// A walk through the mailbox, a piece at a time.
+/// A scan of the mailbox, done in batches.
 pub(super) struct MailboxScan {
     pub(super) started: Instant,
-    care: VerifyLevel,
-    /// The last Mail that was looked at.
+    level: VerifyLevel,
+    /// Sequence number of the last Mail that was checked.
     seq: i64,
-    /// Files that may be ours, and where they are: a bit for each of [`MAIL_DIRS`].
+    /// Files that have the name of a Mail, with their directories: one bit per entry of
+    /// [`MAIL_DIRS`].
     files: HashMap<String, u8>,
-    /// Files that say why another one was given up, by the name of that.
+    /// Reason files, by the name of the Mail file that they belong to.
     reasons: HashSet<String>,
     foreign: Vec<String>,
     foreign_files: usize,
-    /// Mails that have a file.
+    /// Number of Mails that have a file.
     live: u64,
     rebuilt: RebuildResult,
 }
 
-/// What a rebuild did.
+/// Counts of one rebuild of the mailbox directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RebuildResult {
-    /// Mails there are
+    /// All Mails
     pub mails: usize,
-    /// Files that were missing or changed, and were written
+    /// Missing or changed files that were written
     pub written: usize,
-    /// Files that were in another place
+    /// Files that were in the wrong directory
     pub moved: usize,
-    /// Files of Mails that should have none there
+    /// Files of Mails that must not have a file there
     pub removed: usize,
-    /// Mails that can't be written; the log says why
+    /// Mails that cannot be written; the log has the reasons
     pub bad: usize,
-    /// Files that are not ours; they are left alone
+    /// Files that the courier did not create; they are not changed
     pub foreign: usize,
 }
 
 impl FileProjector {
-    /// Makes the whole tree again from the store.
+    /// Rebuilds the mailbox directory and the index from the store.
     ///
     /// # Errors
     ///
-    /// When the disk or the store says no. What was written until then stays.
+    /// When the disk or the store fails. Files that were written before remain.
     pub async fn rebuild(self: &Arc<Self>) -> Result<RebuildResult, ProjectorError> {
         self.blocking(Self::rebuild_all).await
     }
 
-    /// Looks through everything now.
+    /// Runs a full scan at once.
     #[cfg(test)]
     pub(super) async fn check(
         self: &Arc<Self>,
     ) -> Result<super::file_projector::ProjectorReport, ProjectorError> {
-        self.blocking(|filer, handle| {
-            let work = &mut *filer.lock_work();
-            filer.start(work, handle)?;
-            let mut hands = filer.tree().open_dirs()?;
-            let mut walk = MailboxScan::start(&hands, VerifyLevel::Usual)?;
-            while filer.walk_some(work, &mut walk, &mut hands, handle)? {}
-            filer.end_walk(work, walk, &hands)?;
-            Ok(filer.report())
+        self.blocking(|projector, handle| {
+            let state = &mut *projector.lock_state();
+            projector.start(state, handle)?;
+            let mut dirs = projector.tree().open_dirs()?;
+            let mut scan = MailboxScan::start(&dirs, VerifyLevel::Usual)?;
+            while projector.scan_batch(state, &mut scan, &mut dirs, handle)? {}
+            projector.finish_scan(state, scan, &dirs)?;
+            Ok(projector.report())
         })
         .await
     }
 
     fn rebuild_all(&self, handle: &Handle) -> Result<RebuildResult, ProjectorError> {
-        let work = &mut *self.lock_work();
-        self.start(work, handle)?;
-        let mut hands = self.tree().open_dirs()?;
-        let mut walk = MailboxScan::start(&hands, VerifyLevel::Whole)?;
+        let state = &mut *self.lock_state();
+        self.start(state, handle)?;
+        let mut dirs = self.tree().open_dirs()?;
+        let mut scan = MailboxScan::start(&dirs, VerifyLevel::Whole)?;
         let mut told = 0;
-        while self.walk_some(work, &mut walk, &mut hands, handle)? {
-            if walk.rebuilt.mails >= told + TELL_EVERY {
-                told = walk.rebuilt.mails;
-                tracing::info!(mails = told, written = walk.rebuilt.written, "rebuilding");
+        while self.scan_batch(state, &mut scan, &mut dirs, handle)? {
+            if scan.rebuilt.mails >= told + PROGRESS_INTERVAL {
+                told = scan.rebuilt.mails;
+                tracing::info!(mails = told, written = scan.rebuilt.written, "rebuilding mailbox");
             }
         }
-        let rebuilt = walk.rebuilt();
-        self.end_walk(work, walk, &hands)?;
-        self.build(work, &mut hands, handle)?;
-        work.touch();
-        self.sync(work, handle)?;
-        tracing::info!(rebuilt.mails, rebuilt.written, rebuilt.moved, rebuilt.bad, "rebuilt");
+        let rebuilt = scan.rebuilt();
+        self.finish_scan(state, scan, &dirs)?;
+        self.build(state, &mut dirs, handle)?;
+        state.touch();
+        self.sync(state, handle)?;
+        tracing::info!(
+            rebuilt.mails,
+            rebuilt.written,
+            rebuilt.moved,
+            rebuilt.bad,
+            "mailbox rebuilt"
+        );
         Ok(rebuilt)
     }
 
-    /// Looks at some Mails. Returns whether there are more.
-    pub(super) fn walk_some(
+    /// Checks a batch of Mails. Returns whether there are more.
+    pub(super) fn scan_batch(
         &self,
-        work: &mut ProjectorState,
-        walk: &mut MailboxScan,
-        hands: &mut OpenDirs<'_>,
+        state: &mut ProjectorState,
+        scan: &mut MailboxScan,
+        dirs: &mut OpenDirs<'_>,
         handle: &Handle,
     ) -> Result<bool, ProjectorError> {
-        let filings = handle.block_on(self.store().list_index_entries(walk.seq, AT_ONCE))?;
-        for filing in &filings {
-            let there = walk.files.remove(&filing.entry.file).unwrap_or(0);
-            let reason = walk.reasons.remove(&filing.entry.file);
-            walk.seq = filing.entry.seq;
-            walk.rebuilt.mails += 1;
-            walk.live += u64::from(filing.place.dir().is_some());
-            if walk.care == VerifyLevel::Usual && is_well(hands, filing, there, reason)? {
+        let changes =
+            handle.block_on(self.store().list_index_entries(scan.seq, MAX_CHANGES_PER_BATCH))?;
+        for change in &changes {
+            let there = scan.files.remove(&change.entry.file).unwrap_or(0);
+            let reason = scan.reasons.remove(&change.entry.file);
+            scan.seq = change.entry.seq;
+            scan.rebuilt.mails += 1;
+            scan.live += u64::from(change.place.dir().is_some());
+            if scan.level == VerifyLevel::Usual && is_in_place(dirs, change, there, reason)? {
                 continue;
             }
-            // What changed just now is about to be followed anyway.
-            if walk.care == VerifyLevel::Usual && filing.change > work.change {
+            // The projector is about to apply this change.
+            if scan.level == VerifyLevel::Usual && change.change > state.change {
                 continue;
             }
-            match self.place(work, hands, filing, walk.care, handle)? {
-                Some(PlaceFileResult::Written) => walk.rebuilt.written += 1,
-                Some(PlaceFileResult::Moved) => walk.rebuilt.moved += 1,
-                Some(PlaceFileResult::Removed) => walk.rebuilt.removed += 1,
+            match self.place(state, dirs, change, scan.level, handle)? {
+                Some(PlaceFileResult::Written) => scan.rebuilt.written += 1,
+                Some(PlaceFileResult::Moved) => scan.rebuilt.moved += 1,
+                Some(PlaceFileResult::Removed) => scan.rebuilt.removed += 1,
                 Some(PlaceFileResult::Nothing) => {}
-                None => walk.rebuilt.bad += 1,
+                None => scan.rebuilt.bad += 1,
             }
         }
-        Ok(filings.len() == AT_ONCE)
+        Ok(changes.len() == MAX_CHANGES_PER_BATCH)
     }
 
-    /// Draws the conclusions of a walk.
-    pub(super) fn end_walk(
+    /// Reports the results of a scan and discards the index if it must be rewritten.
+    pub(super) fn finish_scan(
         &self,
-        work: &mut ProjectorState,
-        mut walk: MailboxScan,
-        hands: &OpenDirs<'_>,
+        state: &mut ProjectorState,
+        mut scan: MailboxScan,
+        dirs: &OpenDirs<'_>,
     ) -> io::Result<()> {
-        walk.count_rest();
-        let RebuildResult { written, moved, removed, .. } = walk.rebuilt;
+        scan.report_rest();
+        let RebuildResult { written, moved, removed, .. } = scan.rebuilt;
         if written + moved + removed > 0 {
-            tracing::warn!(written, moved, removed, "files were not as we left them");
+            tracing::warn!(
+                written,
+                moved,
+                removed,
+                "repaired Mail files that were missing or changed"
+            );
         }
-        if walk.foreign_files > 0 {
-            let first = walk.foreign.first().map(String::as_str);
-            tracing::warn!(files = walk.foreign_files, first, "files that are not ours");
+        if scan.foreign_files > 0 {
+            let first = scan.foreign.first().map(String::as_str);
+            tracing::warn!(files = scan.foreign_files, first, "unknown files in mailbox directory");
         }
         let mut report = self.lock_report();
         report.repaired += written + moved + removed;
-        report.foreign_files = walk.foreign_files;
-        report.foreign = walk.foreign;
-        if let Some(index) = &work.index {
-            let shrink = is_mostly_gone(index.lines, walk.live);
-            if shrink || !index.is_there(&hands.state()?)? {
-                tracing::info!(lines = index.lines, mails = walk.live, "the index is made anew");
-                work.index = None;
+        report.foreign_files = scan.foreign_files;
+        report.foreign = scan.foreign;
+        if let Some(index) = &state.index {
+            let shrink = should_shrink(index.lines, scan.live);
+            if shrink || !index.is_there(&dirs.state()?)? {
+                tracing::info!(lines = index.lines, mails = scan.live, "rewriting index of Mails");
+                state.index = None;
             }
         }
         Ok(())
     }
 }
 
-/// Makes the whole tree again from the store while no courier runs. The caller holds
-/// the lock of the home.
+/// Rebuilds the mailbox directory while no courier runs. The caller holds the lock of the
+/// home directory.
 ///
 /// # Errors
 ///
-/// When the disk or the store says no.
+/// When the disk or the store fails.
 pub async fn rebuild_offline(
     store: SharedStore,
     mailbox: PathBuf,
@@ -191,11 +207,11 @@ pub async fn rebuild_offline(
 }
 
 impl MailboxScan {
-    /// Starts with what is there.
-    pub(super) fn start(hands: &OpenDirs<'_>, care: VerifyLevel) -> io::Result<Self> {
-        let mut walk = Self {
+    /// Lists the files that are present.
+    pub(super) fn start(dirs: &OpenDirs<'_>, level: VerifyLevel) -> io::Result<Self> {
+        let mut scan = Self {
             started: Instant::now(),
-            care,
+            level,
             seq: 0,
             files: HashMap::new(),
             reasons: HashSet::new(),
@@ -206,21 +222,21 @@ impl MailboxScan {
         };
         for (at, place) in MAIL_DIRS.into_iter().enumerate() {
             let Some(part) = place.dir() else { continue };
-            walk.list(hands, part, 1 << at)?;
+            scan.list(dirs, part, 1 << at)?;
         }
-        Ok(walk)
+        Ok(scan)
     }
 
-    fn list(&mut self, hands: &OpenDirs<'_>, part: &str, bit: u8) -> io::Result<()> {
-        let dir = hands.root().make(part)?;
+    fn list(&mut self, dirs: &OpenDirs<'_>, part: &str, bit: u8) -> io::Result<()> {
+        let dir = dirs.root().make(part)?;
         for provider in dir.names()? {
             let name = provider.name.unwrap_or_else(|| "?".to_owned());
-            let Some(shelf) = dir.sub(&name).ok() else {
+            let Some(subdir) = dir.sub(&name).ok() else {
                 self.report(format!("{part}/{name}"));
                 continue;
             };
-            for named in shelf.names()? {
-                let Some(file) = named.name else {
+            for entry in subdir.names()? {
+                let Some(file) = entry.name else {
                     self.report(format!("{part}/{name}/?"));
                     continue;
                 };
@@ -229,7 +245,7 @@ impl MailboxScan {
                     *self.files.entry(file).or_default() |= bit;
                 } else if let Some(of) = given_up.filter(|of| mail_of(of).is_some()) {
                     self.reasons.insert(of.to_owned());
-                } else if !drafts::is_file_of_ours(part, &file) {
+                } else if !drafts::is_draft_file(part, &file) {
                     self.report(format!("{part}/{name}/{file}"));
                 }
             }
@@ -239,13 +255,13 @@ impl MailboxScan {
 
     fn report(&mut self, path: String) {
         self.foreign_files += 1;
-        if self.foreign.len() < SHOWN {
+        if self.foreign.len() < MAX_REPORTED_NAMES {
             self.foreign.push(path);
         }
     }
 
-    /// What is left looks like ours, and no Mail has it.
-    fn count_rest(&mut self) {
+    /// Reports the files that have the name of a Mail but belong to none.
+    fn report_rest(&mut self) {
         let mut rest: Vec<_> = self.files.drain().map(|(file, _)| file).collect();
         rest.extend(self.reasons.drain().map(|of| reason_file(&of)));
         rest.sort();
@@ -258,33 +274,32 @@ impl MailboxScan {
     }
 }
 
-/// Whether an index is worth making anew without those that are gone.
-const fn is_mostly_gone(lines: u64, live: u64) -> bool {
-    lines > WORTH_SHRINKING && live < lines / 2
+/// Whether the index should be rewritten without purged Mails.
+const fn should_shrink(lines: u64, live: u64) -> bool {
+    lines > MIN_LINES_TO_SHRINK && live < lines / 2
 }
 
-/// Whether a file is where it should be, and nowhere else, and nobody has written to
-/// it.
-fn is_well(
-    hands: &mut OpenDirs<'_>,
-    filing: &FileChange,
+/// Whether the file is in the right directory only, and unmodified.
+fn is_in_place(
+    dirs: &mut OpenDirs<'_>,
+    change: &FileChange,
     there: u8,
     reason: bool,
 ) -> Result<bool, ProjectorError> {
-    let Some(at) = MAIL_DIRS.iter().position(|place| *place == filing.place) else {
+    let Some(at) = MAIL_DIRS.iter().position(|place| *place == change.place) else {
         return Ok(there == 0 && !reason);
     };
-    if there != 1 << at || reason != (filing.place == MailLocation::Deadletter) {
+    if there != 1 << at || reason != (change.place == MailLocation::Deadletter) {
         return Ok(false);
     }
-    let Some(part) = filing.place.dir() else { return Ok(true) };
-    match hands.provider_dir(part, filing.entry.id.provider(), false) {
-        Ok(Some(dir)) => Ok(looks_right(&dir, &filing.entry)?),
+    let Some(part) = change.place.dir() else { return Ok(true) };
+    match dirs.provider_dir(part, change.entry.id.provider(), false) {
+        Ok(Some(dir)) => Ok(is_unmodified(&dir, &change.entry)?),
         _ => Ok(false),
     }
 }
 
-/// The Mail that a name may be the file of.
+/// The Mail id in a file name; `None` when the name is not that of a Mail file.
 fn mail_of(file: &str) -> Option<MailId> {
     let (_time, id) = file.strip_suffix(".md")?.split_once('_')?;
     id.parse().ok()
@@ -295,11 +310,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_shrinks_when_it_is_long_and_mostly_of_what_is_gone() {
+    fn long_index_with_mostly_purged_mails_is_rewritten() {
         for (lines, live, shrinks) in
             [(10_000, 0, false), (10_001, 0, true), (20_000, 9_999, true), (20_000, 10_000, false)]
         {
-            assert_eq!(is_mostly_gone(lines, live), shrinks, "{lines} {live}");
+            assert_eq!(should_shrink(lines, live), shrinks, "{lines} {live}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The mailbox's directories, and how a file comes into them: whole, or not at all.
+//! Access to the mailbox directory and the dropzone.
 //!
 //! ```text
 //! {mailbox}/inbound|archive|.deadletter|outbound/{provider}/
@@ -6,10 +6,9 @@
 //! {dropzone}/{64 hex digits}  .tmp/
 //! ```
 //!
-//! A file is written under a temporary name and renamed, so that a reader never sees a
-//! part of one. Below the two roots nothing is followed: every directory is opened from
-//! the one above it and must be a directory itself, so that a link which somebody has
-//! planted leads nowhere.
+//! Files are written under a temporary name and renamed, so that readers never see a
+//! partial file. Symbolic links below the two roots are not followed: every directory is
+//! opened relative to its parent and must be a directory.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -30,82 +29,75 @@ use rustix::io::Errno;
 /// the random prefix of another courier is the same.
 const MAX_NAME_ATTEMPTS: usize = 1_000;
 
-/// Where the roots are.
+/// The roots of mailbox and dropzone.
 #[derive(Debug)]
 pub struct MailboxDir {
     mailbox: PathBuf,
     dropzone: PathBuf,
-    /// What our temporary names start with: what an earlier courier left is told apart.
+    /// Prefix of temporary names; random, so that leftovers of an earlier run can be told
+    /// apart.
     mark: String,
-    /// Keeps two writers from sharing a temporary name.
+    /// Makes temporary names unique within this process.
     writes: AtomicU64,
 }
 
-/// The directories that a piece of work needs, each opened once. Not to be kept for
-/// longer: somebody may move them.
+/// Directories opened for one operation, each once. Do not keep the value: the user may
+/// move directories.
 pub struct OpenDirs<'a> {
     tree: &'a MailboxDir,
     root: Dir,
     tmp: Arc<Dir>,
-    shelves: BTreeMap<(&'static str, String), Option<Arc<Dir>>>,
+    provider_dirs: BTreeMap<(&'static str, String), Option<Arc<Dir>>>,
 }
 
-/// An open directory.
 #[derive(Debug)]
 pub struct Dir(OwnedFd);
 
-/// What a name in a directory stands for.
+/// Metadata of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
-    /// Whether it is a plain file.
     pub is_file: bool,
-    /// Its permissions.
     pub mode: u32,
-    /// How many bytes it has.
     pub len: u64,
-    /// When its bytes last changed, in milliseconds since 1970.
+    /// Modification time in milliseconds since 1970.
     pub modified_ms: i64,
-    /// Which one it is: the device and the number on it.
+    /// Device and inode number.
     pub node: (u64, u64),
 }
 
-/// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// The name; `None` when it is not UTF-8, and surely not ours.
+    /// `None` when the name is not UTF-8; the courier creates no such names.
     pub name: Option<String>,
-    /// Whether it is a directory, where the file system says so by itself.
+    /// Whether the file system reports a directory; `false` also when it reports no type.
     pub is_dir: bool,
 }
 
 impl MailboxDir {
-    /// The tree with these roots.
     pub fn new(mailbox: PathBuf, dropzone: PathBuf) -> Self {
-        // Without randomness all are alike, and nothing is swept; that does no harm.
+        // Without randomness all prefixes are equal, and leftovers are not removed.
         let mark = getrandom::u32().map_or_else(|_| String::new(), |n| format!("{n:08x}-"));
         Self { mailbox, dropzone, mark, writes: AtomicU64::new(0) }
     }
 
-    /// Where the mailbox is.
     pub fn mailbox(&self) -> &Path {
         &self.mailbox
     }
 
-    /// Makes the directories that are missing, and sweeps out what a crash left
-    /// half-written.
+    /// Creates missing directories and removes temporary files of earlier runs.
     ///
     /// # Errors
     ///
-    /// When one can't be made, or is a link.
+    /// When a directory cannot be created, or is a symbolic link.
     pub fn create(&self) -> io::Result<()> {
         let root = make_root(&self.mailbox)?;
         for name in ["inbound", OUTBOUND_DIR, "archive", ".deadletter"] {
             root.make(name)?;
         }
         let tmp = root.make(STATE_DIR)?.make("tmp")?;
-        let dropped = make_root(&self.dropzone)?.make(".tmp")?;
-        for dir in [tmp, dropped] {
-            let names = dir.names()?.into_iter().filter_map(|named| named.name);
+        let attachment = make_root(&self.dropzone)?.make(".tmp")?;
+        for dir in [tmp, attachment] {
+            let names = dir.names()?.into_iter().filter_map(|entry| entry.name);
             for name in names.filter(|name| !name.starts_with(&self.mark)) {
                 dir.remove(&name)?;
             }
@@ -113,22 +105,22 @@ impl MailboxDir {
         Ok(())
     }
 
-    /// Opens what every piece of work needs.
+    /// Opens the root and the temporary directory, creating them if needed.
     ///
     /// # Errors
     ///
-    /// When it is gone and can't be made again.
+    /// When the file system returns an error.
     pub fn open_dirs(&self) -> io::Result<OpenDirs<'_>> {
         let root = make_root(&self.mailbox)?;
         let tmp = Arc::new(root.make(STATE_DIR)?.make("tmp")?);
-        Ok(OpenDirs { tree: self, root, tmp, shelves: BTreeMap::new() })
+        Ok(OpenDirs { tree: self, root, tmp, provider_dirs: BTreeMap::new() })
     }
 
-    /// Brings everything that was written to disk.
+    /// Syncs the file systems of mailbox and dropzone.
     ///
     /// # Errors
     ///
-    /// When the disk says no: then nobody knows what is there.
+    /// When a sync fails: which bytes are on disk is then unknown.
     pub fn sync(&self) -> io::Result<()> {
         let root = make_root(&self.mailbox)?;
         root.sync_all()?;
@@ -141,25 +133,25 @@ impl MailboxDir {
 }
 
 impl OpenDirs<'_> {
-    /// The mailbox itself.
     pub fn root(&self) -> &Dir {
         &self.root
     }
 
-    /// The directory of ours.
+    /// Opens `.state`.
     ///
     /// # Errors
     ///
-    /// When it can't be opened.
+    /// When the file system returns an error.
     pub fn state(&self) -> io::Result<Dir> {
         self.root.make(STATE_DIR)
     }
 
-    /// One provider's directory; `None` when there is none and it is not to be made.
+    /// Opens the directory of a provider. Returns `None` when it does not exist and `make`
+    /// is `false`.
     ///
     /// # Errors
     ///
-    /// When it can't be opened, or is a link.
+    /// When the directory cannot be opened, or is a symbolic link.
     pub fn provider_dir(
         &mut self,
         part: &'static str,
@@ -167,7 +159,7 @@ impl OpenDirs<'_> {
         make: bool,
     ) -> io::Result<Option<Arc<Dir>>> {
         let key = (part, provider.to_owned());
-        if let Some(known) = self.shelves.get(&key)
+        if let Some(known) = self.provider_dirs.get(&key)
             && (known.is_some() || !make)
         {
             return Ok(known.clone());
@@ -181,17 +173,17 @@ impl OpenDirs<'_> {
             }
         };
         let dir = dir.map(Arc::new);
-        self.shelves.insert(key, dir.clone());
+        self.provider_dirs.insert(key, dir.clone());
         Ok(dir)
     }
 
-    /// Writes a file whole, in the place of one that may be there.
+    /// Writes a file atomically, replacing an existing file.
     ///
     /// # Errors
     ///
-    /// When there is no room, or it is not allowed. Then nothing has changed.
-    pub fn put(&self, dir: &Dir, name: &str, bytes: &[u8], look: FileOptions) -> io::Result<()> {
-        put(self.tree, &self.tmp, dir, name, bytes, look)
+    /// When the file cannot be written; the existing file is unchanged.
+    pub fn put(&self, dir: &Dir, name: &str, bytes: &[u8], options: FileOptions) -> io::Result<()> {
+        put(self.tree, &self.tmp, dir, name, bytes, options)
     }
 
     /// Creates a temporary file that the caller fills and renames to its final name.
@@ -203,53 +195,53 @@ impl OpenDirs<'_> {
         create_temporary(self.tree, &self.tmp, FileOptions::PRIVATE.mode)
     }
 
-    /// Puts bytes into the dropzone, under their name there.
+    /// Writes an attachment to the dropzone.
     ///
     /// # Errors
     ///
-    /// When there is no room, or it is not allowed.
+    /// When the file cannot be written.
     pub fn drop(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let dropzone = make_root(&self.tree.dropzone)?;
         let tmp = Arc::new(dropzone.make(".tmp")?);
         put(self.tree, &tmp, &dropzone, name, bytes, FileOptions::READ_ONLY)
     }
 
-    /// The bytes in the dropzone under a name, when there are at most `most`.
+    /// Reads an attachment of at most `most` bytes from the dropzone.
     ///
     /// # Errors
     ///
-    /// When they can't be read.
-    pub fn dropped(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
+    /// When the file cannot be read or is larger.
+    pub fn attachment(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         make_root(&self.tree.dropzone)?.read(name, most)
     }
 }
 
 impl Dir {
-    /// One of the roots. The user may have it elsewhere, by a link of his own.
+    /// Opens one of the roots. The user may have replaced a root by a symbolic link.
     ///
     /// # Errors
     ///
-    /// When it can't be opened.
+    /// When the file system returns an error.
     fn root(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
     }
 
-    /// The directory below this one that has this name.
+    /// Opens a subdirectory.
     ///
     /// # Errors
     ///
-    /// When there is none, or it is something else, such as a link.
+    /// When it does not exist or is something else, such as a symbolic link.
     pub fn sub(&self, name: &str) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self(rustix::fs::openat(&self.0, name, flags, Mode::empty())?))
     }
 
-    /// The same, made for the user alone when there is none.
+    /// Opens a subdirectory; creates it with mode 0700 when it does not exist.
     ///
     /// # Errors
     ///
-    /// When it can't be made, or there is something else by that name.
+    /// When it cannot be created, or another kind of file has the name.
     pub fn make(&self, name: &str) -> io::Result<Self> {
         match self.sub(name) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -262,11 +254,11 @@ impl Dir {
         }
     }
 
-    /// What is in it.
+    /// Lists the entries, without `.` and `..`.
     ///
     /// # Errors
     ///
-    /// When it can't be read.
+    /// When the file system returns an error.
     pub fn names(&self) -> io::Result<Vec<DirEntry>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.0)? {
@@ -280,42 +272,42 @@ impl Dir {
         Ok(names)
     }
 
-    /// What a name stands for; `None` when it stands for nothing.
+    /// Reads the metadata of an entry; `None` when there is none.
     ///
     /// # Errors
     ///
-    /// When nobody can tell.
+    /// When the file system returns an error.
     pub fn stat(&self, name: &str) -> io::Result<Option<FileStat>> {
         let stat = match rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        Ok(Some(looks(&stat)))
+        Ok(Some(file_stat(&stat)))
     }
 
-    /// The bytes of a plain file, when it has at most `most`; `None` when there is no
-    /// such file.
+    /// Reads a plain file of at most `most` bytes; `None` when there is no plain file of
+    /// this name.
     ///
     /// # Errors
     ///
-    /// When it can't be read, or is too large.
+    /// When the file cannot be read or is larger.
     pub fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
-        // A pipe would keep us waiting for somebody to write into it.
+        // NONBLOCK: opening a named pipe would otherwise wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.0, name, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::LOOP) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let looks = looks(&rustix::fs::fstat(&file)?);
-        if !looks.is_file {
+        let stat = file_stat(&rustix::fs::fstat(&file)?);
+        if !stat.is_file {
             return Ok(None);
         }
-        if looks.len > most {
+        if stat.len > most {
             return Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than {most} bytes")));
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(looks.len).unwrap_or(0));
+        let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0));
         fs::File::from(file).take(most + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > most {
             return Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than {most} bytes")));
@@ -323,7 +315,7 @@ impl Dir {
         Ok(Some(bytes))
     }
 
-    /// Opens a plain file of ours to write at its end.
+    /// Opens an existing plain file for appending.
     ///
     /// # Errors
     ///
@@ -333,11 +325,11 @@ impl Dir {
         Ok(fs::File::from(rustix::fs::openat(&self.0, name, flags, Mode::empty())?))
     }
 
-    /// Removes a file. Returns whether there was one.
+    /// Removes a file. Returns whether it existed.
     ///
     /// # Errors
     ///
-    /// When it is not allowed.
+    /// When the file system returns an error.
     pub fn remove(&self, name: &str) -> io::Result<bool> {
         match rustix::fs::unlinkat(&self.0, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
@@ -346,41 +338,40 @@ impl Dir {
         }
     }
 
-    /// Moves a file into another directory, in the place of one that may be there.
+    /// Moves a file to another directory, replacing an existing file.
     ///
     /// # Errors
     ///
-    /// When it is not there, or it is not allowed.
+    /// When the file system returns an error.
     pub fn rename(&self, name: &str, to: &Self, new: &str) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.0, name, &to.0, new)?)
     }
 
-    /// Brings a file of it to disk.
+    /// Syncs one file of the directory.
     ///
     /// # Errors
     ///
-    /// When the disk says no.
+    /// When the file system returns an error.
     pub fn sync_file(&self, name: &str) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         Ok(rustix::fs::fsync(rustix::fs::openat(&self.0, name, flags, Mode::empty())?)?)
     }
 
-    /// Brings the names in it to disk.
+    /// Syncs the names in the directory.
     ///
     /// # Errors
     ///
-    /// When the disk says no.
+    /// When the file system returns an error.
     pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.0)?)
     }
 
-    /// Brings its whole file system to disk.
     fn sync_all(&self) -> io::Result<()> {
         monoco_fs::sync_file_system(&self.0)
     }
 
     fn device(&self) -> io::Result<u64> {
-        Ok(looks(&rustix::fs::fstat(&self.0)?).node.0)
+        Ok(file_stat(&rustix::fs::fstat(&self.0)?).node.0)
     }
 }
 
@@ -390,7 +381,7 @@ impl AsFd for Dir {
     }
 }
 
-/// `None` for what is not there.
+/// Maps 'not found' to `None`.
 pub fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -405,8 +396,8 @@ fn make_root(path: &Path) -> io::Result<Dir> {
     Dir::root(path)
 }
 
-fn looks(stat: &rustix::fs::Stat) -> FileStat {
-    // The widths of these fields differ from system to system.
+fn file_stat(stat: &rustix::fs::Stat) -> FileStat {
+    // The widths of these fields differ between platforms.
     let signed = |number: i128| i64::try_from(number).unwrap_or(i64::MAX);
     let unsigned = |number: i128| u64::try_from(number).unwrap_or(0);
     let seconds = signed(i128::from(stat.st_mtime));
@@ -468,21 +459,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_whole_and_only_the_user_sees_it() {
+    fn file_is_replaced_atomically_and_private() {
         let (_dir, tree) = tree();
-        let mut hands = tree.open_dirs().unwrap();
-        assert_eq!(hands.provider_dir("inbound", "lark", false).unwrap().map(|_| ()), None);
-        let shelf = hands.provider_dir("inbound", "lark", true).unwrap().unwrap();
+        let mut dirs = tree.open_dirs().unwrap();
+        assert_eq!(dirs.provider_dir("inbound", "lark", false).unwrap().map(|_| ()), None);
+        let subdir = dirs.provider_dir("inbound", "lark", true).unwrap().unwrap();
         let at = Timestamp::from_ms(1_770_410_700_123);
-        let look = FileOptions { modified: Some(file_time(at)), ..FileOptions::READ_ONLY };
-        hands.put(&shelf, "a.md", b"one", look).unwrap();
-        let first = shelf.stat("a.md").unwrap().unwrap();
+        let options = FileOptions { modified: Some(file_time(at)), ..FileOptions::READ_ONLY };
+        dirs.put(&subdir, "a.md", b"one", options).unwrap();
+        let first = subdir.stat("a.md").unwrap().unwrap();
         assert_eq!((first.is_file, first.mode, first.len), (true, 0o400, 3));
         assert_eq!(first.modified_ms, at.ms());
-        hands.put(&shelf, "a.md", b"two!", look).unwrap();
-        assert_eq!(shelf.read("a.md", 4).unwrap().as_deref(), Some(&b"two!"[..]));
-        assert!(shelf.read("a.md", 3).is_err(), "too large");
-        assert_ne!(shelf.stat("a.md").unwrap().unwrap().node, first.node, "another file");
+        dirs.put(&subdir, "a.md", b"two!", options).unwrap();
+        assert_eq!(subdir.read("a.md", 4).unwrap().as_deref(), Some(&b"two!"[..]));
+        assert!(subdir.read("a.md", 3).is_err(), "too large");
+        assert_ne!(subdir.stat("a.md").unwrap().unwrap().node, first.node, "another file");
         let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(tree.mailbox().join("inbound/lark")), 0o700);
         assert_eq!(mode(tree.mailbox().join(".state/tmp")), 0o700);
@@ -490,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_half_written_is_swept() {
+    fn temporary_files_of_a_crash_are_removed() {
         let (_dir, tree) = tree();
         let left = [tree.mailbox.join(".state/tmp/7"), tree.dropzone.join(".tmp/8")];
         for path in &left {
@@ -501,21 +492,21 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_link_leads_nowhere() {
+    fn symbolic_links_are_not_followed() {
         let (dir, tree) = tree();
         let outside = dir.path().join("outside");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("secret"), "secret").unwrap();
         symlink(&outside, tree.mailbox().join("inbound/lark")).unwrap();
-        let mut hands = tree.open_dirs().unwrap();
-        assert!(hands.provider_dir("inbound", "lark", true).is_err());
+        let mut dirs = tree.open_dirs().unwrap();
+        assert!(dirs.provider_dir("inbound", "lark", true).is_err());
 
-        let shelf = hands.provider_dir("inbound", "slack", true).unwrap().unwrap();
+        let subdir = dirs.provider_dir("inbound", "slack", true).unwrap().unwrap();
         let planted = tree.mailbox().join("inbound/slack/a.md");
         symlink(outside.join("secret"), &planted).unwrap();
-        assert_eq!(shelf.read("a.md", 100).unwrap(), None);
-        assert!(!shelf.stat("a.md").unwrap().unwrap().is_file);
-        hands.put(&shelf, "a.md", b"mine", FileOptions::READ_ONLY).unwrap();
+        assert_eq!(subdir.read("a.md", 100).unwrap(), None);
+        assert!(!subdir.stat("a.md").unwrap().unwrap().is_file);
+        dirs.put(&subdir, "a.md", b"mine", FileOptions::READ_ONLY).unwrap();
         assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "secret");
         assert_eq!(fs::read_to_string(planted).unwrap(), "mine");
 
@@ -526,11 +517,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_keeps_nobody_waiting() {
+    fn named_pipe_does_not_block_a_read() {
         let (_dir, tree) = tree();
-        let hands = tree.open_dirs().unwrap();
+        let dirs = tree.open_dirs().unwrap();
         let pipe = tree.mailbox().join("inbound/pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
-        assert_eq!(hands.root().sub("inbound").unwrap().read("pipe", 10).unwrap(), None);
+        assert_eq!(dirs.root().sub("inbound").unwrap().read("pipe", 10).unwrap(), None);
     }
 }

@@ -1,10 +1,11 @@
-//! What runs in the background: keeping, merging, files, drafts, sending, sweeping.
+//! Background tasks: storing inbound messages, merging, Mail files, drafts, sending,
+//! expiry of leases, retention.
 //!
-//! Hints say "look again" and may be lost, so every loop also looks by itself.
+//! Hints may be lost, so every task also polls (see `background`).
 
-/// What the courier's loops are called while they hold something. The rest of the
-/// name is the boot, so that what an earlier one held can be told apart; nobody else
-/// may call himself so.
+/// Prefix of the holder name of the courier's own leases. A random number per start
+/// follows, so that leases of an earlier run can be told apart. Clients cannot use the
+/// prefix.
 pub const HOLDER: &str = "courier:";
 
 pub mod draft_sender;

@@ -1,7 +1,8 @@
-//! Puts the file of one Mail where it belongs, and nowhere else.
+//! Writes or moves the file of one Mail to the directory that the store names, and removes
+//! it from the others.
 //!
-//! What is done depends on what is there, never on what was done before: so it can be
-//! done again at any time, and after a crash it is.
+//! The operation depends only on the present files. It can be repeated at any time, and is
+//! repeated after a crash.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -17,96 +18,94 @@ use serde_json::json;
 
 use super::mailbox_dir::{Dir, OpenDirs, file_time};
 
-/// How much is taken for granted.
+/// How much of the present files is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyLevel {
-    /// What came with a Mail is there when its file is.
+    /// Attachments are assumed to be present when the Mail file is.
     Usual,
-    /// Nothing is: after a crash, or when somebody asks.
+    /// Everything is verified: after a crash, or on request.
     Whole,
-    /// Nor are the bytes that we can read: the disk has lost some.
+    /// Files are written again even if they read back correctly: a sync has failed.
     Fresh,
 }
 
-/// What was done.
+/// What was done for one Mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaceFileResult {
-    /// Nothing; it was as it should be.
+    /// The file was correct.
     Nothing,
-    /// The file was written.
     Written,
-    /// It was moved.
     Moved,
-    /// It was removed.
     Removed,
 }
 
-/// Why a Mail is not where it belongs.
+/// Why the file of a Mail was not placed.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceFileError {
-    /// The disk is full or the like; nothing can be placed now.
+    /// The disk is full or unavailable; no file can be placed now.
     #[error("{0}")]
     Disk(#[from] io::Error),
-    /// The store can't be asked now.
+    /// The store cannot be read now.
     #[error(transparent)]
     Store(StoreError),
-    /// It is this one Mail.
+    /// Only this Mail is affected.
     #[error("{0}")]
     Bad(String),
 }
 
-/// Reads an object of the store.
+/// Loads an object from the store.
 pub type MailFileContent<'a> = &'a mut dyn FnMut(ObjId) -> Result<Vec<u8>, StoreError>;
 
-/// The name of the file that says why a Mail was given up.
+/// Name of the file with the reasons why the claims on a Mail failed.
 pub fn reason_file(file: &str) -> String {
     format!("{file}.reason.json")
 }
 
-/// Puts the file of a Mail where it belongs.
+/// Makes the file of a Mail correct: in the right directory, with the right content, and
+/// in no other directory.
 ///
 /// # Errors
 ///
-/// [`PlaceFileError`]. What is there is whole in any case.
+/// [`PlaceFileError`]. No partial file is left in any case.
 pub fn place(
-    hands: &mut OpenDirs<'_>,
-    filing: &FileChange,
-    care: VerifyLevel,
+    dirs: &mut OpenDirs<'_>,
+    change: &FileChange,
+    level: VerifyLevel,
     load: MailFileContent<'_>,
 ) -> Result<PlaceFileResult, PlaceFileError> {
-    let entry = &filing.entry;
+    let entry = &change.entry;
     let (id, file) = (&entry.id, &entry.file);
-    // The name comes from the id and nothing else, whatever the row says.
+    // The name must be derived from the id, whatever the row in the store contains.
     if *file != id.file(entry.received_at) {
-        return Err(PlaceFileError::Bad(format!("{file:?} is not the file of {id}")));
+        return Err(PlaceFileError::Bad(format!("file name {file:?} does not match Mail {id}")));
     }
     let mut done = PlaceFileResult::Nothing;
-    if let Some(to) = filing.place.dir() {
-        let to = provider_dir(hands, to, id.provider(), true)?.ok_or_else(gone)?;
-        let trusted = care != VerifyLevel::Fresh;
-        if !(trusted && is_right(&to, entry)?) {
-            let elsewhere = if trusted { right_elsewhere(hands, filing)? } else { None };
+    if let Some(to) = change.place.dir() {
+        let to = provider_dir(dirs, to, id.provider(), true)?.ok_or_else(gone)?;
+        let trusted = level != VerifyLevel::Fresh;
+        if !(trusted && has_expected_content(&to, entry)?) {
+            let elsewhere = if trusted { find_in_other_dir(dirs, change)? } else { None };
             match elsewhere {
                 Some(from) => {
                     from.rename(file, &to, file).map_err(sort)?;
                     done = PlaceFileResult::Moved;
                 }
                 None => {
-                    write(hands, &to, entry, load)?;
+                    write(dirs, &to, entry, load)?;
                     done = PlaceFileResult::Written;
                 }
             }
         }
-        if care == VerifyLevel::Whole && done != PlaceFileResult::Written {
-            drop_artifacts(hands, &read_mail(entry, load)?, load)?;
+        if level == VerifyLevel::Whole && done != PlaceFileResult::Written {
+            write_attachments(dirs, &read_mail(entry, load)?, load)?;
         }
-        if filing.place == MailLocation::Deadletter {
-            write_reasons(hands, &to, filing)?;
+        if change.place == MailLocation::Deadletter {
+            write_reasons(dirs, &to, change)?;
         }
     }
-    for other in MAIL_DIRS.into_iter().filter(|place| *place != filing.place) {
+    for other in MAIL_DIRS.into_iter().filter(|place| *place != change.place) {
         let Some(dir) = other.dir() else { continue };
-        let Some(dir) = provider_dir(hands, dir, id.provider(), false)? else { continue };
+        let Some(dir) = provider_dir(dirs, dir, id.provider(), false)? else { continue };
         if dir.remove(file).map_err(sort)? && done == PlaceFileResult::Nothing {
             done = PlaceFileResult::Removed;
         }
@@ -117,39 +116,39 @@ pub fn place(
     Ok(done)
 }
 
-/// Whether a file looks as we left it: nobody has written to it since, unless he hides
-/// it. Cheaper than reading it.
+/// Compares type, mode and modification time of a file with what [`place`] sets. Cheaper
+/// than reading the file; does not detect a change that restores them.
 ///
 /// # Errors
 ///
-/// When nobody can tell.
-pub fn looks_right(dir: &Dir, entry: &MailIndexEntry) -> io::Result<bool> {
-    Ok(dir.stat(&entry.file)?.is_some_and(|looks| {
-        looks.is_file
-            && looks.mode & 0o777 == FileOptions::READ_ONLY.mode
-            && looks.modified_ms == entry.received_at.ms()
+/// When the file system returns an error.
+pub fn is_unmodified(dir: &Dir, entry: &MailIndexEntry) -> io::Result<bool> {
+    Ok(dir.stat(&entry.file)?.is_some_and(|stat| {
+        stat.is_file
+            && stat.mode & 0o777 == FileOptions::READ_ONLY.mode
+            && stat.modified_ms == entry.received_at.ms()
     }))
 }
 
-/// Whether a file is the one that we wrote.
-fn is_right(dir: &Dir, entry: &MailIndexEntry) -> Result<bool, PlaceFileError> {
+/// Whether the file has the content that the index entry describes.
+fn has_expected_content(dir: &Dir, entry: &MailIndexEntry) -> Result<bool, PlaceFileError> {
     match dir.read(&entry.file, MAX_MAIL_FILE_BYTES) {
         Ok(bytes) => Ok(bytes.is_some_and(|bytes| digest(&bytes) == entry.sha256)),
-        // What can't be read is not it. Writing it will tell whether it is the disk.
+        // An unreadable file is written again; if the disk fails, the write reports it.
         Err(_) => Ok(false),
     }
 }
 
-fn right_elsewhere(
-    hands: &mut OpenDirs<'_>,
-    filing: &FileChange,
+fn find_in_other_dir(
+    dirs: &mut OpenDirs<'_>,
+    change: &FileChange,
 ) -> Result<Option<Arc<Dir>>, PlaceFileError> {
-    for other in MAIL_DIRS.into_iter().filter(|place| *place != filing.place) {
+    for other in MAIL_DIRS.into_iter().filter(|place| *place != change.place) {
         let Some(dir) = other.dir() else { continue };
-        let Some(dir) = provider_dir(hands, dir, filing.entry.id.provider(), false)? else {
+        let Some(dir) = provider_dir(dirs, dir, change.entry.id.provider(), false)? else {
             continue;
         };
-        if is_right(&dir, &filing.entry)? {
+        if has_expected_content(&dir, &change.entry)? {
             return Ok(Some(dir));
         }
     }
@@ -157,7 +156,7 @@ fn right_elsewhere(
 }
 
 fn write(
-    hands: &mut OpenDirs<'_>,
+    dirs: &mut OpenDirs<'_>,
     to: &Dir,
     entry: &MailIndexEntry,
     load: MailFileContent<'_>,
@@ -165,13 +164,15 @@ fn write(
     let mail = read_mail(entry, load)?;
     let text = mail.render();
     if digest(text.as_bytes()) != entry.sha256 {
-        return Err(PlaceFileError::Bad("its object no longer makes the file it made".to_owned()));
+        return Err(PlaceFileError::Bad(
+            "the stored object does not produce the file that the index describes".to_owned(),
+        ));
     }
-    drop_artifacts(hands, &mail, load)?;
-    // The time is part of how we know our own file again.
-    let look =
+    write_attachments(dirs, &mail, load)?;
+    // `is_unmodified` compares the modification time.
+    let options =
         FileOptions { modified: Some(file_time(entry.received_at)), ..FileOptions::READ_ONLY };
-    hands.put(to, &entry.file, text.as_bytes(), look).map_err(sort)
+    dirs.put(to, &entry.file, text.as_bytes(), options).map_err(sort)
 }
 
 fn read_mail(entry: &MailIndexEntry, load: MailFileContent<'_>) -> Result<Mail, PlaceFileError> {
@@ -186,24 +187,24 @@ fn read_mail(entry: &MailIndexEntry, load: MailFileContent<'_>) -> Result<Mail, 
     Mail::read(entry.msg_id, text).map_err(|error| PlaceFileError::Bad(error.to_string()))
 }
 
-/// Puts what came with a Mail into the dropzone, each once.
-fn drop_artifacts(
-    hands: &OpenDirs<'_>,
+/// Writes the attachments of a Mail to the dropzone, unless they are present.
+fn write_attachments(
+    dirs: &OpenDirs<'_>,
     mail: &Mail,
     load: MailFileContent<'_>,
 ) -> Result<(), PlaceFileError> {
     for hash in mail.header.artifacts.iter().filter_map(|artifact| artifact.hash) {
         let name = hash.to_string();
         let name = name.rsplit(':').next().unwrap_or(&name);
-        let there = hands.dropped(name, MAX_ATTACHMENT_BYTES).ok().flatten();
+        let there = dirs.attachment(name, MAX_ATTACHMENT_BYTES).ok().flatten();
         if there.is_some_and(|bytes| digest(&bytes) == name) {
             continue;
         }
         match load(hash) {
-            Ok(bytes) => hands.drop(name, &bytes).map_err(sort)?,
-            // The Mail is worth more than what came with it.
+            Ok(bytes) => dirs.drop(name, &bytes).map_err(sort)?,
+            // The Mail is written without the attachment.
             Err(error @ (StoreError::Missing { .. } | StoreError::Damaged { .. })) => {
-                tracing::error!(mail = %mail.header.id, %error, "an attachment is lost");
+                tracing::error!(mail = %mail.header.id, %error, "attachment is missing in the store");
             }
             Err(error) => return Err(PlaceFileError::Store(error)),
         }
@@ -212,12 +213,12 @@ fn drop_artifacts(
 }
 
 fn write_reasons(
-    hands: &OpenDirs<'_>,
+    dirs: &OpenDirs<'_>,
     dir: &Dir,
-    filing: &FileChange,
+    change: &FileChange,
 ) -> Result<(), PlaceFileError> {
-    let entry = &filing.entry;
-    let reasons: Vec<_> = filing
+    let entry = &change.entry;
+    let reasons: Vec<_> = change
         .reasons
         .iter()
         .map(|(workspace, reason)| json!({"workspace": workspace, "reason": reason}))
@@ -233,16 +234,16 @@ fn write_reasons(
     {
         return Ok(());
     }
-    hands.put(dir, &name, text.as_bytes(), FileOptions::READ_ONLY).map_err(sort)
+    dirs.put(dir, &name, text.as_bytes(), FileOptions::READ_ONLY).map_err(sort)
 }
 
 fn provider_dir(
-    hands: &mut OpenDirs<'_>,
+    dirs: &mut OpenDirs<'_>,
     part: &'static str,
     provider: &str,
     make: bool,
 ) -> Result<Option<Arc<Dir>>, PlaceFileError> {
-    hands.provider_dir(part, provider, make).map_err(|error| match sort(error) {
+    dirs.provider_dir(part, provider, make).map_err(|error| match sort(error) {
         PlaceFileError::Bad(why) => PlaceFileError::Bad(format!("{part}/{provider}: {why}")),
         other => other,
     })
@@ -252,10 +253,10 @@ fn gone() -> PlaceFileError {
     PlaceFileError::Disk(ErrorKind::NotFound.into())
 }
 
-/// Tells what stops everything from what is wrong with one file: something else stands
-/// in its place, or it may not be touched.
+/// Tells errors of one file (another kind of file has the name, or permission is denied)
+/// from errors that affect all files.
 fn sort(error: io::Error) -> PlaceFileError {
-    const ITS_OWN: [Errno; 7] = [
+    const PER_FILE: [Errno; 7] = [
         Errno::LOOP,
         Errno::NOTDIR,
         Errno::ISDIR,
@@ -265,7 +266,7 @@ fn sort(error: io::Error) -> PlaceFileError {
         Errno::BUSY,
     ];
     match Errno::from_io_error(&error) {
-        Some(errno) if ITS_OWN.contains(&errno) => PlaceFileError::Bad(error.to_string()),
+        Some(errno) if PER_FILE.contains(&errno) => PlaceFileError::Bad(error.to_string()),
         _ => PlaceFileError::Disk(error),
     }
 }

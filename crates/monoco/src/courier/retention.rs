@@ -222,7 +222,7 @@ mod tests {
     async fn archived_mail_and_sent_draft_are_purged_after_30_full_days_despite_clock_jumps() {
         let hub = TestHub::new().await;
         let tree = hub.tree();
-        let ids = hub.hear(["1", "2"]).await;
+        let ids = hub.receive(["1", "2"]).await;
         advance_days(&hub, 0).await;
         hub.end(&ids[0], ClaimUpdate::Complete).await;
         let projector = Arc::new(FileProjector::new(Arc::clone(hub.store()), Arc::clone(&tree)));

@@ -1,4 +1,4 @@
-//! A hub for the tests of the courier's loops: a real store and a real mailbox.
+//! Test fixture with a real store and a real mailbox directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -64,13 +64,13 @@ impl TestHub {
         Arc::new(tree)
     }
 
-    /// Has Mails come in, one for each id.
-    pub(super) async fn hear(&self, ids: impl IntoIterator<Item = &str>) -> Vec<MailId> {
+    /// Receives messages and merges each into a Mail.
+    pub(super) async fn receive(&self, ids: impl IntoIterator<Item = &str>) -> Vec<MailId> {
         let ids: Vec<_> = ids.into_iter().collect();
-        self.hear_on("ci", "webhook", &ids, &[]).await
+        self.receive_on("ci", "webhook", &ids, &[]).await
     }
 
-    pub(super) async fn hear_on(
+    pub(super) async fn receive_on(
         &self,
         tunnel: &str,
         provider: &str,
@@ -105,7 +105,7 @@ impl TestHub {
         ids.iter().map(|id| MailId::of(provider, &tunnel, id)).collect()
     }
 
-    /// Claims a Mail and takes a step with it.
+    /// Claims a Mail and applies `step` to the claim.
     pub(super) async fn end(&self, id: &MailId, step: ClaimUpdate) {
         let (now, workspace) = (self.clock.now(), Workspace::shared());
         let holder = Holder::new("ann").unwrap();
@@ -122,8 +122,7 @@ impl TestHub {
         self.store().update_claim(id, &workspace, guard, step, now).await.unwrap();
     }
 
-    /// Every file of the mailbox but locks and leftovers, and the dropzone, with what it
-    /// says.
+    /// All files of mailbox and dropzone with their content, without `locks.json`.
     pub(super) fn files(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         collect(self.dir.path(), &self.mailbox(), &mut found);
@@ -131,7 +130,7 @@ impl TestHub {
         found
     }
 
-    /// The names of the Mails' files and what lies beside them.
+    /// Names of the Mail files and reason files.
     pub(super) fn names(&self) -> Vec<String> {
         let names = self.files().into_keys().filter(|name| !name.contains(".state"));
         names.filter(|name| name.starts_with("mailbox")).collect()
@@ -141,7 +140,7 @@ impl TestHub {
         fs::read_to_string(self.mailbox().join(".state/mails.jsonl")).unwrap()
     }
 
-    /// The file of a Mail in a part of the mailbox.
+    /// The file of a Mail in a directory of the mailbox.
     pub(super) fn path(&self, part: &str, id: &MailId) -> Option<PathBuf> {
         let dir = self.mailbox().join(part).join(id.provider());
         let names = fs::read_dir(&dir).ok()?.map(|entry| entry.unwrap().path());
@@ -149,8 +148,8 @@ impl TestHub {
     }
 }
 
-/// A failure that no other try helps.
-pub(super) fn for_good() -> ClaimUpdate {
+/// A failure that is not retried.
+pub(super) fn permanent_failure() -> ClaimUpdate {
     ClaimUpdate::Fail { reason: "no".to_owned(), retryable: false, retry: RetryPolicy::CLAIM }
 }
 

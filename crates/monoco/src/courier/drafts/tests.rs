@@ -1,4 +1,4 @@
-//! Drafts against a real store: sent once, whatever happens, and put away.
+//! Tests of drafts with a real store: each is sent once and moved when it has ended.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ impl Sender {
         Self { hub, drafts }
     }
 
-    /// Another courier on the same home.
+    /// Another courier on the same home directory.
     fn courier(hub: &TestHub) -> Arc<DraftLoop> {
         let tunnels = TunnelRegistry::default();
         let stub = Arc::new(Stub::new("door".parse().unwrap()));
@@ -60,20 +60,20 @@ impl Sender {
         path
     }
 
-    /// Looks around as if everything that is there had been quiet for an hour.
+    /// Runs a step as if all files had been unchanged for an hour.
     async fn round(&self) -> Result<(), DraftsError> {
-        let mut desk = DraftQueue::default();
+        let mut queue = DraftQueue::default();
         let (drafts, handle) = (Arc::clone(&self.drafts), Handle::current());
         let round = tokio::task::spawn_blocking(move || {
-            let hands = drafts.tree.open_dirs()?;
+            let dirs = drafts.tree.open_dirs()?;
             let long_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
-            desk.files.look(drafts_there(&hands)?, long_ago);
-            drafts.round(&mut desk, &handle).map(drop)
+            queue.files.update(list_drafts(&dirs)?, long_ago);
+            drafts.round(&mut queue, &handle).map(drop)
         });
         round.await.unwrap()
     }
 
-    /// Delivers everything that waits for the tunnel `door`. Returns how much it was.
+    /// Delivers all waiting messages of the tunnel `door`. Returns their bodies.
     async fn deliver(&self, outcome: DeliveryOutcome) -> Vec<Value> {
         let tunnel = "did:msgtunnel:door".parse().unwrap();
         let holder = Holder::new("test").unwrap();
@@ -94,14 +94,14 @@ impl Sender {
         bodies
     }
 
-    /// The drafts in a part of the mailbox: which provider, their stems, what they say.
+    /// The drafts in a directory of the mailbox: provider and stem, and text.
     fn at(&self, part: &str) -> Vec<(String, String)> {
         let files = self.hub.files();
         let drafts = files.into_iter().filter_map(|(name, text)| {
             let below = name.strip_prefix(&format!("mailbox/{part}/"))?.to_owned();
-            let (shelf, file) = below.rsplit_once('/')?;
+            let (subdir, file) = below.rsplit_once('/')?;
             let stem = file.split('_').nth(1).unwrap_or(file);
-            file.ends_with(".md").then(|| (format!("{shelf}/{stem}"), text))
+            file.ends_with(".md").then(|| (format!("{subdir}/{stem}"), text))
         });
         drafts.collect()
     }
@@ -124,7 +124,7 @@ fn accepted() -> DeliveryOutcome {
 const DRAFT: &str = "---\nto: ann\n---\n\nhello\n";
 
 #[tokio::test]
-async fn a_draft_is_sent_once_and_archived_with_what_became_of_it() {
+async fn draft_is_sent_once_and_archived_with_its_outcome() {
     let sender = Sender::new().await;
     sender.write("stub/Build is green!.md", DRAFT);
     sender.round().await.unwrap();
@@ -146,24 +146,24 @@ async fn a_draft_is_sent_once_and_archived_with_what_became_of_it() {
     assert!(text.ends_with("---\n\nhello\n"), "{text}");
 }
 
-/// What a courier that dies leaves after each of its steps.
+/// The state after each step at which a courier can be killed.
 #[tokio::test]
-async fn a_courier_that_dies_at_any_step_sends_it_once_all_the_same() {
-    // After the draft has its uid, before it is posted.
+async fn draft_is_sent_once_when_the_courier_is_killed_at_any_step() {
+    // The draft has a uid and is not submitted.
     let mut sender = Sender::new().await;
     let uid = "20260206T204500_build_0123456789abcdef";
     sender.write(&format!("stub/.sending/{uid}.md"), DRAFT);
     sender.round().await.unwrap();
     assert_eq!(sender.deliver(accepted()).await.len(), 1);
 
-    // After it is posted, again and again, by whichever courier.
+    // The draft is submitted; more runs of other couriers change nothing.
     for _ in 0..3 {
         sender.drafts = Sender::courier(&sender.hub);
         sender.round().await.unwrap();
         assert_eq!(sender.deliver(accepted()).await.len(), 0);
     }
 
-    // After it is archived, before it leaves `.sending`: the copy there goes.
+    // The draft is archived and still in `.sending`: the copy is removed.
     let archived = sender.hub.mailbox().join(format!("archive/stub/{uid}.md"));
     assert!(archived.exists());
     sender.write(&format!("stub/.sending/{uid}.md"), DRAFT);
@@ -174,11 +174,11 @@ async fn a_courier_that_dies_at_any_step_sends_it_once_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_draft_that_was_posted_is_not_judged_again() {
+async fn submitted_draft_is_not_validated_again() {
     let sender = Sender::new().await;
     sender.write("stub/build.md", DRAFT);
     sender.round().await.unwrap();
-    // Meanwhile the config has lost the tunnel it went through.
+    // The tunnel has been removed from the config meanwhile.
     sender.drafts.tunnels.set(Vec::new(), Vec::new());
     sender.round().await.unwrap();
     assert_eq!(sender.stems(".deadletter"), Vec::<String>::new());
@@ -188,7 +188,7 @@ async fn a_draft_that_was_posted_is_not_judged_again() {
 }
 
 #[tokio::test]
-async fn a_bad_draft_goes_to_the_dead_letters_as_it_is_with_the_reason() {
+async fn invalid_draft_becomes_a_dead_letter_with_a_reason() {
     let missing = ObjId::of(ObjKind::Bytes, b"nobody has this");
     let attached = format!("---\nto: ann\nartifacts: [{{name: a, hash: '{missing}'}}]\n---\nx");
     let unknown = "---\nreply_to: webhook_000000000000000000000000\n---\nx";
@@ -201,8 +201,13 @@ async fn a_bad_draft_goes_to_the_dead_letters_as_it_is_with_the_reason() {
         ("stub/a.md", &attached, "neither in the dropzone nor in the store", "stub/a"),
         ("stub/a.md", unknown, "there is no Mail webhook_0000", "stub/a"),
         ("stub/a.md", &large, "more than 1048576 bytes", "stub/a"),
-        ("lark/a.md", DRAFT, "there is no provider lark; there are stub, webhook", "lark/a"),
-        ("is this one/a.md", DRAFT, "there is no provider is this one", "unknown/a"),
+        (
+            "lark/a.md",
+            DRAFT,
+            "unknown provider \"lark\"; configured providers: stub, webhook",
+            "lark/a",
+        ),
+        ("is this one/a.md", DRAFT, "unknown provider \"is this one\"", "unknown/a"),
     ] {
         let sender = Sender::new().await;
         sender.write(path, text);
@@ -217,7 +222,7 @@ async fn a_bad_draft_goes_to_the_dead_letters_as_it_is_with_the_reason() {
 }
 
 #[tokio::test]
-async fn what_is_not_delivered_is_a_dead_letter_with_what_was_tried() {
+async fn undelivered_draft_becomes_a_dead_letter_with_its_attempts() {
     let sender = Sender::new().await;
     sender.write("stub/build.md", "---\nto: [ann, bob]\n---\n\nhello\n");
     sender.round().await.unwrap();
@@ -231,9 +236,9 @@ async fn what_is_not_delivered_is_a_dead_letter_with_what_was_tried() {
 }
 
 #[tokio::test]
-async fn an_answer_and_what_goes_with_it_arrive() {
+async fn reply_is_sent_with_its_attachment() {
     let sender = Sender::new().await;
-    let ids = sender.hub.hear(["evt-1"]).await;
+    let ids = sender.hub.receive(["evt-1"]).await;
     let hash = ObjId::of(ObjKind::Bytes, b"log").to_string();
     fs::write(sender.hub.dropzone().join(&hash["sha256:".len()..]), "log").unwrap();
     let text = format!(
@@ -251,7 +256,7 @@ async fn an_answer_and_what_goes_with_it_arrive() {
 }
 
 #[tokio::test]
-async fn the_same_key_twice_is_sent_once_and_another_text_under_it_is_refused() {
+async fn repeated_key_is_sent_once_and_rejected_for_another_text() {
     let sender = Sender::new().await;
     let keyed = "---\nto: ann\nidempotency_key: build-7\n---\n\nhello\n";
     sender.write("stub/one.md", keyed);
@@ -267,7 +272,7 @@ async fn the_same_key_twice_is_sent_once_and_another_text_under_it_is_refused() 
 }
 
 #[tokio::test]
-async fn what_is_no_plain_draft_is_not_touched() {
+async fn files_that_are_no_drafts_are_not_changed() {
     let sender = Sender::new().await;
     let outside = sender.hub.dir.path().join("outside");
     fs::create_dir(&outside).unwrap();
@@ -285,7 +290,7 @@ async fn what_is_no_plain_draft_is_not_touched() {
 }
 
 #[tokio::test]
-async fn what_holds_up_one_draft_holds_up_no_other() {
+async fn failing_draft_does_not_delay_others() {
     let sender = Sender::new().await;
     sender.write("aaa/.sending", "not a directory");
     sender.write("aaa/a.md", DRAFT);
@@ -297,9 +302,9 @@ async fn what_holds_up_one_draft_holds_up_no_other() {
     assert_eq!(sender.stems("outbound"), ["aaa/a.md"]);
 }
 
-/// A script that keeps its file open, closes it in the middle, and takes its time.
+/// A script that keeps its file open, or closes it in the middle.
 #[tokio::test]
-async fn a_slow_script_is_not_cut_off() {
+async fn draft_of_a_slow_writer_is_sent_complete() {
     use std::io::Write;
     let sender = Sender::new().await;
     let path = sender.write("stub/slow.md", "");
@@ -314,15 +319,15 @@ async fn a_slow_script_is_not_cut_off() {
     let sent = sender.deliver(accepted()).await;
     assert_eq!(sent[0]["content"]["content"], "first line\nsecond line");
 
-    // Half a front matter, closed: waited for, up to a minute.
+    // Half a front matter in a closed file: the courier waits up to a minute.
     let path = sender.write("stub/half.md", "---\nto: ann\n");
-    let mut desk = DraftQueue::default();
-    let hands = sender.drafts.tree.open_dirs().unwrap();
+    let mut queue = DraftQueue::default();
+    let dirs = sender.drafts.tree.open_dirs().unwrap();
     let ago = |secs| Instant::now().checked_sub(Duration::from_secs(secs)).unwrap();
-    desk.files.look(drafts_there(&hands).unwrap(), ago(59));
+    queue.files.update(list_drafts(&dirs).unwrap(), ago(59));
     let round = {
         let (drafts, handle) = (Arc::clone(&sender.drafts), Handle::current());
-        tokio::task::spawn_blocking(move || drafts.round(&mut desk, &handle))
+        tokio::task::spawn_blocking(move || drafts.round(&mut queue, &handle))
     };
     assert!(round.await.unwrap().unwrap() <= POLL_INTERVAL);
     assert!(path.exists());
@@ -330,9 +335,9 @@ async fn a_slow_script_is_not_cut_off() {
     assert_eq!(sender.stems(".deadletter"), ["stub/half"]);
 }
 
-/// The whole loop, woken by events.
+/// The whole loop, driven by file events.
 #[tokio::test]
-async fn a_draft_that_is_moved_into_place_is_on_its_way_within_seconds() {
+async fn renamed_draft_is_sent_within_seconds() {
     let sender = Sender::new().await;
     let stop = CancellationToken::new();
     let story = async {
@@ -356,7 +361,7 @@ async fn a_draft_that_is_moved_into_place_is_on_its_way_within_seconds() {
 }
 
 #[test]
-fn a_uid_is_made_of_nothing_that_harms() {
+fn uid_contains_only_safe_characters() {
     let now = Timestamp::from_ms(1_770_410_700_000);
     let made = |name: &str| uid(name, 0xabc, now);
     assert_eq!(made("build.md"), "20260206T204500_build_0000000000000abc");

@@ -1,4 +1,5 @@
-//! The mailbox's files against a real store: written, moved, torn, edited, rebuilt.
+//! Tests of the file projector with a real store: files are written, moved, torn, edited
+//! and rebuilt.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -10,39 +11,39 @@ use monoco_store::ClaimUpdate;
 
 use super::*;
 use crate::courier::mailbox_check::{RebuildResult, rebuild_offline};
-use crate::courier::test_hub::{TestHub, for_good};
+use crate::courier::test_hub::{TestHub, permanent_failure};
 
-fn filer(hub: &TestHub) -> Arc<FileProjector> {
+fn projector(hub: &TestHub) -> Arc<FileProjector> {
     Arc::new(FileProjector::new(Arc::clone(hub.store()), hub.tree()))
 }
 
-/// Follows until there is nothing to follow, without bringing it to disk.
-async fn follow(filer: &Arc<FileProjector>) -> Result<(), ProjectorError> {
-    filer
-        .blocking(|filer, handle| {
-            while filer.round(true, handle)? == NextStep::Now {}
+/// Applies all changes without syncing the disk.
+async fn follow(projector: &Arc<FileProjector>) -> Result<(), ProjectorError> {
+    projector
+        .blocking(|projector, handle| {
+            while projector.round(true, handle)? == NextStep::Now {}
             Ok(())
         })
         .await
 }
 
-async fn sync(filer: &Arc<FileProjector>) {
-    filer.blocking(|filer, handle| filer.finish(handle)).await.unwrap();
+async fn sync(projector: &Arc<FileProjector>) {
+    projector.blocking(|projector, handle| projector.finish(handle)).await.unwrap();
 }
 
-/// The files of a hub whose courier followed everything and stopped.
+/// A projector that has applied and synced all changes.
 async fn settled(hub: &TestHub) -> Arc<FileProjector> {
-    let filer = filer(hub);
-    follow(&filer).await.unwrap();
-    sync(&filer).await;
-    filer
+    let projector = projector(hub);
+    follow(&projector).await.unwrap();
+    sync(&projector).await;
+    projector
 }
 
 #[tokio::test]
-async fn a_mail_has_one_file_and_it_follows_the_claims() {
+async fn mail_has_one_file_that_moves_with_its_claims() {
     let hub = TestHub::new().await;
-    let ids = hub.hear(["1", "2", "3"]).await;
-    let filer = settled(&hub).await;
+    let ids = hub.receive(["1", "2", "3"]).await;
+    let projector = settled(&hub).await;
     assert_eq!(hub.names().len(), 3);
     let path = hub.path("inbound", &ids[0]).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o400);
@@ -51,8 +52,8 @@ async fn a_mail_has_one_file_and_it_follows_the_claims() {
     let node = fs::metadata(&path).unwrap().ino();
 
     hub.end(&ids[0], ClaimUpdate::Complete).await;
-    hub.end(&ids[1], for_good()).await;
-    follow(&filer).await.unwrap();
+    hub.end(&ids[1], permanent_failure()).await;
+    follow(&projector).await.unwrap();
     let archived = hub.path("archive", &ids[0]).unwrap();
     assert_eq!(fs::metadata(&archived).unwrap().ino(), node, "moved, not copied");
     let dead = hub.path(".deadletter", &ids[1]).unwrap();
@@ -63,7 +64,7 @@ async fn a_mail_has_one_file_and_it_follows_the_claims() {
 
     let shared = monoco_core::claim::Workspace::shared();
     hub.store().retry_claim(&ids[1], &shared, hub.clock.now()).await.unwrap();
-    follow(&filer).await.unwrap();
+    follow(&projector).await.unwrap();
     assert_eq!(hub.names().len(), 3, "the reason leaves with it: {:?}", hub.names());
     let lines: Vec<_> = hub.index().lines().map(str::to_owned).collect();
     assert_eq!(lines[0], r#"{"monoco_index":1,"generation":1}"#);
@@ -73,53 +74,53 @@ async fn a_mail_has_one_file_and_it_follows_the_claims() {
 }
 
 #[tokio::test]
-async fn what_came_with_a_mail_is_in_the_dropzone_by_its_hash() {
+async fn attachments_are_in_the_dropzone_under_their_hash() {
     let hub = TestHub::new().await;
-    hub.hear_on("ci", "webhook", &["1", "2"], &[b"log", b"log", b"other"]).await;
+    hub.receive_on("ci", "webhook", &["1", "2"], &[b"log", b"log", b"other"]).await;
     settled(&hub).await;
-    let mut dropped: Vec<_> = fs::read_dir(hub.dropzone())
+    let mut attachment: Vec<_> = fs::read_dir(hub.dropzone())
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.is_file())
         .map(|path| fs::read_to_string(path).unwrap())
         .collect();
-    dropped.sort();
-    assert_eq!(dropped, ["log", "other"]);
+    attachment.sort();
+    assert_eq!(attachment, ["log", "other"]);
 }
 
 #[tokio::test]
-async fn nothing_is_seen_of_a_stranger_until_somebody_lets_him_in() {
+async fn held_mail_has_no_file_until_its_sender_is_accepted() {
     let hub = TestHub::new().await;
-    hub.hear_on("door", "stub", &["1"], &[]).await;
-    hub.hear(["2"]).await;
-    let filer = settled(&hub).await;
+    hub.receive_on("door", "stub", &["1"], &[]).await;
+    hub.receive(["2"]).await;
+    let projector = settled(&hub).await;
     assert_eq!(hub.names().len(), 1);
     assert_eq!(hub.index().lines().count(), 2);
     let did = "did:msgtunnel:ann.user.door".parse().unwrap();
     let (names, bindings) = (vec!["Ann".to_owned()], Vec::new());
     let contact = Contact { did, names, level: ContactLevel::Friend, here: false, bindings };
     hub.store().put_contact(contact, hub.clock.now()).await.unwrap();
-    follow(&filer).await.unwrap();
+    follow(&projector).await.unwrap();
     assert_eq!(hub.names().len(), 2);
     assert_eq!(hub.index().lines().count(), 3, "and his line comes last");
     assert!(hub.index().lines().last().unwrap().contains("stub_"));
 }
 
-/// What a power cut may leave of what was not on disk yet, one damage at a time.
+/// Each kind of damage that a power cut can cause to unsynced files.
 #[tokio::test]
-async fn whatever_a_power_cut_leaves_is_made_whole_at_the_next_start() {
+async fn files_damaged_by_a_power_cut_are_repaired_at_the_next_start() {
     let hub = TestHub::new().await;
-    let ids = hub.hear_on("ci", "webhook", &["1", "2", "3"], &[b"log"]).await;
-    let filer = settled(&hub).await;
-    let new = hub.hear_on("ci", "webhook", &["4", "5"], &[b"other log"]).await;
+    let ids = hub.receive_on("ci", "webhook", &["1", "2", "3"], &[b"log"]).await;
+    let projector = settled(&hub).await;
+    let new = hub.receive_on("ci", "webhook", &["4", "5"], &[b"other log"]).await;
     hub.end(&ids[0], ClaimUpdate::Complete).await;
-    hub.end(&ids[1], for_good()).await;
-    follow(&filer).await.unwrap();
-    drop(filer);
+    hub.end(&ids[1], permanent_failure()).await;
+    follow(&projector).await.unwrap();
+    drop(projector);
     let whole = hub.files();
-    let filed = hub.store().file_progress().await.unwrap();
+    let progress = hub.store().file_progress().await.unwrap();
     let index = hub.mailbox().join(".state/mails.jsonl");
-    assert!(fs::metadata(&index).unwrap().len() > filed.index_bytes, "there is a tail");
+    assert!(fs::metadata(&index).unwrap().len() > progress.index_bytes, "there is a tail");
 
     let unsynced = [
         hub.path("inbound", &new[0]).unwrap(),
@@ -127,16 +128,16 @@ async fn whatever_a_power_cut_leaves_is_made_whole_at_the_next_start() {
         hub.path(".deadletter", &ids[1]).unwrap(),
     ];
     let reason = PathBuf::from(format!("{}.reason.json", unsynced[2].display()));
-    let dropped = whole
+    let attachment = whole
         .keys()
         .find(|name| name.starts_with("dropzone") && whole[name.as_str()] == "other log");
-    let dropped = hub.dir.path().join(dropped.unwrap());
-    let mut files = vec![index.clone(), reason, dropped];
+    let attachment = hub.dir.path().join(attachment.unwrap());
+    let mut files = vec![index.clone(), reason, attachment];
     files.extend(unsynced.clone());
     for file in &files {
         let text = fs::read(file).unwrap();
-        // What was noted is on disk.
-        let floor = if *file == index { usize::try_from(filed.index_bytes).unwrap() } else { 0 };
+        // Synced bytes are not lost.
+        let floor = if *file == index { usize::try_from(progress.index_bytes).unwrap() } else { 0 };
         let half = floor + (text.len() - floor) / 2;
         let zeros = [&text[..half], &vec![0; text.len() - half]].concat();
         for left in [&text[..floor], &text[..half], &zeros] {
@@ -144,16 +145,16 @@ async fn whatever_a_power_cut_leaves_is_made_whole_at_the_next_start() {
             if !left.is_empty() || file.to_string_lossy().ends_with(".md") {
                 fs::write(file, left).unwrap();
             }
-            follow_again(&hub, filed).await;
+            follow_again(&hub, progress).await;
             assert_eq!(hub.files(), whole, "{}, {} bytes", file.display(), left.len());
         }
         if *file != index {
             fs::remove_file(file).unwrap();
-            follow_again(&hub, filed).await;
+            follow_again(&hub, progress).await;
             assert_eq!(hub.files(), whole, "{}, removed", file.display());
         }
     }
-    // A rename that was lost: the file is still where it was, or in both places.
+    // A lost rename: the file is in the old directory, or in both.
     let inbound = hub.mailbox().join("inbound/webhook");
     for path in &unsynced[1..] {
         for both in [false, true] {
@@ -163,22 +164,22 @@ async fn whatever_a_power_cut_leaves_is_made_whole_at_the_next_start() {
             } else {
                 fs::rename(path, back).unwrap();
             }
-            follow_again(&hub, filed).await;
+            follow_again(&hub, progress).await;
             assert_eq!(hub.files(), whole, "{}, {both}", path.display());
         }
     }
 }
 
-/// A new courier follows everything, and dies before it is noted.
-async fn follow_again(hub: &TestHub, filed: FileProgress) {
-    follow(&filer(hub)).await.unwrap();
-    hub.store().set_file_progress(filed).await.unwrap();
+/// Applies all changes again from an older stored progress.
+async fn follow_again(hub: &TestHub, progress: FileProgress) {
+    follow(&projector(hub)).await.unwrap();
+    hub.store().set_file_progress(progress).await.unwrap();
 }
 
 #[tokio::test]
-async fn an_index_that_is_lost_comes_back_complete_under_another_generation() {
+async fn lost_index_is_rewritten_with_a_new_generation() {
     let hub = TestHub::new().await;
-    let ids = hub.hear(["1", "2", "3"]).await;
+    let ids = hub.receive(["1", "2", "3"]).await;
     hub.end(&ids[1], ClaimUpdate::Complete).await;
     drop(settled(&hub).await);
     let path = hub.mailbox().join(".state/mails.jsonl");
@@ -198,17 +199,18 @@ async fn an_index_that_is_lost_comes_back_complete_under_another_generation() {
     for (at, damage) in damages.into_iter().enumerate() {
         let before = parts(hub.index());
         damage(&path);
-        // While the courier runs it is noticed with the next Mail; else at the start.
-        let filer = settled(&hub).await;
+        // A running projector notices the loss with the next Mail, another one at its
+        // start.
+        let projector = settled(&hub).await;
         let after = parts(hub.index());
         assert_eq!(after.1, before.1, "damage {at}");
         let appended = at == 2;
         assert_eq!(after.0 == before.0, appended, "damage {at}: {}", after.0);
 
         damage(&path);
-        hub.hear([format!("new-{at}").as_str()]).await;
-        follow(&filer).await.unwrap();
-        sync(&filer).await;
+        hub.receive([format!("new-{at}").as_str()]).await;
+        follow(&projector).await.unwrap();
+        sync(&projector).await;
         let last = parts(hub.index());
         assert!(last.1.starts_with(&after.1), "damage {at}");
         assert_eq!(last.1.lines().count(), after.1.lines().count() + 1, "damage {at}");
@@ -217,10 +219,10 @@ async fn an_index_that_is_lost_comes_back_complete_under_another_generation() {
 }
 
 #[tokio::test]
-async fn a_changed_file_is_written_again_and_who_linked_it_keeps_his_edits() {
+async fn changed_file_is_written_again_and_a_linked_copy_keeps_the_edit() {
     let hub = TestHub::new().await;
-    let ids = hub.hear(["1", "2", "3"]).await;
-    let filer = settled(&hub).await;
+    let ids = hub.receive(["1", "2", "3"]).await;
+    let projector = settled(&hub).await;
     let whole = hub.files();
     let linked = hub.dir.path().join("linked.md");
     let path = hub.path("inbound", &ids[0]).unwrap();
@@ -233,87 +235,87 @@ async fn a_changed_file_is_written_again_and_who_linked_it_keeps_his_edits() {
     fs::create_dir_all(&moved).unwrap();
     fs::rename(&third, moved.join(third.file_name().unwrap())).unwrap();
 
-    let report = filer.check().await.unwrap();
+    let report = projector.check().await.unwrap();
     assert_eq!((report.repaired, report.foreign_files), (3, 0));
     assert_eq!(hub.files(), whole);
     assert_eq!(fs::read_to_string(&linked).unwrap(), "my notes");
-    assert_eq!(filer.check().await.unwrap().repaired, 3, "nothing is left to repair");
+    assert_eq!(projector.check().await.unwrap().repaired, 3, "nothing is left to repair");
 }
 
 #[tokio::test]
-async fn foreign_files_are_reported_and_left_alone() {
+async fn unknown_files_are_reported_and_not_changed() {
     let hub = TestHub::new().await;
-    let ids = hub.hear(["1"]).await;
-    let filer = settled(&hub).await;
+    let ids = hub.receive(["1"]).await;
+    let projector = settled(&hub).await;
     let ours = hub.path("inbound", &ids[0]).unwrap();
     let name = ours.file_name().unwrap().to_string_lossy().replace("webhook_", "webhook_ffff");
-    let shelf = hub.mailbox().join("inbound/webhook");
+    let subdir = hub.mailbox().join("inbound/webhook");
     fs::create_dir_all(hub.mailbox().join("archive/lark")).unwrap();
     let planted = [
-        shelf.join("notes.txt"),
-        shelf.join("20260206T204500_webhook_000000000000000000000000.md"),
-        shelf.join(&name[..name.len().min(120)]),
+        subdir.join("notes.txt"),
+        subdir.join("20260206T204500_webhook_000000000000000000000000.md"),
+        subdir.join(&name[..name.len().min(120)]),
         hub.mailbox().join("inbound/readme"),
         hub.mailbox().join("archive/lark").join(ours.file_name().unwrap()),
-        shelf.join("20260206T204500_build_0123456789abcdef.md"),
+        subdir.join("20260206T204500_build_0123456789abcdef.md"),
     ];
     for path in &planted {
         fs::write(path, "mine").unwrap();
     }
     let draft = hub.mailbox().join("archive/lark/20260206T204500_build_0123456789abcdef.md");
     fs::write(&draft, "a draft that was sent").unwrap();
-    let report = filer.check().await.unwrap();
+    let report = projector.check().await.unwrap();
     assert_eq!(report.foreign_files, planted.len(), "{:?}", report.foreign);
     assert!(report.foreign.contains(&"inbound/webhook/notes.txt".to_owned()), "{report:?}");
     assert!(planted.iter().all(|path| fs::read_to_string(path).unwrap() == "mine"));
 }
 
 #[tokio::test]
-async fn a_link_in_the_place_of_a_directory_holds_up_nobody_else() {
+async fn symbolic_link_instead_of_a_directory_affects_only_its_provider() {
     let hub = TestHub::new().await;
     let outside = hub.dir.path().join("outside");
     fs::create_dir(&outside).unwrap();
     let tree = hub.tree();
     symlink(&outside, hub.mailbox().join("inbound/webhook")).unwrap();
-    let filer = Arc::new(FileProjector::new(Arc::clone(hub.store()), tree));
-    let ids = hub.hear(["1"]).await;
-    let stub = hub.hear_on("ci", "stub", &["2"], &[]).await;
-    follow(&filer).await.unwrap();
-    sync(&filer).await;
+    let projector = Arc::new(FileProjector::new(Arc::clone(hub.store()), tree));
+    let ids = hub.receive(["1"]).await;
+    let stub = hub.receive_on("ci", "stub", &["2"], &[]).await;
+    follow(&projector).await.unwrap();
+    sync(&projector).await;
     assert!(hub.path("inbound", &stub[0]).is_some());
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
-    assert!(filer.report().bad.contains_key(&ids[0]), "{:?}", filer.report());
+    assert!(projector.report().bad.contains_key(&ids[0]), "{:?}", projector.report());
     assert_eq!(hub.index().lines().count(), 2);
 
     fs::remove_file(hub.mailbox().join("inbound/webhook")).unwrap();
-    filer.check().await.unwrap();
-    follow(&filer).await.unwrap();
+    projector.check().await.unwrap();
+    follow(&projector).await.unwrap();
     assert!(hub.path("inbound", &ids[0]).is_some());
-    assert_eq!(filer.report().bad.len(), 0);
+    assert_eq!(projector.report().bad.len(), 0);
     assert_eq!(hub.index().lines().count(), 3, "and workspaces see it");
 }
 
 #[tokio::test]
-async fn what_can_not_be_written_now_is_written_later() {
+async fn files_are_written_after_the_disk_recovers() {
     let hub = TestHub::new().await;
-    let filer = settled(&hub).await;
+    let projector = settled(&hub).await;
     let tmp = hub.mailbox().join(".state/tmp");
     fs::remove_dir(&tmp).unwrap();
     fs::write(&tmp, "in the way").unwrap();
-    let ids = hub.hear(["1"]).await;
+    let ids = hub.receive(["1"]).await;
     let stop = CancellationToken::new();
     let story = async {
-        until(|| filer.report().trouble.is_some()).await;
+        until(|| projector.report().trouble.is_some()).await;
         assert_eq!(hub.path("inbound", &ids[0]), None);
         fs::remove_file(&tmp).unwrap();
         until(|| hub.path("inbound", &ids[0]).is_some()).await;
-        until(|| filer.report().trouble.is_none()).await;
+        until(|| projector.report().trouble.is_none()).await;
         stop.cancel();
     };
-    tokio::join!(Arc::clone(&filer).run(stop.clone()), story);
-    let filed = hub.store().file_progress().await.unwrap();
-    assert_eq!(filed.change, 1, "and noted before the end");
-    assert_eq!(filed.index_bytes, hub.index().len() as u64);
+    tokio::join!(Arc::clone(&projector).run(stop.clone()), story);
+    let progress = hub.store().file_progress().await.unwrap();
+    assert_eq!(progress.change, 1, "and noted before the end");
+    assert_eq!(progress.index_bytes, hub.index().len() as u64);
 }
 
 async fn until(mut met: impl FnMut() -> bool) {
@@ -326,26 +328,26 @@ async fn until(mut met: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn after_a_failed_sync_what_was_written_since_is_written_again() {
+async fn files_are_written_again_after_a_failed_sync() {
     let hub = TestHub::new().await;
-    let old = hub.hear(["1"]).await;
-    let filer = settled(&hub).await;
-    let new = hub.hear(["2"]).await;
-    follow(&filer).await.unwrap();
+    let old = hub.receive(["1"]).await;
+    let projector = settled(&hub).await;
+    let new = hub.receive(["2"]).await;
+    follow(&projector).await.unwrap();
     let node = |id| fs::metadata(hub.path("inbound", id).unwrap()).unwrap().ino();
     let before = (node(&old[0]), node(&new[0]));
-    // Held on to, so that the number is not given to the next file.
+    // Kept open, so that the inode number is not reused.
     let _held = fs::File::open(hub.path("inbound", &new[0]).unwrap()).unwrap();
 
     fs::remove_dir_all(hub.dropzone()).unwrap();
     fs::write(hub.dropzone(), "in the way of a sync").unwrap();
-    let failed = filer.blocking(|filer, handle| filer.finish(handle)).await;
+    let failed = projector.blocking(|projector, handle| projector.finish(handle)).await;
     assert!(matches!(failed, Err(ProjectorError::Sync(_))), "{failed:?}");
     assert_eq!(hub.store().file_progress().await.unwrap().change, 1, "nothing is noted");
 
     fs::remove_file(hub.dropzone()).unwrap();
-    follow(&filer).await.unwrap();
-    sync(&filer).await;
+    follow(&projector).await.unwrap();
+    sync(&projector).await;
     assert_eq!(node(&old[0]), before.0, "that was on disk");
     assert_ne!(node(&new[0]), before.1, "what can be read proves nothing");
     assert_eq!(hub.store().file_progress().await.unwrap().change, 2);
@@ -353,47 +355,47 @@ async fn after_a_failed_sync_what_was_written_since_is_written_again() {
 }
 
 #[tokio::test]
-async fn a_new_index_leaves_out_what_is_gone_but_for_the_last() {
+async fn rewritten_index_omits_purged_mails_except_the_last() {
     let hub = TestHub::new().await;
-    let ids = hub.hear(["1", "2", "3"]).await;
+    let ids = hub.receive(["1", "2", "3"]).await;
     hub.end(&ids[0], ClaimUpdate::Complete).await;
     hub.end(&ids[2], ClaimUpdate::Complete).await;
-    let filer = settled(&hub).await;
+    let projector = settled(&hub).await;
     assert_eq!(hub.store().purge_archived_mails(0, 10, hub.clock.now()).await.unwrap(), 2);
-    follow(&filer).await.unwrap();
+    follow(&projector).await.unwrap();
     assert_eq!(hub.names().len(), 1);
     assert_eq!(hub.index().lines().count(), 4, "readers go on where they were");
-    filer.rebuild().await.unwrap();
+    projector.rebuild().await.unwrap();
     let index = hub.index();
-    let named = ids.iter().filter(|id| index.contains(&id.to_string())).collect::<Vec<_>>();
-    // By the last number readers tell that this is the mailbox they know.
-    assert_eq!(named, [&ids[1], &ids[2]]);
+    let entry = ids.iter().filter(|id| index.contains(&id.to_string())).collect::<Vec<_>>();
+    // Readers recognise the mailbox by the last sequence number.
+    assert_eq!(entry, [&ids[1], &ids[2]]);
 }
 
 #[tokio::test]
-async fn a_mailbox_that_is_thrown_away_comes_back() {
+async fn deleted_mailbox_is_written_again() {
     let hub = TestHub::new().await;
-    hub.hear(["1", "2"]).await;
-    let filer = settled(&hub).await;
+    hub.receive(["1", "2"]).await;
+    let projector = settled(&hub).await;
     let whole = hub.names();
     fs::remove_dir_all(hub.mailbox()).unwrap();
-    filer.check().await.unwrap();
-    follow(&filer).await.unwrap();
+    projector.check().await.unwrap();
+    follow(&projector).await.unwrap();
     assert_eq!(hub.names(), whole);
     assert_eq!(hub.index().lines().count(), 3);
 }
 
 #[tokio::test]
-async fn a_rebuild_makes_the_same_tree_again() {
+async fn rebuild_produces_identical_files() {
     let hub = TestHub::new().await;
-    let ids = hub.hear_on("ci", "webhook", &["1", "2", "3"], &[b"log"]).await;
+    let ids = hub.receive_on("ci", "webhook", &["1", "2", "3"], &[b"log"]).await;
     hub.end(&ids[0], ClaimUpdate::Complete).await;
-    hub.end(&ids[1], for_good()).await;
-    let filer = settled(&hub).await;
+    hub.end(&ids[1], permanent_failure()).await;
+    let projector = settled(&hub).await;
     let whole = hub.files();
-    let same = filer.rebuild().await.unwrap();
+    let same = projector.rebuild().await.unwrap();
     assert_eq!(same, RebuildResult { mails: 3, ..RebuildResult::default() });
-    drop(filer);
+    drop(projector);
 
     fs::remove_dir_all(hub.mailbox()).unwrap();
     fs::remove_dir_all(hub.dropzone()).unwrap();
