@@ -31,7 +31,7 @@ pub use metrics::ApiMetrics;
 mod batch;
 mod boxes;
 mod contacts;
-mod error;
+pub mod error;
 mod events;
 mod guard;
 mod health;

@@ -1,12 +1,19 @@
 //! `monoco center`: sends messages, reads boxes, and reports deliveries.
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::CliContext;
 use super::client::{query, segment};
-use super::failure::CliError;
-use super::message::MessageArgs;
-use super::output::{self, OutputFormat, escape_lines, note, print};
+use super::failure::{CliError, CliExit};
+use super::message::{MessageArgs, MessageSummary};
+use super::output::{self, Column, OutputFormat, ToCell, escape_line, escape_lines, note, print};
+use crate::api::views::boxes::{BoxPage, BoxView, LeasedEntryView, RecordPage, RecordView};
+use crate::api::views::contacts::{TunnelList, TunnelView};
+use crate::api::views::messages::{DispatchResponse, SendResponse};
+use crate::api::views::sessions::{
+    ReceiptList, ReceiptView, SessionEntryPage, SessionEntryView, SessionPage, SessionSummaryView,
+};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum CenterCommand {
@@ -201,36 +208,78 @@ impl PageArgs {
     }
 }
 
-const RECORD: [(&str, &str); 7] = [
-    ("record", "record_id"),
-    ("box", "box"),
-    ("state", "state"),
-    ("owner", "owner"),
-    ("with", "session"),
-    ("target", "delivery.target"),
-    ("created", "created_at"),
+const RECORD_COLUMNS: &[Column<RecordView>] = &[
+    ("record", |record| record.record_id.cell()),
+    ("box", |record| record.r#box.cell()),
+    ("state", |record| record.state.cell()),
+    ("owner", |record| record.owner.cell()),
+    ("with", |record| record.session.cell()),
+    ("target", |record| record.delivery.as_ref()?.target.cell()),
+    ("created", |record| record.created_at.time()),
 ];
 
-const RECORD_FIELDS: [(&str, &str); 18] = [
-    ("record", "record_id"),
-    ("msg", "msg_id"),
-    ("owner", "owner"),
-    ("box", "box"),
-    ("state", "state"),
-    ("epoch", "epoch"),
-    ("attempts", "attempts"),
-    ("revision", "revision"),
-    ("holder", "lease.holder"),
-    ("until", "lease.until"),
-    ("with", "session"),
-    ("tags", "tags"),
-    ("tunnel", "tunnel"),
-    ("target", "delivery.target"),
-    ("due", "delivery.due_at"),
-    ("failure", "delivery.failure.detail"),
-    ("external id", "delivery.external_msg_id"),
-    ("created", "created_at"),
+const RECORD_FIELDS: &[Column<RecordView>] = &[
+    ("record", |record| record.record_id.cell()),
+    ("msg", |record| record.msg_id.cell()),
+    ("owner", |record| record.owner.cell()),
+    ("box", |record| record.r#box.cell()),
+    ("state", |record| record.state.cell()),
+    ("epoch", |record| record.epoch.cell()),
+    ("attempts", |record| record.attempts.cell()),
+    ("revision", |record| record.revision.cell()),
+    ("holder", |record| record.lease.as_ref()?.holder.cell()),
+    ("until", |record| record.lease.as_ref()?.until.time()),
+    ("with", |record| record.session.cell()),
+    ("tags", |record| record.tags.cell()),
+    ("tunnel", |record| record.tunnel.cell()),
+    ("target", |record| record.delivery.as_ref()?.target.cell()),
+    ("due", |record| record.delivery.as_ref()?.due_at.time()),
+    ("failure", |record| record.delivery.as_ref()?.failure.as_ref()?.detail().cell()),
+    ("external id", |record| record.delivery.as_ref()?.external_msg_id.cell()),
+    ("created", |record| record.created_at.time()),
 ];
+
+const BOX_COLUMNS: &[Column<BoxView>] = &[
+    ("owner", |it| it.owner.cell()),
+    ("box", |it| it.r#box.cell()),
+    ("waiting", |it| it.waiting.cell()),
+];
+
+const RECEIPT_COLUMNS: &[Column<ReceiptView>] = &[
+    ("reader", |receipt| receipt.reader.cell()),
+    ("state", |receipt| receipt.state.cell()),
+    ("at", |receipt| receipt.at.time()),
+    ("id", |receipt| receipt.receipt_id.cell()),
+];
+
+const SESSION_COLUMNS: &[Column<SessionSummaryView>] = &[
+    ("with", |session| session.id.cell()),
+    ("name", |session| session.name.cell()),
+    ("unread", |session| session.unread.cell()),
+    ("last", |session| text(&session.last)),
+    ("at", |session| session.last.record.created_at.time()),
+];
+
+const SESSION_ENTRY_COLUMNS: &[Column<SessionEntryView>] = &[
+    ("record", |entry| entry.record.record_id.cell()),
+    ("way", |entry| entry.direction.cell()),
+    ("state", |entry| entry.record.state.cell()),
+    ("delivery", |entry| entry.delivery_state.cell()),
+    ("at", |entry| entry.record.created_at.time()),
+    ("text", text),
+];
+
+const TUNNEL_COLUMNS: &[Column<TunnelView>] = &[
+    ("id", |tunnel| tunnel.id.cell()),
+    ("provider", |tunnel| tunnel.provider.cell()),
+    ("strangers", |tunnel| tunnel.strangers.cell()),
+    ("idempotent", |tunnel| tunnel.idempotent.cell()),
+    ("did", |tunnel| tunnel.did.cell()),
+];
+
+fn text(entry: &SessionEntryView) -> Option<String> {
+    Some(MessageSummary::parse(entry.msg.as_deref())?.content.content)
+}
 
 pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), CliError> {
     let format = context.format;
@@ -239,9 +288,9 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
         CenterCommand::Boxes { limit, cursor } => {
             let limit = limit.map(|limit| limit.to_string());
             let query = query(&[("limit", limit), ("cursor", cursor)]);
-            let answer = client.get(&format!("/api/v1/boxes{query}")).await?;
-            let columns = [("owner", "owner"), ("box", "box"), ("waiting", "waiting")];
-            output::list(format, &answer, "boxes", &columns)
+            let page: BoxPage = client.get(&format!("/api/v1/boxes{query}")).await?;
+            let cursor = page.next_cursor.as_deref();
+            output::page(format, &page, &page.boxes, BOX_COLUMNS, cursor)
         }
         CenterCommand::Send { message, idempotency_key, schedule_at } => {
             let body = fields([
@@ -249,8 +298,14 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("idempotency_key", idempotency_key.map(Value::from)),
                 ("schedule_at", schedule_at.map(Value::from)),
             ]);
-            let answer = client.post("/api/v1/post_send", &body).await?;
-            print_accepted(format, &answer, "deliveries", "target")
+            let result: SendResponse = client.post("/api/v1/post_send", &body).await?;
+            check_accepted(format, result.ok, result.reason.as_deref(), result.duplicate)?;
+            print_accepted(format, &result, &result.msg_id, result.letter.as_deref())?;
+            print_records(
+                format,
+                &result.deliveries,
+                &[("record", |it| it.record_id.cell()), ("to", |it| it.target.cell())],
+            )
         }
         CenterCommand::Dispatch { message, tunnel, external_id } => {
             let ingress = fields([
@@ -258,32 +313,43 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("external_id", external_id.map(Value::from)),
             ]);
             let body = fields([("msg", Some(message.read()?)), ("ingress", Some(ingress))]);
-            let answer = client.post("/api/v1/dispatch", &body).await?;
-            print_accepted(format, &answer, "delivered", "owner")
+            let result: DispatchResponse = client.post("/api/v1/dispatch", &body).await?;
+            check_accepted(format, result.ok, result.reason.as_deref(), result.duplicate)?;
+            print_accepted(format, &result, &result.msg_id, result.letter.as_deref())?;
+            print_records(
+                format,
+                &result.delivered,
+                &[("record", |it| it.record_id.cell()), ("to", |it| it.owner.cell())],
+            )
         }
         CenterCommand::Next { place, lease, holder } => {
             let body =
                 fields([("lease_s", lease.map(Value::from)), ("holder", holder.map(Value::from))]);
-            let answer = client.post(&format!("{}/next", place.path()), &body).await?;
-            if answer.is_null() {
-                return Err(CliError::new(
-                    super::failure::CliExit::NotPossible,
-                    format!("{} of {} has no waiting record", place.box_kind, place.owner),
-                ));
-            }
-            print_leased(format, &answer)
+            let path = format!("{}/next", place.path());
+            let leased: Option<LeasedEntryView> = client.post(&path, &body).await?;
+            let leased = leased.ok_or_else(|| {
+                let BoxArgs { owner, box_kind } = &place;
+                let message = format!("{box_kind} of {owner} has no waiting record");
+                CliError::new(CliExit::NotPossible, message)
+            })?;
+            print_leased(format, &leased)
         }
         CenterCommand::Peek { place, n } => {
             let path = format!("{}/peek?n={n}", place.path());
-            output::list(format, &client.get(&path).await?, "records", &RECORD)
+            let page: RecordPage = client.get(&path).await?;
+            let cursor = page.next_cursor.as_deref();
+            output::page(format, &page, &page.records, RECORD_COLUMNS, cursor)
         }
         CenterCommand::List { place, state, page } => {
             let path = format!("{}{}", place.path(), page.query(&[("state", state)]));
-            output::list(format, &client.get(&path).await?, "records", &RECORD)
+            let page: RecordPage = client.get(&path).await?;
+            let cursor = page.next_cursor.as_deref();
+            output::page(format, &page, &page.records, RECORD_COLUMNS, cursor)
         }
         CenterCommand::Show { record } => {
-            let answer = client.get(&format!("/api/v1/records/{}", segment(&record))).await?;
-            output::one(format, &answer, "record_id", &RECORD_FIELDS)
+            let path = format!("/api/v1/records/{}", segment(&record));
+            let record: RecordView = client.get(&path).await?;
+            output::one(format, &record, &record.record_id, RECORD_FIELDS)
         }
         CenterCommand::State { record, state, epoch, revision, holder } => {
             let body = fields([
@@ -293,8 +359,8 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("holder", holder.map(Value::from)),
             ]);
             let path = format!("/api/v1/records/{}/state", segment(&record));
-            let answer = client.post(&path, &body).await?;
-            output::one(format, &answer, "record_id", &RECORD_FIELDS)
+            let record: RecordView = client.post(&path, &body).await?;
+            output::one(format, &record, &record.record_id, RECORD_FIELDS)
         }
         CenterCommand::Report {
             delivery,
@@ -318,59 +384,39 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("holder", holder.map(Value::from)),
             ]);
             let path = format!("/api/v1/deliveries/{}/report", segment(&delivery));
-            let answer = client.post(&path, &body).await?;
-            output::one(format, &answer, "record_id", &RECORD_FIELDS)
+            let record: RecordView = client.post(&path, &body).await?;
+            output::one(format, &record, &record.record_id, RECORD_FIELDS)
         }
         CenterCommand::Object { id } => {
-            let answer = client.get(&format!("/api/v1/objects/{}", segment(&id))).await?;
-            print(&output::json(&answer))
+            let object: Value = client.get(&format!("/api/v1/objects/{}", segment(&id))).await?;
+            output::print_json(&object)
         }
         CenterCommand::Receipts { group, msg_id, reader, set } => {
             let path = format!("/api/v1/groups/{}/receipts", segment(&group));
-            let columns =
-                [("reader", "reader"), ("state", "state"), ("at", "at"), ("id", "receipt_id")];
             if let Some(state) = set {
                 let body = json!({"msg_id": msg_id, "reader": reader, "state": state});
-                let answer = client.put(&path, &body).await?;
-                return output::one(format, &answer, "receipt_id", &columns);
+                let receipt: ReceiptView = client.put(&path, &body).await?;
+                return output::one(format, &receipt, &receipt.receipt_id, RECEIPT_COLUMNS);
             }
             let path = path + &query(&[("msg_id", Some(msg_id)), ("reader", reader)]);
-            output::list(format, &client.get(&path).await?, "receipts", &columns)
+            let list: ReceiptList = client.get(&path).await?;
+            output::list(format, &list, &list.receipts, RECEIPT_COLUMNS)
         }
         CenterCommand::Sessions { owner, with, page } => {
             let query = page.query(&[("owner", Some(owner))]);
             let Some(peer) = with else {
-                let columns = [
-                    ("with", "id"),
-                    ("name", "name"),
-                    ("unread", "unread"),
-                    ("last", "last.msg.content.content"),
-                    ("at", "last.record.created_at"),
-                ];
-                let answer = client.get(&format!("/api/v1/sessions{query}")).await?;
-                return output::list(format, &answer, "sessions", &columns);
+                let page: SessionPage = client.get(&format!("/api/v1/sessions{query}")).await?;
+                let cursor = page.next_cursor.as_deref();
+                return output::page(format, &page, &page.sessions, SESSION_COLUMNS, cursor);
             };
-            let columns = [
-                ("record", "record.record_id"),
-                ("way", "direction"),
-                ("state", "record.state"),
-                ("delivery", "delivery_state"),
-                ("at", "record.created_at"),
-                ("text", "msg.content.content"),
-            ];
             let path = format!("/api/v1/sessions/{}{query}", segment(&peer));
-            output::list(format, &client.get(&path).await?, "lines", &columns)
+            let page: SessionEntryPage = client.get(&path).await?;
+            let cursor = page.next_cursor.as_deref();
+            output::page(format, &page, &page.lines, SESSION_ENTRY_COLUMNS, cursor)
         }
         CenterCommand::Tunnels => {
-            let columns = [
-                ("id", "id"),
-                ("provider", "provider"),
-                ("strangers", "strangers"),
-                ("idempotent", "idempotent"),
-                ("did", "did"),
-            ];
-            let answer = client.get("/api/v1/tunnels").await?;
-            output::list(format, &answer, "tunnels", &columns)
+            let list: TunnelList = client.get("/api/v1/tunnels").await?;
+            output::list(format, &list, &list.tunnels, TUNNEL_COLUMNS)
         }
     }
 }
@@ -381,42 +427,67 @@ fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
     Value::Object(present.collect::<Map<_, _>>())
 }
 
-/// Prints the result of a send or dispatch.
-fn print_accepted(
+/// Fails if the message was rejected, and reports a duplicate.
+fn check_accepted(
     format: OutputFormat,
-    answer: &Value,
-    key: &str,
-    who: &str,
+    ok: bool,
+    reason: Option<&str>,
+    duplicate: bool,
 ) -> Result<(), CliError> {
-    if answer.get("ok") != Some(&Value::Bool(true)) {
-        let reason = answer.get("reason").and_then(Value::as_str).unwrap_or("rejected");
-        let message = format!("not delivered: {reason}");
-        return Err(CliError::new(super::failure::CliExit::NotPossible, message));
+    if !ok {
+        let message = format!("not delivered: {}", reason.unwrap_or("rejected"));
+        return Err(CliError::new(CliExit::NotPossible, message));
     }
-    if format == OutputFormat::Table && answer.get("duplicate") == Some(&Value::Bool(true)) {
+    if duplicate && format == OutputFormat::Table {
         note("duplicate: the first result is shown");
     }
-    if format != OutputFormat::Table {
-        return output::one(format, answer, "msg_id", &[("msg", "msg_id")]);
+    Ok(())
+}
+
+/// Prints the id of the accepted message, and of its letter.
+fn print_accepted(
+    format: OutputFormat,
+    answer: &impl Serialize,
+    msg_id: &str,
+    letter: Option<&str>,
+) -> Result<(), CliError> {
+    match format {
+        OutputFormat::Json => output::print_json(answer),
+        OutputFormat::Id | OutputFormat::Compact => print(&escape_line(msg_id)),
+        OutputFormat::Table => output::print_fields(
+            &(msg_id, letter),
+            &[("msg", |(msg_id, _)| msg_id.cell()), ("letter", |(_, letter)| (*letter)?.cell())],
+        ),
     }
-    output::one(format, answer, "msg_id", &[("msg", "msg_id"), ("letter", "letter")])?;
-    output::list(format, answer, key, &[("record", "record_id"), ("to", who)])
+}
+
+/// Prints the created records below the message, in a table only.
+fn print_records<T>(
+    format: OutputFormat,
+    records: &[T],
+    columns: &[Column<T>],
+) -> Result<(), CliError> {
+    match format {
+        OutputFormat::Table => output::list(format, &Value::Null, records, columns),
+        _ => Ok(()),
+    }
 }
 
 /// Prints a leased record with its message.
-fn print_leased(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
+fn print_leased(format: OutputFormat, leased: &LeasedEntryView) -> Result<(), CliError> {
+    let LeasedEntryView { record, msg } = leased;
     match format {
-        OutputFormat::Json => print(&output::json(answer)),
+        OutputFormat::Json => output::print_json(leased),
         OutputFormat::Id | OutputFormat::Compact => {
-            let record = &answer["record"];
-            output::one(format, record, "record_id", &RECORD_FIELDS)
+            output::one(format, record, &record.record_id, RECORD_FIELDS)
         }
         OutputFormat::Table => {
-            output::one(format, &answer["record"], "record_id", &RECORD_FIELDS)?;
-            let msg = &answer["msg"];
-            output::one(format, msg, "from", &[("from", "from"), ("title", "content.title")])?;
-            let text = msg["content"]["content"].as_str().unwrap_or_default();
-            print(&format!("\n{}", escape_lines(text)))
+            output::print_fields(record, RECORD_FIELDS)?;
+            let msg = MessageSummary::parse(Some(msg)).unwrap_or_default();
+            let fields: [Column<MessageSummary>; 2] =
+                [("from", |msg| msg.from.cell()), ("title", |msg| msg.content.title.cell())];
+            output::print_fields(&msg, &fields)?;
+            print(&format!("\n{}", escape_lines(&msg.content.content)))
         }
     }
 }

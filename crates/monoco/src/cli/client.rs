@@ -6,10 +6,14 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::{Method, Request, Response, header};
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
 use super::failure::{CliError, CliExit};
+use crate::api::error::ApiErrorView;
+use crate::api::views::health::HealthView;
 use crate::home::{CourierInfo, Home};
 
 /// Address and token of the courier of one home directory.
@@ -30,12 +34,12 @@ impl Client {
         &self.running
     }
 
-    pub async fn get(&self, path: &str) -> Result<Value, CliError> {
-        self.request(Method::GET, path, None).await
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
+        parse(self.send(Method::GET, path, None, "application/json").await?).await
     }
 
     /// Gets the health of the courier. A degraded courier answers 503 with the same body.
-    pub async fn health(&self) -> Result<Value, CliError> {
+    pub async fn health(&self) -> Result<HealthView, CliError> {
         let response = self.send(Method::GET, "/health", None, "application/json").await?;
         let status = response.status();
         let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
@@ -47,38 +51,36 @@ impl Client {
         })
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Result<Value, CliError> {
-        self.request(Method::PUT, path, Some(body)).await
+    pub async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, CliError> {
+        let body = Body::new(body, None)?;
+        parse(self.send(Method::PUT, path, Some(body), "application/json").await?).await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
-        self.request(Method::POST, path, Some(body)).await
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, CliError> {
+        self.post_with_key(path, body, None).await
     }
 
     /// Posts with an idempotency key: a repeated request returns the first result.
-    pub async fn post_once(
+    pub async fn post_with_key<T: DeserializeOwned>(
         &self,
         path: &str,
-        body: &Value,
+        body: &impl Serialize,
         key: Option<&str>,
-    ) -> Result<Value, CliError> {
-        let body = Body { text: body.to_string(), key };
-        answer(self.send(Method::POST, path, Some(body), "application/json").await?).await
+    ) -> Result<T, CliError> {
+        let body = Body::new(body, key)?;
+        parse(self.send(Method::POST, path, Some(body), "application/json").await?).await
     }
 
-    pub async fn delete(&self, path: &str) -> Result<Value, CliError> {
-        self.request(Method::DELETE, path, None).await
-    }
-
-    /// Sends a request and returns the JSON of a successful response; `null` without a body.
-    async fn request(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<Value, CliError> {
-        let body = body.map(|body| Body { text: body.to_string(), key: None });
-        answer(self.send(method, path, body, "application/json").await?).await
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
+        parse(self.send(Method::DELETE, path, None, "application/json").await?).await
     }
 
     /// Opens the stream of events after the sequence number `after`.
@@ -140,20 +142,29 @@ struct Body<'a> {
     key: Option<&'a str>,
 }
 
-/// Returns the JSON of a successful response; `null` without a body.
-async fn answer(response: Response<Incoming>) -> Result<Value, CliError> {
+impl<'a> Body<'a> {
+    fn new(body: &impl Serialize, key: Option<&'a str>) -> Result<Self, CliError> {
+        let text = serde_json::to_string(body);
+        let text = text.map_err(|error| CliError::usage(format!("invalid request: {error}")))?;
+        Ok(Self { text, key })
+    }
+}
+
+/// Parses the JSON of a successful response. An empty body is read as `null`.
+async fn parse<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, CliError> {
     let status = response.status();
     let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
-    if bytes.is_empty() && status.is_success() {
-        return Ok(Value::Null);
+    if status.is_success() {
+        let json = if bytes.is_empty() { b"null" } else { &bytes[..] };
+        return serde_json::from_slice(json).map_err(|error| CliError::invalid_response(&error));
     }
-    let answer: Value = serde_json::from_slice(&bytes).map_err(|_| {
+    let answer: ApiErrorView = serde_json::from_slice(&bytes).map_err(|_| {
         CliError::new(
             CliExit::Courier,
             format!("unexpected response of the courier: HTTP {status}"),
         )
     })?;
-    if status.is_success() { Ok(answer) } else { Err(rejection(status.as_u16(), &answer)) }
+    Err(rejection(status.as_u16(), answer))
 }
 
 fn broken(error: hyper::Error) -> CliError {
@@ -161,53 +172,46 @@ fn broken(error: hyper::Error) -> CliError {
 }
 
 /// Converts an error response into an error with exit code and hint.
-fn rejection(status: u16, answer: &Value) -> CliError {
-    let text = |key: &str| answer.get(key).and_then(Value::as_str);
-    let message = text("message").unwrap_or("the courier rejected the request").to_owned();
-    let exit = match (status, text("code")) {
-        (409, Some("lease_lost" | "conflict" | "claimed" | "not_due")) => CliExit::Held,
+fn rejection(status: u16, answer: ApiErrorView) -> CliError {
+    let exit = match (status, answer.code.as_ref()) {
+        (409, "lease_lost" | "conflict" | "claimed" | "not_due") => CliExit::Held,
         (500.., _) | (401 | 403, _) => CliExit::Courier,
         _ => CliExit::NotPossible,
     };
-    let failure = CliError::new(exit, message);
-    match text("code") {
-        Some("unknown_owner") => failure.hint("`monoco center boxes` lists all boxes"),
-        Some("lease_lost") => failure.hint(
+    let failure = CliError::new(exit, answer.message);
+    match answer.code.as_ref() {
+        "unknown_owner" => failure.hint("`monoco center boxes` lists all boxes"),
+        "lease_lost" => failure.hint(
             "another agent may hold it now: claim it again with `monoco mailbox claim`, or lease it \
              again with `monoco center next`",
         ),
-        Some("claimed") => failure.hint(
+        "claimed" => failure.hint(
             "wait until the claim expires, or ask its holder to release it with \
              `monoco mailbox fail`",
         ),
-        Some("not_due") => failure.hint("the last attempt failed; try again after the time of the next retry"),
-        Some("completed") => failure.hint("this workspace has completed the Mail; no further step is possible"),
-        Some("dead") => {
+        "not_due" => failure.hint("the last attempt failed; try again after the time of the next retry"),
+        "completed" => failure.hint("this workspace has completed the Mail; no further step is possible"),
+        "dead" => {
             failure.hint("`monoco dead list` shows the reason, `monoco dead retry` retries it")
         }
-        Some("not_claimed") => failure.hint("claim it first with `monoco mailbox claim`"),
-        Some("unresolvable") => failure.hint(
+        "not_claimed" => failure.hint("claim it first with `monoco mailbox claim`"),
+        "unresolvable" => failure.hint(
             "add and bind the target with `monoco contact add` and `monoco contact bind`, \
              or name an endpoint: did:msgtunnel:ACCOUNT.user.TUNNEL",
         ),
-        Some("storage_broken") => {
+        "storage_broken" => {
             failure.hint("check the disk, then run `monoco courier restart`")
         }
         _ => failure,
     }
 }
 
+/// Characters that [`segment`] encodes: all but letters, digits and `-_.:`.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':');
+
 /// Percent-encodes one segment of a path.
 pub fn segment(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+    utf8_percent_encode(text, ENCODED).to_string()
 }
 
 /// Builds a query string from the parameters that have a value.

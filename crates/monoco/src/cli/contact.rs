@@ -1,12 +1,14 @@
 //! `monoco contact`: manages contacts, groups, blocks and bindings.
 
-use serde_json::{Value, json};
+use serde::de::IgnoredAny;
+use serde_json::json;
 
 use super::CliContext;
 use super::center::PageArgs;
 use super::client::{Client, query, segment};
 use super::failure::{CliError, CliExit};
-use super::output::{self, OutputFormat, note};
+use super::output::{self, Column, OutputFormat, ToCell, note};
+use crate::api::views::contacts::{BindingView, ContactPage, ContactView, GroupPage, GroupView};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum ContactCommand {
@@ -114,10 +116,25 @@ pub enum GroupCommand {
     },
 }
 
-const CONTACT: [(&str, &str); 4] =
-    [("did", "did"), ("names", "names"), ("level", "level"), ("here", "here")];
+const CONTACT: &[Column<ContactView>] = &[
+    ("did", |contact| contact.did.cell()),
+    ("names", |contact| contact.names.cell()),
+    ("level", |contact| contact.level.cell()),
+    ("here", |contact| contact.here.cell()),
+];
 
-const GROUP: [(&str, &str); 3] = [("did", "did"), ("name", "name"), ("subscribers", "subscribers")];
+const BINDING: &[Column<BindingView>] = &[
+    ("tunnel", |binding| binding.tunnel.cell()),
+    ("address", |binding| binding.address.cell()),
+    ("kind", |binding| binding.kind.cell()),
+    ("priority", |binding| binding.priority.cell()),
+];
+
+const GROUP: &[Column<GroupView>] = &[
+    ("did", |group| group.did.cell()),
+    ("name", |group| group.name.cell()),
+    ("subscribers", |group| group.subscribers.cell()),
+];
 
 pub async fn run(context: &CliContext, command: ContactCommand) -> Result<(), CliError> {
     let format = context.format;
@@ -128,12 +145,14 @@ pub async fn run(context: &CliContext, command: ContactCommand) -> Result<(), Cl
             show(format, &client.put(&path(&did), &body).await?)
         }
         ContactCommand::List(page) => {
-            let answer = client.get(&format!("/api/v1/contacts{}", page.query(&[]))).await?;
-            output::list(format, &answer, "contacts", &CONTACT)
+            let path = format!("/api/v1/contacts{}", page.query(&[]));
+            let page: ContactPage = client.get(&path).await?;
+            let cursor = page.next_cursor.as_deref();
+            output::page(format, &page, &page.contacts, CONTACT, cursor)
         }
         ContactCommand::Show { did } => show(format, &client.get(&path(&did)).await?),
         ContactCommand::Remove { did } => {
-            client.delete(&path(&did)).await?;
+            client.delete::<IgnoredAny>(&path(&did)).await?;
             note("contact removed");
             Ok(())
         }
@@ -144,12 +163,12 @@ pub async fn run(context: &CliContext, command: ContactCommand) -> Result<(), Cl
             set_level(&client, format, &did, "friend").await
         }
         ContactCommand::Block { did, target: Some(target) } => {
-            client.put(&block_path(&did, &target), &Value::Null).await?;
+            client.put::<IgnoredAny>(&block_path(&did, &target), &()).await?;
             note("blocked");
             Ok(())
         }
         ContactCommand::Unblock { did, target: Some(target) } => {
-            client.delete(&block_path(&did, &target)).await?;
+            client.delete::<IgnoredAny>(&block_path(&did, &target)).await?;
             note("unblocked");
             Ok(())
         }
@@ -182,27 +201,22 @@ async fn set_level(
     did: &str,
     level: &str,
 ) -> Result<(), CliError> {
-    let mut body = match client.get(&path(did)).await {
-        Ok(known) => json!({"names": known["names"], "here": known["here"]}),
-        Err(failure) if failure.exit == CliExit::NotPossible => json!({}),
+    let body = match client.get::<ContactView>(&path(did)).await {
+        Ok(ContactView { names, here, .. }) => {
+            json!({"names": names, "here": here, "level": level})
+        }
+        Err(failure) if failure.exit == CliExit::NotPossible => json!({"level": level}),
         Err(failure) => return Err(failure),
     };
-    body["level"] = json!(level);
     show(format, &client.put(&path(did), &body).await?)
 }
 
-fn show(format: OutputFormat, contact: &Value) -> Result<(), CliError> {
-    output::one(format, contact, "did", &CONTACT)?;
-    if format == OutputFormat::Table {
-        let columns = [
-            ("tunnel", "tunnel"),
-            ("address", "address"),
-            ("kind", "kind"),
-            ("priority", "priority"),
-        ];
-        output::list(format, contact, "bindings", &columns)?;
+fn show(format: OutputFormat, contact: &ContactView) -> Result<(), CliError> {
+    output::one(format, contact, &contact.did, CONTACT)?;
+    match format {
+        OutputFormat::Table => output::list(format, contact, &contact.bindings, BINDING),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 async fn group(
@@ -214,19 +228,21 @@ async fn group(
     let reader_path = |did: &str, reader: &str| {
         format!("/api/v1/groups/{}/subscribers/{}", segment(did), segment(reader))
     };
-    let answer = match command {
+    let group: GroupView = match command {
         GroupCommand::Add { did, name } => client.put(&path(&did), &json!({"name": name})).await?,
         GroupCommand::List(page) => {
-            let answer = client.get(&format!("/api/v1/groups{}", page.query(&[]))).await?;
-            return output::list(format, &answer, "groups", &GROUP);
+            let path = format!("/api/v1/groups{}", page.query(&[]));
+            let page: GroupPage = client.get(&path).await?;
+            let cursor = page.next_cursor.as_deref();
+            return output::page(format, &page, &page.groups, GROUP, cursor);
         }
         GroupCommand::Show { did } => client.get(&path(&did)).await?,
         GroupCommand::Subscribe { did, reader } => {
-            client.put(&reader_path(&did, &reader), &Value::Null).await?
+            client.put(&reader_path(&did, &reader), &()).await?
         }
         GroupCommand::Unsubscribe { did, reader } => {
             client.delete(&reader_path(&did, &reader)).await?
         }
     };
-    output::one(format, &answer, "did", &GROUP)
+    output::one(format, &group, &group.did, GROUP)
 }

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::CliContext;
 use super::client::{Client, query, segment};
 use super::failure::{CliError, CliExit};
 use super::mailbox::read_ids;
-use super::output::{self, OutputFormat, escape_line, print};
+use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
+use crate::api::views::boxes::RecordView;
+use crate::api::views::letters::LetterView;
+use crate::api::views::mails::{ClaimView, DeadView};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum DeadCommand {
@@ -47,7 +51,7 @@ pub enum DeadCommand {
 pub async fn run(context: &CliContext, command: DeadCommand) -> Result<(), CliError> {
     let client = context.client()?;
     match command {
-        DeadCommand::List => list(context.format, &client.get("/api/v1/dead").await?),
+        DeadCommand::List => list(context.format, client.get("/api/v1/dead").await?),
         DeadCommand::Show { id } => {
             super::trace::run(context, super::trace::TraceArgs { id }).await
         }
@@ -62,62 +66,110 @@ pub async fn run(context: &CliContext, command: DeadCommand) -> Result<(), CliEr
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum DeadLetterAction {
     Retry,
     Drop,
 }
 
+/// One dead claim, delivery or letter.
+#[derive(Serialize)]
+struct DeadLetterRow {
+    id: String,
+    kind: DeadLetterKind,
+    state: String,
+    /// Workspace of a claim, target of a delivery, worker of a letter
+    of: Option<String>,
+    attempts: u32,
+    cause: Option<String>,
+    at: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum DeadLetterKind {
+    Claim,
+    Delivery,
+    Letter,
+}
+
+impl DeadLetterKind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Claim => "claim",
+            Self::Delivery => "delivery",
+            Self::Letter => "letter",
+        }
+    }
+}
+
+/// A dead letter after it was retried or dropped.
+#[derive(Serialize)]
+struct ChangedRow<'a> {
+    id: &'a str,
+    kind: DeadLetterKind,
+    of: Option<&'a str>,
+    now: String,
+}
+
 /// Returns one row per dead claim, delivery and letter.
-fn rows(answer: &Value) -> Vec<Value> {
-    let list = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
-    let claims = list("claims").into_iter().map(|claim| {
-        json!({
-            "id": claim["id"], "kind": "claim", "state": claim["status"],
-            "of": claim["workspace"], "attempts": claim["attempts"],
-            "cause": claim["reason"], "at": claim["updated_at"],
-        })
+fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
+    let claims = dead.claims.into_iter().map(|claim| DeadLetterRow {
+        id: claim.id,
+        kind: DeadLetterKind::Claim,
+        state: claim.status.into_owned(),
+        of: Some(claim.workspace),
+        attempts: claim.attempts,
+        cause: claim.reason,
+        at: claim.updated_at,
     });
-    let deliveries = list("deliveries").into_iter().map(|record| {
-        json!({
-            "id": record["record_id"], "kind": "delivery", "state": record["state"],
-            "of": record["delivery"]["target"], "attempts": record["attempts"],
-            "cause": record["delivery"]["failure"]["detail"], "at": record["updated_at"],
-        })
+    let deliveries = dead.deliveries.into_iter().map(|record| {
+        let failure = record.delivery.as_ref().and_then(|delivery| delivery.failure.as_ref());
+        DeadLetterRow {
+            cause: failure.map(|failure| failure.detail().to_owned()),
+            id: record.record_id,
+            kind: DeadLetterKind::Delivery,
+            state: record.state.into_owned(),
+            of: record.delivery.map(|delivery| delivery.target),
+            attempts: record.attempts,
+            at: record.updated_at,
+        }
     });
-    let letters = list("letters").into_iter().map(|letter| {
-        json!({
-            "id": letter["id"], "kind": "letter", "state": letter["state"],
-            "of": letter["worker"], "attempts": letter["attempts"],
-            "cause": letter["failure"], "at": letter["updated_at"],
-        })
+    let letters = dead.letters.into_iter().map(|letter| DeadLetterRow {
+        id: letter.id,
+        kind: DeadLetterKind::Letter,
+        state: letter.state.into_owned(),
+        of: letter.worker,
+        attempts: letter.attempts,
+        cause: letter.failure,
+        at: letter.updated_at,
     });
     claims.chain(deliveries).chain(letters).collect()
 }
 
-fn list(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
-    let mut causes: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for row in rows(answer) {
-        let cause = row["cause"].as_str().unwrap_or("no reason given").to_owned();
+fn list(format: OutputFormat, dead: DeadView) -> Result<(), CliError> {
+    let columns: &[Column<DeadLetterRow>] = &[
+        ("id", |row| row.id.cell()),
+        ("kind", |row| row.kind.as_str().cell()),
+        ("state", |row| row.state.cell()),
+        ("of", |row| row.of.cell()),
+        ("attempts", |row| row.attempts.cell()),
+    ];
+    let mut causes: BTreeMap<String, Vec<DeadLetterRow>> = BTreeMap::new();
+    for row in rows(dead) {
+        let cause = row.cause.clone().unwrap_or_else(|| "no reason given".to_owned());
         causes.entry(cause).or_default().push(row);
     }
-    let columns = [
-        ("id", "id"),
-        ("kind", "kind"),
-        ("state", "state"),
-        ("of", "of"),
-        ("attempts", "attempts"),
-    ];
     if format != OutputFormat::Table {
         let dead: Vec<_> = causes.into_values().flatten().collect();
-        return output::list(format, &json!({"dead": dead}), "dead", &columns);
+        return output::list(format, &json!({"dead": dead}), &dead, columns);
     }
     for (at, (cause, dead)) in causes.into_iter().enumerate() {
         if at > 0 {
             print("")?;
         }
         print(&format!("{} ({})", escape_line(&cause), dead.len()))?;
-        output::list(format, &json!({"dead": dead}), "dead", &columns)?;
+        output::list(format, &(), &dead, columns)?;
     }
     Ok(())
 }
@@ -129,58 +181,58 @@ async fn change(
     workspace: Option<String>,
     action: DeadLetterAction,
 ) -> Result<(), CliError> {
-    let dead = rows(&client.get("/api/v1/dead").await?);
+    let dead = rows(client.get("/api/v1/dead").await?);
     let mut changed = Vec::new();
     for id in ids {
         let mut found = false;
-        for row in dead.iter().filter(|row| row["id"] == id.as_str()) {
-            let of = row["of"].as_str().unwrap_or_default();
-            if row["kind"] == "claim" && workspace.as_ref().is_some_and(|wanted| wanted != of) {
+        for row in dead.iter().filter(|row| row.id == *id) {
+            let other_workspace = workspace.is_some() && row.of != workspace;
+            if row.kind == DeadLetterKind::Claim && other_workspace {
                 continue;
             }
             found = true;
             changed.push(change_one(client, row, action).await?);
         }
         if !found {
-            return Err(CliError::new(
-                CliExit::NotPossible,
-                format!("{} is not a dead letter", escape_line(id)),
-            )
-            .hint("`monoco dead list` lists the ids of all dead letters"));
+            let message = format!("{} is not a dead letter", escape_line(id));
+            return Err(CliError::new(CliExit::NotPossible, message)
+                .hint("`monoco dead list` lists the ids of all dead letters"));
         }
     }
-    let columns = [("id", "id"), ("kind", "kind"), ("of", "of"), ("now", "now")];
-    output::list(format, &json!({"changed": changed}), "changed", &columns)
+    let columns: &[Column<ChangedRow<'_>>] = &[
+        ("id", |row| row.id.cell()),
+        ("kind", |row| row.kind.as_str().cell()),
+        ("of", |row| row.of?.cell()),
+        ("now", |row| row.now.cell()),
+    ];
+    output::list(format, &json!({"changed": changed}), &changed, columns)
 }
 
-async fn change_one(
+async fn change_one<'a>(
     client: &Client,
-    row: &Value,
+    row: &'a DeadLetterRow,
     action: DeadLetterAction,
-) -> Result<Value, CliError> {
-    let id = segment(row["id"].as_str().unwrap_or_default());
-    let now = if row["kind"] == "letter" {
-        let verb = match action {
-            DeadLetterAction::Retry => "retry",
-            DeadLetterAction::Drop => "trash",
-        };
-        let path = format!("/api/v1/letters/{id}/{verb}");
-        client.post(&path, &json!({})).await?["state"].clone()
-    } else if row["kind"] == "claim" {
-        let of = query(&[("workspace", row["of"].as_str().map(str::to_owned))]);
-        let verb = match action {
-            DeadLetterAction::Retry => "retry",
-            DeadLetterAction::Drop => "drop",
-        };
-        let path = format!("/api/v1/messages/{id}/{verb}{of}");
-        client.post(&path, &json!({})).await?["status"].clone()
-    } else {
-        let state = match action {
-            DeadLetterAction::Retry => "WAIT",
-            DeadLetterAction::Drop => "ARCHIVED",
-        };
-        let path = format!("/api/v1/records/{id}/state");
-        client.post(&path, &json!({"state": state})).await?["state"].clone()
+) -> Result<ChangedRow<'a>, CliError> {
+    let id = segment(&row.id);
+    let retry = action == DeadLetterAction::Retry;
+    let now = match row.kind {
+        DeadLetterKind::Letter => {
+            let verb = if retry { "retry" } else { "trash" };
+            let path = format!("/api/v1/letters/{id}/{verb}");
+            client.post::<LetterView>(&path, &json!({})).await?.state
+        }
+        DeadLetterKind::Claim => {
+            let verb = if retry { "retry" } else { "drop" };
+            let workspace = query(&[("workspace", row.of.clone())]);
+            let path = format!("/api/v1/messages/{id}/{verb}{workspace}");
+            client.post::<ClaimView>(&path, &json!({})).await?.status
+        }
+        DeadLetterKind::Delivery => {
+            let state = if retry { "WAIT" } else { "ARCHIVED" };
+            let path = format!("/api/v1/records/{id}/state");
+            client.post::<RecordView>(&path, &json!({"state": state})).await?.state
+        }
     };
-    Ok(json!({"id": row["id"], "kind": row["kind"], "of": row["of"], "now": now}))
+    let (id, of) = (row.id.as_str(), row.of.as_deref());
+    Ok(ChangedRow { id, kind: row.kind, of, now: now.into_owned() })
 }

@@ -17,6 +17,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use monoco_adapters::webhook::WebhookVerification;
 use monoco_adapters::webhook::wire::Signer;
 use monoco_adapters::{Secret, WebhookRequest};
+use monoco_core::hex;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -133,11 +134,12 @@ struct DemoStage {
 impl DemoStage {
     /// Creates the root directory and the webhook secret.
     fn create(speed: u32) -> Result<Self, CliError> {
-        let root = std::env::temp_dir().join(format!("monoco-demo-{}", hex(&random::<8>()?)));
+        let root =
+            std::env::temp_dir().join(format!("monoco-demo-{}", hex::encode(&random::<8>()?)));
         // Fails if the directory exists, so that no foreign directory is used.
         DirBuilder::new().mode(0o700).create(&root)?;
         // 64 hexadecimal digits are also valid base64 without padding.
-        let secret = format!("whsec_{}", hex(&random::<32>()?));
+        let secret = format!("whsec_{}", hex::encode(&random::<32>()?));
         let signer = Signer::new(&WebhookVerification::Standard, &Secret::new(secret.clone()))
             .map_err(|error| CliError::new(CliExit::NotPossible, error.to_string()))?;
         let home = root.join("home");
@@ -368,7 +370,7 @@ impl DemoStage {
         let short = json!({
             "session": answer["session"], "text": answer["text"], "reply_to": answer["reply_to"],
         });
-        print(&output::json(&short))?;
+        output::print_json(&short)?;
         if answer["text"] != text || answer["session"]["id"] != "room-7" {
             return Err(demo_failed("the receiver got a different text or session than was sent"));
         }
@@ -458,10 +460,6 @@ fn random<const N: usize>() -> Result<[u8; N], CliError> {
         )
     })?;
     Ok(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::CliContext;
 use super::client::Client;
 use super::failure::{CliError, CliExit};
-use super::output::{self, OutputFormat, escape_line, print};
+use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
+use crate::api::views::health::{AdapterHealth, HealthView, PipelineHealth, StorageHealth};
 use crate::clock::wall_now;
 use crate::config::{Config, ConfigError, ConfigSource};
 use crate::home::{CourierInfo, Home};
@@ -51,6 +52,16 @@ enum CheckState {
     Fail,
 }
 
+impl CheckState {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
 pub async fn run(context: &CliContext) -> Result<(), CliError> {
     let checks = run_checks(&context.home).await;
     show(context.format, &checks)?;
@@ -71,13 +82,13 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
     checks.extend(config_checks(&source, &config, running.is_some()));
     checks.extend(disk(home.path()));
     checks.push(file_system(home.path()));
-    let mut health = Value::Null;
+    let mut drift = None;
     match &running {
         Some(running) => {
-            let (check, answer) = courier(home, running).await;
+            let (check, health) = courier(home, running).await;
             checks.push(check);
-            health = answer.unwrap_or_default();
-            checks.extend(health_checks(&health));
+            drift = health.as_ref().map(|health| health.clock_drift_ms);
+            checks.extend(health.iter().flat_map(health_checks));
         }
         None => {
             checks.push(no_courier(home));
@@ -88,7 +99,7 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
             }
         }
     }
-    checks.push(clock(&home.store(), health["clock_drift_ms"].as_i64()));
+    checks.push(clock(&home.store(), drift));
     let mailbox = config.map_or_else(|_| home.mailbox(), |config| config.mailbox(home));
     checks.push(leftovers(&mailbox));
     checks.push(dead_letters(&mailbox));
@@ -110,13 +121,15 @@ impl DoctorCheck {
 }
 
 fn show(format: OutputFormat, checks: &[DoctorCheck]) -> Result<(), CliError> {
-    let answer = json!({ "checks": checks });
     match format {
-        OutputFormat::Json => print(&output::json(&answer)),
-        OutputFormat::Compact | OutputFormat::Id => {
-            let columns =
-                [("check", "check"), ("state", "state"), ("detail", "detail"), ("hint", "hint")];
-            output::list(format, &answer, "checks", &columns)
+        OutputFormat::Json | OutputFormat::Compact | OutputFormat::Id => {
+            let columns: &[Column<DoctorCheck>] = &[
+                ("check", |it| it.check.cell()),
+                ("state", |it| it.state.as_str().cell()),
+                ("detail", |it| it.detail.cell()),
+                ("hint", |it| it.hint.cell()),
+            ];
+            output::list(format, &json!({ "checks": checks }), checks, columns)
         }
         OutputFormat::Table => {
             for DoctorCheck { check, state, detail, hint } in checks {
@@ -296,7 +309,7 @@ fn no_courier(home: &Home) -> DoctorCheck {
     }
 }
 
-async fn courier(home: &Home, running: &CourierInfo) -> (DoctorCheck, Option<Value>) {
+async fn courier(home: &Home, running: &CourierInfo) -> (DoctorCheck, Option<HealthView>) {
     let name = "courier";
     let asked = async { Client::find(home)?.health().await };
     let health = match tokio::time::timeout(HEALTH_TIMEOUT, asked).await {
@@ -312,7 +325,7 @@ async fn courier(home: &Home, running: &CourierInfo) -> (DoctorCheck, Option<Val
             return (DoctorCheck::fail(name, detail, hint), None);
         }
     };
-    let status = health["status"].as_str().unwrap_or("?");
+    let status = health.status.as_ref();
     let detail = format!("{status}, process {} on {}", running.pid, running.address);
     let check = match status {
         "ok" if running.version != env!("CARGO_PKG_VERSION") => {
@@ -324,81 +337,73 @@ async fn courier(home: &Home, running: &CourierInfo) -> (DoctorCheck, Option<Val
             DoctorCheck::fail(name, detail, "check the disk, then `monoco courier restart`")
         }
         // The pipeline is degraded; its own check has the details.
-        "degraded" if health["storage"]["status"] == "ok" => DoctorCheck::ok(name, detail),
+        "degraded" if health.storage.status == "ok" => DoctorCheck::ok(name, detail),
         _ => DoctorCheck::fail(name, detail, "see the check of the store"),
     };
     (check, Some(health))
 }
 
 /// Evaluates the health report: store, tunnels, mailbox and pipeline.
-fn health_checks(health: &Value) -> Vec<DoctorCheck> {
-    if health.is_null() {
-        return Vec::new();
-    }
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
     let mut checks = Vec::new();
-    let storage = &health["storage"];
-    let detail = [text(&storage["status"]), text(&storage["detail"])];
-    let detail = detail.join(" ").trim().to_owned();
-    checks.push(match storage["status"].as_str() {
-        Some("ok") => DoctorCheck::ok("store", detail),
-        Some("full") => {
-            DoctorCheck::fail("store", detail, "free disk space; the courier then continues")
-        }
-        Some("failing") => {
+    let StorageHealth { status, detail } = &health.storage;
+    let detail = format!("{status} {}", detail.as_deref().unwrap_or_default());
+    let detail = detail.trim().to_owned();
+    checks.push(match status.as_ref() {
+        "ok" => DoctorCheck::ok("store", detail),
+        "full" => DoctorCheck::fail("store", detail, "free disk space; the courier then continues"),
+        "failing" => {
             DoctorCheck::fail("store", detail, "check the disk; the courier then continues")
         }
         _ => DoctorCheck::fail("store", detail, "check the disk, then `monoco courier restart`"),
     });
-    for (id, tunnel) in health["adapters"].as_object().into_iter().flatten() {
-        let status = text(&tunnel["status"]);
-        let why = text(&tunnel["last_error"]);
-        let detail = format!("{id} is {status} {why}").trim().to_owned();
-        checks.push(match status.as_str() {
-            "hearing" | "quiet" => DoctorCheck::ok("tunnel", format!("{id} is {status}")),
-            "down" if why.contains("turned off") => DoctorCheck::ok("tunnel", detail),
-            "deaf" => {
-                let hint = "received messages are not verified or not readable: check that both sides use the same secret";
-                DoctorCheck::warn("tunnel", detail, hint)
-            }
-            _ => DoctorCheck::fail(
-                "tunnel",
-                detail,
-                "fix its config, then run `monoco courier reload`",
-            ),
-        });
-    }
-    let mailbox = &health["mailbox"];
-    let foreign = mailbox["foreign_files"].as_u64().unwrap_or(0);
-    if let Some(error) = mailbox["error"].as_str() {
+    checks.extend(health.adapters.iter().map(|(id, tunnel)| tunnel_check(id, tunnel)));
+    let mailbox = &health.mailbox;
+    if let Some(error) = &mailbox.error {
         let hint = "free disk space or make the directory writable; the courier then continues";
         checks.push(DoctorCheck::fail("mailbox", error, hint));
-    } else if foreign > 0 {
-        let names = mailbox["foreign"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let names: Vec<_> = names.take(3).collect();
-        let detail =
-            format!("{foreign} files were not written by the courier: {}", names.join(", "));
+    } else if mailbox.foreign_files > 0 {
+        let names: Vec<_> = mailbox.foreign.iter().take(3).map(String::as_str).collect();
+        let (count, names) = (mailbox.foreign_files, names.join(", "));
+        let detail = format!("{count} files were not written by the courier: {names}");
         let hint = "move these files to another directory; the courier ignores them";
         checks.push(DoctorCheck::warn("mailbox", detail, hint));
     } else {
         checks.push(DoctorCheck::ok("mailbox", "contains only files of the courier"));
     }
-    checks.push(pipeline(&health["post_office"]));
+    checks.push(pipeline(&health.post_office));
     checks
 }
 
+fn tunnel_check(id: &str, tunnel: &AdapterHealth) -> DoctorCheck {
+    let status = tunnel.status.as_ref();
+    let error = tunnel.last_error.as_deref().unwrap_or_default();
+    let detail = format!("{id} is {status} {error}").trim().to_owned();
+    match status {
+        "hearing" | "quiet" => DoctorCheck::ok("tunnel", format!("{id} is {status}")),
+        "down" if error.contains("turned off") => DoctorCheck::ok("tunnel", detail),
+        "deaf" => {
+            let hint = "received messages are not verified or not readable: check that both \
+                        sides use the same secret";
+            DoctorCheck::warn("tunnel", detail, hint)
+        }
+        _ => {
+            let hint = "fix its config, then run `monoco courier reload`";
+            DoctorCheck::fail("tunnel", detail, hint)
+        }
+    }
+}
+
 /// Evaluates the health of the pipeline.
-fn pipeline(health: &Value) -> DoctorCheck {
+fn pipeline(health: &PipelineHealth) -> DoctorCheck {
     let name = "pipeline";
-    let count = |key: &str| health[key].as_i64().unwrap_or(0);
-    let problems = health["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let problems: Vec<_> = problems.take(3).collect();
+    let problems: Vec<_> = health.problems.iter().take(3).map(String::as_str).collect();
     if !problems.is_empty() {
         let hint = "start the worker or change the chain; see `monoco pipeline status`";
         return DoctorCheck::warn(name, problems.join("; "), hint);
     }
-    let detail = format!("{} letters in progress", count("under_way"));
-    match count("dead") {
+    let detail = format!("{} letters in progress", health.under_way);
+    match health.dead {
         0 => DoctorCheck::ok(name, detail),
         dead => {
             let hint = "`monoco dead list` shows the reasons, `monoco dead retry` retries them";
@@ -531,25 +536,35 @@ mod tests {
     #[test]
     fn health_report_is_evaluated() {
         let health = |text: &str| health_checks(&serde_json::from_str(text).unwrap());
-        let healthy = r#"{"storage":{"status":"ok"},"mailbox":{"foreign_files":0},
-            "adapters":{"a":{"status":"hearing"},"b":{"status":"quiet"},
-                        "c":{"status":"down","last_error":"turned off in the config"}},
+        let healthy = r#"{"status":"ok","version":"0","clock_drift_ms":0,
+            "metrics":{"messages_received":0,"messages_sent":0,"messages_pending":0},
+            "storage":{"status":"ok"},
+            "mailbox":{"waiting_messages":0,"foreign_files":0,"foreign":[],"repaired":0,"unwritten":[]},
+            "adapters":{
+                "a":{"status":"hearing","mode":"push","provider":"webhook","heard":0,"sent":0},
+                "b":{"status":"quiet","mode":"push","provider":"webhook","heard":0,"sent":0},
+                "c":{"status":"down","mode":"push","provider":"webhook","heard":0,"sent":0,
+                     "last_error":"turned off in the config"}},
             "post_office":{"status":"ok","problems":[],"under_way":3,"dead":0}}"#;
         assert!(health(healthy).iter().all(|check| check.state == CheckState::Ok));
-        let unhealthy = r#"{"storage":{"status":"full"},
-            "mailbox":{"foreign_files":2,"foreign":["x.md"]},
-            "adapters":{"a":{"status":"deaf","last_error":"not verified"},
-                        "b":{"status":"down","last_error":"no secret"}},
-            "post_office":{"status":"degraded","problems":["mine is down: refused"]}}"#;
+        let unhealthy = healthy
+            .replace(r#""storage":{"status":"ok"}"#, r#""storage":{"status":"full"}"#)
+            .replace(r#""foreign_files":0,"foreign":[]"#, r#""foreign_files":2,"foreign":["x.md"]"#)
+            .replace("hearing", "deaf")
+            .replace("quiet", "down")
+            .replace(r#""problems":[]"#, r#""problems":["mine is down: refused"]"#);
         let wanted = [
             ("store", CheckState::Fail),
             ("tunnel", CheckState::Warn),
             ("tunnel", CheckState::Fail),
+            ("tunnel", CheckState::Ok),
             ("mailbox", CheckState::Warn),
             ("pipeline", CheckState::Warn),
         ];
-        assert_eq!(states(&health(unhealthy)), wanted);
-        assert!(health("{}").iter().any(|check| check.state == CheckState::Fail));
+        assert_eq!(states(&health(&unhealthy)), wanted);
+        let unknown =
+            healthy.replace(r#""storage":{"status":"ok"}"#, r#""storage":{"status":"?"}"#);
+        assert!(health(&unknown).iter().any(|check| check.state == CheckState::Fail));
     }
 
     #[test]

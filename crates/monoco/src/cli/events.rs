@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use serde_json::Value;
 
 use super::CliContext;
 use super::client::query;
 use super::failure::CliError;
-use super::output::{self, OutputFormat, escape_line, note, print};
+use super::output::{self, Column, OutputFormat, ToCell, escape_line, note, print};
+use crate::api::views::events::{EventPage, EventView};
 
 /// Delay before a broken event stream is opened again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
@@ -29,13 +29,13 @@ pub struct EventsArgs {
     limit: i64,
 }
 
-const COLUMNS: [(&str, &str); 6] = [
-    ("seq", "seq"),
-    ("at", "at"),
-    ("kind", "kind"),
-    ("msg", "msg_id"),
-    ("owner", "owner"),
-    ("detail", "detail"),
+const COLUMNS: &[Column<EventView>] = &[
+    ("seq", |event| event.seq.cell()),
+    ("at", |event| event.at.time()),
+    ("kind", |event| event.kind.cell()),
+    ("msg", |event| event.msg_id.cell()),
+    ("owner", |event| event.owner.cell()),
+    ("detail", |event| event.detail.cell()),
 ];
 
 pub async fn run(context: &CliContext, args: EventsArgs) -> Result<(), CliError> {
@@ -49,8 +49,8 @@ pub async fn run(context: &CliContext, args: EventsArgs) -> Result<(), CliError>
         ("tail", args.after.is_none().then(|| limit.clone())),
         ("limit", Some(limit)),
     ]);
-    let answer = client.get(&format!("/api/v1/events{query}")).await?;
-    output::list(context.format, &answer, "events", &COLUMNS)
+    let page: EventPage = client.get(&format!("/api/v1/events{query}")).await?;
+    output::list(context.format, &page, &page.events, COLUMNS)
 }
 
 /// Follows the event stream and reconnects where it broke off.
@@ -91,16 +91,16 @@ async fn follow(context: &CliContext, mut after: Option<i64>) -> Result<(), CliE
 
 /// Prints one event and returns its sequence number.
 fn show(format: OutputFormat, event: &str) -> Result<Option<i64>, CliError> {
-    let Ok(event) = serde_json::from_str::<Value>(event) else {
+    let Ok(event) = serde_json::from_str::<EventView>(event) else {
         note(&format!("cannot parse event: {}", escape_line(event)));
         return Ok(None);
     };
     match format {
-        OutputFormat::Json => print(&output::json_line(&event))?,
-        OutputFormat::Id => output::one(OutputFormat::Id, &event, "seq", &COLUMNS)?,
+        OutputFormat::Json => output::print_json_line(&event)?,
+        OutputFormat::Id => print(&event.seq.to_string())?,
         OutputFormat::Table | OutputFormat::Compact => {
-            output::one(OutputFormat::Compact, &event, "seq", &COLUMNS)?;
+            output::one(OutputFormat::Compact, &event, "", COLUMNS)?;
         }
     }
-    Ok(event.get("seq").and_then(Value::as_i64))
+    Ok(Some(event.seq))
 }

@@ -2,6 +2,8 @@
 
 use std::io::Read;
 
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::failure::{CliError, CliExit};
@@ -38,13 +40,15 @@ pub struct MessageArgs {
 }
 
 impl MessageArgs {
-    /// The message, which says what it says now and not a second time: without
-    /// a moment of its own, two equal texts would be one message.
+    /// Builds the message. Its creation time makes two messages with the same text distinct.
     pub fn read(self) -> Result<Value, CliError> {
         if let Some(file) = &self.json {
             let text = if file == "-" { stdin()? } else { std::fs::read_to_string(file)? };
             return serde_json::from_str(&text).map_err(|error| {
-                CliError::new(CliExit::NotPossible, format!("the message is not JSON: {error}"))
+                CliError::new(
+                    CliExit::NotPossible,
+                    format!("invalid message: {error}; expected JSON"),
+                )
             });
         }
         let text = match self.text.as_deref() {
@@ -71,4 +75,29 @@ fn stdin() -> Result<String, CliError> {
     let mut text = String::new();
     std::io::stdin().lock().read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// The parts of a MsgObject that commands print.
+#[derive(Debug, Default, Deserialize)]
+pub struct MessageSummary {
+    pub from: String,
+    pub source: Option<String>,
+    #[serde(default)]
+    pub to: Vec<String>,
+    #[serde(default)]
+    pub content: MessageContent,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub struct MessageContent {
+    pub title: Option<String>,
+    #[serde(default)]
+    pub content: String,
+}
+
+impl MessageSummary {
+    /// Parses a MsgObject; `None` if there is none or it has another form.
+    pub fn parse(msg: Option<&RawValue>) -> Option<Self> {
+        serde_json::from_str(msg?.get()).ok()
+    }
 }

@@ -1,17 +1,20 @@
 //! Prints the output of commands: data on stdout in the selected format, messages on stderr.
 //!
-//! Untrusted text passes [`escape_line`], [`escape_lines`] or [`json`] before it is printed,
+//! Untrusted text passes [`escape_line`], [`escape_lines`] or [`print_json`] before it is printed,
 //! so that it cannot control the terminal or change the direction of the text.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 
 use comfy_table::{ContentArrangement, Table};
 pub use monoco_core::unsafe_text::escape_line;
 use monoco_core::unsafe_text::is_unsafe;
+use serde::Serialize;
 use serde_json::Value;
 
-use super::failure::CliError;
+use super::failure::{CliError, CliExit};
 
 /// Format of the data on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -27,116 +30,154 @@ pub enum OutputFormat {
     Id,
 }
 
-/// Prints a list. `columns` are names and the paths of their values; the first column is
-/// the id.
-pub fn list(
+/// One column of a table: its name, and the cell of a row. `None` is an empty cell.
+pub type Column<T> = (&'static str, fn(&T) -> Option<String>);
+
+/// Values that are printed as one cell.
+pub trait ToCell {
+    /// Formats the value without escapes; `None` if there is none.
+    fn cell(&self) -> Option<String>;
+
+    /// Formats an RFC 3339 time in the local time zone.
+    fn time(&self) -> Option<String> {
+        self.cell().map(|text| local_time(&text))
+    }
+}
+
+macro_rules! display_cells {
+    ($($type:ty),*) => {$(
+        impl ToCell for $type {
+            fn cell(&self) -> Option<String> {
+                Some(self.to_string())
+            }
+        }
+    )*};
+}
+
+display_cells!(str, String, Cow<'_, str>, bool, i32, i64, u32, u64, usize);
+
+impl<T: ToCell> ToCell for Option<T> {
+    fn cell(&self) -> Option<String> {
+        self.as_ref().and_then(ToCell::cell)
+    }
+}
+
+impl<T: ToCell> ToCell for Vec<T> {
+    fn cell(&self) -> Option<String> {
+        let cells: Vec<_> = self.iter().filter_map(ToCell::cell).collect();
+        (!cells.is_empty()).then(|| cells.join(", "))
+    }
+}
+
+impl ToCell for Path {
+    fn cell(&self) -> Option<String> {
+        Some(self.display().to_string())
+    }
+}
+
+impl ToCell for Value {
+    fn cell(&self) -> Option<String> {
+        match self {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        }
+    }
+}
+
+/// Prints rows as a table, or `answer` as JSON. The first column is the id.
+pub fn list<T>(
     format: OutputFormat,
-    answer: &Value,
-    key: &str,
-    columns: &[(&str, &str)],
+    answer: &impl Serialize,
+    rows: &[T],
+    columns: &[Column<T>],
 ) -> Result<(), CliError> {
-    let none = Vec::new();
-    let rows = answer.get(key).and_then(Value::as_array).unwrap_or(&none);
     match format {
-        OutputFormat::Json => return print(&json(answer)),
-        OutputFormat::Table if rows.is_empty() => return Ok(()),
+        OutputFormat::Json => print_json(answer),
+        OutputFormat::Table if rows.is_empty() => Ok(()),
         OutputFormat::Table => {
             let mut table = Table::new();
             table.load_style(comfy_table::presets::NOTHING);
             table.set_content_arrangement(ContentArrangement::Disabled);
             table.set_header(columns.iter().map(|(name, _)| name.to_uppercase()));
             for row in rows {
-                table.add_row(columns.iter().map(|(name, path)| cell(name, at(row, path))));
+                table.add_row(cells(row, columns));
             }
             for column in table.column_iter_mut() {
                 column.set_padding((0, 1));
             }
-            print(&table.trim_fmt())?;
+            print(&table.trim_fmt())
         }
         OutputFormat::Compact => {
-            for row in rows {
-                let cells: Vec<_> =
-                    columns.iter().map(|(name, path)| cell(name, at(row, path))).collect();
-                print(&cells.join("\t"))?;
-            }
+            rows.iter().try_for_each(|row| print(&cells(row, columns).join("\t")))
         }
         OutputFormat::Id => {
-            for row in rows {
-                let (name, path) = columns.first().copied().unwrap_or_default();
-                print(&cell(name, at(row, path)))?;
-            }
+            let id = columns.get(..1).unwrap_or_default();
+            rows.iter().try_for_each(|row| print(&cells(row, id).join("")))
         }
     }
-    if let Some(cursor) = answer.get("next_cursor").and_then(Value::as_str) {
+}
+
+/// Prints one page of a list, and how to get the next one.
+pub fn page<T>(
+    format: OutputFormat,
+    answer: &impl Serialize,
+    rows: &[T],
+    columns: &[Column<T>],
+    next_cursor: Option<&str>,
+) -> Result<(), CliError> {
+    list(format, answer, rows, columns)?;
+    if let Some(cursor) = next_cursor.filter(|_| format != OutputFormat::Json) {
         note(&format!("more entries: --cursor {}", escape_line(cursor)));
     }
     Ok(())
 }
 
-/// Prints one object as names and values; `id` is the path of its id.
-pub fn one(
+/// Prints one object as names and values, without those that have no value.
+pub fn one<T: Serialize>(
     format: OutputFormat,
-    object: &Value,
+    object: &T,
     id: &str,
-    fields: &[(&str, &str)],
+    fields: &[Column<T>],
 ) -> Result<(), CliError> {
     match format {
-        OutputFormat::Json => print(&json(object)),
-        OutputFormat::Id => print(&cell("", at(object, id))),
-        OutputFormat::Compact => {
-            let cells: Vec<_> =
-                fields.iter().map(|(name, path)| cell(name, at(object, path))).collect();
-            print(&cells.join("\t"))
-        }
-        OutputFormat::Table => {
-            let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-            for (name, path) in fields {
-                let value = at(object, path);
-                if !value.is_null() {
-                    print(&format!("{name:width$}  {}", cell(name, value)))?;
-                }
-            }
-            Ok(())
-        }
+        OutputFormat::Json => print_json(object),
+        OutputFormat::Id => print(&escape_line(id)),
+        OutputFormat::Compact => print(&cells(object, fields).join("\t")),
+        OutputFormat::Table => print_fields(object, fields),
     }
 }
 
-fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
-    path.split('.').fold(value, |value, key| value.get(key).unwrap_or(&Value::Null))
+/// Prints names and values, without those that have no value.
+pub fn print_fields<T>(object: &T, fields: &[Column<T>]) -> Result<(), CliError> {
+    let values: Vec<_> = fields.iter().map(|(name, value)| (*name, value(object))).collect();
+    print_values(&values)
 }
 
-/// Formats a value as a table cell. Times are shown in the local time zone.
-fn cell(name: &str, value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) if is_time(name) => local_time(text),
-        Value::String(text) => escape_line(text),
-        Value::Number(number) if is_time(name) => time(number.as_i64()),
-        Value::Array(items) => {
-            let items: Vec<_> = items.iter().map(|item| cell(name, item)).collect();
-            items.join(", ")
+/// Prints names and values, without those that have no value.
+pub fn print_values(values: &[(&str, Option<String>)]) -> Result<(), CliError> {
+    let width = values.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, value) in values {
+        if let Some(value) = value {
+            print(&format!("{name:width$}  {}", escape_line(value)))?;
         }
-        other => escape_line(&other.to_string()),
     }
+    Ok(())
 }
 
-fn is_time(name: &str) -> bool {
-    matches!(name, "at" | "created" | "updated" | "due" | "until" | "started" | "next try")
+fn cells<T>(row: &T, columns: &[Column<T>]) -> Vec<String> {
+    let cell = |(_, value): &Column<T>| escape_line(&value(row).unwrap_or_default());
+    columns.iter().map(cell).collect()
 }
 
-/// An RFC 3339 time in the local time zone. Other text is returned as it is.
-fn local_time(text: &str) -> String {
-    match monoco_core::time::Timestamp::from_rfc3339(text) {
-        Ok(at) => time(Some(at.ms())),
-        Err(_) => escape_line(text),
+/// Formats an RFC 3339 time in the local time zone. Other text is returned unchanged.
+pub fn local_time(text: &str) -> String {
+    match text.parse::<jiff::Timestamp>() {
+        Ok(at) => {
+            at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+        }
+        Err(_) => text.to_owned(),
     }
-}
-
-fn time(ms: Option<i64>) -> String {
-    let at = ms.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-    at.map_or_else(String::new, |at| {
-        at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
-    })
 }
 
 /// Escapes unsafe characters of several lines; line breaks stay.
@@ -144,14 +185,20 @@ pub fn escape_lines(text: &str) -> String {
     text.lines().map(escape_line).collect::<Vec<_>>().join("\n")
 }
 
-/// Formats JSON on several lines, with unsafe characters as JSON escapes.
-pub fn json(value: &Value) -> String {
-    escape_json(&format!("{value:#}"))
+/// Prints JSON on several lines, with unsafe characters as JSON escapes.
+pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+    print(&escape_json(&format!("{:#}", to_value(value)?)))
 }
 
-/// Formats JSON on one line, with unsafe characters as JSON escapes.
-pub fn json_line(value: &Value) -> String {
-    escape_json(&value.to_string())
+/// Prints JSON on one line, with unsafe characters as JSON escapes.
+pub fn print_json_line(value: &impl Serialize) -> Result<(), CliError> {
+    print(&escape_json(&to_value(value)?.to_string()))
+}
+
+fn to_value(value: &impl Serialize) -> Result<Value, CliError> {
+    serde_json::to_value(value).map_err(|error| {
+        CliError::new(CliExit::NotPossible, format!("cannot format the output: {error}"))
+    })
 }
 
 /// Replaces unsafe characters by JSON escapes. They occur only inside JSON strings.
@@ -224,7 +271,7 @@ mod tests {
     #[test]
     fn escaped_json_has_the_same_value() {
         let value = serde_json::json!({ HOSTILE: [HOSTILE] });
-        for text in [json(&value), json_line(&value)] {
+        for text in [format!("{value:#}"), value.to_string()].map(|text| escape_json(&text)) {
             assert!(!text.chars().any(|c| c != '\n' && is_unsafe(c)), "{text}");
             assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
         }

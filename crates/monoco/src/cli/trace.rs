@@ -3,8 +3,14 @@
 use super::CliContext;
 use super::client::segment;
 use super::failure::CliError;
-use super::output::{self, OutputFormat, print};
-use super::pipeline;
+use super::message::MessageSummary;
+use super::output::{self, Column, OutputFormat, ToCell, print};
+use super::pipeline::verdict_line;
+use crate::api::views::boxes::RecordView;
+use crate::api::views::events::EventView;
+use crate::api::views::letters::LetterView;
+use crate::api::views::mails::ClaimView;
+use crate::api::views::trace::{MergedMessageView, TraceView};
 
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
@@ -12,75 +18,96 @@ pub struct TraceArgs {
     pub id: String,
 }
 
+const MESSAGES: &[Column<MergedMessageView>] = &[
+    ("message", |message| message.id.cell()),
+    ("from", |message| message.from.id.cell()),
+    ("written", |message| message.at.cell()),
+    ("received", |message| message.received_at.cell()),
+];
+
+const LETTERS: &[Column<LetterView>] = &[
+    ("letter", |letter| letter.id.cell()),
+    ("direction", |letter| letter.direction.cell()),
+    ("state", |letter| letter.state.cell()),
+    ("worker", |letter| letter.worker.cell()),
+    ("verdicts", |letter| verdict_line(&letter.verdicts).cell()),
+    ("failure", |letter| letter.failure.cell()),
+    ("became", |letter| letter.became.cell()),
+];
+
+const RECORDS: &[Column<RecordView>] = &[
+    ("record", |record| record.record_id.cell()),
+    ("owner", |record| record.owner.cell()),
+    ("box", |record| record.r#box.cell()),
+    ("state", |record| record.state.cell()),
+];
+
+const CLAIMS: &[Column<ClaimView>] = &[
+    ("claim of", |claim| claim.workspace.cell()),
+    ("status", |claim| claim.status.cell()),
+    ("agent", |claim| claim.agent_id.cell()),
+    ("attempts", |claim| claim.attempts.cell()),
+    ("reason", |claim| claim.reason.cell()),
+];
+
+const DELIVERIES: &[Column<RecordView>] = &[
+    ("delivery", |record| record.record_id.cell()),
+    ("target", |record| record.delivery.as_ref()?.target.cell()),
+    ("state", |record| record.state.cell()),
+    ("attempts", |record| record.attempts.cell()),
+    ("external id", |record| record.delivery.as_ref()?.external_msg_id.cell()),
+    ("failure", |record| record.delivery.as_ref()?.failure.as_ref()?.detail().cell()),
+];
+
+const EVENTS: &[Column<EventView>] = &[
+    ("seq", |event| event.seq.cell()),
+    ("at", |event| event.at.time()),
+    ("kind", |event| event.kind.cell()),
+    ("owner", |event| event.owner.cell()),
+    ("detail", |event| event.detail.cell()),
+];
+
 pub async fn run(context: &CliContext, args: TraceArgs) -> Result<(), CliError> {
     let format = context.format;
-    let client = context.client()?;
-    let mut answer = client.get(&format!("/api/v1/trace/{}", segment(&args.id))).await?;
-    let records = [("record", "record_id"), ("owner", "owner"), ("box", "box"), ("state", "state")];
-    let deliveries = [
-        ("delivery", "record_id"),
-        ("target", "delivery.target"),
-        ("state", "state"),
-        ("attempts", "attempts"),
-        ("external id", "delivery.external_msg_id"),
-        ("failure", "delivery.failure.detail"),
-    ];
-    let events =
-        [("seq", "seq"), ("at", "at"), ("kind", "kind"), ("owner", "owner"), ("detail", "detail")];
-    let messages =
-        [("message", "id"), ("from", "from.id"), ("said", "at"), ("received", "received_at")];
-    let claims = [
-        ("claim of", "workspace"),
-        ("status", "status"),
-        ("agent", "agent_id"),
-        ("attempts", "attempts"),
-        ("reason", "reason"),
-    ];
-    let letters = [
-        ("letter", "id"),
-        ("direction", "direction"),
-        ("state", "state"),
-        ("worker", "worker"),
-        ("verdicts", "said"),
-        ("failure", "failure"),
-        ("became", "became"),
-    ];
+    let path = format!("/api/v1/trace/{}", segment(&args.id));
+    let trace: TraceView = context.client()?.get(&path).await?;
     match format {
-        // A letter that has not become a message has only its own id.
-        OutputFormat::Id if answer["msg_id"].is_null() => {
-            output::list(format, &answer, "letters", &letters)
-        }
-        OutputFormat::Json | OutputFormat::Id => output::one(format, &answer, "msg_id", &[]),
-        OutputFormat::Compact => output::list(format, &answer, "events", &events),
-        OutputFormat::Table => {
-            let said = [
-                ("msg", "msg_id"),
-                ("mail", "mail.id"),
-                ("from", "msg.from"),
-                ("source", "msg.source"),
-                ("to", "msg.to"),
-                ("title", "msg.content.title"),
-                ("text", "msg.content.content"),
-            ];
-            output::one(format, &answer, "msg_id", &said)?;
-            for letter in answer["letters"].as_array_mut().into_iter().flatten() {
-                letter["said"] = pipeline::verdict_line(&letter["verdicts"]).into();
-            }
-            for (key, columns) in [
-                ("messages", &messages[..]),
-                ("letters", &letters),
-                ("records", &records),
-                ("claims", &claims),
-                ("deliveries", &deliveries),
-                ("events", &events),
-            ] {
-                if answer[key].as_array().is_none_or(Vec::is_empty) {
-                    continue;
-                }
-                print("")?;
-                output::list(format, &answer, key, columns)?;
-            }
-            Ok(())
-        }
+        OutputFormat::Json => output::print_json(&trace),
+        OutputFormat::Id => match &trace.msg_id {
+            Some(id) => print(id),
+            // A letter that has not become a message has only its own id.
+            None => output::list(format, &trace, &trace.letters, LETTERS),
+        },
+        OutputFormat::Compact => output::list(format, &trace, &trace.events, EVENTS),
+        OutputFormat::Table => print_trace(&trace),
     }
+}
+
+fn print_trace(trace: &TraceView) -> Result<(), CliError> {
+    let msg = MessageSummary::parse(trace.msg.as_deref());
+    let msg = msg.as_ref();
+    output::print_values(&[
+        ("msg", trace.msg_id.cell()),
+        ("mail", trace.mail.as_ref().map(|mail| mail.id.to_string())),
+        ("from", msg.and_then(|msg| msg.from.cell())),
+        ("source", msg.and_then(|msg| msg.source.cell())),
+        ("to", msg.and_then(|msg| msg.to.cell())),
+        ("title", msg.and_then(|msg| msg.content.title.cell())),
+        ("text", msg.and_then(|msg| msg.content.content.cell())),
+    ])?;
+    print_section(&trace.messages, MESSAGES)?;
+    print_section(&trace.letters, LETTERS)?;
+    print_section(&trace.records, RECORDS)?;
+    print_section(&trace.claims, CLAIMS)?;
+    print_section(&trace.deliveries, DELIVERIES)?;
+    print_section(&trace.events, EVENTS)
+}
+
+/// Prints an empty line and a table, unless there are no rows.
+fn print_section<T>(rows: &[T], columns: &[Column<T>]) -> Result<(), CliError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    print("")?;
+    output::list(OutputFormat::Table, &(), rows, columns)
 }

@@ -488,7 +488,7 @@ fn the_demo_plays_to_its_end_and_leaves_nothing_behind() {
         "received answer with a valid signature",
         "COMPLETED",
         "no permission to hold deploys",
-        "demo   webhook  hearing 7     1",
+        "demo   webhook  hearing 7        1",
         "$ monoco courier stop\ncourier stopped",
         "monoco courier start",
     ] {

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use monoco_store::sqlite::SqliteStore;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::api::views::mails::RebuildView;
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, note};
+use crate::cli::output::{self, Column, ToCell, note};
 use crate::config;
 use crate::courier::mailbox_check;
 use crate::home::{CourierInfo, Home};
@@ -86,21 +87,25 @@ pub fn reload(home: &Home) -> Result<(), CliError> {
 
 /// Rebuilds the mailbox files: through the courier, or directly when no courier is running.
 pub async fn rebuild(context: &CliContext) -> Result<(), CliError> {
-    let answer = match context.client() {
+    let result: RebuildView = match context.client() {
         Ok(client) => client.post("/api/v1/mailbox/rebuild", &json!({})).await?,
         Err(failure) if failure.exit == CliExit::NoCourier => {
             rebuild_offline(&context.home).await?
         }
         Err(failure) => return Err(failure),
     };
-    let fields: Vec<(&str, &str)> = match answer.as_object() {
-        Some(figures) => figures.keys().map(|key| (key.as_str(), key.as_str())).collect(),
-        None => Vec::new(),
-    };
-    output::one(context.format, &answer, "written", &fields)
+    let fields: &[Column<RebuildView>] = &[
+        ("mails", |result| result.mails.cell()),
+        ("written", |result| result.written.cell()),
+        ("moved", |result| result.moved.cell()),
+        ("removed", |result| result.removed.cell()),
+        ("bad", |result| result.bad.cell()),
+        ("foreign", |result| result.foreign.cell()),
+    ];
+    output::one(context.format, &result, &result.written.to_string(), fields)
 }
 
-async fn rebuild_offline(home: &Home) -> Result<Value, CliError> {
+async fn rebuild_offline(home: &Home) -> Result<RebuildView, CliError> {
     let path = home.store();
     if !path.exists() {
         return Err(CliError::new(
@@ -119,7 +124,7 @@ async fn rebuild_offline(home: &Home) -> Result<Value, CliError> {
     home.withdraw();
     drop(lock);
     let rebuilt = rebuilt.map_err(|error| failed(error.to_string()))?;
-    Ok(json!(crate::api::views::mails::RebuildView::from(rebuilt)))
+    Ok(rebuilt.into())
 }
 
 /// Returns the process that holds the lock of the home directory.

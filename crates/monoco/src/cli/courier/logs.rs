@@ -232,11 +232,11 @@ fn show(format: OutputFormat, entry: &str) -> Result<(), CliError> {
         (OutputFormat::Json, Some(LogLineHead { at, level, target, message })) => {
             let level = format!("{level:?}").to_lowercase();
             let at = at.rfc3339();
-            print(&output::json_line(
+            output::print_json_line(
                 &json!({"at": at, "level": level, "target": target, "message": message}),
-            ))
+            )
         }
-        (OutputFormat::Json, None) => print(&output::json_line(&json!({ "message": entry }))),
+        (OutputFormat::Json, None) => output::print_json_line(&json!({ "message": entry })),
         _ => print(&output::escape_lines(entry)),
     }
 }

@@ -2,14 +2,18 @@
 //! second.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use monoco_core::time::Timestamp;
+use serde::Serialize;
+use serde_json::json;
 
+use crate::api::views::health::{AdapterHealth, HealthView};
 use crate::cli::CliContext;
 use crate::cli::client::Client;
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, OutputFormat, print};
+use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, print};
 use crate::clock::wall_now;
 
 /// How often `--watch` updates the status.
@@ -25,47 +29,50 @@ pub struct StatusArgs {
     watch: bool,
 }
 
-const COURIER: [(&str, &str); 18] = [
-    ("status", "status"),
-    ("address", "address"),
-    ("webhooks", "webhook_address"),
-    ("version", "version"),
-    ("pid", "pid"),
-    ("started", "started_at_ms"),
-    ("home", "home"),
-    ("log", "log"),
-    ("storage", "storage.status"),
-    ("storage detail", "storage.detail"),
-    ("mailbox error", "mailbox.error"),
-    ("foreign files", "mailbox.foreign_files"),
-    ("letters", "post_office.under_way"),
-    ("post office", "post_office.problems"),
-    ("received", "metrics.messages_received"),
-    ("sent", "metrics.messages_sent"),
-    ("pending", "metrics.messages_pending"),
-    ("clock drift ms", "clock_drift_ms"),
-];
+/// Health of the courier with its process, addresses and files.
+#[derive(Serialize)]
+struct CourierStatus {
+    pid: i32,
+    address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    webhook_address: Option<String>,
+    started_at: String,
+    home: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<PathBuf>,
+    #[serde(flatten)]
+    health: HealthView,
+}
 
-const TUNNELS: [(&str, &str); 9] = [
-    ("tunnel", "tunnel"),
-    ("provider", "provider"),
-    ("state", "status"),
-    ("heard", "heard"),
-    ("sent", "sent"),
-    ("last frame", "last_frame_at"),
-    ("last message", "last_message_at"),
-    ("last sent", "last_sent_at"),
-    ("last error", "last_error"),
+const COURIER: &[Column<CourierStatus>] = &[
+    ("status", |courier| courier.health.status.cell()),
+    ("address", |courier| courier.address.cell()),
+    ("webhooks", |courier| courier.webhook_address.cell()),
+    ("version", |courier| courier.health.version.cell()),
+    ("pid", |courier| courier.pid.cell()),
+    ("started", |courier| courier.started_at.time()),
+    ("home", |courier| courier.home.cell()),
+    ("log", |courier| courier.log.as_deref()?.cell()),
+    ("storage", |courier| courier.health.storage.status.cell()),
+    ("storage detail", |courier| courier.health.storage.detail.cell()),
+    ("mailbox error", |courier| courier.health.mailbox.error.cell()),
+    ("foreign files", |courier| courier.health.mailbox.foreign_files.cell()),
+    ("letters", |courier| courier.health.post_office.under_way.cell()),
+    ("problems", |courier| courier.health.post_office.problems.cell()),
+    ("received", |courier| courier.health.metrics.messages_received.cell()),
+    ("sent", |courier| courier.health.metrics.messages_sent.cell()),
+    ("pending", |courier| courier.health.metrics.messages_pending.cell()),
+    ("clock drift ms", |courier| courier.health.clock_drift_ms.cell()),
 ];
 
 pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError> {
     let format = if args.json { OutputFormat::Json } else { context.format };
     if !args.watch {
-        return show(format, &look(context).await?);
+        return show(format, &get_status(context).await?);
     }
     let terminal = std::io::stdout().is_terminal();
     loop {
-        let answer = look(context).await;
+        let answer = get_status(context).await;
         match (answer, terminal && format == OutputFormat::Table) {
             (Ok(answer), true) => {
                 clear()?;
@@ -73,22 +80,18 @@ pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError>
             }
             (Err(failure), true) => {
                 clear()?;
-                print(&output::escape_line(&failure.message))?;
+                print(&escape_line(&failure.message))?;
             }
             (Ok(answer), false) if format == OutputFormat::Json => {
-                print(&output::json_line(&answer))?
+                output::print_json_line(&answer)?
             }
             (Ok(answer), false) => print(&line(&answer))?,
             (Err(failure), false) if format == OutputFormat::Json => {
                 let answer = json!({"status": "down", "detail": failure.message});
-                print(&output::json_line(&answer))?;
+                output::print_json_line(&answer)?;
             }
             (Err(failure), false) => {
-                print(&format!(
-                    "{} {}",
-                    wall_now().rfc3339(),
-                    output::escape_line(&failure.message)
-                ))?;
+                print(&format!("{} {}", wall_now().rfc3339(), escape_line(&failure.message)))?;
             }
         }
         tokio::time::sleep(WATCH_INTERVAL).await;
@@ -96,7 +99,7 @@ pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError>
 }
 
 /// Gets the health of the courier and adds its addresses and files.
-async fn look(context: &CliContext) -> Result<Value, CliError> {
+async fn get_status(context: &CliContext) -> Result<CourierStatus, CliError> {
     let home = &context.home;
     let client = match Client::find(home) {
         Err(failure) if failure.exit == CliExit::NoCourier => {
@@ -110,67 +113,52 @@ async fn look(context: &CliContext) -> Result<Value, CliError> {
     };
     let health = client.health().await?;
     let running = client.running();
-    let mut answer = json!({
-        "pid": running.pid,
-        "address": format!("http://{}", running.address),
-        "started_at_ms": running.started_at_ms,
-        "home": home.path(),
-    });
-    if let Some(address) = running.webhook_address {
-        answer["webhook_address"] = json!(format!("http://{address}"));
-    }
-    if let Some(log) = &running.log {
-        answer["log"] = json!(log);
-    }
-    if let (Some(answer), Some(health)) = (answer.as_object_mut(), health.as_object()) {
-        answer.extend(health.clone());
-    }
-    Ok(answer)
+    Ok(CourierStatus {
+        pid: running.pid,
+        address: format!("http://{}", running.address),
+        webhook_address: running.webhook_address.map(|address| format!("http://{address}")),
+        started_at: Timestamp::from_ms(running.started_at_ms).rfc3339(),
+        home: home.path().to_owned(),
+        log: running.log.clone(),
+        health,
+    })
 }
 
-fn show(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
-    output::one(format, answer, "pid", &COURIER)?;
-    if format == OutputFormat::Table {
-        let tunnels = tunnels(answer);
-        if !tunnels.is_empty() {
-            print("")?;
-            output::list(format, &json!({ "tunnels": tunnels }), "tunnels", &TUNNELS)?;
-        }
+fn show(format: OutputFormat, status: &CourierStatus) -> Result<(), CliError> {
+    output::one(format, status, &status.pid.to_string(), COURIER)?;
+    let tunnels: Vec<_> = status.health.adapters.iter().collect();
+    if format != OutputFormat::Table || tunnels.is_empty() {
+        return Ok(());
     }
-    Ok(())
-}
-
-/// Returns one row per tunnel.
-fn tunnels(answer: &Value) -> Vec<Value> {
-    let none = Map::new();
-    let all = answer.get("adapters").and_then(Value::as_object).unwrap_or(&none);
-    all.iter()
-        .map(|(name, tunnel)| {
-            let mut tunnel = tunnel.clone();
-            tunnel["tunnel"] = json!(name);
-            tunnel
-        })
-        .collect()
+    let columns: &[Column<(&String, &AdapterHealth)>] = &[
+        ("tunnel", |(id, _)| id.cell()),
+        ("provider", |(_, tunnel)| tunnel.provider.cell()),
+        ("state", |(_, tunnel)| tunnel.status.cell()),
+        ("received", |(_, tunnel)| tunnel.heard.cell()),
+        ("sent", |(_, tunnel)| tunnel.sent.cell()),
+        ("last frame", |(_, tunnel)| tunnel.last_frame_at.cell()),
+        ("last message", |(_, tunnel)| tunnel.last_message_at.cell()),
+        ("last sent", |(_, tunnel)| tunnel.last_sent_at.cell()),
+        ("last error", |(_, tunnel)| tunnel.last_error.cell()),
+    ];
+    print("")?;
+    output::list(format, &(), &tunnels, columns)
 }
 
 /// Formats the status on one line.
-fn line(answer: &Value) -> String {
-    let text = |value: &Value| output::escape_line(value.as_str().unwrap_or("?"));
-    let metrics = &answer["metrics"];
-    let count = |name: &str| metrics[name].as_i64().unwrap_or(0);
-    let tunnels: Vec<_> = tunnels(answer)
-        .iter()
-        .map(|tunnel| format!("{}={}", text(&tunnel["tunnel"]), text(&tunnel["status"])))
-        .collect();
-    format!(
-        "{} {} received={} sent={} pending={} {}",
+fn line(status: &CourierStatus) -> String {
+    let HealthView { status, adapters, metrics, .. } = &status.health;
+    let tunnels: Vec<_> =
+        adapters.iter().map(|(id, tunnel)| format!("{id}={}", tunnel.status)).collect();
+    let line = format!(
+        "{} {status} received={} sent={} pending={} {}",
         wall_now().rfc3339(),
-        text(&answer["status"]),
-        count("messages_received"),
-        count("messages_sent"),
-        count("messages_pending"),
+        metrics.messages_received,
+        metrics.messages_sent,
+        metrics.messages_pending,
         tunnels.join(" "),
-    )
+    );
+    escape_line(&line)
 }
 
 /// Clears the terminal screen.

@@ -1,12 +1,14 @@
 //! `monoco mailbox claim`, `renew`, `done` and `fail`: change the claim on Mails.
 
 use monoco_core::claim::Workspace;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{MailboxContext, read_ids};
+use crate::api::views::mails::ClaimView;
 use crate::cli::client::{Client, segment};
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output;
+use crate::cli::output::{self, Column, ToCell};
 
 /// Arguments that select Mails and the claiming agent.
 #[derive(Debug, clap::Args)]
@@ -102,7 +104,7 @@ async fn each(
     let agent = agent_name(target.agent);
     let client = mailbox.context.client()?;
     let given = read_ids(target.ids)?;
-    let mut claims = Vec::new();
+    let mut claims: Vec<ClaimView> = Vec::new();
     let mut failures = Vec::new();
     for text in &given {
         let taken = match mailbox.id(text) {
@@ -119,22 +121,22 @@ async fn each(
     let format = mailbox.context.format;
     let one = given.len() == 1;
     match claims.as_slice() {
-        [claim] if one => output::one(format, claim, "id", &FIELDS)?,
+        [claim] if one => output::one(format, claim, &claim.id, FIELDS)?,
         [] => {}
-        claims => output::list(format, &json!({"claims": claims}), "claims", &FIELDS)?,
+        claims => output::list(format, &json!({"claims": claims}), claims, FIELDS)?,
     }
     worst(failures, given.len())
 }
 
-const FIELDS: [(&str, &str); 8] = [
-    ("id", "id"),
-    ("status", "status"),
-    ("workspace", "workspace"),
-    ("agent", "agent_id"),
-    ("epoch", "epoch"),
-    ("attempts", "attempts"),
-    ("expires at", "expires_at"),
-    ("next retry at", "next_retry_at"),
+const FIELDS: &[Column<ClaimView>] = &[
+    ("id", |claim| claim.id.cell()),
+    ("status", |claim| claim.status.cell()),
+    ("workspace", |claim| claim.workspace.cell()),
+    ("agent", |claim| claim.agent_id.cell()),
+    ("epoch", |claim| claim.epoch.cell()),
+    ("attempts", |claim| claim.attempts.cell()),
+    ("expires at", |claim| claim.expires_at.cell()),
+    ("next retry at", |claim| claim.next_retry_at.cell()),
 ];
 
 /// Returns the only error, or prints all errors and returns a summary with the highest exit
@@ -156,21 +158,21 @@ pub fn worst(mut failures: Vec<CliError>, of: usize) -> Result<(), CliError> {
 }
 
 /// Sends one claim step to the courier: `claim`, `renew`, `complete` or `fail`.
-pub async fn claim_step(
+pub async fn claim_step<T: DeserializeOwned>(
     client: &Client,
     id: &str,
     step: &str,
     agent: &str,
     workspace: &Workspace,
     body: &Value,
-) -> Result<Value, CliError> {
-    let mut asked = json!({"agent_id": agent, "workspace": workspace});
+) -> Result<T, CliError> {
+    let mut request = json!({"agent_id": agent, "workspace": workspace});
     for (key, value) in body.as_object().into_iter().flatten() {
         if !value.is_null() {
-            asked[key] = value.clone();
+            request[key] = value.clone();
         }
     }
-    client.post(&format!("/api/v1/messages/{}/{step}", segment(id)), &asked).await
+    client.post(&format!("/api/v1/messages/{}/{step}", segment(id)), &request).await
 }
 
 /// Returns the agent name: the argument, the user name, or `cli`.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use monoco_core::claim::Workspace;
 use monoco_core::mail::MailId;
+use serde::Deserialize;
 use serde_json::json;
 
 use super::MailboxContext;
@@ -22,6 +23,11 @@ pub struct ClaimLookup<'a> {
     workspace: &'a Workspace,
     /// Whether the user was told that the courier is down.
     noted: bool,
+}
+
+#[derive(Deserialize)]
+struct ClaimInfoList {
+    claims: Vec<ClaimInfo>,
 }
 
 impl<'a> ClaimLookup<'a> {
@@ -66,12 +72,9 @@ impl<'a> ClaimLookup<'a> {
         let client = Client::find(&self.mailbox.context.home)?;
         let ids: Vec<_> = mails.iter().map(|(_, id)| id).collect();
         let body = json!({"workspace": self.workspace, "ids": ids});
-        let mut answer = client.post("/api/v1/messages/status", &body).await?;
-        let claims = answer.get_mut("claims").map(serde_json::Value::take).unwrap_or_default();
-        let claims: Vec<ClaimInfo> =
-            serde_json::from_value(claims).map_err(|error| CliError::invalid_response(&error))?;
+        let answer: ClaimInfoList = client.post("/api/v1/messages/status", &body).await?;
         let mut claims: BTreeMap<_, _> =
-            claims.into_iter().map(|claim| (claim.id.clone(), claim)).collect();
+            answer.claims.into_iter().map(|claim| (claim.id.clone(), claim)).collect();
         let claim = |(_, id): &(MailFileName, MailId)| {
             claims.remove(id).unwrap_or_else(|| ClaimInfo::untouched(id.clone(), self.workspace))
         };

@@ -2,11 +2,12 @@
 
 use monoco_core::filter::FilterInput;
 use monoco_core::mail::MailIndexEntry;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::read::locate;
 use super::sync::print_filters;
 use super::{MailboxContext, no_such};
+use crate::api::views::mails::MailDetailView;
 use crate::cli::client::segment;
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, OutputFormat, escape_line, print};
@@ -46,13 +47,13 @@ pub async fn run(mailbox: &MailboxContext<'_>, args: ExplainArgs) -> Result<(), 
     let pulled = explained.pulled;
     let present = !inbox::find(&workspace, &wanted, mailbox.now())?.is_empty();
     match mailbox.context.format {
-        OutputFormat::Json => print(&output::json(&json!({
+        OutputFormat::Json => output::print_json(&json!({
             "id": id,
             "workspace": workspace.name,
             "pulled": pulled,
             "in_inbox": present,
             "filters": explained.filters,
-        }))),
+        })),
         OutputFormat::Id => print(&id.to_string()),
         OutputFormat::Table | OutputFormat::Compact => {
             let verdict = if pulled { "pulls" } else { "does not pull" };
@@ -78,8 +79,9 @@ fn from_file(mailbox: &MailboxContext<'_>, id: &str) -> Result<MailIndexEntry, C
 /// Asks the courier why a Mail has no file.
 async fn why_no_file(mailbox: &MailboxContext<'_>, id: &str) -> Option<CliError> {
     let client = mailbox.context.client().ok()?;
-    let mail = client.get(&format!("/api/v1/messages/{}", segment(id))).await.ok()?;
-    let why = match mail.get("place").and_then(Value::as_str)? {
+    let path = format!("/api/v1/messages/{}", segment(id));
+    let detail: MailDetailView = client.get(&path).await.ok()?;
+    let why = match detail.mail.place.as_ref() {
         "held" => "it is held because its sender is a stranger; no workspace can pull it",
         "gone" => "it has expired and its file was removed",
         _ => "its file is not written yet",

@@ -5,10 +5,10 @@ use monoco_core::mail::{Mail, MailId, preview};
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::MailboxContext;
 use super::claim_lookup::{ClaimLookup, MAX_MAILS_PER_REQUEST};
+use super::{MailboxContext, authors};
 use crate::cli::failure::CliError;
-use crate::cli::output::{self, OutputFormat, escape_line, note};
+use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, note};
 use crate::cli::since;
 use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_mailbox::inbox::{self, MailFileName};
@@ -150,43 +150,26 @@ fn show(
     workspace: &WorkspaceDir,
     rows: &[MailTableRow],
 ) -> Result<(), CliError> {
-    let rows: Vec<Value> =
-        rows.iter()
-            .map(|row| {
-                if format == OutputFormat::Json { json_row(workspace, row) } else { table_row(row) }
-            })
-            .collect();
-    let answer = json!({"messages": rows});
-    let columns = [
-        ("id", "id"),
-        ("status", "status"),
-        ("from", "from"),
-        ("session", "session"),
-        ("messages", "messages"),
-        ("at", "at"),
-        ("text", "text"),
+    let columns: &[Column<MailTableRow>] = &[
+        ("id", |row| Some(row.mail.header.id.to_string())),
+        ("status", |row| row.claim.status.as_str().cell()),
+        ("from", |row| authors(&row.mail.header.participants).cell()),
+        ("session", |row| {
+            let session = &row.mail.header.session;
+            session.name.cell().or_else(|| session.id.cell())
+        }),
+        ("messages", |row| row.mail.messages.len().cell()),
+        ("at", |row| row.mail.header.received_at.rfc3339().time()),
+        ("text", |row| match &row.mail.header.title {
+            Some(title) => preview(&format!("{title}: {}", row.mail.text)).cell(),
+            None => preview(&row.mail.text).cell(),
+        }),
     ];
-    output::list(format, &answer, "messages", &columns)
-}
-
-/// Builds the row of a table.
-fn table_row(MailTableRow { mail, claim, .. }: &MailTableRow) -> Value {
-    let header = &mail.header;
-    let from: Vec<_> =
-        header.participants.from.iter().map(|person| person.display_name()).collect();
-    let text = match &header.title {
-        Some(title) => preview(&format!("{title}: {}", mail.text)),
-        None => preview(&mail.text),
+    let json: Vec<Value> = match format {
+        OutputFormat::Json => rows.iter().map(|row| json_row(workspace, row)).collect(),
+        _ => Vec::new(),
     };
-    json!({
-        "id": header.id,
-        "status": claim.status.as_str(),
-        "from": from,
-        "session": header.session.name.as_ref().unwrap_or(&header.session.id),
-        "messages": mail.messages.len(),
-        "at": header.received_at.ms(),
-        "text": text,
-    })
+    output::list(format, &json!({"messages": json}), rows, columns)
 }
 
 /// Builds the JSON of a Mail.

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use monoco_core::claim::Workspace;
-use monoco_core::mail::MailId;
+use monoco_core::mail::{MailId, Participants};
 use monoco_core::time::Timestamp;
 
 use super::CliContext;
@@ -240,6 +240,11 @@ impl<'a> MailboxContext<'a> {
 fn no_such(message: &str) -> CliError {
     CliError::new(CliExit::NotPossible, message)
         .hint("`monoco mailbox list` lists the Mails of this workspace")
+}
+
+/// Returns the display names of the authors.
+fn authors(participants: &Participants) -> Vec<String> {
+    participants.from.iter().map(|author| author.display_name().to_owned()).collect()
 }
 
 /// Returns a random number from the system.

@@ -4,13 +4,13 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use monoco_core::inbound::Artifact;
-use monoco_core::mail::{Mail, preview};
+use monoco_core::mail::{Mail, Trust, preview};
 use serde_json::{Value, json};
 
 use super::claim::worst;
 use super::{MailboxContext, no_such, random, read_ids};
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, OutputFormat, escape_lines, print};
+use crate::cli::output::{self, OutputFormat, ToCell, escape_line, escape_lines, print};
 use monoco_mailbox::inbox::{self, MailSelector};
 use monoco_mailbox::index::IndexReader;
 use monoco_mailbox::paths::MailFile;
@@ -45,9 +45,9 @@ pub fn run(mailbox: &MailboxContext<'_>, args: ReadArgs) -> Result<(), CliError>
             all.push(mail_json(located)?);
         }
         match all.as_slice() {
-            [only] if given.len() == 1 => print(&output::json(only))?,
+            [only] if given.len() == 1 => output::print_json(only)?,
             [] => {}
-            all => print(&output::json(&json!({"messages": all})))?,
+            all => output::print_json(&json!({"messages": all}))?,
         }
         return worst(failures, given.len());
     }
@@ -122,7 +122,7 @@ pub fn fence(text: &str) -> Result<UntrustedTextFence, CliError> {
 }
 
 /// Formats the authors of a Mail on one line.
-pub fn authors(mail: &Mail) -> String {
+pub fn author_line(mail: &Mail) -> String {
     let people = mail.header.participants.from.iter();
     let people: Vec<_> = people
         .map(|person| match &person.name {
@@ -136,63 +136,56 @@ pub fn authors(mail: &Mail) -> String {
 fn show(mailbox: &MailboxContext<'_>, located: &LocatedMail) -> Result<(), CliError> {
     let LocatedMail { mail, path, .. } = located;
     let header = &mail.header;
-    let clean = |text: &str| json!(remove_lookalikes(text));
-    let maybe = |text: &Option<String>| text.as_deref().map_or(Value::Null, clean);
+    let clean = |text: &str| Some(remove_lookalikes(text));
+    let clean_all = |texts: Vec<String>| Some(remove_lookalikes(&texts.cell()?));
     let session = match &header.session.name {
         Some(name) => format!("{name} ({})", header.session.id),
         None => header.session.id.clone(),
     };
-    let mentions: Vec<_> = header.participants.mentions.iter().map(|m| clean(m)).collect();
-    let artifacts: Vec<_> =
-        header.artifacts.iter().map(|artifact| clean(&attachment(mailbox, artifact))).collect();
-    let list = |values: Vec<Value>| if values.is_empty() { Value::Null } else { json!(values) };
-    let fields = json!({
-        "id": header.id,
-        "trust": header.trust,
-        "from": clean(&authors(mail)),
-        "session": clean(&session),
-        "thread": maybe(&header.session.thread_key),
-        "tunnel": header.tunnel,
-        "subject": maybe(&header.title),
-        "mentions": list(mentions),
-        "label": maybe(&header.binding),
-        "filed": maybe(&header.correlation_id),
-        "messages": mail.messages.len(),
-        "at": header.received_at.ms(),
-        "attachments": list(artifacts),
-        "preview": clean(&preview(&mail.text)),
-        "file": path,
-    });
+    let artifacts = header.artifacts.iter().map(|artifact| attachment(mailbox, artifact)).collect();
+    let id = ("id", Some(header.id.to_string()));
+    let trust = ("trust", trust_name(header.trust).cell());
+    let from = ("from", clean(&author_line(mail)));
+    let session = ("session", clean(&session));
+    let subject = ("subject", header.title.as_deref().and_then(clean));
+    let at = ("at", header.received_at.rfc3339().time());
     match mailbox.context.format {
         OutputFormat::Id => return print(&header.id.to_string()),
         OutputFormat::Compact => {
-            let columns = ["id", "trust", "from", "session", "at", "subject", "preview"];
-            let columns = columns.map(|name| (name, name));
-            return output::one(OutputFormat::Compact, &fields, "id", &columns);
+            let preview = ("preview", clean(&preview(&mail.text)));
+            let values = [id, trust, from, session, at, subject, preview];
+            let values = values.map(|(_, value)| escape_line(&value.unwrap_or_default()));
+            return print(&values.join("\t"));
         }
         OutputFormat::Table | OutputFormat::Json => {}
     }
-    let names = [
-        "id",
-        "trust",
-        "from",
-        "session",
-        "thread",
-        "tunnel",
-        "subject",
-        "mentions",
-        "label",
-        "filed",
-        "messages",
-        "at",
-        "attachments",
-        "file",
-    ];
-    let names = names.map(|name| (name, name));
-    output::one(OutputFormat::Table, &fields, "id", &names)?;
-    let fenced = fence(&mail.text)?.wrap(&authors(mail), header.trust, &mail.text);
+    output::print_values(&[
+        id,
+        trust,
+        from,
+        session,
+        ("thread", header.session.thread_key.as_deref().and_then(clean)),
+        ("tunnel", header.tunnel.as_str().cell()),
+        subject,
+        ("mentions", clean_all(header.participants.mentions.clone())),
+        ("label", header.binding.as_deref().and_then(clean)),
+        ("correlation", header.correlation_id.as_deref().and_then(clean)),
+        ("messages", mail.messages.len().cell()),
+        at,
+        ("attachments", clean_all(artifacts)),
+        ("file", path.cell()),
+    ])?;
+    let fenced = fence(&mail.text)?.wrap(&author_line(mail), header.trust, &mail.text);
     print("")?;
     print(&escape_lines(&fenced))
+}
+
+/// Returns the trust level as in JSON.
+pub const fn trust_name(trust: Trust) -> &'static str {
+    match trust {
+        Trust::Untrusted => "untrusted",
+        Trust::Known => "known",
+    }
 }
 
 /// Builds the JSON of a Mail. `boundary` does not occur in the text: a program can use it as

@@ -6,7 +6,6 @@ use std::io::Write;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use monoco_core::mail::Trust;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
@@ -15,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::MailboxContext;
 use super::backlog::Claimable;
 use super::claim::claim_step;
-use super::read::{authors, fence};
+use super::read::{author_line, fence, trust_name};
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{escape_line, escape_lines, note};
 use monoco_mailbox::child::{self, CommandChild, CommandJob, CommandOutput};
@@ -144,20 +143,16 @@ impl MailRunner<'_> {
         let text = &mail.mail.text;
         // Escaped as by `read`, because the command may print it to a terminal. The file has
         // the exact bytes.
-        let fenced = fence(text)?.wrap(&authors(&mail.mail), header.trust, text);
+        let fenced = fence(text)?.wrap(&author_line(&mail.mail), header.trust, text);
         let input = escape_lines(&fenced) + "\n";
         let log = child::log_path(&self.workspace.log(), &mail.id.to_string(), claim.attempts);
         let file = self.workspace.inbox().join(mail.name.file());
-        let trust = match header.trust {
-            Trust::Untrusted => "untrusted",
-            Trust::Known => "known",
-        };
         let variables: Vec<(&'static str, OsString)> = vec![
             ("MONOCO_MAIL_ID", mail.id.to_string().into()),
             ("MONOCO_MAIL_FILE", file.into()),
             ("MONOCO_WORKSPACE", self.workspace.name.as_str().into()),
             ("MONOCO_ATTEMPT", claim.attempts.to_string().into()),
-            ("MONOCO_TRUST", trust.into()),
+            ("MONOCO_TRUST", trust_name(header.trust).into()),
         ];
         let output = CommandOutput {
             out: |bytes| {
@@ -281,7 +276,6 @@ impl MailRunner<'_> {
     ) -> Result<ClaimInfo, CliError> {
         let client = self.mailbox.context.client()?;
         let (id, name) = (mail.id.to_string(), &self.workspace.name);
-        let answer = claim_step(&client, &id, step, &self.agent, name, body).await?;
-        serde_json::from_value(answer).map_err(|error| CliError::invalid_response(&error))
+        claim_step(&client, &id, step, &self.agent, name, body).await
     }
 }

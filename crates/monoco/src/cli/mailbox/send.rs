@@ -10,7 +10,8 @@ use monoco_core::did::{Did, TunnelId};
 use monoco_core::draft::Draft;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{MailboxContext, random};
 use crate::cli::failure::{CliError, CliExit};
@@ -91,13 +92,17 @@ pub async fn run(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<(), Cli
     let (file, provider) = compose(mailbox, args)?;
     let path = draft::post(mailbox.paths.root(), &provider, &file, mailbox.now(), random()?)?;
     if !wait {
-        return show(mailbox.context.format, &json!({"status": "waiting", "file": path}));
+        return show(
+            mailbox.context.format,
+            &SendReport { status: "waiting", file: path, outcome: None },
+        );
     }
-    let (status, path, outcome) = follow(mailbox, &path, timeout).await?;
-    show(mailbox.context.format, &json!({"status": status, "file": path, "outcome": outcome}))?;
-    if status == "archived" {
+    let report = follow(mailbox, &path, timeout).await?;
+    show(mailbox.context.format, &report)?;
+    if report.status == "archived" {
         return Ok(());
     }
+    let outcome = report.outcome.unwrap_or_default();
     Err(CliError::new(CliExit::NotPossible, format!("message not sent: {}", why(&outcome)))
         .hint("fix the draft and move it to the outbound directory again"))
 }
@@ -112,18 +117,28 @@ fn why(outcome: &Value) -> String {
     [&[reason], details.as_slice()].concat().join(": ")
 }
 
-fn show(format: OutputFormat, answer: &Value) -> Result<(), CliError> {
-    match format {
-        OutputFormat::Json => print(&output::json(answer)),
-        _ => {
-            let status = answer.get("status").and_then(Value::as_str).unwrap_or_default();
-            let file = answer.get("file").and_then(Value::as_str).unwrap_or_default();
-            let told = if status == "waiting" { String::new() } else { format!("{status}\t") };
-            let letter = answer.pointer("/outcome/letter").and_then(Value::as_str);
-            let letter = letter.map(|id| format!("\t{}", escape_line(id))).unwrap_or_default();
-            print(&format!("{told}{}{letter}", escape_line(file)))
-        }
+/// Status and file of a draft.
+#[derive(Serialize)]
+struct SendReport {
+    /// `waiting`, `archived` or `dead`
+    status: &'static str,
+    file: PathBuf,
+    /// Content of the result file beside an archived or dead draft
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<Value>,
+}
+
+fn show(format: OutputFormat, report: &SendReport) -> Result<(), CliError> {
+    if format == OutputFormat::Json {
+        return output::print_json(report);
     }
+    let letter = report.outcome.as_ref().and_then(|outcome| outcome.get("letter")?.as_str());
+    let mut words = vec![escape_line(&report.file.display().to_string())];
+    if report.status != "waiting" {
+        words.insert(0, report.status.to_owned());
+    }
+    words.extend(letter.map(escape_line));
+    print(&words.join("\t"))
 }
 
 /// Returns the content of the draft file and its provider.
@@ -237,15 +252,17 @@ async fn follow(
     mailbox: &MailboxContext<'_>,
     path: &Path,
     timeout: Duration,
-) -> Result<(&'static str, PathBuf, Value), CliError> {
+) -> Result<SendReport, CliError> {
     let deadline = tokio::time::Instant::now() + timeout;
     let mut missing = 0;
     loop {
         match draft::fate(mailbox.paths.root(), path)? {
             DraftStatus::Settled { place: MailLocation::Archive, path, outcome } => {
-                return Ok(("archived", path, outcome));
+                return Ok(SendReport { status: "archived", file: path, outcome: Some(outcome) });
             }
-            DraftStatus::Settled { path, outcome, .. } => return Ok(("dead", path, outcome)),
+            DraftStatus::Settled { path, outcome, .. } => {
+                return Ok(SendReport { status: "dead", file: path, outcome: Some(outcome) });
+            }
             DraftStatus::Waiting => missing = 0,
             DraftStatus::Gone => missing += 1,
         }

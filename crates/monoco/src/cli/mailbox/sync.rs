@@ -6,7 +6,7 @@ use monoco_core::filter::{FilterReport, FilterResult};
 use monoco_core::mail::MailIndexEntry;
 use serde_json::{Value, json};
 
-use super::MailboxContext;
+use super::{MailboxContext, authors};
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, OutputFormat, escape_line, note, print};
 use crate::cli::since;
@@ -51,7 +51,7 @@ pub fn run(mailbox: &MailboxContext<'_>, args: SyncArgs) -> Result<(), CliError>
     let mut failed = None;
     let counted = std::io::stderr().is_terminal();
     let mut tell = |step: SyncEvent<'_>| {
-        let told = match step {
+        let printed = match step {
             SyncEvent::Pulled { entry, .. } => report.pulled(entry),
             SyncEvent::Explained { entry, explained } => report.explained(entry, &explained),
             SyncEvent::Ask(entry) => return confirm(entry),
@@ -67,7 +67,7 @@ pub fn run(mailbox: &MailboxContext<'_>, args: SyncArgs) -> Result<(), CliError>
                 Ok(())
             }
         };
-        failed = failed.take().or(told.err());
+        failed = failed.take().or(printed.err());
         true
     };
     let summary = sync(&workspace, &mailbox.paths, &options, &mut tell)?;
@@ -105,7 +105,7 @@ fn confirm(entry: &MailIndexEntry) -> bool {
 
 /// Formats a Mail on one line.
 fn line(entry: &MailIndexEntry) -> String {
-    let from: Vec<_> = entry.participants.from.iter().map(|person| person.display_name()).collect();
+    let from = authors(&entry.participants);
     format!("{}  {}  {}", entry.id, escape_line(&from.join(", ")), escape_line(&entry.preview))
 }
 
@@ -164,7 +164,7 @@ impl SyncReport {
                 if !self.explained.is_empty() {
                     answer["explained"] = json!(self.explained);
                 }
-                print(&output::json(&answer))
+                output::print_json(&answer)
             }
             OutputFormat::Table => {
                 let would = if self.listed { "would have " } else { "" };

@@ -7,15 +7,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use monoco_core::mail::MailIndexEntry;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::MailboxContext;
 use super::backlog::{Backlog, Claimable};
 use super::claim::agent_name;
 use super::runner::{MailRunner, RunEnd, RunSignals};
+use super::{MailboxContext, authors};
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, OutputFormat, escape_line, note, print};
+use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, note, print};
 use monoco_mailbox::paths::MailboxPaths;
 use monoco_mailbox::workspace::WorkspaceDir;
 
@@ -101,7 +101,7 @@ fn print_found(
                 entry.remove("sha256");
                 entry.insert("path".to_owned(), json!(path));
             }
-            print(&output::json(&entry))
+            output::print_json(&entry)
         }
         OutputFormat::Id => print(&mail.id.to_string()),
         OutputFormat::Table | OutputFormat::Compact => {
@@ -125,16 +125,16 @@ pub async fn watch(mailbox: &MailboxContext<'_>, args: WatchArgs) -> Result<(), 
         None => None,
     };
     loop {
-        let mut told = Ok(());
+        let mut printed = Ok(());
         mailbox.pull(&workspace, |entry, path| match &mut backlog {
             Some(backlog) => backlog.add(&entry.file),
             None => {
-                if told.is_ok() {
-                    told = print_new(mailbox.context.format, entry, path);
+                if printed.is_ok() {
+                    printed = print_new(mailbox.context.format, entry, path);
                 }
             }
         })?;
-        told?;
+        printed?;
         if let Some(backlog) = &mut backlog
             && work_through(&work, backlog, &mut signals).await?
         {
@@ -186,21 +186,21 @@ async fn work_through(
 
 /// Prints a new Mail.
 fn print_new(format: OutputFormat, entry: &MailIndexEntry, path: &Path) -> Result<(), CliError> {
-    let from: Vec<_> = entry.participants.from.iter().map(|person| person.display_name()).collect();
     match format {
         OutputFormat::Json => {
             let mut value = json!(entry);
             value["path"] = json!(path);
-            print(&output::json_line(&value))
+            output::print_json_line(&value)
         }
         OutputFormat::Id => print(&entry.id.to_string()),
         OutputFormat::Table | OutputFormat::Compact => {
-            let session = entry.session.name.as_ref().unwrap_or(&entry.session.id);
-            let row: Value = json!({
-                "id": entry.id, "from": from, "session": session, "text": entry.preview,
-            });
-            let columns = ["id", "from", "session", "text"].map(|name| (name, name));
-            output::one(OutputFormat::Compact, &row, "id", &columns)
+            let columns: &[Column<MailIndexEntry>] = &[
+                ("id", |entry| Some(entry.id.to_string())),
+                ("from", |entry| authors(&entry.participants).cell()),
+                ("session", |entry| entry.session.name.cell().or_else(|| entry.session.id.cell())),
+                ("text", |entry| entry.preview.cell()),
+            ];
+            output::one(OutputFormat::Compact, entry, "", columns)
         }
     }
 }

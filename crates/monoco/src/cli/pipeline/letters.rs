@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use super::verdict_line;
-use crate::cli::client::{Client, query, segment};
+use crate::api::views::letters::{LetterDetailView, LetterPage, LetterView, VerdictView};
+use crate::cli::client::{query, segment};
 use crate::cli::failure::CliError;
 use crate::cli::mailbox::read_ids;
-use crate::cli::output::{self, OutputFormat, escape_lines, print};
+use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_lines, print};
 use crate::cli::{CliContext, since};
 use crate::clock::wall_now;
 
@@ -88,61 +89,72 @@ enum TrashCommand {
     },
 }
 
-const LETTERS: [(&str, &str); 9] = [
-    ("letter", "id"),
-    ("direction", "direction"),
-    ("state", "state"),
-    ("worker", "worker"),
-    ("from", "from"),
-    ("to", "to"),
-    ("subject", "subject"),
-    ("verdicts", "said"),
-    ("came", "created_at"),
+const LETTERS: &[Column<LetterView>] = &[
+    ("letter", |letter| letter.id.cell()),
+    ("direction", |letter| letter.direction.cell()),
+    ("state", |letter| letter.state.cell()),
+    ("worker", |letter| letter.worker.cell()),
+    ("from", |letter| letter.from.cell()),
+    ("to", |letter| letter.to.cell()),
+    ("subject", |letter| letter.subject.cell()),
+    ("verdicts", |letter| verdict_line(&letter.verdicts).cell()),
+    ("created", |letter| letter.created_at.cell()),
 ];
 
-const TRASHED: [(&str, &str); 6] = [
-    ("letter", "id"),
-    ("direction", "direction"),
-    ("from", "from"),
-    ("subject", "subject"),
-    ("why", "failure"),
-    ("came", "created_at"),
+const TRASHED: &[Column<LetterView>] = &[
+    ("letter", |letter| letter.id.cell()),
+    ("direction", |letter| letter.direction.cell()),
+    ("from", |letter| letter.from.cell()),
+    ("subject", |letter| letter.subject.cell()),
+    ("reason", |letter| letter.failure.cell()),
+    ("created", |letter| letter.created_at.cell()),
 ];
 
-const LETTER: [(&str, &str); 19] = [
-    ("letter", "id"),
-    ("state", "state"),
-    ("worker", "worker"),
-    ("due", "due_at"),
-    ("until", "until"),
-    ("attempts", "attempts"),
-    ("failure", "failure"),
-    ("direction", "direction"),
-    ("tunnel", "tunnel"),
-    ("source", "source"),
-    ("from", "from"),
-    ("to", "to"),
-    ("recipients", "recipients"),
-    ("subject", "subject"),
-    ("size", "size"),
-    ("became", "became"),
-    ("merged into", "merged_into"),
-    ("merged", "merged"),
-    ("came", "created_at"),
+const LETTER_FIELDS: &[Column<LetterDetailView>] = &[
+    ("letter", |letter| letter.view.id.cell()),
+    ("state", |letter| letter.view.state.cell()),
+    ("worker", |letter| letter.view.worker.cell()),
+    ("due", |letter| letter.view.due_at.time()),
+    ("until", |letter| letter.view.until.time()),
+    ("attempts", |letter| letter.view.attempts.cell()),
+    ("failure", |letter| letter.view.failure.cell()),
+    ("direction", |letter| letter.view.direction.cell()),
+    ("tunnel", |letter| letter.view.tunnel.cell()),
+    ("source", |letter| letter.view.source.cell()),
+    ("from", |letter| letter.view.from.cell()),
+    ("to", |letter| letter.view.to.cell()),
+    ("recipients", |letter| letter.view.recipients.cell()),
+    ("subject", |letter| letter.view.subject.cell()),
+    ("size", |letter| letter.view.size.cell()),
+    ("became", |letter| letter.view.became.cell()),
+    ("merged into", |letter| letter.view.merged_into.cell()),
+    ("merged", |letter| letter.merged.cell()),
+    ("created", |letter| letter.view.created_at.cell()),
 ];
 
-const MOVED: [(&str, &str); 3] = [("letter", "id"), ("now", "state"), ("worker", "worker")];
+const VERDICTS: &[Column<VerdictView>] = &[
+    ("worker", |verdict| verdict.worker.cell()),
+    ("result", |verdict| verdict.result.cell()),
+    ("at", |verdict| verdict.at.cell()),
+    ("note", |verdict| verdict.note.cell()),
+];
+
+const CHANGED: &[Column<LetterView>] = &[
+    ("letter", |letter| letter.id.cell()),
+    ("now", |letter| letter.state.cell()),
+    ("worker", |letter| letter.worker.cell()),
+];
 
 pub async fn list(context: &CliContext, args: LetterListArgs) -> Result<(), CliError> {
-    let answer = letters(context, args.state, args.which).await?;
-    output::list(context.format, &answer, "letters", &LETTERS)
+    list_letters(context, args.state, args.which, LETTERS).await
 }
 
-async fn letters(
+async fn list_letters(
     context: &CliContext,
     state: Option<String>,
     which: LetterFilterArgs,
-) -> Result<Value, CliError> {
+    columns: &[Column<LetterView>],
+) -> Result<(), CliError> {
     let since = which.since.map(|text| since::parse(&text, wall_now())).transpose()?;
     let query = query(&[
         ("state", state),
@@ -153,42 +165,36 @@ async fn letters(
         ("limit", which.limit.map(|limit| limit.to_string())),
         ("cursor", which.cursor),
     ]);
-    let mut answer = context.client()?.get(&format!("/api/v1/letters{query}")).await?;
-    if context.format != OutputFormat::Json {
-        for letter in answer["letters"].as_array_mut().into_iter().flatten() {
-            letter["said"] = verdict_line(&letter["verdicts"]).into();
-        }
-    }
-    Ok(answer)
+    let page: LetterPage = context.client()?.get(&format!("/api/v1/letters{query}")).await?;
+    let cursor = page.next_cursor.as_deref();
+    output::page(context.format, &page, &page.letters, columns, cursor)
 }
 
 pub async fn show(context: &CliContext, args: LetterShowArgs) -> Result<(), CliError> {
-    let asked = query(&[("original", args.original.then(|| "true".to_owned()))]);
-    let path = format!("/api/v1/letters/{}{asked}", segment(&args.id));
-    let answer = context.client()?.get(&path).await?;
-    let format = context.format;
-    output::one(format, &answer, "id", &LETTER)?;
-    if format != OutputFormat::Table {
+    let query = query(&[("original", args.original.then(|| "true".to_owned()))]);
+    let path = format!("/api/v1/letters/{}{query}", segment(&args.id));
+    let detail: LetterDetailView = context.client()?.get(&path).await?;
+    output::one(context.format, &detail, &detail.view.id, LETTER_FIELDS)?;
+    if context.format != OutputFormat::Table {
         return Ok(());
     }
-    if answer["verdicts"].as_array().is_some_and(|said| !said.is_empty()) {
+    if !detail.view.verdicts.is_empty() {
         print("")?;
-        let columns = [("worker", "worker"), ("result", "result"), ("at", "at"), ("note", "note")];
-        output::list(format, &answer, "verdicts", &columns)?;
+        output::list(context.format, &(), &detail.view.verdicts, VERDICTS)?;
     }
     if args.data {
-        print_text(&answer["letter"])?;
+        print_text(&detail.letter)?;
     }
-    match &answer["original"] {
-        Value::Null if args.original => {
-            output::note("no worker has changed the letter");
-            if args.data { Ok(()) } else { print_text(&answer["letter"]) }
-        }
-        Value::Null => Ok(()),
-        original => {
+    match &detail.original {
+        Some(original) => {
             print("\noriginal:")?;
             print_text(original)
         }
+        None if args.original => {
+            output::note("no worker has changed the letter");
+            if args.data { Ok(()) } else { print_text(&detail.letter) }
+        }
+        None => Ok(()),
     }
 }
 
@@ -212,8 +218,7 @@ pub async fn trash(context: &CliContext, args: TrashArgs) -> Result<(), CliError
     };
     match args.command.unwrap_or(TrashCommand::List(everything)) {
         TrashCommand::List(which) => {
-            let answer = letters(context, Some("TRASHED".to_owned()), which).await?;
-            output::list(context.format, &answer, "letters", &TRASHED)
+            list_letters(context, Some("TRASHED".to_owned()), which, TRASHED).await
         }
         TrashCommand::Restore { ids } => change(context, ids, "restore", &json!({})).await,
         TrashCommand::Put { ids, reason } => {
@@ -233,19 +238,20 @@ async fn change(
     verb: &str,
     body: &Value,
 ) -> Result<(), CliError> {
-    let client: Client = context.client()?;
-    let (mut moved, mut failed) = (Vec::new(), None);
+    let client = context.client()?;
+    let (mut changed, mut failed) = (Vec::new(), None);
     for id in read_ids(ids)? {
-        match client.post(&format!("/api/v1/letters/{}/{verb}", segment(&id)), body).await {
-            Ok(letter) => moved.push(letter),
+        let path = format!("/api/v1/letters/{}/{verb}", segment(&id));
+        match client.post::<LetterView>(&path, body).await {
+            Ok(letter) => changed.push(letter),
             Err(failure) => {
                 let message = format!("{id}: {}", failure.message);
                 failed = failed.or(Some(CliError { message, ..failure }));
             }
         }
     }
-    if !moved.is_empty() || failed.is_none() {
-        output::list(context.format, &json!({ "letters": moved }), "letters", &MOVED)?;
+    if !changed.is_empty() || failed.is_none() {
+        output::list(context.format, &json!({ "letters": changed }), &changed, CHANGED)?;
     }
     failed.map_or(Ok(()), Err)
 }

@@ -1,9 +1,8 @@
 //! `monoco pipeline`: inspects, submits, retries and trashes letters.
 
-use serde_json::Value;
-
 use super::CliContext;
 use super::failure::CliError;
+use crate::api::views::letters::VerdictView;
 
 mod letters;
 mod post;
@@ -69,11 +68,7 @@ pub async fn run(context: &CliContext, command: PipelineCommand) -> Result<(), C
 }
 
 /// Formats verdicts on one line, as `worker=result`.
-pub fn verdict_line(verdicts: &Value) -> String {
-    let word = |verdict: &Value| {
-        let text = |key: &str| verdict[key].as_str().unwrap_or("?").to_owned();
-        format!("{}={}", text("worker"), text("result"))
-    };
-    let words: Vec<_> = verdicts.as_array().into_iter().flatten().map(word).collect();
-    words.join(" ")
+pub fn verdict_line(verdicts: &[VerdictView]) -> String {
+    let verdicts = verdicts.iter().map(|it| format!("{}={}", it.worker, it.result));
+    verdicts.collect::<Vec<_>>().join(" ")
 }

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use monoco_core::letter::{MAX_DATA, MAX_EXTRA};
 use serde_json::{Value, json};
 
+use crate::api::views::letters::SubmitResultView;
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, OutputFormat, escape_line, note, print};
+use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, note, print};
 use crate::pipeline::sendmail::{self, EnvelopeOptions};
 
 /// Maximum number of input bytes. More than the largest letter, so that the courier reports
@@ -53,14 +54,17 @@ pub async fn run(context: &CliContext, args: PostLetterArgs) -> Result<(), CliEr
     let client = context.client()?;
     let key = args.key.clone();
     let letter = letter(args)?;
-    let answer = client.post_once("/api/v1/letters", &letter, key.as_deref()).await?;
+    let result: SubmitResultView =
+        client.post_with_key("/api/v1/letters", &letter, key.as_deref()).await?;
     if context.format == OutputFormat::Table {
-        if answer["duplicate"] == true {
+        if result.duplicate {
             note("duplicate: the letter was submitted before");
         }
-        return print(&escape_line(answer["id"].as_str().unwrap_or_default()));
+        return print(&escape_line(&result.id));
     }
-    output::one(context.format, &answer, "id", &[("letter", "id"), ("duplicate", "duplicate")])
+    let fields: [Column<SubmitResultView>; 2] =
+        [("letter", |result| result.id.cell()), ("duplicate", |result| result.duplicate.cell())];
+    output::one(context.format, &result, &result.id, &fields)
 }
 
 /// Builds the letter from the input and the options.

@@ -2,9 +2,10 @@
 
 use std::io::{IsTerminal, Write};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::verdict_line;
+use crate::api::views::pipeline::{ReplayDifferenceView, ReplayOutcomeView, ReplayView};
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, OutputFormat, escape_line, print};
 use crate::cli::{CliContext, since};
@@ -29,27 +30,27 @@ pub struct ReplayArgs {
 /// Results of all pages so far.
 #[derive(Default)]
 struct ReplaySummary {
-    looked: u64,
+    looked: usize,
     differ: usize,
     moved: usize,
     /// All letters with a different outcome, for JSON output.
-    letters: Vec<Value>,
+    letters: Vec<ReplayDifferenceView>,
 }
 
 pub async fn run(context: &CliContext, args: ReplayArgs) -> Result<(), CliError> {
     let client = context.client()?;
     let since = since::parse(&args.since, wall_now())?.rfc3339();
-    let mut ask = json!({
+    let mut request = json!({
         "since": since, "direction": args.direction, "tunnel": args.tunnel,
         "dry_run": args.dry_run,
     });
     let mut found = ReplaySummary::default();
     let counted = std::io::stderr().is_terminal();
     loop {
-        let answer = client.post("/api/v1/pipeline/replay", &ask).await?;
-        found.looked += answer["looked"].as_u64().unwrap_or(0);
+        let page: ReplayView = client.post("/api/v1/pipeline/replay", &request).await?;
+        found.looked += page.looked;
         clear_progress(counted);
-        for letter in answer["differ"].as_array().into_iter().flatten() {
+        for letter in page.differ {
             found.add(context.format, letter)?;
         }
         if counted {
@@ -57,11 +58,9 @@ pub async fn run(context: &CliContext, args: ReplayArgs) -> Result<(), CliError>
             // Progress output; an error is ignored.
             let _ = write!(std::io::stderr(), "{looked} letters evaluated, {differ} differ ");
         }
-        if answer["next_cursor"].is_null() {
-            break;
-        }
-        ask["cursor"] = answer["next_cursor"].clone();
-        ask["until"] = answer["until"].clone();
+        let Some(cursor) = page.next_cursor else { break };
+        request["cursor"] = cursor.into();
+        request["until"] = page.until.into();
     }
     clear_progress(counted);
     found.end(context.format, args.dry_run)
@@ -75,26 +74,20 @@ fn clear_progress(counted: bool) {
 }
 
 impl ReplaySummary {
-    fn add(&mut self, format: OutputFormat, letter: &Value) -> Result<(), CliError> {
+    fn add(&mut self, format: OutputFormat, letter: ReplayDifferenceView) -> Result<(), CliError> {
         self.differ += 1;
-        self.moved += usize::from(letter["moved"] == true);
-        let id = escape_line(letter["id"].as_str().unwrap_or_default());
+        self.moved += usize::from(letter.moved);
+        let id = escape_line(&letter.id);
+        let (was, would) = (outcome(&letter.was), outcome(&letter.would));
+        let again = if letter.moved { "run again" } else { "" };
         match format {
             OutputFormat::Json => {
-                self.letters.push(letter.clone());
+                self.letters.push(letter);
                 Ok(())
             }
             OutputFormat::Id => print(&id),
-            OutputFormat::Compact | OutputFormat::Table => {
-                let again = if letter["moved"] == true { "run again" } else { "" };
-                let line =
-                    [id, outcome(&letter["was"]), outcome(&letter["would"]), again.to_owned()];
-                if format == OutputFormat::Compact {
-                    return print(&line.join("\t"));
-                }
-                let [id, was, would, again] = line;
-                print(format!("{id}  {was}  ->  {would}  {again}").trim_end())
-            }
+            OutputFormat::Compact => print(&[&id, &was, &would, again].join("\t")),
+            OutputFormat::Table => print(format!("{id}  {was}  ->  {would}  {again}").trim_end()),
         }
     }
 
@@ -102,7 +95,7 @@ impl ReplaySummary {
         let Self { looked, differ, moved, letters } = self;
         if format == OutputFormat::Json {
             let answer = json!({"looked": looked, "differ": letters, "moved": moved});
-            return print(&output::json(&answer));
+            return output::print_json(&answer);
         }
         let end = if dry_run { String::new() } else { format!(", {moved} run again") };
         output::note(&format!("{looked} letters evaluated, {differ} would differ{end}"));
@@ -111,14 +104,12 @@ impl ReplaySummary {
 }
 
 /// Formats an outcome: state, verdicts and worker.
-fn outcome(fate: &Value) -> String {
-    let state = fate["state"].as_str().unwrap_or("?");
-    let mut words = vec![state.to_owned()];
-    let verdicts = verdict_line(&fate["verdicts"]);
-    if !verdicts.is_empty() {
-        words.push(format!("({verdicts})"));
+fn outcome(outcome: &ReplayOutcomeView) -> String {
+    let mut words = vec![outcome.state.to_string()];
+    if !outcome.verdicts.is_empty() {
+        words.push(format!("({})", verdict_line(&outcome.verdicts)));
     }
-    if let Some(worker) = fate["at_worker"].as_str() {
+    if let Some(worker) = &outcome.at_worker {
         words.push(format!("at {worker}"));
     }
     escape_line(&words.join(" "))

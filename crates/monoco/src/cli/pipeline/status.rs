@@ -3,11 +3,10 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
+use crate::api::views::pipeline::{PipelineView, TunnelChainsView, WorkerView};
 use crate::cli::CliContext;
 use crate::cli::failure::CliError;
-use crate::cli::output::{self, OutputFormat, escape_line, print};
+use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, print};
 use crate::clock::wall_now;
 
 /// How often `--watch` updates the status.
@@ -20,96 +19,76 @@ pub struct PipelineStatusArgs {
     watch: bool,
 }
 
-const PIPELINE: [(&str, &str); 7] = [
-    ("queue", "queue.kind"),
-    ("at", "queue.address"),
-    ("queue error", "queue.error"),
-    ("inbound", "chains.inbound"),
-    ("outbound", "chains.outbound"),
-    ("letters", "letters"),
-    ("oldest due", "oldest_due_at"),
-];
-
-const WORKERS: [(&str, &str); 13] = [
-    ("worker", "worker"),
-    ("kind", "kind"),
-    ("in", "in"),
-    ("pass", "pass"),
-    ("skip", "skip"),
-    ("trash", "trash"),
-    ("errors", "errors"),
-    ("late", "late"),
-    ("seconds", "took"),
-    ("waiting", "waiting"),
-    ("away", "away"),
-    ("kept", "kept"),
-    ("down", "down"),
+const PIPELINE: &[Column<PipelineView>] = &[
+    ("queue", |pipeline| pipeline.queue.kind.cell()),
+    ("at", |pipeline| pipeline.queue.address.cell()),
+    ("queue error", |pipeline| pipeline.queue.error.cell()),
+    ("inbound", |pipeline| pipeline.chains.inbound.cell()),
+    ("outbound", |pipeline| pipeline.chains.outbound.cell()),
+    ("letters", |pipeline| counts(pipeline).cell()),
+    ("oldest due", |pipeline| pipeline.oldest_due_at.cell()),
 ];
 
 pub async fn run(context: &CliContext, args: PipelineStatusArgs) -> Result<(), CliError> {
     let format = context.format;
     if !args.watch {
-        return show(format, get_status(context).await?);
+        return show(format, &get_status(context).await?);
     }
     let screen = std::io::stdout().is_terminal() && format == OutputFormat::Table;
     loop {
-        let answer = get_status(context).await;
+        let status = get_status(context).await;
         if screen {
             print("\u{1b}[H\u{1b}[2J")?;
         }
-        match answer {
-            Ok(answer) if screen => show(format, answer)?,
-            Ok(answer) if format == OutputFormat::Json => print(&output::json_line(&answer))?,
-            Ok(answer) => print(&format!("{} {}", wall_now().rfc3339(), counts(&answer)))?,
+        match status {
+            Ok(status) if screen => show(format, &status)?,
+            Ok(status) if format == OutputFormat::Json => output::print_json_line(&status)?,
+            Ok(status) => print(&format!("{} {}", wall_now().rfc3339(), counts(&status)))?,
             Err(failure) => output::note(&escape_line(&failure.message)),
         }
         tokio::time::sleep(WATCH_INTERVAL).await;
     }
 }
 
-async fn get_status(context: &CliContext) -> Result<Value, CliError> {
+async fn get_status(context: &CliContext) -> Result<PipelineView, CliError> {
     context.client()?.get("/api/v1/pipeline").await
 }
 
-fn show(format: OutputFormat, mut answer: Value) -> Result<(), CliError> {
-    if format == OutputFormat::Json {
-        return print(&output::json(&answer));
-    }
-    let workers = json!({ "workers": workers(&answer) });
+fn show(format: OutputFormat, status: &PipelineView) -> Result<(), CliError> {
+    let columns: &[Column<(&String, &WorkerView)>] = &[
+        ("worker", |(name, _)| name.cell()),
+        ("kind", |(_, worker)| worker.kind.cell()),
+        ("in", |(_, worker)| worker.r#in.cell()),
+        ("pass", |(_, worker)| worker.pass.cell()),
+        ("skip", |(_, worker)| worker.skip.cell()),
+        ("trash", |(_, worker)| worker.trash.cell()),
+        ("errors", |(_, worker)| worker.errors.cell()),
+        ("late", |(_, worker)| worker.late.cell()),
+        ("seconds", |(_, worker)| Some(format!("{:.3}", worker.seconds))),
+        ("waiting", |(_, worker)| worker.waiting.cell()),
+        ("away", |(_, worker)| worker.away.cell()),
+        ("kept", |(_, worker)| worker.kept.cell()),
+        ("down", |(_, worker)| worker.down.cell()),
+    ];
+    let workers: Vec<_> = status.workers.iter().collect();
     if format != OutputFormat::Table {
-        return output::list(format, &workers, "workers", &WORKERS);
+        return output::list(format, status, &workers, columns);
     }
-    answer["letters"] = counts(&answer).into();
-    output::one(format, &answer, "queue.kind", &PIPELINE)?;
-    for (tunnel, chains) in answer["chains"]["tunnels"].as_object().into_iter().flatten() {
-        for direction in ["inbound", "outbound"] {
-            if let Some(chain) = chains[direction].as_array() {
-                let chain: Vec<_> =
-                    chain.iter().filter_map(Value::as_str).map(escape_line).collect();
-                print(&format!("{direction} of {}: {}", escape_line(tunnel), chain.join(", ")))?;
+    output::print_fields(status, PIPELINE)?;
+    for (tunnel, TunnelChainsView { inbound, outbound }) in &status.chains.tunnels {
+        for (direction, chain) in [("inbound", inbound), ("outbound", outbound)] {
+            if let Some(chain) = chain {
+                let (tunnel, chain) = (escape_line(tunnel), escape_line(&chain.join(", ")));
+                print(&format!("{direction} of {tunnel}: {chain}"))?;
             }
         }
     }
     print("")?;
-    output::list(format, &workers, "workers", &WORKERS)
-}
-
-/// Returns one row per worker.
-fn workers(answer: &Value) -> Vec<Value> {
-    let all = answer["workers"].as_object().into_iter().flatten();
-    all.map(|(name, worker)| {
-        let mut worker = worker.clone();
-        worker["took"] = format!("{:.3}", worker["seconds"].as_f64().unwrap_or(0.0)).into();
-        worker["worker"] = json!(name);
-        worker
-    })
-    .collect()
+    output::list(format, status, &workers, columns)
 }
 
 /// Formats the number of letters in each state on one line.
-fn counts(answer: &Value) -> String {
-    let states = answer["states"].as_object().into_iter().flatten();
-    let words: Vec<_> =
-        states.map(|(state, count)| format!("{}={count}", escape_line(state))).collect();
-    words.join(" ")
+fn counts(status: &PipelineView) -> String {
+    let counts = status.states.iter().map(|(state, count)| format!("{state}={count}"));
+    escape_line(&counts.collect::<Vec<_>>().join(" "))
 }
