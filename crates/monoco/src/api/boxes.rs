@@ -185,7 +185,7 @@ pub async fn record(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordStateBody {
-    /// The new state
+    /// The state to change to
     state: String,
     /// Reject the change unless the entry has this revision
     revision: Option<i64>,

@@ -20,7 +20,7 @@ const MAX_NAME_BYTES: usize = 256;
 /// Most names of one contact.
 const MAX_NAMES: usize = 16;
 
-/// List contacts
+/// List contacts, newest first
 #[utoipa::path(
     get, path = "/api/v1/contacts", tag = "people", params(PagingQuery),
     responses((status = 200, body = ContactPage), (status = "4XX", body = ApiErrorView))
@@ -36,7 +36,7 @@ pub async fn contacts(
     Ok(axum::Json(ContactPage { contacts, next_cursor }))
 }
 
-/// Get a contact
+/// Get a contact with its bindings
 #[utoipa::path(
     get, path = "/api/v1/contacts/{did}", tag = "people",
     params(("did" = String, Path, description = "A DID")),
@@ -158,11 +158,11 @@ pub async fn bind(
 pub struct UnbindQuery {
     /// Id of the tunnel
     tunnel: String,
-    /// The account
+    /// The account, as the provider spells it
     address: String,
 }
 
-/// Remove a binding
+/// Remove a binding of a contact
 #[utoipa::path(
     delete, path = "/api/v1/contacts/{did}/bindings", tag = "people",
     params(("did" = String, Path, description = "A DID"), UnbindQuery),
@@ -218,7 +218,7 @@ async fn set_block(api: &Api, path: &PathParams, blocked: bool) -> Result<Status
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// List groups
+/// List groups with their subscribers
 #[utoipa::path(
     get, path = "/api/v1/groups", tag = "people", params(PagingQuery),
     responses((status = 200, body = GroupPage), (status = "4XX", body = ApiErrorView))
@@ -234,7 +234,7 @@ pub async fn groups(
     Ok(axum::Json(GroupPage { groups, next_cursor }))
 }
 
-/// Get a group
+/// Get a group with its subscribers
 #[utoipa::path(
     get, path = "/api/v1/groups/{group}", tag = "people",
     params(("group" = String, Path, description = "A DID")),
@@ -316,7 +316,7 @@ async fn set_subscriber(
     Ok(axum::Json(group.into()))
 }
 
-/// List tunnels
+/// List tunnels and their rules
 #[utoipa::path(
     get, path = "/api/v1/tunnels", tag = "people",
     responses((status = 200, body = TunnelList), (status = "4XX", body = ApiErrorView))

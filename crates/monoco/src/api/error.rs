@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use crate::center::CenterError;
 use crate::pipeline::SubmitError;
 
-/// An error response.
+/// An HTTP error with status, code and message.
 #[derive(Debug)]
 pub struct ApiError {
     pub status: StatusCode,
@@ -295,7 +295,8 @@ impl From<StoreError> for ApiError {
                     .with("targets", json!(targets.0))
             }
             StoreError::NoLocalRecipient(none) => {
-                new(StatusCode::UNPROCESSABLE_ENTITY, "nobody_here").with("to", json!(none.0))
+                new(StatusCode::UNPROCESSABLE_ENTITY, "no_local_recipient")
+                    .with("to", json!(none.0))
             }
             StoreError::Expired(at) => {
                 new(StatusCode::UNPROCESSABLE_ENTITY, "expired").with("expires_at", at.rfc3339())

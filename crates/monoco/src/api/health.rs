@@ -145,9 +145,9 @@ fn mailbox(api: &Api, counts: &StoreCounts) -> MailboxHealth {
 
 impl From<&StoreCounts> for HealthCounts {
     fn from(counts: &StoreCounts) -> Self {
-        let records = |keep: fn(BoxKind, ReadState) -> bool| {
-            let kept = counts.records.iter().filter(|((kind, state), _)| keep(*kind, *state));
-            kept.map(|(_, count)| count).sum::<i64>()
+        let records = |matches: fn(BoxKind, ReadState) -> bool| {
+            let found = counts.records.iter().filter(|((kind, state), _)| matches(*kind, *state));
+            found.map(|(_, count)| count).sum::<i64>()
         };
         let deliveries = |states: &[SendState]| {
             states.iter().filter_map(|state| counts.deliveries.get(state)).sum::<i64>()

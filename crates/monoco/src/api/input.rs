@@ -112,7 +112,7 @@ impl PathParams {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    /// Parses one parameter.
+    /// Parses one parameter of the path.
     pub fn parse<T: FromStr<Err: std::fmt::Display>>(&self, name: &str) -> Result<T, ApiError> {
         self.text(name).parse().map_err(|error| ApiError::bad_parameter(name, error))
     }

@@ -106,7 +106,7 @@ pub fn parse_time(text: &str) -> Result<Timestamp, String> {
     Timestamp::from_rfc3339(text).map_err(|error| error.to_string())
 }
 
-/// Get a letter
+/// Get a letter with its text
 #[utoipa::path(
     get, path = "/api/v1/letters/{id}", tag = "letters",
     params(("id" = String, Path, description = "Id of the letter, `ltr_…`"), LetterDetailQuery),

@@ -7,6 +7,7 @@ use monoco_core::lease::{Holder, LeaseLost};
 use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
+use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_store::{ClaimUpdate, LetterQuery, MailQuery, PageRequest, StoreError};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -16,7 +17,9 @@ use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::trace::trace_of;
 use super::views::boxes::RecordView;
 use super::views::letters::LetterView;
-use super::views::mails::{ClaimList, ClaimView, DeadView, MailDetailView, MailPage, RebuildView};
+use super::views::mails::{
+    ClaimList, ClaimSchema, DeadView, MailDetailView, MailPage, RebuildView,
+};
 use super::views::trace::TraceView;
 use super::{Api, SharedApi};
 use crate::courier::file_projector::ProjectorError;
@@ -112,7 +115,7 @@ pub struct FailBody {
     epoch: Option<i64>,
 }
 
-/// List Mails
+/// List Mails with their status for a workspace
 #[utoipa::path(
     get, path = "/api/v1/messages", tag = "mails", params(MailListQuery),
     responses((status = 200, body = MailPage), (status = "4XX", body = ApiErrorView))
@@ -144,7 +147,7 @@ pub async fn list(
     Ok(axum::Json(MailPage { messages, next_cursor }))
 }
 
-/// Get a Mail
+/// Get a Mail with its text
 #[utoipa::path(
     get, path = "/api/v1/messages/{id}", tag = "mails", params(WorkspaceQuery),
     params(("id" = String, Path, description = "Id of the Mail")),
@@ -166,7 +169,7 @@ pub async fn mail(
         Err(StoreError::Damaged { .. } | StoreError::Missing { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    let claims = claims.iter().map(ClaimView::from).collect();
+    let claims = claims.iter().map(ClaimInfo::from).collect();
     Ok(axum::Json(MailDetailView { mail: row.into(), claims, msg }))
 }
 
@@ -206,7 +209,7 @@ pub async fn status(
     for id in ids {
         let id: MailId = id.parse().map_err(|error| ApiError::bad_field("ids", error))?;
         match api.store.mail(&id, &workspace).await {
-            Ok(row) => claims.extend(row.claim.as_ref().map(ClaimView::from)),
+            Ok(row) => claims.extend(row.claim.as_ref().map(ClaimInfo::from)),
             Err(StoreError::Missing { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -222,13 +225,13 @@ pub async fn status(
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/claim", tag = "mails", request_body = ClaimBody,
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
+    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn claim(
     State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(ClaimBody { agent_id, timeout, workspace }): JsonBody<ClaimBody>,
-) -> Result<axum::Json<ClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimInfo>, ApiError> {
     let id = mail_id(&path)?;
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
@@ -239,20 +242,20 @@ pub async fn claim(
     };
     let (retry, now) = (api.claims().retry, api.clock.now());
     let claimed = api.store.claim(&id, &workspace, holder, term, retry, now).await;
-    Ok(axum::Json(ClaimView::from(&claimed.map_err(claim_error)?)))
+    Ok(axum::Json(ClaimInfo::from(&claimed.map_err(claim_error)?)))
 }
 
-/// Renew a claim
+/// Renew a claim before it expires
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/renew", tag = "mails", request_body = RenewBody,
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
+    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn renew(
     State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(RenewBody { agent_id, workspace, epoch, timeout }): JsonBody<RenewBody>,
-) -> Result<axum::Json<ClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimInfo>, ApiError> {
     let term = match timeout {
         Some(_) => input::lease_duration("timeout", timeout)?,
         None => api.claims().term,
@@ -266,13 +269,13 @@ pub async fn renew(
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/complete", tag = "mails", request_body = CompleteBody,
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
+    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn complete(
     State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(CompleteBody { agent_id, workspace, epoch }): JsonBody<CompleteBody>,
-) -> Result<axum::Json<ClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimInfo>, ApiError> {
     update(&api, &path, agent_id, workspace, epoch, ClaimUpdate::Complete).await
 }
 
@@ -283,13 +286,13 @@ pub async fn complete(
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/fail", tag = "mails", request_body = FailBody,
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
+    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn fail(
     State(api): State<SharedApi>,
     path: PathParams,
     JsonBody(FailBody { agent_id, reason, retryable, workspace, epoch }): JsonBody<FailBody>,
-) -> Result<axum::Json<ClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimInfo>, ApiError> {
     let mut reason = reason.unwrap_or_else(|| "no reason given".to_owned());
     reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
     let retry = api.claims().retry;
@@ -301,36 +304,36 @@ pub async fn fail(
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/retry", tag = "mails", params(WorkspaceQuery),
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
+    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn retry(
     State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
-) -> Result<axum::Json<ClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimInfo>, ApiError> {
     let id = mail_id(&path)?;
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
     let retried = api.store.retry_claim(&id, &workspace, api.clock.now()).await;
-    Ok(axum::Json(ClaimView::from(&retried.map_err(claim_error)?)))
+    Ok(axum::Json(ClaimInfo::from(&retried.map_err(claim_error)?)))
 }
 
 /// Drop a dead letter without retrying it
 #[utoipa::path(
     post, path = "/api/v1/messages/{id}/drop", tag = "mails", params(WorkspaceQuery),
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimView), (status = "4XX", body = ApiErrorView))
+    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn drop_claim(
     State(api): State<SharedApi>,
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
-) -> Result<axum::Json<ClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimInfo>, ApiError> {
     let id = mail_id(&path)?;
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
     let dropped = api.store.drop_claim(&id, &workspace, api.clock.now()).await;
-    Ok(axum::Json(ClaimView::from(&dropped.map_err(claim_error)?)))
+    Ok(axum::Json(ClaimInfo::from(&dropped.map_err(claim_error)?)))
 }
 
 /// Rebuild the files of the mailbox from the store
@@ -367,7 +370,7 @@ pub async fn dead(State(api): State<SharedApi>) -> Result<axum::Json<DeadView>, 
         let page = store.deliveries(&tunnel.id.did(), &states, request).await?;
         deliveries.extend(page.entries.into_iter().map(RecordView::from));
     }
-    let claims = claims.iter().map(ClaimView::from).collect();
+    let claims = claims.iter().map(ClaimInfo::from).collect();
     let query = LetterQuery { states: vec![LetterState::Dead], ..LetterQuery::default() };
     let request = PageRequest { beyond: None, limit: input::MAX_PAGE, newest_first: false };
     let mut pages = LetterPages::new(query, request);
@@ -385,7 +388,7 @@ async fn update(
     workspace: Option<String>,
     epoch: Option<i64>,
     step: ClaimUpdate,
-) -> Result<axum::Json<ClaimView>, ApiError> {
+) -> Result<axum::Json<ClaimInfo>, ApiError> {
     let id = mail_id(path)?;
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
@@ -393,7 +396,7 @@ async fn update(
     let proof = input::lease_proof(epoch, Some(agent_id))?;
     let now = api.clock.now();
     let updated = api.store.update_claim(&id, &workspace, proof, step, now).await;
-    Ok(axum::Json(ClaimView::from(&updated.map_err(claim_error)?)))
+    Ok(axum::Json(ClaimInfo::from(&updated.map_err(claim_error)?)))
 }
 
 /// The id in the path. Text that is not an id is reported as a Mail that does not exist.

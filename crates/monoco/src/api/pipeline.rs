@@ -48,7 +48,7 @@ pub struct ReplayBody {
     dry_run: bool,
 }
 
-/// Get pipeline status
+/// Get pipeline status: chains, workers and queue
 #[utoipa::path(
     get, path = "/api/v1/pipeline", tag = "letters",
     responses((status = 200, body = PipelineView), (status = "4XX", body = ApiErrorView))
@@ -60,11 +60,10 @@ pub async fn status(State(api): State<SharedApi>) -> Result<axum::Json<PipelineV
     let count = |of: &BTreeMap<String, i64>, name: &str| of.get(name).copied().unwrap_or(0);
     let workers = settings.workers.iter().map(|(name, worker)| {
         let view = WorkerView {
-            kind: worker.kind().into(),
             waiting: count(&letters.waiting, name.as_str()),
             away: count(&letters.away, name.as_str()),
             kept: count(&letters.held, name.as_str()),
-            ..counts.remove(name).unwrap_or_default().into()
+            ..WorkerView::new(worker.kind(), counts.remove(name).unwrap_or_default())
         };
         (name.to_string(), view)
     });
@@ -136,10 +135,10 @@ pub async fn replay(
     };
     let (since, until) = (time("since", body.since)?, time("until", body.until)?);
     let until = until.unwrap_or_else(|| api.clock.now());
-    let way = body.direction.map(|text| parse_direction(&text)).transpose();
+    let direction = body.direction.map(|text| parse_direction(&text)).transpose();
     let tunnel = body.tunnel.map(|text| text.parse()).transpose();
     let query = LetterQuery {
-        direction: way.map_err(|why| ApiError::bad_field("direction", why))?,
+        direction: direction.map_err(|why| ApiError::bad_field("direction", why))?,
         tunnel: tunnel.map_err(|error| ApiError::bad_field("tunnel", error))?,
         since,
         ..LetterQuery::default()

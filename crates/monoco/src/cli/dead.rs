@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use monoco_core::time::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
@@ -12,7 +13,8 @@ use super::mailbox::read_ids;
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
 use crate::api::views::boxes::RecordView;
 use crate::api::views::letters::LetterView;
-use crate::api::views::mails::{ClaimView, DeadView};
+use crate::api::views::mails::DeadView;
+use monoco_mailbox::claim_info::ClaimInfo;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum DeadCommand {
@@ -115,13 +117,13 @@ struct ChangedRow<'a> {
 /// Returns one row per dead claim, delivery and letter.
 fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
     let claims = dead.claims.into_iter().map(|claim| DeadLetterRow {
-        id: claim.id,
+        id: claim.id.to_string(),
         kind: DeadLetterKind::Claim,
-        state: claim.status.into_owned(),
+        state: claim.status.as_str().to_owned(),
         of: Some(claim.workspace),
         attempts: claim.attempts,
         cause: claim.reason,
-        at: claim.updated_at,
+        at: claim.updated_at.map(Timestamp::rfc3339).unwrap_or_default(),
     });
     let deliveries = dead.deliveries.into_iter().map(|record| {
         let failure = record.delivery.as_ref().and_then(|delivery| delivery.failure.as_ref());
@@ -225,7 +227,7 @@ async fn change_one<'a>(
             let verb = if retry { "retry" } else { "drop" };
             let workspace = query(&[("workspace", row.of.clone())]);
             let path = format!("/api/v1/messages/{id}/{verb}{workspace}");
-            client.post::<ClaimView>(&path, &json!({})).await?.status
+            client.post::<ClaimInfo>(&path, &json!({})).await?.status.as_str().into()
         }
         DeadLetterKind::Delivery => {
             let state = if retry { "WAIT" } else { "ARCHIVED" };

@@ -9,6 +9,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use comfy_table::{ContentArrangement, Table};
+use monoco_core::claim::ClaimState;
+use monoco_core::mail::MailId;
+use monoco_core::time::Timestamp;
 pub use monoco_core::unsafe_text::escape_line;
 use monoco_core::unsafe_text::is_unsafe;
 use serde::Serialize;
@@ -54,7 +57,7 @@ macro_rules! display_cells {
     )*};
 }
 
-display_cells!(str, String, Cow<'_, str>, bool, i32, i64, u32, u64, usize);
+display_cells!(str, String, Cow<'_, str>, MailId, bool, i32, i64, u32, u64, usize);
 
 impl<T: ToCell> ToCell for Option<T> {
     fn cell(&self) -> Option<String> {
@@ -66,6 +69,18 @@ impl<T: ToCell> ToCell for Vec<T> {
     fn cell(&self) -> Option<String> {
         let cells: Vec<_> = self.iter().filter_map(ToCell::cell).collect();
         (!cells.is_empty()).then(|| cells.join(", "))
+    }
+}
+
+impl ToCell for ClaimState {
+    fn cell(&self) -> Option<String> {
+        Some(self.as_str().to_owned())
+    }
+}
+
+impl ToCell for Timestamp {
+    fn cell(&self) -> Option<String> {
+        Some(self.rfc3339())
     }
 }
 

@@ -9,8 +9,8 @@ use super::pipeline::verdict_line;
 use crate::api::views::boxes::RecordView;
 use crate::api::views::events::EventView;
 use crate::api::views::letters::LetterView;
-use crate::api::views::mails::ClaimView;
 use crate::api::views::trace::{MergedMessageView, TraceView};
+use monoco_mailbox::claim_info::ClaimInfo;
 
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
@@ -42,7 +42,7 @@ const RECORDS: &[Column<RecordView>] = &[
     ("state", |record| record.state.cell()),
 ];
 
-const CLAIMS: &[Column<ClaimView>] = &[
+const CLAIMS: &[Column<ClaimInfo>] = &[
     ("claim of", |claim| claim.workspace.cell()),
     ("status", |claim| claim.status.cell()),
     ("agent", |claim| claim.agent_id.cell()),

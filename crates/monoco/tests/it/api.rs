@@ -150,7 +150,7 @@ fn bad_input_gets_a_plain_answer_and_writes_nothing() {
             422,
             "bad_field",
         ),
-        (dispatch, with("to", json!(["did:msgtunnel:a.user.stub"])), 422, "nobody_here"),
+        (dispatch, with("to", json!(["did:msgtunnel:a.user.stub"])), 422, "no_local_recipient"),
         (dispatch, with("x", json!("y".repeat(1_100_000))), 413, "too_large"),
         (dispatch, with("x", json!("y".repeat(2_100_000))), 413, "too_large"),
         (send, with("to", json!(["did:web:nobody"])), 422, "unresolvable"),

@@ -74,7 +74,7 @@ pub struct MailboxHealth {
 /// Health of the pipeline.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct PipelineHealth {
-    /// `ok` or `degraded`
+    /// Either `ok` or `degraded`
     pub status: Cow<'static, str>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
@@ -84,7 +84,7 @@ pub struct PipelineHealth {
     pub dead: i64,
 }
 
-/// Numbers of messages.
+/// Numbers of messages since the store was created.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct HealthCounts {
     pub messages_received: i64,

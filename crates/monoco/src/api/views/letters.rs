@@ -19,7 +19,7 @@ const MAX_SUBJECT_BYTES: usize = 200;
 #[schema(as = Letter)]
 pub struct LetterView {
     pub id: String,
-    /// `inbound` or `outbound`
+    /// Either `inbound` or `outbound`
     pub direction: Cow<'static, str>,
     /// The tunnel of the message, if it is already known
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,11 +29,11 @@ pub struct LetterView {
     pub from: String,
     /// The first ten recipients
     pub to: Vec<String>,
-    /// Number of recipients
+    /// Number of all recipients
     pub recipients: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// Bytes of `data`
+    /// Size of `data` in bytes
     pub size: usize,
     /// WAITING, AWAY, DONE, MERGED, TRASHED or DEAD
     pub state: Cow<'static, str>,

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use monoco_core::claim::{Claim, ClaimState, ClaimStateData};
+use monoco_core::claim::ClaimState;
 use monoco_core::mail::MailIndexEntry;
+use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_store::MailRow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,7 +28,8 @@ pub struct MailView {
     /// NEW, CLAIMED, COMPLETED or DEADLETTER, for this workspace
     pub status: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub claim: Option<ClaimView>,
+    #[schema(value_type = Option<ClaimSchema>)]
+    pub claim: Option<ClaimInfo>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -45,53 +47,53 @@ pub struct MailDetailView {
     #[serde(flatten)]
     pub mail: MailView,
     /// The claims of all workspaces
-    pub claims: Vec<ClaimView>,
+    #[schema(value_type = Vec<ClaimSchema>)]
+    pub claims: Vec<ClaimInfo>,
     /// The MsgObject; null when it is damaged
     #[schema(value_type = Option<Object>)]
     pub msg: Option<Value>,
 }
 
-/// The claim of one workspace on one Mail.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Describes [`ClaimInfo`] in the OpenAPI document.
+#[derive(ToSchema)]
 #[schema(as = Claim)]
-pub struct ClaimView {
+#[expect(dead_code, reason = "only documents ClaimInfo, whose crate has no schemas")]
+pub struct ClaimSchema {
     /// Id of the Mail
-    pub id: String,
-    pub workspace: String,
+    id: String,
+    workspace: String,
     /// NEW, CLAIMED, COMPLETED or DEADLETTER
-    pub status: Cow<'static, str>,
+    status: String,
     /// The agent that holds the Mail, while it is CLAIMED
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent_id: Option<String>,
+    agent_id: Option<String>,
     /// Number of the current claim; send it with renew, complete and fail
-    pub epoch: u64,
+    epoch: u64,
     /// Number of claims so far
-    pub attempts: u32,
+    attempts: u32,
     /// Number of claims after the first
-    pub retry_count: u32,
+    retry_count: u32,
     /// When the claim expires
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<String>,
+    expires_at: Option<String>,
     /// When the Mail can be claimed again
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_retry_at: Option<String>,
+    next_retry_at: Option<String>,
     /// Why the last attempt failed
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    pub updated_at: String,
+    reason: Option<String>,
+    updated_at: String,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Claims)]
 pub struct ClaimList {
-    pub claims: Vec<ClaimView>,
+    #[schema(value_type = Vec<ClaimSchema>)]
+    pub claims: Vec<ClaimInfo>,
 }
 
-/// All dead letters.
+/// Dead letters of all kinds.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Dead)]
 pub struct DeadView {
-    pub claims: Vec<ClaimView>,
+    #[schema(value_type = Vec<ClaimSchema>)]
+    pub claims: Vec<ClaimInfo>,
     pub deliveries: Vec<RecordView>,
     pub letters: Vec<LetterView>,
 }
@@ -122,31 +124,6 @@ impl From<MailRow> for MailView {
             status: state.as_str().into(),
             claim: row.claim.as_ref().map(Into::into),
             entry: row.entry,
-        }
-    }
-}
-
-impl From<&Claim> for ClaimView {
-    fn from(claim: &Claim) -> Self {
-        let (agent_id, expires_at, next_retry_at) = match &claim.claiming.state {
-            ClaimStateData::Claimed(lease) => {
-                (Some(lease.holder.as_str().to_owned()), Some(lease.until.rfc3339()), None)
-            }
-            ClaimStateData::New { due } => (None, None, Some(due.rfc3339())),
-            ClaimStateData::Completed | ClaimStateData::Deadletter { .. } => (None, None, None),
-        };
-        Self {
-            id: claim.mail.to_string(),
-            workspace: claim.workspace.as_str().to_owned(),
-            status: claim.claiming.state.name().as_str().into(),
-            agent_id,
-            epoch: claim.claiming.epoch,
-            attempts: claim.claiming.attempts,
-            retry_count: claim.claiming.attempts.saturating_sub(1),
-            expires_at,
-            next_retry_at,
-            reason: claim.reason.clone(),
-            updated_at: claim.updated_at.rfc3339(),
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct CreatedRecordView {
 pub struct SendResponse {
     /// Whether the message is queued for every target, or in the outbound chain
     pub ok: bool,
-    /// Why not: `blocked_author`
+    /// Why not; always `blocked_author`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
     pub msg_id: String,

@@ -30,7 +30,7 @@ pub struct PipelineView {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Queue)]
 pub struct QueueView {
-    /// `store` or `beanstalkd`
+    /// Either `store` or `beanstalkd`
     pub kind: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
@@ -128,11 +128,12 @@ pub struct ReplayOutcomeView {
     pub at_worker: Option<String>,
 }
 
-impl From<WorkerCounts> for WorkerView {
-    fn from(counts: WorkerCounts) -> Self {
+impl WorkerView {
+    /// The counters of a worker of this kind. The letters at the worker are not counted yet.
+    pub fn new(kind: &'static str, counts: WorkerCounts) -> Self {
         let WorkerCounts { taken, pass, skip, trash, errors, late, seconds, down } = counts;
         Self {
-            kind: "".into(),
+            kind: kind.into(),
             r#in: taken,
             pass,
             skip,

@@ -17,7 +17,7 @@ use crate::api::error::ApiError;
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = SessionEntry)]
 pub struct SessionEntryView {
-    /// `in` or `out`
+    /// Either `in` or `out`
     pub direction: Cow<'static, str>,
     pub record: RecordView,
     /// The MsgObject; null when it is damaged

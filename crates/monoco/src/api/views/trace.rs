@@ -3,6 +3,7 @@
 use monoco_core::inbound::{InboundMessage, Participant};
 use monoco_core::mail::{Mail, MailIndexEntry};
 use monoco_core::time::Timestamp;
+use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_store::MessageTrace;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -11,7 +12,7 @@ use utoipa::ToSchema;
 use super::boxes::RecordView;
 use super::events::EventView;
 use super::letters::LetterView;
-use super::mails::ClaimView;
+use super::mails::ClaimSchema;
 use super::raw;
 use crate::api::error::ApiError;
 
@@ -36,7 +37,8 @@ pub struct TraceView {
     /// The letters that the message was created from or became, with all verdicts
     pub letters: Vec<LetterView>,
     /// The claims of all workspaces on the Mail
-    pub claims: Vec<ClaimView>,
+    #[schema(value_type = Vec<ClaimSchema>)]
+    pub claims: Vec<ClaimInfo>,
     /// All events of the message, oldest first
     pub events: Vec<EventView>,
     /// Whether parts were left out because there are too many

@@ -5,10 +5,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{MailboxContext, read_ids};
-use crate::api::views::mails::ClaimView;
 use crate::cli::client::{Client, segment};
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, Column, ToCell};
+use monoco_mailbox::claim_info::ClaimInfo;
 
 /// Arguments that select Mails and the claiming agent.
 #[derive(Debug, clap::Args)]
@@ -104,7 +104,7 @@ async fn each(
     let agent = agent_name(target.agent);
     let client = mailbox.context.client()?;
     let given = read_ids(target.ids)?;
-    let mut claims: Vec<ClaimView> = Vec::new();
+    let mut claims: Vec<ClaimInfo> = Vec::new();
     let mut failures = Vec::new();
     for text in &given {
         let taken = match mailbox.id(text) {
@@ -121,14 +121,14 @@ async fn each(
     let format = mailbox.context.format;
     let one = given.len() == 1;
     match claims.as_slice() {
-        [claim] if one => output::one(format, claim, &claim.id, FIELDS)?,
+        [claim] if one => output::one(format, claim, &claim.id.to_string(), FIELDS)?,
         [] => {}
         claims => output::list(format, &json!({"claims": claims}), claims, FIELDS)?,
     }
     worst(failures, given.len())
 }
 
-const FIELDS: &[Column<ClaimView>] = &[
+const FIELDS: &[Column<ClaimInfo>] = &[
     ("id", |claim| claim.id.cell()),
     ("status", |claim| claim.status.cell()),
     ("workspace", |claim| claim.workspace.cell()),
