@@ -1,17 +1,17 @@
-//! One workspace's hold on one Mail: the claiming machine.
+//! Claims: the lease of one workspace on one Mail, and the claim state machine.
 //!
 //! ```text
 //!            claim                complete
 //!    NEW ───────────▶ CLAIMED ───────────────▶ COMPLETED
 //!     ▲                  │
-//!     │  lease ends, or  │  failed for good, or the fourth failure
-//!     ├─ retryable ──────┴───────────────────▶ DEADLETTER
-//!     └─ by hand ──────────────────────────────────┘   or, by hand, ▶ COMPLETED
+//!     │  lease expires,  │  permanent failure, or the fourth failure
+//!     ├─ or retryable ───┴───────────────────▶ DEADLETTER
+//!     │                                            │
+//!     └─ retry, by an operator ────────────────────┴─ drop, by an operator ─▶ COMPLETED
 //! ```
 //!
-//! Two agents of one workspace exclude each other; two workspaces do not, for
-//! each has a claim of its own. Attempts are counted when the Mail is claimed, so
-//! a worker that dies counts too, and claiming again does not reset them.
+//! Agents of one workspace exclude each other. Workspaces do not: each has its own claim.
+//! An attempt is counted when the Mail is claimed, so that an agent that crashes counts too.
 
 use std::time::Duration;
 
@@ -23,103 +23,93 @@ use crate::record::{InvalidTransition, TransitionError};
 use crate::retry::{Jitter, RetryPolicy};
 use crate::time::Timestamp;
 
-/// The name of a workspace, under which its agents claim Mails.
+/// The name of a workspace, whose agents claim Mails.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Workspace(String);
 
-/// The text can't name a workspace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("workspace: {0}")]
 pub struct InvalidWorkspace(&'static str);
 
-/// One workspace's hold on one Mail.
+/// The claim of one workspace on one Mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The Mail.
     pub mail: MailId,
-    /// Whose.
     pub workspace: Workspace,
-    /// Where it stands.
     pub claiming: ClaimStatus,
-    /// Counts every change.
+    /// Increases with every change.
     pub revision: i64,
-    /// Why it last failed.
+    /// The reason of the last failure.
     pub reason: Option<String>,
-    /// When it was last changed.
     pub updated_at: Timestamp,
 }
 
-/// Where a Mail's file belongs.
+/// The directory of a Mail's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MailLocation {
-    /// Somebody may still want it.
+    /// New, or not finished by all workspaces that claimed it.
     Inbound,
-    /// Dealt with; kept for a while.
+    /// Completed; purged after the retention period.
     Archive,
-    /// Given up by a workspace; a person decides.
+    /// A dead letter of a workspace; an operator decides.
     Deadletter,
-    /// Of a stranger whom nobody has let in: no file, and nobody may claim it.
+    /// From a sender that is not accepted yet: no file, and it cannot be claimed.
     Held,
-    /// Kept long enough: no file any more.
+    /// Purged: no file any more.
     Removed,
 }
 
-/// Where a claim stands, without the details.
+/// The state of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ClaimState {
-    /// Nobody of this workspace has it.
+    /// Not leased to an agent of this workspace.
     New,
-    /// Somebody has it until his lease ends. If he dies, it is NEW again.
+    /// Leased to an agent. Becomes NEW again when the lease expires.
     Claimed,
-    /// Dealt with, for this workspace.
+    /// Finished by this workspace.
     Completed,
-    /// Given up, with a reason.
+    /// A dead letter, with a reason.
     Deadletter,
 }
 
-/// A [`ClaimState`] with what belongs to it.
+/// A [`ClaimState`] with its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimStateData {
-    /// NEW.
     New {
-        /// Not to be claimed before this.
+        /// The earliest time of the next claim.
         due: Timestamp,
     },
-    /// CLAIMED, by the holder of the lease.
     Claimed(Lease),
-    /// COMPLETED.
     Completed,
-    /// DEADLETTER.
     Deadletter {
-        /// Why it was given up.
         reason: String,
     },
 }
 
-/// A claim's place in the machine.
+/// The state of a claim with its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimStatus {
-    /// The state, with what only it has.
     pub state: ClaimStateData,
-    /// How often it was claimed.
+    /// How often the Mail was claimed since the last retry by an operator.
     pub attempts: u32,
-    /// Which claim is the current one.
+    /// Increases with every claim and never goes back.
     pub epoch: u64,
 }
 
 impl ClaimStatus {
-    /// A claim as it starts out.
+    /// The status of a claim that was never leased.
     pub fn start(now: Timestamp) -> Self {
         Self { state: ClaimStateData::New { due: now }, attempts: 0, epoch: 0 }
     }
 
-    /// NEW → CLAIMED, once it is due. A lease that has ended is taken back first, and
-    /// may have been the last.
+    /// NEW → CLAIMED, once it is due. Expires a lease that has ended first, which can make
+    /// the claim a dead letter.
     ///
     /// # Errors
     ///
-    /// When it is held, done, dead, or not yet due.
+    /// [`TransitionError`] when another agent holds it, when it is not due, or from
+    /// COMPLETED and DEADLETTER.
     pub fn claim(
         self,
         holder: Holder,
@@ -134,7 +124,7 @@ impl ClaimStatus {
                 return self.expire(now, retry)?.claim(holder, now, term, retry);
             }
             ClaimStateData::Claimed(lease) => return Err(LeaseLost::Held(lease.clone()).into()),
-            _ => return Err(self.wrong(ClaimState::Claimed).into()),
+            _ => return Err(self.invalid(ClaimState::Claimed).into()),
         }
         Ok(Self {
             state: ClaimStateData::Claimed(Lease::start(holder, now, term)),
@@ -143,18 +133,18 @@ impl ClaimStatus {
         })
     }
 
-    /// Prolongs the lease.
+    /// Starts the lease of the caller anew.
     ///
     /// # Errors
     ///
-    /// When the caller does not hold it.
+    /// [`TransitionError`] when the caller does not hold the lease.
     pub fn renew(
         self,
-        guard: &LeaseProof,
+        proof: &LeaseProof,
         now: Timestamp,
         term: LeaseDuration,
     ) -> Result<Self, TransitionError> {
-        let lease = self.held(guard, ClaimState::Claimed)?;
+        let lease = self.held(proof, ClaimState::Claimed)?;
         let lease = Lease::start(lease.holder.clone(), now, term);
         Ok(Self { state: ClaimStateData::Claimed(lease), ..self })
     }
@@ -163,26 +153,27 @@ impl ClaimStatus {
     ///
     /// # Errors
     ///
-    /// When the caller does not hold it.
-    pub fn complete(self, guard: &LeaseProof) -> Result<Self, TransitionError> {
-        self.held(guard, ClaimState::Completed)?;
+    /// [`TransitionError`] when the caller does not hold the lease.
+    pub fn complete(self, proof: &LeaseProof) -> Result<Self, TransitionError> {
+        self.held(proof, ClaimState::Completed)?;
         Ok(Self { state: ClaimStateData::Completed, ..self })
     }
 
-    /// CLAIMED → NEW, due after a wait, or → DEADLETTER.
+    /// CLAIMED → NEW, due after a delay; → DEADLETTER when the failure is not retryable or
+    /// no attempts are left.
     ///
     /// # Errors
     ///
-    /// When the caller does not hold it.
+    /// [`TransitionError`] when the caller does not hold the lease.
     pub fn fail(
         self,
-        guard: &LeaseProof,
+        proof: &LeaseProof,
         reason: String,
         retryable: bool,
         now: Timestamp,
         retry: &RetryPolicy,
     ) -> Result<Self, TransitionError> {
-        self.held(guard, ClaimState::New)?;
+        self.held(proof, ClaimState::New)?;
         let wait = retry.next_delay(self.attempts, Duration::ZERO, None, Jitter::NONE);
         let state = match wait.filter(|_| retryable) {
             Some(wait) => ClaimStateData::New { due: now + wait },
@@ -191,24 +182,23 @@ impl ClaimStatus {
         Ok(Self { state, ..self })
     }
 
-    /// CLAIMED → NEW, or → DEADLETTER when there are no tries left, after the
-    /// lease has ended by `now`.
+    /// CLAIMED → NEW, or → DEADLETTER when no attempts are left, after the lease has expired.
     ///
     /// # Errors
     ///
-    /// When nobody holds it, or somebody still may.
+    /// [`InvalidTransition`] when there is no lease, or it has not expired.
     pub fn expire(self, now: Timestamp, retry: &RetryPolicy) -> Result<Self, InvalidTransition> {
         let ClaimStateData::Claimed(lease) = &self.state else {
-            return Err(self.wrong(ClaimState::New));
+            return Err(self.invalid(ClaimState::New));
         };
         if !lease.has_expired(now) {
-            return Err(self.wrong(ClaimState::New));
+            return Err(self.invalid(ClaimState::New));
         }
         let state = match retry.next_delay(self.attempts, Duration::ZERO, None, Jitter::NONE) {
             Some(_) => ClaimStateData::New { due: now },
             None => ClaimStateData::Deadletter {
                 reason: format!(
-                    "{} let its claim run out, for the last time",
+                    "the lease of {} expired and no attempts are left",
                     lease.holder.as_str()
                 ),
             },
@@ -216,36 +206,36 @@ impl ClaimStatus {
         Ok(Self { state, ..self })
     }
 
-    /// DEADLETTER → NEW, by hand, with all its tries.
+    /// DEADLETTER → NEW, by an operator, with all attempts.
     ///
     /// # Errors
     ///
-    /// From any other state.
+    /// [`InvalidTransition`] from any other state.
     pub fn retry(self, now: Timestamp) -> Result<Self, InvalidTransition> {
         match self.state {
             ClaimStateData::Deadletter { .. } => {
                 Ok(Self { state: ClaimStateData::New { due: now }, attempts: 0, epoch: self.epoch })
             }
-            _ => Err(self.wrong(ClaimState::New)),
+            _ => Err(self.invalid(ClaimState::New)),
         }
     }
 
-    /// DEADLETTER → COMPLETED, by hand: nobody is to deal with it any more.
+    /// DEADLETTER → COMPLETED, by an operator, without another attempt.
     ///
     /// # Errors
     ///
-    /// From any other state.
+    /// [`InvalidTransition`] from any other state.
     pub fn drop_claim(self) -> Result<Self, InvalidTransition> {
         match self.state {
             ClaimStateData::Deadletter { .. } => {
                 Ok(Self { state: ClaimStateData::Completed, ..self })
             }
-            _ => Err(self.wrong(ClaimState::Completed)),
+            _ => Err(self.invalid(ClaimState::Completed)),
         }
     }
 
-    /// Whether somebody is at it, or is to be again. One that was put back by hand has
-    /// no attempts, but it was claimed before.
+    /// Whether it is leased or waits for another attempt. A claim retried by an operator has
+    /// no attempts, but an epoch.
     pub const fn is_open(&self) -> bool {
         match self.state {
             ClaimStateData::New { .. } => self.epoch > 0,
@@ -254,51 +244,49 @@ impl ClaimStatus {
         }
     }
 
-    fn held(&self, guard: &LeaseProof, to: ClaimState) -> Result<&Lease, TransitionError> {
+    fn held(&self, proof: &LeaseProof, to: ClaimState) -> Result<&Lease, TransitionError> {
         match &self.state {
             ClaimStateData::Claimed(lease) => {
-                lease.check(self.epoch, guard)?;
+                lease.check(self.epoch, proof)?;
                 Ok(lease)
             }
             _ => {
-                guard.check_free(self.epoch)?;
-                Err(self.wrong(to).into())
+                proof.check_free(self.epoch)?;
+                Err(self.invalid(to).into())
             }
         }
     }
 
-    fn wrong(&self, to: ClaimState) -> InvalidTransition {
+    fn invalid(&self, to: ClaimState) -> InvalidTransition {
         InvalidTransition { from: self.state.name().as_str(), to: to.as_str() }
     }
 }
 
-/// Where a Mail's file belongs once one of its claims has ended; `None` while
-/// another one is open.
+/// Returns where the file of a Mail belongs after one of its claims has ended; `None` while
+/// another claim is open.
 pub fn location_after_claims<'a>(
     claims: impl IntoIterator<Item = &'a ClaimStatus>,
 ) -> Option<MailLocation> {
-    let mut place = MailLocation::Archive;
+    let mut location = MailLocation::Archive;
     for claim in claims {
         match claim.state {
             _ if claim.is_open() => return None,
-            ClaimStateData::Deadletter { .. } => place = MailLocation::Deadletter,
+            ClaimStateData::Deadletter { .. } => location = MailLocation::Deadletter,
             _ => {}
         }
     }
-    Some(place)
+    Some(location)
 }
 
 impl Workspace {
-    /// The one of callers that name none.
+    /// The workspace of callers that name none.
     pub fn shared() -> Self {
         Self("shared".to_owned())
     }
 
-    /// Checks and takes a name.
-    ///
     /// # Errors
     ///
-    /// When it is empty, longer than 256 bytes, or has control characters.
+    /// [`InvalidWorkspace`] when the name is empty, longer than 256 bytes, or has control characters.
     pub fn new(name: impl Into<String>) -> Result<Self, InvalidWorkspace> {
         let name = name.into();
         if name.trim().is_empty() {
@@ -313,7 +301,6 @@ impl Workspace {
         Ok(Self(name))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -334,11 +321,10 @@ impl From<Workspace> for String {
 }
 
 impl MailLocation {
-    /// All of them.
     pub const ALL: [Self; 5] =
         [Self::Inbound, Self::Archive, Self::Deadletter, Self::Held, Self::Removed];
 
-    /// The word the API, the CLI and the store use.
+    /// The name in the API, the CLI and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Inbound => "inbound",
@@ -349,12 +335,11 @@ impl MailLocation {
         }
     }
 
-    /// Reads that word.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|place| place.as_str() == text)
     }
 
-    /// The directory of the mailbox that has its files; `None` where there are none.
+    /// The directory below the mailbox; `None` when there is no file.
     pub const fn dir(self) -> Option<&'static str> {
         match self {
             Self::Inbound => Some("inbound"),
@@ -366,7 +351,7 @@ impl MailLocation {
 }
 
 impl ClaimStateData {
-    /// The state without the details.
+    /// The state without its data.
     pub const fn name(&self) -> ClaimState {
         match self {
             Self::New { .. } => ClaimState::New,
@@ -378,10 +363,9 @@ impl ClaimStateData {
 }
 
 impl ClaimState {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::New, Self::Claimed, Self::Completed, Self::Deadletter];
 
-    /// The word the API, the CLI and the store use.
+    /// The name in the API, the CLI and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::New => "NEW",
@@ -391,7 +375,6 @@ impl ClaimState {
         }
     }
 
-    /// Reads that word.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
@@ -429,7 +412,7 @@ mod tests {
         ClaimStatus { state, attempts: 1, epoch: 1 }
     }
 
-    /// Every step from every state. A new state or step does not pass unnoticed.
+    /// Every step from every state. A new state or step changes the table.
     #[test]
     fn every_step_from_every_state() {
         let end = |claiming: ClaimStatus| claiming.state.name().as_str();
@@ -442,8 +425,8 @@ mod tests {
                 claiming.fail(&by("ann"), "no".into(), retryable, at(1), &RetryPolicy::CLAIM)
             };
             table.row(from, "claim", claim(now(), "bob", 1).map(end));
-            table.row(from, "claim, lease ended", claim(now(), "bob", 301).map(end));
-            table.row(from, "claim, last lease ended", claim(last(), "bob", 301).map(end));
+            table.row(from, "claim, lease expired", claim(now(), "bob", 301).map(end));
+            table.row(from, "claim, 4th expired", claim(last(), "bob", 301).map(end));
             table.row(
                 from,
                 "renew",
@@ -452,21 +435,21 @@ mod tests {
             table.row(from, "complete", now().complete(&by("ann")).map(end));
             table.row(from, "fail, retryable", fail(now(), true).map(end));
             table.row(from, "fail, 4th time", fail(last(), true).map(end));
-            table.row(from, "fail, for good", fail(now(), false).map(end));
+            table.row(from, "fail, permanently", fail(now(), false).map(end));
             table.row(from, "expire", now().expire(at(301), &RetryPolicy::CLAIM).map(end));
             table.row(
                 from,
                 "expire, 4th time",
                 last().expire(at(301), &RetryPolicy::CLAIM).map(end),
             );
-            table.row(from, "revive", now().retry(at(1)).map(end));
-            table.row(from, "lay to rest", now().drop_claim().map(end));
+            table.row(from, "retry", now().retry(at(1)).map(end));
+            table.row(from, "drop", now().drop_claim().map(end));
         }
         table.check();
     }
 
     #[test]
-    fn three_retries_wait_one_two_and_four_seconds_and_the_fourth_failure_is_dead() {
+    fn retries_wait_1_2_and_4_seconds_and_the_fourth_failure_is_a_dead_letter() {
         let mut claiming = ClaimStatus::start(at(0));
         let mut now = at(0);
         let mut waits = Vec::new();
@@ -483,15 +466,15 @@ mod tests {
                 &RetryPolicy::CLAIM,
             );
             assert!(early.is_err(), "held");
-            let guard = LeaseProof { epoch: Some(claimed.epoch), holder: Holder::anonymous() };
-            claiming = claimed.fail(&guard, "no".into(), true, now, &RetryPolicy::CLAIM).unwrap();
+            let proof = LeaseProof { epoch: Some(claimed.epoch), holder: Holder::anonymous() };
+            claiming = claimed.fail(&proof, "no".into(), true, now, &RetryPolicy::CLAIM).unwrap();
         }
         assert_eq!(waits, [0, 1, 2, 4]);
         assert_eq!(claiming.state.name(), ClaimState::Deadletter);
     }
 
     #[test]
-    fn a_mail_that_kills_its_workers_ends_in_the_dead_letters() {
+    fn mail_whose_leases_expire_four_times_becomes_a_dead_letter() {
         let mut claiming = ClaimStatus::start(at(0));
         for round in 1..=4 {
             claiming = claim(claiming, "ann", round * 1000).unwrap();
@@ -501,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_completes_with_a_lost_lease() {
+    fn lost_lease_cannot_complete() {
         let first = claim(ClaimStatus::start(at(0)), "ann", 0).unwrap();
         let second = claim(first, "bob", 301).unwrap();
         let late = LeaseProof { epoch: Some(1), holder: Holder::new("ann").unwrap() };
@@ -510,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn not_before_its_time() {
+    fn claim_is_rejected_before_it_is_due() {
         let waiting =
             ClaimStatus { state: ClaimStateData::New { due: at(4) }, attempts: 3, epoch: 3 };
         assert_eq!(claim(waiting.clone(), "ann", 3), Err(TransitionError::NotDue(at(4))));
@@ -518,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_rests_when_nobody_is_at_it_any_more() {
+    fn file_moves_when_no_claim_is_open() {
         let place = |states: &[ClaimState]| {
             let claims: Vec<_> = states.iter().map(|state| standing(*state)).collect();
             location_after_claims(&claims).map(MailLocation::as_str)
@@ -534,13 +517,13 @@ mod tests {
             location_after_claims([&untouched, &standing(Completed)]),
             Some(MailLocation::Archive)
         );
-        let revived = standing(Deadletter).retry(at(1)).unwrap();
+        let retried = standing(Deadletter).retry(at(1)).unwrap();
         assert_eq!(
-            location_after_claims([&revived, &standing(Completed)]),
+            location_after_claims([&retried, &standing(Completed)]),
             None,
             "it is to be done again"
         );
-        let rested = standing(Deadletter).drop_claim().unwrap();
-        assert_eq!(location_after_claims([&rested]), Some(MailLocation::Archive));
+        let dropped = standing(Deadletter).drop_claim().unwrap();
+        assert_eq!(location_after_claims([&dropped]), Some(MailLocation::Archive));
     }
 }

@@ -1,8 +1,8 @@
-//! Whom we know, and how to reach them.
+//! Contacts, their bindings, and the resolution of targets into delivery plans.
 //!
-//! Nothing here guesses. A target is reached through its own shadow DID, through
-//! a binding of its contact, or because it lives here. A target that can't be
-//! reached fails the whole send, before anything is written.
+//! A target is reached through its own shadow DID, through a binding of its contact, or
+//! because it is local. There is no default route: one target that cannot be resolved fails
+//! the whole send, before anything is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,146 +11,128 @@ use serde::{Deserialize, Serialize};
 use crate::did::{Did, Endpoint, EndpointKind, TunnelId};
 use crate::object::MsgObject;
 
-/// How well we know somebody.
+/// How much a contact is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContactLevel {
-    /// Nothing of theirs is delivered.
+    /// Their messages are not delivered.
     Block,
-    /// Known by name only; the tunnel's rule for strangers applies.
+    /// Known by name only; the tunnel's policy for strangers applies.
     Stranger,
-    /// Known for the time being.
+    /// Trusted for a limited time.
     Temporary,
-    /// Known.
+    /// Trusted without a time limit.
     Friend,
 }
 
-/// One way to reach a contact.
+/// An account of a contact on an external network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Binding {
-    /// Through this tunnel.
     pub tunnel: TunnelId,
-    /// What sort of account it is there.
     pub kind: EndpointKind,
-    /// The account there, as the provider spells it.
+    /// The provider's id of the account.
     pub address: String,
     /// The binding with the highest number is used.
     pub priority: i32,
 }
 
-/// Somebody we know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
-    /// Who.
     pub did: Did,
-    /// What people call them; the first is shown.
+    /// The first name is shown.
     pub names: Vec<String>,
-    /// How well we know them.
     pub level: ContactLevel,
-    /// Whether they read their mail here, from an INBOX of ours.
+    /// Whether the contact is local: it has an INBOX in this hub.
     pub here: bool,
-    /// How to reach them elsewhere.
     pub bindings: Vec<Binding>,
 }
 
-/// What a tunnel does with messages of people we do not know.
+/// What a tunnel does with messages from strangers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StrangerPolicy {
-    /// Like everybody's.
+    /// Delivers them like those of contacts.
     #[default]
     Accept,
-    /// Into the REQUEST_BOX, until a person has looked.
+    /// Puts them into the REQUEST_BOX until a person has reviewed them.
     Hold,
-    /// Away with them; an event says so.
+    /// Drops them and records an event.
     Drop,
 }
 
-/// One configured connection to an outside network.
+/// A configured connection to an external network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelInfo {
-    /// Its name.
     pub id: TunnelId,
-    /// The network behind it.
     pub provider: String,
-    /// What it does with strangers.
     pub strangers: StrangerPolicy,
     /// Whether the provider recognises a second copy by its idempotency key.
     pub idempotent: bool,
 }
 
-/// What we know of one DID, for one decision.
+/// What the store knows of one DID, for one decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Party {
-    /// How well we know them; `None` when they are no contact.
+    /// `None` when it is not a contact.
     pub level: Option<ContactLevel>,
-    /// Whether they read their mail here, by decision.
+    /// Whether it is configured as local.
     pub here: bool,
-    /// Whether this is a group, and then who gets what is said in it.
+    /// The subscribers, when it is a group.
     pub subscribers: Option<Vec<Did>>,
-    /// Whether something was put into a box of theirs before.
+    /// Whether it has a box with at least one record.
     pub has_box: bool,
-    /// How to reach them elsewhere.
     pub bindings: Vec<Binding>,
 }
 
-/// The page of the address book that one message needs.
+/// The part of the address book that one message needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressBook {
-    /// What we know of each DID that the message names.
+    /// The parties that the message names.
     pub parties: BTreeMap<Did, Party>,
-    /// The tunnels that they are reached through.
+    /// The tunnels of their addresses and bindings.
     pub tunnels: BTreeMap<TunnelId, TunnelInfo>,
-    /// Who has blocked the author.
+    /// The targets that have blocked the author.
     pub blocked_by: BTreeSet<Did>,
 }
 
-/// How it was decided that a target is reached.
+/// How a target was resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeliveryMode {
-    /// The target is a shadow DID and says so itself.
+    /// The target is a shadow DID.
     Address,
-    /// By a binding of the target's contact.
+    /// Through a binding of the contact.
     Binding,
 }
 
-/// How one target is reached, as it was decided at the time.
+/// The route to one target, as it was resolved when the message was sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryPlan {
-    /// The tunnel that delivers it.
     pub tunnel_did: Did,
-    /// The account there.
+    /// The provider's id of the account.
     pub address: String,
-    /// What sort of account it is.
     pub kind: EndpointKind,
-    /// Whom it is for.
     pub target_did: Did,
-    /// Why this way.
     pub mode: DeliveryMode,
-    /// The priority of the binding that was chosen; 0 for an address.
+    /// The priority of the binding; 0 for an address.
     pub priority: i32,
 }
 
-/// Where a message goes that leaves its author's hands.
+/// The routes to all targets of one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeliveryPlans {
-    /// To targets elsewhere.
     pub remote: Vec<DeliveryPlan>,
-    /// To targets that live here.
+    /// Targets with a box in this hub.
     pub local: Vec<Did>,
 }
 
-/// A target that can't be reached, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnresolvedTarget {
-    /// The target.
     pub target: Did,
-    /// What is missing.
     pub why: String,
 }
 
-/// Some targets can't be reached, so nothing is sent to any.
+/// The targets that cannot be resolved. The message is not sent to any target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no way to reach {}", list(.0))]
 pub struct UnresolvableTargets(pub Vec<UnresolvedTarget>);
@@ -161,23 +143,21 @@ fn list(targets: &[UnresolvedTarget]) -> String {
 }
 
 impl AddressBook {
-    /// What we know of `did`.
     pub fn party(&self, did: &Did) -> Option<&Party> {
         self.parties.get(did)
     }
 
-    /// Whether nothing of `sender` is to be delivered to anybody.
+    /// Whether the owner of the hub blocks `sender`.
     pub fn blocks(&self, sender: &Did) -> bool {
         self.party(sender).is_some_and(|party| party.level == Some(ContactLevel::Block))
     }
 
-    /// Whether nothing of `sender` is to be delivered to `target`: because we
-    /// block the sender, or because the target does.
+    /// Whether the owner of the hub or `target` blocks `sender`.
     pub fn is_block(&self, sender: &Did, target: &Did) -> bool {
         self.blocks(sender) || self.blocked_by.contains(target)
     }
 
-    /// Whether we do not really know `sender`.
+    /// Whether `sender` is neither local nor a friend nor a temporary contact.
     pub fn is_stranger(&self, sender: &Did) -> bool {
         !self.party(sender).is_some_and(|party| {
             party.here
@@ -186,11 +166,11 @@ impl AddressBook {
     }
 }
 
-/// Decides how each target of `msg` is reached.
+/// Resolves each target of `msg`.
 ///
 /// # Errors
 ///
-/// [`UnresolvableTargets`], with every target that can't be, when there is one.
+/// [`UnresolvableTargets`] with all targets that cannot be resolved.
 pub fn plan_delivery(
     msg: &MsgObject,
     book: &AddressBook,
@@ -199,9 +179,9 @@ pub fn plan_delivery(
     let mut unresolved = Vec::new();
     let mut seen = BTreeSet::new();
     for target in msg.to.iter().filter(|target| seen.insert(*target)) {
-        match reach(target, book) {
-            Ok(TargetRoute::Away(plan)) => plans.remote.push(plan),
-            Ok(TargetRoute::Here) => plans.local.push(target.clone()),
+        match resolve(target, book) {
+            Ok(TargetRoute::Remote(plan)) => plans.remote.push(plan),
+            Ok(TargetRoute::Local) => plans.local.push(target.clone()),
             Err(why) => unresolved.push(UnresolvedTarget { target: target.clone(), why }),
         }
     }
@@ -209,16 +189,16 @@ pub fn plan_delivery(
 }
 
 enum TargetRoute {
-    Away(DeliveryPlan),
-    Here,
+    Remote(DeliveryPlan),
+    Local,
 }
 
-fn reach(target: &Did, book: &AddressBook) -> Result<TargetRoute, String> {
+fn resolve(target: &Did, book: &AddressBook) -> Result<TargetRoute, String> {
     if let Some(Endpoint { account, kind, tunnel }) = target.endpoint() {
         if !book.tunnels.contains_key(&tunnel) {
             return Err(format!("there is no tunnel {tunnel}"));
         }
-        return Ok(TargetRoute::Away(DeliveryPlan {
+        return Ok(TargetRoute::Remote(DeliveryPlan {
             tunnel_did: tunnel.did(),
             address: account,
             kind,
@@ -234,13 +214,13 @@ fn reach(target: &Did, book: &AddressBook) -> Result<TargetRoute, String> {
         return Err("unknown; add it as a contact and bind it".to_owned());
     };
     if party.here || party.subscribers.is_some() {
-        return Ok(TargetRoute::Here);
+        return Ok(TargetRoute::Local);
     }
     let usable = party.bindings.iter().filter(|b| book.tunnels.contains_key(&b.tunnel));
-    // The first of equals, so that the choice does not depend on luck.
+    // Ties are broken by tunnel and address, so that the choice is deterministic.
     let best = usable.min_by_key(|b| (std::cmp::Reverse(b.priority), &b.tunnel, &b.address));
     match best {
-        Some(binding) => Ok(TargetRoute::Away(DeliveryPlan {
+        Some(binding) => Ok(TargetRoute::Remote(DeliveryPlan {
             tunnel_did: binding.tunnel.did(),
             address: binding.address.clone(),
             kind: binding.kind,
@@ -248,18 +228,17 @@ fn reach(target: &Did, book: &AddressBook) -> Result<TargetRoute, String> {
             mode: DeliveryMode::Binding,
             priority: binding.priority,
         })),
-        // Somebody who was never bound but gets mail here can only be meant here.
-        None if party.bindings.is_empty() && party.has_box => Ok(TargetRoute::Here),
+        // Without a binding, a target that has a box can only be local.
+        None if party.bindings.is_empty() && party.has_box => Ok(TargetRoute::Local),
         None if party.bindings.is_empty() => Err("it has no binding".to_owned()),
-        None => Err("none of its bindings names a tunnel that is here".to_owned()),
+        None => Err("no tunnel of its bindings is configured".to_owned()),
     }
 }
 
 impl ContactLevel {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Block, Self::Stranger, Self::Temporary, Self::Friend];
 
-    /// The word the API, the CLI and the store use.
+    /// The name in the API, the CLI and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Block => "block",
@@ -269,14 +248,13 @@ impl ContactLevel {
         }
     }
 
-    /// Reads that word.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.as_str() == text)
     }
 }
 
 impl StrangerPolicy {
-    /// The word the API, the CLI and the store use.
+    /// The name in the API, the CLI and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Accept => "accept",
@@ -285,7 +263,6 @@ impl StrangerPolicy {
         }
     }
 
-    /// Reads that word.
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Accept, Self::Hold, Self::Drop].into_iter().find(|s| s.as_str() == text)
     }
@@ -361,7 +338,7 @@ pub(crate) mod tests {
     fn or_says_why_it_has_none() {
         assert_eq!(way("did:msgtunnel:1.user.telegram"), "there is no tunnel telegram");
         assert_eq!(way("did:msgtunnel:slack"), "it is a tunnel; name an endpoint behind it");
-        assert_eq!(way("did:web:gone"), "none of its bindings names a tunnel that is here");
+        assert_eq!(way("did:web:gone"), "no tunnel of its bindings is configured");
         assert_eq!(way("did:web:bare"), "it has no binding");
         assert_eq!(way("did:web:nobody"), "unknown; add it as a contact and bind it");
     }

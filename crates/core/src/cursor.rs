@@ -1,28 +1,27 @@
-//! Where a page ends, so that the next one can start there.
+//! Cursors: where the next page of a list starts.
 //!
-//! To the caller a cursor is opaque. Inside it is a sequence number and a check
-//! over it and the list it came from, so that a cursor of another list, or a
-//! made-up one, is refused instead of silently showing the wrong page.
+//! A cursor is opaque to callers. It has a sequence number and a checksum of the number and
+//! the list, so that the cursor of another list, or an invented one, is rejected instead of
+//! returning a wrong page.
 
 use sha2::{Digest, Sha256};
 
 use crate::hex;
 
-/// The cursor does not belong to this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the cursor is not of this list; take the one that came with its last page")]
+#[error("invalid cursor; use the `next` value of the previous page of the same list")]
 pub struct InvalidCursor;
 
-/// Writes the cursor that follows entry `seq` of the list `scope`.
+/// Returns the cursor after entry `seq` of the list `scope`.
 pub fn write(scope: &str, seq: i64) -> String {
     format!("{seq:016x}{}", hex::encode(&check(scope, seq)))
 }
 
-/// Reads it back.
+/// Returns the sequence number of a cursor.
 ///
 /// # Errors
 ///
-/// [`InvalidCursor`], when it was not written for `scope`.
+/// [`InvalidCursor`] when the cursor was not made for `scope`.
 pub fn read(scope: &str, cursor: &str) -> Result<i64, InvalidCursor> {
     let (seq, shown) = cursor.split_at_checked(16).ok_or(InvalidCursor)?;
     let seq = i64::from_be_bytes(hex::decode(seq).ok_or(InvalidCursor)?);
@@ -44,7 +43,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cursor_comes_back_to_its_own_list_only(scope in ".{0,40}", other in ".{0,40}", seq: i64) {
+        fn cursor_is_accepted_by_its_own_list_only(scope in ".{0,40}", other in ".{0,40}", seq: i64) {
             let cursor = write(&scope, seq);
             prop_assert_eq!(read(&scope, &cursor), Ok(seq));
             if other != scope {
@@ -53,7 +52,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_else_is_a_cursor(text in "\\PC{0,40}|[0-9a-f]{24}") {
+        fn other_texts_are_not_cursors(text in "\\PC{0,40}|[0-9a-f]{24}") {
             prop_assert_eq!(read("a list", &text), Err(InvalidCursor));
         }
     }

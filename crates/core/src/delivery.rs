@@ -1,25 +1,24 @@
-//! One object on its way to one target through one tunnel: the sending machine.
+//! Deliveries: one object to one target through one tunnel, and the send state machine.
 //!
 //! ```text
-//!            take                    accepted
+//!           lease                    accepted
 //!    WAIT ──────────▶ SENDING ──────────────────────▶ SENT
 //!     ▲ ▲              │ ▲ │ │                          ▲
-//!     │ │   temporary, │ │ │ └ nobody can know ─▶ UNCERTAIN ─ whoever tried it,
-//!     │ │   tries left ▼ │ │                        │        or a person, knows
-//!     │ ├─ by hand ─ FAILED│ take, when due         │
-//!     │ ├─ by hand ────────│────────────────────────┘
-//!     │ └─ by hand ─ DEAD ◀┘ permanent, or out of patience
+//!     │ │   temporary, │ │ │ └ outcome unknown ─▶ UNCERTAIN ─ confirmed by the sender
+//!     │ │   retry      ▼ │ │                        │        or an operator
+//!     │ ├─ operator ─ FAILED lease, when due        │
+//!     │ ├─ operator ───────│────────────────────────┘
+//!     │ └─ operator ─ DEAD ◀ permanent, or given up after 24 h
 //!     │
-//!     └─ by hand ─ HELD ◀── by hand ── WAIT, FAILED
+//!     └─ operator ─ HELD ◀── operator ── WAIT, FAILED
 //!
 //!    any ──▶ ARCHIVED, DELETED
 //! ```
 //!
-//! `SENDING` is a promise with a deadline. When it is broken, or the connection
-//! is lost after the message went out, the peer may hold a copy we cannot see.
-//! Where the provider takes an idempotency key we try again with the same key;
-//! elsewhere the delivery is UNCERTAIN, and a person decides. Nothing is resent
-//! blindly.
+//! SENDING has a lease. When it expires, or the connection is lost after the request was
+//! sent, the provider may have the message. If the provider accepts idempotency keys, the
+//! delivery is retried with the same key. Otherwise it is UNCERTAIN and an operator decides;
+//! it is never sent again automatically.
 
 use std::time::Duration;
 
@@ -33,95 +32,77 @@ use crate::record::{InvalidTransition, RecordId, TransitionError};
 use crate::retry::{Failure, Jitter, RetryPolicy};
 use crate::time::Timestamp;
 
-/// Where a delivery stands, without the details.
+/// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SendState {
-    /// In the queue, not to be tried before it is due.
+    /// In the queue until it is due.
     Wait,
-    /// Handed to whoever tries it now. If he dies, the sweeper moves it on.
+    /// Leased to a sender. When the lease expires, the sweeper sets FAILED or UNCERTAIN.
     Sending,
-    /// The provider took it. This says nothing about anyone reading it.
+    /// Accepted by the provider. Says nothing about whether it was read.
     Sent,
-    /// The last try failed; another follows when it is due.
+    /// The last attempt failed; the next one follows when it is due.
     Failed,
-    /// Given up. A person may revive it.
+    /// A dead letter. An operator can retry it.
     Dead,
-    /// It may have arrived and nobody can know. A person decides.
+    /// The provider may have accepted it. An operator decides.
     Uncertain,
-    /// Waits for a person's approval.
+    /// Waits for the approval of an operator.
     Held,
-    /// Put away.
     Archived,
-    /// Thrown away.
     Deleted,
 }
 
-/// A [`SendState`] with what belongs to it.
+/// A [`SendState`] with its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendStateData {
-    /// WAIT.
     Wait {
-        /// Not before this.
         due: Timestamp,
     },
-    /// SENDING, by the holder of the lease.
     Sending(Lease),
-    /// SENT.
     Sent {
-        /// The provider's own id of the message, where it gave one.
+        /// The provider's id of the message, if it returned one.
         external_msg_id: Option<String>,
     },
-    /// FAILED.
     Failed {
-        /// When the next try may be made.
+        /// The earliest time of the next attempt.
         due: Timestamp,
-        /// Why the last one failed.
         why: Failure,
     },
-    /// DEAD.
     Dead {
-        /// Why we gave up.
         why: Failure,
     },
-    /// UNCERTAIN.
     Uncertain {
-        /// What we saw last.
         why: Failure,
     },
-    /// HELD.
     Held,
-    /// ARCHIVED.
     Archived,
-    /// DELETED.
     Deleted,
 }
 
-/// A delivery's place in the machine.
+/// The state of a delivery with its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendStatus {
-    /// The state, with what only it has.
     pub state: SendStateData,
-    /// How often it was tried since it was last put in the queue by a person.
+    /// Number of attempts since the last retry by an operator.
     pub attempts: u32,
-    /// Which try is the current one.
+    /// Increases with every attempt and never goes back.
     pub epoch: u64,
-    /// When the first of these tries began; patience is measured from here.
+    /// When the first of these attempts began; retries end 24 h later.
     pub first_try: Option<Timestamp>,
 }
 
-/// What came of one try.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryOutcome {
-    /// The provider took it.
     Accepted {
-        /// The provider's own id of the message, where it gave one.
+        /// The provider's id of the message, if it returned one.
         external_msg_id: Option<String>,
     },
-    /// It did not, or we can't know.
     Failed(Failure),
 }
 
-/// How a tunnel's deliveries are retried.
+/// What a tunnel's provider supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelCapabilities {
     /// Whether the provider recognises a second copy by its idempotency key.
@@ -129,7 +110,7 @@ pub struct TunnelCapabilities {
 }
 
 impl SendStatus {
-    /// A delivery as it starts out.
+    /// The status of a new delivery.
     pub fn start(due: Timestamp) -> Self {
         Self { state: SendStateData::Wait { due }, attempts: 0, epoch: 0, first_try: None }
     }
@@ -138,7 +119,7 @@ impl SendStatus {
     ///
     /// # Errors
     ///
-    /// From any other state, or before its time.
+    /// [`InvalidTransition`] from any other state, or before it is due.
     pub fn lease(
         self,
         holder: Holder,
@@ -149,109 +130,110 @@ impl SendStatus {
             SendStateData::Wait { due } | SendStateData::Failed { due, .. } if due <= now => {
                 Ok(Self {
                     state: SendStateData::Sending(Lease::start(holder, now, term)),
-                    // Counted before the try: a message that kills whoever tries it
-                    // must still run out of tries.
+                    // Counted before the attempt: a message that crashes the sender must
+                    // run out of attempts too.
                     attempts: self.attempts.saturating_add(1),
                     epoch: self.epoch + 1,
                     first_try: self.first_try.or(Some(now)),
                 })
             }
-            _ => Err(self.wrong(SendState::Sending)),
+            _ => Err(self.invalid(SendState::Sending)),
         }
     }
 
-    /// Files what came of the current try.
+    /// Records the outcome of the current attempt.
     ///
-    /// Saying again what is already filed changes nothing, so that a report whose
-    /// answer was lost can be repeated.
+    /// Repeating a report changes nothing, so that it can be repeated when its response was
+    /// lost.
     ///
     /// # Errors
     ///
-    /// [`Refused`], when nothing is being tried or the caller lost his lease.
+    /// [`TransitionError`] when there is no current attempt or the caller lost the lease.
     pub fn report(
         self,
         outcome: DeliveryOutcome,
-        guard: &LeaseProof,
+        proof: &LeaseProof,
         now: Timestamp,
         retry: &RetryPolicy,
-        manner: TunnelCapabilities,
+        capabilities: TunnelCapabilities,
         jitter: Jitter,
     ) -> Result<Self, TransitionError> {
         match (&self.state, outcome) {
             (SendStateData::Sending(lease), outcome) => {
-                lease.check(self.epoch, guard)?;
+                lease.check(self.epoch, proof)?;
                 let state = match outcome {
                     DeliveryOutcome::Accepted { external_msg_id } => {
                         SendStateData::Sent { external_msg_id }
                     }
-                    DeliveryOutcome::Failed(why) => self.after(why, now, retry, manner, jitter),
+                    DeliveryOutcome::Failed(why) => {
+                        self.after(why, now, retry, capabilities, jitter)
+                    }
                 };
                 Ok(Self { state, ..self })
             }
             (SendStateData::Sent { .. }, DeliveryOutcome::Accepted { .. }) => {
-                guard.check_free(self.epoch)?;
+                proof.check_free(self.epoch)?;
                 Ok(self)
             }
-            // Only he who tried can resolve the doubt, and he has the epoch.
+            // Only the sender of this attempt may confirm it; it proves itself by the epoch.
             (SendStateData::Uncertain { .. }, DeliveryOutcome::Accepted { external_msg_id })
-                if guard.epoch.is_some() =>
+                if proof.epoch.is_some() =>
             {
-                guard.check_free(self.epoch)?;
+                proof.check_free(self.epoch)?;
                 Ok(Self { state: SendStateData::Sent { external_msg_id }, ..self })
             }
             (_, DeliveryOutcome::Accepted { .. }) => {
-                guard.check_free(self.epoch)?;
-                Err(self.wrong(SendState::Sent).into())
+                proof.check_free(self.epoch)?;
+                Err(self.invalid(SendState::Sent).into())
             }
             (_, DeliveryOutcome::Failed(_)) => {
-                guard.check_free(self.epoch)?;
-                Err(self.wrong(SendState::Failed).into())
+                proof.check_free(self.epoch)?;
+                Err(self.invalid(SendState::Failed).into())
             }
         }
     }
 
-    /// SENDING → FAILED or UNCERTAIN, when its lease has ended by `now` and
-    /// nobody said what came of it.
+    /// SENDING → FAILED or UNCERTAIN, after the lease has expired without a report.
     ///
     /// # Errors
     ///
-    /// When nobody tries it, or somebody still may.
+    /// [`InvalidTransition`] when there is no lease, or it has not expired.
     pub fn expire(
         self,
         now: Timestamp,
         retry: &RetryPolicy,
-        manner: TunnelCapabilities,
+        capabilities: TunnelCapabilities,
         jitter: Jitter,
     ) -> Result<Self, InvalidTransition> {
         match &self.state {
             SendStateData::Sending(lease) if lease.has_expired(now) => {
                 let detail =
-                    format!("{} did not report before its lease ended", lease.holder.as_str());
-                let state = self.after(Failure::Unknown { detail }, now, retry, manner, jitter);
+                    format!("{} did not report before its lease expired", lease.holder.as_str());
+                let state =
+                    self.after(Failure::Unknown { detail }, now, retry, capabilities, jitter);
                 Ok(Self { state, ..self })
             }
-            _ => Err(self.wrong(SendState::Failed)),
+            _ => Err(self.invalid(SendState::Failed)),
         }
     }
 
-    /// Moves to `to` by hand. To where it already stands changes nothing.
-    ///
-    /// A revived delivery starts over with all its tries.
+    /// Changes the state to `to` for an operator. Changes nothing when that is already the
+    /// state. A delivery that is set to WAIT has all attempts again.
     ///
     /// # Errors
     ///
-    /// [`Refused`], when the drawing has no such arrow or somebody else holds it.
+    /// [`TransitionError`] when the diagram has no such step or another caller holds the lease.
     pub fn mark(
         self,
         to: SendState,
-        guard: &LeaseProof,
+        proof: &LeaseProof,
         now: Timestamp,
     ) -> Result<Self, TransitionError> {
         use SendState as To;
         use SendStateData::{Dead, Failed, Held, Uncertain, Wait};
         match &self.state {
-            SendStateData::Sending(lease) => lease.check(self.epoch, guard)?,
-            _ => guard.check_free(self.epoch)?,
+            SendStateData::Sending(lease) => lease.check(self.epoch, proof)?,
+            _ => proof.check_free(self.epoch)?,
         }
         let state = match (&self.state, to) {
             (from, to) if from.name() == to => return Ok(self),
@@ -261,26 +243,26 @@ impl SendStatus {
             }
             (Wait { .. } | Failed { .. }, To::Held) => Held,
             (Uncertain { .. }, To::Sent) => SendStateData::Sent { external_msg_id: None },
-            (SendStateData::Deleted, _) => return Err(self.wrong(to).into()),
+            (SendStateData::Deleted, _) => return Err(self.invalid(to).into()),
             (_, To::Archived) => SendStateData::Archived,
             (_, To::Deleted) => SendStateData::Deleted,
-            _ => return Err(self.wrong(to).into()),
+            _ => return Err(self.invalid(to).into()),
         };
         Ok(Self { state, ..self })
     }
 
-    /// Where a failed try leads.
+    /// The state after a failed attempt.
     fn after(
         &self,
         why: Failure,
         now: Timestamp,
         retry: &RetryPolicy,
-        manner: TunnelCapabilities,
+        capabilities: TunnelCapabilities,
         jitter: Jitter,
     ) -> SendStateData {
         let retry_after = match &why {
             Failure::Permanent { .. } => return SendStateData::Dead { why },
-            Failure::Unknown { .. } if !manner.idempotent => {
+            Failure::Unknown { .. } if !capabilities.idempotent => {
                 return SendStateData::Uncertain { why };
             }
             Failure::Unknown { .. } => None,
@@ -293,13 +275,13 @@ impl SendStatus {
         }
     }
 
-    fn wrong(&self, to: SendState) -> InvalidTransition {
+    fn invalid(&self, to: SendState) -> InvalidTransition {
         InvalidTransition { from: self.state.name().as_str(), to: to.as_str() }
     }
 }
 
 impl SendStateData {
-    /// The state without the details.
+    /// The state without its data.
     pub const fn name(&self) -> SendState {
         match self {
             Self::Wait { .. } => SendState::Wait,
@@ -314,7 +296,7 @@ impl SendStateData {
         }
     }
 
-    /// Why the last try failed, where it did.
+    /// Why the last attempt failed, in states after a failure.
     pub const fn failure(&self) -> Option<&Failure> {
         match self {
             Self::Failed { why, .. } | Self::Dead { why } | Self::Uncertain { why } => Some(why),
@@ -324,7 +306,6 @@ impl SendStateData {
 }
 
 impl SendState {
-    /// All of them.
     pub const ALL: [Self; 9] = [
         Self::Wait,
         Self::Sending,
@@ -337,7 +318,7 @@ impl SendState {
         Self::Deleted,
     ];
 
-    /// The word the API, the CLI and the store use.
+    /// The name in the API, the CLI and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Wait => "WAIT",
@@ -352,32 +333,25 @@ impl SendState {
         }
     }
 
-    /// Reads that word.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
 }
 
-/// One MsgObject on its way to one target through one tunnel.
+/// The delivery of one MsgObject to one target through one tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Its name.
     pub id: RecordId,
-    /// Where it stands in its box: later ones are larger. Never reused.
+    /// The position in its box. Later deliveries have larger numbers; never reused.
     pub seq: i64,
-    /// The object on its way.
     pub msg_id: ObjId,
-    /// How it was decided to send it, as it was then.
+    /// The route, as it was resolved when the message was sent.
     pub plan: DeliveryPlan,
-    /// Who sends it.
     pub author: Did,
-    /// Its place in the machine.
     pub sending: SendStatus,
-    /// Counts every change; swaps are guarded by it.
+    /// Increases with every change; updates compare and swap it.
     pub revision: i64,
-    /// When we put it there.
     pub created_at: Timestamp,
-    /// When it last changed.
     pub updated_at: Timestamp,
 }
 
@@ -424,15 +398,22 @@ mod tests {
         SendStatus { state, attempts: 1, epoch: 1, first_try: Some(at(0)) }
     }
 
-    fn settle(
+    fn report(
         sending: SendStatus,
         outcome: DeliveryOutcome,
-        manner: TunnelCapabilities,
+        capabilities: TunnelCapabilities,
     ) -> Result<SendStatus, TransitionError> {
-        sending.report(outcome, &ann(Some(1)), at(1), &RetryPolicy::DELIVERY, manner, Jitter::NONE)
+        sending.report(
+            outcome,
+            &ann(Some(1)),
+            at(1),
+            &RetryPolicy::DELIVERY,
+            capabilities,
+            Jitter::NONE,
+        )
     }
 
-    /// Every step from every state. A new state or step does not pass unnoticed.
+    /// Every step from every state. A new state or step changes the table.
     #[test]
     fn every_step_from_every_state() {
         let end = |sending: SendStatus| sending.state.name().as_str();
@@ -443,14 +424,15 @@ mod tests {
             let lost = || DeliveryOutcome::Failed(why());
             let refused = || DeliveryOutcome::Failed(Failure::Permanent { detail: "no".into() });
             let holder = Holder::new("bob").unwrap();
-            table.row(from, "take", now().lease(holder, at(1), LeaseDuration::DEFAULT).map(end));
-            table.row(from, "accepted", settle(now(), accepted(), ONCE).map(end));
-            table.row(from, "temporary", settle(now(), busy(), ONCE).map(end));
-            table.row(from, "permanent", settle(now(), refused(), ONCE).map(end));
-            table.row(from, "unknown", settle(now(), lost(), ONCE).map(end));
-            table.row(from, "unknown, with key", settle(now(), lost(), KEYED).map(end));
-            for (step, manner) in [("expire", ONCE), ("expire, with key", KEYED)] {
-                let expired = now().expire(at(301), &RetryPolicy::DELIVERY, manner, Jitter::NONE);
+            table.row(from, "lease", now().lease(holder, at(1), LeaseDuration::DEFAULT).map(end));
+            table.row(from, "accepted", report(now(), accepted(), ONCE).map(end));
+            table.row(from, "temporary", report(now(), busy(), ONCE).map(end));
+            table.row(from, "permanent", report(now(), refused(), ONCE).map(end));
+            table.row(from, "unknown", report(now(), lost(), ONCE).map(end));
+            table.row(from, "unknown, with key", report(now(), lost(), KEYED).map(end));
+            for (step, capabilities) in [("expire", ONCE), ("expire, with key", KEYED)] {
+                let expired =
+                    now().expire(at(301), &RetryPolicy::DELIVERY, capabilities, Jitter::NONE);
                 table.row(from, step, expired.map(end));
             }
             for to in SendState::ALL {
@@ -462,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_before_its_time() {
+    fn delivery_is_not_leased_before_it_is_due() {
         let early =
             SendStatus::start(at(10)).lease(Holder::anonymous(), at(9), LeaseDuration::DEFAULT);
         assert!(early.is_err());
@@ -473,14 +455,14 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_hours_does_not_kill_but_a_day_does() {
+    fn delivery_is_retried_for_24_hours() {
         let mut sending = SendStatus::start(at(0));
         let mut now = at(0);
         loop {
             sending = sending.lease(Holder::anonymous(), now, LeaseDuration::DEFAULT).unwrap();
-            let guard = LeaseProof { epoch: Some(sending.epoch), holder: Holder::anonymous() };
+            let proof = LeaseProof { epoch: Some(sending.epoch), holder: Holder::anonymous() };
             sending = sending
-                .report(busy(), &guard, now, &RetryPolicy::DELIVERY, ONCE, Jitter::NONE)
+                .report(busy(), &proof, now, &RetryPolicy::DELIVERY, ONCE, Jitter::NONE)
                 .unwrap();
             match sending.state {
                 SendStateData::Failed { due, .. } => now = due,
@@ -495,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_report_does_not_count() {
+    fn late_report_is_rejected() {
         let first = SendStatus::start(at(0))
             .lease(Holder::anonymous(), at(0), LeaseDuration::DEFAULT)
             .unwrap();
@@ -513,10 +495,10 @@ mod tests {
     }
 
     #[test]
-    fn a_revived_delivery_has_all_its_tries_again() {
+    fn delivery_retried_by_an_operator_has_all_attempts_again() {
         let dead = SendStatus { attempts: 9, ..standing(SendState::Dead) };
-        let revived = dead.mark(SendState::Wait, &ann(None), at(5)).unwrap();
-        assert_eq!((revived.attempts, revived.first_try), (0, None));
-        assert_eq!(revived.epoch, 1, "but epochs never go back");
+        let retried = dead.mark(SendState::Wait, &ann(None), at(5)).unwrap();
+        assert_eq!((retried.attempts, retried.first_try), (0, None));
+        assert_eq!(retried.epoch, 1, "but epochs never go back");
     }
 }

@@ -1,6 +1,6 @@
-//! Who: decentralised identifiers, and the endpoints of outside networks.
+//! DIDs of owners, authors, targets and external endpoints.
 //!
-//! A DID is `did:method:rest`. Two forms of the method `msgtunnel` are ours:
+//! A DID is `did:method:rest`. The method `msgtunnel` has two forms:
 //!
 //! ```text
 //! did:msgtunnel:lark-main                  the tunnel itself; owns a TUNNEL_OUTBOX
@@ -9,9 +9,8 @@
 //!               account    tunnel
 //! ```
 //!
-//! A shadow DID says exactly where an answer goes. The account is percent-encoded
-//! so that `.`, `:` and `/` in it do no harm, and in one way only, so that one
-//! endpoint has one name.
+//! A shadow DID is the exact address of an answer. The account is percent-encoded in one
+//! canonical way, so that one endpoint has one DID.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +18,7 @@ use std::str::FromStr;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 
-/// Longest DID we take, in bytes.
+/// Maximum length of a DID, in bytes.
 pub const MAX_DID: usize = 1024;
 
 const TUNNEL_METHOD: &str = "msgtunnel";
@@ -27,56 +26,49 @@ const TUNNEL_METHOD: &str = "msgtunnel";
 /// Bytes of an account that are escaped: all but ASCII letters, digits, `-` and `_`.
 const ESCAPED_IN_ACCOUNT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 
-/// A checked DID.
+/// A syntactically valid DID. Shadow DIDs are in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Did(String);
 
-/// The text is not a DID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a DID: {text:?} ({why})")]
+#[error("invalid DID {text:?}: {why}")]
 pub struct InvalidDid {
     text: String,
     why: &'static str,
 }
 
-/// The short name of a tunnel: its key in the configuration.
+/// The name of a tunnel: its key in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TunnelId(String);
 
-/// What kind of endpoint a shadow DID names.
+/// The kind of account that a shadow DID names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EndpointKind {
-    /// One person's account.
     User,
-    /// A group chat.
     Group,
-    /// A channel.
     Channel,
-    /// A bare address, such as an e-mail address or a URL.
+    /// An address, such as an e-mail address or a URL.
     Addr,
 }
 
-/// Where on an outside network: what a shadow DID spells out.
+/// An account on an external network: the parts of a shadow DID.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// The provider's own id of the account, unescaped.
+    /// The provider's id of the account, not escaped.
     pub account: String,
-    /// What kind of account it is.
     pub kind: EndpointKind,
-    /// The tunnel that reaches it.
     pub tunnel: TunnelId,
 }
 
 impl Did {
-    /// The DID as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The endpoint this names, when it is a shadow DID.
+    /// The endpoint; `None` when this is not a shadow DID.
     pub fn endpoint(&self) -> Option<Endpoint> {
         let rest = self.tunnel_rest()?;
         let (account, rest) = rest.split_once('.')?;
@@ -88,7 +80,7 @@ impl Did {
         })
     }
 
-    /// The tunnel this names, when it is a tunnel's own DID.
+    /// The tunnel; `None` when this is not the DID of a tunnel.
     pub fn tunnel(&self) -> Option<TunnelId> {
         self.tunnel_rest().filter(|rest| !rest.contains('.'))?.parse().ok()
     }
@@ -99,11 +91,11 @@ impl Did {
 }
 
 impl Endpoint {
-    /// The shadow DID of this endpoint.
+    /// Returns the shadow DID of this endpoint.
     ///
     /// # Errors
     ///
-    /// When the account is empty or too long to be named.
+    /// [`InvalidDid`] when the account is empty or too long.
     pub fn did(&self) -> Result<Did, InvalidDid> {
         let Self { account, kind, tunnel } = self;
         format!("did:{TUNNEL_METHOD}:{}.{kind}.{tunnel}", encode(account)).parse()
@@ -111,12 +103,11 @@ impl Endpoint {
 }
 
 impl TunnelId {
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The tunnel's own DID.
+    /// The DID of the tunnel itself.
     pub fn did(&self) -> Did {
         Did(format!("did:{TUNNEL_METHOD}:{}", self.0))
     }
@@ -131,18 +122,18 @@ impl FromStr for Did {
             return Err(bad("longer than 1,024 bytes"));
         }
         let Some((method, rest)) = text.strip_prefix("did:").and_then(|t| t.split_once(':')) else {
-            return Err(bad("want did:method:rest"));
+            return Err(bad("expected did:method:rest"));
         };
         if method.is_empty()
             || !method.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
         {
-            return Err(bad("the method takes lower-case letters and digits"));
+            return Err(bad("the method may have lower-case letters and digits only"));
         }
         if rest.is_empty() || rest.ends_with(':') {
             return Err(bad("nothing after the method"));
         }
         if !well_escaped(rest) {
-            return Err(bad("want letters, digits, '.', '-', '_', ':' and %XX escapes"));
+            return Err(bad("expected letters, digits, '.', '-', '_', ':' and %XX escapes"));
         }
         let did = Self(text.to_owned());
         if method == TUNNEL_METHOD {
@@ -151,11 +142,13 @@ impl FromStr for Did {
                 (_, Some(Endpoint { account, kind, tunnel })) if !account.is_empty() => {
                     format!("did:{TUNNEL_METHOD}:{}.{kind}.{tunnel}", encode(&account))
                 }
-                _ => return Err(bad("want {account}.{user|group|channel|addr}.{tunnel}")),
+                _ => return Err(bad("expected {account}.{user|group|channel|addr}.{tunnel}")),
             };
             if canonical != text {
-                return Err(bad("the account is not escaped the one way we write it: all but \
-                                letters, digits, '-' and '_' as upper-case %XX"));
+                return Err(bad(
+                    "the account is not in canonical form: all but letters, digits, '-' \
+                                and '_' must be escaped as upper-case %XX",
+                ));
             }
         }
         Ok(did)
@@ -173,7 +166,10 @@ impl FromStr for TunnelId {
             return Ok(Self(text.to_owned()));
         }
         let text = text.chars().take(200).collect();
-        Err(InvalidDid { text, why: "a tunnel's name takes 1 to 64 of a-z, 0-9, '-' and '_'" })
+        Err(InvalidDid {
+            text,
+            why: "the name of a tunnel has 1 to 64 characters of a-z, 0-9, '-' and '_'",
+        })
     }
 }
 
@@ -188,7 +184,7 @@ impl FromStr for EndpointKind {
             "addr" => Self::Addr,
             _ => {
                 let text = text.chars().take(200).collect();
-                return Err(InvalidDid { text, why: "want user, group, channel or addr" });
+                return Err(InvalidDid { text, why: "expected user, group, channel or addr" });
             }
         })
     }
@@ -278,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_and_is_not_a_did() {
+    fn valid_and_invalid_dids() {
         for good in [
             "did:web:a.example.com",
             "did:monoco:me",
@@ -322,14 +318,14 @@ mod tests {
     }
 
     #[test]
-    fn the_error_says_what_was_wanted() {
+    fn error_says_what_was_expected() {
         let error = "did:msgtunnel:a.b".parse::<Did>().unwrap_err().to_string();
         assert!(error.contains("{account}.{user|group|channel|addr}.{tunnel}"), "{error}");
     }
 
     proptest! {
         #[test]
-        fn any_account_survives_its_shadow_did(account in "\\PC{1,80}|[./:@% \u{0}-\u{1f}]{1,20}") {
+        fn any_account_is_read_back_from_its_shadow_did(account in "\\PC{1,80}|[./:@% \u{0}-\u{1f}]{1,20}") {
             for kind in [EndpointKind::User, EndpointKind::Group, EndpointKind::Channel, EndpointKind::Addr] {
                 let endpoint = Endpoint { account: account.clone(), kind, tunnel: "lark-main".parse().unwrap() };
                 let did = endpoint.did().unwrap();
@@ -340,7 +336,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_parses_prints_as_it_was(text in "did:[a-z0-9]{1,12}:[ -~]{1,40}") {
+        fn valid_dids_are_written_as_they_were_read(text in "did:[a-z0-9]{1,12}:[ -~]{1,40}") {
             if let Ok(did) = text.parse::<Did>() {
                 prop_assert_eq!(did.to_string(), text);
             }

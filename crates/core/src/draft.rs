@@ -1,4 +1,4 @@
-//! What somebody wants to send, as a file: Markdown with a YAML front matter.
+//! Drafts: messages to send, as files of Markdown with a YAML front matter.
 //!
 //! ```text
 //! ---
@@ -10,13 +10,12 @@
 //! It is green again.
 //! ```
 //!
-//! People write it by hand, scripts write it slowly, and `monoco mailbox send` writes
-//! it for those who do not want to. So it is read with patience (byte order marks, line
-//! ends of other systems) and checked with none: what is not understood is refused by
-//! name, and nothing of it is sent.
+//! Drafts are written by people, by scripts and by `monoco mailbox send`. Byte order marks
+//! and CRLF line ends are accepted. Unknown keys and invalid values are rejected with the
+//! name of the key, and nothing is sent.
 //!
-//! The same draft under the same uid makes the same object, however often it is tried:
-//! after a crash it is posted again, and sent once.
+//! The same draft with the same uid always becomes the same object: after a crash it is
+//! submitted again and sent once.
 
 use std::collections::BTreeMap;
 
@@ -31,170 +30,145 @@ use crate::time::Timestamp;
 
 mod read;
 
-/// Largest file of a draft, in bytes.
+/// Maximum size of a draft's file, in bytes.
 pub const MAX_DRAFT: usize = 1 << 20;
 
-/// Longest text of a draft, in bytes.
+/// Maximum size of a draft's text, in bytes.
 pub const MAX_TEXT: usize = 512 << 10;
 
-/// What somebody wants to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
-    /// To whom: DIDs, `user:`, `group:`, `channel:` or `addr:` and an account, or an
-    /// account alone.
+    /// DIDs, accounts with `user:`, `group:`, `channel:` or `addr:` before them, or accounts.
     pub to: Vec<String>,
-    /// Who else is to know.
     pub cc: Vec<String>,
-    /// Who else, unknown to the others.
     pub bcc: Vec<String>,
-    /// The provider, where the draft says one.
     pub provider: Option<String>,
-    /// The tunnel that accounts are on.
+    /// The tunnel of the accounts.
     pub tunnel: Option<TunnelId>,
-    /// The Mail it answers.
+    /// The Mail that the draft answers.
     pub reply_to: Option<MailId>,
-    /// The thread it belongs to.
     pub thread_key: Option<String>,
-    /// Its subject.
     pub title: Option<String>,
-    /// The MIME type of its text.
+    /// The MIME type of the text.
     pub format: String,
-    /// What is to be said.
     pub text: String,
-    /// What goes with it.
     pub artifacts: Vec<DraftAttachment>,
-    /// How it is to be sent.
     pub options: DraftOptions,
-    /// What the sender files it under.
+    /// The sender's id for related messages.
     pub correlation_id: Option<String>,
-    /// The sender's own name for this send.
+    /// The sender's key: a second draft with the same key is not sent.
     pub idempotency_key: Option<String>,
 }
 
-/// What goes with a draft. The bytes are in the dropzone or in the store.
+/// An attachment of a draft. Its bytes are in the dropzone or in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DraftAttachment {
-    /// What the receiver is to call it. Never a path.
+    /// The name for the recipient. Never a path.
     pub name: String,
-    /// Its MIME type.
     #[serde(default = "any_bytes")]
     pub mime_type: String,
-    /// The bytes, by their hash: `sha256:…`.
+    /// The hash of the bytes: `sha256:…`.
     pub hash: ObjId,
 }
 
-/// How a draft is to be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DraftOptions {
-    /// Without a sound, where the provider can.
+    /// Without a notification sound, if the provider supports it.
     pub silent: bool,
-    /// With more noise than usual, where the provider can.
+    /// With an urgent notification, if the provider supports it.
     pub urgent: bool,
-    /// Not before this.
+    /// The earliest time of sending.
     #[serde(with = "crate::time::rfc3339_maybe")]
     pub schedule_at: Option<Timestamp>,
 }
 
-/// What a draft is sealed with, beyond what it says itself.
+/// What is needed to convert a draft, beyond the draft itself.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftContext<'a> {
-    /// Who sends it.
+    /// The sender.
     pub owner: &'a Did,
-    /// Its name, unique for ever.
+    /// The unique id of the draft.
     pub uid: &'a str,
-    /// The provider in whose directory it is.
+    /// The provider, from the directory of the draft.
     pub provider: &'a str,
     /// The tunnels of that provider.
     pub tunnels: &'a [TunnelId],
-    /// The Mail that it answers, when it answers one.
+    /// The Mail that the draft answers, if any.
     pub answers: Option<&'a Mail>,
-    /// How many bytes its artifacts have.
+    /// The sizes of its attachments.
     pub sizes: &'a BTreeMap<ObjId, u64>,
 }
 
-/// A draft as it can be posted.
+/// A draft that is ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedDraft {
-    /// The message.
     pub msg: MsgObject,
-    /// The name of this send: a second one with the same name is not sent.
+    /// The idempotency key: a second send with the same key is not sent.
     pub key: String,
-    /// Not to be sent before this.
+    /// The earliest time of sending.
     pub not_before: Option<Timestamp>,
 }
 
 /// Why a draft is not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDraft {
-    /// It may still be being written.
+    /// The file may be incomplete.
     #[error("the front matter is not closed by a line of `---`")]
     Incomplete,
-    /// It does not start with a front matter.
-    #[error("there is no front matter between two lines of `---` at the start")]
+    #[error("no front matter; expected it between two lines of `---` at the start")]
     NoFrontMatter,
-    /// The front matter can't be read.
     #[error("{0}")]
     FrontMatter(String),
-    /// A key that a draft does not have.
-    #[error("unknown key `{key}`{}", .nearest.map(|word| format!(", did you mean `{word}`?")).unwrap_or_default())]
-    UnknownKey {
-        /// Where it was found.
-        key: String,
-        /// What may have been meant.
-        nearest: Option<&'static str>,
-    },
-    /// A key says something that can't be.
+    #[error("unknown key `{key}`{}", .nearest.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default())]
+    UnknownKey { key: String, nearest: Option<&'static str> },
     #[error("{field}: {why}")]
-    Field {
-        /// Which key.
-        field: String,
-        /// What is wrong, and what was wanted.
-        why: String,
-    },
+    Field { field: String, why: String },
 }
 
 impl Draft {
-    /// Makes it the message that it is to be.
+    /// Converts the draft into a message.
     ///
     /// # Errors
     ///
-    /// When it does not say to whom, or through what, or is too large.
-    pub fn into_message(self, facts: &DraftContext<'_>) -> Result<PreparedDraft, InvalidDraft> {
-        if let Some(provider) = self.provider.as_deref().filter(|said| *said != facts.provider) {
-            let why = format!("{provider:?}, but the draft is in outbound/{}", facts.provider);
-            return Err(bad("provider", why));
+    /// [`InvalidDraft`] when it has no recipient or no tunnel, or is too large.
+    pub fn into_message(self, context: &DraftContext<'_>) -> Result<PreparedDraft, InvalidDraft> {
+        if let Some(provider) = self.provider.as_deref().filter(|named| *named != context.provider)
+        {
+            let why = format!("{provider:?}, but the draft is in outbound/{}", context.provider);
+            return Err(invalid("provider", why));
         }
-        let to = self.targets("to", &self.to, facts)?;
-        let cc = self.targets("cc", &self.cc, facts)?;
-        let bcc = self.targets("bcc", &self.bcc, facts)?;
-        let mut everybody = Vec::new();
-        let answer_to = facts.answers.filter(|_| to.is_empty()).map(|mail| &mail.header.answer_to);
+        let to = self.targets("to", &self.to, context)?;
+        let cc = self.targets("cc", &self.cc, context)?;
+        let bcc = self.targets("bcc", &self.bcc, context)?;
+        let mut all_targets = Vec::new();
+        let answer_to =
+            context.answers.filter(|_| to.is_empty()).map(|mail| &mail.header.answer_to);
         for target in answer_to.into_iter().chain(&to).chain(&cc).chain(&bcc) {
-            if !everybody.contains(target) {
-                everybody.push(target.clone());
+            if !all_targets.contains(target) {
+                all_targets.push(target.clone());
             }
         }
-        if everybody.is_empty() {
-            return Err(bad("to", "nobody to send it to: give `to`, or `reply_to`"));
+        if all_targets.is_empty() {
+            return Err(invalid("to", "no recipient; set `to` or `reply_to`"));
         }
-        if everybody.len() > MAX_TARGETS {
-            let why = format!("{} targets; {MAX_TARGETS} is the most", everybody.len());
-            return Err(bad("to", why));
+        if all_targets.len() > MAX_TARGETS {
+            let why = format!("{} targets; {MAX_TARGETS} is the most", all_targets.len());
+            return Err(invalid("to", why));
         }
 
         let mut object = json!({
-            "from": facts.owner,
-            "to": everybody,
+            "from": context.owner,
+            "to": all_targets,
             "kind": "chat",
-            "nonce": nonce(self.idempotency_key.as_deref().unwrap_or(facts.uid)),
-            "content": self.content(facts.sizes),
+            "nonce": nonce(self.idempotency_key.as_deref().unwrap_or(context.uid)),
+            "content": self.content(context.sizes),
         });
-        // Under a key of the sender's own, a second draft that says the same is the
-        // same message, whenever it is written.
+        // With a key of the sender, a second draft with the same content is the same message
+        // at any time.
         if self.idempotency_key.is_none()
-            && let Some(at) = written_at(facts.uid)
+            && let Some(at) = written_at(context.uid)
         {
             object["created_at_ms"] = json!(at.ms());
         }
@@ -203,10 +177,10 @@ impl Draft {
                 object[key] = json!(targets);
             }
         }
-        if let Some(last) = facts.answers.and_then(|mail| mail.messages.last()) {
+        if let Some(last) = context.answers.and_then(|mail| mail.messages.last()) {
             object["in_reply_to"] = json!(last.id);
         }
-        let thread = self.thread(facts.answers);
+        let thread = self.thread(context.answers);
         if !thread.is_empty() {
             object["thread"] = Value::Object(thread);
         }
@@ -219,9 +193,9 @@ impl Draft {
         if !flags.is_empty() {
             object["options"] = Value::Object(flags);
         }
-        let msg =
-            MsgObject::from_json(object).map_err(|error| bad("the message", error.to_string()))?;
-        let key = self.idempotency_key.unwrap_or_else(|| format!("draft:{}", facts.uid));
+        let msg = MsgObject::from_json(object)
+            .map_err(|error| invalid("the message", error.to_string()))?;
+        let key = self.idempotency_key.unwrap_or_else(|| format!("draft:{}", context.uid));
         Ok(PreparedDraft { msg, key, not_before: self.options.schedule_at })
     }
 
@@ -229,13 +203,13 @@ impl Draft {
         &self,
         field: &str,
         targets: &[String],
-        facts: &DraftContext<'_>,
+        context: &DraftContext<'_>,
     ) -> Result<Vec<Did>, InvalidDraft> {
         targets
             .iter()
             .map(|target| {
                 if target.starts_with("did:") {
-                    return target.parse().map_err(|error| bad(field, format!("{error}")));
+                    return target.parse().map_err(|error| invalid(field, format!("{error}")));
                 }
                 let (kind, account) = match target.split_once(':') {
                     Some((kind, account)) => match kind.parse() {
@@ -244,35 +218,40 @@ impl Draft {
                     },
                     None => (EndpointKind::User, target.as_str()),
                 };
-                let (account, tunnel) = (account.to_owned(), self.through(facts)?);
+                let (account, tunnel) = (account.to_owned(), self.through(context)?);
                 Endpoint { account, kind, tunnel }
                     .did()
-                    .map_err(|error| bad(field, format!("{error}")))
+                    .map_err(|error| invalid(field, format!("{error}")))
             })
             .collect()
     }
 
-    /// The tunnel that accounts are on.
-    fn through(&self, facts: &DraftContext<'_>) -> Result<TunnelId, InvalidDraft> {
+    /// The tunnel of the accounts.
+    fn through(&self, context: &DraftContext<'_>) -> Result<TunnelId, InvalidDraft> {
         let known = || {
-            let names: Vec<_> = facts.tunnels.iter().map(TunnelId::as_str).collect();
+            let names: Vec<_> = context.tunnels.iter().map(TunnelId::as_str).collect();
             names.join(", ")
         };
         if let Some(tunnel) = &self.tunnel {
-            if facts.tunnels.contains(tunnel) {
+            if context.tunnels.contains(tunnel) {
                 return Ok(tunnel.clone());
             }
-            let why = format!("{} has no {tunnel}; it has {}", facts.provider, known());
-            return Err(bad("tunnel", why));
+            let why = format!("{} has no {tunnel}; it has {}", context.provider, known());
+            return Err(invalid("tunnel", why));
         }
-        let answered = facts.answers.map(|mail| &mail.header.tunnel);
-        if let Some(tunnel) = answered.filter(|tunnel| facts.tunnels.contains(tunnel)) {
+        let answered = context.answers.map(|mail| &mail.header.tunnel);
+        if let Some(tunnel) = answered.filter(|tunnel| context.tunnels.contains(tunnel)) {
             return Ok(tunnel.clone());
         }
-        match facts.tunnels {
+        match context.tunnels {
             [only] => Ok(only.clone()),
-            [] => Err(bad("tunnel", format!("there is none of {}", facts.provider))),
-            _ => Err(bad("tunnel", format!("say which one: {}", known()))),
+            [] => {
+                Err(invalid("tunnel", format!("no tunnel of {} is configured", context.provider)))
+            }
+            _ => Err(invalid(
+                "tunnel",
+                format!("several tunnels; set `tunnel` to one of {}", known()),
+            )),
         }
     }
 
@@ -307,16 +286,15 @@ impl Draft {
             ("reply_to", answers.map(|mail| json!(mail.msg_id))),
             ("correlation_id", correlation_id.map(|id| json!(id))),
         ];
-        let said = fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        said.collect()
+        let fields = fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        fields.collect()
     }
 }
 
-/// The file of a draft with what became of it, in its front matter. What was there
-/// stays as it was.
+/// Returns the file of a draft with its outcome added to the front matter.
 ///
-/// Where it can't be added, because somebody has damaged the draft meanwhile or has
-/// written it in another style, it stands before it in a front matter of its own.
+/// When the front matter is damaged or written in braces, the outcome is put before the file
+/// in a front matter of its own.
 pub fn with_outcome(file: &str, outcome: &Value) -> String {
     let added = front_matter(&[("outcome", outcome.clone())]);
     let Ok((front, _)) = read::split(file) else { return format!("{added}{file}") };
@@ -324,11 +302,11 @@ pub fn with_outcome(file: &str, outcome: &Value) -> String {
     let (before, after) = file.split_at(front.end);
     let gap = if before.ends_with('\n') { "" } else { "\n" };
     let text = format!("{before}{gap}{lines}\n{after}");
-    // A front matter in braces takes no further line.
+    // A front matter in braces cannot have another line.
     if self::outcome(&text).as_ref() == Some(outcome) { text } else { format!("{added}{file}") }
 }
 
-/// What became of a draft, when its file says so.
+/// Returns the outcome in the file of a draft, if it has one.
 pub fn outcome(file: &str) -> Option<Value> {
     let (front, _) = read::split(file).ok()?;
     let front: Map<String, Value> = from_yaml(&file[front].replace("\r\n", "\n")).ok()?;
@@ -339,16 +317,16 @@ fn any_bytes() -> String {
     "application/octet-stream".to_owned()
 }
 
-/// Tells two drafts that say the same apart.
+/// Distinguishes drafts with the same content.
 fn nonce(name: &str) -> u64 {
     let hash: [u8; 32] = Sha256::digest(name.as_bytes()).into();
     let (first, _) = hash.split_at(8);
     let number = first.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
-    // Whole numbers that every reader of JSON agrees on have 53 bits.
+    // JSON numbers are exact up to 53 bits.
     number >> 11
 }
 
-/// The time that a uid starts with.
+/// The time at the start of a uid.
 fn written_at(uid: &str) -> Option<Timestamp> {
     let part = |from: usize, to: usize| uid.get(from..to);
     let (year, month, day) = (part(0, 4)?, part(4, 6)?, part(6, 8)?);
@@ -357,7 +335,7 @@ fn written_at(uid: &str) -> Option<Timestamp> {
     Timestamp::from_rfc3339(&text).ok()
 }
 
-fn bad(field: &str, why: impl Into<String>) -> InvalidDraft {
+fn invalid(field: &str, why: impl Into<String>) -> InvalidDraft {
     InvalidDraft::Field { field: field.to_owned(), why: why.into() }
 }
 
@@ -399,7 +377,7 @@ mod tests {
         burst.build(at).unwrap().mail
     }
 
-    fn seal_with(file: &str, uid: &str, names: &[&str]) -> Result<PreparedDraft, InvalidDraft> {
+    fn convert_with(file: &str, uid: &str, names: &[&str]) -> Result<PreparedDraft, InvalidDraft> {
         let (owner, mail, tunnels) = (owner(), mail(), tunnels(names));
         let draft = Draft::parse(file)?;
         let answers = draft.reply_to.as_ref().map(|_| &mail);
@@ -415,23 +393,23 @@ mod tests {
         })
     }
 
-    fn sealed(file: &str) -> Value {
-        let sealed = seal_with(file, UID, &["lark-main"]).unwrap();
+    fn converted(file: &str) -> Value {
+        let sealed = convert_with(file, UID, &["lark-main"]).unwrap();
         serde_json::from_str(sealed.msg.canonical()).unwrap()
     }
 
-    /// A draft with these lines on top, and a text.
+    /// A draft with these lines of front matter, and a text.
     fn draft(front: &str) -> String {
         format!("---\n{front}\n---\n\nhello\n")
     }
 
     #[test]
-    fn a_draft_by_hand_becomes_the_message_it_means() {
+    fn draft_becomes_a_message() {
         let file = "\u{feff}---\r\nto: [ann, 'group:oc.1']\r\ncc: did:web:bob\r\ntitle: Build\r\n\
                     thread_key: t-1\r\noptions: {silent: true, schedule_at: 2026-03-01T08:00:00Z}\r\n\
                     correlation_id: 42\r\n---\r\n\r\nIt is *green*\r\nagain.\r\n";
         assert_eq!(
-            sealed(file),
+            converted(file),
             json!({
                 "from": "did:monoco:me",
                 "to": ["did:msgtunnel:ann.user.lark-main", "did:msgtunnel:oc%2E1.group.lark-main",
@@ -446,7 +424,7 @@ mod tests {
                             "content": "It is *green*\nagain."},
             })
         );
-        let sealed = seal_with(file, UID, &["lark-main"]).unwrap();
+        let sealed = convert_with(file, UID, &["lark-main"]).unwrap();
         assert_eq!(sealed.key, format!("draft:{UID}"));
         assert_eq!(sealed.not_before.map(Timestamp::rfc3339).as_deref(), {
             Some("2026-03-01T08:00:00.000Z")
@@ -454,9 +432,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_goes_back_to_exactly_where_the_mail_came_from() {
+    fn answer_goes_to_the_session_of_the_mail() {
         let mail = mail();
-        let object = sealed(&draft(&format!("reply_to: {}", mail.header.id)));
+        let object = converted(&draft(&format!("reply_to: {}", mail.header.id)));
         assert_eq!(object["to"], json!(["did:msgtunnel:room-7.group.lark-main"]));
         assert_eq!(object["in_reply_to"], "evt-2");
         assert_eq!(
@@ -464,15 +442,15 @@ mod tests {
             json!({"topic": "t-9", "reply_to": mail.msg_id, "correlation_id": "case-7"})
         );
         let elsewhere = format!("reply_to: {}\nto: ann\nthread_key: other", mail.header.id);
-        let object = sealed(&draft(&elsewhere));
+        let object = converted(&draft(&elsewhere));
         assert_eq!(object["to"], json!(["did:msgtunnel:ann.user.lark-main"]));
         assert_eq!(object["thread"]["topic"], "other");
     }
 
     #[test]
-    fn what_goes_with_it_is_named_by_its_hash() {
+    fn attachments_are_referenced_by_hash() {
         let hash = ObjId::of(ObjKind::Bytes, b"log");
-        let object = sealed(&format!(
+        let object = converted(&format!(
             "---\nto: ann\nartifacts:\n  - name: ../log.txt\n    hash: {hash}\n---\n"
         ));
         let target = json!({"name": "../log.txt", "mime_type": "application/octet-stream",
@@ -484,61 +462,66 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_by_name() {
+    fn invalid_key_is_named_in_the_error() {
         let long = format!("title: {}\nto: ann", "x".repeat(MAX_NAME_BYTES + 1));
         let many = format!("to: [{}]", vec!["ann"; MAX_TARGETS + 1].join(", "));
         let object = format!("artifacts: [{{name: a, hash: 'cymsg:{}'}}]\nto: ann", "0".repeat(64));
         for (front, words) in [
-            ("to: ann\ntunel: x", "unknown key `tunel`, did you mean `tunnel`?"),
-            ("to: ann\noptions: {silnt: true}", "`options.silnt`, did you mean `silent`?"),
-            ("to: ann\ncontent: {fromat: x}", "`content.fromat`, did you mean `format`?"),
-            ("to: ann\nartifacts: [{nam: x}]", "`artifacts.nam`, did you mean `name`?"),
+            ("to: ann\ntunel: x", "unknown key `tunel`; did you mean `tunnel`?"),
+            ("to: ann\noptions: {silnt: true}", "`options.silnt`; did you mean `silent`?"),
+            ("to: ann\ncontent: {fromat: x}", "`content.fromat`; did you mean `format`?"),
+            ("to: ann\nartifacts: [{nam: x}]", "`artifacts.nam`; did you mean `name`?"),
             ("to: ann\noutcome: {}", "outcome: this draft was sent before"),
             ("to: +49123", "numbers in quotes"),
             ("to: {a: b}", "a text (numbers in quotes), or a list of them"),
             ("to: ann\nto: bob", "duplicate"),
-            ("to: ann\ntype: letter", "type: \"letter\"; want message"),
+            ("to: ann\ntype: letter", "type: \"letter\"; expected message"),
             ("to: ann\ncontent: hi", "content: there is a text here, and another one below"),
             ("to: ann\ncontent: {format: markdown}", "content.format: \"markdown\""),
-            ("to: ann\ntunnel: Lark", "tunnel: not a DID"),
+            ("to: ann\ntunnel: Lark", "tunnel: invalid DID"),
             ("to: ann\ntunnel: lark-two", "tunnel: lark has no lark-two; it has lark-main"),
             ("to: ann\nprovider: slack", "provider: \"slack\", but the draft is in outbound/lark"),
-            ("to: did:nope", "to: not a DID"),
-            ("to: 'user:'", "to: not a DID"),
+            ("to: did:nope", "to: invalid DID"),
+            ("to: 'user:'", "to: invalid DID"),
             ("reply_to: 12", "reply_to: invalid Mail id"),
             ("to: ann\noptions: {schedule_at: tomorrow}", "invalid time"),
             ("to: ann\nidempotency_key: ''", "idempotency_key: 0 bytes"),
-            ("title: nobody", "to: nobody to send it to"),
+            ("title: nobody", "to: no recipient"),
             ("[to, ann]", ""),
             ("to: *x", ""),
             (&long, "title: 1025 bytes"),
             (&many, "to: 1001 targets"),
-            (&object, "artifacts.hash: want sha256:"),
+            (&object, "artifacts.hash: expected sha256:"),
         ] {
-            let error = seal_with(&draft(front), UID, &["lark-main"]).unwrap_err();
+            let error = convert_with(&draft(front), UID, &["lark-main"]).unwrap_err();
             assert!(error.to_string().contains(words), "{front:.80}: {error}");
             assert_ne!(error, InvalidDraft::Incomplete, "{front:.80}");
         }
         let large = format!("---\nto: ann\n---\n{}", "x".repeat(MAX_TEXT + 1));
         assert!(Draft::parse(&large).unwrap_err().to_string().contains("the text: "));
         let empty = Draft::parse("---\nto: ann\n---\n\n \n").unwrap_err().to_string();
-        assert!(empty.contains("nothing is attached"), "{empty}");
+        assert!(empty.contains("there is no attachment"), "{empty}");
         assert_eq!(Draft::parse("to: ann\n"), Err(InvalidDraft::NoFrontMatter));
     }
 
     #[test]
-    fn of_several_tunnels_one_must_be_said() {
-        let error = seal_with(&draft("to: ann"), UID, &["lark-a", "lark-b"]).unwrap_err();
-        assert_eq!(error.to_string(), "tunnel: say which one: lark-a, lark-b");
-        assert!(seal_with(&draft("to: ann\ntunnel: lark-b"), UID, &["lark-a", "lark-b"]).is_ok());
-        let error = seal_with(&draft("to: ann"), UID, &[]).unwrap_err();
-        assert_eq!(error.to_string(), "tunnel: there is none of lark");
+    fn tunnel_is_required_when_there_are_several() {
+        let error = convert_with(&draft("to: ann"), UID, &["lark-a", "lark-b"]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "tunnel: several tunnels; set `tunnel` to one of lark-a, lark-b"
+        );
+        assert!(
+            convert_with(&draft("to: ann\ntunnel: lark-b"), UID, &["lark-a", "lark-b"]).is_ok()
+        );
+        let error = convert_with(&draft("to: ann"), UID, &[]).unwrap_err();
+        assert_eq!(error.to_string(), "tunnel: no tunnel of lark is configured");
         let did = "to: did:msgtunnel:ann.user.elsewhere";
-        assert!(seal_with(&draft(did), UID, &[]).is_ok(), "a DID says it itself");
+        assert!(convert_with(&draft(did), UID, &[]).is_ok(), "a DID says it itself");
     }
 
     #[test]
-    fn half_a_front_matter_is_waited_for_wherever_it_breaks_off() {
+    fn partial_front_matter_is_incomplete() {
         let file = "\u{feff}---\r\nto: ann\r\n---\r\nhello";
         let closed = file.find("---\r\nhello").unwrap() + 3;
         for end in (0..file.len()).filter(|end| file.is_char_boundary(*end)) {
@@ -549,20 +532,20 @@ mod tests {
     }
 
     #[test]
-    fn a_key_makes_two_drafts_one_message_and_a_uid_makes_them_two() {
+    fn same_key_makes_one_message_and_different_uids_make_two() {
         let id = |front: &str, uid: &str| {
-            seal_with(&draft(front), uid, &["lark-main"]).unwrap().msg.id()
+            convert_with(&draft(front), uid, &["lark-main"]).unwrap().msg.id()
         };
         let other = "20260206T204501_build_ffffffffffffffff";
         assert_ne!(id("to: ann", UID), id("to: ann", other));
         let keyed = "to: ann\nidempotency_key: build-7";
         assert_eq!(id(keyed, UID), id(keyed, other));
-        let key = seal_with(&draft(keyed), UID, &["lark-main"]).unwrap().key;
+        let key = convert_with(&draft(keyed), UID, &["lark-main"]).unwrap().key;
         assert_eq!(key, "build-7");
     }
 
     #[test]
-    fn what_became_of_it_joins_what_it_said() {
+    fn outcome_is_added_to_the_front_matter() {
         let outcome =
             json!({"msg_id": "x", "deliveries": [{"state": "SENT", "target": "a\n---\n"}]});
         for file in
@@ -584,14 +567,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_file_makes_it_panic(file in "(---\n)?[ -~\n\r\u{feff}é-]{0,120}(---\n)?.{0,40}") {
+        fn any_file_is_parsed_without_a_panic(file in "(---\n)?[ -~\n\r\u{feff}é-]{0,120}(---\n)?.{0,40}") {
             let _ = Draft::parse(&file);
             let _ = with_outcome(&file, &json!({"a": 1}));
         }
 
-        /// Whatever is said is what is sent, and it is the same message every time.
+        /// The text is sent unchanged, and repeated conversions give the same message.
         #[test]
-        fn the_same_draft_makes_the_same_message(
+        fn same_draft_makes_the_same_message(
             text in "\\PC{1,200}|[\u{0}-\u{7f}]{1,80}",
             title in "\\PC{1,40}",
             account in "\\PC{1,40}",
@@ -603,13 +586,13 @@ mod tests {
             let text = text.replace('\r', "");
             prop_assume!(!text.trim().is_empty());
             let file = format!("{front}{text}");
-            let first = seal_with(&file, UID, &["lark-main"]).unwrap();
-            prop_assert_eq!(&first, &seal_with(&file, UID, &["lark-main"]).unwrap());
+            let first = convert_with(&file, UID, &["lark-main"]).unwrap();
+            prop_assert_eq!(&first, &convert_with(&file, UID, &["lark-main"]).unwrap());
             let object: Value = serde_json::from_str(first.msg.canonical()).unwrap();
             prop_assert_eq!(object["content"]["content"].as_str(), Some(text.trim_end_matches('\n')));
             prop_assert_eq!(object["content"]["title"].as_str(), Some(title.as_str()));
             prop_assert_eq!(first.msg.to[0].endpoint().map(|to| to.account), Some(account));
-            let windows = seal_with(&file.replace('\n', "\r\n"), UID, &["lark-main"]).unwrap();
+            let windows = convert_with(&file.replace('\n', "\r\n"), UID, &["lark-main"]).unwrap();
             prop_assert_eq!(first.msg.id(), windows.msg.id());
         }
     }

@@ -1,7 +1,7 @@
-//! What happened, for anyone who wants to know.
+//! Events: the append-only log of what happened in the hub.
 //!
-//! The log only grows, and each entry has a number that only grows, so that a
-//! reader can go on from where it stopped.
+//! Each event has a number that only increases, so that a reader can continue where it
+//! stopped.
 
 use serde_json::Value;
 
@@ -10,80 +10,74 @@ use crate::object::ObjId;
 use crate::record::RecordId;
 use crate::time::Timestamp;
 
-/// What sort of thing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventKind {
     /// A message from a provider was stored.
     Received,
-    /// What was heard of one session became a Mail.
+    /// The messages of one window became a Mail.
     Merged,
-    /// A workspace's agent took a Mail.
+    /// An agent claimed a Mail.
     Claimed,
-    /// It holds it for longer.
+    /// An agent renewed its claim.
     Renewed,
-    /// A workspace is done with a Mail.
+    /// A workspace completed a Mail.
     Completed,
-    /// A Mail's file moved.
+    /// The file of a Mail moved to another directory.
     Moved,
-    /// A message came in and was put into boxes.
+    /// An inbound message was put into boxes.
     Dispatched,
-    /// A message left its author's hands.
+    /// A message was accepted for sending.
     Posted,
-    /// The same message came again; nothing was done twice.
+    /// A message was received again and not processed again.
     Duplicate,
-    /// A message was not delivered because its author is blocked.
+    /// A message was not delivered, because its author is blocked.
     Blocked,
-    /// A stranger's message was dropped by its tunnel's rule.
+    /// A message of a stranger was dropped by the policy of its tunnel.
     Dropped,
-    /// A record was taken by a reader.
+    /// A record was leased to a reader.
     Taken,
-    /// A record or delivery was moved to another state by somebody.
+    /// A caller changed the state of a record or delivery.
     Marked,
-    /// A reader let its lease end.
+    /// The lease of a reader expired.
     LeaseEnded,
-    /// A delivery is being tried.
+    /// An attempt to deliver began.
     Sending,
-    /// A provider took a delivery.
+    /// A provider accepted a delivery.
     Sent,
-    /// A try failed; another follows.
+    /// An attempt failed; another one follows.
     Failed,
-    /// A delivery may have arrived and nobody can know.
+    /// A provider may have accepted a delivery.
     Uncertain,
-    /// A delivery was given up.
+    /// A delivery became a dead letter.
     Dead,
-    /// A reader said how far it is with a message.
+    /// A reader reported its read status.
     Receipt,
     /// A contact, group or tunnel changed.
     Changed,
-    /// What is stored no longer reads as what was written; it was put aside.
+    /// A stored row is damaged and was set aside.
     Damaged,
-    /// The post office took a letter in.
+    /// The pipeline accepted a letter.
     Letter,
-    /// Workers said something of a letter, or it came to an end.
+    /// Workers returned verdicts for a letter, or it was finished.
     Verdict,
 }
 
-/// One entry of the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Its number. Later ones are larger; a number may be missing.
+    /// Later events have larger numbers; numbers can be missing.
     pub seq: i64,
-    /// When it happened, by our clock.
+    /// By the hub's clock.
     pub at: Timestamp,
-    /// What happened.
     pub kind: EventKind,
-    /// The message it is about.
     pub msg_id: Option<ObjId>,
-    /// The record or delivery it is about.
+    /// The record or delivery, if any.
     pub record_id: Option<RecordId>,
-    /// Whose it is.
     pub owner: Option<Did>,
-    /// The rest, as the kind has it.
+    /// Further fields, which depend on the kind.
     pub detail: Value,
 }
 
 impl EventKind {
-    /// All of them.
     pub const ALL: [Self; 24] = [
         Self::Received,
         Self::Merged,
@@ -111,7 +105,7 @@ impl EventKind {
         Self::Verdict,
     ];
 
-    /// The word the API, the CLI and the store use.
+    /// The name in the API, the CLI and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Received => "received",
@@ -141,7 +135,6 @@ impl EventKind {
         }
     }
 
-    /// Reads that word.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }

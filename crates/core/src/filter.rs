@@ -1,4 +1,4 @@
-//! Which Mails a workspace pulls: its rules, and why one matched or did not.
+//! Workspace filters: which Mails a workspace pulls, and why.
 //!
 //! ```yaml
 //! filters:
@@ -7,10 +7,9 @@
 //!                                { type: subject_contains, value: "[Alpha]" } ] }
 //! ```
 //!
-//! Any filter that matches pulls the Mail. A rule looks at the Mail's line in the
-//! index; its file is opened only when a rule asks for the text. Rules are written
-//! by people, so letters match whatever their case; only `text_matches` is taken as
-//! it is written, for a regular expression can say `(?i)` itself.
+//! A Mail is pulled when one filter matches. Filters read the Mail's line in the index; its
+//! file is opened only when a filter needs the text. Comparisons ignore case, except
+//! `text_matches`, whose regular expression can set `(?i)`.
 
 use std::fmt;
 
@@ -24,16 +23,15 @@ mod parse;
 
 pub use parse::{InvalidFilter, KINDS, nearest, yaml};
 
-/// Most bytes of a text that a rule looks at.
+/// Maximum number of bytes of a text that filters read.
 pub const MAX_TEXT: usize = 1 << 20;
 
-/// Most rules inside one another.
+/// Maximum nesting of filters.
 pub const MAX_DEPTH: usize = 16;
 
-/// Most rules of one workspace, those inside others counted too.
+/// Maximum number of filters of one workspace, nested ones included.
 pub const MAX_RULES: usize = 1_000;
 
-/// One rule.
 #[derive(Clone, Debug)]
 pub enum Filter {
     /// Every condition matches.
@@ -42,97 +40,91 @@ pub enum Filter {
     Any(Vec<Filter>),
     /// The condition does not match.
     Not(Box<Filter>),
-    /// Somebody or something is mentioned; `*` stands for anything.
+    /// A mention matches this pattern; `*` matches any text.
     Mention(Folded),
-    /// The Mail has this label.
+    /// The label of the Mail.
     Binding(Folded),
-    /// The Mail's chat has this label: the label, the chat, or both are given.
+    /// A chat with a label.
     ChatBinding {
-        /// The label; any, when there is none.
+        /// The label; `None`: any label.
         value: Option<Folded>,
-        /// The id or name of the chat; any, when there is none.
+        /// The id or name of the chat; `None`: any chat.
         session: Option<Folded>,
     },
-    /// It came through this provider.
     Provider(Folded),
-    /// It was said in the session of this id or name.
+    /// The id or name of the session.
     Session(Folded),
-    /// Somebody of this id or name spoke.
+    /// The id or name of an author.
     From(Folded),
-    /// Somebody of this domain or one below it spoke.
+    /// The domain of an author, or a parent domain.
     FromDomain(Folded),
-    /// The subject has this in it.
+    /// A part of the subject.
     SubjectContains(Folded),
-    /// The text matches this regular expression.
+    /// A regular expression for the text.
     TextMatches(Regex),
-    /// It is filed under this.
+    /// The correlation id.
     Correlation(Folded),
 }
 
-/// Text as it was written in a rule, and in small letters to compare with.
+/// Text of a filter, as written and in lower case for comparisons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folded {
     written: String,
-    small: String,
+    lower: String,
 }
 
-/// A workspace's filters. Any that matches pulls the Mail.
+/// The filters of a workspace. One that matches pulls the Mail.
 #[derive(Clone, Debug)]
 pub struct FilterSet(Vec<Filter>);
 
-/// A Mail that may be pulled.
+/// The Mail that filters are evaluated on.
 pub struct FilterInput<'a> {
     entry: &'a MailIndexEntry,
     fetch: &'a mut dyn FnMut() -> Option<String>,
     text: Option<Option<String>>,
 }
 
-/// What a rule says of a Mail.
+/// The result of one filter for one Mail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FilterResult {
-    /// Whether it matched.
     pub matched: bool,
-    /// The rule, in short.
+    /// The filter in short form.
     pub rule: String,
-    /// What the Mail has there.
+    /// The compared value of the Mail.
     pub why: String,
-    /// What the conditions in it say.
+    /// The results of nested filters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<FilterResult>,
 }
 
-/// What a workspace's filters say of a Mail.
+/// The results of all filters of a workspace for one Mail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FilterReport {
-    /// Whether the Mail is pulled.
     pub pulled: bool,
-    /// What each filter says.
     pub filters: Vec<FilterResult>,
 }
 
 impl FilterSet {
-    /// Filters of these rules.
     pub const fn new(rules: Vec<Filter>) -> Self {
         Self(rules)
     }
 
-    /// What holds for a workspace that says nothing: it is mentioned by its name, or
-    /// its name is the Mail's label.
+    /// The default filters of a workspace: its name is mentioned, or is the label of the Mail.
     pub fn of_name(name: &str) -> Self {
         let binding = Filter::Binding(Folded::new(name));
         if name.contains('*') {
-            // As a pattern it would match other workspaces too.
+            // As a pattern, the name would match other workspaces too.
             return Self(vec![binding]);
         }
         Self(vec![Filter::Mention(Folded::new(&format!("@monoco::{name}"))), binding])
     }
 
-    /// Whether one of them matches.
+    /// Whether one filter matches.
     pub fn pull(&self, mail: &mut FilterInput<'_>) -> bool {
         self.0.iter().any(|rule| rule.matches(mail))
     }
 
-    /// What each of them says.
+    /// Evaluates all filters and explains the results.
     pub fn explain(&self, mail: &mut FilterInput<'_>) -> FilterReport {
         let filters: Vec<_> = self.0.iter().map(|rule| rule.explain(mail)).collect();
         FilterReport { pulled: filters.iter().any(|verdict| verdict.matched), filters }
@@ -140,8 +132,8 @@ impl FilterSet {
 }
 
 impl<'a> FilterInput<'a> {
-    /// A Mail, and how to get at its text: `None` when its file can't be read. That is
-    /// asked for at most once, and only when a rule wants it.
+    /// `fetch` reads the text, or returns `None` when the file cannot be read. It is called at
+    /// most once, and only when a filter needs the text.
     pub fn new(entry: &'a MailIndexEntry, fetch: &'a mut dyn FnMut() -> Option<String>) -> Self {
         Self { entry, fetch, text: None }
     }
@@ -154,7 +146,6 @@ impl<'a> FilterInput<'a> {
 }
 
 impl Filter {
-    /// Whether it matches.
     pub fn matches(&self, mail: &mut FilterInput<'_>) -> bool {
         let entry = mail.entry;
         match self {
@@ -170,10 +161,10 @@ impl Filter {
                     Some(value) => value.is_maybe(entry.binding.as_deref()),
                     None => entry.binding.is_some(),
                 };
-                label && session.as_ref().is_none_or(|session| said_in(entry, session))
+                label && session.as_ref().is_none_or(|session| is_session(entry, session))
             }
             Self::Provider(value) => value.is(entry.id.provider()),
-            Self::Session(value) => said_in(entry, value),
+            Self::Session(value) => is_session(entry, value),
             Self::From(value) => entry
                 .participants
                 .from
@@ -190,7 +181,7 @@ impl Filter {
         }
     }
 
-    /// Whether it matches, and why.
+    /// Evaluates the filter and explains the result.
     pub fn explain(&self, mail: &mut FilterInput<'_>) -> FilterResult {
         let inner = match self {
             Self::All(rules) | Self::Any(rules) => rules.as_slice(),
@@ -216,38 +207,40 @@ impl Filter {
         FilterResult { matched, rule: self.to_string(), why, conditions }
     }
 
-    /// What the Mail has where the rule looks.
+    /// Describes the value of the Mail that the filter compares.
     fn why(&self, mail: &mut FilterInput<'_>, matched: bool) -> String {
         let entry = mail.entry;
         match self {
             Self::All(_) | Self::Any(_) | Self::Not(_) => String::new(),
             Self::Mention(_) => match entry.participants.mentions.as_slice() {
-                [] => "nobody is mentioned".to_owned(),
-                mentions => format!("mentioned: {}", few(mentions.iter().map(String::clone))),
+                [] => "no mentions".to_owned(),
+                mentions => {
+                    format!("mentioned: {}", first_entries(mentions.iter().map(String::clone)))
+                }
             },
             Self::Binding(_) => binding(entry),
             Self::ChatBinding { .. } => format!("{}; {}", binding(entry), session(entry)),
-            Self::Provider(_) => format!("it came through {}", entry.id.provider()),
+            Self::Provider(_) => format!("its provider is {}", entry.id.provider()),
             Self::Session(_) => session(entry),
             Self::From(_) | Self::FromDomain(_) => {
-                format!("it is from {}", few(entry.participants.from.iter().map(person)))
+                format!("it is from {}", first_entries(entry.participants.from.iter().map(person)))
             }
             Self::SubjectContains(_) => match &entry.title {
                 Some(title) => format!("its subject is {title:?}"),
                 None => "it has no subject".to_owned(),
             },
-            Self::TextMatches(_) if mail.text().is_none() => "its text can't be read".to_owned(),
+            Self::TextMatches(_) if mail.text().is_none() => "its text cannot be read".to_owned(),
             Self::TextMatches(_) if matched => "its text matches".to_owned(),
             Self::TextMatches(_) => "its text does not match".to_owned(),
             Self::Correlation(_) => match &entry.correlation_id {
-                Some(id) => format!("it is filed under {id:?}"),
-                None => "it is filed under nothing".to_owned(),
+                Some(id) => format!("its correlation id is {id:?}"),
+                None => "it has no correlation id".to_owned(),
             },
         }
     }
 }
 
-fn said_in(entry: &MailIndexEntry, session: &Folded) -> bool {
+fn is_session(entry: &MailIndexEntry, session: &Folded) -> bool {
     session.is(&entry.session.id) || session.is_maybe(entry.session.name.as_deref())
 }
 
@@ -260,8 +253,8 @@ fn binding(entry: &MailIndexEntry) -> String {
 
 fn session(entry: &MailIndexEntry) -> String {
     match &entry.session.name {
-        Some(name) => format!("it was said in {name:?} ({:?})", entry.session.id),
-        None => format!("it was said in {:?}", entry.session.id),
+        Some(name) => format!("its session is {name:?} ({:?})", entry.session.id),
+        None => format!("its session is {:?}", entry.session.id),
     }
 }
 
@@ -272,25 +265,24 @@ fn person(person: &Participant) -> String {
     }
 }
 
-/// The first ones, and how many more there are.
-fn few(all: impl Iterator<Item = String>) -> String {
-    const FEW: usize = 5;
+/// The first 5 entries, and the number of others.
+fn first_entries(all: impl Iterator<Item = String>) -> String {
+    const MAX_SHOWN: usize = 5;
     let all: Vec<_> = all.collect();
-    let shown = all[..all.len().min(FEW)].join(", ");
-    match all.len().saturating_sub(FEW) {
+    let shown = all[..all.len().min(MAX_SHOWN)].join(", ");
+    match all.len().saturating_sub(MAX_SHOWN) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
 }
 
 impl Folded {
-    /// Text of a rule.
     pub fn new(written: &str) -> Self {
-        Self { written: written.to_owned(), small: small(written).collect() }
+        Self { written: written.to_owned(), lower: lower_case(written).collect() }
     }
 
     fn is(&self, text: &str) -> bool {
-        small(text).eq(self.small.chars())
+        lower_case(text).eq(self.lower.chars())
     }
 
     fn is_maybe(&self, text: Option<&str>) -> bool {
@@ -298,17 +290,17 @@ impl Folded {
     }
 
     fn is_in(&self, text: &str) -> bool {
-        small(text).collect::<String>().contains(&self.small)
+        lower_case(text).collect::<String>().contains(&self.lower)
     }
 
-    /// Whether a mention is what the pattern means, with or without its `@`.
+    /// Whether a mention matches the pattern, with or without `@`.
     fn mentioned_by(&self, mention: &str) -> bool {
         let mention = mention.strip_prefix('@').unwrap_or(mention);
-        let pattern = self.small.strip_prefix('@').unwrap_or(&self.small);
+        let pattern = self.lower.strip_prefix('@').unwrap_or(&self.lower);
         let Some((first, rest)) = pattern.split_once('*') else {
-            return small(mention).eq(pattern.chars());
+            return lower_case(mention).eq(pattern.chars());
         };
-        let mention: String = small(mention).collect();
+        let mention: String = lower_case(mention).collect();
         let Some(mut left) = mention.strip_prefix(first) else { return false };
         let mut parts: Vec<_> = rest.split('*').collect();
         let last = parts.pop().unwrap_or_default();
@@ -319,22 +311,22 @@ impl Folded {
         left.ends_with(last)
     }
 
-    /// Whether an address or a name is of this domain or one below it.
+    /// Whether an address is of this domain or a subdomain.
     fn has(&self, id: &str) -> bool {
-        let domain = self.small.strip_prefix('@').unwrap_or(&self.small);
-        let id: String = small(id).collect();
+        let domain = self.lower.strip_prefix('@').unwrap_or(&self.lower);
+        let id: String = lower_case(id).collect();
         let Some((_, host)) = id.rsplit_once('@') else { return id == domain };
         host.strip_suffix(domain).is_some_and(|sub| sub.is_empty() || sub.ends_with('.'))
     }
 }
 
-/// Small letters, one by one. Not `str::to_lowercase`, which looks at the letters
-/// around a sigma.
-fn small(text: &str) -> impl Iterator<Item = char> + '_ {
+/// Lower case, character by character: `str::to_lowercase` depends on the letters around a
+/// sigma.
+fn lower_case(text: &str) -> impl Iterator<Item = char> + '_ {
     text.chars().flat_map(char::to_lowercase)
 }
 
-/// A rule as a person would name it.
+/// The short form of a filter.
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = match self {
@@ -364,7 +356,7 @@ impl fmt::Display for Filter {
 
 impl fmt::Debug for FilterInput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Candidate").field("entry", self.entry).finish_non_exhaustive()
+        f.debug_struct("FilterInput").field("entry", self.entry).finish_non_exhaustive()
     }
 }
 

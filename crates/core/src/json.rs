@@ -1,30 +1,26 @@
-//! The JSON we take, and the one form we name objects by.
+//! Strict JSON parsing and the canonical form (RFC 8785) that is hashed.
 //!
-//! Objects are hashed, so two texts that readers understand differently must
-//! never share a name, and one text must never have two readings. Hence:
-//! duplicate keys are refused, and so are numbers that a double can't hold
-//! exactly, which RFC 8785 would quietly round.
+//! The id of an object is a hash, so one text must not have two readings. Duplicate keys are
+//! rejected, and so are numbers that a double cannot represent, which RFC 8785 would round.
 
 use std::fmt;
 
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// The text is not JSON as we take it.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidJson {
-    /// The text breaks off.
-    #[error("the JSON breaks off: {0}")]
+    #[error("truncated JSON: {0}")]
     Truncated(serde_json::Error),
-    /// Anything else that is wrong, such as a duplicate key or a lone surrogate.
-    #[error("not JSON we take: {0}")]
+    /// Malformed, or not strict: a duplicate key, a lone surrogate, an inexact number.
+    #[error("invalid JSON: {0}")]
     Invalid(serde_json::Error),
 }
 
-/// Largest integer that every JSON reader agrees on.
+/// The largest integer that all JSON readers represent exactly.
 pub const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
 
-/// Reads one JSON value, refusing what different readers would read differently.
+/// Reads one JSON value. Rejects texts that different readers read differently.
 ///
 /// Nesting is limited to 128 levels.
 ///
@@ -45,7 +41,7 @@ pub fn canonical(value: &Value) -> String {
     serde_json_canonicalizer::to_string(value).expect("a JSON value always has a canonical form")
 }
 
-/// Builds a [`Value`] like serde_json does, minus the leniency.
+/// Builds a [`Value`] and rejects what serde_json would accept leniently.
 struct Strict;
 
 impl<'de> DeserializeSeed<'de> for Strict {
@@ -137,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_we_do_not_take() {
+    fn malformed_and_ambiguous_json_is_rejected() {
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         for (bad, why) in [
             (r#"{"a":1,"a":2}"#, "duplicate key"),
@@ -181,8 +177,8 @@ mod tests {
     }
 
     proptest! {
-        /// Reading the canonical form and writing it again changes nothing, so
-        /// that a stored object keeps its name whoever copies it.
+        /// Reading the canonical form and writing it again changes nothing, so that a
+        /// copied object keeps its id.
         #[test]
         fn the_canonical_form_is_a_fixed_point(value in any_json()) {
             let once = canonical(&value);

@@ -1,10 +1,9 @@
-//! Holding something for a while.
+//! Leases: exclusive access for a limited time.
 //!
-//! A lease is a promise with a deadline: whoever takes a thing names himself and
-//! gets it until a moment, and a number, the **epoch**, that grows with every
-//! take. A holder that stalls past its deadline loses the thing to the next one;
-//! when it wakes up, its old epoch gives it away. Guarding on the state alone
-//! would not: the state reads the same under the second holder.
+//! A holder gets a lease until a point in time, and a number, the **epoch**, that increases
+//! with every lease. A holder that stalls beyond the end of its lease can lose it to another
+//! holder; its later requests show the old epoch and are rejected. The state alone could not
+//! detect that, because it is the same under the second holder.
 
 use std::time::Duration;
 
@@ -12,74 +11,63 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// Who holds something, as the holder calls itself.
+/// The name that the holder of a lease gives itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Holder(String);
 
-/// The text can't name a holder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("holder: {0}")]
 pub struct InvalidHolder(&'static str);
 
-/// How long a lease runs.
+/// The length of a lease: 1 s to 24 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseDuration(Duration);
 
-/// The number of seconds is not one a lease can run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a lease runs from 1 to 86400 seconds, not {0}")]
+#[error("lease of {0} s; expected 1 to 86400 s")]
 pub struct InvalidLeaseDuration(i64);
 
-/// A hold on something, until it ends or is given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Who has it.
     pub holder: Holder,
-    /// Until when, unless renewed.
+    /// When the lease expires, unless it is renewed.
     pub until: Timestamp,
 }
 
-/// What a caller shows to prove that the hold is his.
+/// What a caller shows to prove that it holds the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseProof {
-    /// The epoch he was given. Callers that keep none are checked by name.
+    /// The epoch of the lease. Without it, the name of the holder is checked.
     pub epoch: Option<u64>,
-    /// His name.
     pub holder: Holder,
 }
 
-/// The caller does not hold what he thinks he holds.
+/// The caller's lease has expired or belongs to another holder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseLost {
-    /// His epoch is over: the lease ended, and perhaps somebody else has it now.
-    #[error("epoch {shown} is over, the current one is {current}")]
-    Stale {
-        /// What the caller showed.
-        shown: u64,
-        /// What is current.
-        current: u64,
-    },
-    /// Somebody else holds it.
-    #[error("held by {} until {}", .0.holder.as_str(), .0.until.ms())]
+    #[error("the lease with epoch {shown} has expired; the current epoch is {current}")]
+    Stale { shown: u64, current: u64 },
+    #[error(
+        "held by {holder} until {}; wait for it to expire or ask {holder} to release it",
+        .0.until.rfc3339(), holder = .0.holder.as_str()
+    )]
     Held(Lease),
 }
 
 impl Holder {
-    /// The name of callers that give none.
+    /// The name of callers that give no name.
     pub fn anonymous() -> Self {
         Self("anonymous".to_owned())
     }
 
-    /// Checks and takes a name.
-    ///
     /// # Errors
     ///
-    /// When it is empty, longer than 256 bytes, or has control characters.
+    /// [`InvalidHolder`] when the name is empty, longer than 256 bytes, or has control characters.
     pub fn new(name: impl Into<String>) -> Result<Self, InvalidHolder> {
         let name = name.into();
         if name.is_empty() {
-            return Err(InvalidHolder("empty; want the name of whoever takes it"));
+            return Err(InvalidHolder("empty; expected the name of the agent or program"));
         }
         if name.len() > 256 {
             return Err(InvalidHolder("longer than 256 bytes"));
@@ -90,21 +78,18 @@ impl Holder {
         Ok(Self(name))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl LeaseDuration {
-    /// What a lease runs when nobody says otherwise: 300 s.
+    /// The default: 300 s.
     pub const DEFAULT: Self = Self(Duration::from_secs(300));
 
-    /// A term of so many seconds.
-    ///
     /// # Errors
     ///
-    /// Outside 1 s to 24 h.
+    /// [`InvalidLeaseDuration`] outside of 1 s to 24 h.
     pub fn from_secs(secs: i64) -> Result<Self, InvalidLeaseDuration> {
         match u64::try_from(secs) {
             Ok(secs @ 1..=86_400) => Ok(Self(Duration::from_secs(secs))),
@@ -112,44 +97,42 @@ impl LeaseDuration {
         }
     }
 
-    /// Its length.
     pub const fn length(self) -> Duration {
         self.0
     }
 }
 
 impl Lease {
-    /// A lease that starts now.
+    /// Creates a lease that starts at `now`.
     pub fn start(holder: Holder, now: Timestamp, term: LeaseDuration) -> Self {
         Self { holder, until: now + term.length() }
     }
 
-    /// Whether it has ended.
     pub fn has_expired(&self, now: Timestamp) -> bool {
         self.until <= now
     }
 
-    /// Whether `guard` may act on what this holds in `epoch`.
+    /// Checks that the caller with this proof holds the lease with number `epoch`.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`], with the truth.
-    pub fn check(&self, epoch: u64, guard: &LeaseProof) -> Result<(), LeaseLost> {
-        match guard.epoch {
+    /// [`LeaseLost`] with the current holder or epoch.
+    pub fn check(&self, epoch: u64, proof: &LeaseProof) -> Result<(), LeaseLost> {
+        match proof.epoch {
             Some(shown) if shown != epoch => Err(LeaseLost::Stale { shown, current: epoch }),
             Some(_) => Ok(()),
-            None if guard.holder == self.holder => Ok(()),
+            None if proof.holder == self.holder => Ok(()),
             None => Err(LeaseLost::Held(self.clone())),
         }
     }
 }
 
 impl LeaseProof {
-    /// Nobody holds it now. A caller that shows an epoch thinks otherwise.
+    /// Checks the proof of a caller while there is no lease.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost::Stale`] when an epoch is shown that is not the latest.
+    /// [`LeaseLost::Stale`] when the proof has an epoch that is not the latest.
     pub fn check_free(&self, epoch: u64) -> Result<(), LeaseLost> {
         match self.epoch {
             Some(shown) if shown != epoch => Err(LeaseLost::Stale { shown, current: epoch }),
@@ -181,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_terms_and_names_are_refused() {
+    fn invalid_durations_and_names_are_rejected() {
         for secs in [0, -1, i64::MIN, 86_401, 1_000_000_000_000] {
             assert_eq!(LeaseDuration::from_secs(secs), Err(InvalidLeaseDuration(secs)));
         }
@@ -192,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_counts_and_the_name_stands_in_for_it() {
+    fn proof_is_checked_by_epoch_or_else_by_name() {
         let lease = Lease::start(name("a"), Timestamp::from_ms(0), LeaseDuration::DEFAULT);
         let check = |epoch, holder| lease.check(2, &LeaseProof { epoch, holder: name(holder) });
         assert!(check(Some(2), "a").is_ok());

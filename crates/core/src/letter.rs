@@ -1,22 +1,22 @@
-//! What travels through the post office: the Letter, the verdicts of its workers, and
-//! where it stands.
+//! Letters: messages in the pipeline, the verdicts of their workers, and the letter state
+//! machine.
 //!
 //! ```text
-//!             hand over                    put back: failed, or too late
+//!             hand over                    return: failed, or timed out
 //!  WAITING ───────────────▶ AWAY ──────────────────────────────▶ WAITING
 //!     │  ▲                    │
-//!     │  └── go on ───────────┤          go on: to the next worker, or kept by one
+//!     │  └── continue ────────┤          continue: with the next worker, or held by one
 //!     │                       │
 //!     ├───────── finish ──────┴───────▶ DONE
 //!     ├───────── join ────────────────▶ MERGED
 //!     ├───────── trash ───────┬───────▶ TRASHED ── restore ──▶ WAITING
-//!     └───────── give up ─────┴───────▶ DEAD ───── revive ───▶ WAITING
+//!     └───────── mark dead ───┴───────▶ DEAD ───── retry ────▶ WAITING
 //!                                         └──── trash ───────▶ TRASHED
 //! ```
 //!
-//! A letter goes to the next worker of its chain that has not had it. Who had it is
-//! part of the letter, so a chain may change while letters are under way: none is lost,
-//! and none passes a worker twice.
+//! A letter goes to the first worker of its chain that has no verdict for it. The verdicts
+//! are stored with the letter, so a chain can change while letters are in progress: no letter
+//! is lost, and none goes through a worker twice.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -34,7 +34,7 @@ mod chain;
 mod conversion;
 mod submission;
 
-pub use answer::{InvalidWorkerAnswer, OURS, WorkerAnswer};
+pub use answer::{InvalidWorkerAnswer, RESERVED_EXTRA_KEYS, WorkerAnswer};
 pub use chain::{ChainRun, ChainStop, WorkerResult, WorkerStep};
 pub use conversion::{
     FinishContext, FinishError, INLINE_MAIL, apply_to_inbound, apply_to_message, letter_to_message,
@@ -43,31 +43,27 @@ pub use submission::{
     InvalidLetter, address_domain, check_address, content_type, parse_submission,
 };
 
-/// Largest `data`, in bytes.
+/// Maximum size of `data`, in bytes.
 pub const MAX_DATA: usize = 16 << 20;
 
-/// Largest `extra`, and largest rest of a letter, in bytes of JSON.
+/// Maximum size of `extra`, and of the unknown keys of a letter, in bytes of JSON.
 pub const MAX_EXTRA: usize = 64 << 10;
 
-/// What `extra.content_type` says of a mail.
+/// The `extra.content_type` of a mail.
 pub const RFC822: &str = "message/rfc822";
 
-/// The name of a letter.
+/// The id of a letter: its number in the store, and a random mark.
 ///
-/// Where it is in the store, and a mark by which a letter of another store is told
-/// apart: queues outlive stores.
+/// A queue can outlive the store; the mark distinguishes letters of another store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LetterId {
-    /// Its number.
     pub seq: i64,
-    /// Its mark.
     pub mark: u32,
 }
 
-/// The text names no letter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a letter id: {0:?} (want ltr_ with a number and 8 hex digits)")]
+#[error("invalid letter id {0:?}; expected ltr_, a number, _ and 8 hex digits")]
 pub struct InvalidLetterId(String);
 
 /// The name of a worker: its key in the configuration.
@@ -75,59 +71,54 @@ pub struct InvalidLetterId(String);
 #[serde(try_from = "String", into = "String")]
 pub struct WorkerName(String);
 
-/// The text can't name a worker.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a worker's name has 1 to 64 of a-z, 0-9, - and _, and starts with a letter or digit")]
+#[error(
+    "the name of a worker has 1 to 64 characters of a-z, 0-9, - and _, and starts with a letter or digit"
+)]
 pub struct InvalidWorkerName;
 
-/// What a worker says of a letter.
+/// The decision of a worker about a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Dealt with; to the next.
+    /// Processed; the letter goes to the next worker.
     Pass,
-    /// None of its business; to the next, untouched.
+    /// Not processed; the letter goes to the next worker unchanged.
     Skip,
-    /// Into the bin, and no further.
+    /// The letter is trashed.
     Trash,
 }
 
-/// Which way a letter goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChainDirection {
-    /// To us.
     Inbound,
-    /// From us.
     Outbound,
 }
 
-/// One worker's verdict, as it is kept.
+/// The verdict of one worker, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerVerdict {
-    /// Who said it.
     pub worker: WorkerName,
-    /// What.
     pub result: Verdict,
-    /// When, by our clock.
+    /// By the hub's clock.
     pub at: Timestamp,
-    /// Why, in the worker's words.
+    /// The reason that the worker gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What workers see and change.
+/// A message in the form that workers read and change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Letter {
-    /// Who sends it: an address or a DID.
+    /// An address or a DID.
     pub from: String,
-    /// Whom it is for.
     pub to: Vec<String>,
-    /// A whole mail (RFC 5322), or Markdown: `extra.content_type` says which.
+    /// A mail (RFC 5322) or Markdown, depending on `extra.content_type`.
     pub data: String,
-    /// The workers' memory, and what else is known of the letter.
+    /// Metadata of the hub, and data that workers share.
     pub extra: Map<String, Value>,
-    /// Keys that are none of ours.
+    /// Unknown keys of the letter.
     pub rest: Map<String, Value>,
 }
 
@@ -135,137 +126,125 @@ pub struct Letter {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain(pub Vec<WorkerName>);
 
-/// Where a letter stands, without the details.
+/// The state of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LetterState {
-    /// For a worker, or kept by one for a while.
+    /// Waits for a worker, or is held by one.
     Waiting,
-    /// With a worker outside, until its time is over.
+    /// At an external worker, until the timeout.
     Away,
-    /// Through.
+    /// The chain is finished.
     Done,
-    /// Part of another letter.
+    /// Merged into another letter.
     Merged,
-    /// In the bin; kept for a while.
+    /// In the trash; purged after the retention period.
     Trashed,
-    /// Given up, with a reason. A person decides.
+    /// A dead letter; an operator decides.
     Dead,
 }
 
-/// A [`LetterState`] with what belongs to it.
+/// A [`LetterState`] with its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LetterStateData {
-    /// WAITING, not to be looked at before this.
     Waiting {
-        /// When it is due.
         due: Timestamp,
     },
-    /// AWAY, to be answered by then.
     Away {
-        /// When the time is over.
+        /// The timeout of the worker.
         until: Timestamp,
     },
-    /// DONE.
     Done,
-    /// MERGED.
     Merged {
-        /// Into this one.
         into: LetterId,
     },
-    /// TRASHED.
     Trashed {
-        /// Why.
         why: String,
     },
-    /// DEAD.
     Dead {
-        /// Why.
         why: String,
     },
 }
 
-/// A letter's place in the machine.
+/// The state of a letter with the attempts of its current worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LetterStatus {
-    /// The state, with what only it has.
     pub standing: LetterStateData,
-    /// How often the worker that has it now was tried.
     pub attempts: u32,
 }
 
 impl LetterStatus {
-    /// A letter as it starts out.
+    /// The status of a new letter.
     pub fn start(due: Timestamp) -> Self {
         Self { standing: LetterStateData::Waiting { due }, attempts: 0 }
     }
 
-    /// WAITING → AWAY, once it is due. Counts as a try.
+    /// WAITING → AWAY, once it is due. Counts an attempt.
     ///
     /// # Errors
     ///
-    /// When it does not wait, or is not due.
+    /// [`InvalidTransition`] from any other state, or before it is due.
     pub fn hand_over(self, now: Timestamp, until: Timestamp) -> Result<Self, InvalidTransition> {
         match self.standing {
             LetterStateData::Waiting { due } if due <= now => {
                 Ok(Self { standing: LetterStateData::Away { until }, attempts: self.attempts + 1 })
             }
-            _ => Err(self.wrong(LetterState::Away)),
+            _ => Err(self.invalid(LetterState::Away)),
         }
     }
 
-    /// AWAY → WAITING, for another try of the same worker. A worker that was never
-    /// reached was not tried: then the try does not count.
+    /// AWAY → WAITING, for another attempt of the same worker. Without `tried`, the worker
+    /// was not reached and the attempt is not counted.
     ///
     /// # Errors
     ///
-    /// When it is not away.
+    /// [`InvalidTransition`] from any other state.
     pub fn return_to_queue(self, due: Timestamp, tried: bool) -> Result<Self, InvalidTransition> {
         let LetterStateData::Away { .. } = self.standing else {
-            return Err(self.wrong(LetterState::Waiting));
+            return Err(self.invalid(LetterState::Waiting));
         };
         let attempts = if tried { self.attempts } else { self.attempts.saturating_sub(1) };
         Ok(Self { standing: LetterStateData::Waiting { due }, attempts })
     }
 
-    /// On to the next worker, or kept by this one until `due`.
+    /// WAITING or AWAY → WAITING, for the next worker, or held by this one until `due`.
     ///
     /// # Errors
     ///
-    /// When it is neither waiting nor away.
+    /// [`InvalidTransition`] from any other state.
     pub fn continue_chain(self, due: Timestamp) -> Result<Self, InvalidTransition> {
         self.is_in_progress(LetterState::Waiting)?;
         Ok(Self::start(due))
     }
 
-    /// Through.
+    /// WAITING or AWAY → DONE.
     ///
     /// # Errors
     ///
-    /// When it is neither waiting nor away.
+    /// [`InvalidTransition`] from any other state.
     pub fn finish(self) -> Result<Self, InvalidTransition> {
         self.is_in_progress(LetterState::Done)?;
         Ok(Self { standing: LetterStateData::Done, ..self })
     }
 
-    /// Part of another letter from now on.
+    /// WAITING → MERGED.
     ///
     /// # Errors
     ///
-    /// When it does not wait.
+    /// [`InvalidTransition`] from any other state.
     pub fn join(self, into: LetterId) -> Result<Self, InvalidTransition> {
         match self.standing {
             LetterStateData::Waiting { .. } => {
                 Ok(Self { standing: LetterStateData::Merged { into }, ..self })
             }
-            _ => Err(self.wrong(LetterState::Merged)),
+            _ => Err(self.invalid(LetterState::Merged)),
         }
     }
 
-    /// Into the bin.
+    /// WAITING, AWAY or DEAD → TRASHED.
     ///
     /// # Errors
     ///
-    /// When it is through already, or there.
+    /// [`InvalidTransition`] from any other state.
     pub fn trash(self, why: String) -> Result<Self, InvalidTransition> {
         if !matches!(self.standing, LetterStateData::Dead { .. }) {
             self.is_in_progress(LetterState::Trashed)?;
@@ -273,55 +252,54 @@ impl LetterStatus {
         Ok(Self { standing: LetterStateData::Trashed { why }, ..self })
     }
 
-    /// Given up.
+    /// WAITING or AWAY → DEAD.
     ///
     /// # Errors
     ///
-    /// When it is neither waiting nor away.
+    /// [`InvalidTransition`] from any other state.
     pub fn mark_dead(self, why: String) -> Result<Self, InvalidTransition> {
         self.is_in_progress(LetterState::Dead)?;
         Ok(Self { standing: LetterStateData::Dead { why }, ..self })
     }
 
-    /// Out of the bin, by hand.
+    /// TRASHED → WAITING, by an operator.
     ///
     /// # Errors
     ///
-    /// When it is not there.
+    /// [`InvalidTransition`] from any other state.
     pub fn restore(self, now: Timestamp) -> Result<Self, InvalidTransition> {
         match self.standing {
             LetterStateData::Trashed { .. } => Ok(Self::start(now)),
-            _ => Err(self.wrong(LetterState::Waiting)),
+            _ => Err(self.invalid(LetterState::Waiting)),
         }
     }
 
-    /// Another chance for one that was given up, or none of the waiting for one that
-    /// waits, by hand.
+    /// DEAD or WAITING → WAITING, due now, by an operator.
     ///
     /// # Errors
     ///
-    /// When it is neither dead nor waiting.
+    /// [`InvalidTransition`] from any other state.
     pub fn retry(self, now: Timestamp) -> Result<Self, InvalidTransition> {
         match self.standing {
             LetterStateData::Dead { .. } | LetterStateData::Waiting { .. } => Ok(Self::start(now)),
-            _ => Err(self.wrong(LetterState::Waiting)),
+            _ => Err(self.invalid(LetterState::Waiting)),
         }
     }
 
     fn is_in_progress(&self, to: LetterState) -> Result<(), InvalidTransition> {
         match self.standing {
             LetterStateData::Waiting { .. } | LetterStateData::Away { .. } => Ok(()),
-            _ => Err(self.wrong(to)),
+            _ => Err(self.invalid(to)),
         }
     }
 
-    fn wrong(&self, to: LetterState) -> InvalidTransition {
+    fn invalid(&self, to: LetterState) -> InvalidTransition {
         InvalidTransition { from: self.standing.name().as_str(), to: to.as_str() }
     }
 }
 
 impl LetterStateData {
-    /// The state.
+    /// The state without its data.
     pub const fn name(&self) -> LetterState {
         match self {
             Self::Waiting { .. } => LetterState::Waiting,
@@ -335,11 +313,10 @@ impl LetterStateData {
 }
 
 impl LetterState {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Waiting, Self::Away, Self::Done, Self::Merged, Self::Trashed, Self::Dead];
 
-    /// The word the API, the CLI and the store use.
+    /// The name in the API, the CLI and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "WAITING",
@@ -351,14 +328,13 @@ impl LetterState {
         }
     }
 
-    /// Reads that word, in either case.
+    /// Reads a name in upper or lower case.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str().eq_ignore_ascii_case(text))
     }
 }
 
 impl Verdict {
-    /// The word on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -369,10 +345,8 @@ impl Verdict {
 }
 
 impl ChainDirection {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Inbound, Self::Outbound];
 
-    /// The word everywhere.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Inbound => "inbound",
@@ -380,21 +354,20 @@ impl ChainDirection {
         }
     }
 
-    /// Reads that word.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|direction| direction.as_str() == text)
     }
 }
 
 impl Chain {
-    /// The next worker that has not had the letter.
+    /// The first worker without a verdict.
     pub fn next<'c>(&'c self, had: &[WorkerVerdict]) -> Option<&'c WorkerName> {
         self.0.iter().find(|name| !had.iter().any(|passed| passed.worker == **name))
     }
 }
 
 impl Letter {
-    /// As a worker gets it.
+    /// Returns the JSON that external workers get.
     pub fn to_worker(&self, id: LetterId, had: &[WorkerVerdict]) -> Value {
         let mut letter = self.rest.clone();
         letter.insert("id".to_owned(), id.to_string().into());
@@ -407,18 +380,18 @@ impl Letter {
         letter.into()
     }
 
-    /// What it says `extra.key` is, when that is text.
+    /// The value of `extra.KEY`, if it is a string.
     pub fn extra(&self, key: &str) -> Option<&str> {
         self.extra.get(key)?.as_str()
     }
 
-    /// Whether `data` is a whole mail.
+    /// Whether `data` is a mail.
     pub fn is_mail(&self) -> bool {
         content_type(&self.extra) == RFC822
     }
 
-    /// The bytes of `data`. A mail that is not UTF-8 travels as Latin-1, one character
-    /// for each byte, and `extra.charset` says so.
+    /// The bytes of `data`. A mail that is not UTF-8 is represented as Latin-1, one character
+    /// per byte, with `extra.charset`.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         let text = Cow::Borrowed(self.data.as_bytes());
         if self.extra("charset") != Some("latin-1") {
@@ -428,7 +401,7 @@ impl Letter {
         bytes.collect::<Result<_, _>>().map_or(text, Cow::Owned)
     }
 
-    /// The same letter with these bytes for its `data`.
+    /// Returns the letter with these bytes as `data`.
     pub fn with_bytes(&self, bytes: Vec<u8>) -> Self {
         let Self { from, to, extra, rest, .. } = self;
         let (from, to, extra, rest) = (from.clone(), to.clone(), extra.clone(), rest.clone());
@@ -437,7 +410,6 @@ impl Letter {
         letter
     }
 
-    /// Sets `data` to these bytes.
     pub fn set_bytes(&mut self, bytes: Vec<u8>) {
         match String::from_utf8(bytes) {
             Ok(text) => {
@@ -453,7 +425,6 @@ impl Letter {
 }
 
 impl WorkerName {
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -506,7 +477,7 @@ impl FromStr for LetterId {
             let seq = seq.parse().ok()?;
             Some(Self { seq, mark: u32::from_be_bytes(hex::decode(mark)?) })
         };
-        // One letter has one name: no signs, no leading zeros.
+        // One letter has one id: no signs, no leading zeros.
         let named = parts().filter(|id| id.seq > 0 && id.to_string() == text);
         named.ok_or_else(|| InvalidLetterId(text.chars().take(200).collect()))
     }

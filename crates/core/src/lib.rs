@@ -1,35 +1,35 @@
-//! What the hub talks about, and every decision it takes.
+//! Domain types and decisions of the hub.
 //!
-//! Nothing here performs I/O, spawns a task or reads a clock. Callers pass the
-//! facts in, `now` among them, and carry the answer out. That is what lets the
-//! tests of this crate be tables, and the rest of the code be plumbing.
+//! This crate performs no I/O, spawns no task and reads no clock. Callers pass the facts in,
+//! `now` included, and carry out the result. So the tests of this crate are tables, and the
+//! other crates contain no decisions.
 //!
 //! # Reading order
 //!
-//! * [`did`]: who. Every owner, author and target, and endpoints on outside
-//!   networks ("shadow DIDs").
-//! * [`object`]: what was said. Immutable, and named by its own content.
-//! * [`receipt`]: that somebody read it; an object of its own.
-//! * [`heard`]: what a provider told us, before anyone has judged it.
-//! * [`merge`]: when a burst of messages becomes one Mail, and what it then says.
-//! * [`mail`]: the Mail, and its file: Markdown with a front matter.
-//! * [`draft`]: what somebody wants to send, as a file.
-//! * [`lease`], [`retry`]: holding something for a while; trying again.
-//! * [`record`]: one owner's view of one object. The reading machine.
-//! * [`delivery`]: one object on its way to one target. The sending machine.
-//! * [`claim`]: one workspace's hold on one Mail. The claiming machine.
-//! * [`letter`]: what goes through the post office, and where it stands there.
-//! * [`rate_limit`]: how often something may go.
+//! * [`did`]: DIDs of owners, authors, targets and external endpoints ("shadow DIDs").
+//! * [`object`]: MsgObject and ObjId: immutable messages, identified by their hash.
+//! * [`receipt`]: read status of one reader for one message.
+//! * [`inbound`]: messages received from providers.
+//! * [`merge`]: when messages become a Mail, and its text.
+//! * [`mail`]: the Mail and its file, Markdown with a front matter.
+//! * [`draft`]: a message to send, as a file.
+//! * [`lease`], [`retry`]: leases with epochs; failures, backoff and retry policies.
+//! * [`record`]: MsgRecord and boxes; the read state machine.
+//! * [`delivery`]: Delivery; the send state machine.
+//! * [`claim`]: Claim and the location of a Mail's file; the claim state machine.
+//! * [`letter`]: Letter, verdicts and chains of the pipeline; the letter state machine.
+//! * [`rate_limit`]: rate limits by reserved time slots.
 //! * [`filter`]: which Mails a workspace pulls, and why.
-//! * [`contact`]: whom we know, and how to reach them: [`contact::plan_delivery`].
-//! * [`routing`]: into which boxes a message goes that came in.
-//! * [`session`]: conversations, as one owner sees them.
-//! * [`event`]: what happened, for anyone who wants to know.
-//! * [`tunnel_health`]: how a tunnel is.
-//! * [`retention`]: how long the hub has lived, for what is thrown away by age.
-//! * [`config`]: reading typed values from a YAML config file.
-//! * [`cursor`], [`json`], [`yaml`], [`time`]: where a page ends; what JSON and YAML we
-//!   take; when.
+//! * [`contact`]: contacts and bindings; [`contact::plan_delivery`].
+//! * [`routing`]: which boxes an inbound message goes to.
+//! * [`session`]: conversations of one owner.
+//! * [`event`]: the log of events.
+//! * [`tunnel_health`]: status and last errors of a tunnel.
+//! * [`retention`]: elapsed-time counter for retention.
+//! * [`unsafe_text`]: characters that are escaped or removed in untrusted text.
+//! * [`config`]: reader of configuration sections for providers and workers.
+//! * [`cursor`], [`json`], [`yaml`], [`hex`], [`time`]: page cursors, strict JSON, bounded YAML,
+//!   hex and timestamps.
 
 pub mod claim;
 pub mod config;

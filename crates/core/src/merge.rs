@@ -20,7 +20,7 @@ use crate::did::{Did, TunnelId};
 use crate::inbound::{
     ChatSession, ChatSessionKind, InboundMessage, MAX_LIST_ENTRIES, MAX_MESSAGE_BYTES,
 };
-use crate::mail::{FORMAT, Mail, MailHeader, MailId, Participants, Trust};
+use crate::mail::{FORMAT, InvalidMailId, Mail, MailHeader, MailId, Participants, Trust};
 use crate::object::{InvalidObject, MsgObject};
 use crate::time::Timestamp;
 
@@ -134,6 +134,10 @@ impl MailBuilder {
         let (Some(id), Some(first)) = (self.mail_id(), self.messages.first()) else {
             return Err(invalid("a Mail needs at least one message".to_owned()));
         };
+        // The provider is part of the id and of file names.
+        let id: MailId = id.to_string().parse().map_err(|error: InvalidMailId| {
+            InvalidObject::Field { field: "provider".to_owned(), why: error.to_string() }
+        })?;
         let session = session(&self.messages);
         let answer_to = session
             .answer_to(&first.from, &self.tunnel)

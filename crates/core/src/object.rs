@@ -1,8 +1,8 @@
-//! What was said: immutable objects, named by the hash of their content.
+//! Immutable objects, identified by the hash of their content.
 //!
-//! The shape is BuckyOS's `MsgObject` plus `source`. The name is the SHA-256 of
-//! the canonical JSON (RFC 8785), so the same message has the same name wherever
-//! it is computed, and whoever changes a byte gets another message.
+//! A MsgObject has the format of BuckyOS plus `source`. Its id is the SHA-256 of the
+//! canonical JSON (RFC 8785): the same message has the same id everywhere, and a changed
+//! message has another id.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,26 +16,24 @@ use crate::hex;
 use crate::json;
 use crate::time::Timestamp;
 
-/// Largest object we take, in bytes of its canonical form.
+/// Maximum size of an object, in bytes of its canonical form.
 pub const MAX_OBJECT: usize = 1 << 20;
 
-/// Most targets one message may name.
+/// Maximum number of targets of one message.
 pub const MAX_TARGETS: usize = 1_000;
 
-/// What sort of thing an [`ObjId`] names.
+/// The kind of object that an [`ObjId`] identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ObjKind {
     /// A [`MsgObject`]: `cymsg:`.
     Msg,
     /// A [`crate::receipt::Receipt`]: `cymsgr:`.
     Receipt,
-    /// Plain bytes, such as an attachment: `sha256:`.
+    /// Bytes, such as an attachment: `sha256:`.
     Bytes,
 }
 
-/// The name of an object: its kind and the SHA-256 of its bytes.
-///
-/// Two objects with the same name are the same object.
+/// The id of an object: its kind and the SHA-256 of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ObjId {
@@ -43,30 +41,26 @@ pub struct ObjId {
     hash: [u8; 32],
 }
 
-/// The text is not the id of an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not an object id: {0:?} (want cymsg:, cymsgr: or sha256: and 64 lower-case hex digits)")]
+#[error(
+    "invalid object id {0:?}; expected cymsg:, cymsgr: or sha256: and 64 lower-case hex digits"
+)]
 pub struct InvalidObjId(String);
 
-/// What a message is for.
+/// The purpose of a message, as BuckyOS defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MsgKind {
-    /// Somebody talking.
     Chat,
-    /// Somebody talking in a group: `from` is the group, `source` the author.
+    /// A message in a group: `from` is the group, `source` the author.
     GroupMsg,
-    /// A thing handed over.
     Deliver,
-    /// Something worth knowing.
     Notify,
-    /// Something that happened.
     Event,
-    /// Something to be done.
     Operation,
 }
 
-/// What was said, sealed: canonical text, name, and the parts we decide by.
+/// A validated message: canonical JSON, id, and the fields that decisions need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MsgObject {
     id: ObjId,
@@ -75,63 +69,50 @@ pub struct MsgObject {
     pub from: Did,
     /// The author of a group message.
     pub source: Option<Did>,
-    /// Whom it is meant for.
     pub to: Vec<Did>,
-    /// What it is for.
     pub kind: MsgKind,
-    /// The message it answers.
+    /// The message that this one answers.
     pub reply_to: Option<ObjId>,
-    /// What the sender files it under.
+    /// The sender's id for related messages.
     pub correlation_id: Option<String>,
-    /// When its author stops caring.
+    /// After this time it is not delivered.
     pub expires_at: Option<Timestamp>,
 }
 
-/// The JSON is not a message we take.
+/// Why a JSON value is not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidObject {
-    /// One field is wrong.
     #[error("{field}: {why}")]
     Field {
-        /// Where, as a path of keys.
+        /// The path of keys.
         field: String,
-        /// What is wrong, and what was wanted.
         why: String,
     },
-    /// The whole is too large.
-    #[error("the object has {size} bytes; {most} is the most we take")]
-    TooLarge {
-        /// Bytes of the canonical form.
-        size: usize,
-        /// Bytes we take.
-        most: usize,
-    },
+    #[error("the object has {size} bytes in canonical form; {most} is the most")]
+    TooLarge { size: usize, most: usize },
 }
 
 impl ObjId {
-    /// The name of `bytes` as an object of `kind`.
+    /// Returns the id of `bytes` as an object of `kind`.
     pub fn of(kind: ObjKind, bytes: &[u8]) -> Self {
         Self { kind, hash: Sha256::digest(bytes).into() }
     }
 
-    /// The id with this kind and hash.
     pub const fn from_parts(kind: ObjKind, hash: [u8; 32]) -> Self {
         Self { kind, hash }
     }
 
-    /// What sort of thing it names.
     pub const fn kind(&self) -> ObjKind {
         self.kind
     }
 
-    /// The hash alone.
     pub const fn hash(&self) -> &[u8; 32] {
         &self.hash
     }
 }
 
 impl ObjKind {
-    /// What ids of this kind start with, before the colon.
+    /// The text before the colon in ids of this kind.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Msg => "cymsg",
@@ -142,27 +123,27 @@ impl ObjKind {
 }
 
 impl MsgObject {
-    /// Reads, checks and names a message.
+    /// Validates a message and computes its id.
     ///
-    /// Keys we do not know are kept. Optional fields that are `null` count as
-    /// absent, as they do for every other reader of this shape.
+    /// Unknown keys are kept. Optional fields that are `null` are removed, as other
+    /// implementations of the format do.
     ///
     /// # Errors
     ///
-    /// The first field that is wrong, by name.
+    /// [`InvalidObject`] with the first invalid field.
     pub fn from_json(value: Value) -> Result<Self, InvalidObject> {
         Self::from_json_up_to(value, MAX_OBJECT)
     }
 
-    /// The same for an object that may be larger, because we made it ourselves of
-    /// parts that we took.
+    /// Like [`Self::from_json`] with another size limit, for objects that the hub builds from
+    /// validated parts.
     ///
     /// # Errors
     ///
-    /// The first field that is wrong, by name.
+    /// [`InvalidObject`] with the first invalid field.
     pub fn from_json_up_to(value: Value, most: usize) -> Result<Self, InvalidObject> {
         let Value::Object(mut fields) = value else {
-            return Err(bad("msg", "want an object"));
+            return Err(invalid("msg", "expected an object"));
         };
         drop_nulls(&mut fields);
 
@@ -170,13 +151,16 @@ impl MsgObject {
         let source = fields.get("source").map(|v| did(v, "source")).transpose()?;
         let to = targets(required(&fields, "to")?)?;
         let kind = MsgKind::deserialize(required(&fields, "kind")?).map_err(|_| {
-            bad("kind", "want chat, group_msg, deliver, notify, event or operation")
+            invalid("kind", "expected chat, group_msg, deliver, notify, event or operation")
         })?;
         if kind == MsgKind::GroupMsg && source.is_none() {
-            return Err(bad("source", "a group_msg needs its author here, `from` is the group"));
+            return Err(invalid(
+                "source",
+                "a group_msg needs its author here, `from` is the group",
+            ));
         }
         if to.is_empty() && source.is_none() {
-            return Err(bad("to", "want at least one target"));
+            return Err(invalid("to", "expected at least one target"));
         }
         let thread = object(&fields, "thread")?;
         let reply_to = thread.and_then(|t| t.get("reply_to")).map(reply_to).transpose()?;
@@ -193,7 +177,7 @@ impl MsgObject {
         when(&fields, "created_at_ms")?;
         let expires_at = when(&fields, "expires_at_ms")?;
         if fields.get("nonce").is_some_and(|nonce| nonce.as_u64().is_none()) {
-            return Err(bad("nonce", "want a whole number from 0 to 2^53-1"));
+            return Err(invalid("nonce", "expected a whole number from 0 to 2^53-1"));
         }
         if let Some(proof) = fields.get("proof") {
             text(proof, "proof")?;
@@ -208,28 +192,26 @@ impl MsgObject {
         Ok(Self { id, canonical, from, source, to, kind, reply_to, correlation_id, expires_at })
     }
 
-    /// Its name.
     pub const fn id(&self) -> ObjId {
         self.id
     }
 
-    /// Its canonical text: what is hashed, stored and handed out.
+    /// The canonical JSON, which is hashed, stored and returned by the API.
     pub fn canonical(&self) -> &str {
         &self.canonical
     }
 
-    /// Who said it: `source` in a group, `from` elsewhere.
+    /// The author: `source` in a group, otherwise `from`.
     pub fn author(&self) -> &Did {
         self.source.as_ref().unwrap_or(&self.from)
     }
 
-    /// Whether its author has stopped caring by `now`.
     pub fn expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
 }
 
-/// Optional fields that other writers may spell as `null`.
+/// Removes optional fields that other writers set to `null`.
 fn drop_nulls(fields: &mut Map<String, Value>) {
     const TOP: [&str; 7] =
         ["source", "thread", "workspace", "created_at_ms", "expires_at_ms", "nonce", "proof"];
@@ -255,7 +237,7 @@ fn drop_nulls(fields: &mut Map<String, Value>) {
 
 fn check_content(fields: &Map<String, Value>) -> Result<(), InvalidObject> {
     let Some(content) = required(fields, "content")?.as_object() else {
-        return Err(bad("content", "want an object"));
+        return Err(invalid("content", "expected an object"));
     };
     for key in ["title", "format", "content"] {
         if let Some(value) = content.get(key) {
@@ -264,7 +246,7 @@ fn check_content(fields: &Map<String, Value>) -> Result<(), InvalidObject> {
     }
     if let Some(machine) = content.get("machine") {
         let Some(machine) = machine.as_object() else {
-            return Err(bad("content.machine", "want an object {intent?, data}"));
+            return Err(invalid("content.machine", "expected an object {intent?, data}"));
         };
         if let Some(intent) = machine.get("intent") {
             text(intent, "content.machine.intent")?;
@@ -272,24 +254,24 @@ fn check_content(fields: &Map<String, Value>) -> Result<(), InvalidObject> {
     }
     let Some(refs) = content.get("refs") else { return Ok(()) };
     let Some(refs) = refs.as_array() else {
-        return Err(bad("content.refs", "want an array"));
+        return Err(invalid("content.refs", "expected an array"));
     };
     for (at, entry) in refs.iter().enumerate() {
         let complete = entry.get("role").is_some_and(Value::is_string)
             && entry.get("target").is_some_and(Value::is_object);
         if !complete {
-            return Err(bad(&format!("content.refs[{at}]"), "want {role, target, label?}"));
+            return Err(invalid(&format!("content.refs[{at}]"), "expected {role, target, label?}"));
         }
     }
     Ok(())
 }
 
-fn bad(field: &str, why: impl Into<String>) -> InvalidObject {
+fn invalid(field: &str, why: impl Into<String>) -> InvalidObject {
     InvalidObject::Field { field: field.to_owned(), why: why.into() }
 }
 
 fn required<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a Value, InvalidObject> {
-    fields.get(key).ok_or_else(|| bad(key, "missing"))
+    fields.get(key).ok_or_else(|| invalid(key, "missing"))
 }
 
 fn object<'a>(
@@ -299,38 +281,38 @@ fn object<'a>(
     match fields.get(key) {
         None => Ok(None),
         Some(Value::Object(map)) => Ok(Some(map)),
-        Some(_) => Err(bad(key, "want an object")),
+        Some(_) => Err(invalid(key, "expected an object")),
     }
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str, InvalidObject> {
-    value.as_str().ok_or_else(|| bad(field, "want a string"))
+    value.as_str().ok_or_else(|| invalid(field, "expected a string"))
 }
 
 fn did(value: &Value, field: &str) -> Result<Did, InvalidObject> {
-    text(value, field)?.parse().map_err(|error| bad(field, format!("{error}")))
+    text(value, field)?.parse().map_err(|error| invalid(field, format!("{error}")))
 }
 
 fn targets(value: &Value) -> Result<Vec<Did>, InvalidObject> {
     let Some(list) = value.as_array() else {
-        return Err(bad("to", "want an array of DIDs"));
+        return Err(invalid("to", "expected an array of DIDs"));
     };
     if list.len() > MAX_TARGETS {
-        return Err(bad("to", format!("{} targets; {MAX_TARGETS} is the most", list.len())));
+        return Err(invalid("to", format!("{} targets; {MAX_TARGETS} is the most", list.len())));
     }
     list.iter().enumerate().map(|(at, v)| did(v, &format!("to[{at}]"))).collect()
 }
 
 fn reply_to(value: &Value) -> Result<ObjId, InvalidObject> {
     let field = "thread.reply_to";
-    text(value, field)?.parse().map_err(|error: InvalidObjId| bad(field, error.to_string()))
+    text(value, field)?.parse().map_err(|error: InvalidObjId| invalid(field, error.to_string()))
 }
 
 fn when(fields: &Map<String, Value>, key: &str) -> Result<Option<Timestamp>, InvalidObject> {
     let Some(value) = fields.get(key) else { return Ok(None) };
     match value.as_i64() {
         Some(ms) if ms >= 0 => Ok(Some(Timestamp::from_ms(ms))),
-        _ => Err(bad(key, "want milliseconds since 1970, a whole number from 0")),
+        _ => Err(invalid(key, "expected milliseconds since 1970, a whole number from 0")),
     }
 }
 
@@ -350,13 +332,13 @@ impl FromStr for ObjId {
     type Err = InvalidObjId;
 
     fn from_str(text: &str) -> Result<Self, InvalidObjId> {
-        let bad = || InvalidObjId(text.chars().take(200).collect());
-        let (prefix, digits) = text.split_once(':').ok_or_else(bad)?;
+        let invalid = || InvalidObjId(text.chars().take(200).collect());
+        let (prefix, digits) = text.split_once(':').ok_or_else(invalid)?;
         let kind = [ObjKind::Msg, ObjKind::Receipt, ObjKind::Bytes]
             .into_iter()
             .find(|kind| kind.prefix() == prefix)
-            .ok_or_else(bad)?;
-        let hash = hex::decode(digits).ok_or_else(bad)?;
+            .ok_or_else(invalid)?;
+        let hash = hex::decode(digits).ok_or_else(invalid)?;
         Ok(Self { kind, hash })
     }
 }
@@ -391,10 +373,10 @@ mod tests {
         id: String,
     }
 
-    /// These agree with what BuckyOS computes. Changing them renames every
-    /// message anybody has stored.
+    /// These agree with what BuckyOS computes. A change gives every stored message another
+    /// id.
     #[test]
-    fn golden_objects_keep_their_text_and_their_name() {
+    fn golden_objects_keep_their_canonical_form_and_id() {
         let cases: Vec<Golden> =
             serde_json::from_str(include_str!("../testdata/objects.json")).unwrap();
         assert_eq!(cases.len(), 9);
@@ -430,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_absent_and_unknown_keys_stay() {
+    fn null_fields_are_removed_and_unknown_keys_stay() {
         let plain = MsgObject::from_json(chat()).unwrap();
         assert_eq!(MsgObject::from_json(with("source", Value::Null)).unwrap(), plain);
         assert_eq!(MsgObject::from_json(with("thread.topic", Value::Null)).unwrap().canonical(), {
@@ -442,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_named() {
+    fn invalid_field_is_named_in_the_error() {
         for (path, value, field) in [
             ("from", json!("nobody"), "from"),
             ("from", json!(7), "from"),
@@ -480,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_read_strictly() {
+    fn ids_are_parsed_strictly() {
         let id = MsgObject::from_json(chat()).unwrap().id();
         assert_eq!(id.to_string().parse(), Ok(id));
         let text = id.to_string();

@@ -1,60 +1,58 @@
-//! How often something may go: so many in so much time, the rest waits its turn.
+//! Rate limits by reserved time slots.
 //!
-//! Each key (a recipient, a domain, a tunnel) has a point in time up to which it is
-//! booked. A letter books the next place of all its keys when it comes, and is due
-//! then. So a million letters behind a limit are rows with a time, none is looked at
-//! before its turn, and letters of one recipient keep their order.
+//! Each key (a recipient, a domain, a tunnel) has a point in time up to which it is reserved.
+//! A letter reserves the next slot of all its keys when it arrives, and is due then. So a
+//! million letters behind a limit are rows with a due time; none is read before its slot, and
+//! letters to one recipient keep their order.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::time::Timestamp;
 
-/// So many per span.
+/// A number of letters per time span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many at once, and per span.
+    /// The number per span, and in one burst.
     pub count: u32,
-    /// The span, in milliseconds.
     pub span_ms: u64,
 }
 
-/// The text is no rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("want a rate such as 10/min: a whole number from 1, and s, min, h or day")]
+#[error("invalid rate; expected a whole number from 1 and s, min, h or day, such as 10/min")]
 pub struct InvalidRate;
 
-/// Up to when a key is booked, in microseconds since 1970.
+/// The time up to which a key is reserved, in microseconds since 1970.
 ///
-/// Finer than our clock, or else a fast rate could not be counted.
+/// Milliseconds would be too coarse for fast rates.
 pub type ReservedUntil = i64;
 
 impl Rate {
-    /// The distance of two places, in microseconds.
+    /// The distance of two slots, in microseconds.
     fn step(&self) -> i64 {
         let step = u128::from(self.span_ms) * 1_000 / u128::from(self.count.max(1));
         i64::try_from(step).unwrap_or(i64::MAX).max(1)
     }
 
-    /// How far ahead of its turn the first of a burst may go.
+    /// How early the letters of a burst may be sent, in microseconds.
     fn tolerance(&self) -> i64 {
         self.step().saturating_mul(i64::from(self.count.max(1)) - 1)
     }
 }
 
-/// Books the next place of all `keys` at once. Returns when it is, and what is booked
-/// then.
+/// Reserves the next slot of all `keys` together. Returns its time, and the new reservation
+/// of each key.
 pub fn reserve(
     keys: &[(Rate, Option<ReservedUntil>)],
     now: Timestamp,
 ) -> (Timestamp, Vec<ReservedUntil>) {
     let now_us = now.ms().saturating_mul(1_000);
-    let turn = |(rate, booked): &(Rate, Option<ReservedUntil>)| {
-        booked.map_or(now_us, |booked| booked.saturating_sub(rate.tolerance()))
+    let turn = |(rate, reserved): &(Rate, Option<ReservedUntil>)| {
+        reserved.map_or(now_us, |reserved| reserved.saturating_sub(rate.tolerance()))
     };
     let at = keys.iter().map(turn).fold(now_us, i64::max);
-    let next = |(rate, booked): &(Rate, Option<ReservedUntil>)| {
-        booked.unwrap_or(at).max(at).saturating_add(rate.step())
+    let next = |(rate, reserved): &(Rate, Option<ReservedUntil>)| {
+        reserved.unwrap_or(at).max(at).saturating_add(rate.step())
     };
     let due = Timestamp::from_ms(at.saturating_add(999) / 1_000);
     (due.max(now), keys.iter().map(next).collect())
@@ -99,45 +97,45 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// When letters are due that all come at `0`.
+    /// The due times of letters that all arrive at `0`.
     fn dues(rate: Rate, letters: usize) -> Vec<i64> {
-        let mut booked = None;
+        let mut reserved = None;
         (0..letters)
             .map(|_| {
-                let (due, next) = reserve(&[(rate, booked)], Timestamp::from_ms(0));
-                booked = Some(next[0]);
+                let (due, next) = reserve(&[(rate, reserved)], Timestamp::from_ms(0));
+                reserved = Some(next[0]);
                 due.ms()
             })
             .collect()
     }
 
     #[test]
-    fn a_burst_goes_at_once_and_the_rest_in_its_turn() {
+    fn burst_is_due_at_once_and_the_rest_in_its_slots() {
         assert_eq!(dues(rate("3/min"), 7), [0, 0, 0, 20_000, 40_000, 60_000, 80_000]);
         assert_eq!(dues(rate("1/s"), 3), [0, 1_000, 2_000]);
         assert_eq!(dues(rate("3000/s"), 3_003)[2_999..], [0, 1, 1, 1]);
     }
 
     #[test]
-    fn idle_time_fills_the_bucket_and_no_further() {
+    fn idle_time_allows_one_burst_and_no_more() {
         let rate = rate("2/s");
-        let (_, booked) = reserve(&[(rate, Some(-10_000_000))], Timestamp::from_ms(0));
-        let (second, booked) = reserve(&[(rate, Some(booked[0]))], Timestamp::from_ms(0));
-        let (third, _) = reserve(&[(rate, Some(booked[0]))], Timestamp::from_ms(0));
+        let (_, reserved) = reserve(&[(rate, Some(-10_000_000))], Timestamp::from_ms(0));
+        let (second, reserved) = reserve(&[(rate, Some(reserved[0]))], Timestamp::from_ms(0));
+        let (third, _) = reserve(&[(rate, Some(reserved[0]))], Timestamp::from_ms(0));
         assert_eq!((second.ms(), third.ms()), (0, 500));
     }
 
     #[test]
-    fn the_slowest_key_decides_and_the_others_wait_with_it() {
+    fn slowest_key_decides_for_all_keys() {
         let (slow, fast) = (rate("1/min"), rate("100/s"));
-        let (due, booked) =
+        let (due, reserved) =
             reserve(&[(slow, Some(60_000_000)), (fast, None)], Timestamp::from_ms(0));
         assert_eq!(due.ms(), 60_000);
-        assert_eq!(booked, [120_000_000, 60_010_000]);
+        assert_eq!(reserved, [120_000_000, 60_010_000]);
     }
 
     #[test]
-    fn rates_read_as_they_are_written() {
+    fn rates_are_read_as_they_are_written() {
         for text in ["10/min", "1/s", "100/h", "4294967295/day"] {
             assert_eq!(rate(text).to_string(), text);
         }
@@ -149,17 +147,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_span_has_more_than_twice_the_count_and_order_is_kept(
+        fn span_has_at_most_twice_the_count_and_order_is_kept(
             count in 1_u32..50, gaps in prop::collection::vec(0_i64..3_000, 1..200),
         ) {
             let rate = Rate { count, span_ms: 1_000 };
-            let (mut booked, mut now, mut last) = (None, 0, 0);
+            let (mut reserved, mut now, mut last) = (None, 0, 0);
             let mut dues = Vec::new();
             for gap in gaps {
                 now += gap;
-                let (due, next) = reserve(&[(rate, booked)], Timestamp::from_ms(now));
+                let (due, next) = reserve(&[(rate, reserved)], Timestamp::from_ms(now));
                 prop_assert!(due.ms() >= now.max(last));
-                (booked, last) = (Some(next[0]), due.ms());
+                (reserved, last) = (Some(next[0]), due.ms());
                 dues.push(due.ms());
             }
             for (at, due) in dues.iter().enumerate() {
@@ -169,8 +167,8 @@ mod tests {
         }
 
         #[test]
-        fn nothing_overflows(count in 1_u32.., span_ms in 1_u64.., booked: Option<i64>, now: i64) {
-            let (due, next) = reserve(&[(Rate { count, span_ms }, booked)], Timestamp::from_ms(now));
+        fn extreme_values_do_not_overflow(count in 1_u32.., span_ms in 1_u64.., reserved: Option<i64>, now: i64) {
+            let (due, next) = reserve(&[(Rate { count, span_ms }, reserved)], Timestamp::from_ms(now));
             prop_assert!(due.ms() >= now && next.len() == 1);
         }
     }

@@ -1,8 +1,8 @@
-//! That somebody read a message, or refused it: an object of its own.
+//! Receipts: the read status of one reader for one message, as an object of its own.
 //!
-//! Read state in a group belongs to the reader, not to the message, so it can't
-//! live in either. The shape is BuckyOS's `MsgReceiptObj`: `group_id` is written
-//! even when it is `null`, `reason` only when there is one.
+//! Read status in a group belongs to the reader and not to the message. The format is
+//! BuckyOS's `MsgReceiptObj`: `group_id` is written even when it is `null`, `reason` only
+//! when there is one.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,60 +11,48 @@ use crate::json;
 use crate::object::{ObjId, ObjKind};
 use crate::time::Timestamp;
 
-/// How far a reader is with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReceiptStatus {
-    /// Not looked at.
     Unread,
-    /// Being looked at.
     Reading,
-    /// Looked at.
     Readed,
-    /// Taken.
     Accepted,
-    /// Refused.
     Rejected,
-    /// Put aside for a person to judge.
+    /// Waits for the decision of a person.
     Quarantined,
 }
 
-/// One reader's word on one message.
+/// The statement of an issuer about one reader and one message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Receipt {
-    /// The message.
     pub msg_id: ObjId,
-    /// Who says so.
+    /// The issuer.
     pub iss: Did,
-    /// Whose reading it is about.
     pub reader: Did,
-    /// The group it was read in, if any.
+    /// The group of the message, if any.
     pub group_id: Option<Did>,
-    /// When, by the clock of whoever says so.
+    /// By the clock of the issuer.
     pub at_ms: Timestamp,
-    /// What became of it.
     pub status: ReceiptStatus,
-    /// Why, where that needs saying.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl Receipt {
-    /// The text that is hashed and stored.
+    /// The canonical JSON, which is hashed and stored.
     pub fn canonical(&self) -> String {
         let value = serde_json::to_value(self).expect("a receipt has only string keys");
         json::canonical(&value)
     }
 
-    /// Its name.
     pub fn id(&self) -> ObjId {
         ObjId::of(ObjKind::Receipt, self.canonical().as_bytes())
     }
 }
 
 impl ReceiptStatus {
-    /// All of them, in order.
     pub const ALL: [Self; 6] = [
         Self::Unread,
         Self::Reading,
@@ -74,7 +62,7 @@ impl ReceiptStatus {
         Self::Quarantined,
     ];
 
-    /// The word the API and the store use.
+    /// The name in the API and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unread => "UNREAD",
@@ -86,7 +74,6 @@ impl ReceiptStatus {
         }
     }
 
-    /// Reads that word.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }

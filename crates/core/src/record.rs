@@ -1,21 +1,21 @@
-//! One owner's view of one object in one box: the reading machine.
+//! Records: the view of one owner on one object in one box, and the read state machine.
 //!
 //! ```text
-//!                 take                 finish
+//!                lease                 finish
 //!    UNREAD ─────────────▶ READING ─────────────▶ READED
 //!      ▲                      │                     │
-//!      │  give back, or the   │                     │
-//!      ├── lease ends ────────┘                     │
-//!      └── reopen, by hand ─────────────────────────┘
+//!      │  released, or the    │                     │
+//!      ├── lease expires ─────┘                     │
+//!      └── reopened by an operator ─────────────────┘
 //!
-//!    SENT      the only state of an OUTBOX: this left my hands
+//!    SENT      the initial state in an OUTBOX: the owner has sent it
 //!
 //!    UNREAD, READING, READED, SENT ──▶ ARCHIVED      any ──▶ DELETED
 //! ```
 //!
-//! `READING` is a promise with a deadline. A reader that dies breaks it, and
-//! [`ReadStatus::expire`] makes the message unread again. Who reads is counted when
-//! he takes it, so that a message that kills its readers can be seen.
+//! READING has a lease. When the reader crashes and the lease expires,
+//! [`ReadStatus::expire`] makes the message unread again. An attempt is counted when the
+//! record is leased, so that a message that crashes its readers is visible.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,93 +29,79 @@ use crate::lease::{Holder, Lease, LeaseDuration, LeaseLost, LeaseProof};
 use crate::object::ObjId;
 use crate::time::Timestamp;
 
-/// The boxes an owner can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BoxKind {
-    /// What came for the owner.
+    /// Messages for the owner.
     Inbox,
-    /// What left the owner's hands. History, not proof of delivery.
+    /// Messages that the owner has sent. History, not proof of delivery.
     Outbox,
-    /// What was said in a group; the owner is the group.
+    /// Messages in a group; the owner is the group.
     GroupInbox,
-    /// What strangers sent, until a person has looked. No agent is fed from it.
+    /// Messages from strangers, until a person has reviewed them. Agents do not get them.
     RequestBox,
-    /// What a tunnel is to deliver; the owner is the tunnel.
+    /// Deliveries of a tunnel; the owner is the tunnel.
     TunnelOutbox,
 }
 
-/// Where a record stands, without the details.
+/// The state of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ReadState {
     /// Waiting for a reader.
     Unread,
-    /// A reader has it until its lease ends. If he dies, the sweeper makes it
-    /// UNREAD again.
+    /// Leased to a reader. Becomes UNREAD again when the lease expires.
     Reading,
-    /// Dealt with.
+    /// The reader has finished it.
     Readed,
-    /// Left the owner's hands. Only in an OUTBOX.
+    /// Sent by the owner. Only in an OUTBOX.
     Sent,
-    /// Put away by its owner.
     Archived,
-    /// Thrown away by its owner. The object itself stays while others refer to it.
+    /// Deleted by its owner. The object stays while other records refer to it.
     Deleted,
 }
 
-/// A record's place in the machine.
+/// The state of a record with its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadStatus {
-    /// The state, with what only it has.
     pub state: ReadStateData,
-    /// How often it was taken.
+    /// How often the record was leased.
     pub attempts: u32,
-    /// Which take is the current one.
+    /// Increases with every lease and never goes back.
     pub epoch: u64,
 }
 
-/// A [`ReadState`] with what belongs to it.
+/// A [`ReadState`] with its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadStateData {
-    /// UNREAD.
     Unread,
-    /// READING, by the holder of the lease.
     Reading(Lease),
-    /// READED.
     Readed,
-    /// SENT.
     Sent,
-    /// ARCHIVED.
     Archived,
-    /// DELETED.
     Deleted,
 }
 
-/// The step is not one that the state allows.
+/// The state machine has no such step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{from} can't become {to}")]
+#[error("cannot change state from {from} to {to}")]
 pub struct InvalidTransition {
-    /// Where it stands.
     pub from: &'static str,
-    /// Where it was to go.
     pub to: &'static str,
 }
 
-/// Why a step was not taken.
+/// Why a step was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransitionError {
-    /// The machine has no such step.
     #[error(transparent)]
     WrongState(#[from] InvalidTransition),
-    /// Somebody else holds it.
     #[error(transparent)]
     LeaseLost(#[from] LeaseLost),
-    /// It failed, and waits for its next try.
-    #[error("not before {}", .0.rfc3339())]
+    /// The last attempt failed, and the next one is not due.
+    #[error("cannot be claimed before {}; the last attempt failed", .0.rfc3339())]
     NotDue(Timestamp),
 }
 
 impl ReadStatus {
-    /// A record as it starts out in `box_kind`.
+    /// The status of a new record in `box_kind`.
     pub fn start(box_kind: BoxKind) -> Self {
         let outbox = box_kind == BoxKind::Outbox;
         Self {
@@ -129,7 +115,7 @@ impl ReadStatus {
     ///
     /// # Errors
     ///
-    /// From any other state.
+    /// [`InvalidTransition`] from any other state.
     pub fn lease(
         self,
         holder: Holder,
@@ -137,7 +123,7 @@ impl ReadStatus {
         term: LeaseDuration,
     ) -> Result<Self, InvalidTransition> {
         let ReadStateData::Unread = self.state else {
-            return Err(self.wrong(ReadState::Reading));
+            return Err(self.invalid(ReadState::Reading));
         };
         Ok(Self {
             state: ReadStateData::Reading(Lease::start(holder, now, term)),
@@ -146,59 +132,58 @@ impl ReadStatus {
         })
     }
 
-    /// READING → UNREAD, when its lease has ended by `now`.
+    /// READING → UNREAD, after the lease has expired.
     ///
     /// # Errors
     ///
-    /// When nobody reads it, or somebody still may.
+    /// [`InvalidTransition`] when there is no lease, or it has not expired.
     pub fn expire(self, now: Timestamp) -> Result<Self, InvalidTransition> {
         match &self.state {
             ReadStateData::Reading(lease) if lease.has_expired(now) => {
                 Ok(Self { state: ReadStateData::Unread, ..self })
             }
-            _ => Err(self.wrong(ReadState::Unread)),
+            _ => Err(self.invalid(ReadState::Unread)),
         }
     }
 
-    /// Moves to `to` on behalf of whoever shows `guard`. To where it already
-    /// stands is no step and changes nothing.
+    /// Changes the state to `to` for a caller with this proof. Changes nothing when that is
+    /// already the state.
     ///
     /// # Errors
     ///
-    /// [`Refused`], when the drawing has no such arrow or the caller lost his
-    /// lease.
+    /// [`TransitionError`] when the diagram has no such step or the caller lost the lease.
     pub fn mark(
         self,
         to: ReadState,
-        guard: &LeaseProof,
+        proof: &LeaseProof,
         now: Timestamp,
         term: LeaseDuration,
     ) -> Result<Self, TransitionError> {
         use ReadState as To;
         use ReadStateData::{Readed, Reading, Sent, Unread};
         match &self.state {
-            Reading(lease) => lease.check(self.epoch, guard)?,
-            _ => guard.check_free(self.epoch)?,
+            Reading(lease) => lease.check(self.epoch, proof)?,
+            _ => proof.check_free(self.epoch)?,
         }
         let state = match (&self.state, to) {
             (from, to) if from.name() == to => return Ok(self),
-            (Unread, To::Reading) => return Ok(self.lease(guard.holder.clone(), now, term)?),
+            (Unread, To::Reading) => return Ok(self.lease(proof.holder.clone(), now, term)?),
             (Reading(_) | Readed, To::Unread) => Unread,
             (Reading(_), To::Readed) => Readed,
             (Unread | Reading(_) | Readed | Sent, To::Archived) => ReadStateData::Archived,
             (_, To::Deleted) => ReadStateData::Deleted,
-            _ => return Err(self.wrong(to).into()),
+            _ => return Err(self.invalid(to).into()),
         };
         Ok(Self { state, ..self })
     }
 
-    fn wrong(&self, to: ReadState) -> InvalidTransition {
+    fn invalid(&self, to: ReadState) -> InvalidTransition {
         InvalidTransition { from: self.state.name().as_str(), to: to.as_str() }
     }
 }
 
 impl ReadStateData {
-    /// The state without the details.
+    /// The state without its data.
     pub const fn name(&self) -> ReadState {
         match self {
             Self::Unread => ReadState::Unread,
@@ -212,11 +197,10 @@ impl ReadStateData {
 }
 
 impl ReadState {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Unread, Self::Reading, Self::Readed, Self::Sent, Self::Archived, Self::Deleted];
 
-    /// The word the API, the CLI and the store use.
+    /// The name in the API, the CLI and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unread => "UNREAD",
@@ -228,18 +212,16 @@ impl ReadState {
         }
     }
 
-    /// Reads that word.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
 }
 
 impl BoxKind {
-    /// All of them.
     pub const ALL: [Self; 5] =
         [Self::Inbox, Self::Outbox, Self::GroupInbox, Self::RequestBox, Self::TunnelOutbox];
 
-    /// The word the API, the CLI and the store use.
+    /// The name in the API, the CLI and the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Inbox => "INBOX",
@@ -250,17 +232,15 @@ impl BoxKind {
         }
     }
 
-    /// Reads that word.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 }
 
-/// The name of a record or a delivery, derived from what it is about.
+/// The id of a record or a delivery, derived from its contents.
 ///
-/// It starts with the first half of the message's hash and ends with a tag of
-/// owner, box and target. So it can be computed by anyone who knows these, and
-/// found through the one index that objects have anyway.
+/// It is the first half of the message's hash and a tag of owner, box and target. It can be
+/// computed from these, and is found through the index of objects.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RecordId {
@@ -278,18 +258,17 @@ pub enum RecordKind {
     Delivery,
 }
 
-/// The text is not the id of a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a record id: {0:?} (want rec_ or dlv_ and 48 lower-case hex digits)")]
+#[error("invalid record id {0:?}; expected rec_ or dlv_ and 48 lower-case hex digits")]
 pub struct InvalidRecordId(String);
 
 impl RecordId {
-    /// The record of `msg` in the `box_kind` of `owner`.
+    /// The id of the record of `msg` in the `box_kind` of `owner`.
     pub fn record(owner: &Did, box_kind: BoxKind, msg: &ObjId) -> Self {
         Self::derive(RecordKind::Record, &[owner.as_str(), box_kind.as_str()], msg)
     }
 
-    /// The delivery of `msg` to `target` through `tunnel`.
+    /// The id of the delivery of `msg` to `target` through `tunnel`.
     pub fn delivery(tunnel: &Did, target: &Did, msg: &ObjId) -> Self {
         Self::derive(RecordKind::Delivery, &[tunnel.as_str(), target.as_str()], msg)
     }
@@ -298,7 +277,7 @@ impl RecordId {
         let mut hash = Sha256::new();
         for part in parts {
             hash.update(part.as_bytes());
-            // DIDs and box names never hold a line feed, so the parts stay apart.
+            // DIDs and box names have no line feed, so the parts cannot run together.
             hash.update(b"\n");
         }
         let digest: [u8; 32] = hash.finalize().into();
@@ -308,13 +287,12 @@ impl RecordId {
         Self { kind, msg: *msg, tag: *tag }
     }
 
-    /// The id that a row with this tag has, which is about `msg`.
+    /// The id of the row with this tag that refers to `msg`.
     pub fn from_tag(kind: RecordKind, msg: &ObjId, tag: i64) -> Self {
         let Some(msg) = msg.hash().first_chunk() else { unreachable!("a SHA-256 has 32 bytes") };
         Self { kind, msg: *msg, tag: tag.to_be_bytes() }
     }
 
-    /// Which table it belongs to.
     pub const fn kind(&self) -> RecordKind {
         self.kind
     }
@@ -324,7 +302,7 @@ impl RecordId {
         &self.msg
     }
 
-    /// What tells the records of one message apart.
+    /// Distinguishes the records of one message.
     pub const fn tag(&self) -> i64 {
         i64::from_be_bytes(self.tag)
     }
@@ -378,32 +356,25 @@ impl From<RecordId> for String {
     }
 }
 
-/// One owner's view of one object in one box.
+/// The view of one owner on one object in one box.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MsgRecord {
-    /// Its name.
     pub id: RecordId,
-    /// Where it stands in its box: later ones are larger. Never reused.
+    /// The position in its box. Later records have larger numbers; never reused.
     pub seq: i64,
-    /// Whose it is.
     pub owner: Did,
-    /// In which box.
     pub box_kind: BoxKind,
-    /// The object it is a view of.
     pub msg_id: ObjId,
-    /// Its place in the machine.
     pub reading: ReadStatus,
-    /// Counts every change; swaps are guarded by it.
+    /// Increases with every change; updates compare and swap it.
     pub revision: i64,
-    /// The conversation it belongs to: the other party, or the group.
+    /// The conversation: the other party, or the group.
     pub session: Did,
     /// `group:<did>` for messages that came through a group.
     pub tags: Vec<String>,
-    /// The tunnel it came through, if any.
+    /// The tunnel that the message came through, if any.
     pub tunnel: Option<Did>,
-    /// When we put it there.
     pub created_at: Timestamp,
-    /// When it last changed.
     pub updated_at: Timestamp,
 }
 
@@ -417,7 +388,7 @@ mod tests {
         Timestamp::from_ms(secs * 1000)
     }
 
-    fn guard(name: &str) -> LeaseProof {
+    fn proof(name: &str) -> LeaseProof {
         LeaseProof { epoch: None, holder: Holder::new(name).unwrap() }
     }
 
@@ -434,7 +405,7 @@ mod tests {
         ReadStatus { state, attempts: 1, epoch: 1 }
     }
 
-    /// Every step from every state. A new state or step does not pass unnoticed.
+    /// Every step from every state. A new state or step changes the table.
     #[test]
     fn every_step_from_every_state() {
         let end = |reading: ReadStatus| reading.state.name().as_str();
@@ -444,12 +415,12 @@ mod tests {
             let from = state.as_str();
             table.row(
                 from,
-                "take",
+                "lease",
                 standing(state).lease(holder, at(1), LeaseDuration::DEFAULT).map(end),
             );
             table.row(from, "expire", standing(state).expire(at(301)).map(end));
             for to in ReadState::ALL {
-                let marked = standing(state).mark(to, &guard("ann"), at(1), LeaseDuration::DEFAULT);
+                let marked = standing(state).mark(to, &proof("ann"), at(1), LeaseDuration::DEFAULT);
                 table.row(from, &format!("mark {}", to.as_str()), marked.map(end));
             }
         }
@@ -457,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_take_counts_and_starts_a_new_epoch() {
+    fn lease_counts_an_attempt_and_starts_a_new_epoch() {
         let first = ReadStatus::start(BoxKind::Inbox);
         let taken = first.lease(Holder::anonymous(), at(0), LeaseDuration::DEFAULT).unwrap();
         assert_eq!((taken.attempts, taken.epoch), (1, 1));
@@ -469,20 +440,20 @@ mod tests {
 
     #[test]
     fn only_the_holder_finishes() {
-        let mark = |guard: LeaseProof| {
+        let mark = |proof: LeaseProof| {
             let reading = ReadStatus { epoch: 3, ..standing(ReadState::Reading) };
-            reading.mark(ReadState::Readed, &guard, at(1), LeaseDuration::DEFAULT)
+            reading.mark(ReadState::Readed, &proof, at(1), LeaseDuration::DEFAULT)
         };
-        assert!(mark(guard("ann")).is_ok());
-        assert!(mark(LeaseProof { epoch: Some(3), ..guard("bob") }).is_ok());
-        assert!(matches!(mark(guard("bob")), Err(TransitionError::LeaseLost(LeaseLost::Held(_)))));
-        let stale = mark(LeaseProof { epoch: Some(2), ..guard("ann") });
+        assert!(mark(proof("ann")).is_ok());
+        assert!(mark(LeaseProof { epoch: Some(3), ..proof("bob") }).is_ok());
+        assert!(matches!(mark(proof("bob")), Err(TransitionError::LeaseLost(LeaseLost::Held(_)))));
+        let stale = mark(LeaseProof { epoch: Some(2), ..proof("ann") });
         assert!(matches!(stale, Err(TransitionError::LeaseLost(LeaseLost::Stale { .. }))));
     }
 
     #[test]
-    fn a_stale_epoch_is_refused_even_when_nobody_holds_it() {
-        let stale = LeaseProof { epoch: Some(1), ..guard("ann") };
+    fn stale_epoch_is_rejected_even_without_a_lease() {
+        let stale = LeaseProof { epoch: Some(1), ..proof("ann") };
         let free = ReadStatus { epoch: 2, ..standing(ReadState::Unread) };
         assert!(free.mark(ReadState::Archived, &stale, at(1), LeaseDuration::DEFAULT).is_err());
     }
@@ -500,7 +471,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn record_ids_survive_printing(a in "[a-z]{1,9}", b in any::<[u8; 32]>(), delivery: bool) {
+        fn record_ids_are_read_back_unchanged(a in "[a-z]{1,9}", b in any::<[u8; 32]>(), delivery: bool) {
             let owner: Did = format!("did:web:{a}").parse().unwrap();
             let msg = ObjId::from_parts(crate::object::ObjKind::Msg, b);
             let id = if delivery { RecordId::delivery(&owner, &owner, &msg) }
@@ -510,7 +481,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_else_is_a_record_id(text in "(rec_|dlv_|)[0-9a-fA-F_é]{0,60}") {
+        fn other_texts_are_not_record_ids(text in "(rec_|dlv_|)[0-9a-fA-F_é]{0,60}") {
             if let Ok(id) = text.parse::<RecordId>() {
                 prop_assert_eq!(id.to_string(), text);
             }

@@ -1,8 +1,8 @@
-//! Into which boxes a message goes that came in.
+//! Selection of the boxes that an inbound message goes to.
 //!
-//! A direct message goes into the INBOX of everybody it is for. What is said in a
-//! group goes into the group's GROUP_INBOX once, and into the INBOX of each
-//! subscriber. The object itself is stored once, whoever refers to it.
+//! A direct message goes into the INBOX of each target. A group message goes into the
+//! group's GROUP_INBOX once, and into the INBOX of each subscriber. The object is stored
+//! once for all records.
 
 use std::collections::BTreeSet;
 
@@ -11,40 +11,39 @@ use crate::did::{Did, EndpointKind, TunnelId};
 use crate::object::{MsgKind, MsgObject};
 use crate::record::BoxKind;
 
-/// One record to be made.
+/// One record to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Whose box.
     pub owner: Did,
-    /// Which box.
     pub box_kind: BoxKind,
-    /// The conversation it belongs to, as the owner sees it.
+    /// The conversation, as the owner sees it.
     pub session: Did,
-    /// The group it came through, for a subscriber.
+    /// The group, for the record of a subscriber.
     pub group: Option<Did>,
 }
 
-/// What is done with a message that came in.
+/// What happens to an inbound message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// It goes into these boxes.
     Deliver(Vec<Placement>),
-    /// Its author is blocked.
+    /// The author is blocked.
     Blocked,
-    /// Its author is a stranger, and the tunnel drops strangers.
+    /// The author is a stranger, and the tunnel drops strangers.
     Dropped,
 }
 
-/// Nobody the message is for can have a box here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nobody it is for lives here: {}", .0.iter().map(Did::as_str).collect::<Vec<_>>().join(", "))]
+#[error(
+    "no local recipient among {}; add one as a contact with `--here`",
+    .0.iter().map(Did::as_str).collect::<Vec<_>>().join(", ")
+)]
 pub struct NoLocalRecipient(pub Vec<Did>);
 
-/// Decides where `msg` goes, which came through `tunnel` or was handed in here.
+/// Selects the boxes for `msg`, which came through `tunnel` or from a local caller.
 ///
 /// # Errors
 ///
-/// [`NoLocalRecipient`], when it is only for endpoints on outside networks.
+/// [`NoLocalRecipient`] when all targets are on external networks.
 pub fn route(
     msg: &MsgObject,
     tunnel: Option<&TunnelId>,
@@ -62,32 +61,32 @@ pub fn route(
     };
 
     let mut placements = Vec::new();
-    let mut anybody = false;
+    let mut has_local_target = false;
     if is_group(msg, book) {
-        anybody = true;
-        in_group(&msg.from, author, inbox, book, &mut placements);
+        has_local_target = true;
+        place_in_group(&msg.from, author, inbox, book, &mut placements);
     } else {
         let mut seen = BTreeSet::new();
         for target in msg.to.iter().filter(|target| seen.insert(*target)) {
             if target.endpoint().is_some() || target.tunnel().is_some() {
                 continue;
             }
-            anybody = true;
+            has_local_target = true;
             if book.is_block(author, target) {
                 continue;
             }
-            place_here(target, author, inbox, book, &mut placements);
+            place_local(target, author, inbox, book, &mut placements);
         }
     }
-    match (anybody, placements.is_empty()) {
+    match (has_local_target, placements.is_empty()) {
         (false, _) => Err(NoLocalRecipient(msg.to.clone())),
         (true, true) => Ok(Routing::Blocked),
         (true, false) => Ok(Routing::Deliver(placements)),
     }
 }
 
-/// The records that hand `author`'s message to `target`, which lives here.
-pub fn place_here(
+/// Adds the records that deliver a message of `author` to the local `target`.
+pub fn place_local(
     target: &Did,
     author: &Did,
     inbox: BoxKind,
@@ -95,7 +94,7 @@ pub fn place_here(
     placements: &mut Vec<Placement>,
 ) {
     if book.party(target).is_some_and(|party| party.subscribers.is_some()) {
-        return in_group(target, author, inbox, book, placements);
+        return place_in_group(target, author, inbox, book, placements);
     }
     placements.push(Placement {
         owner: target.clone(),
@@ -105,7 +104,7 @@ pub fn place_here(
     });
 }
 
-fn in_group(
+fn place_in_group(
     group: &Did,
     author: &Did,
     inbox: BoxKind,
@@ -202,11 +201,11 @@ mod tests {
         assert_eq!(boxes(direct(stranger, &["did:web:cat"]), None), "Blocked");
         let elsewhere = "did:msgtunnel:x.user.open";
         assert_eq!(boxes(direct(stranger, &[elsewhere, "did:web:ann"]), None), "ann/INBOX");
-        assert!(boxes(direct(stranger, &[elsewhere]), None).starts_with("nobody it is for"));
+        assert!(boxes(direct(stranger, &[elsewhere]), None).starts_with("no local recipient"));
     }
 
     #[test]
-    fn strangers_meet_the_tunnels_rule_and_friends_do_not() {
+    fn policy_for_strangers_applies_to_strangers_only() {
         let from = |who: &str, through| boxes(direct(who, &["did:web:ann"]), Some(through));
         assert_eq!(from("did:web:stranger", "open"), "ann/INBOX");
         assert_eq!(from("did:web:stranger", "wary"), "ann/REQUEST_BOX");
@@ -219,14 +218,14 @@ mod tests {
     fn group_messages_reach_the_group_once_and_each_subscriber() {
         let said = |from: &str, source: &str, kind: &str| json!({"from": from, "source": source, "to": [from], "kind": kind, "content": {}});
         let team = "did:web:team";
-        // The author does not hear himself; cat has blocked the author.
+        // The author gets no copy; cat has blocked the author.
         assert_eq!(boxes(said(team, "did:web:bob", "chat"), None), "team/GROUP_INBOX ann/INBOX");
         assert_eq!(boxes(said(team, "did:web:pest", "group_msg"), None), "Blocked");
-        // A group nobody here subscribes to is still kept for the group.
+        // A group without local subscribers still gets its own record.
         let shadow = "did:msgtunnel:oc_42.group.open";
         let kept = boxes(said(shadow, "did:web:x", "chat"), Some("open"));
         assert_eq!(kept, format!("{shadow}/GROUP_INBOX"));
-        // A message *to* a group of ours fans out the same way.
+        // A message *to* a local group is distributed the same way.
         assert_eq!(boxes(direct("did:web:bob", &[team]), None), "team/GROUP_INBOX ann/INBOX");
     }
 }

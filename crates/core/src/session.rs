@@ -1,14 +1,12 @@
-//! Conversations, as one owner sees them.
+//! Conversations of one owner.
 //!
-//! A session is named by the other party: a person, an endpoint, or a group. It
-//! shows both directions, and for what went out how far it got.
+//! A session is identified by the other party: a contact, an endpoint or a group. It has the
+//! messages of both directions, and the send state of those that were sent.
 
 use crate::delivery::SendState;
 
-/// How far a message got that may have gone several ways.
-///
-/// The worst news of any of its deliveries, for that is what needs a person;
-/// `None` when it had nowhere to go but boxes here.
+/// Returns the state of a message with several deliveries: the one that needs attention
+/// most, DEAD first. `None` when it has no deliveries, only local records.
 pub fn aggregate(states: impl IntoIterator<Item = SendState>) -> Option<SendState> {
     states.into_iter().max_by_key(|state| match state {
         SendState::Deleted => 0,
@@ -28,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_news_counts() {
+    fn state_that_needs_attention_most_is_shown() {
         use SendState::{Dead, Sent, Uncertain, Wait};
         assert_eq!(aggregate([]), None);
         assert_eq!(aggregate([Sent, Sent]), Some(Sent));

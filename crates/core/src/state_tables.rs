@@ -1,15 +1,15 @@
-//! Keeps the tables in `docs/states.md` equal to what the machines do.
+//! Test helper: compares the state machines with the tables in `docs/states.md`.
 //!
-//! Each machine's test walks every step from every state and compares the result
-//! with its table there. `UPDATE_DOCS=1 cargo test -p monoco-core` writes them
-//! anew, so that a change of a machine shows up in review as a changed table.
+//! The test of each machine tries every step from every state and compares the result with
+//! its table. `UPDATE_DOCS=1 cargo test -p monoco-core` rewrites the tables, so that a
+//! changed machine is a changed table in review.
 
 use std::fmt::Debug;
 use std::sync::Mutex;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/states.md");
 
-/// Tests of one machine may run beside those of another, on the same file.
+/// Tests of several machines run in parallel on the same file.
 static FILE: Mutex<()> = Mutex::new(());
 
 pub(crate) struct StateTable {
@@ -22,15 +22,15 @@ impl StateTable {
         Self { machine, text: String::new() }
     }
 
-    /// Adds what `step` does to something that stands at `from`.
+    /// Adds the result of `step` from the state `from`.
     pub(crate) fn row(&mut self, from: &str, step: &str, end: Result<&str, impl Debug>) {
         let end = end.unwrap_or("-");
         self.text.push_str(&format!("{from:<10}  {step:<18}  {end}\n"));
     }
 
-    /// Fails when `docs/states.md` says something else.
+    /// Panics when the table in `docs/states.md` differs.
     pub(crate) fn check(self) {
-        let _alone = FILE.lock().unwrap();
+        let _lock = FILE.lock().unwrap();
         let doc = std::fs::read_to_string(PATH).unwrap();
         let start = format!("<!-- {} -->\n```text\n", self.machine);
         let from = doc.find(&start).expect("docs/states.md has a table for each machine");

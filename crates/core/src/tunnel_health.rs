@@ -1,97 +1,90 @@
-//! How a tunnel is, said honestly.
+//! Health of one tunnel: status, last activity, last error.
 //!
-//! | word | meaning |
+//! | status | meaning |
 //! | --- | --- |
-//! | hearing | something came lately, and was kept |
-//! | quiet | it listens, and nothing came lately |
-//! | deaf | what comes can't be understood or kept, several times in a row |
-//! | down | it does not listen |
+//! | hearing | received something in the last 10 minutes |
+//! | quiet | listens, and received nothing in the last 10 minutes |
+//! | deaf | the last 3 or more inbound requests could not be read or stored |
+//! | down | does not listen |
 
 use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// How long ago a message may be for the tunnel to count as hearing.
-pub const LATELY: Duration = Duration::from_secs(600);
+/// Age of the last inbound request up to which a tunnel counts as hearing.
+pub const HEARING_PERIOD: Duration = Duration::from_secs(600);
 
-/// How many failures in a row make a tunnel deaf. One may be anybody's knock.
+/// Number of failures in a row after which a tunnel is deaf. A single one can be an
+/// unauthenticated request from any peer.
 pub const DEAF_AFTER: u32 = 3;
 
-/// How a tunnel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelStatus {
-    /// Something came lately.
     Hearing,
-    /// Nothing came lately.
     Quiet,
-    /// What comes is lost on us.
     Deaf,
-    /// It does not listen.
     Down,
 }
 
-/// What is noted of a tunnel.
+/// Counters and last events of a tunnel since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelHealth {
-    /// Whether it listens.
     pub listening: bool,
-    /// When something last came that was authentic, a repetition too.
+    /// Time of the last authentic inbound request, duplicates included.
     pub last_frame: Option<Timestamp>,
-    /// When a message was last kept.
+    /// Time of the last new message.
     pub last_message: Option<Timestamp>,
-    /// When a message was last delivered.
+    /// Time of the last delivery.
     pub last_sent: Option<Timestamp>,
-    /// What last went wrong, and when.
     pub last_error: Option<(Timestamp, String)>,
-    /// How many messages were kept since the start.
-    pub heard: u64,
-    /// How many were delivered since the start.
+    /// Number of new messages.
+    pub received: u64,
+    /// Number of deliveries.
     pub sent: u64,
-    /// Failures to hear since something last came.
+    /// Receive errors since the last authentic request.
     pub failures: u32,
 }
 
 impl TunnelHealth {
-    /// Something came; `kept` is how many messages it had that were new.
-    pub fn record_received(&mut self, kept: u64, now: Timestamp) {
+    /// Records an inbound request with this number of new messages.
+    pub fn record_received(&mut self, new_messages: u64, now: Timestamp) {
         self.last_frame = Some(now);
         self.failures = 0;
-        self.heard += kept;
-        if kept > 0 {
+        self.received += new_messages;
+        if new_messages > 0 {
             self.last_message = Some(now);
         }
     }
 
-    /// Something came that could not be understood or kept.
+    /// Records an inbound request that could not be read or stored.
     pub fn record_receive_error(&mut self, why: impl Into<String>, now: Timestamp) {
         self.failures = self.failures.saturating_add(1);
         self.last_error = Some((now, why.into()));
     }
 
-    /// A message was delivered.
+    /// Records a delivery.
     pub fn record_sent(&mut self, now: Timestamp) {
         self.sent += 1;
         self.last_sent = Some(now);
     }
 
-    /// A message was not.
+    /// Records a failed delivery.
     pub fn record_send_error(&mut self, why: impl Into<String>, now: Timestamp) {
         self.last_error = Some((now, why.into()));
     }
 
-    /// How the tunnel is.
     pub fn status(&self, now: Timestamp) -> TunnelStatus {
         match self.last_frame {
             _ if !self.listening => TunnelStatus::Down,
             _ if self.failures >= DEAF_AFTER => TunnelStatus::Deaf,
-            Some(at) if now.since(at) < LATELY => TunnelStatus::Hearing,
+            Some(at) if now.since(at) < HEARING_PERIOD => TunnelStatus::Hearing,
             _ => TunnelStatus::Quiet,
         }
     }
 }
 
 impl TunnelStatus {
-    /// The word the API and the CLI use.
+    /// The name in the API and the CLI.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Hearing => "hearing",
@@ -106,26 +99,26 @@ impl TunnelStatus {
 mod tests {
     use super::*;
 
-    /// Tells what a tunnel is after a day: `f` a frame, `e` a failure, `.` an hour.
+    /// The status after a sequence of events: `f` a request, `e` a failure, `.` an hour.
     fn after(day: &str) -> &'static str {
-        let mut pulse = TunnelHealth { listening: true, ..TunnelHealth::default() };
+        let mut health = TunnelHealth { listening: true, ..TunnelHealth::default() };
         let mut now = Timestamp::from_ms(0);
         for moment in day.chars() {
             match moment {
-                'f' => pulse.record_received(1, now),
-                'e' => pulse.record_receive_error("not verified", now),
+                'f' => health.record_received(1, now),
+                'e' => health.record_receive_error("not verified", now),
                 _ => now = now + Duration::from_secs(3600),
             }
         }
-        pulse.status(now).as_str()
+        health.status(now).as_str()
     }
 
     #[test]
-    fn how_a_tunnel_is() {
+    fn status_depends_on_the_last_requests() {
         assert_eq!(after(""), "quiet");
         assert_eq!(after("f"), "hearing");
         assert_eq!(after("f."), "quiet");
-        assert_eq!(after("fee"), "hearing", "anybody may knock");
+        assert_eq!(after("fee"), "hearing", "one or two failures are no problem of the tunnel");
         assert_eq!(after("feee"), "deaf");
         assert_eq!(after("feee.."), "deaf");
         assert_eq!(after("feeef"), "hearing");

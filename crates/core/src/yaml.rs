@@ -1,9 +1,9 @@
-//! YAML that may come from anybody: bounded, and without what bombs are made of.
+//! Limits for reading untrusted YAML.
 
 use serde_saphyr::Options;
 
-/// How to read YAML of at most so many levels, values and bytes: no anchors, aliases,
-/// merged keys or foreign tags, one document, and `yes` is a word.
+/// Returns options that limit depth, number of values and size, and reject anchors, aliases,
+/// merge keys, custom tags and several documents. `yes` and `no` are strings.
 pub fn bounded(depth: usize, values: usize, bytes: usize) -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {

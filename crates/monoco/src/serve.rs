@@ -11,7 +11,7 @@ use monoco_core::contact::{Contact, ContactLevel};
 use monoco_core::did::Did;
 use monoco_core::lease::Holder;
 use monoco_core::letter::ChainDirection;
-use monoco_core::retention::LONGEST_STEP;
+use monoco_core::retention::MAX_CLOCK_STEP;
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{PipelineRouting, SharedStore, StoreError, TunnelLabels};
@@ -250,7 +250,7 @@ async fn start_clock(store: &SharedStore) -> Result<Clock, StoreError> {
     let noted = store.last_clock_reading().await?;
     let wall = wall_now();
     let ahead = noted.map_or(Duration::ZERO, |noted| noted.since(wall));
-    if ahead <= LONGEST_STEP {
+    if ahead <= MAX_CLOCK_STEP {
         return Ok(Clock::start(noted));
     }
     tracing::warn!(

@@ -1,4 +1,4 @@
-//! How the file of a draft is read, and what is refused.
+//! Parsing of a draft's file.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,13 +7,13 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::{Draft, DraftAttachment, DraftOptions, InvalidDraft, MAX_DRAFT, MAX_TEXT, bad};
+use super::{Draft, DraftAttachment, DraftOptions, InvalidDraft, MAX_DRAFT, MAX_TEXT, invalid};
 use crate::filter::nearest;
 use crate::inbound::{MAX_LIST_ENTRIES, MAX_NAME_BYTES};
 use crate::mail::{FORMAT, from_yaml};
 use crate::object::{MAX_TARGETS, ObjKind};
 
-/// Longest idempotency key, in bytes.
+/// Maximum length of an idempotency key, in bytes.
 const MAX_KEY: usize = 256;
 
 const KEYS: [&str; 15] = [
@@ -37,7 +37,7 @@ const CONTENT: [&str; 1] = ["format"];
 const OPTIONS: [&str; 3] = ["silent", "urgent", "schedule_at"];
 const ARTIFACT: [&str; 3] = ["name", "mime_type", "hash"];
 
-/// The front matter as it is read.
+/// The front matter of a draft.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DraftFrontMatter {
@@ -62,26 +62,26 @@ struct DraftFrontMatter {
     idempotency_key: Option<String>,
 }
 
-/// One word or a list of them.
+/// One string or a list of strings.
 #[derive(Default)]
 struct Words(Vec<String>);
 
-/// The text itself, or how it is to be read.
+/// The text, or its format.
 enum Content {
     Text(String),
     Format(Option<String>),
 }
 
 impl Draft {
-    /// Reads the file of a draft.
+    /// Parses the file of a draft.
     ///
     /// # Errors
     ///
-    /// [`InvalidDraft::Incomplete`] when there may be more to come, else what is wrong.
+    /// [`InvalidDraft`]; `Incomplete` when the file may not be fully written yet.
     pub fn parse(file: &str) -> Result<Self, InvalidDraft> {
         if file.len() > MAX_DRAFT {
             let why = format!("{} bytes; {MAX_DRAFT} is the most", file.len());
-            return Err(bad("the draft", why));
+            return Err(invalid("the draft", why));
         }
         let (front, body) = split(file)?;
         let front = file[front].replace("\r\n", "\n");
@@ -94,7 +94,7 @@ impl Draft {
     }
 }
 
-/// Where the front matter is, and where the body starts.
+/// Returns the range of the front matter, and the start of the body.
 pub(super) fn split(file: &str) -> Result<(Range<usize>, usize), InvalidDraft> {
     let start = if file.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     let is_fence = |line: &str| line.trim_end() == "---";
@@ -116,9 +116,9 @@ pub(super) fn split(file: &str) -> Result<(Range<usize>, usize), InvalidDraft> {
     Err(InvalidDraft::Incomplete)
 }
 
-/// Refuses keys that a draft does not have, before anything else is looked at.
+/// Rejects unknown keys before anything else is checked.
 fn check_keys(front: &str) -> Result<(), InvalidDraft> {
-    // What can't be read at all is refused where it is read for good.
+    // Invalid YAML is reported by the second parse.
     let Ok(front) = from_yaml::<Map<String, Value>>(front) else { return Ok(()) };
     let check = |inside: &str, map: &Map<String, Value>, known: &'static [&'static str]| {
         let Some(key) = map.keys().find(|key| !known.contains(&key.as_str())) else {
@@ -131,7 +131,7 @@ fn check_keys(front: &str) -> Result<(), InvalidDraft> {
     check("", &front, &KEYS)?;
     if front.contains_key("outcome") {
         let why = "this draft was sent before; remove the key to send it again";
-        return Err(bad("outcome", why));
+        return Err(invalid("outcome", why));
     }
     if let Some(Value::Object(content)) = front.get("content") {
         check("content.", content, &CONTENT)?;
@@ -150,12 +150,12 @@ fn check_keys(front: &str) -> Result<(), InvalidDraft> {
 impl DraftFrontMatter {
     fn draft(self, body: &str) -> Result<Draft, InvalidDraft> {
         if let Some(kind) = self.kind.filter(|kind| kind != "message") {
-            return Err(bad("type", format!("{kind:?}; want message")));
+            return Err(invalid("type", format!("{kind:?}; expected message")));
         }
         for (field, Words(words)) in [("to", &self.to), ("cc", &self.cc), ("bcc", &self.bcc)] {
             if words.len() > MAX_TARGETS {
                 let why = format!("{} targets; {MAX_TARGETS} is the most", words.len());
-                return Err(bad(field, why));
+                return Err(invalid(field, why));
             }
         }
         for (field, text, most) in [
@@ -166,13 +166,13 @@ impl DraftFrontMatter {
         ] {
             let Some(text) = text else { continue };
             if text.is_empty() || text.len() > most {
-                let why = format!("{} bytes; want 1 to {most}", text.len());
-                return Err(bad(field, why));
+                let why = format!("{} bytes; expected 1 to {most}", text.len());
+                return Err(invalid(field, why));
             }
         }
         let (format, text) = match self.content {
             Some(Content::Text(_)) if !body.trim().is_empty() => {
-                return Err(bad("content", "there is a text here, and another one below"));
+                return Err(invalid("content", "there is a text here, and another one below"));
             }
             Some(Content::Text(text)) => (None, text),
             Some(Content::Format(format)) => (format, body.to_owned()),
@@ -180,17 +180,23 @@ impl DraftFrontMatter {
         };
         let format = format.unwrap_or_else(|| FORMAT.to_owned());
         if !is_mime_type(&format) {
-            return Err(bad("content.format", format!("{format:?}; want a type such as {FORMAT}")));
+            return Err(invalid(
+                "content.format",
+                format!("{format:?}; expected a type such as {FORMAT}"),
+            ));
         }
         if text.len() > MAX_TEXT {
-            return Err(bad("the text", format!("{} bytes; {MAX_TEXT} is the most", text.len())));
+            return Err(invalid(
+                "the text",
+                format!("{} bytes; {MAX_TEXT} is the most", text.len()),
+            ));
         }
         let artifacts = self.artifacts.unwrap_or_default();
         check_artifacts(&artifacts)?;
         if text.trim().is_empty() && artifacts.is_empty() {
-            return Err(bad("the text", "there is none, and nothing is attached"));
+            return Err(invalid("the text", "empty, and there is no attachment"));
         }
-        let named = |field: &'static str, error: String| bad(field, error);
+        let named = |field: &'static str, error: String| invalid(field, error);
         Ok(Draft {
             to: self.to.0,
             cc: self.cc.0,
@@ -219,19 +225,19 @@ impl DraftFrontMatter {
 fn check_artifacts(artifacts: &[DraftAttachment]) -> Result<(), InvalidDraft> {
     if artifacts.len() > MAX_LIST_ENTRIES {
         let why = format!("{} entries; {MAX_LIST_ENTRIES} is the most", artifacts.len());
-        return Err(bad("artifacts", why));
+        return Err(invalid("artifacts", why));
     }
     for attached in artifacts {
         if attached.name.is_empty() || attached.name.len() > MAX_NAME_BYTES {
-            let why = format!("{} bytes; want 1 to {MAX_NAME_BYTES}", attached.name.len());
-            return Err(bad("artifacts.name", why));
+            let why = format!("{} bytes; expected 1 to {MAX_NAME_BYTES}", attached.name.len());
+            return Err(invalid("artifacts.name", why));
         }
         if !is_mime_type(&attached.mime_type) {
-            let why = format!("{:?}; want a type such as text/plain", attached.mime_type);
-            return Err(bad("artifacts.mime_type", why));
+            let why = format!("{:?}; expected a type such as text/plain", attached.mime_type);
+            return Err(invalid("artifacts.mime_type", why));
         }
         if attached.hash.kind() != ObjKind::Bytes {
-            return Err(bad("artifacts.hash", "want sha256: and 64 lower-case hex digits"));
+            return Err(invalid("artifacts.hash", "expected sha256: and 64 lower-case hex digits"));
         }
     }
     Ok(())
@@ -252,7 +258,7 @@ impl<'de> Deserialize<'de> for Words {
             type Value = Words;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                // YAML takes `+49 …` for a number; whoever means an account says so.
+                // YAML reads `+49 …` as a number; an account must be quoted.
                 f.write_str("a text (numbers in quotes), or a list of them")
             }
 

@@ -1,4 +1,4 @@
-//! Reads rules as people write them, and says what is wrong with them.
+//! Parsing of workspace filters.
 
 use regex::RegexBuilder;
 use serde::{Deserialize, Deserializer, de};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{Filter, FilterSet, Folded, MAX_DEPTH, MAX_RULES};
 use crate::yaml::bounded;
 
-/// The types of rules there are.
+/// The types of filters.
 pub const KINDS: [&str; 13] = [
     "all",
     "any",
@@ -24,29 +24,27 @@ pub const KINDS: [&str; 13] = [
     "correlation",
 ];
 
-/// Most bytes of a compiled regular expression.
+/// Maximum size of a compiled regular expression, in bytes.
 const MAX_REGEX: usize = 1 << 20;
 
-/// Most bytes and values of a file of rules.
+/// Maximum size of filters as YAML, in bytes and in values.
 const MAX_YAML: usize = 1 << 20;
 const MAX_NODES: usize = 20 * MAX_RULES;
 
-/// The rule can't be used as it is written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct InvalidFilter {
-    /// Where, such as `filters[2].conditions[0]`.
+    /// The path, such as `filters[2].conditions[0]`.
     pub place: String,
-    /// What is wrong.
     pub why: String,
 }
 
 impl FilterSet {
-    /// Reads a list of rules.
+    /// Parses a list of filters.
     ///
     /// # Errors
     ///
-    /// [`InvalidFilter`], for the first one that is wrong.
+    /// [`InvalidFilter`] for the first invalid filter.
     pub fn parse(value: &Value) -> Result<Self, InvalidFilter> {
         let mut count = 0;
         let list = value.as_array().ok_or_else(|| bad("filters", "want a list of rules"))?;
@@ -55,16 +53,15 @@ impl FilterSet {
 }
 
 impl Filter {
-    /// Reads one rule, written as YAML or JSON.
+    /// Parses one filter in YAML or JSON.
     ///
     /// # Errors
     ///
-    /// [`InvalidFilter`].
+    /// [`InvalidFilter`] with the path of the invalid part.
     pub fn parse(text: &str) -> Result<Self, InvalidFilter> {
         rule(&yaml(text)?, "rule", 1, &mut 0)
     }
 
-    /// The word for it.
     pub(super) const fn kind(&self) -> &'static str {
         match self {
             Self::All(_) => "all",
@@ -91,11 +88,11 @@ impl<'de> Deserialize<'de> for Filter {
     }
 }
 
-/// Reads YAML that may be nested as deep as rules may.
+/// Reads YAML with the limits for filters.
 ///
 /// # Errors
 ///
-/// [`InvalidFilter`], with the line.
+/// [`InvalidFilter`] with line and column.
 pub fn yaml(text: &str) -> Result<Value, InvalidFilter> {
     if text.len() > MAX_YAML {
         return Err(bad("rules", format!("{} bytes; {MAX_YAML} is the most", text.len())));
@@ -184,7 +181,7 @@ fn rule(
     })
 }
 
-/// The keys of one rule.
+/// The keys of one filter.
 struct Fields<'a> {
     kind: &'a str,
     map: &'a Map<String, Value>,
@@ -201,7 +198,7 @@ impl<'a> Fields<'a> {
         Ok(Self { kind, map, place })
     }
 
-    /// Refuses all keys but `type` and these.
+    /// Rejects all keys except `type` and `known`.
     fn only(&self, known: &[&str]) -> Result<(), InvalidFilter> {
         for key in self.map.keys() {
             if key != "type" && !known.contains(&key.as_str()) {
@@ -218,7 +215,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// The text of the only key.
+    /// The string value of the only key.
     fn one(&self, key: &'static str) -> Result<Folded, InvalidFilter> {
         self.only(&[key])?;
         self.maybe(key)?.ok_or_else(|| bad(self.place, format!("`{key}` is missing")))

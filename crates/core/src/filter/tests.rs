@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A Mail with the fields that are given.
+/// A Mail with these fields.
 fn mail(fields: &Value) -> MailIndexEntry {
     let mut entry = json!({
         "seq": 1, "id": "webhook_0123456789abcdef01234567",
@@ -26,7 +26,7 @@ fn from(id: &str) -> Value {
     json!({"participants": {"from": [{"id": id}], "mentions": []}})
 }
 
-/// Whether a rule matches a Mail with this text; its explanation must agree.
+/// Whether a filter matches a Mail with this text; checks that the explanation agrees.
 fn check(rule: &str, entry: &MailIndexEntry, text: Option<&str>) -> bool {
     let rule = Filter::parse(rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
     let mut fetch = || text.map(str::to_owned);
@@ -37,7 +37,7 @@ fn check(rule: &str, entry: &MailIndexEntry, text: Option<&str>) -> bool {
 }
 
 #[test]
-fn every_type_matches_what_people_expect_and_nothing_else() {
+fn every_filter_type_matches_as_documented() {
     let ops = json!({"binding": "alpha"});
     let subject = json!({"title": "Re: [ALPHA] Straße", "correlation_id": "Job-7"});
     let cases: &[(&str, Value, bool)] = &[
@@ -108,7 +108,7 @@ fn every_type_matches_what_people_expect_and_nothing_else() {
 }
 
 #[test]
-fn what_can_not_be_used_is_refused_with_the_nearest_word() {
+fn invalid_filter_is_rejected_with_a_suggestion() {
     let deep = |depth: usize| {
         let (open, close) = ("{type: not, condition: ".repeat(depth - 1), "}".repeat(depth - 1));
         format!("{open}{{type: from, value: a}}{close}")
@@ -145,7 +145,7 @@ fn what_can_not_be_used_is_refused_with_the_nearest_word() {
 }
 
 #[test]
-fn a_file_is_opened_once_and_only_when_a_rule_asks_for_the_text() {
+fn file_is_read_once_and_only_for_the_text() {
     let entry = mail(&json!({}));
     let opened = |filters: &[&str]| {
         let rules = filters.iter().map(|rule| Filter::parse(rule).unwrap()).collect();
@@ -164,7 +164,7 @@ fn a_file_is_opened_once_and_only_when_a_rule_asks_for_the_text() {
 }
 
 #[test]
-fn without_a_text_nothing_matches_it_and_a_long_one_is_cut() {
+fn unreadable_text_does_not_match_and_long_text_is_cut() {
     let entry = mail(&json!({}));
     assert!(!check("{type: text_matches, pattern: ''}".replace("''", ".*").as_str(), &entry, None));
     let long = format!("{}é needle", "x".repeat(MAX_TEXT - 1));
@@ -173,7 +173,7 @@ fn without_a_text_nothing_matches_it_and_a_long_one_is_cut() {
 }
 
 #[test]
-fn without_rules_a_workspace_hears_its_name() {
+fn default_filters_match_the_name_of_the_workspace() {
     let pulls = |name: &str, fields: &Value| {
         let entry = mail(fields);
         FilterSet::of_name(name).pull(&mut FilterInput::new(&entry, &mut || None))
@@ -185,7 +185,7 @@ fn without_rules_a_workspace_hears_its_name() {
 }
 
 #[test]
-fn an_explanation_names_what_is_there() {
+fn explanation_names_the_compared_value() {
     let rule = Filter::parse(
         "{type: all, conditions: [{type: from, value: bob}, {type: binding, value: x}]}",
     );
@@ -229,7 +229,7 @@ fn any_rule() -> impl Strategy<Value = Filter> {
 
 proptest! {
     #[test]
-    fn an_explanation_says_what_the_rule_does(
+    fn explanation_agrees_with_the_match(
         rules in prop::collection::vec(any_rule(), 0..4),
         words in prop::collection::vec(prop::option::of("[abAB@.]{0,3}"), 6),
     ) {

@@ -1,4 +1,4 @@
-//! What a worker answers, checked against what it was given.
+//! Parsing of a worker's answer, checked against the letter that the worker got.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use super::{Letter, LetterId, MAX_DATA, MAX_EXTRA, Verdict, WorkerName, check_ad
 use crate::json;
 use crate::object::MAX_TARGETS;
 
-/// Keys of `extra` that are ours: what a worker writes there does not count.
-pub const OURS: [&str; 9] = [
+/// Keys of `extra` that the hub sets: workers cannot change them.
+pub const RESERVED_EXTRA_KEYS: [&str; 9] = [
     "content_type",
     "direction",
     "tunnel",
@@ -22,44 +22,42 @@ pub const OURS: [&str; 9] = [
     "attached",
 ];
 
-/// Keys of `extra` that are part of what the letter says.
-const SAYS: [&str; 2] = ["subject", "charset"];
+/// Keys of `extra` that are content of the letter: only a verdict `pass` can change them.
+const CONTENT_EXTRA_KEYS: [&str; 2] = ["subject", "charset"];
 
-/// Longest words of ours about an answer, in characters: it may have anything in it.
-const MAX_WORDS: usize = 300;
+/// Maximum length of an error about an answer, in characters. It can quote the answer.
+const MAX_ERROR_CHARS: usize = 300;
 
-/// A worker's answer, with the letter as it goes on.
+/// The verdict of a worker, and the letter with its changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerAnswer {
-    /// What it says.
     pub result: Verdict,
-    /// Why, where it says so in `note`.
+    /// The reason that the worker gave.
     pub note: Option<String>,
-    /// The letter from now on.
     pub letter: Letter,
 }
 
-/// The answer can't be used. It costs a try.
+/// Why an answer is invalid. It counts as a failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad answer: {0}")]
 pub struct InvalidWorkerAnswer(pub String);
 
 impl InvalidWorkerAnswer {
     fn new(why: impl fmt::Display) -> Self {
-        Self(why.to_string().chars().take(MAX_WORDS).collect())
+        Self(why.to_string().chars().take(MAX_ERROR_CHARS).collect())
     }
 }
 
 impl WorkerAnswer {
-    /// Reads what `worker` answered to `given`.
+    /// Parses the answer of `worker` to the letter `given`.
     ///
-    /// What it left out stays as it was. It can't change addresses unless it may, and
-    /// it can't take anything out of `extra`, which is the memory of all workers. A
-    /// letter that is skipped goes on untouched, but for that memory.
+    /// Fields that the answer does not have stay unchanged. A worker can change addresses
+    /// only with `may_readdress`, and cannot remove keys from `extra`. With the verdicts
+    /// `skip` and `trash`, only `extra` can change.
     ///
     /// # Errors
     ///
-    /// [`InvalidWorkerAnswer`], in words for whoever wrote the worker.
+    /// [`InvalidWorkerAnswer`] with a message for the developer of the worker.
     pub fn read(
         bytes: &[u8],
         id: LetterId,
@@ -69,12 +67,12 @@ impl WorkerAnswer {
     ) -> Result<Self, InvalidWorkerAnswer> {
         let value = json::parse(bytes).map_err(InvalidWorkerAnswer::new)?;
         let Value::Object(mut fields) = value else {
-            return Err(InvalidWorkerAnswer::new("want a JSON object"));
+            return Err(InvalidWorkerAnswer::new("expected a JSON object"));
         };
-        let said =
+        let letter_id =
             text(&mut fields, "id")?.ok_or_else(|| InvalidWorkerAnswer::new("`id` is missing"))?;
-        if said != id.to_string() {
-            return Err(InvalidWorkerAnswer::new("`id` is another letter's"));
+        if letter_id != id.to_string() {
+            return Err(InvalidWorkerAnswer::new("`id` is the id of another letter"));
         }
         if let Some(name) = text(&mut fields, "last_worker")?
             && name != worker.as_str()
@@ -107,11 +105,11 @@ fn verdict(fields: &mut Map<String, Value>) -> Result<Verdict, InvalidWorkerAnsw
             let start: String = other.chars().take(64).collect();
             Err(InvalidWorkerAnswer::new(format!("`result` is {start:?}, not pass, skip or trash")))
         }
-        None => Err(InvalidWorkerAnswer::new("`result` is missing; want pass, skip or trash")),
+        None => Err(InvalidWorkerAnswer::new("`result` is missing; expected pass, skip or trash")),
     }
 }
 
-/// The letter as the worker made it, but for `extra`.
+/// The letter of the answer, without `extra`.
 fn letter(
     mut fields: Map<String, Value>,
     given: &Letter,
@@ -122,7 +120,7 @@ fn letter(
     let data = text(&mut fields, "data")?.unwrap_or_else(|| given.data.clone());
     if !may_readdress && (from != given.from || to != given.to) {
         return Err(InvalidWorkerAnswer::new(
-            "it changed `from` or `to`, and may not (`readdress: true` lets it)",
+            "`from` or `to` was changed; set `readdress: true` for this worker to allow it",
         ));
     }
     if from != given.from {
@@ -137,7 +135,7 @@ fn letter(
     let mut rest = given.rest.clone();
     rest.extend(fields);
     if size(&rest) > MAX_EXTRA {
-        return Err(InvalidWorkerAnswer::new("more than 64 KiB beyond the keys of a letter"));
+        return Err(InvalidWorkerAnswer::new("unknown keys of more than 64 KiB"));
     }
     Ok(Letter { from, to, data, rest, extra: Map::new() })
 }
@@ -146,7 +144,7 @@ fn text(fields: &mut Map<String, Value>, key: &str) -> Result<Option<String>, In
     match fields.remove(key) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(InvalidWorkerAnswer::new(format!("`{key}` is no string"))),
+        Some(_) => Err(InvalidWorkerAnswer::new(format!("`{key}` is not a string"))),
     }
 }
 
@@ -158,18 +156,18 @@ fn to(
     let list = value.as_array().and_then(|list| {
         list.iter().map(|one| one.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
     });
-    // As it was is always good: what goes to a group may name nobody.
+    // Unchanged is always valid: a message to a group can have no target.
     let fits = |to: &Vec<String>| *to == given || (1..=MAX_TARGETS).contains(&to.len());
     let to = list
         .filter(fits)
-        .ok_or_else(|| InvalidWorkerAnswer::new("`to` is no list of 1 to 1,000 addresses"))?;
+        .ok_or_else(|| InvalidWorkerAnswer::new("`to` is not a list of 1 to 1,000 addresses"))?;
     for address in to.iter().filter(|address| !given.contains(address)) {
         check_address(address).map_err(|why| InvalidWorkerAnswer::new(format!("`to`: {why}")))?;
     }
     Ok(to)
 }
 
-/// Everything that was there, and what the worker wrote, but for what is ours.
+/// The old keys, and those that the worker wrote, without reserved keys.
 fn extra(
     fields: &mut Map<String, Value>,
     given: &Map<String, Value>,
@@ -178,12 +176,15 @@ fn extra(
     let mut written = match fields.remove("extra") {
         None => return Ok(given.clone()),
         Some(Value::Object(written)) => written,
-        Some(_) => return Err(InvalidWorkerAnswer::new("`extra` is no object")),
+        Some(_) => return Err(InvalidWorkerAnswer::new("`extra` is not an object")),
     };
-    let keeps = |key: &str| OURS.contains(&key) || (result != Verdict::Pass && SAYS.contains(&key));
+    let keeps = |key: &str| {
+        RESERVED_EXTRA_KEYS.contains(&key)
+            || (result != Verdict::Pass && CONTENT_EXTRA_KEYS.contains(&key))
+    };
     written.retain(|key, value| !keeps(key) && given.get(key) != Some(value));
-    // What came back as it was given is no news, and may be of a letter that is larger
-    // than what may be handed in.
+    // Unchanged values are not checked: an inbound message can exceed the limits of a
+    // submission.
     if written.is_empty() {
         return Ok(given.clone());
     }

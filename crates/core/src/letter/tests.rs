@@ -33,20 +33,20 @@ fn every_step_from_every_state() {
         let end = |journey: LetterStatus| journey.standing.name().as_str();
         table.row(from, "hand over", now().hand_over(at(10), at(40)).map(end));
         table.row(from, "hand over, not due", now().hand_over(at(9), at(40)).map(end));
-        table.row(from, "put back", now().return_to_queue(at(20), true).map(end));
-        table.row(from, "go on", now().continue_chain(at(20)).map(end));
+        table.row(from, "return", now().return_to_queue(at(20), true).map(end));
+        table.row(from, "continue", now().continue_chain(at(20)).map(end));
         table.row(from, "finish", now().finish().map(end));
         table.row(from, "join", now().join(id()).map(end));
         table.row(from, "trash", now().trash("x".to_owned()).map(end));
-        table.row(from, "give up", now().mark_dead("x".to_owned()).map(end));
+        table.row(from, "mark dead", now().mark_dead("x".to_owned()).map(end));
         table.row(from, "restore", now().restore(at(20)).map(end));
-        table.row(from, "revive", now().retry(at(20)).map(end));
+        table.row(from, "retry", now().retry(at(20)).map(end));
     }
     table.check();
 }
 
 #[test]
-fn a_try_counts_when_the_worker_was_reached_and_only_there() {
+fn attempt_counts_only_when_the_worker_was_reached() {
     let start = LetterStatus::start(at(0));
     let away = start.hand_over(at(0), at(30)).unwrap();
     assert_eq!(away.attempts, 1);
@@ -56,7 +56,7 @@ fn a_try_counts_when_the_worker_was_reached_and_only_there() {
 }
 
 #[test]
-fn the_next_worker_is_the_first_of_the_chain_that_has_not_had_it() {
+fn next_worker_is_the_first_without_a_verdict() {
     let chain = |names: &str| Chain(names.split(' ').map(|name| name.parse().unwrap()).collect());
     let had = |names: &str| -> Vec<WorkerVerdict> {
         let passed = |name: &str| WorkerVerdict {
@@ -74,13 +74,13 @@ fn the_next_worker_is_the_first_of_the_chain_that_has_not_had_it() {
     assert_eq!(next("spam footer send", "").as_deref(), Some("spam"));
     assert_eq!(next("spam footer send", "spam").as_deref(), Some("footer"));
     assert_eq!(next("spam footer send", "spam footer send"), None);
-    // The chain changed meanwhile: what is new comes, what is gone is no matter.
+    // The chain changed meanwhile: new workers are next, removed ones are ignored.
     assert_eq!(next("block spam send", "spam footer").as_deref(), Some("block"));
     assert_eq!(next("send", "spam footer").as_deref(), Some("send"));
 }
 
 #[test]
-fn a_letter_has_one_name() {
+fn letter_has_one_id() {
     assert_eq!(id().to_string(), "ltr_7_00000abc");
     assert_eq!("ltr_7_00000abc".parse(), Ok(id()));
     for text in [
@@ -102,7 +102,7 @@ fn a_letter_has_one_name() {
 }
 
 #[test]
-fn workers_have_plain_names() {
+fn worker_names_are_restricted() {
     for text in ["spam", "a", "7", "my-tagger_2", &"x".repeat(64)] {
         assert!(text.parse::<WorkerName>().is_ok(), "{text}");
     }
@@ -112,7 +112,7 @@ fn workers_have_plain_names() {
 }
 
 #[test]
-fn bytes_that_are_no_text_travel_as_latin_1() {
+fn bytes_that_are_not_utf_8_are_represented_as_latin_1() {
     let mut letter = Letter { data: "old".to_owned(), ..Letter::default() };
     letter.set_bytes(b"caf\xe9".to_vec());
     assert_eq!((letter.data.as_str(), letter.extra("charset")), ("caf\u{e9}", Some("latin-1")));
@@ -123,7 +123,7 @@ fn bytes_that_are_no_text_travel_as_latin_1() {
 }
 
 #[test]
-fn a_worker_gets_exactly_the_contract() {
+fn worker_gets_the_documented_json() {
     let letter = Letter {
         from: "sender@example.com".to_owned(),
         to: vec!["ann@example.com".to_owned()],

@@ -12,7 +12,7 @@ fn at(secs: i64) -> Timestamp {
     Timestamp::from_ms(1_770_410_700_000 + secs * 1000)
 }
 
-fn burst(messages: Vec<InboundMessage>, binding: Option<String>) -> Mail {
+fn build(messages: Vec<InboundMessage>, binding: Option<String>) -> Mail {
     let builder = MailBuilder {
         tunnel: "lark-main".parse().unwrap(),
         provider: "lark".to_owned(),
@@ -28,7 +28,7 @@ fn burst(messages: Vec<InboundMessage>, binding: Option<String>) -> Mail {
 }
 
 fn mail(text: &str) -> Mail {
-    burst(vec![message("evt-1", "u1", text)], None)
+    build(vec![message("evt-1", "u1", text)], None)
 }
 
 /// The Mail as its file has it: the texts of single messages are not there.
@@ -39,18 +39,18 @@ fn filed(mut mail: Mail) -> Mail {
     mail
 }
 
-/// A Mail with hostile text in every field that a stranger fills, and in the label.
+/// A Mail with hostile text in all fields of its messages and in the label.
 fn any_mail() -> impl Strategy<Value = Mail> {
     (prop::collection::vec(any_message(), 1..4), prop::option::of(hostile()))
-        .prop_map(|(said, binding)| burst(said, binding))
+        .prop_map(|(said, binding)| build(said, binding))
 }
 
 #[test]
-fn the_form_of_the_file_is_pinned() {
+fn file_format_is_pinned() {
     let mut first = message("evt-1", "u1", "@monoco::alpha the build is red\n---\nid: 7");
     first.at = Some(at(-2));
     first.title = Some("Build \"9\"".to_owned());
-    let mail = burst(vec![first], Some("alpha".to_owned()));
+    let mail = build(vec![first], Some("alpha".to_owned()));
     let file = mail.render();
     let (lines, checksum) = file.split_once("checksum: ").unwrap();
     let hash = digest(lines.strip_prefix("---\n").unwrap().as_bytes());
@@ -103,7 +103,7 @@ metadata:
 }
 
 #[test]
-fn a_line_of_a_megabyte_comes_back() {
+fn lines_of_a_megabyte_are_read_back() {
     let long = "x\u{2028}".repeat(1 << 18);
     let mut mail = mail(&long);
     mail.header.title = Some(long.clone());
@@ -113,8 +113,7 @@ fn a_line_of_a_megabyte_comes_back() {
     assert_eq!(Mail::parse(&mail.render()).unwrap(), filed(mail));
 }
 
-/// A second reader of the front matter that knows nothing of ours but the keys: each
-/// value is JSON on one line.
+/// An independent reader of the front matter: each value is JSON on one line.
 fn by_lines(file: &str) -> BTreeMap<String, Value> {
     let mut fields = BTreeMap::new();
     let mut above = "";
@@ -134,17 +133,14 @@ fn by_lines(file: &str) -> BTreeMap<String, Value> {
     fields
 }
 
-/// What ends a line somewhere, moves a terminal's cursor, turns text around, or is
-/// refused by readers of YAML.
+/// Unsafe characters that JSON and YAML can both escape.
 fn is_dangerous(c: char) -> bool {
-    matches!(u32::from(c),
-        0..0x20 | 0x7f..0xa0 | 0x61c | 0x200e | 0x200f | 0x2028..=0x202e | 0x2066..=0x2069
-        | 0xfeff | 0xfffe | 0xffff)
+    is_unsafe(c) && c <= '\u{ffff}'
 }
 
 proptest! {
     #[test]
-    fn any_text_comes_back_as_it_was(mail in any_mail()) {
+    fn any_mail_is_read_back_from_its_file(mail in any_mail()) {
         let file = mail.render();
         prop_assert_eq!(Mail::parse(&file).unwrap(), filed(mail));
     }
@@ -185,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn a_line_of_the_index_comes_back(mail in any_mail(), seq in any::<i64>()) {
+    fn index_line_is_read_back(mail in any_mail(), seq in any::<i64>()) {
         let file = mail.render();
         let entry = mail.entry(seq, &file);
         let line = json!(entry).to_string();
@@ -196,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_read_makes_it_panic(text in hostile(), mail in any_mail(), at in any::<prop::sample::Index>()) {
+    fn any_text_is_parsed_without_a_panic(text in hostile(), mail in any_mail(), at in any::<prop::sample::Index>()) {
         let _ = Mail::parse(&text);
         let _ = from_yaml::<Value>(&text);
         let _ = text.parse::<MailId>();
@@ -208,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn a_preview_is_one_short_line(text in hostile(), times in 0..80_usize) {
+    fn preview_is_one_short_line(text in hostile(), times in 0..80_usize) {
         let text = text.repeat(times);
         let preview = preview(&text);
         prop_assert!(preview.chars().count() <= MAX_PREVIEW_CHARS);
@@ -222,7 +218,7 @@ proptest! {
     }
 
     #[test]
-    fn two_ids_never_share_a_file(ids in prop::collection::vec(("[a-z0-9][a-z0-9_-]{0,9}", hostile()), 2..6)) {
+    fn different_ids_have_different_files(ids in prop::collection::vec(("[a-z0-9][a-z0-9_-]{0,9}", hostile()), 2..6)) {
         let ids: BTreeMap<_, _> = ids
             .into_iter()
             .map(|(tunnel, id)| {
@@ -242,16 +238,16 @@ proptest! {
 }
 
 #[test]
-fn what_was_changed_is_not_read_as_another_mail() {
+fn modified_file_is_rejected() {
     let mail =
-        burst(vec![message("evt-1", "u1", "é\n"), message("evt-2", "u2", "---")], Some("a".into()));
+        build(vec![message("evt-1", "u1", "é\n"), message("evt-2", "u2", "---")], Some("a".into()));
     let file = mail.render();
     for at in 0..file.len() {
         if let Some(cut) = file.get(..at) {
             assert!(Mail::parse(cut).is_err(), "cut at {at}");
         }
         if let (Some(before), Some(after)) = (file.get(..at), file.get(at + 1..)) {
-            // The empty line after the front matter belongs to nobody.
+            // The empty line after the front matter belongs to neither part.
             let read = Mail::parse(&format!("{before}{after}"));
             assert!(read.is_err() || read.unwrap() == filed(mail.clone()), "without byte {at}");
         }
@@ -273,7 +269,7 @@ fn what_was_changed_is_not_read_as_another_mail() {
 }
 
 #[test]
-fn a_body_that_was_changed_is_told_from_a_front_matter() {
+fn error_distinguishes_modified_body_and_front_matter() {
     let file = mail("hello").render();
     let why = |file: &str| Mail::parse(file).unwrap_err();
     assert_eq!(why(&file.replace("hello", "hallo")), InvalidMailFile::Body("it has another hash"));
@@ -294,7 +290,7 @@ fn a_body_that_was_changed_is_told_from_a_front_matter() {
 }
 
 #[test]
-fn only_a_mail_is_read_as_one() {
+fn other_objects_are_not_read_as_a_mail() {
     let id = mail("").msg_id;
     for object in ["", "{}", "[]", r#"{"content":{"content":"hi"}}"#] {
         assert!(matches!(Mail::read(id, object), Err(InvalidMailFile::NotMail(_))), "{object}");
@@ -302,7 +298,7 @@ fn only_a_mail_is_read_as_one() {
 }
 
 #[test]
-fn a_file_is_split_at_its_first_fence_and_nowhere_else() {
+fn file_is_split_at_its_first_fence() {
     for (file, parts) in [
         ("---\na: 1\n---\n\nbody\n", Some(("a: 1\n", "body\n"))),
         ("---\na: 1\n---\nbody", Some(("a: 1\n", "body"))),
@@ -327,7 +323,7 @@ fn a_file_is_split_at_its_first_fence_and_nowhere_else() {
 }
 
 #[test]
-fn a_bomb_does_not_go_off() {
+fn yaml_bombs_are_rejected() {
     let laughs: String = (1..10)
         .map(|n| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(", ")))
         .collect();
@@ -358,19 +354,19 @@ fn a_bomb_does_not_go_off() {
 }
 
 #[test]
-fn plain_yaml_is_read_as_people_mean_it() {
+fn plain_yaml_is_read() {
     let read = |text: &str| from_yaml::<Value>(text).unwrap();
     assert_eq!(
         read("a: 1\nb: [x, 'y', \"z\"]\nc: {d: null}"),
         json!({"a": 1, "b": ["x", "y", "z"], "c": {"d": null}})
     );
-    // A country and an answer are words, not truths.
+    // `no` and `yes` are strings.
     assert_eq!(read("a: no\nb: yes\nc: true"), json!({"a": "no", "b": "yes", "c": true}));
-    assert_eq!(read("a: ${HOME}"), json!({"a": "${HOME}"}), "nobody looks into the environment");
+    assert_eq!(read("a: ${HOME}"), json!({"a": "${HOME}"}), "the environment is not read");
 }
 
 #[test]
-fn a_preview_is_cut_with_a_sign_of_it() {
+fn cut_preview_ends_with_an_ellipsis() {
     for (text, shown) in [
         ("", String::new()),
         (" \n\t ", String::new()),
@@ -386,7 +382,7 @@ fn a_preview_is_cut_with_a_sign_of_it() {
 }
 
 #[test]
-fn only_our_own_ids_name_a_mail() {
+fn mail_ids_are_parsed_strictly() {
     let uid = "0123456789abcdef01234567";
     let good = format!("webhook_{uid}");
     let id: MailId = good.parse().unwrap();
@@ -426,7 +422,7 @@ fn only_our_own_ids_name_a_mail() {
 }
 
 #[test]
-fn the_same_message_makes_the_same_id() {
+fn same_message_has_the_same_id() {
     let id = |tunnel: &str, external: &str| MailId::of("lark", &tunnel.parse().unwrap(), external);
     assert_eq!(id("lark", "om_1"), id("lark", "om_1"));
     for (tunnel, external) in

@@ -15,11 +15,11 @@ fn at(secs: i64) -> Timestamp {
     ms(secs * 1000)
 }
 
-/// Reads `"0 2 4"` as somebody speaking at those seconds, and returns the second at
-/// which the first burst closed.
-fn closes_at(spoken: &str) -> i64 {
+/// Takes the seconds of messages, such as `"0 2 4"`, and returns the second at which the
+/// first window closes.
+fn closes_at(times: &str) -> i64 {
     let debounce = Debounce::DEFAULT;
-    let mut times = spoken.split(' ').map(|secs| at(secs.parse().unwrap()));
+    let mut times = times.split(' ').map(|secs| at(secs.parse().unwrap()));
     let mut window = MergeWindow::open(times.next().unwrap(), 1);
     for now in times {
         let Some(joined) = window.join(&debounce, now, 1) else { break };
@@ -29,32 +29,32 @@ fn closes_at(spoken: &str) -> i64 {
 }
 
 #[test]
-fn a_burst_closes_five_seconds_after_its_last_message() {
-    for (spoken, closed) in [
+fn window_closes_five_seconds_after_its_last_message() {
+    for (times, closed) in [
         ("0", 5),
         ("0 0 0", 5),
         ("0 2 4", 9),
         ("0 4 8", 13),
-        // Whoever speaks when it is over opens the next one.
+        // A message after the end opens the next window.
         ("0 5", 5),
         ("0 4 9 10", 9),
         ("0 3600", 5),
-        // A clock that was set back neither closes it nor holds it open.
+        // A clock that was set back neither closes the window nor keeps it open.
         ("10 8", 15),
         ("10 -99", 15),
     ] {
-        assert_eq!(closes_at(spoken), closed, "{spoken}");
+        assert_eq!(closes_at(times), closed, "{times}");
     }
 }
 
 #[test]
-fn a_talker_can_not_hold_the_floor_forever() {
+fn window_closes_after_30_seconds_at_the_latest() {
     assert_eq!(closes_at("0 4 8 12 16 20 24 28"), 30);
     assert_eq!(closes_at("0 4 8 12 16 20 24 28 29 29 29"), 30);
     assert_eq!(closes_at("0 4 8 12 16 20 24 28 30 31"), 30);
 }
 
-/// The predecessor compared milliseconds with seconds, and merged almost nothing.
+/// An earlier implementation compared milliseconds with seconds and merged almost nothing.
 #[test]
 fn windows_are_five_seconds_and_not_five_milliseconds() {
     let window = MergeWindow::open(ms(0), 1);
@@ -67,7 +67,7 @@ fn windows_are_five_seconds_and_not_five_milliseconds() {
 }
 
 #[test]
-fn a_tunnel_may_be_quicker_or_not_wait_at_all() {
+fn window_length_is_configurable_down_to_zero() {
     let debounce = |window, most| Debounce {
         window: Duration::from_millis(window),
         max_wait: Duration::from_millis(most),
@@ -81,7 +81,7 @@ fn a_tunnel_may_be_quicker_or_not_wait_at_all() {
 }
 
 #[test]
-fn a_full_window_takes_no_more() {
+fn full_window_accepts_no_message() {
     let most = u32::try_from(MAX_MESSAGE_BYTES).unwrap();
     let window = |messages, bytes| MergeWindow { first: at(0), last: at(0), messages, bytes };
     let joins =
@@ -97,8 +97,8 @@ fn a_full_window_takes_no_more() {
     assert_eq!(joined, MergeWindow { first: at(0), last: at(1), messages: 4, bytes: 42 });
 }
 
-fn burst(said: Vec<InboundMessage>) -> MailBuilder {
-    let messages = said.into_iter().enumerate();
+fn builder(message: Vec<InboundMessage>) -> MailBuilder {
+    let messages = message.into_iter().enumerate();
     MailBuilder {
         tunnel: "lark-main".parse().unwrap(),
         provider: "lark".to_owned(),
@@ -114,21 +114,21 @@ fn burst(said: Vec<InboundMessage>) -> MailBuilder {
     }
 }
 
-/// The Mail that a burst becomes a minute later, and its object.
-fn merge(said: Vec<InboundMessage>) -> (Mail, MsgObject) {
-    let BuiltMail { mail, object } = burst(said).build(at(60)).unwrap();
+/// The Mail that is built of these messages a minute later, and its object.
+fn merge(message: Vec<InboundMessage>) -> (Mail, MsgObject) {
+    let BuiltMail { mail, object } = builder(message).build(at(60)).unwrap();
     assert_eq!(Mail::read(object.id(), object.canonical()).as_ref(), Ok(&mail));
     (mail, object)
 }
 
-fn named(mut said: InboundMessage, name: &str) -> InboundMessage {
-    said.from.name = Some(name.to_owned());
-    said
+fn named(mut message: InboundMessage, name: &str) -> InboundMessage {
+    message.from.name = Some(name.to_owned());
+    message
 }
 
-fn timed(mut said: InboundMessage, secs: i64) -> InboundMessage {
-    said.at = Some(at(secs));
-    said
+fn timed(mut message: InboundMessage, secs: i64) -> InboundMessage {
+    message.at = Some(at(secs));
+    message
 }
 
 fn file(name: &str, url: &str) -> Artifact {
@@ -142,7 +142,7 @@ fn file(name: &str, url: &str) -> Artifact {
 }
 
 #[test]
-fn one_message_is_its_own_text() {
+fn text_of_a_single_message_is_unchanged() {
     let text = "  two  lines \r\n and spaces\n\n";
     assert_eq!(merge(vec![message("1", "ann", text)]).0.text, text);
     let answer = InboundMessage { reply_to: Some("0".to_owned()), ..message("1", "ann", text) };
@@ -151,7 +151,7 @@ fn one_message_is_its_own_text() {
 }
 
 #[test]
-fn of_several_messages_each_is_under_a_line_that_says_whose_it_is() {
+fn each_of_several_messages_has_a_line_with_its_author() {
     let answer =
         InboundMessage { reply_to: Some("1".to_owned()), ..message("2", "bob", "which?\nthis?") };
     let forward = InboundMessage {
@@ -175,14 +175,14 @@ fn of_several_messages_each_is_under_a_line_that_says_whose_it_is() {
 }
 
 #[test]
-fn a_name_stays_on_its_line_and_inside_its_emphasis() {
+fn name_stays_on_its_line_and_inside_its_emphasis() {
     for (name, shown) in [
         ("Ann", "Ann"),
         ("A\nB\r\n\nC\u{2028}D\tE", "A B C D E"),
         ("** · 2026-02-06 **Boss", "\\*\\* · 2026-02-06 \\*\\*Boss"),
         ("Ann\\", "Ann\\\\"),
         ("\u{1b}[31mred\u{9b}m", "[31mred m"),
-        // Nothing to show: the id stands in.
+        // A blank name is replaced by the id.
         ("  \n ", "ann"),
     ] {
         let (mail, _) =
@@ -192,26 +192,26 @@ fn a_name_stays_on_its_line_and_inside_its_emphasis() {
 }
 
 /// The texts of the messages in the order of the Mail, and the second it starts with.
-fn order(said: Vec<InboundMessage>) -> (String, i64) {
-    let (mail, _) = merge(said);
+fn order(message: Vec<InboundMessage>) -> (String, i64) {
+    let (mail, _) = merge(message);
     (mail.messages.iter().map(|m| m.text.as_str()).collect(), mail.header.timestamp.ms() / 1000)
 }
 
 #[test]
-fn the_provider_orders_them_when_it_has_a_time_for_all() {
+fn provider_time_orders_messages_when_all_have_one() {
     let m = |text: &str| message(text, "ann", text);
     assert_eq!(
         order(vec![timed(m("b"), 200), timed(m("a"), 100), timed(m("c"), 300)]),
         ("abc".into(), 100)
     );
     assert_eq!(order(vec![timed(m("a"), 7), timed(m("b"), 7)]), ("ab".into(), 7), "ties stay");
-    // Else ours does, by which they can't be compared with the provider's.
+    // Otherwise the order of receipt counts; the two clocks cannot be compared.
     assert_eq!(order(vec![timed(m("b"), 200), m("a"), timed(m("c"), 100)]), ("bac".into(), 200));
-    assert_eq!(order(vec![m("b"), timed(m("a"), 100)]), ("ba".into(), 0), "when it was heard");
+    assert_eq!(order(vec![m("b"), timed(m("a"), 100)]), ("ba".into(), 0), "the time of receipt");
 }
 
 #[test]
-fn workspaces_are_called_by_name() {
+fn workspaces_are_mentioned_by_name() {
     for (text, want) in [
         ("@monoco::alpha the build is red", "@monoco::alpha"),
         ("hello @monoco::alpha.", "@monoco::alpha"),
@@ -237,7 +237,7 @@ fn workspaces_are_called_by_name() {
 }
 
 #[test]
-fn everybody_is_named_once() {
+fn participants_are_listed_once() {
     let people = |names: &[&str]| -> Vec<Participant> {
         names.iter().map(|id| Participant { id: (*id).to_owned(), name: None }).collect()
     };
@@ -259,13 +259,13 @@ fn everybody_is_named_once() {
 }
 
 #[test]
-fn lists_of_people_have_an_end() {
+fn lists_of_participants_are_limited() {
     let crowd = |n: usize| {
-        let mut said = message(&n.to_string(), &format!("u{n}"), "");
+        let mut message = message(&n.to_string(), &format!("u{n}"), "");
         let person = |at| Participant { id: format!("{n}/{at}"), name: None };
-        said.to = (0..MAX_LIST_ENTRIES).map(person).collect();
-        said.cc = (0..MAX_LIST_ENTRIES).map(person).collect();
-        said
+        message.to = (0..MAX_LIST_ENTRIES).map(person).collect();
+        message.cc = (0..MAX_LIST_ENTRIES).map(person).collect();
+        message
     };
     let (mail, _) = merge((0..3).map(crowd).collect());
     let everybody = &mail.header.participants;
@@ -274,15 +274,14 @@ fn lists_of_people_have_an_end() {
     assert_eq!(mail.messages[2].cc.len(), MAX_LIST_ENTRIES, "each message keeps its own");
 }
 
-/// Somebody who mentions hundreds must not keep a workspace from hearing of what
-/// another one says in the same burst.
+/// A message with hundreds of mentions must not displace the mentions of another message.
 #[test]
-fn nobody_crowds_out_the_calls_of_others() {
+fn mentions_of_all_messages_are_listed() {
     let mut spammer: Vec<_> = (0..MAX_MESSAGES - 1)
         .map(|n| {
-            let mut said = message(&n.to_string(), "pest", &format!("@monoco::{n}"));
-            said.mentions = (0..MAX_LIST_ENTRIES).map(|at| format!("{n}/{at}")).collect();
-            said
+            let mut message = message(&n.to_string(), "pest", &format!("@monoco::{n}"));
+            message.mentions = (0..MAX_LIST_ENTRIES).map(|at| format!("{n}/{at}")).collect();
+            message
         })
         .collect();
     spammer.push(message("last", "ann", &("@monoco::alpha ".repeat(200) + "@monoco::beta")));
@@ -296,7 +295,7 @@ fn nobody_crowds_out_the_calls_of_others() {
 }
 
 #[test]
-fn a_mail_is_named_after_the_message_heard_first() {
+fn mail_id_depends_on_the_message_received_first() {
     let (alone, _) = merge(vec![message("evt-1", "ann", "hi")]);
     let (with_others, _) = merge(vec![
         timed(message("evt-1", "ann", "edited"), 900),
@@ -309,24 +308,24 @@ fn a_mail_is_named_after_the_message_heard_first() {
 }
 
 #[test]
-fn nothing_makes_no_mail() {
-    assert_eq!(burst(Vec::new()).mail_id(), None);
-    assert!(burst(Vec::new()).build(at(0)).is_err());
+fn mail_needs_a_message() {
+    assert_eq!(builder(Vec::new()).mail_id(), None);
+    assert!(builder(Vec::new()).build(at(0)).is_err());
 }
 
 #[test]
-fn a_direct_mail_is_of_its_author_and_a_group_mail_of_the_group() {
+fn direct_mail_is_from_its_author_and_group_mail_from_the_group() {
     let kinds = [
         (ChatSessionKind::Direct, "chat", "ann.user", "did:monoco:me", None),
         (ChatSessionKind::Group, "group_msg", "room-7.group", "room-7.group", Some("ann.user")),
         (ChatSessionKind::Thread, "group_msg", "room-7.group", "room-7.group", Some("ann.user")),
     ];
     for (kind, what, from, to, source) in kinds {
-        let in_session = |mut said: InboundMessage| {
-            said.session.kind = kind;
-            said.session.thread_key = Some("t-1".to_owned());
-            said.correlation_id = Some(format!("case-{}", said.id));
-            said
+        let in_session = |mut message: InboundMessage| {
+            message.session.kind = kind;
+            message.session.thread_key = Some("t-1".to_owned());
+            message.correlation_id = Some(format!("case-{}", message.id));
+            message
         };
         let (mail, object) =
             merge(vec![in_session(message("1", "ann", "a")), in_session(message("2", "ann", "b"))]);
@@ -350,12 +349,12 @@ fn a_direct_mail_is_of_its_author_and_a_group_mail_of_the_group() {
 }
 
 #[test]
-fn a_place_goes_by_its_newest_name_and_a_mail_by_its_first_title() {
+fn mail_has_the_newest_session_name_and_the_first_title() {
     let called = |id: &str, name: Option<&str>, title: Option<&str>| {
-        let mut said = message(id, "ann", "");
-        said.session.name = name.map(str::to_owned);
-        said.title = title.map(str::to_owned);
-        said
+        let mut message = message(id, "ann", "");
+        message.session.name = name.map(str::to_owned);
+        message.title = title.map(str::to_owned);
+        message
     };
     let (mail, object) = merge(vec![
         called("1", Some("Ops"), None),
@@ -369,10 +368,10 @@ fn a_place_goes_by_its_newest_name_and_a_mail_by_its_first_title() {
     assert_eq!(value["content"]["format"], "text/markdown");
 }
 
-/// As many messages like `said` as fit into a window, numbered.
-fn fill(said: &InboundMessage) -> Vec<InboundMessage> {
-    let bytes = |said: &InboundMessage| u32::try_from(json!(said).to_string().len()).unwrap();
-    let numbered = |n: u32| InboundMessage { id: format!("{n:04}"), ..said.clone() };
+/// As many copies of `message` as fit into a window, with different ids.
+fn fill(message: &InboundMessage) -> Vec<InboundMessage> {
+    let bytes = |message: &InboundMessage| u32::try_from(json!(message).to_string().len()).unwrap();
+    let numbered = |n: u32| InboundMessage { id: format!("{n:04}"), ..message.clone() };
     let mut window = MergeWindow::open(at(0), bytes(&numbered(0)));
     while let Some(joined) = window.join(&Debounce::DEFAULT, at(0), bytes(&numbered(0))) {
         window = joined;
@@ -380,9 +379,9 @@ fn fill(said: &InboundMessage) -> Vec<InboundMessage> {
     (0..window.messages).map(numbered).collect()
 }
 
-/// Whatever was kept must become a Mail one day, and the Mail's file must be read.
+/// Every full window must become a Mail with a readable file.
 #[test]
-fn the_largest_burst_fits_into_a_mail() {
+fn largest_window_fits_into_a_mail() {
     let text = |text: &str, times| message("0000", "ann", &text.repeat(times));
     let files = |name: &str, count| InboundMessage {
         artifacts: vec![file(name, ""); count],
@@ -423,9 +422,9 @@ fn the_largest_burst_fits_into_a_mail() {
         ("small attachments", tiny),
     ] {
         one.clone().validate().unwrap();
-        let burst = fill(&one);
-        let count = burst.len();
-        let built = self::burst(burst).build(at(60)).map_err(|error| format!("{what}: {error}"));
+        let window = fill(&one);
+        let count = window.len();
+        let built = self::builder(window).build(at(60)).map_err(|error| format!("{what}: {error}"));
         let BuiltMail { mail, object } = built.unwrap();
         largest = largest.max(object.canonical().len());
         assert_eq!(Mail::read(object.id(), object.canonical()).as_ref(), Ok(&mail), "{what}");
@@ -438,43 +437,43 @@ fn the_largest_burst_fits_into_a_mail() {
 }
 
 proptest! {
-    /// Whatever a message has is in the Mail, under the same name.
+    /// Every field of a message is in the Mail, under the same name.
     #[test]
     fn merging_loses_nothing(
         session in any_session(),
         mut messages in prop::collection::vec(any_message(), 1..6),
     ) {
-        for said in &mut messages {
-            said.session = session.clone();
-            prop_assert!(said.clone().validate().is_ok());
+        for message in &mut messages {
+            message.session = session.clone();
+            prop_assert!(message.clone().validate().is_ok());
         }
-        let BuiltMail { mail, object } = burst(messages.clone()).build(at(60)).unwrap();
+        let BuiltMail { mail, object } = builder(messages.clone()).build(at(60)).unwrap();
         let value: Value = serde_json::from_str(object.canonical()).unwrap();
         let data = &value["content"]["machine"]["data"];
-        if messages.iter().all(|said| said.at.is_some()) {
-            messages.sort_by_key(|said| said.at);
+        if messages.iter().all(|message| message.at.is_some()) {
+            messages.sort_by_key(|message| message.at);
         }
         prop_assert_eq!(data["messages"].as_array().unwrap().len(), messages.len());
-        for (said, kept) in messages.iter().zip(data["messages"].as_array().unwrap()) {
-            let Value::Object(fields) = json!(said) else { panic!() };
+        for (message, kept) in messages.iter().zip(data["messages"].as_array().unwrap()) {
+            let Value::Object(fields) = json!(message) else { panic!() };
             for (field, value) in fields {
                 let (have, want) = match field.as_str() {
                     "session" => (&data["mail"]["session"], value),
                     // The builder of these tests sets it.
                     "received_at" => continue,
-                    // An empty text need not be said.
-                    "text" if said.text.is_empty() => continue,
+                    // An empty text is left out.
+                    "text" if message.text.is_empty() => continue,
                     field => (&kept[field], value),
                 };
                 prop_assert_eq!(have, &want, "{}", field);
             }
             let text = value["content"]["content"].as_str().unwrap();
-            prop_assert!(text.contains(&said.text));
+            prop_assert!(text.contains(&message.text));
         }
         prop_assert_eq!(&Mail::read(object.id(), object.canonical()).unwrap(), &mail);
-        for (message, said) in mail.messages.into_iter().zip(messages) {
-            let (received_at, session) = (message.received_at, ChatSession::default());
-            prop_assert_eq!(message, InboundMessage { received_at, session, ..said });
+        for (merged, message) in mail.messages.into_iter().zip(messages) {
+            let (received_at, session) = (merged.received_at, ChatSession::default());
+            prop_assert_eq!(merged, InboundMessage { received_at, session, ..message });
         }
     }
 }

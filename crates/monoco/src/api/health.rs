@@ -77,7 +77,7 @@ fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, Adapte
             last_sent_at: at(state.last_sent),
             last_error_at: at(last_error_at),
             last_error,
-            heard: state.heard,
+            heard: state.received,
             sent: state.sent,
         };
         (tunnel.adapter.id().to_string(), health)

@@ -93,7 +93,7 @@ fn exit_codes_are_a_contract() {
     let said = courier.cli(&["center", "show", &gone]).failed(1);
     assert!(said.contains("there is no record"), "{said}");
     let said = courier.cli(&["center", "state", &record, "READED"]).failed(1);
-    assert!(said.contains("UNREAD can't become READED"), "{said}");
+    assert!(said.contains("from UNREAD to READED"), "{said}");
     let said = courier.cli(&["center", "list", "did:web:nobody"]).failed(1);
     assert!(said.contains("hint:"), "{said}");
     // 2: held by another agent.

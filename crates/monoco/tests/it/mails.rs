@@ -217,5 +217,5 @@ fn a_mail_whose_workers_die_ends_in_the_dead_letters() {
     let path = format!("/api/v1/messages/{mail}");
     let shown = courier.until(&path, |mail| mail["claims"][0]["status"] == "DEADLETTER");
     let reason = shown["claims"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("ann let its claim run out"), "{reason}");
+    assert!(reason.contains("the lease of ann expired"), "{reason}");
 }

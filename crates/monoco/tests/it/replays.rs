@@ -67,7 +67,7 @@ fn letters_are_listed_thrown_away_taken_out_and_hurried() {
         assert!(refused.text().contains("nothing takes that back"), "{}", refused.text());
     }
     let said = courier.cli(&["pipeline", "retry", &first]).failed(1);
-    assert!(said.contains(&first) && said.contains("DONE can't become WAITING"), "{said}");
+    assert!(said.contains(&first) && said.contains("from DONE to WAITING"), "{said}");
     // One that can't be moved does not keep the other from it.
     let fourth = post("word-4");
     office.until(&fourth, |letter| letter["worker"] == "limit");

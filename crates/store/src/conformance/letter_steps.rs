@@ -265,7 +265,7 @@ pub(crate) async fn what_can_not_be_sent_is_dead_or_in_the_bin(home: &dyn Home) 
         (send(chat("me", &["nobody"], "x")), "DEAD: no way to reach did:web:nobody"),
         (send(late), "DEAD: message expired at 1970-01-01T00:00:00.005Z"),
         (send(eve), "TRASHED: blocked_author"),
-        (NextAction::Dispatch(Box::new(away)), "DEAD: nobody it is for lives here"),
+        (NextAction::Dispatch(Box::new(away)), "DEAD: no local recipient among"),
         (NextAction::Dispatch(Box::new(blocked)), "TRASHED: blocked_author"),
     ] {
         let id = take_in(store, door("x"), 0).await;

@@ -867,7 +867,7 @@ pub(crate) async fn what_was_archived_long_ago_goes(home: &dyn Home) {
 pub(crate) async fn a_jump_of_the_clock_makes_nothing_older(home: &dyn Home) {
     let mut store = home.open().await;
     let (life, step) = store.advance_retention_clock(at(0)).await.unwrap();
-    assert_eq!((life.lived_ms, step), (0, ClockStep::Passed));
+    assert_eq!((life.elapsed_ms, step), (0, ClockStep::Passed));
     let years = 10 * 365 * DAY;
     let mut lived = 0;
     for (now, passed, step) in [
@@ -883,7 +883,7 @@ pub(crate) async fn a_jump_of_the_clock_makes_nothing_older(home: &dyn Home) {
         store = home.open().await;
         lived += passed;
         let (life, taken) = store.advance_retention_clock(at(now)).await.unwrap();
-        assert_eq!((life.lived_ms, life.noted_at, taken), (lived * 1_000, at(now), step));
+        assert_eq!((life.elapsed_ms, life.noted_at, taken), (lived * 1_000, at(now), step));
     }
 }
 

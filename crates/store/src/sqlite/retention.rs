@@ -114,13 +114,13 @@ impl RetentionStore for SqliteStore {
             .run(move |tx| {
                 let stored = match (progress(tx.db, CLOCK_AT)?, progress(tx.db, ELAPSED_MS)?) {
                     (Some(at), Some(lived_ms)) => {
-                        RetentionClock { noted_at: Timestamp::from_ms(at), lived_ms }
+                        RetentionClock { noted_at: Timestamp::from_ms(at), elapsed_ms: lived_ms }
                     }
                     _ => RetentionClock::start(now),
                 };
                 let (clock, step) = stored.advance(now);
                 set_progress(tx.db, CLOCK_AT, clock.noted_at.ms())?;
-                set_progress(tx.db, ELAPSED_MS, clock.lived_ms)?;
+                set_progress(tx.db, ELAPSED_MS, clock.elapsed_ms)?;
                 tx.cache.day = None;
                 let sql = "
                     INSERT INTO event_days (day, event) VALUES (?1, ?2)

@@ -5,7 +5,7 @@ use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::object::{MAX_TARGETS, MsgObject};
 use monoco_core::record::{BoxKind, RecordId};
-use monoco_core::routing::{Placement, place_here};
+use monoco_core::routing::{Placement, place_local};
 use monoco_core::time::Timestamp;
 use rusqlite::params;
 use serde_json::json;
@@ -146,7 +146,7 @@ pub(super) fn insert(
             continue;
         }
         let mut placements = Vec::new();
-        place_here(&target, msg.author(), BoxKind::Inbox, &book, &mut placements);
+        place_local(&target, msg.author(), BoxKind::Inbox, &book, &mut placements);
         let mut record_id = None;
         for placement in &placements {
             let created = records::insert(tx, &new, placement, now)?;

@@ -186,11 +186,11 @@ fn a_body_that_can_not_be_read_is_refused_with_the_reason() {
     let file = |entry: &str| format!(r#"{{"text": "", "attachments": [{{"url": "u"}}, {entry}]}}"#);
     let long_name = json!({"name": "x".repeat(MAX_NAME_BYTES + 1), "url": "u"}).to_string();
     for (body, want) in [
-        ("", "breaks off"),
-        (r#"{"text": "hi""#, "breaks off"),
-        ("text=hi", "the body: not JSON we take"),
+        ("", "truncated JSON"),
+        (r#"{"text": "hi""#, "truncated JSON"),
+        ("text=hi", "the body: invalid JSON"),
         (r#"{"id": 1, "id": 2}"#, "duplicate key"),
-        (r#"{"text": "\ud800"}"#, "the body: not JSON we take"),
+        (r#"{"text": "\ud800"}"#, "the body: invalid JSON"),
         ("{\"text\": \"a\u{0}b\"}", "control character"),
         (r#"{"id": 9007199254740993}"#, "send it as a string"),
         (deep.as_str(), "recursion limit"),
@@ -228,7 +228,7 @@ fn a_body_that_can_not_be_read_is_refused_with_the_reason() {
         let start: String = body.chars().take(80).collect();
         assert!(why.contains(want), "{start}: {why}");
     }
-    assert!(hear(&FieldMap::default(), &[], b"\xff\xfe").unwrap_err().contains("not JSON"));
+    assert!(hear(&FieldMap::default(), &[], b"\xff\xfe").unwrap_err().contains("invalid JSON"));
 }
 
 fn any_json() -> impl Strategy<Value = Value> {

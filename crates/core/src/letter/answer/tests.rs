@@ -46,16 +46,16 @@ fn read(more: Value) -> Result<WorkerAnswer, InvalidWorkerAnswer> {
 }
 
 #[test]
-fn answers_that_are_none() {
+fn malformed_json_is_rejected() {
     let worker = "tagger".parse().unwrap();
     for (bytes, why) in [
-        (&b""[..], "breaks off"),
-        (b"Traceback (most recent call last):", "not JSON"),
-        (b"\xff\xfe", "not JSON"),
-        (b"{\"id\": \"ltr_7", "breaks off"),
+        (&b""[..], "truncated JSON"),
+        (b"Traceback (most recent call last):", "invalid JSON"),
+        (b"\xff\xfe", "invalid JSON"),
+        (b"{\"id\": \"ltr_7", "truncated JSON"),
         (b"{\"id\":\"x\",\"id\":\"ltr_7_00000abc\"}", "duplicate key"),
-        (b"[]", "want a JSON object"),
-        (b"null", "want a JSON object"),
+        (b"[]", "expected a JSON object"),
+        (b"null", "expected a JSON object"),
         (b"{\"id\":\"ltr_7_00000abc\",\"result\":\"pass\"}{}", "trailing"),
     ] {
         let error = WorkerAnswer::read(bytes, id(), &worker, &given(), true).unwrap_err();
@@ -64,38 +64,38 @@ fn answers_that_are_none() {
 }
 
 #[test]
-fn answers_that_can_not_be_used() {
+fn invalid_fields_are_rejected() {
     let large = "x".repeat(MAX_EXTRA);
     for (more, why) in [
-        (json!({"id": null}), "`id` is no string"),
-        (json!({"id": 7}), "`id` is no string"),
-        (json!({"id": "ltr_8_00000abc"}), "another letter's"),
-        (json!({"id": "ltr_7_00000abd"}), "another letter's"),
+        (json!({"id": null}), "`id` is not a string"),
+        (json!({"id": 7}), "`id` is not a string"),
+        (json!({"id": "ltr_8_00000abc"}), "of another letter"),
+        (json!({"id": "ltr_7_00000abd"}), "of another letter"),
         (json!({"last_worker": "footer"}), "`last_worker` is \"footer\", this is tagger"),
-        (json!({"last_worker": ["tagger"]}), "`last_worker` is no string"),
+        (json!({"last_worker": ["tagger"]}), "`last_worker` is not a string"),
         (json!({"result": "PASS"}), "`result` is \"PASS\""),
         (json!({"result": ""}), "`result` is \"\""),
-        (json!({"result": true}), "`result` is no string"),
-        (json!({"note": 7}), "`note` is no string"),
-        (json!({"data": null}), "`data` is no string"),
+        (json!({"result": true}), "`result` is not a string"),
+        (json!({"note": 7}), "`note` is not a string"),
+        (json!({"data": null}), "`data` is not a string"),
         (json!({"data": "x".repeat(MAX_DATA + 1)}), "16777216 is the most"),
-        (json!({"from": 7}), "`from` is no string"),
-        (json!({"from": "other@example.com"}), "`readdress: true` lets it"),
-        (json!({"to": ["other@example.com"]}), "`readdress: true` lets it"),
-        (json!({"to": ["ann@example.com", "bob@example.com"]}), "`readdress: true` lets it"),
+        (json!({"from": 7}), "`from` is not a string"),
+        (json!({"from": "other@example.com"}), "set `readdress: true`"),
+        (json!({"to": ["other@example.com"]}), "set `readdress: true`"),
+        (json!({"to": ["ann@example.com", "bob@example.com"]}), "set `readdress: true`"),
         (json!({"to": []}), "1 to 1,000"),
         (json!({"to": "ann@example.com"}), "1 to 1,000"),
         (json!({"to": [7]}), "1 to 1,000"),
         (json!({"to": vec!["ann@example.com"; MAX_TARGETS + 1]}), "1 to 1,000"),
-        (json!({"extra": []}), "`extra` is no object"),
+        (json!({"extra": []}), "`extra` is not an object"),
         (json!({"extra": {"x": large}}), "`extra` is larger"),
-        (json!({"extra": {"subject": 7}}), "`extra.subject`: want a string"),
+        (json!({"extra": {"subject": 7}}), "`extra.subject`: expected a string"),
         (
             json!({"extra": {"subject": "x\r\nBcc: y@example.com"}}),
-            "`extra.subject`: want one line",
+            "`extra.subject`: expected one line",
         ),
-        (json!({"extra": {"charset": "utf-8"}}), "`extra.charset`: want latin-1"),
-        (json!({"extra": {"merge_key": null}}), "`extra.merge_key`: want a string"),
+        (json!({"extra": {"charset": "utf-8"}}), "`extra.charset`: expected latin-1"),
+        (json!({"extra": {"merge_key": null}}), "`extra.merge_key`: expected a string"),
         (json!({"tags": large}), "more than 64 KiB"),
         (json!({"data": "\u{20ac}", "extra": {"charset": "latin-1"}}), "`data` has characters"),
     ] {
@@ -110,9 +110,9 @@ fn answers_that_can_not_be_used() {
     }
 }
 
-/// Words about an answer are kept with the letter, and an answer may be anything.
+/// Errors about an answer are stored with the letter, and an answer can be anything.
 #[test]
-fn words_about_an_answer_are_short() {
+fn errors_about_an_answer_are_short() {
     let long = "x".repeat(1 << 20);
     let twice = format!("{{\"{long}\":1,\"{long}\":2}}");
     let worker = "tagger".parse().unwrap();
@@ -130,7 +130,7 @@ fn words_about_an_answer_are_short() {
 }
 
 #[test]
-fn an_answer_may_be_nothing_but_a_verdict() {
+fn answer_needs_only_a_verdict() {
     for (result, verdict) in
         [("pass", Verdict::Pass), ("skip", Verdict::Skip), ("trash", Verdict::Trash)]
     {
@@ -140,12 +140,12 @@ fn an_answer_may_be_nothing_but_a_verdict() {
 }
 
 #[test]
-fn a_letter_that_comes_back_as_it_was_given_is_the_same() {
+fn unchanged_letter_stays_the_same() {
     let letters = [
         given(),
-        // What goes to a group may name nobody.
+        // A message to a group can have no target.
         Letter { to: Vec::new(), ..given() },
-        // What was said elsewhere may be longer than what may be handed in.
+        // An inbound message can exceed the limits of a submission.
         Letter { extra: map(json!({"subject": "x\n".repeat(MAX_EXTRA)})), ..given() },
     ];
     for letter in letters {
@@ -163,7 +163,7 @@ fn a_letter_that_comes_back_as_it_was_given_is_the_same() {
 }
 
 #[test]
-fn a_worker_changes_data_and_adds_to_what_is_known() {
+fn worker_changes_data_and_adds_to_extra() {
     let answer = read(json!({
         "data": "Subject: y\n\nhi",
         "note": "x".repeat(501),
@@ -182,22 +182,22 @@ fn a_worker_changes_data_and_adds_to_what_is_known() {
 }
 
 #[test]
-fn nothing_can_be_taken_out_of_what_is_known() {
+fn worker_cannot_remove_keys_of_extra() {
     let answer = read(json!({"extra": {}})).unwrap();
     assert_eq!(answer.letter.extra, given().extra);
     assert_eq!(answer.letter.rest, given().rest);
 }
 
 #[test]
-fn what_is_ours_stays_ours() {
+fn reserved_keys_of_extra_do_not_change() {
     let forged: Map<String, Value> =
-        OURS.iter().map(|key| ((*key).to_owned(), json!("forged"))).collect();
+        RESERVED_EXTRA_KEYS.iter().map(|key| ((*key).to_owned(), json!("forged"))).collect();
     let answer = read(json!({"extra": forged})).unwrap();
     assert_eq!(answer.letter.extra, given().extra);
 }
 
 #[test]
-fn a_letter_that_is_skipped_or_thrown_away_is_untouched_but_for_the_workers_memory() {
+fn skipped_or_trashed_letter_changes_only_in_extra() {
     for result in ["skip", "trash"] {
         let answer = read(json!({
             "result": result,
@@ -213,7 +213,7 @@ fn a_letter_that_is_skipped_or_thrown_away_is_untouched_but_for_the_workers_memo
 }
 
 #[test]
-fn who_may_readdress_a_letter_gives_it_good_addresses() {
+fn new_addresses_of_a_readdressing_worker_are_checked() {
     let change = json!({"from": "did:monoco:ann", "to": ["bob@example.com", "did:monoco:eve"]});
     let letter = read_by(&given(), &answer(change.clone()), true).unwrap().letter;
     assert_eq!(letter.from, "did:monoco:ann");
@@ -234,14 +234,14 @@ fn who_may_readdress_a_letter_gives_it_good_addresses() {
 
 proptest! {
     #[test]
-    fn no_bytes_are_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_handled(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let worker = "tagger".parse().unwrap();
         prop_assert!(WorkerAnswer::read(&bytes, id(), &worker, &given(), true).is_err());
     }
 
-    /// Whatever a worker says, it can't say it to somebody else.
+    /// A worker without `readdress` cannot change recipients.
     #[test]
-    fn addresses_stay_unless_they_may_change(
+    fn addresses_change_only_with_readdress(
         key in "from|to|data|extra|id|result|tags|last_worker",
         value in prop_oneof![
             "\\PC{0,20}".prop_map(Value::from),

@@ -60,7 +60,7 @@ fn fields(msg: &MsgObject) -> Value {
 }
 
 #[test]
-fn what_was_heard_as_a_letter() {
+fn inbound_message_becomes_a_letter() {
     let letter = Letter::from_inbound(&message(), &tunnel(), "lark").unwrap();
     assert_eq!(letter.from, "did:msgtunnel:ou_7.user.lark-main");
     assert_eq!(letter.to, ["did:msgtunnel:oc_42.group.lark-main"]);
@@ -79,7 +79,7 @@ fn what_was_heard_as_a_letter() {
 }
 
 #[test]
-fn what_workers_change_was_said_so() {
+fn changes_of_workers_apply_to_the_inbound_message() {
     let mut letter = Letter::from_inbound(&message(), &tunnel(), "lark").unwrap();
     letter.data = "it is green".to_owned();
     letter.extra.insert("subject".to_owned(), json!("Good news"));
@@ -92,7 +92,7 @@ fn what_workers_change_was_said_so() {
 }
 
 #[test]
-fn a_message_as_a_letter() {
+fn message_becomes_a_letter() {
     let msg = msg(json!({}));
     let letter = Letter::from_message(&msg, ChainDirection::Outbound);
     assert_eq!(letter.from, "did:monoco:me");
@@ -106,7 +106,7 @@ fn a_message_as_a_letter() {
 }
 
 #[test]
-fn a_letter_says_that_its_message_has_more_than_text() {
+fn letter_counts_what_its_message_has_beside_text() {
     let entry = json!({"role": "attachment", "target": {"hash": "sha256:00"}});
     let content = json!({"content": "see", "refs": [entry, entry], "machine": {"data": 1}});
     for (content, attached) in [
@@ -121,7 +121,7 @@ fn a_letter_says_that_its_message_has_more_than_text() {
 }
 
 #[test]
-fn a_group_message_is_a_letter_of_its_author() {
+fn letter_of_a_group_message_is_from_its_author() {
     let group = json!({"kind": "group_msg", "from": "did:monoco:team", "source": "did:monoco:ann",
                        "to": []});
     let msg = msg(group);
@@ -138,7 +138,7 @@ fn a_group_message_is_a_letter_of_its_author() {
 }
 
 #[test]
-fn what_no_worker_changed_is_the_same_message() {
+fn unchanged_letter_becomes_the_same_message() {
     for direction in ChainDirection::ALL {
         let msg = msg(json!({}));
         let mut letter = Letter::from_message(&msg, direction);
@@ -149,7 +149,7 @@ fn what_no_worker_changed_is_the_same_message() {
 }
 
 #[test]
-fn a_changed_message_is_another_one_and_says_by_which_letter() {
+fn changed_message_is_another_one_and_names_its_letter() {
     let msg = msg(json!({}));
     let letter = || Letter::from_message(&msg, ChainDirection::Outbound);
     let mut text = letter();
@@ -180,7 +180,7 @@ fn a_changed_message_is_another_one_and_says_by_which_letter() {
 }
 
 #[test]
-fn what_is_no_message_any_more_is_refused() {
+fn invalid_result_is_rejected() {
     let msg = msg(json!({}));
     let mut letter = Letter::from_message(&msg, ChainDirection::Outbound);
     letter.to = vec!["ann@example.com".to_owned()];
@@ -191,7 +191,7 @@ fn what_is_no_message_any_more_is_refused() {
     assert!(matches!(error, FinishError::Object(InvalidObject::TooLarge { .. })), "{error}");
 }
 
-fn handed_in(content_type: &str) -> Letter {
+fn submitted(content_type: &str) -> Letter {
     Letter {
         from: "sender@example.com".to_owned(),
         to: vec!["ann@example.com".to_owned(), "did:monoco:bob".to_owned()],
@@ -212,9 +212,9 @@ fn sealing(tunnel: Option<&TunnelId>) -> FinishContext<'_> {
 }
 
 #[test]
-fn a_mail_that_was_handed_in_becomes_a_message() {
+fn submitted_mail_becomes_a_message() {
     let tunnel = "work-mail".parse().unwrap();
-    let msg = letter_to_message(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
+    let msg = letter_to_message(&submitted(RFC822), sealing(Some(&tunnel))).unwrap();
     assert_eq!(
         fields(&msg),
         json!({"from": "did:msgtunnel:sender%40example%2Ecom.addr.work-mail",
@@ -223,7 +223,7 @@ fn a_mail_that_was_handed_in_becomes_a_message() {
                "content": {"title": "x", "format": "message/rfc822",
                            "content": "Subject: x\n\nhi"}})
     );
-    let mut bytes = handed_in(RFC822);
+    let mut bytes = submitted(RFC822);
     bytes.set_bytes(b"Subject: x\n\ncaf\xe9".to_vec());
     bytes.extra.insert("subject".to_owned(), json!("what workers say"));
     let content = &fields(&letter_to_message(&bytes, sealing(Some(&tunnel))).unwrap())["content"];
@@ -232,10 +232,10 @@ fn a_mail_that_was_handed_in_becomes_a_message() {
 }
 
 #[test]
-fn chat_that_was_handed_in_is_chat() {
+fn submitted_chat_becomes_chat() {
     let tunnel = "work-mail".parse().unwrap();
     let chat = FinishContext { mail_subject: None, ..sealing(Some(&tunnel)) };
-    let msg = letter_to_message(&handed_in("text/markdown"), chat).unwrap();
+    let msg = letter_to_message(&submitted("text/markdown"), chat).unwrap();
     assert_eq!(
         (&fields(&msg)["kind"], &fields(&msg)["content"]["format"]),
         (&json!("chat"), &json!("text/markdown"))
@@ -243,24 +243,24 @@ fn chat_that_was_handed_in_is_chat() {
 }
 
 #[test]
-fn two_letters_that_say_the_same_are_two_messages() {
+fn letters_with_the_same_text_are_two_messages() {
     let tunnel = "work-mail".parse().unwrap();
-    let one = letter_to_message(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
-    let again = letter_to_message(&handed_in(RFC822), sealing(Some(&tunnel))).unwrap();
+    let one = letter_to_message(&submitted(RFC822), sealing(Some(&tunnel))).unwrap();
+    let again = letter_to_message(&submitted(RFC822), sealing(Some(&tunnel))).unwrap();
     assert_eq!(one.id(), again.id(), "one letter is one message, however often it is made");
     let id = LetterId { seq: 8, mark: 0xabc };
     let other =
-        letter_to_message(&handed_in(RFC822), FinishContext { id, ..sealing(Some(&tunnel)) })
+        letter_to_message(&submitted(RFC822), FinishContext { id, ..sealing(Some(&tunnel)) })
             .unwrap();
     assert_ne!(one.id(), other.id());
 }
 
 #[test]
-fn a_letter_that_names_no_way_goes_nowhere() {
-    let error = letter_to_message(&handed_in(RFC822), sealing(None)).unwrap_err();
+fn address_without_a_tunnel_is_rejected() {
+    let error = letter_to_message(&submitted(RFC822), sealing(None)).unwrap_err();
     assert_eq!(error, FinishError::NoTunnel("ann@example.com".to_owned()));
     assert!(error.to_string().contains("extra.tunnel"), "{error}");
-    let from = Letter { to: vec!["did:monoco:bob".to_owned()], ..handed_in(RFC822) };
+    let from = Letter { to: vec!["did:monoco:bob".to_owned()], ..submitted(RFC822) };
     let error = letter_to_message(&from, sealing(None)).unwrap_err();
     assert_eq!(error, FinishError::NoTunnel("sender@example.com".to_owned()));
     let dids = Letter { from: "did:monoco:me".to_owned(), ..from };
@@ -268,10 +268,10 @@ fn a_letter_that_names_no_way_goes_nowhere() {
 }
 
 #[test]
-fn a_large_mail_is_bytes_of_its_own() {
+fn large_mail_is_stored_as_an_attachment() {
     let tunnel = "work-mail".parse().unwrap();
     let hash = ObjId::of(ObjKind::Bytes, b"mail");
-    let letter = Letter { data: "x".repeat(2 << 20), ..handed_in(RFC822) };
+    let letter = Letter { data: "x".repeat(2 << 20), ..submitted(RFC822) };
     let own = FinishContext { bytes: Some((hash, 2 << 20)), ..sealing(Some(&tunnel)) };
     let content = &fields(&letter_to_message(&letter, own).unwrap())["content"];
     assert!(content.get("content").is_none());
@@ -283,7 +283,7 @@ fn a_large_mail_is_bytes_of_its_own() {
 
 proptest! {
     #[test]
-    fn what_no_worker_changed_was_said_as_it_was(
+    fn unchanged_letter_becomes_the_same_inbound_message(
         text in hostile(), title in prop::option::of(hostile()), name in prop::option::of(hostile()),
         account in "\\PC{1,20}",
     ) {
@@ -294,7 +294,7 @@ proptest! {
     }
 
     #[test]
-    fn text_of_strangers_changes_no_message(text in hostile(), title in prop::option::of(hostile())) {
+    fn hostile_text_changes_no_message(text in hostile(), title in prop::option::of(hostile())) {
         let msg = msg(json!({"content": {"content": text, "title": title}}));
         for direction in ChainDirection::ALL {
             let letter = Letter::from_message(&msg, direction);

@@ -26,7 +26,7 @@ fn without(key: &str) -> Value {
 }
 
 #[test]
-fn a_letter_is_taken_as_it_is() {
+fn valid_letter_is_accepted_unchanged() {
     let mut value = with("extra", json!({"subject": "x", "mine": [1, null]}));
     value["campaign"] = json!({"name": "autumn"});
     let letter = parse_submission(value.clone()).unwrap();
@@ -39,7 +39,7 @@ fn a_letter_is_taken_as_it_is() {
 }
 
 #[test]
-fn who_is_named_twice_gets_it_once() {
+fn repeated_recipient_is_kept_once() {
     let to = json!(["bob@example.com", "ann@example.com", "bob@example.com"]);
     assert_eq!(
         parse_submission(with("to", to)).unwrap().to,
@@ -48,31 +48,31 @@ fn who_is_named_twice_gets_it_once() {
 }
 
 #[test]
-fn every_field_that_is_wrong_is_named() {
+fn invalid_field_is_named_in_the_error() {
     let extra = |key: &str, value: Value| with("extra", json!({ key: value }));
     let many = vec!["ann@example.com"; MAX_TARGETS + 1];
     let large = "x".repeat(MAX_EXTRA);
     for (letter, field, why) in [
         (json!([]), "letter", "an object"),
         (json!("letter"), "letter", "an object"),
-        (with("id", json!("ltr_1_00000000")), "id", "for the post office"),
-        (with("processed", json!([])), "processed", "for the post office"),
-        (with("last_worker", json!("spam")), "last_worker", "for the post office"),
-        (with("result", json!("pass")), "result", "for the post office"),
-        (with("note", json!({})), "note", "for the post office"),
+        (with("id", json!("ltr_1_00000000")), "id", "is set by the pipeline"),
+        (with("processed", json!([])), "processed", "is set by the pipeline"),
+        (with("last_worker", json!("spam")), "last_worker", "is set by the pipeline"),
+        (with("result", json!("pass")), "result", "is set by the pipeline"),
+        (with("note", json!({})), "note", "is set by the pipeline"),
         (without("from"), "from", "missing"),
         (with("from", json!(["a@example.com"])), "from", "one address"),
         (with("from", json!("nobody")), "from", "name@domain or a DID"),
         (
             with("from", json!("a@example.com\r\nBcc: b@example.com")),
             "from",
-            "can't be in an address",
+            "is not allowed in an address",
         ),
         (without("to"), "to", "missing"),
         (with("to", json!("ann@example.com")), "to", "a list"),
         (with("to", json!([])), "to", "at least one"),
         (with("to", json!(many)), "to", "1001 recipients; 1000 is the most"),
-        (with("to", json!(["ann@example.com", 7])), "to[1]", "want an address"),
+        (with("to", json!(["ann@example.com", 7])), "to[1]", "expected an address"),
         (with("to", json!(["ann@example.com", "@"])), "to[1]", "1 to 64 bytes"),
         (without("data"), "data", "missing"),
         (with("data", json!({})), "data", "a string"),
@@ -96,7 +96,7 @@ fn every_field_that_is_wrong_is_named() {
 }
 
 #[test]
-fn the_largest_that_is_taken() {
+fn largest_letter_is_accepted() {
     assert!(parse_submission(with("data", json!("x".repeat(MAX_DATA)))).is_ok());
     let to: Vec<_> = (0..MAX_TARGETS).map(|n| format!("a{n}@example.com")).collect();
     assert_eq!(parse_submission(with("to", json!(to))).unwrap().to.len(), MAX_TARGETS);
@@ -104,7 +104,7 @@ fn the_largest_that_is_taken() {
 }
 
 #[test]
-fn data_that_is_said_to_be_bytes_is_bytes() {
+fn latin_1_data_has_only_bytes() {
     let mut letter = with("extra", json!({"charset": "latin-1"}));
     letter["data"] = json!("caf\u{e9}");
     assert_eq!(*parse_submission(letter.clone()).unwrap().bytes(), *b"caf\xe9");
@@ -113,7 +113,7 @@ fn data_that_is_said_to_be_bytes_is_bytes() {
 }
 
 #[test]
-fn addresses_that_are_some() {
+fn valid_addresses() {
     let shadow = "did:msgtunnel:ann%40example%2Ecom.addr.work-mail";
     let long = format!("{}@{}.example", "x".repeat(64), "y".repeat(63));
     for address in [
@@ -142,7 +142,7 @@ fn addresses_that_are_some() {
 }
 
 #[test]
-fn addresses_that_are_none() {
+fn invalid_addresses() {
     let long_local = format!("{}@example.com", "x".repeat(65));
     let long_label = format!("a@{}.example", "x".repeat(64));
     let long =
@@ -207,7 +207,7 @@ fn addresses_that_are_none() {
 }
 
 #[test]
-fn the_domain_that_limits_count_by() {
+fn domain_of_an_address() {
     for (address, domain) in [
         ("ann@Example.COM", "example.com"),
         ("ann@BÜCHER.example", "bücher.example"),
@@ -224,7 +224,7 @@ fn the_domain_that_limits_count_by() {
 proptest! {
     /// Addresses are put into headers, SMTP commands and logs.
     #[test]
-    fn no_address_breaks_a_line_or_ends_early(text in "\\PC{0,5}[\\x00-\\x20<>,@.a-z\u{80}-\u{a0}\u{2028}]{0,12}@?\\PC{0,8}") {
+    fn valid_address_never_breaks_a_line_or_ends_early(text in "\\PC{0,5}[\\x00-\\x20<>,@.a-z\u{80}-\u{a0}\u{2028}]{0,12}@?\\PC{0,8}") {
         if check_address(&text).is_ok() {
             let odd = |c: char| c.is_control() || c.is_whitespace() || "<>,;\"".contains(c);
             prop_assert!(!text.contains(odd), "{text:?}");
@@ -232,7 +232,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_taken_is_what_was_handed_in(data in "\\PC{0,40}", key in "[a-z]{5,9}", value in "\\PC{0,9}") {
+    fn accepted_letter_equals_the_submission(data in "\\PC{0,40}", key in "[a-z]{5,9}", value in "\\PC{0,9}") {
         prop_assume!(!["extra", "processed", "result"].contains(&key.as_str()));
         let letter = parse_submission(json!({
             "from": "a@example.com", "to": ["b@example.com"], "data": data, "extra": {"k": value},

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use monoco_core::config::InvalidConfig;
 use monoco_core::letter::{
-    ChainDirection, Letter, LetterId, MAX_DATA, MAX_EXTRA, OURS, WorkerStep, content_type,
+    ChainDirection, Letter, LetterId, MAX_DATA, MAX_EXTRA, RESERVED_EXTRA_KEYS, WorkerStep,
+    content_type,
 };
 use monoco_core::object::{MAX_OBJECT, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
@@ -141,7 +142,8 @@ pub fn join(letters: &[(LetterId, &Letter)]) -> Letter {
     }
     joined.extra.insert("merged".to_owned(), merged_ids(first, others));
     // These keys describe one letter; they are not results of workers.
-    let own = |key: &str| OURS.contains(&key) || ["subject", "charset"].contains(&key);
+    let own =
+        |key: &str| RESERVED_EXTRA_KEYS.contains(&key) || ["subject", "charset"].contains(&key);
     let extra = others.iter().flat_map(|(_, other)| &other.extra);
     add_missing(&mut joined.extra, extra.filter(|(key, _)| !own(key)));
     add_missing(&mut joined.rest, others.iter().flat_map(|(_, other)| &other.rest));

@@ -109,11 +109,11 @@ fn workers_that_make_no_sense_say_why() {
         ),
         (
             "kind: block, senders: [nobody]",
-            ".senders: \"nobody\": want name@domain or a DID; a whole domain is written @example.com",
+            ".senders: \"nobody\": expected name@domain or a DID; a whole domain is written @example.com",
         ),
         (
             "kind: block, recipients: ['@']",
-            ".recipients: \"@\": its domain is none; a whole domain is written @example.com",
+            ".recipients: \"@\": invalid domain; a whole domain is written @example.com",
         ),
         ("kind: block, senders: ['${LOUD}']", ".senders: the content of ${LOUD} is not valid here"),
         ("kind: subject", ".template: is missing"),
@@ -128,7 +128,7 @@ fn workers_that_make_no_sense_say_why() {
         ("kind: limit", ": expected at least one of per_recipient, per_domain and per_tunnel"),
         (
             "kind: limit, per_domain: 10",
-            ".per_domain: want a rate such as 10/min: a whole number from 1, and s, min, h or day",
+            ".per_domain: invalid rate; expected a whole number from 1 and s, min, h or day, such as 10/min",
         ),
         (
             "kind: limit, per_domain: '${LOUD}'",
@@ -136,7 +136,7 @@ fn workers_that_make_no_sense_say_why() {
         ),
         (
             "kind: send, tunnel: 'A B'",
-            ".tunnel: not a DID: \"A B\" (a tunnel's name takes 1 to 64 of a-z, 0-9, '-' and '_')",
+            ".tunnel: invalid DID \"A B\": the name of a tunnel has 1 to 64 characters of a-z, 0-9, '-' and '_'",
         ),
         ("kind: spam", ": expected `rules`, `rspamd` or both"),
         ("kind: spam, rules: []", ": expected `rules`, `rspamd` or both"),
