@@ -462,7 +462,7 @@ fn the_doctor_finds_what_is_wrong_and_only_that() {
     // For people: what is wrong stands out, and what to do below it.
     let table = daemon.run(&["doctor"]).stdout;
     assert!(table.contains("FAIL  port"), "{table}");
-    assert!(table.contains("choose another in the config"), "{table}");
+    assert!(table.contains("set another port"), "{table}");
 }
 
 /// The demo, in a directory of its own, at this speed.

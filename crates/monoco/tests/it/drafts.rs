@@ -325,7 +325,7 @@ fn a_refusal_is_given_up_and_a_busy_receiver_asked_again() {
     office.receiver.will("400 Bad Request");
     let ran = office.courier.cli(&[&send[..], &["refused"]].concat());
     assert_eq!(ran.code, 1, "{}", ran.stdout);
-    assert!(ran.stderr.contains("could not be sent"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("message not sent"), "{}", ran.stderr);
     let dead = ended(&office, ".deadletter", 1);
     let why = reason(&dead[0]);
     assert_eq!(why["deliveries"][0]["state"], "DEAD");
