@@ -274,3 +274,107 @@ pub(super) fn bindings(db: &Connection, contact: i64) -> Result<Vec<Binding>, St
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use monoco_core::did::EndpointKind;
+    use monoco_core::time::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::sqlite::SqliteStore;
+    use crate::{ContactStore, DispatchOutcome, DispatchRequest, RecordStore};
+
+    const NOW: Timestamp = Timestamp::from_ms(1_770_000_000_000);
+
+    fn did(text: &str) -> Did {
+        text.parse().unwrap()
+    }
+
+    /// Dispatches a message of `author` that came through the tunnel "chat". Returns the owners
+    /// of the boxes that it was put into.
+    async fn recipients(store: &SqliteStore, author: &str, to: &str, text: &str) -> String {
+        let mut msg =
+            json!({"from": author, "to": [to], "kind": "chat", "content": {"content": text}});
+        if to == "did:web:team" {
+            msg["kind"] = json!("group_msg");
+            msg["source"] = json!(author);
+            msg["from"] = json!(to);
+        }
+        let msg = MsgObject::from_json(msg).unwrap();
+        let tunnel = Some("chat".parse().unwrap());
+        let request = DispatchRequest { msg, tunnel, external_id: None };
+        match store.dispatch(vec![request], NOW).await.remove(0).unwrap().outcome {
+            DispatchOutcome::Delivered { records, .. } => {
+                let owners: Vec<_> = records.iter().map(|record| record.owner.as_str()).collect();
+                owners.join(" ")
+            }
+            other => format!("{other:?}"),
+        }
+    }
+
+    async fn put_tunnel(store: &SqliteStore, strangers: StrangerPolicy) {
+        let (id, provider) = ("chat".parse().unwrap(), "stub".to_owned());
+        let tunnel = TunnelInfo { id, provider, strangers, idempotent: false };
+        store.put_tunnel(tunnel, NOW).await.unwrap();
+    }
+
+    /// Each change follows a dispatch that has filled the cache.
+    #[tokio::test]
+    async fn address_book_changes_apply_to_the_next_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(dir.path()).unwrap();
+        let (ann, bob, team) = ("did:web:ann", "did:web:bob", "did:web:team");
+        put_tunnel(&store, StrangerPolicy::Accept).await;
+        assert_eq!(recipients(&store, ann, bob, "1").await, bob);
+        store.set_block(&did(ann), &did(bob), true, NOW).await.unwrap();
+        assert_eq!(recipients(&store, ann, bob, "2").await, "Blocked");
+        store.set_block(&did(ann), &did(bob), false, NOW).await.unwrap();
+        assert_eq!(recipients(&store, ann, bob, "3").await, bob);
+
+        store.put_group(&did(team), None, NOW).await.unwrap();
+        assert_eq!(recipients(&store, ann, team, "4").await, team);
+        store.set_subscriber(&did(team), &did(bob), true, NOW).await.unwrap();
+        assert_eq!(recipients(&store, ann, team, "5").await, format!("{team} {bob}"));
+        store.set_subscriber(&did(team), &did(bob), false, NOW).await.unwrap();
+        assert_eq!(recipients(&store, ann, team, "6").await, team);
+
+        put_tunnel(&store, StrangerPolicy::Drop).await;
+        let endpoint = "did:msgtunnel:ou_1.user.chat";
+        assert_eq!(recipients(&store, endpoint, bob, "7").await, "Dropped");
+        let (names, bindings) = (Vec::new(), Vec::new());
+        let level = ContactLevel::Friend;
+        let contact =
+            monoco_core::contact::Contact { did: did(ann), names, level, here: false, bindings };
+        store.put_contact(contact, NOW).await.unwrap();
+        assert_eq!(recipients(&store, endpoint, bob, "8").await, "Dropped");
+        let (tunnel, address) = ("chat".parse().unwrap(), "ou_1".to_owned());
+        let binding = Binding { tunnel, kind: EndpointKind::User, address, priority: 0 };
+        store.bind(&did(ann), binding.clone(), NOW).await.unwrap();
+        assert_eq!(recipients(&store, endpoint, bob, "9").await, bob);
+        store.unbind(&did(ann), &binding.tunnel, "ou_1", NOW).await.unwrap();
+        assert_eq!(recipients(&store, endpoint, bob, "10").await, "Dropped");
+        store.remove_contact(&did(ann), NOW).await.unwrap();
+        assert_eq!(recipients(&store, ann, bob, "11").await, "Dropped");
+    }
+
+    #[tokio::test]
+    async fn rolled_back_change_is_not_cached() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(dir.path()).unwrap();
+        let (ann, bob) = ("did:web:ann", "did:web:bob");
+        assert_eq!(recipients(&store, ann, bob, "1").await, bob);
+        let rejected = store.writer.run(move |tx| {
+            let (sender, target) =
+                (contacts::party_id(tx, &did(ann))?, contacts::party_id(tx, &did(bob))?);
+            let sql = "INSERT INTO blocks (sender, target) VALUES (?1, ?2)";
+            rows::execute(tx.db, sql, [sender, target])?;
+            tx.cache.address_book.clear();
+            // Fills the cache with the block.
+            assert!(of_parties(tx, &did(ann), &[&did(bob)], None)?.is_block(&did(ann), &did(bob)));
+            Err::<(), _>(StoreError::DiskFull)
+        });
+        assert!(matches!(rejected.await, Err(StoreError::DiskFull)));
+        assert_eq!(recipients(&store, ann, bob, "2").await, bob);
+    }
+}
