@@ -1,4 +1,4 @@
-//! Laws of deliveries: taken, reported, retried, swept.
+//! Conformance tests of deliveries: leases, reports, retries and expiry.
 
 use futures_util::future::join_all;
 use monoco_core::delivery::{DeliveryOutcome, SendState, SendStateData, SendStatus};
@@ -9,12 +9,12 @@ use monoco_core::retry::Failure;
 use super::*;
 use crate::SweepCounts;
 
-/// Posts `text` to an endpoint behind `tunnel` at second `now`.
-async fn send(store: &dyn Store, tunnel: &str, text: &str, now: i64) -> RecordId {
-    send_at(store, tunnel, text, now, None).await
+/// Sends `text` to an endpoint of `tunnel` at second `now`.
+async fn send_text(store: &dyn Store, tunnel: &str, text: &str, now: i64) -> RecordId {
+    send_text_not_before(store, tunnel, text, now, None).await
 }
 
-async fn send_at(
+async fn send_text_not_before(
     store: &dyn Store,
     tunnel: &str,
     text: &str,
@@ -22,353 +22,356 @@ async fn send_at(
     not_before: Option<i64>,
 ) -> RecordId {
     let msg = chat("me", &[&endpoint("oc_1", tunnel)], text);
-    let post = SendRequest { msg, key: None, not_before: not_before.map(at) };
-    match store.send(post, at(now)).await.unwrap() {
+    let request = SendRequest { msg, key: None, not_before: not_before.map(at) };
+    match store.send(request, at(now)).await.unwrap() {
         SendResult::Queued { ways, .. } => ways[0].record_id.unwrap(),
-        other => panic!("not on its way: {other:?}"),
+        other => panic!("not queued: {other:?}"),
     }
 }
 
 async fn report(
     store: &dyn Store,
-    taken: &Delivery,
+    leased: &Delivery,
     outcome: DeliveryOutcome,
     now: i64,
 ) -> Result<Delivery, StoreError> {
-    store.report_delivery(taken.id, outcome, in_epoch(taken.sending.epoch), AGAIN, at(now)).await
+    store.report_delivery(leased.id, outcome, by_epoch(leased.sending.epoch), RETRY, at(now)).await
 }
 
 fn accepted() -> DeliveryOutcome {
     DeliveryOutcome::Accepted { external_msg_id: Some("om_out".to_owned()) }
 }
 
-fn busy(retry_after_ms: Option<u64>) -> DeliveryOutcome {
+fn temporary_failure(retry_after_ms: Option<u64>) -> DeliveryOutcome {
     DeliveryOutcome::Failed(Failure::Temporary { detail: "429".to_owned(), retry_after_ms })
 }
 
-fn lost() -> DeliveryOutcome {
-    DeliveryOutcome::Failed(Failure::Unknown { detail: "line went dead".to_owned() })
+fn unknown_outcome() -> DeliveryOutcome {
+    DeliveryOutcome::Failed(Failure::Unknown { detail: "connection lost".to_owned() })
 }
 
-fn refused() -> DeliveryOutcome {
+fn permanent_failure() -> DeliveryOutcome {
     DeliveryOutcome::Failed(Failure::Permanent { detail: "bot was removed".to_owned() })
 }
 
-async fn keyed(store: &dyn Store) {
-    tunnel(store, "keyed", StrangerPolicy::Accept, true).await;
+async fn put_idempotent_tunnel(store: &dyn Store) {
+    put_tunnel(store, "keyed", StrangerPolicy::Accept, true).await;
 }
 
-pub(crate) async fn eight_takers_get_each_delivery_once(home: &dyn Home) {
+pub(crate) async fn concurrent_senders_lease_each_delivery_once(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
+    put_lark_tunnel(store).await;
     let texts: Vec<_> = (0..60).map(|n| n.to_string()).collect();
-    join_all(texts.iter().map(|text| send(store, "lark", text, 0))).await;
-    let taker = async |_| {
-        let mut taken = Vec::new();
-        while let Some(next) = send_next(store, "lark", 1).await {
-            taken.push(said(next.message.canonical().as_bytes()).parse::<usize>().unwrap());
+    join_all(texts.iter().map(|text| send_text(store, "lark", text, 0))).await;
+    let sender = async |_| {
+        let mut leased = Vec::new();
+        while let Some(next) = lease_next_delivery(store, "lark", 1).await {
+            leased.push(leased_text(&next).parse::<usize>().unwrap());
         }
-        taken
+        leased
     };
-    let mut taken: Vec<_> = join_all((0..8).map(taker)).await.into_iter().flatten().collect();
-    taken.sort_unstable();
-    assert_eq!(taken, (0..60).collect::<Vec<_>>());
+    let mut leased: Vec<_> = join_all((0..8).map(sender)).await.into_iter().flatten().collect();
+    leased.sort_unstable();
+    assert_eq!(leased, (0..60).collect::<Vec<_>>());
 }
 
-pub(crate) async fn it_is_known_when_the_next_one_is_due(home: &dyn Home) {
+pub(crate) async fn next_due_follows_waiting_and_failed_deliveries(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
+    put_lark_tunnel(store).await;
     let lark_did = "lark".parse::<TunnelId>().unwrap().did();
     let due = async || store.next_due(&lark_did).await.unwrap();
     assert_eq!(due().await, None);
-    send_at(store, "lark", "later", 0, Some(90)).await;
+    send_text_not_before(store, "lark", "later", 0, Some(90)).await;
     assert_eq!(due().await, Some(at(90)));
-    send(store, "lark", "now", 5).await;
+    send_text(store, "lark", "now", 5).await;
     assert_eq!(due().await, Some(at(5)));
-    // What is being tried is not due, and what failed is due again.
-    let taken = send_next(store, "lark", 6).await.unwrap().entry;
+    // A leased delivery is not due; a failed one is due when its retry is.
+    let leased = lease_next_delivery(store, "lark", 6).await.unwrap().entry;
     assert_eq!(due().await, Some(at(90)));
-    report(store, &taken, busy(None), 6).await.unwrap();
+    report(store, &leased, temporary_failure(None), 6).await.unwrap();
     assert_eq!(due().await, Some(at(7)));
 }
 
-pub(crate) async fn the_longest_due_is_taken_first(home: &dyn Home) {
+pub(crate) async fn longest_due_delivery_is_leased_first(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    send_at(store, "lark", "posted first, due last", 0, Some(30)).await;
-    send_at(store, "lark", "due second", 0, Some(20)).await;
-    send(store, "lark", "due first", 10).await;
-    send_at(store, "lark", "due second, posted later", 0, Some(20)).await;
+    put_lark_tunnel(store).await;
+    send_text_not_before(store, "lark", "posted first, due last", 0, Some(30)).await;
+    send_text_not_before(store, "lark", "due second", 0, Some(20)).await;
+    send_text(store, "lark", "due first", 10).await;
+    send_text_not_before(store, "lark", "due second, posted later", 0, Some(20)).await;
     let mut order = Vec::new();
-    while let Some(next) = send_next(store, "lark", 40).await {
-        order.push(said(next.message.canonical().as_bytes()));
+    while let Some(next) = lease_next_delivery(store, "lark", 40).await {
+        order.push(leased_text(&next));
     }
     let want = ["due first", "due second", "due second, posted later", "posted first, due last"];
     assert_eq!(order, want);
 }
 
-pub(crate) async fn nothing_is_taken_before_its_time(home: &dyn Home) {
+pub(crate) async fn delivery_is_not_leased_before_it_is_due(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    let id = send_at(store, "lark", "later", 0, Some(100)).await;
+    put_lark_tunnel(store).await;
+    let id = send_text_not_before(store, "lark", "later", 0, Some(100)).await;
     assert_eq!(store.delivery(id).await.unwrap().sending, SendStatus::start(at(100)));
-    assert_eq!(send_next(store, "lark", 99).await, None);
-    send(store, "lark", "now", 99).await;
-    assert_eq!(
-        said(send_next(store, "lark", 99).await.unwrap().message.canonical().as_bytes()),
-        "now"
-    );
-    assert_eq!(send_next(store, "lark", 99).await, None);
-    assert_eq!(
-        said(send_next(store, "lark", 100).await.unwrap().message.canonical().as_bytes()),
-        "later"
-    );
+    assert_eq!(lease_next_delivery(store, "lark", 99).await, None);
+    send_text(store, "lark", "now", 99).await;
+    assert_eq!(leased_text(&lease_next_delivery(store, "lark", 99).await.unwrap()), "now");
+    assert_eq!(lease_next_delivery(store, "lark", 99).await, None);
+    assert_eq!(leased_text(&lease_next_delivery(store, "lark", 100).await.unwrap()), "later");
 
-    // A time that is over means now.
-    send_at(store, "lark", "past", 200, Some(5)).await;
-    let taken = send_next(store, "lark", 200).await.unwrap().entry;
-    assert_eq!(taken.sending.first_try, Some(at(200)));
+    // A `not_before` in the past means now.
+    send_text_not_before(store, "lark", "past", 200, Some(5)).await;
+    let leased = lease_next_delivery(store, "lark", 200).await.unwrap().entry;
+    assert_eq!(leased.sending.first_try, Some(at(200)));
 }
 
-pub(crate) async fn taking_follows_the_sending_machine(home: &dyn Home) {
+pub(crate) async fn delivery_lease_matches_the_core_state_machine(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    let id = send(store, "lark", "hello", 0).await;
-    let taken = send_next(store, "lark", 7).await.unwrap();
-    let by_core = SendStatus::start(at(0)).lease(name("sender"), at(7), term(60)).unwrap();
-    assert_eq!(taken.entry.sending, by_core);
-    assert_eq!((taken.entry.id, taken.entry.revision, taken.entry.updated_at), (id, 1, at(7)));
-    assert_eq!(store.delivery(id).await.unwrap(), taken.entry);
+    put_lark_tunnel(store).await;
+    let id = send_text(store, "lark", "hello", 0).await;
+    let leased = lease_next_delivery(store, "lark", 7).await.unwrap();
+    let by_core = SendStatus::start(at(0)).lease(holder("sender"), at(7), lease_for(60)).unwrap();
+    assert_eq!(leased.entry.sending, by_core);
+    assert_eq!((leased.entry.id, leased.entry.revision, leased.entry.updated_at), (id, 1, at(7)));
+    assert_eq!(store.delivery(id).await.unwrap(), leased.entry);
     assert_eq!(
-        store.object(taken.entry.msg_id).await.unwrap(),
-        taken.message.canonical().as_bytes()
+        store.object(leased.entry.msg_id).await.unwrap(),
+        leased.message.canonical().as_bytes()
     );
-    assert_eq!(send_next(store, "lark", 8).await, None, "it is somebody's");
-    assert_eq!(send_next(store, "other", 8).await, None);
+    assert_eq!(lease_next_delivery(store, "lark", 8).await, None, "it is leased");
+    assert_eq!(lease_next_delivery(store, "other", 8).await, None);
 }
 
-/// The sender stalls, its lease runs out, another one tries. When the first one
-/// wakes up, the row is SENDING again, so a guard on the state alone would let it
-/// overwrite the truth. The epoch does not.
-pub(crate) async fn a_late_report_is_refused(home: &dyn Home) {
+/// The lease of a slow sender expires, and a second sender leases the delivery. When the
+/// first sender reports, the state is SENDING again, so a check of the state alone would
+/// accept the report. The check of the epoch rejects it.
+pub(crate) async fn late_report_is_rejected(home: &dyn TestHome) {
     let store = &*home.open().await;
-    keyed(store).await;
-    send(store, "keyed", "hello", 0).await;
-    let slow = send_next(store, "keyed", 0).await.unwrap().entry;
-    store.expire_leases(AGAIN, 10, at(60)).await.unwrap();
-    let fast = send_next(store, "keyed", 100).await.unwrap().entry;
+    put_idempotent_tunnel(store).await;
+    send_text(store, "keyed", "hello", 0).await;
+    let slow = lease_next_delivery(store, "keyed", 0).await.unwrap().entry;
+    store.expire_leases(RETRY, 10, at(60)).await.unwrap();
+    let fast = lease_next_delivery(store, "keyed", 100).await.unwrap().entry;
 
-    let late = report(store, &slow, refused(), 101).await;
+    let late = report(store, &slow, permanent_failure(), 101).await;
     assert!(
         matches!(late, Err(StoreError::LeaseLost(LeaseLost::Stale { shown: 1, current: 2 }))),
         "{late:?}"
     );
     assert_eq!(store.delivery(slow.id).await.unwrap(), fast);
     report(store, &fast, accepted(), 102).await.unwrap();
-    let late = report(store, &slow, busy(None), 103).await;
+    let late = report(store, &slow, temporary_failure(None), 103).await;
     assert!(matches!(late, Err(StoreError::LeaseLost(_))), "{late:?}");
-    assert_eq!(outgoing(store, "keyed").await, "hello SENT");
+    assert_eq!(tunnel_contents(store, "keyed").await, "hello SENT");
 }
 
-pub(crate) async fn a_report_without_epoch_is_checked_by_name(home: &dyn Home) {
+pub(crate) async fn report_without_epoch_is_checked_by_holder(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    let id = send(store, "lark", "hello", 0).await;
-    send_next(store, "lark", 0).await.unwrap();
-    let settle = |who| store.report_delivery(id, accepted(), by(who), AGAIN, at(1));
-    let other = settle("somebody else").await;
+    put_lark_tunnel(store).await;
+    let id = send_text(store, "lark", "hello", 0).await;
+    lease_next_delivery(store, "lark", 0).await.unwrap();
+    let settle = |who| store.report_delivery(id, accepted(), by_holder(who), RETRY, at(1));
+    let other = settle("other").await;
     assert!(matches!(other, Err(StoreError::LeaseLost(LeaseLost::Held(_)))), "{other:?}");
     let sent = settle("sender").await.unwrap().sending.state;
     assert_eq!(sent, SendStateData::Sent { external_msg_id: Some("om_out".to_owned()) });
 }
 
-pub(crate) async fn a_temporary_failure_is_tried_again(home: &dyn Home) {
+pub(crate) async fn temporary_failure_is_retried_for_24_hours(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    let id = send(store, "lark", "hello", 0).await;
-    let first = send_next(store, "lark", 0).await.unwrap().entry;
-    let failed = report(store, &first, busy(None), 10).await.unwrap();
+    put_lark_tunnel(store).await;
+    let id = send_text(store, "lark", "hello", 0).await;
+    let first = lease_next_delivery(store, "lark", 0).await.unwrap().entry;
+    let failed = report(store, &first, temporary_failure(None), 10).await.unwrap();
     assert!(matches!(failed.sending.state, SendStateData::Failed { due, .. } if due == at(11)));
     assert_eq!(store.delivery(id).await.unwrap(), failed);
 
-    assert_eq!(send_next(store, "lark", 10).await, None);
-    let second = send_next(store, "lark", 11).await.unwrap().entry;
+    assert_eq!(lease_next_delivery(store, "lark", 10).await, None);
+    let second = lease_next_delivery(store, "lark", 11).await.unwrap().entry;
     assert_eq!((second.sending.attempts, second.sending.epoch), (2, 2));
-    assert_eq!(second.sending.first_try, Some(at(0)), "patience runs from the first try");
-    let failed = report(store, &second, busy(Some(90_000)), 20).await.unwrap();
+    assert_eq!(second.sending.first_try, Some(at(0)), "the time limit runs from the first attempt");
+    let failed = report(store, &second, temporary_failure(Some(90_000)), 20).await.unwrap();
     assert!(matches!(failed.sending.state, SendStateData::Failed { due, .. } if due == at(110)));
 
-    let third = send_next(store, "lark", 24 * 3600).await.unwrap().entry;
-    let dead = report(store, &third, busy(None), 24 * 3600).await.unwrap();
-    assert_eq!(dead.sending.state.name(), SendState::Dead, "a day is enough");
-    let told = events(store).await;
-    assert!(told.ends_with("posted sending failed sending failed sending dead"), "{told}");
+    let third = lease_next_delivery(store, "lark", 24 * 3600).await.unwrap().entry;
+    let dead = report(store, &third, temporary_failure(None), 24 * 3600).await.unwrap();
+    assert_eq!(dead.sending.state.name(), SendState::Dead, "no retry after 24 h");
+    let kinds = event_kinds(store).await;
+    assert!(kinds.ends_with("posted sending failed sending failed sending dead"), "{kinds}");
 }
 
-pub(crate) async fn a_refusal_is_final(home: &dyn Home) {
+pub(crate) async fn permanent_failure_is_not_retried(home: &dyn TestHome) {
     let store = &*home.open().await;
-    keyed(store).await;
-    send(store, "keyed", "hello", 0).await;
-    let taken = send_next(store, "keyed", 0).await.unwrap().entry;
-    let dead = report(store, &taken, refused(), 1).await.unwrap();
+    put_idempotent_tunnel(store).await;
+    send_text(store, "keyed", "hello", 0).await;
+    let leased = lease_next_delivery(store, "keyed", 0).await.unwrap().entry;
+    let dead = report(store, &leased, permanent_failure(), 1).await.unwrap();
     assert_eq!(dead.sending.state.failure().unwrap().detail(), "bot was removed");
-    assert_eq!(outgoing(store, "keyed").await, "hello DEAD");
-    assert_eq!(send_next(store, "keyed", 1_000_000).await, None);
+    assert_eq!(tunnel_contents(store, "keyed").await, "hello DEAD");
+    assert_eq!(lease_next_delivery(store, "keyed", 1_000_000).await, None);
 }
 
-/// Where the provider takes an idempotency key it is sent again, elsewhere never
-/// blindly; whoever tried may still find out.
-pub(crate) async fn doubt_is_settled_by_the_tunnels_manner(home: &dyn Home) {
+/// When the outcome is unknown, a tunnel with idempotency keys retries. Other tunnels mark
+/// the delivery UNCERTAIN, and the sender may still report the outcome later.
+pub(crate) async fn unknown_outcome_is_retried_only_by_idempotent_tunnels(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    keyed(store).await;
-    send(store, "lark", "hello", 0).await;
-    send(store, "keyed", "hello", 0).await;
-    let plain = send_next(store, "lark", 0).await.unwrap().entry;
-    let safe = send_next(store, "keyed", 0).await.unwrap().entry;
-    report(store, &plain, lost(), 1).await.unwrap();
-    report(store, &safe, lost(), 1).await.unwrap();
-    assert_eq!(outgoing(store, "lark").await, "hello UNCERTAIN");
-    assert_eq!(outgoing(store, "keyed").await, "hello FAILED");
-    assert_eq!(send_next(store, "lark", 1_000_000).await, None);
-    assert!(send_next(store, "keyed", 2).await.is_some());
+    put_lark_tunnel(store).await;
+    put_idempotent_tunnel(store).await;
+    send_text(store, "lark", "hello", 0).await;
+    send_text(store, "keyed", "hello", 0).await;
+    let plain = lease_next_delivery(store, "lark", 0).await.unwrap().entry;
+    let safe = lease_next_delivery(store, "keyed", 0).await.unwrap().entry;
+    report(store, &plain, unknown_outcome(), 1).await.unwrap();
+    report(store, &safe, unknown_outcome(), 1).await.unwrap();
+    assert_eq!(tunnel_contents(store, "lark").await, "hello UNCERTAIN");
+    assert_eq!(tunnel_contents(store, "keyed").await, "hello FAILED");
+    assert_eq!(lease_next_delivery(store, "lark", 1_000_000).await, None);
+    assert!(lease_next_delivery(store, "keyed", 2).await.is_some());
 
     report(store, &plain, accepted(), 5).await.unwrap();
-    assert_eq!(outgoing(store, "lark").await, "hello SENT");
+    assert_eq!(tunnel_contents(store, "lark").await, "hello SENT");
 }
 
-pub(crate) async fn a_report_can_be_repeated(home: &dyn Home) {
+pub(crate) async fn repeated_report_changes_nothing(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    send(store, "lark", "hello", 0).await;
-    let taken = send_next(store, "lark", 0).await.unwrap().entry;
-    let first = report(store, &taken, accepted(), 1).await.unwrap();
-    assert_eq!(report(store, &taken, accepted(), 2).await.unwrap(), first);
-    assert!(events(store).await.ends_with("sending sent"));
+    put_lark_tunnel(store).await;
+    send_text(store, "lark", "hello", 0).await;
+    let leased = lease_next_delivery(store, "lark", 0).await.unwrap().entry;
+    let first = report(store, &leased, accepted(), 1).await.unwrap();
+    assert_eq!(report(store, &leased, accepted(), 2).await.unwrap(), first);
+    assert!(event_kinds(store).await.ends_with("sending sent"));
 
-    let contrary = report(store, &taken, refused(), 3).await;
-    assert!(matches!(contrary, Err(StoreError::InvalidTransition(_))), "{contrary:?}");
-    assert_eq!(outgoing(store, "lark").await, "hello SENT");
+    let contradiction = report(store, &leased, permanent_failure(), 3).await;
+    assert!(matches!(contradiction, Err(StoreError::InvalidTransition(_))), "{contradiction:?}");
+    assert_eq!(tunnel_contents(store, "lark").await, "hello SENT");
 }
 
-pub(crate) async fn the_sweeper_moves_on_what_nobody_reported(home: &dyn Home) {
+pub(crate) async fn expired_delivery_lease_becomes_failed_or_uncertain(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    keyed(store).await;
-    send(store, "lark", "hello", 0).await;
-    send(store, "keyed", "hello", 0).await;
-    send_next(store, "lark", 0).await.unwrap();
-    send_next(store, "keyed", 0).await.unwrap();
-    assert_eq!(store.expire_leases(AGAIN, 10, at(59)).await.unwrap(), SweepCounts::default());
-    let swept = store.expire_leases(AGAIN, 10, at(60)).await.unwrap();
-    assert_eq!(swept, SweepCounts { records: 0, deliveries: 2 });
-    assert_eq!(outgoing(store, "lark").await, "hello UNCERTAIN");
-    assert_eq!(outgoing(store, "keyed").await, "hello FAILED");
-    assert_eq!(store.expire_leases(AGAIN, 10, at(99)).await.unwrap(), SweepCounts::default());
+    put_lark_tunnel(store).await;
+    put_idempotent_tunnel(store).await;
+    send_text(store, "lark", "hello", 0).await;
+    send_text(store, "keyed", "hello", 0).await;
+    lease_next_delivery(store, "lark", 0).await.unwrap();
+    lease_next_delivery(store, "keyed", 0).await.unwrap();
+    assert_eq!(store.expire_leases(RETRY, 10, at(59)).await.unwrap(), SweepCounts::default());
+    let expired = store.expire_leases(RETRY, 10, at(60)).await.unwrap();
+    assert_eq!(expired, SweepCounts { records: 0, deliveries: 2 });
+    assert_eq!(tunnel_contents(store, "lark").await, "hello UNCERTAIN");
+    assert_eq!(tunnel_contents(store, "keyed").await, "hello FAILED");
+    assert_eq!(store.expire_leases(RETRY, 10, at(99)).await.unwrap(), SweepCounts::default());
 }
 
-pub(crate) async fn a_sweep_keeps_to_its_limit(home: &dyn Home) {
+pub(crate) async fn expire_leases_respects_its_limit(home: &dyn TestHome) {
     let store = &*home.open().await;
-    keyed(store).await;
+    put_idempotent_tunnel(store).await;
     for text in ["1", "2", "3"] {
-        send(store, "keyed", text, 0).await;
-        put_in(store, plain(chat("ann", &["bob"], text))).await;
-        send_next(store, "keyed", 0).await.unwrap();
-        read_next(store, "bob", 0).await.unwrap();
+        send_text(store, "keyed", text, 0).await;
+        dispatch(store, without_tunnel(chat("ann", &["bob"], text))).await;
+        lease_next_delivery(store, "keyed", 0).await.unwrap();
+        lease_next_record(store, "bob", 0).await.unwrap();
     }
-    let sweep = || async { store.expire_leases(AGAIN, 2, at(60)).await.unwrap() };
+    let sweep = || async { store.expire_leases(RETRY, 2, at(60)).await.unwrap() };
     assert_eq!(sweep().await, SweepCounts { records: 2, deliveries: 2 });
     assert_eq!(sweep().await, SweepCounts { records: 1, deliveries: 1 });
     assert_eq!(sweep().await, SweepCounts::default());
 }
 
-pub(crate) async fn a_release_ends_the_leases_of_one_boot(home: &dyn Home) {
+pub(crate) async fn release_leases_matches_the_holder_prefix(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    keyed(store).await;
+    put_lark_tunnel(store).await;
+    put_idempotent_tunnel(store).await;
     for tunnel in ["lark", "keyed"] {
-        for holder in ["boot-1/a", "boot-1/b", "boot-2/a", "100% boot-1/"] {
-            send(store, tunnel, holder, 0).await;
+        for holder_name in ["boot-1/a", "boot-1/b", "boot-2/a", "100% boot-1/"] {
+            send_text(store, tunnel, holder_name, 0).await;
             let tunnel = tunnel_id(tunnel).did();
-            store.lease_delivery(&tunnel, name(holder), term(3600), at(0)).await.unwrap().unwrap();
+            store
+                .lease_delivery(&tunnel, holder(holder_name), lease_for(3600), at(0))
+                .await
+                .unwrap()
+                .unwrap();
         }
     }
-    put_in(store, plain(chat("ann", &["bob"], "hello"))).await;
+    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
     let bob = did("bob");
     let box_kind = BoxKind::Inbox;
-    store.lease_record(&bob, box_kind, name("boot-1/r"), term(3600), at(0)).await.unwrap().unwrap();
+    store
+        .lease_record(&bob, box_kind, holder("boot-1/r"), lease_for(3600), at(0))
+        .await
+        .unwrap()
+        .unwrap();
 
-    let released = store.release_leases("boot-1/", AGAIN, at(5)).await.unwrap();
+    let released = store.release_leases("boot-1/", RETRY, at(5)).await.unwrap();
     assert_eq!(released, SweepCounts { records: 1, deliveries: 4 });
-    assert_eq!(inbox(store, "bob").await, "hello UNREAD");
+    assert_eq!(inbox_contents(store, "bob").await, "hello UNREAD");
     assert_eq!(
-        outgoing(store, "keyed").await,
+        tunnel_contents(store, "keyed").await,
         "boot-1/a FAILED, boot-1/b FAILED, boot-2/a SENDING, 100% boot-1/ SENDING"
     );
     assert_eq!(
-        outgoing(store, "lark").await,
+        tunnel_contents(store, "lark").await,
         "boot-1/a UNCERTAIN, boot-1/b UNCERTAIN, boot-2/a SENDING, 100% boot-1/ SENDING"
     );
     assert_eq!(
-        store.release_leases("boot-1/", AGAIN, at(6)).await.unwrap(),
+        store.release_leases("boot-1/", RETRY, at(6)).await.unwrap(),
         SweepCounts::default()
     );
 }
 
-pub(crate) async fn a_person_holds_and_revives(home: &dyn Home) {
+pub(crate) async fn operator_can_hold_and_retry_a_delivery(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    let id = send(store, "lark", "hello", 0).await;
-    let mark = |to, secs| store.mark_delivery(id, to, by("person"), None, at(secs));
+    put_lark_tunnel(store).await;
+    let id = send_text(store, "lark", "hello", 0).await;
+    let mark = |to, secs| store.mark_delivery(id, to, by_holder("operator"), None, at(secs));
     mark(SendState::Held, 1).await.unwrap();
-    assert_eq!(send_next(store, "lark", 1_000).await, None);
+    assert_eq!(lease_next_delivery(store, "lark", 1_000).await, None);
     mark(SendState::Wait, 1_000).await.unwrap();
-    let taken = send_next(store, "lark", 1_000).await.unwrap().entry;
+    let leased = lease_next_delivery(store, "lark", 1_000).await.unwrap().entry;
     let held = mark(SendState::Archived, 1_001).await;
     assert!(matches!(held, Err(StoreError::LeaseLost(_))), "{held:?}");
 
-    report(store, &taken, refused(), 1_002).await.unwrap();
-    let revived = mark(SendState::Wait, 2_000).await.unwrap().sending;
-    assert_eq!((revived.attempts, revived.first_try, revived.epoch), (0, None, 1));
-    assert_eq!(revived.state, SendStateData::Wait { due: at(2_000) });
+    report(store, &leased, permanent_failure(), 1_002).await.unwrap();
+    let retried = mark(SendState::Wait, 2_000).await.unwrap().sending;
+    assert_eq!((retried.attempts, retried.first_try, retried.epoch), (0, None, 1));
+    assert_eq!(retried.state, SendStateData::Wait { due: at(2_000) });
     let same = store.delivery(id).await.unwrap();
-    assert_eq!(mark(SendState::Wait, 2_001).await.unwrap(), same, "it waits already");
+    assert_eq!(mark(SendState::Wait, 2_001).await.unwrap(), same, "it is already waiting");
     let wrong = mark(SendState::Sent, 2_001).await;
     assert!(matches!(wrong, Err(StoreError::InvalidTransition(_))), "{wrong:?}");
 }
 
-pub(crate) async fn a_delivery_at_another_revision_is_a_conflict(home: &dyn Home) {
+pub(crate) async fn marking_a_stale_delivery_revision_is_a_conflict(home: &dyn TestHome) {
     let store = &*home.open().await;
-    lark(store).await;
-    let id = send(store, "lark", "hello", 0).await;
-    let mark = |to, revision| store.mark_delivery(id, to, by("person"), Some(revision), at(1));
+    put_lark_tunnel(store).await;
+    let id = send_text(store, "lark", "hello", 0).await;
+    let mark =
+        |to, revision| store.mark_delivery(id, to, by_holder("operator"), Some(revision), at(1));
     mark(SendState::Held, 0).await.unwrap();
     let stale = mark(SendState::Deleted, 0).await;
     assert!(matches!(stale, Err(StoreError::Conflict { revision: 1, .. })), "{stale:?}");
-    assert_eq!(outgoing(store, "lark").await, "hello HELD");
+    assert_eq!(tunnel_contents(store, "lark").await, "hello HELD");
 }
 
-pub(crate) async fn deliveries_are_listed_by_state_and_both_ways(home: &dyn Home) {
+pub(crate) async fn deliveries_are_listed_by_state_in_both_directions(home: &dyn TestHome) {
     use SendState::{Failed, Sending, Sent, Wait};
     let store = &*home.open().await;
-    lark(store).await;
+    put_lark_tunnel(store).await;
     for n in 0..6 {
-        send(store, "lark", &n.to_string(), 0).await;
+        send_text(store, "lark", &n.to_string(), 0).await;
     }
-    for outcome in [accepted(), busy(None), accepted()] {
-        let taken = send_next(store, "lark", 0).await.unwrap().entry;
-        report(store, &taken, outcome, 0).await.unwrap();
+    for outcome in [accepted(), temporary_failure(None), accepted()] {
+        let leased = lease_next_delivery(store, "lark", 0).await.unwrap().entry;
+        report(store, &leased, outcome, 0).await.unwrap();
     }
-    send_next(store, "lark", 0).await.unwrap();
+    lease_next_delivery(store, "lark", 0).await.unwrap();
     let all = "0 SENT, 1 FAILED, 2 SENT, 3 SENDING, 4 WAIT, 5 WAIT";
-    assert_eq!(outgoing(store, "lark").await, all);
+    assert_eq!(tunnel_contents(store, "lark").await, all);
 
     let list = async |states: &[SendState], newest_first, limit| {
-        let page = async |window| {
-            let page = store.deliveries(&tunnel_id("lark").did(), states, window).await.unwrap();
+        let page = async |request| {
+            let page = store.deliveries(&tunnel_id("lark").did(), states, request).await.unwrap();
             Page { entries: page.entries.iter().map(|d| d.msg_id).collect(), next: page.next }
         };
-        spell(store, pages(limit, newest_first, page).await).await
+        texts_by_page(store, all_pages(limit, newest_first, page).await).await
     };
     assert_eq!(list(&[], false, 4).await, "0123 45");
     assert_eq!(list(&[], true, 4).await, "5432 10");

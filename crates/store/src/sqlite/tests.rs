@@ -1,4 +1,4 @@
-//! The laws on SQLite, and what only SQLite promises.
+//! Runs the conformance tests on SQLite, and tests guarantees that only SQLite gives.
 
 use std::fs;
 use std::sync::mpsc;
@@ -15,14 +15,14 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::conformance::{Home, letter_model, model};
+use crate::conformance::{TestHome, letter_model, mail_model, store_model};
 use crate::{
     DispatchOutcome, DispatchRequest, DispatchResult, EventStore, ObjectStore, PageRequest,
     RecordStore, SessionStore, SharedStore,
 };
 
 #[async_trait]
-impl Home for TempDir {
+impl TestHome for TempDir {
     async fn open(&self) -> SharedStore {
         Arc::new(SqliteStore::open(self.path()).unwrap())
     }
@@ -32,28 +32,33 @@ pub(super) fn home() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-mod laws {
-    crate::conformance::every_law!(crate::sqlite::tests::home);
+mod conformance {
+    crate::conformance::conformance_tests!(crate::sqlite::tests::home);
 }
 
-/// A home whose indexes are merged all the time.
-struct Restless(TempDir);
+/// Opens stores that merge their bulk indexes after every 3 entries.
+struct MergingHome(TempDir);
 
 #[async_trait]
-impl Home for Restless {
+impl TestHome for MergingHome {
     async fn open(&self) -> SharedStore {
         Arc::new(SqliteStore::open_with(self.0.path(), 3).unwrap())
     }
 }
 
 #[test]
-fn any_history_is_the_models_history() {
-    model::any_history_is_the_models_history(|| Restless(home()));
+fn store_histories_match_the_model() {
+    store_model::histories_match_the_model(|| MergingHome(home()));
 }
 
 #[test]
-fn any_history_of_letters_is_the_models_history() {
-    letter_model::any_history_is_the_models_history(|| Restless(home()));
+fn mail_histories_match_the_model() {
+    mail_model::histories_match_the_model(|| MergingHome(home()));
+}
+
+#[test]
+fn letter_histories_match_the_model() {
+    letter_model::histories_match_the_model(|| MergingHome(home()));
 }
 
 pub(super) const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);

@@ -1,41 +1,41 @@
-//! The model: a plain list of letters, and every step by [`monoco_core`].
+//! The model of [`super`]: a list of letters, moved by the state machine of [`monoco_core`].
 
 use super::*;
 
-/// The whole store, as far as the calls can see it.
+/// The state of a store, as far as [`LetterCall`] can change it.
 #[derive(Default)]
-pub(super) struct Model {
+pub(super) struct LetterModel {
     pub(super) now: i64,
-    /// In the order of their numbers.
-    letters: Vec<Kept>,
-    /// What the key and the message of each number stands for.
+    /// In the order of sequence numbers.
+    letters: Vec<ModelLetter>,
+    /// Number of the letter and its text, by idempotency key.
     keys: BTreeMap<u8, (i64, u8)>,
-    booked: Option<i64>,
+    reserved: Option<i64>,
     next: i64,
-    /// The name that the store gave last.
-    named: Option<LetterId>,
+    /// The id that the store assigned last.
+    last_id: Option<LetterId>,
 }
 
 #[derive(Clone)]
-pub(super) struct Kept {
+pub(super) struct ModelLetter {
     pub(super) id: LetterId,
     text: String,
-    came_as: String,
-    /// The message it was made of.
+    original_text: String,
+    /// The message that the letter was created from.
     message: Option<u8>,
-    journey: LetterStatus,
-    desk: String,
-    kept_by: String,
-    had: usize,
+    status: LetterStatus,
+    worker: String,
+    held_by: String,
+    verdicts: usize,
     pub(super) revision: i64,
 }
 
-impl Model {
-    /// Says what became of a message, and remembers its name.
-    pub(super) fn name(&mut self, accepted: Result<AcceptResult, StoreError>) -> String {
+impl LetterModel {
+    /// Describes the result of `accept` and records the id of the letter.
+    pub(super) fn record_id(&mut self, accepted: Result<AcceptResult, StoreError>) -> String {
         match accepted {
             Ok(AcceptResult::Letter { id, duplicate, .. }) => {
-                self.named = Some(id);
+                self.last_id = Some(id);
                 format!("{} {duplicate}", id.seq)
             }
             Err(StoreError::KeyReused(first)) => {
@@ -46,57 +46,65 @@ impl Model {
         }
     }
 
-    /// The letter that a call means, if there is any.
-    pub(super) fn find(&self, which: Which) -> Option<&Kept> {
+    /// The letter that a call selects; `None` when there are no letters.
+    pub(super) fn find(&self, which: LetterNumber) -> Option<&ModelLetter> {
         self.letters.get(self.place(which))
     }
 
-    fn place(&self, which: Which) -> usize {
+    fn place(&self, which: LetterNumber) -> usize {
         which % self.letters.len().max(1)
     }
 
-    pub(super) fn answer(&mut self, call: &Call) -> String {
+    pub(super) fn answer(&mut self, call: &LetterCall) -> String {
         match call {
-            Call::Door { key, text } => self.door(*key, *text),
-            Call::Post { text } => {
+            LetterCall::Submit { key, text } => self.submit(*key, *text),
+            LetterCall::Send { text } => {
                 let first = self.letters.iter().rev().find(|one| one.message == Some(*text));
                 match first.map(|one| one.id.seq) {
                     Some(seq) => format!("{seq} true"),
                     None => self.add(text.to_string(), Some(*text)),
                 }
             }
-            Call::Step { which, stale, step, change } => {
+            LetterCall::Step { which, stale, step, change } => {
                 if self.letters.is_empty() {
                     return String::new();
                 }
                 self.step(self.place(*which), *stale, step, *change)
             }
-            Call::Join { into, others } => {
+            LetterCall::Join { into, others } => {
                 if self.letters.is_empty() {
                     return String::new();
                 }
                 let others: Vec<_> = others.iter().map(|which| self.place(*which)).collect();
                 self.join(self.place(*into), &others)
             }
-            Call::Hand { which, how } => {
+            LetterCall::Operator { which, how } => {
                 if self.letters.is_empty() {
                     return String::new();
                 }
-                self.hand(self.place(*which), *how)
+                self.apply_operator_action(self.place(*which), *how)
             }
-            Call::Recall { desk, limit } => self.recall(DESKS[*desk], *limit).to_string(),
-            Call::RecallKept { by, limit } => self.recall_kept(KEEPERS[*by], *limit).to_string(),
-            Call::Release { desk } => self.release(DESKS[*desk]).to_string(),
-            Call::Purge { trashed, done, limit } => self.purge(*trashed, *done, *limit).to_string(),
-            Call::Tick { secs } => {
+            LetterCall::Recall { worker_index, limit } => {
+                self.recall(WORKERS[*worker_index], *limit).to_string()
+            }
+            LetterCall::RecallHeld { by, limit } => {
+                self.recall_held(HOLDING_WORKERS[*by], *limit).to_string()
+            }
+            LetterCall::Release { worker_index } => {
+                self.release(WORKERS[*worker_index]).to_string()
+            }
+            LetterCall::Purge { trashed, done, limit } => {
+                self.purge(*trashed, *done, *limit).to_string()
+            }
+            LetterCall::AdvanceClock { secs } => {
                 self.now += secs;
                 String::new()
             }
-            Call::Reopen => String::new(),
+            LetterCall::Reopen => String::new(),
         }
     }
 
-    fn door(&mut self, key: Option<u8>, text: u8) -> String {
+    fn submit(&mut self, key: Option<u8>, text: u8) -> String {
         if let Some(key) = key
             && let Some((seq, first)) = self.keys.get(&key)
         {
@@ -111,16 +119,17 @@ impl Model {
 
     fn add(&mut self, text: String, message: Option<u8>) -> String {
         self.next += 1;
-        let id = self.named.take().filter(|id| id.seq == self.next).expect("named by the store");
-        self.letters.push(Kept {
+        let id =
+            self.last_id.take().filter(|id| id.seq == self.next).expect("the store assigned an id");
+        self.letters.push(ModelLetter {
             id,
-            came_as: text.clone(),
+            original_text: text.clone(),
             text,
             message,
-            journey: LetterStatus::start(at(self.now)),
-            desk: String::new(),
-            kept_by: String::new(),
-            had: 0,
+            status: LetterStatus::start(at(self.now)),
+            worker: String::new(),
+            held_by: String::new(),
+            verdicts: 0,
             revision: 1,
         });
         format!("{} false", self.next)
@@ -131,51 +140,52 @@ impl Model {
             return "conflict".to_owned();
         }
         let (now, before) = (self.now, self.letters[place].clone());
-        let (journey, mut one) = (before.journey.clone(), before.clone());
-        (one.desk, one.kept_by, one.had) = (String::new(), String::new(), before.had + 1);
+        let (status, mut one) = (before.status.clone(), before.clone());
+        (one.worker, one.held_by, one.verdicts) =
+            (String::new(), String::new(), before.verdicts + 1);
         let next = match step {
-            Step::Wait { desk, secs } => {
-                one.desk = DESKS[*desk].to_owned();
-                journey.continue_chain(at(now + secs))
+            Step::Wait { worker_index, secs } => {
+                one.worker = WORKERS[*worker_index].to_owned();
+                status.continue_chain(at(now + secs))
             }
-            Step::Keep { by, secs } => {
-                one.kept_by = KEEPERS[*by].to_owned();
-                journey.continue_chain(at(now + secs))
+            Step::Hold { by, secs } => {
+                one.held_by = HOLDING_WORKERS[*by].to_owned();
+                status.continue_chain(at(now + secs))
             }
-            Step::HandOver { secs } if !before.desk.is_empty() => {
-                one.desk.clone_from(&before.desk);
-                journey.hand_over(at(now), at(now + secs))
+            Step::HandOver { secs } if !before.worker.is_empty() => {
+                one.worker.clone_from(&before.worker);
+                status.hand_over(at(now), at(now + secs))
             }
             Step::HandOver { .. } => Err(InvalidTransition { from: "", to: "" }),
-            Step::PutBack { tried, secs } => {
-                one.desk.clone_from(&before.desk);
-                journey.return_to_queue(at(now + secs), *tried)
+            Step::Return { tried, secs } => {
+                one.worker.clone_from(&before.worker);
+                status.return_to_queue(at(now + secs), *tried)
             }
-            Step::Send => journey.finish(),
+            Step::Send => status.finish(),
             Step::Unsendable => {
-                one.had = before.had;
-                let msg = chat("me", &["nobody"], "x");
+                one.verdicts = before.verdicts;
+                let msg = chat("me", &["unknown"], "x");
                 let why = plan_delivery(&msg, &AddressBook::default()).unwrap_err();
-                journey.mark_dead(why.to_string())
+                status.mark_dead(why.to_string())
             }
-            Step::Trash => journey.trash("bad".to_owned()),
-            Step::GiveUp => {
-                one.desk.clone_from(&before.desk);
-                journey.mark_dead("enough".to_owned())
+            Step::Trash => status.trash("bad".to_owned()),
+            Step::MarkDead => {
+                one.worker.clone_from(&before.worker);
+                status.mark_dead("enough".to_owned())
             }
         };
         let Ok(next) = next else { return "wrong state".to_owned() };
         if change {
             one.text = "changed".to_owned();
         }
-        self.booked = Some(now + 1);
+        self.reserved = Some(now + 1);
         self.put(place, one, next)
     }
 
-    fn put(&mut self, place: usize, mut one: Kept, journey: LetterStatus) -> String {
-        one.journey = journey;
+    fn put(&mut self, place: usize, mut one: ModelLetter, status: LetterStatus) -> String {
+        one.status = status;
         one.revision += 1;
-        let answer = format!("{} {}", one.journey.standing.name().as_str(), one.revision);
+        let answer = format!("{} {}", one.status.standing.name().as_str(), one.revision);
         self.letters[place] = one;
         answer
     }
@@ -185,14 +195,14 @@ impl Model {
         let mut joined: Vec<_> = others.to_vec();
         joined.sort_unstable();
         joined.dedup();
-        // Looked at one after the other, before anything is written.
+        // The store checks all letters before it writes.
         for other in others {
-            let fits = self.letters[*other].journey.clone().join(id).is_ok() && *other != into;
+            let fits = self.letters[*other].status.clone().join(id).is_ok() && *other != into;
             if !fits {
                 return "wrong state".to_owned();
             }
         }
-        let Ok(next) = self.letters[into].journey.clone().continue_chain(at(self.now)) else {
+        let Ok(next) = self.letters[into].status.clone().continue_chain(at(self.now)) else {
             return "wrong state".to_owned();
         };
         if joined.len() < others.len() {
@@ -200,42 +210,42 @@ impl Model {
         }
         for other in joined {
             let mut one = self.letters[other].clone();
-            (one.desk, one.kept_by) = (String::new(), String::new());
-            let journey = one.journey.clone().join(id).expect("it was asked before");
-            self.put(other, one, journey);
+            (one.worker, one.held_by) = (String::new(), String::new());
+            let status = one.status.clone().join(id).expect("checked above");
+            self.put(other, one, status);
         }
         let mut one = self.letters[into].clone();
-        (one.desk, one.kept_by, one.text) = (String::new(), String::new(), "joined".to_owned());
+        (one.worker, one.held_by, one.text) = (String::new(), String::new(), "joined".to_owned());
         self.put(into, one, next)
     }
 
-    fn hand(&mut self, place: usize, how: u8) -> String {
+    fn apply_operator_action(&mut self, place: usize, how: u8) -> String {
         let (now, mut one) = (at(self.now), self.letters[place].clone());
-        let journey = one.journey.clone();
-        let dead = journey.standing.name() == LetterState::Dead;
+        let status = one.status.clone();
+        let dead = status.standing.name() == LetterState::Dead;
         let next = match how {
-            0 => journey.retry(now),
-            1 => journey.trash("by hand".to_owned()),
-            2 => journey.restore(now),
-            _ if dead => journey.retry(now),
-            _ => journey.restore(now),
+            0 => status.retry(now),
+            1 => status.trash("operator".to_owned()),
+            2 => status.restore(now),
+            _ if dead => status.retry(now),
+            _ => status.restore(now),
         };
         let Ok(next) = next else { return "wrong state".to_owned() };
         if how > 0 {
-            (one.desk, one.kept_by) = (String::new(), String::new());
+            (one.worker, one.held_by) = (String::new(), String::new());
         }
         if how == 3 {
-            (one.text, one.had) = (one.came_as.clone(), 0);
+            (one.text, one.verdicts) = (one.original_text.clone(), 0);
         }
         self.put(place, one, next)
     }
 
-    /// The letters of which `which` is so, in the order that `key` says.
-    fn some<K: Ord>(
+    /// At most `limit` letters for which `which` is true, ordered by `key`.
+    fn select<K: Ord>(
         &self,
         limit: usize,
-        which: impl Fn(&Kept) -> bool,
-        key: impl Fn(&Kept) -> K,
+        which: impl Fn(&ModelLetter) -> bool,
+        key: impl Fn(&ModelLetter) -> K,
     ) -> Vec<usize> {
         let mut found: Vec<_> =
             (0..self.letters.len()).filter(|n| which(&self.letters[*n])).collect();
@@ -244,43 +254,48 @@ impl Model {
         found
     }
 
-    fn take_back(&mut self, some: &[usize]) {
-        for n in some {
+    fn recall_all(&mut self, select: &[usize]) {
+        for n in select {
             let mut one = self.letters[*n].clone();
-            let next = one.journey.clone().continue_chain(at(self.now)).expect("it is under way");
-            (one.desk, one.kept_by) = (String::new(), String::new());
+            let next = one
+                .status
+                .clone()
+                .continue_chain(at(self.now))
+                .expect("the letter is in its chain");
+            (one.worker, one.held_by) = (String::new(), String::new());
             self.put(*n, one, next);
         }
     }
 
-    fn recall(&mut self, desk: &str, limit: usize) -> usize {
-        if desk.is_empty() {
+    fn recall(&mut self, worker: &str, limit: usize) -> usize {
+        if worker.is_empty() {
             return 0;
         }
-        let mut some = self.some(limit, |one| one.desk == desk && due(one).is_some(), due);
-        let left = limit - some.len();
-        some.extend(self.some(left, |one| one.desk == desk && until(one).is_some(), until));
-        self.take_back(&some);
-        some.len()
+        let mut select = self.select(limit, |one| one.worker == worker && due(one).is_some(), due);
+        let left = limit - select.len();
+        select.extend(self.select(left, |one| one.worker == worker && until(one).is_some(), until));
+        self.recall_all(&select);
+        select.len()
     }
 
-    fn recall_kept(&mut self, by: &str, limit: usize) -> usize {
-        let some = self.some(limit, |one| one.kept_by == by, |_| ());
-        self.take_back(&some);
+    fn recall_held(&mut self, by: &str, limit: usize) -> usize {
+        let select = self.select(limit, |one| one.held_by == by, |_| ());
+        self.recall_all(&select);
         if by == "limit" {
-            self.booked = None;
+            self.reserved = None;
         }
-        some.len()
+        select.len()
     }
 
-    fn release(&mut self, desk: &str) -> usize {
-        let some = self.some(100, |one| one.desk == desk && until(one).is_some(), until);
-        for n in &some {
+    fn release(&mut self, worker: &str) -> usize {
+        let select = self.select(100, |one| one.worker == worker && until(one).is_some(), until);
+        for n in &select {
             let one = self.letters[*n].clone();
-            let next = one.journey.clone().return_to_queue(at(self.now), true).expect("it is away");
+            let next =
+                one.status.clone().return_to_queue(at(self.now), true).expect("the letter is AWAY");
             self.put(*n, one, next);
         }
-        some.len()
+        select.len()
     }
 
     fn purge(&mut self, trashed: bool, done: bool, limit: usize) -> usize {
@@ -291,10 +306,10 @@ impl Model {
             (LetterState::Done, done),
             (LetterState::Merged, done),
         ] {
-            let which = |one: &Kept| {
-                wanted && one.journey.standing.name() == state && Some(one.id.seq) != newest
+            let which = |one: &ModelLetter| {
+                wanted && one.status.standing.name() == state && Some(one.id.seq) != newest
             };
-            gone.extend(self.some(limit - gone.len(), which, |_| ()));
+            gone.extend(self.select(limit - gone.len(), which, |_| ()));
         }
         let gone: Vec<_> = gone.into_iter().map(|n| self.letters[n].id.seq).collect();
         self.letters.retain(|one| !gone.contains(&one.id.seq));
@@ -304,39 +319,41 @@ impl Model {
 
     pub(super) fn contents(&self) -> Contents {
         let letters = self.letters.iter().map(|one| {
-            let rest = (&*one.text, one.had, one.revision);
-            line(one.id, &one.journey, (&one.desk, &one.kept_by), rest)
+            let rest = (&*one.text, one.verdicts, one.revision);
+            describe_letter(one.id, &one.status, (&one.worker, &one.held_by), rest)
         });
-        let seqs =
-            |some: Vec<usize>| some.into_iter().map(|n| self.letters[n].id.seq).collect::<Vec<_>>();
+        let seqs = |select: Vec<usize>| {
+            select.into_iter().map(|n| self.letters[n].id.seq).collect::<Vec<_>>()
+        };
         let mut lists = Vec::new();
-        for desk in DESKS {
-            let is_due =
-                |one: &Kept| one.desk == desk && due(one).is_some_and(|due| due <= at(self.now));
-            lists.push(seqs(self.some(100, is_due, due)));
-            if !desk.is_empty() {
-                let is_away = |one: &Kept| one.desk == desk && until(one).is_some();
-                lists.push(seqs(self.some(100, is_away, until)));
+        for worker in WORKERS {
+            let is_due = |one: &ModelLetter| {
+                one.worker == worker && due(one).is_some_and(|due| due <= at(self.now))
+            };
+            lists.push(seqs(self.select(100, is_due, due)));
+            if !worker.is_empty() {
+                let is_away = |one: &ModelLetter| one.worker == worker && until(one).is_some();
+                lists.push(seqs(self.select(100, is_away, until)));
             }
         }
-        for by in KEEPERS {
-            lists.push(seqs(self.some(100, |one| one.kept_by == by, |_| ())));
+        for by in HOLDING_WORKERS {
+            lists.push(seqs(self.select(100, |one| one.held_by == by, |_| ())));
         }
-        let dead = |one: &Kept| one.journey.standing.name() == LetterState::Dead;
-        lists.push(seqs(self.some(100, dead, |_| ())));
-        (letters.collect(), lists, self.booked)
+        let dead = |one: &ModelLetter| one.status.standing.name() == LetterState::Dead;
+        lists.push(seqs(self.select(100, dead, |_| ())));
+        (letters.collect(), lists, self.reserved)
     }
 }
 
-fn due(one: &Kept) -> Option<Timestamp> {
-    match one.journey.standing {
+fn due(one: &ModelLetter) -> Option<Timestamp> {
+    match one.status.standing {
         LetterStateData::Waiting { due } => Some(due),
         _ => None,
     }
 }
 
-fn until(one: &Kept) -> Option<Timestamp> {
-    match one.journey.standing {
+fn until(one: &ModelLetter) -> Option<Timestamp> {
+    match one.status.standing {
         LetterStateData::Away { until } => Some(until),
         _ => None,
     }

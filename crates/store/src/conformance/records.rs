@@ -1,0 +1,289 @@
+//! Conformance tests of records in boxes: leases, states, pages and hints.
+
+use futures_util::future::join_all;
+use monoco_core::lease::LeaseLost;
+use monoco_core::record::{ReadState, ReadStatus};
+
+use super::*;
+use crate::BoxHint;
+
+pub(crate) async fn concurrent_readers_lease_each_record_once(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    let batch = (0..100).map(|n| without_tunnel(chat("ann", &["bob"], &n.to_string()))).collect();
+    store.dispatch(batch, at(0)).await;
+    let reader = async |_| {
+        let mut leased = Vec::new();
+        while let Some(next) = lease_next_record(store, "bob", 1).await {
+            leased.push(leased_text(&next).parse::<usize>().unwrap());
+        }
+        leased
+    };
+    let mut leased: Vec<_> = join_all((0..8).map(reader)).await.into_iter().flatten().collect();
+    leased.sort_unstable();
+    assert_eq!(leased, (0..100).collect::<Vec<_>>());
+}
+
+pub(crate) async fn oldest_unread_record_is_leased_first(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    for text in ["a", "b", "c"] {
+        dispatch(store, without_tunnel(chat("ann", &["bob"], text))).await;
+    }
+    let first = lease_next_record(store, "bob", 0).await.unwrap();
+    assert_eq!(leased_text(&first), "a");
+    let id = first.entry.id;
+    store
+        .mark_record(id, ReadState::Unread, by_holder("reader"), None, lease_for(60), at(1))
+        .await
+        .unwrap();
+    for text in ["a", "b", "c"] {
+        assert_eq!(leased_text(&lease_next_record(store, "bob", 2).await.unwrap()), text);
+    }
+    assert_eq!(lease_next_record(store, "bob", 2).await, None);
+    assert_eq!(lease_next_record(store, "unknown", 2).await, None);
+}
+
+pub(crate) async fn record_lease_matches_the_core_state_machine(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    let msg = chat("ann", &["bob"], "hello");
+    dispatch(store, without_tunnel(msg.clone())).await;
+    let leased = lease_next_record(store, "bob", 7).await.unwrap();
+    let by_core =
+        ReadStatus::start(BoxKind::Inbox).lease(holder("reader"), at(7), lease_for(60)).unwrap();
+    assert_eq!(leased.entry.reading, by_core);
+    assert_eq!((leased.entry.revision, leased.entry.updated_at), (1, at(7)));
+    assert_eq!(leased.message.canonical(), msg.canonical());
+    assert_eq!(store.record(leased.entry.id).await.unwrap(), leased.entry);
+
+    // Marking a record READING by id is the same transition.
+    dispatch(store, without_tunnel(chat("ann", &["bob"], "second"))).await;
+    let page =
+        store.records(&did("bob"), BoxKind::Inbox, &[ReadState::Unread], FULL_PAGE).await.unwrap();
+    let id = page.entries[0].id;
+    let marked = store
+        .mark_record(id, ReadState::Reading, by_holder("reader"), None, lease_for(60), at(7))
+        .await;
+    assert_eq!(marked.unwrap().reading, by_core);
+}
+
+pub(crate) async fn expired_lease_returns_record_to_unread(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+    lease_next_record(store, "bob", 0).await.unwrap();
+    assert_eq!(
+        store.expire_leases(RETRY, 10, at(59)).await.unwrap(),
+        crate::SweepCounts::default()
+    );
+    assert_eq!(lease_next_record(store, "bob", 59).await, None);
+
+    let expired = store.expire_leases(RETRY, 10, at(60)).await.unwrap();
+    assert_eq!((expired.records, expired.deliveries), (1, 0));
+    let second = lease_next_record(store, "bob", 60).await.unwrap().entry.reading;
+    assert_eq!((second.attempts, second.epoch), (2, 2));
+    assert_eq!(event_kinds(store).await, "dispatched taken lease_ended taken");
+}
+
+/// The lease of a slow reader expires, and a second reader leases the record. When the
+/// first reader finishes, the state is READING again, so a check of the state alone would
+/// accept it. The check of the epoch rejects it.
+pub(crate) async fn late_reader_is_rejected(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+    let slow = lease_next_record(store, "bob", 0).await.unwrap().entry;
+    store.expire_leases(RETRY, 10, at(60)).await.unwrap();
+    let fast = lease_next_record(store, "bob", 61).await.unwrap().entry;
+
+    let finish =
+        |proof| store.mark_record(slow.id, ReadState::Readed, proof, None, lease_for(60), at(62));
+    let late = finish(by_epoch(slow.reading.epoch)).await;
+    assert!(
+        matches!(late, Err(StoreError::LeaseLost(LeaseLost::Stale { shown: 1, current: 2 }))),
+        "{late:?}"
+    );
+    let other = finish(by_holder("other")).await;
+    assert!(matches!(other, Err(StoreError::LeaseLost(LeaseLost::Held(_)))), "{other:?}");
+    assert_eq!(store.record(slow.id).await.unwrap(), fast);
+    finish(by_epoch(fast.reading.epoch)).await.unwrap();
+    assert_eq!(inbox_contents(store, "bob").await, "hello READED");
+}
+
+pub(crate) async fn marking_a_stale_record_revision_is_a_conflict(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+    let leased = lease_next_record(store, "bob", 0).await.unwrap().entry;
+    let mark = |revision| {
+        store.mark_record(
+            leased.id,
+            ReadState::Readed,
+            by_holder("reader"),
+            Some(revision),
+            lease_for(60),
+            at(1),
+        )
+    };
+    let stale = mark(0).await;
+    assert!(matches!(stale, Err(StoreError::Conflict { revision: 1, .. })), "{stale:?}");
+    let done = mark(1).await.unwrap();
+    assert_eq!((done.revision, done.updated_at), (2, at(1)));
+}
+
+pub(crate) async fn marking_the_current_state_changes_nothing(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+    let leased = lease_next_record(store, "bob", 0).await.unwrap().entry;
+    let finish = |secs| {
+        store.mark_record(
+            leased.id,
+            ReadState::Readed,
+            by_holder("reader"),
+            None,
+            lease_for(60),
+            at(secs),
+        )
+    };
+    let first = finish(1).await.unwrap();
+    assert_eq!(
+        finish(2).await.unwrap(),
+        first,
+        "a caller that lost the answer can repeat the call"
+    );
+    assert_eq!(event_kinds(store).await, "dispatched taken marked");
+}
+
+pub(crate) async fn invalid_transition_changes_nothing(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+    let page = store.records(&did("bob"), BoxKind::Inbox, &[], FULL_PAGE).await.unwrap();
+    let before = page.entries[0].clone();
+    let mark = |to| store.mark_record(before.id, to, by_holder("bob"), None, lease_for(60), at(1));
+    let wrong = mark(ReadState::Sent).await;
+    assert!(matches!(wrong, Err(StoreError::InvalidTransition(_))), "{wrong:?}");
+    assert_eq!(store.record(before.id).await.unwrap(), before);
+    assert_eq!(event_kinds(store).await, "dispatched");
+
+    mark(ReadState::Deleted).await.unwrap();
+    let wrong = mark(ReadState::Unread).await;
+    assert!(matches!(wrong, Err(StoreError::InvalidTransition(_))), "{wrong:?}");
+}
+
+pub(crate) async fn records_are_paged_in_both_directions(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    for n in 0..7 {
+        dispatch(store, without_tunnel(chat("ann", &["bob"], &n.to_string()))).await;
+    }
+    let walk = async |newest_first, limit| {
+        let page = async |request| {
+            let page = store.records(&did("bob"), BoxKind::Inbox, &[], request).await.unwrap();
+            Page { entries: page.entries.iter().map(|r| r.msg_id).collect(), next: page.next }
+        };
+        texts_by_page(store, all_pages(limit, newest_first, page).await).await
+    };
+    assert_eq!(walk(false, 3).await, "012 345 6");
+    assert_eq!(walk(true, 3).await, "654 321 0");
+    assert_eq!(walk(false, 7).await, "0123456", "no empty page follows a full last page");
+    assert_eq!(walk(true, 1000).await, "6543210");
+
+    // Any number is a valid cursor.
+    let (bob, ann) = (did("bob"), did("ann"));
+    for (beyond, newest_first, count) in
+        [(i64::MIN, false, 7), (i64::MIN, true, 0), (i64::MAX, false, 0), (i64::MAX, true, 7)]
+    {
+        let request = PageRequest { beyond: Some(beyond), limit: 9, newest_first };
+        let records = store.records(&bob, BoxKind::Inbox, &[], request.clone()).await.unwrap();
+        let lines = store.session(&bob, &ann, request).await.unwrap();
+        assert_eq!((records.entries.len(), lines.entries.len()), (count, count));
+    }
+
+    // A record that arrives between two pages is listed last, and no record is skipped.
+    let request = PageRequest { beyond: None, limit: 3, newest_first: false };
+    let first = store.records(&did("bob"), BoxKind::Inbox, &[], request).await.unwrap();
+    dispatch(store, without_tunnel(chat("ann", &["bob"], "7"))).await;
+    lease_next_record(store, "bob", 0).await.unwrap();
+    let rest = PageRequest { beyond: first.next, limit: 9, newest_first: false };
+    let rest = store.records(&did("bob"), BoxKind::Inbox, &[], rest).await.unwrap();
+    assert_eq!(rest.entries.len(), 5);
+    assert_eq!(rest.next, None);
+}
+
+pub(crate) async fn records_are_listed_by_state(home: &dyn TestHome) {
+    use ReadState::{Archived, Readed, Reading, Unread};
+    let store = &*home.open().await;
+    for n in 0..6 {
+        dispatch(store, without_tunnel(chat("ann", &["bob"], &n.to_string()))).await;
+    }
+    for to in [Readed, Unread, Archived, Readed] {
+        let leased = lease_next_record(store, "bob", 0).await.unwrap().entry;
+        store
+            .mark_record(leased.id, to, by_holder("reader"), None, lease_for(60), at(1))
+            .await
+            .unwrap();
+    }
+    lease_next_record(store, "bob", 2).await.unwrap();
+    let all = "0 READED, 1 ARCHIVED, 2 READED, 3 READING, 4 UNREAD, 5 UNREAD";
+    assert_eq!(inbox_contents(store, "bob").await, all);
+
+    let list = async |states: &[ReadState], newest_first| {
+        let page = async |request| {
+            let page = store.records(&did("bob"), BoxKind::Inbox, states, request).await.unwrap();
+            Page { entries: page.entries.iter().map(|r| r.msg_id).collect(), next: page.next }
+        };
+        texts_by_page(store, all_pages(3, newest_first, page).await).await
+    };
+    assert_eq!(list(&[Readed], false).await, "02");
+    assert_eq!(list(&[Unread, Reading], true).await, "543");
+    assert_eq!(list(&[Unread, Readed, Archived], false).await, "012 45");
+    assert_eq!(list(&[Unread, Readed, Archived], true).await, "542 10");
+    assert_eq!(list(&[ReadState::Deleted], true).await, "");
+    assert_eq!(inbox_contents(store, "bob").await, all, "listing changes nothing");
+}
+
+/// The record or delivery of a hint can be leased when the hint arrives.
+pub(crate) async fn hint_arrives_after_the_commit_that_filled_the_box(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    put_lark_tunnel(store).await;
+    let mut hints = store.hints();
+    let hint = |owner: Did, box_kind| BoxHint { owner, box_kind };
+
+    dispatch(store, without_tunnel(chat("ann", &["bob"], "in"))).await;
+    assert_eq!(hints.recv().await.unwrap(), hint(did("bob"), BoxKind::Inbox));
+    let leased = lease_next_record(store, "bob", 0).await.unwrap().entry;
+
+    send_message(store, chat("me", &[&endpoint("oc_1", "lark")], "out")).await;
+    let mut two = [hints.recv().await.unwrap(), hints.recv().await.unwrap()];
+    two.sort();
+    let lark = tunnel_id("lark").did();
+    assert_eq!(two, [hint(lark, BoxKind::TunnelOutbox), hint(did("me"), BoxKind::Outbox)]);
+    assert!(lease_next_delivery(store, "lark", 0).await.is_some());
+
+    store
+        .mark_record(leased.id, ReadState::Unread, by_holder("reader"), None, lease_for(1), at(1))
+        .await
+        .unwrap();
+    assert_eq!(hints.recv().await.unwrap(), hint(did("bob"), BoxKind::Inbox));
+    lease_next_record(store, "bob", 2).await.unwrap();
+    store.expire_leases(RETRY, 10, at(62)).await.unwrap();
+    assert_eq!(hints.recv().await.unwrap(), hint(did("bob"), BoxKind::Inbox));
+}
+
+pub(crate) async fn boxes_are_listed_with_waiting_counts(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    put_lark_tunnel(store).await;
+    add_group(store, "team", &["bob"]).await;
+    for text in ["1", "2"] {
+        dispatch(store, without_tunnel(group_chat("team", "ann", text))).await;
+        send_message(store, chat("bob", &[&endpoint("oc_1", "lark")], text)).await;
+    }
+    lease_next_record(store, "bob", 0).await.unwrap();
+    lease_next_delivery(store, "lark", 0).await.unwrap();
+
+    let page = async |request| store.boxes(request).await.unwrap();
+    let shown: Vec<_> = all_pages(1, false, page)
+        .await
+        .concat()
+        .iter()
+        .map(|b| format!("{}/{} {}", short_name(&b.owner), b.box_kind.as_str(), b.waiting))
+        .collect();
+    assert_eq!(
+        shown,
+        ["did:msgtunnel:lark/TUNNEL_OUTBOX 1", "team/GROUP_INBOX 2", "bob/INBOX 1", "bob/OUTBOX 0"]
+    );
+}
