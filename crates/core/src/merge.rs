@@ -128,13 +128,14 @@ impl MailBuilder {
     ///
     /// # Errors
     ///
-    /// When there are no messages, or one of them is not valid.
+    /// When there are no messages, one of them is not valid, or the provider has an invalid
+    /// name.
     pub fn build(self, now: Timestamp) -> Result<BuiltMail, InvalidObject> {
         let invalid = |why: String| InvalidObject::Field { field: "messages".to_owned(), why };
         let (Some(id), Some(first)) = (self.mail_id(), self.messages.first()) else {
             return Err(invalid("a Mail needs at least one message".to_owned()));
         };
-        // The provider is part of the id and of file names.
+        // A Mail whose id has an invalid provider could not be read again.
         let id: MailId = id.to_string().parse().map_err(|error: InvalidMailId| {
             InvalidObject::Field { field: "provider".to_owned(), why: error.to_string() }
         })?;
