@@ -1,57 +1,53 @@
-//! What the command line asks a benchmark for.
+//! Command line of the benchmarks.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::Result;
 
-/// How to run, and what of it.
 pub struct Args {
-    /// Whether a first look is enough.
+    /// Run short measurements.
     pub quick: bool,
-    /// What was asked for by name.
+    /// Selected names; all when empty.
     only: Vec<String>,
-    /// Where the data is kept while it runs.
+    /// Parent directory of all data.
     pub dir: PathBuf,
 }
 
-/// What a benchmark says of itself.
+/// One benchmark program.
 pub struct Benchmark {
-    /// Its help.
     pub usage: fn(&[&str]) -> String,
-    /// What can be asked for by name.
+    /// Names that `--only` accepts.
     pub names: Vec<&'static str>,
-    /// Measures, and prints the tables.
+    /// Measures and prints the tables.
     pub run: fn(&Args) -> Result<()>,
 }
 
-/// What to do.
-enum Asked {
+enum Action {
     Run(Args),
     Help,
-    /// Cargo is not benchmarking.
+    /// Started by `cargo test` without `--bench`.
     Nothing,
 }
 
 impl Args {
-    /// Whether this was asked for.
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
 }
 
 impl Benchmark {
-    /// Runs it as the command line says.
+    /// Runs the benchmark with the arguments of the process.
     pub fn main(&self) -> ExitCode {
         let usage = || (self.usage)(&self.names);
         let args = match parse(std::env::args().skip(1), &self.names) {
-            Ok(Asked::Run(args)) => args,
-            Ok(Asked::Help) => {
+            Ok(Action::Run(args)) => args,
+            Ok(Action::Help) => {
                 println!("{}", usage());
                 return ExitCode::SUCCESS;
             }
             // `cargo test --all-targets` runs benches too, without `--bench`.
-            Ok(Asked::Nothing) => return ExitCode::SUCCESS,
+            Ok(Action::Nothing) => return ExitCode::SUCCESS,
             Err(words) => {
                 eprintln!("{words}\n\n{}", usage());
                 return ExitCode::from(2);
@@ -68,36 +64,36 @@ impl Benchmark {
     }
 }
 
-/// Reads the arguments, or says in words what is wrong with them.
+/// Parses the arguments. The error is a message for the user.
 fn parse(
     mut args: impl Iterator<Item = String>,
     names: &[&str],
-) -> std::result::Result<Asked, String> {
+) -> std::result::Result<Action, String> {
     let (mut benching, mut quick, mut only, mut dir) = (false, false, Vec::new(), None);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--bench" => benching = true,
             "--quick" => quick = true,
-            "--only" => only.push(known(args.next(), names)?),
-            "--dir" => dir = Some(args.next().ok_or("--dir wants a directory")?),
-            "--help" | "-h" => return Ok(Asked::Help),
+            "--only" => only.push(check_name(args.next(), names)?),
+            "--dir" => dir = Some(args.next().ok_or("--dir needs a directory")?),
+            "--help" | "-h" => return Ok(Action::Help),
             other => return Err(format!("unknown argument {other:?}")),
         }
     }
     if !benching {
-        return Ok(Asked::Nothing);
+        return Ok(Action::Nothing);
     }
-    // Not the system's temporary directory: that is memory on many machines,
-    // and a sync to memory costs nothing.
+    // Not the temporary directory of the system: on many machines it is in memory, where a
+    // sync costs nothing.
     let dir = dir.unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").to_owned()).into();
-    Ok(Asked::Run(Args { quick, only, dir }))
+    Ok(Action::Run(Args { quick, only, dir }))
 }
 
-fn known(name: Option<String>, names: &[&str]) -> std::result::Result<String, String> {
-    let name = name.ok_or("--only wants a name")?;
+fn check_name(name: Option<String>, names: &[&str]) -> std::result::Result<String, String> {
+    let name = name.ok_or("--only needs a name")?;
     if names.contains(&name.as_str()) {
         Ok(name)
     } else {
-        Err(format!("nothing is called {name:?} (there are {})", names.join(", ")))
+        Err(format!("unknown name {name:?}; known names: {}", names.join(", ")))
     }
 }

@@ -1,4 +1,4 @@
-//! The built courier, running in a home of its own, asked as any program would.
+//! Runs the built courier in a temporary home.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,32 +10,31 @@ use tempfile::TempDir;
 use super::http::Conn;
 use super::{Error, Result};
 
-/// How long the courier may take to start.
-const START: Duration = Duration::from_secs(60);
+/// Maximum time until the courier answers.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A running courier and its home. Both are gone when this is.
-pub struct Running {
+/// A running courier and its home. Both are removed on drop.
+pub struct RunningCourier {
     child: Child,
-    /// Where its API is.
+    /// Address of the API.
     pub addr: SocketAddr,
-    /// Where its webhooks are.
     pub webhooks: SocketAddr,
-    /// What opens its API.
+    /// Bearer token of the API.
     pub token: String,
     data: TempDir,
 }
 
-/// The command under measurement.
+/// Path of the measured binary.
 pub fn program() -> &'static str {
     env!("CARGO_BIN_EXE_monoco")
 }
 
-impl Running {
-    /// Starts it, and waits until it answers.
+impl RunningCourier {
+    /// Starts the courier and waits until it answers.
     pub fn start(data: TempDir) -> Result<Self> {
-        let note = data.path().join("run/courier.json");
-        // A note of an earlier one would be believed.
-        let _ = std::fs::remove_file(&note);
+        let info_path = data.path().join("run/courier.json");
+        // The file of an earlier process has old addresses.
+        let _ = std::fs::remove_file(&info_path);
         let child = Command::new(program())
             .args(["courier", "start", "--foreground", "--port", "0"])
             .env("MONOCO_HOME", data.path())
@@ -47,20 +46,20 @@ impl Running {
         let token = String::new();
         let mut running = Self { child, addr: nowhere, webhooks: nowhere, token, data };
         let started = Instant::now();
-        let note = loop {
-            if let Ok(note) = std::fs::read_to_string(&note) {
-                break note;
+        let info = loop {
+            if let Ok(info) = std::fs::read_to_string(&info_path) {
+                break info;
             }
             if let Some(status) = running.child.try_wait()? {
-                return Err(format!("the courier ended at once ({status})").into());
+                return Err(format!("the courier exited during the start ({status})").into());
             }
-            if started.elapsed() > START {
-                return Err(format!("the courier is not ready after {START:?}").into());
+            if started.elapsed() > START_TIMEOUT {
+                return Err(format!("the courier is not ready after {START_TIMEOUT:?}").into());
             }
             std::thread::sleep(Duration::from_millis(1));
         };
         let address = |key: &str| -> Result<SocketAddr> {
-            Ok(between(note.as_bytes(), key, "\"").ok_or("no address")?.parse()?)
+            Ok(between(info.as_bytes(), key, "\"").ok_or("no address")?.parse()?)
         };
         running.addr = address(r#""address":""#)?;
         running.webhooks = address(r#""webhook_address":""#)?;
@@ -68,28 +67,26 @@ impl Running {
         let mut conn = Conn::open(running.addr, &running.token, "application/json")?;
         let next = "/api/v1/boxes/did:monoco:me/INBOX/next";
         let (status, answer) = conn.post(next, br#"{"states":["NONE"]}"#)?;
-        // It knows no such state, and says so: it is there.
-        if status == 422 { Ok(running) } else { Err(refused(status, answer)) }
+        // 422 for the unknown state: the courier answers.
+        if status == 422 { Ok(running) } else { Err(unexpected_response(status, answer)) }
     }
 
-    /// The id of its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where its files are.
     pub fn home(&self) -> &Path {
         self.data.path()
     }
 
-    /// A command that speaks to it.
+    /// A command of the CLI that uses this courier.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(program());
         command.args(args).env("MONOCO_HOME", self.home());
         command
     }
 
-    /// Ends it in good order, and keeps its home.
+    /// Stops the courier and returns its home.
     pub fn stop(mut self) -> Result<TempDir> {
         let mut command = self.command(&["courier", "stop"]);
         let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
@@ -102,22 +99,22 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCourier {
     fn drop(&mut self) {
-        // It may have ended by itself; either way there is none to wait for.
+        // Errors are ignored: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What stands between two marks.
+/// The text between `start` and `end`.
 pub fn between<'a>(text: &'a [u8], start: &str, end: &str) -> Option<&'a str> {
     let text = std::str::from_utf8(text).ok()?;
     text.split_once(start)?.1.split_once(end).map(|(found, _)| found)
 }
 
-/// An answer that is not the one hoped for, in words.
-pub fn refused(status: u16, answer: &[u8]) -> Error {
-    let said: String = String::from_utf8_lossy(answer).chars().take(300).collect();
-    format!("the answer was {status}: {said}").into()
+/// Error for a response with an unexpected status.
+pub fn unexpected_response(status: u16, answer: &[u8]) -> Error {
+    let body: String = String::from_utf8_lossy(answer).chars().take(300).collect();
+    format!("unexpected response {status}: {body}").into()
 }

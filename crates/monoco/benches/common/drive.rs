@@ -1,4 +1,4 @@
-//! How a rate is measured: threads that call, and a clock that watches them.
+//! Measures rates: threads repeat a call, and the main thread counts over a time.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -7,38 +7,35 @@ use std::time::{Duration, Instant};
 
 use super::Result;
 
-/// How often the clock looks; fine enough for cells of a second and more.
+/// Polling interval; precise enough for measurements of at least one second.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Where a measurement ends, whichever comes first.
+/// Limits of a measurement. It ends at the first limit that is reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Time before the counting starts.
     pub warm_up: Duration,
-    /// Time that is counted.
     pub measure: Duration,
-    /// The most calls, warm-up included.
+    /// Maximum number of calls, including the warm-up.
     pub calls: u64,
 }
 
-/// What a measurement saw.
-pub struct Seen {
+/// Result of a measurement.
+pub struct Measured {
     /// Messages per second, after the warm-up.
     pub rate: f64,
-    /// All messages, those of the warm-up too.
+    /// All messages, including the warm-up.
     pub messages: u64,
 }
 
-/// Runs `workers` threads and counts what they get done.
+/// Runs `workers` threads and measures their messages per second.
 ///
-/// `start` runs in each thread, before the clock does, and makes the call that
-/// is repeated; the call answers how many messages it dealt with. The first
-/// error ends the measurement.
+/// `start` runs in each thread before the measurement and returns the call that is repeated.
+/// The call returns how many messages it processed. The first error ends the measurement.
 pub fn drive<Call>(
     workers: usize,
     bounds: Bounds,
     start: impl Fn(usize) -> Result<Call> + Sync,
-) -> Result<Seen>
+) -> Result<Measured>
 where
     Call: FnMut() -> Result<u64>,
 {
@@ -59,20 +56,20 @@ where
             thread.join().map_err(|_| "a worker panicked")??;
         }
         if rate > 0.0 {
-            Ok(Seen { rate, messages: run.messages.load(Relaxed) })
+            Ok(Measured { rate, messages: run.messages.load(Relaxed) })
         } else {
-            Err("nothing was done in the time that was counted".into())
+            Err("no message was processed during the measurement".into())
         }
     })
 }
 
-/// The middle one, or nothing when nothing was measured.
+/// The median; `None` when the list is empty.
 pub fn median(mut rates: Vec<f64>) -> Option<f64> {
     rates.sort_by(f64::total_cmp);
     rates.get(rates.len() / 2).copied()
 }
 
-/// What the threads of one measurement share.
+/// State that the threads of one measurement share.
 struct Run {
     bounds: Bounds,
     ready: Barrier,
@@ -88,7 +85,7 @@ impl Run {
         Call: FnMut() -> Result<u64>,
     {
         let call = start();
-        // Before the error is looked at, or the others would wait for ever.
+        // Before the error is returned: otherwise the other threads wait forever.
         self.ready.wait();
         let done = call.and_then(|call| self.repeat(call));
         if done.is_err() {
@@ -99,7 +96,7 @@ impl Run {
     }
 
     fn repeat(&self, mut call: impl FnMut() -> Result<u64>) -> Result<()> {
-        // Counted before the call: nobody asks for a message that is not there.
+        // Counted before the call, so that no thread asks for a message too many.
         while !self.stop.load(Relaxed) && self.calls.fetch_add(1, Relaxed) < self.bounds.calls {
             self.messages.fetch_add(call()?, Relaxed);
         }
@@ -109,7 +106,7 @@ impl Run {
     fn watch(&self) -> f64 {
         self.ready.wait();
         let started = Instant::now();
-        // A small backlog must not be gone before the counting starts.
+        // The warm-up must not use up a small backlog.
         while started.elapsed() < self.bounds.warm_up
             && self.calls.load(Relaxed) < self.bounds.calls / 10
             && self.running()

@@ -1,8 +1,8 @@
-//! How figures are written: numbers with commas, rows of Markdown, the machine.
+//! Formats figures: numbers with commas, rows of Markdown tables, the machine.
 
 use std::thread::available_parallelism;
 
-/// A whole number with commas.
+/// A whole number with thousands separators.
 pub fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -15,17 +15,16 @@ pub fn thousands(number: f64) -> String {
     text
 }
 
-/// One row of a table.
 pub fn line(first: &str, rest: &[String]) -> String {
     format!("| {first} | {} |\n", rest.join(" | "))
 }
 
-/// The first row, and the one below it that makes a table of them.
+/// The header row and the separator row of a table.
 pub fn head(corner: &str, names: &[String]) -> String {
     line(corner, names) + "|---" + &"|--:".repeat(names.len()) + "|\n"
 }
 
-/// On what the figures were taken.
+/// Number of cores and kernel version.
 pub fn machine() -> String {
     let cores = available_parallelism().map_or(1, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

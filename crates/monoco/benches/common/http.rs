@@ -1,8 +1,6 @@
-//! The client our own contenders speak HTTP with: one connection, kept alive,
-//! on a thread that waits, like the clients of the peers.
+//! Blocking HTTP client with one persistent connection, like the clients of the peers.
 //!
-//! It understands what our server answers and nothing more: no redirects, no
-//! encryption, no pipelining.
+//! It supports only what the courier answers: no redirects, no TLS, no pipelining.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,13 +8,13 @@ use std::time::Duration;
 
 use super::Result;
 
-/// How long an answer may take before the measurement is given up.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Maximum time until a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A connection that is reused for every request, as are its buffers.
+/// One connection with reused buffers.
 pub struct Conn {
     stream: BufReader<TcpStream>,
-    /// The headers that are the same in every request.
+    /// Headers of every request.
     headers: String,
     out: Vec<u8>,
     line: String,
@@ -24,19 +22,18 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// Connects, and shows the token with every request.
+    /// Connects. Every request has the bearer token.
     pub fn open(addr: SocketAddr, token: &str, content_type: &str) -> Result<Self> {
         let mut conn = Self::plain(addr, content_type)?;
         conn.headers += &format!("Authorization: Bearer {token}\r\n");
         Ok(conn)
     }
 
-    /// Connects without a token.
     pub fn plain(addr: SocketAddr, content_type: &str) -> Result<Self> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(ANSWER))?;
-        stream.set_write_timeout(Some(ANSWER))?;
+        stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+        stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
         Ok(Self {
             stream: BufReader::new(stream),
             headers: format!("Host: {addr}\r\nContent-Type: {content_type}\r\n"),
@@ -46,18 +43,18 @@ impl Conn {
         })
     }
 
-    /// Posts a body and reads the whole answer: its status and its body.
+    /// Sends a POST request. Returns status and body of the response.
     pub fn post(&mut self, path: &str, body: &[u8]) -> Result<(u16, &[u8])> {
         self.post_with(path, "", body)
     }
 
-    /// The same with more headers, each a whole line.
+    /// Like [`Self::post`], with additional header lines.
     pub fn post_with(&mut self, path: &str, more: &str, body: &[u8]) -> Result<(u16, &[u8])> {
-        self.ask("POST", path, more, body)
+        self.request("POST", path, more, body)
     }
 
-    /// The same with any method.
-    pub fn ask(
+    /// Like [`Self::post_with`], with any method.
+    pub fn request(
         &mut self,
         method: &str,
         path: &str,
@@ -72,18 +69,18 @@ impl Conn {
             body.len()
         )?;
         self.out.extend_from_slice(body);
-        // In one piece: a head that travels alone waits for its acknowledgement.
+        // In one write: separate packets would wait for a delayed acknowledgement.
         self.stream.get_mut().write_all(&self.out)?;
 
         let status = self.read_status()?;
         let framing = self.read_headers()?;
         self.body.clear();
         match framing {
-            // These have no body, whatever their headers say.
+            // These statuses have no body.
             _ if status == 204 || status == 304 => {}
             Some(Framing::Length(length)) => self.read_more(length)?,
             Some(Framing::Chunked) => self.read_chunks()?,
-            None => return Err("an answer of unknown length".into()),
+            None => return Err("response without a length".into()),
         }
         Ok((status, &self.body))
     }
@@ -92,7 +89,7 @@ impl Conn {
         // "HTTP/1.1 200 OK"
         let line = self.read_line()?;
         let status = line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
-        Ok(status.ok_or_else(|| format!("not an HTTP/1.1 answer: {line:?}"))?.parse()?)
+        Ok(status.ok_or_else(|| format!("not an HTTP/1.1 response: {line:?}"))?.parse()?)
     }
 
     fn read_headers(&mut self) -> Result<Option<Framing>> {
@@ -125,10 +122,10 @@ impl Conn {
             }
             self.read_more(size)?;
             if !self.read_line()?.is_empty() {
-                return Err("a chunk longer than it says".into());
+                return Err("chunk is longer than its size".into());
             }
         }
-        // Trailers, of which there are usually none.
+        // Trailers.
         while !self.read_line()?.is_empty() {}
         Ok(())
     }
@@ -148,7 +145,7 @@ impl Conn {
     }
 }
 
-/// How the length of a body is told.
+/// How the end of a body is marked.
 enum Framing {
     Length(usize),
     Chunked,

@@ -1,22 +1,22 @@
-//! What the benchmarks share: how they are called, how they measure, how they show it.
+//! Shared by all benchmarks: command line, measurement and output.
 //!
 //! # Reading order
 //!
-//! * [`args`]: what the command line asks for.
-//! * [`drive`]: how a rate is measured.
-//! * [`running`]: the built courier, in a home of its own.
-//! * [`http`]: the client it is asked with.
-//! * [`resources`], [`figures`]: what a process costs, and how numbers are written.
+//! * [`args`]: the command line.
+//! * [`drive`]: measures rates.
+//! * [`courier`]: runs the built courier in a temporary home.
+//! * [`http`]: the HTTP client.
+//! * [`resources`], [`figures`]: memory and CPU of a process, and formatting.
 
 #![allow(dead_code, reason = "each benchmark uses its own part of this")]
 
 pub mod args;
+pub mod courier;
 pub mod drive;
 pub mod figures;
 pub mod http;
 pub mod resources;
-pub mod running;
 
-/// Why a measurement was not possible, in words.
+/// A message that says why a measurement failed.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,4 +1,4 @@
-//! What a process costs: memory and processor time, as Linux reports them.
+//! Memory and CPU time of a process, from `/proc`.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -7,28 +7,27 @@ use std::time::{Duration, Instant};
 
 use super::Result;
 
-/// Ticks per second in `/proc/PID/stat`: part of the kernel's interface on
-/// every machine we build for, whatever its internal clock.
+/// Ticks per second in `/proc/PID/stat`: `USER_HZ`, which is 100 on all supported
+/// architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// How often a command is run to find its usual time.
+/// Runs per median of [`median_run`].
 const RUNS: usize = 20;
 
-/// A pause after the start, so that starting is not counted as idling.
+/// Pause after the start, so that the start is not measured as idle time.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// What an empty, idle server costs.
-pub struct AtRest {
-    /// Resident memory.
+/// Resources of an empty, idle server.
+pub struct IdleCost {
     pub resident_bytes: u64,
-    /// Processor time per second of doing nothing.
+    /// CPU time per second.
     pub cpu_share: f64,
-    /// How long its smallest command takes.
+    /// Time of its smallest command.
     pub command: Duration,
 }
 
-impl AtRest {
-    /// Watches a server that nobody uses, then times a command.
+impl IdleCost {
+    /// Measures an idle server for `watch`, then times a command.
     pub fn watch(pid: u32, watch: Duration, command: &mut Command) -> Result<Self> {
         thread::sleep(SETTLE);
         let cpu_share = cpu_share(pid, watch)?;
@@ -37,12 +36,11 @@ impl AtRest {
     }
 }
 
-/// The resident memory of a process.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     memory(pid, "VmRSS:")
 }
 
-/// The most memory that a process had resident so far.
+/// Maximum resident memory of a process so far.
 pub fn peak_bytes(pid: u32) -> Result<u64> {
     memory(pid, "VmHWM:")
 }
@@ -57,17 +55,17 @@ fn memory(pid: u32, key: &str) -> Result<u64> {
     Ok(kib.parse::<u64>()? * 1024)
 }
 
-/// The processor time a process uses per second, over an interval.
+/// CPU time that a process uses per second, measured over an interval.
 pub fn cpu_share(pid: u32, interval: Duration) -> Result<f64> {
     let (before, started) = (cpu_seconds(pid)?, Instant::now());
     thread::sleep(interval);
     Ok((cpu_seconds(pid)? - before) / started.elapsed().as_secs_f64())
 }
 
-/// The processor time a process has used so far, its own and the kernel's.
+/// CPU time that a process has used, in user and kernel mode.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name is in brackets and may hold spaces and brackets itself.
+    // The process name is in parentheses and may contain spaces and parentheses.
     let (_, fields) = stat.rsplit_once(')').ok_or("no process name in its stat")?;
     let ticks: Vec<f64> = fields
         .split_whitespace()
@@ -78,7 +76,7 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok(ticks.iter().sum::<f64>() / TICKS_PER_SECOND)
 }
 
-/// How long a command usually takes, from its start to its end.
+/// Median time of a command, from start to exit.
 pub fn median_run(command: &mut Command) -> Result<Duration> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut took = Vec::with_capacity(RUNS);
@@ -87,14 +85,14 @@ pub fn median_run(command: &mut Command) -> Result<Duration> {
         let status = command.status()?;
         took.push(started.elapsed());
         if !status.success() {
-            return Err(format!("{:?} ended with {status}", command.get_program()).into());
+            return Err(format!("{:?} exited with {status}", command.get_program()).into());
         }
     }
     took.sort();
     Ok(took[RUNS / 2])
 }
 
-/// How long a command takes this once, from its start to its end.
+/// Time of one run of a command, from start to exit.
 pub fn timed_run(command: &mut Command) -> Result<Duration> {
     let started = Instant::now();
     let output = command.stdin(Stdio::null()).output()?;
@@ -102,6 +100,6 @@ pub fn timed_run(command: &mut Command) -> Result<Duration> {
     if output.status.success() {
         return Ok(took);
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{:?} ended with {}: {said}", command.get_program(), output.status).into())
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{:?} exited with {}: {stderr}", command.get_program(), output.status).into())
 }

@@ -1,8 +1,8 @@
-//! Claims over HTTP: take a Mail, complete it, with few and with many Mails around.
+//! Claims over HTTP: claim a Mail and complete it, in a small and in a large mailbox.
 //!
-//! A figure is made of rounds. Before each, a hundred Mails are new, so that the
-//! small tree does not run dry and the large one has the same to do; the clock runs
-//! only while agents claim and complete a hundred Mails, each agent its share.
+//! A figure is the sum of several rounds. 100 new Mails are stored before each round, so
+//! that the small mailbox does not become empty and both have the same work. Only the time
+//! in which the agents claim and complete 100 Mails is measured.
 
 use std::fs;
 use std::path::Path;
@@ -13,47 +13,47 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::common::Result;
+use crate::common::courier::unexpected_response;
 use crate::common::drive::median;
 use crate::common::figures::thousands;
 use crate::common::http::Conn;
-use crate::common::running::refused;
-use crate::office::{Office, settle, until};
+use crate::mailbox_files::MailLine;
 use crate::plan::Plan;
 use crate::population::Population;
 use crate::predecessor::Predecessor;
 use crate::report::{Report, ms, tenths, times};
-use crate::tree::Line;
+use crate::target::{Target, settle, until};
 
-/// Mails in the small tree, and cycles in a round.
+/// Mails in the small mailbox, and cycles per round.
 const FEW: usize = 100;
 
-/// How many agents work at the same time.
+/// Numbers of concurrent agents.
 const AGENTS: [usize; 2] = [1, 8];
 
-/// How long the files of a round may take to move.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum time until the files of a round are moved.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is left of the rate with many Mails, at least.
-const KEPT: &str = "≥ 0.8";
+/// Target: rate in the large mailbox divided by the rate in the small one.
+const TARGET_RATIO: &str = "≥ 0.8";
 
-/// Cycles per second, with few Mails and with many.
+/// Cycles per second in the small and in the large mailbox.
 type Rates = [f64; 2];
 
-/// Measures both.
+/// Measures the courier and the predecessor.
 pub fn measure(plan: &Plan, large: Population, report: &mut Report) -> Result<()> {
-    let (office, mails) = (large.office(), large.index.lines.clone());
+    let (target, mails) = (large.target(), large.index.lines.clone());
     let rounds = plan.rounds.min(mails.len() / FEW);
-    settle(&office)?;
-    let mut theirs = Vec::new();
+    settle(&target)?;
+    let mut predecessor_result = Vec::new();
     for agents in AGENTS {
-        let few = their_cycles(plan, agents, &office, &mails[..rounds * FEW], rounds)?;
-        // One round, for it takes its time in a large tree.
-        let many = their_cycles(plan, agents, &office, &mails, 1)?;
-        theirs.push([few, many]);
+        let few = predecessor_cycles(plan, agents, &target, &mails[..rounds * FEW], rounds)?;
+        // One round, because the predecessor is slow in a large mailbox.
+        let many = predecessor_cycles(plan, agents, &target, &mails, 1)?;
+        predecessor_result.push([few, many]);
     }
 
     let mut fields = [Population::empty(plan)?, large];
-    // A young store still makes room for itself with every commit.
+    // Warm-up: the files of a new store still grow with every commit.
     for field in &mut fields {
         for round in 0..plan.rounds {
             cycles(field, AGENTS[1], round)?;
@@ -61,56 +61,63 @@ pub fn measure(plan: &Plan, large: Population, report: &mut Report) -> Result<()
     }
     let mut slowest = Duration::ZERO;
     report.heading("claim → complete over HTTP, cycles/s");
-    for (agents, theirs) in AGENTS.into_iter().zip(theirs) {
-        let mut seen = [Vec::new(), Vec::new()];
+    for (agents, predecessor_result) in AGENTS.into_iter().zip(predecessor_result) {
+        let mut measured = [Vec::new(), Vec::new()];
         for turn in 0..plan.repeats {
             let mut took = [Duration::ZERO; 2];
             for round in 0..plan.rounds {
-                // They take turns, so that a slow minute of the disk hits both.
+                // In turns, so that a slow phase of the disk affects both.
                 for (field, took) in fields.iter_mut().zip(&mut took) {
                     let (answered, moved) = cycles(field, agents, turn * plan.rounds + round)?;
                     *took += answered;
                     slowest = slowest.max(moved);
                 }
             }
-            for (seen, took) in seen.iter_mut().zip(took) {
-                seen.push((plan.rounds * FEW) as f64 / took.as_secs_f64());
+            for (measured, took) in measured.iter_mut().zip(took) {
+                measured.push((plan.rounds * FEW) as f64 / took.as_secs_f64());
             }
-            eprintln!("{agents} agents, turn {turn}, few and many: {seen:.0?}");
+            eprintln!("{agents} agents, turn {turn}, few and many: {measured:.0?}");
         }
-        let ours: Rates = seen.map(|rates| median(rates).unwrap_or_default());
+        let monoco_result: Rates = measured.map(|rates| median(rates).unwrap_or_default());
         let who = if agents == 1 { "1 agent".to_owned() } else { format!("{agents} agents") };
         for (n, mails) in [FEW, mails.len()].into_iter().enumerate() {
             let name = format!("{who}, {} Mails in the tree", thousands(mails as f64));
-            report.row(&name, "", [ours[n], theirs[n]].map(tenths), &times(ours[n] / theirs[n]));
+            report.row(
+                &name,
+                "",
+                [monoco_result[n], predecessor_result[n]].map(tenths),
+                &times(monoco_result[n] / predecessor_result[n]),
+            );
         }
-        let left = [ours, theirs].map(|[few, many]| format!("{:.2}", many / few));
-        report.row(&format!("{who}, many ÷ few"), KEPT, left, "");
+        let left =
+            [monoco_result, predecessor_result].map(|[few, many]| format!("{:.2}", many / few));
+        report.row(&format!("{who}, many ÷ few"), TARGET_RATIO, left, "");
     }
     let figures = [ms(slowest.as_secs_f64()), "before the answer".to_owned()];
     report.row("files moved after the answer, at most, ms", "", figures, "");
     Ok(())
 }
 
-/// One round of our own: how long the answers took, and the files after the last one.
+/// One round of the courier. Returns the time of the responses, and the time from the last
+/// response until all files are moved.
 fn cycles(field: &mut Population, agents: usize, round: usize) -> Result<(Duration, Duration)> {
     field.add(FEW)?;
-    let office = field.office();
-    let mails = pick(&field.index.lines, &office, round);
-    let answered = claim_and_complete(&office, agents, &mails)?;
-    let archive = office.mailbox.join("archive/webhook");
+    let target = field.target();
+    let mails = pick(&field.index.lines, &target, round);
+    let answered = claim_and_complete(&target, agents, &mails)?;
+    let archive = target.mailbox.join("archive/webhook");
     let all = || Ok(mails.iter().all(|mail| archive.join(&mail.file).exists()));
-    Ok((answered, until("the files of completed Mails", PATIENCE, all)?))
+    Ok((answered, until("the files of completed Mails", TIMEOUT, all)?))
 }
 
-/// A hundred Mails that are still to be done, from all over the tree: it must not
-/// matter that those around them were not touched for long.
-fn pick(lines: &[Line], office: &Office, round: usize) -> Vec<Line> {
-    let inbound = office.mailbox.join("inbound/webhook");
+/// 100 open Mails spread over the whole mailbox, so that recently used pages do not speed up
+/// the claims.
+fn pick(lines: &[MailLine], target: &Target, round: usize) -> Vec<MailLine> {
+    let inbound = target.mailbox.join("inbound/webhook");
     let apart = (lines.len() / FEW).max(1);
-    let open = |line: &&Line| inbound.join(&line.file).exists();
+    let open = |line: &&MailLine| inbound.join(&line.file).exists();
     let spread = lines.iter().skip(round % apart).step_by(apart).chain(lines.iter().rev());
-    let mut picked: Vec<Line> = Vec::with_capacity(FEW);
+    let mut picked: Vec<MailLine> = Vec::with_capacity(FEW);
     for line in spread.filter(open) {
         if picked.len() == FEW {
             break;
@@ -122,13 +129,13 @@ fn pick(lines: &[Line], office: &Office, round: usize) -> Vec<Line> {
     picked
 }
 
-/// The predecessor's cycles per second: the newest Mails, a hundred a round, beside all
-/// that were in the tree before.
-fn their_cycles(
+/// Cycles per second of the predecessor: the newest Mails, 100 per round, beside all older
+/// Mails.
+fn predecessor_cycles(
     plan: &Plan,
     agents: usize,
-    from: &Office,
-    mails: &[Line],
+    from: &Target,
+    mails: &[MailLine],
     rounds: usize,
 ) -> Result<f64> {
     let data = TempDir::new_in(&plan.dir)?;
@@ -140,13 +147,13 @@ fn their_cycles(
     let mut took = Duration::ZERO;
     for mails in new.chunks(FEW) {
         link(mails, &all, &inbound)?;
-        took += claim_and_complete(&predecessor.office, agents, mails)?;
+        took += claim_and_complete(&predecessor.target, agents, mails)?;
     }
     Ok((rounds * FEW) as f64 / took.as_secs_f64())
 }
 
-/// Gives the predecessor the same files.
-fn link(mails: &[Line], from: &Path, to: &Path) -> Result<()> {
+/// Links the files of the courier into the mailbox of the predecessor.
+fn link(mails: &[MailLine], from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for mail in mails {
         fs::hard_link(from.join(&mail.file), to.join(&mail.file))?;
@@ -154,8 +161,8 @@ fn link(mails: &[Line], from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets so many agents claim and complete these Mails, and says how long it took.
-fn claim_and_complete(office: &Office, agents: usize, mails: &[Line]) -> Result<Duration> {
+/// Claims and completes these Mails with concurrent agents. Returns the elapsed time.
+fn claim_and_complete(target: &Target, agents: usize, mails: &[MailLine]) -> Result<Duration> {
     let ready = Barrier::new(agents + 1);
     thread::scope(|scope| {
         let working: Vec<_> = (0..agents)
@@ -163,16 +170,16 @@ fn claim_and_complete(office: &Office, agents: usize, mails: &[Line]) -> Result<
                 let ready = &ready;
                 scope.spawn(move || -> Result<()> {
                     let body = format!(r#"{{"agent_id":"agent-{agent}"}}"#);
-                    let conn = connect(office, &body);
-                    // Before the error is looked at, or the others would wait for ever.
+                    let conn = connect(target, &body);
+                    // Before the error is returned: otherwise the other agents wait forever.
                     ready.wait();
                     let mut conn = conn?;
-                    for Line { id, .. } in mails.iter().skip(agent).step_by(agents) {
+                    for MailLine { id, .. } in mails.iter().skip(agent).step_by(agents) {
                         for step in ["claim", "complete"] {
                             let path = format!("/api/v1/messages/{id}/{step}");
                             let (status, answer) = conn.post(&path, body.as_bytes())?;
                             if status != 200 {
-                                return Err(refused(status, answer));
+                                return Err(unexpected_response(status, answer));
                             }
                         }
                     }
@@ -189,11 +196,11 @@ fn claim_and_complete(office: &Office, agents: usize, mails: &[Line]) -> Result<
     })
 }
 
-/// A connection that was used once: accepting it is not what is measured.
-fn connect(office: &Office, body: &str) -> Result<Conn> {
-    let mut conn = Conn::open(office.api, &office.token, "application/json")?;
+/// Opens a connection and uses it once, so that accepting it is not measured.
+fn connect(target: &Target, body: &str) -> Result<Conn> {
+    let mut conn = Conn::open(target.api, &target.token, "application/json")?;
     let path = "/api/v1/messages/webhook_000000000000000000000000/complete";
     let (status, answer) = conn.post(path, body.as_bytes())?;
-    // There is no such Mail.
-    if status == 404 { Ok(conn) } else { Err(refused(status, answer)) }
+    // The Mail does not exist.
+    if status == 404 { Ok(conn) } else { Err(unexpected_response(status, answer)) }
 }

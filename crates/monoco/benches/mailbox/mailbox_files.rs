@@ -1,4 +1,4 @@
-//! Reads the mailbox's files as anybody may: the Mails themselves, and the index.
+//! Reads the files of a mailbox: Mails and index.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -9,42 +9,38 @@ use serde::Deserialize;
 
 use crate::common::Result;
 
-/// Every message in the Mails of one directory. Reads each file once.
+/// Ids of the messages in the Mails of one directory. Reads each file once.
 pub struct Messages {
     dir: PathBuf,
     files: HashSet<String>,
-    /// The ids of the messages.
     ids: HashSet<String>,
-    /// Messages that are in more than one Mail, or twice in one.
+    /// Number of messages that are in more than one Mail, or twice in one.
     pub twice: u64,
 }
 
-/// One Mail, as the index has it.
+/// One line of the index.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Line {
-    /// Its name.
+pub struct MailLine {
     pub id: String,
-    /// The name of its file.
     pub file: String,
 }
 
-/// The index, read on from where the last look ended.
+/// The index. Each read continues where the last one ended.
 pub struct Index {
     path: PathBuf,
     offset: u64,
     rest: Vec<u8>,
-    /// Its Mails so far, oldest first.
-    pub lines: Vec<Line>,
+    /// The Mails that were read, oldest first.
+    pub lines: Vec<MailLine>,
 }
 
 impl Messages {
-    /// Those of `mailbox`, none of which has been read yet.
     pub fn of(mailbox: &std::path::Path) -> Self {
         let dir = mailbox.join("inbound/webhook");
         Self { dir, files: HashSet::new(), ids: HashSet::new(), twice: 0 }
     }
 
-    /// Reads what is new, and says how many messages there are by now.
+    /// Reads new files and returns the number of messages.
     pub fn look(&mut self) -> Result<u64> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
@@ -56,7 +52,7 @@ impl Messages {
             if !name.ends_with(".md") || self.files.contains(&name) {
                 continue;
             }
-            // Half a file has no such line yet, or half of it: the next look finds the rest.
+            // An incomplete file has no such line or a part of it: it is read again later.
             let text = fs::read_to_string(self.dir.join(&name))?;
             let Some(ids) = messages(&text) else { continue };
             self.files.insert(name);
@@ -67,18 +63,16 @@ impl Messages {
         Ok(self.ids.len() as u64)
     }
 
-    /// How many Mails there are.
     pub fn mails(&self) -> usize {
         self.files.len()
     }
 
-    /// Whether a message is in one of them.
     pub fn has(&self, id: &str) -> bool {
         self.ids.contains(id)
     }
 }
 
-/// The ids of a Mail's messages.
+/// The ids of the messages of a Mail.
 fn messages(file: &str) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct Message {
@@ -90,13 +84,13 @@ fn messages(file: &str) -> Option<Vec<String>> {
 }
 
 impl Index {
-    /// That of `mailbox`, which may not be there yet.
+    /// The index of `mailbox`. The file may not exist yet.
     pub fn of(mailbox: &std::path::Path) -> Self {
         let path = mailbox.join(".state/mails.jsonl");
         Self { path, offset: 0, rest: Vec::new(), lines: Vec::new() }
     }
 
-    /// Reads what is new, and says how many Mails there are by now.
+    /// Reads new lines and returns the number of Mails.
     pub fn look(&mut self) -> Result<usize> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
@@ -107,7 +101,7 @@ impl Index {
         self.offset += file.read_to_end(&mut self.rest)? as u64;
         let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         for line in self.rest[..whole].split(|byte| *byte == b'\n') {
-            // The first line is about the index itself.
+            // The first line is the header of the index.
             if !line.is_empty() && !line.starts_with(br#"{"monoco_index""#) {
                 self.lines.push(serde_json::from_slice(line)?);
             }

@@ -1,38 +1,37 @@
-//! Measures the courier and the mailbox beside the predecessor's way of doing it.
+//! Measures the courier and the mailbox, and the algorithms of the Python predecessor.
 //!
-//! Everything goes through the built binary, as a user would: signed webhooks
-//! and claims over HTTP, `mailbox sync` and `mailbox list` from the command
-//! line. The predecessor's way is `predecessor.py`, which says what it stands
-//! for. Run it with `./bench --only mailbox` from the root of the repository;
+//! The benchmark uses the built binary like a user: signed webhooks and claims over HTTP,
+//! `mailbox sync` and `mailbox list` from the command line. `predecessor.py` implements the
+//! algorithms of the predecessor. Run it with `./bench --only mailbox` from the root of the repository;
 //! progress goes to stderr, Markdown to stdout.
 //!
 //! # Reading order
 //!
-//! * [`plan`]: how much is measured.
-//! * [`pipeline`], [`predecessor`]: who is measured, and how both are reached.
-//! * [`hook`]: a provider that pushes signed messages.
-//! * [`ingest`]: a steady stream of webhooks, to the last file.
-//! * [`population`]: many Mails, made once; [`pull`] and [`claims`] work on them.
-//! * [`tree`], [`report`]: reading the files, and writing the table.
+//! * [`plan`]: sizes and durations.
+//! * [`target`], [`predecessor`]: the two programs that are measured.
+//! * [`webhook`]: a provider that pushes signed messages.
+//! * [`ingest`]: a steady stream of webhooks until the last file is written.
+//! * [`population`]: a courier with many Mails, used by [`sync`] and [`claims`].
+//! * [`mailbox_files`], [`report`]: reading the files, and writing the tables.
 
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a benchmark program: the table is its output, and nobody logs for it"
+    reason = "a benchmark program: the table is its output, and it needs no log"
 )]
 
 mod claims;
 #[path = "../common/mod.rs"]
 mod common;
-mod hook;
 mod ingest;
-mod office;
+mod mailbox_files;
 mod plan;
 mod population;
 mod predecessor;
-mod pull;
 mod report;
-mod tree;
+mod sync;
+mod target;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -52,13 +51,13 @@ fn run(args: &Args) -> Result<()> {
     if plan.wants(Part::Ingest) {
         ingest::measure(plan, &mut report)?;
     }
-    if plan.wants(Part::Pull) || plan.wants(Part::Claims) {
+    if plan.wants(Part::Sync) || plan.wants(Part::Claims) {
         let mut population = Population::make(plan)?;
-        if plan.wants(Part::Pull) {
-            population = pull::measure(plan, population, &mut report)?;
+        if plan.wants(Part::Sync) {
+            population = sync::measure(plan, population, &mut report)?;
         }
         if plan.wants(Part::Claims) {
-            // Last, for it moves Mails to the archive.
+            // Last, because it moves Mails to the archive.
             claims::measure(plan, population, &mut report)?;
         }
     }

@@ -1,55 +1,53 @@
-//! How much is measured, by what the command line asks for.
+//! What is measured and how much, from the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::args::Args;
 
-/// What can be measured by itself.
+/// A part of the benchmark that can run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Ingest,
-    Pull,
+    Sync,
     Claims,
 }
 
-/// How to run.
+/// Sizes and durations of the benchmark.
 pub struct Plan {
     parts: Vec<Part>,
-    /// Where everybody keeps his data.
+    /// Parent directory of all data.
     pub dir: PathBuf,
-    /// How often what is cheap is measured.
+    /// Repetitions of the short measurements.
     pub repeats: usize,
-    /// Webhook messages in a second.
+    /// Webhook messages per second.
     pub rate: u64,
-    /// For how long.
     pub seconds: u64,
-    /// Mails in the large tree.
+    /// Mails in the large mailbox.
     pub mails: usize,
-    /// Mails that are new to a sync that has seen the others.
+    /// New Mails of an incremental sync.
     pub fresh: usize,
-    /// Rounds of claims that make one figure.
+    /// Rounds of claims per figure.
     pub rounds: usize,
 }
 
 impl Part {
-    /// What the command line calls them; the first is all of them.
+    /// Names on the command line. The first selects all parts.
     pub const NAMES: [&str; 4] = ["mailbox", "ingest", "sync", "claims"];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Ingest => "ingest",
-            Self::Pull => "sync",
+            Self::Sync => "sync",
             Self::Claims => "claims",
         }
     }
 }
 
 impl Plan {
-    /// Reads what was asked for.
     pub fn new(args: &Args) -> Self {
         let wanted = |part: &Part| args.wants("mailbox") || args.wants(part.name());
-        let parts = [Part::Ingest, Part::Pull, Part::Claims].into_iter().filter(wanted).collect();
+        let parts = [Part::Ingest, Part::Sync, Part::Claims].into_iter().filter(wanted).collect();
         let full = Self {
             parts,
             dir: args.dir.clone(),
@@ -67,30 +65,26 @@ impl Plan {
         }
     }
 
-    /// Whether this was asked for.
     pub fn wants(&self, part: Part) -> bool {
         self.parts.contains(&part)
     }
 
-    /// Messages in the stream of webhooks.
     pub const fn messages(&self) -> u64 {
         self.rate * self.seconds
     }
 
-    /// When a message of the stream is due.
     pub fn due(&self, message: u64) -> Duration {
         Duration::from_secs_f64(message as f64 / self.rate as f64)
     }
 }
 
-/// The help.
 pub fn usage(names: &[&str]) -> String {
     format!(
         "Usage: ./bench [--quick] [--only NAME]... [--dir DIR]\n\n\
-         The courier and the mailbox, beside the predecessor's way:\n\n\
-         --quick      10 s of webhooks, 5,000 Mails, everything once\n\
-         --only NAME  only this (may be repeated): {}\n\
-         --dir DIR    keep the data here, on the disk to be measured",
+         Courier and mailbox, compared with the Python predecessor:\n\n\
+         --quick      10 s of webhooks, 5,000 Mails, one repetition\n\
+         --only NAME  run only NAME (may be repeated): {}\n\
+         --dir DIR    directory for the data, on the disk to measure",
         names.join(", ")
     )
 }

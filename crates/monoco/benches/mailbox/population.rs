@@ -1,44 +1,42 @@
-//! Many Mails, made once through the courier: every message in a session of its own.
+//! A courier with many Mails. Each message has its own session, so each becomes a Mail.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::Result;
-use crate::common::running::Running;
-use crate::hook::{Provider, Said};
-use crate::office::{self, Office, until};
+use crate::common::courier::RunningCourier;
+use crate::mailbox_files::Index;
 use crate::plan::Plan;
-use crate::tree::Index;
+use crate::target::{self, Target, until};
+use crate::webhook::{Provider, StreamMessage};
 
-/// Connections that push at the same time, each as fast as it is answered.
+/// Concurrent connections of the provider.
 const CONNECTIONS: usize = 32;
 
-/// Messages that one push by [`Population::add`] may wait for to become files.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Maximum time until the messages of one [`Population::add`] are files.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A courier and the Mails it has.
+/// A running courier and the index of its Mails.
 pub struct Population {
-    pub courier: Running,
-    /// Its Mails, oldest first.
+    pub courier: RunningCourier,
     pub index: Index,
 }
 
 impl Population {
-    /// A courier without Mails.
     pub fn empty(plan: &Plan) -> Result<Self> {
-        // Nothing to wait for: every message is a Mail.
-        let courier = office::courier(&plan.dir, Duration::ZERO)?;
-        let index = Index::of(&Office::of(&courier).mailbox);
+        // No merge window: each message becomes a Mail at once.
+        let courier = target::courier(&plan.dir, Duration::ZERO)?;
+        let index = Index::of(&Target::of(&courier).mailbox);
         Ok(Self { courier, index })
     }
 
-    /// One with as many as the plan says.
+    /// Starts a courier and stores `plan.mails` Mails.
     pub fn make(plan: &Plan) -> Result<Self> {
         let mut population = Self::empty(plan)?;
         eprintln!("making {} Mails", plan.mails);
         let started = Instant::now();
-        // In steps, to show that it goes on.
+        // In steps, to print the progress.
         let step = (plan.mails / 10).max(1);
         while population.index.lines.len() < plan.mails {
             let have = population.index.lines.len();
@@ -49,12 +47,11 @@ impl Population {
         Ok(population)
     }
 
-    /// Its office.
-    pub fn office(&self) -> Office {
-        Office::of(&self.courier)
+    pub fn target(&self) -> Target {
+        Target::of(&self.courier)
     }
 
-    /// Makes so many more, and waits until their files are there.
+    /// Stores `count` more Mails and waits for their files.
     pub fn add(&mut self, count: usize) -> Result<()> {
         let have = self.index.look()?;
         let (next, end) = (AtomicU64::new(have as u64), (have + count) as u64);
@@ -67,7 +64,7 @@ impl Population {
                     if number >= end {
                         return Ok(());
                     }
-                    provider.push(Said { number, session: number })?;
+                    provider.push(StreamMessage { number, session: number })?;
                 }
             };
             let pushing: Vec<_> = (0..CONNECTIONS.min(count)).map(|_| scope.spawn(push)).collect();
@@ -76,18 +73,18 @@ impl Population {
             }
             Ok::<(), crate::common::Error>(())
         })?;
-        until("the files of new Mails", PATIENCE, || Ok(self.index.look()? >= have + count))?;
+        until("the files of new Mails", TIMEOUT, || Ok(self.index.look()? >= have + count))?;
         Ok(())
     }
 
-    /// Stops the courier, does something without it, and starts it again.
+    /// Stops the courier, calls `run`, and starts the courier again.
     pub fn without_courier<T>(
         self,
         run: impl FnOnce(&std::path::Path) -> Result<T>,
     ) -> Result<(Self, T)> {
         let Self { courier, index } = self;
         let home = courier.stop()?;
-        let seen = run(home.path())?;
-        Ok((Self { courier: Running::start(home)?, index }, seen))
+        let measured = run(home.path())?;
+        Ok((Self { courier: RunningCourier::start(home)?, index }, measured))
     }
 }

@@ -1,4 +1,4 @@
-//! The predecessor's way of doing it, as a process: see `predecessor.py`.
+//! Runs `predecessor.py`, the algorithms of the Python predecessor, as a process.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,27 +8,25 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::common::Result;
-use crate::hook::SECRET;
-use crate::office::Office;
+use crate::target::Target;
+use crate::webhook::SECRET;
 
-/// The baseline.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/mailbox/predecessor.py");
 
-/// Its daemon and its mailbox. Both are gone when this is.
+/// The daemon and its mailbox. Both are removed on drop.
 pub struct Predecessor {
     child: Child,
-    /// How to reach it.
-    pub office: Office,
+    pub target: Target,
     _data: TempDir,
 }
 
 impl Predecessor {
-    /// Starts it on an empty mailbox.
+    /// Starts the daemon with an empty mailbox.
     pub fn start(below: &Path, window: Duration) -> Result<Self> {
         Self::start_on(TempDir::new_in(below)?, window)
     }
 
-    /// Starts it on a mailbox that has Mails already.
+    /// Starts the daemon with an existing mailbox.
     pub fn start_on(data: TempDir, window: Duration) -> Result<Self> {
         let mut child = command("serve")
             .args(["--mailbox".as_ref(), data.path()])
@@ -43,37 +41,36 @@ impl Predecessor {
             BufReader::new(stdout).read_line(&mut port)?;
         }
         let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        let office = Office {
+        let target = Target {
             webhooks: nowhere,
             api: nowhere,
             token: String::new(),
             pid: child.id(),
             mailbox: data.path().to_owned(),
         };
-        let mut it = Self { child, office, _data: data };
+        let mut it = Self { child, target, _data: data };
         let port: u16 = port.trim().parse().map_err(|_| "the predecessor did not start")?;
-        it.office.webhooks.set_port(port);
-        it.office.api.set_port(port);
+        it.target.webhooks.set_port(port);
+        it.target.api.set_port(port);
         Ok(it)
     }
 }
 
 impl Drop for Predecessor {
     fn drop(&mut self) {
-        // It may have ended by itself; either way there is none to wait for.
+        // Errors are ignored: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// One of its commands.
 pub fn command(name: &str) -> Command {
     let mut command = Command::new("python3");
     command.args([SCRIPT, name]);
     command
 }
 
-/// Which Python runs it.
+/// Version of the Python interpreter.
 pub fn version() -> Result<String> {
     let output = Command::new("python3").arg("--version").output().map_err(missing)?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())

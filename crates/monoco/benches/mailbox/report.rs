@@ -1,11 +1,11 @@
-//! The table, in Markdown, ready for the documentation.
+//! The tables, as Markdown for `docs/benchmarks.md`.
 
 use std::fmt;
 
 use crate::common::figures::{head, line, machine, thousands};
 use crate::plan::Plan;
 
-/// What was measured, row by row.
+/// The measured figures, by table and row.
 pub struct Report {
     conditions: String,
     sections: Vec<(String, Vec<Row>)>,
@@ -19,12 +19,11 @@ struct Row {
 }
 
 impl Report {
-    /// An empty one.
     pub fn new(plan: &Plan, python: &str) -> Self {
         let conditions = format!(
-            "{}; Monoco {}, {python}; messages of about 300 characters. Our syncs and claims are \
+            "{}; Monoco {}, {python}; messages of about 300 characters. Syncs and claims of Monoco are \
              medians of {}, commands that find nothing new medians of 20; the stream of webhooks \
-             and everything of the predecessor's is taken once.",
+             and the predecessor are measured once.",
             machine(),
             env!("CARGO_PKG_VERSION"),
             plan.repeats,
@@ -32,13 +31,13 @@ impl Report {
         Self { conditions, sections: Vec::new() }
     }
 
-    /// Begins a table.
+    /// Starts a table.
     pub fn heading(&mut self, text: &str) {
         self.sections.push((text.to_owned(), Vec::new()));
     }
 
-    /// Adds a row: what it is, the goal, our figure and the predecessor's, and how many
-    /// times better ours is.
+    /// Adds a row: name, target, figures of Monoco and of the predecessor, and how many times
+    /// better Monoco is.
     pub fn row(&mut self, what: &str, wanted: &str, figures: [String; 2], ratio: &str) {
         eprintln!("{what}: {} (predecessor {}) {ratio}", figures[0], figures[1]);
         let [what, wanted, ratio] = [what, wanted, ratio].map(str::to_owned);
@@ -54,8 +53,8 @@ impl fmt::Display for Report {
         for (heading, rows) in &self.sections {
             let names = ["wanted", "monoco", "predecessor", "times better"].map(str::to_owned);
             f.write_str(&head(heading, &names))?;
-            for Row { what, wanted, figures: [ours, theirs], ratio } in rows {
-                let cells = [wanted, ours, theirs, ratio]
+            for Row { what, wanted, figures: [monoco_result, predecessor_result], ratio } in rows {
+                let cells = [wanted, monoco_result, predecessor_result, ratio]
                     .map(|cell| if cell.is_empty() { "–".to_owned() } else { cell.clone() });
                 f.write_str(&line(what, &cells))?;
             }
@@ -65,27 +64,24 @@ impl fmt::Display for Report {
     }
 }
 
-/// A count.
 pub fn plain(number: u64) -> String {
     thousands(number as f64)
 }
 
-/// Seconds as milliseconds, with a digit more where it matters.
+/// Seconds as milliseconds, with one decimal below 10.
 pub fn ms(seconds: f64) -> String {
     tenths(seconds * 1000.0)
 }
 
-/// Bytes as MiB.
 pub fn mib(bytes: u64) -> String {
     format!("{:.0}", bytes as f64 / f64::from(1 << 20))
 }
 
-/// A rate or a ratio, with a digit more where it matters.
+/// A rate or a ratio, with one decimal below 10.
 pub fn tenths(number: f64) -> String {
     if number < 10.0 { format!("{number:.1}") } else { thousands(number) }
 }
 
-/// How many times better.
 pub fn times(ratio: f64) -> String {
     if ratio < 1.0 { format!("{ratio:.2} ×") } else { format!("{} ×", tenths(ratio)) }
 }

@@ -1,4 +1,4 @@
-//! Who is measured, and where: the courier and the predecessor take the same requests.
+//! The program that is measured. Courier and predecessor accept the same requests.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,35 +7,30 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::common::Result;
+use crate::common::courier::RunningCourier;
 use crate::common::resources::cpu_share;
-use crate::common::running::Running;
-use crate::hook::SECRET;
+use crate::webhook::SECRET;
 
-/// Processor time per second below which an office is idle, and how long that is watched.
+/// A target is idle when it uses less than this share of a core during [`POLL_INTERVAL`].
 const IDLE: f64 = 0.02;
-const GLANCE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long it may take to become so.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Maximum time until a target is idle.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A post office that is running.
+/// Addresses and files of a running courier or predecessor.
 #[derive(Clone, Debug)]
-pub struct Office {
-    /// Where it hears webhooks.
+pub struct Target {
     pub webhooks: SocketAddr,
-    /// Where Mails are claimed.
     pub api: SocketAddr,
-    /// What opens that.
+    /// Bearer token of the API.
     pub token: String,
-    /// Its process.
     pub pid: u32,
-    /// Where its files are.
     pub mailbox: PathBuf,
 }
 
-impl Office {
-    /// The one that a courier runs.
-    pub fn of(courier: &Running) -> Self {
+impl Target {
+    pub fn of(courier: &RunningCourier) -> Self {
         Self {
             webhooks: courier.webhooks,
             api: courier.addr,
@@ -46,8 +41,8 @@ impl Office {
     }
 }
 
-/// A courier with one webhook tunnel, that waits so long for another message.
-pub fn courier(below: &Path, window: Duration) -> Result<Running> {
+/// Starts a courier with one webhook tunnel and this merge window.
+pub fn courier(below: &Path, window: Duration) -> Result<RunningCourier> {
     let home = TempDir::new_in(below)?;
     std::fs::create_dir_all(home.path().join("courier"))?;
     let config = format!(
@@ -56,30 +51,30 @@ pub fn courier(below: &Path, window: Duration) -> Result<Running> {
         window.as_millis()
     );
     std::fs::write(home.path().join("courier/config.yaml"), config)?;
-    Running::start(home)
+    RunningCourier::start(home)
 }
 
-/// Brings everything to the disk and waits until the office is idle, so that what was
-/// prepared is not finished while something else is measured: files are written back, and
-/// a courier looks through all of them after its start.
-pub fn settle(office: &Office) -> Result<()> {
+/// Syncs all disks and waits until the target is idle. Otherwise work of the preparation
+/// would run during the measurement: the kernel writes files back, and a courier scans its
+/// mailbox after its start.
+pub fn settle(target: &Target) -> Result<()> {
     rustix::fs::sync();
-    let idle = || Ok(cpu_share(office.pid, GLANCE)? < IDLE);
-    let waited = until("the office is idle", PATIENCE, idle)?;
+    let idle = || Ok(cpu_share(target.pid, POLL_INTERVAL)? < IDLE);
+    let waited = until("target is idle", TIMEOUT, idle)?;
     eprintln!("idle after {:.1} s", waited.as_secs_f64());
     Ok(())
 }
 
-/// Looks until it is so, and says how long that took.
+/// Polls until `so` is true and returns the elapsed time.
 pub fn until(
     what: &str,
-    patience: Duration,
+    timeout: Duration,
     mut so: impl FnMut() -> Result<bool>,
 ) -> Result<Duration> {
     let started = Instant::now();
     while !so()? {
-        if started.elapsed() > patience {
-            return Err(format!("{what}: not after {patience:?}").into());
+        if started.elapsed() > timeout {
+            return Err(format!("{what}: not after {timeout:?}").into());
         }
         std::thread::sleep(Duration::from_millis(5));
     }

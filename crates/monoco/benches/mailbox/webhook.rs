@@ -1,4 +1,4 @@
-//! A provider that pushes messages, signed as Standard Webhooks says.
+//! A provider that pushes messages with Standard Webhooks signatures.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -11,30 +11,29 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::common::Result;
+use crate::common::courier::unexpected_response;
 use crate::common::http::Conn;
-use crate::common::running::refused;
 
-/// The secret of the tunnel, as its config has it.
+/// Secret of the webhook tunnel.
 pub const SECRET: &str = "whsec_dGhlIHNlY3JldCBvZiB0aGUgYmVuY2htYXJr";
 
-/// Domains that authors come from.
+/// Number of domains of the authors.
 pub const DOMAINS: u64 = 50;
 
-/// What a chat message is usually long.
+/// A text of the usual length of a chat message.
 const WORDS: &str = "the build of the night is red again on two of the three machines, the log says \
-    that the disk was full when the tests of the store began, somebody should look at what the \
+    that the disk was full when the tests of the store began, the team should look at what the \
     cleaner does after midnight, and @monoco::ops may want to know before the release";
 
-/// One message of the stream.
+/// One message of the stream of webhooks.
 #[derive(Clone, Copy, Debug)]
-pub struct Said {
-    /// Its number, which makes its id.
+pub struct StreamMessage {
+    /// Makes the id unique.
     pub number: u64,
-    /// Where it was said.
     pub session: u64,
 }
 
-/// A connection that is kept, and the key.
+/// A persistent connection and the signing key.
 pub struct Provider {
     conn: Conn,
     key: Hmac<Sha256>,
@@ -42,16 +41,15 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Connects to whoever hears webhooks there.
     pub fn open(addr: SocketAddr) -> Result<Self> {
         let key = BASE64_STANDARD.decode(SECRET.trim_start_matches("whsec_"))?;
         let key = Hmac::new_from_slice(&key)?;
         Ok(Self { conn: Conn::plain(addr, "application/json")?, key, body: Vec::new() })
     }
 
-    /// Pushes a message, and waits until it is taken.
-    pub fn push(&mut self, said: Said) -> Result<()> {
-        let Said { number, session } = said;
+    /// Pushes a message and waits for the response 200.
+    pub fn push(&mut self, message: StreamMessage) -> Result<()> {
+        let StreamMessage { number, session } = message;
         self.body.clear();
         write!(
             self.body,
@@ -74,16 +72,15 @@ impl Provider {
             "webhook-id: {name}\r\nwebhook-timestamp: {now}\r\nwebhook-signature: v1,{signature}\r\n"
         );
         let (status, answer) = self.conn.post_with("/webhooks/ci", &signed, &self.body)?;
-        if status == 200 { Ok(()) } else { Err(refused(status, answer)) }
+        if status == 200 { Ok(()) } else { Err(unexpected_response(status, answer)) }
     }
 }
 
-/// The id of a message.
 pub fn id(number: u64) -> String {
     format!("message-{number}")
 }
 
-/// The name of one delivery, never used before.
+/// A new `webhook-id`.
 fn delivery() -> String {
     static SENT: AtomicU64 = AtomicU64::new(0);
     format!("msg_{}_{}", std::process::id(), SENT.fetch_add(1, Relaxed))

@@ -1,7 +1,7 @@
 //! beanstalkd, with a log that is synced for every job.
 //!
-//! Its log records a job and its deletion, but not its reservation: here a take
-//! and finish is one durable step, where the others make two.
+//! The log records jobs and deletions, but no reservations: take and finish is one durable
+//! step here, and two in the other contenders.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use crate::common::Result;
 use crate::common::drive::{Bounds, drive};
-use crate::common::resources::AtRest;
+use crate::common::resources::IdleCost;
 use crate::contender::Contender;
 use crate::payload::{self, Payload};
 use crate::server::{self, Launch, Server};
 
 pub const NAME: &str = "beanstalkd";
 
-/// Puts in flight while the queue is filled.
+/// Puts per request while the queue is filled.
 const PIPELINE: u64 = 500;
 
 pub struct Beanstalkd {
     below: PathBuf,
     version: String,
-    /// The filled queue, and how many wait in it.
+    /// The filled queue and the number of waiting messages.
     filled: Option<(Server, u64)>,
 }
 
@@ -42,11 +42,11 @@ impl Contender for Beanstalkd {
 
     fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
         let server = Server::start(&self.below, DURABLE)?;
-        let seen = drive(producers, bounds, |_| {
+        let measured = drive(producers, bounds, |_| {
             let (mut client, mut payload) = (Client::new(server.connect()?), Payload::new());
             Ok(move || client.put(payload.next()).map(|()| 1))
         })?;
-        Ok(Some(seen.rate))
+        Ok(Some(measured.rate))
     }
 
     fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
@@ -56,31 +56,31 @@ impl Contender for Beanstalkd {
         };
         let server = fill(server, backlog.saturating_sub(waiting))?;
         let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
-        let seen = drive(takers, bounds, |_| {
+        let measured = drive(takers, bounds, |_| {
             let mut client = Client::new(server.connect()?);
             Ok(move || {
                 let id = client.reserve()?;
                 client.delete(id).map(|()| 1)
             })
         })?;
-        self.filled = Some((server, backlog - seen.messages));
-        Ok(Some(seen.rate))
+        self.filled = Some((server, backlog - measured.messages));
+        Ok(Some(measured.rate))
     }
 
     fn release(&mut self) {
         self.filled = None;
     }
 
-    fn at_rest(&mut self, watch: Duration) -> Result<Option<AtRest>> {
+    fn idle_cost(&mut self, watch: Duration) -> Result<Option<IdleCost>> {
         let server = Server::start(&self.below, DURABLE)?;
-        AtRest::watch(server.pid(), watch, Command::new(NAME).arg("-v")).map(Some)
+        IdleCost::watch(server.pid(), watch, Command::new(NAME).arg("-v")).map(Some)
     }
 }
 
 const DURABLE: Launch =
     Launch { command: |addr, data| command(addr, data, "-f0"), ping: b"list-tube-used\r\n" };
 
-const UNSYNCED: Launch = Launch { command: |addr, data| command(addr, data, "-F"), ..DURABLE };
+const WITHOUT_SYNC: Launch = Launch { command: |addr, data| command(addr, data, "-F"), ..DURABLE };
 
 fn command(addr: SocketAddr, data: &Path, sync: &str) -> Command {
     let mut command = Command::new(NAME);
@@ -89,15 +89,15 @@ fn command(addr: SocketAddr, data: &Path, sync: &str) -> Command {
     command
 }
 
-/// Adds messages without a sync for each, then goes back to syncing.
+/// Adds messages without a sync for each, then enables syncing again.
 ///
-/// Pipelining alone does not help: every put is synced before the next is read,
-/// and a million of them would take minutes.
+/// Pipelining does not help: beanstalkd syncs each put before it reads the next, so that
+/// 1,000,000 puts would take minutes.
 fn fill(server: Server, messages: u64) -> Result<Server> {
     if messages == 0 {
         return Ok(server);
     }
-    let server = server.restart(UNSYNCED)?;
+    let server = server.restart(WITHOUT_SYNC)?;
     let mut client = Client::new(server.connect()?);
     let mut payload = Payload::new();
     let mut left = messages;
@@ -110,7 +110,7 @@ fn fill(server: Server, messages: u64) -> Result<Server> {
     server.restart(DURABLE)
 }
 
-/// One connection, its buffers kept.
+/// One connection with reused buffers.
 struct Client {
     stream: BufReader<TcpStream>,
     out: Vec<u8>,
@@ -156,7 +156,7 @@ impl Client {
     }
 
     fn add_put(&mut self, body: &[u8]) -> Result<()> {
-        // An hour to run: no job may come back while it is measured.
+        // Time to run of 1 h: no job may be released during the measurement.
         write!(self.out, "put 0 0 3600 {}\r\n", body.len())?;
         self.out.extend_from_slice(body);
         self.out.extend_from_slice(b"\r\n");
@@ -169,11 +169,11 @@ impl Client {
         Ok(())
     }
 
-    /// What follows the word we want, or an error that quotes the other one.
+    /// Reads a line that must start with `want`, and returns the rest.
     fn answer(&mut self, want: &str) -> Result<&str> {
         self.line.clear();
         self.stream.read_line(&mut self.line)?;
         let line = self.line.trim_end();
-        line.strip_prefix(want).ok_or_else(|| format!("wanted {want}, got {line:?}").into())
+        line.strip_prefix(want).ok_or_else(|| format!("expected {want}, found {line:?}").into())
     }
 }

@@ -1,4 +1,4 @@
-//! What every contender can be asked, and in which sizes.
+//! The measurements of every contender, and their sizes.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,31 +6,31 @@ use std::time::Duration;
 use crate::common::Result;
 use crate::common::drive::Bounds;
 use crate::common::figures::thousands;
-use crate::common::resources::AtRest;
+use crate::common::resources::IdleCost;
 
 /// A durable queue that can be measured.
 ///
-/// A rate is in messages per second, `None` where the question does not apply.
+/// Rates are in messages per second, `None` when a measurement does not apply.
 pub trait Contender {
-    /// Its name and version, for the line above the table.
+    /// Name and version, for the line above the table.
     fn version(&self) -> String;
 
-    /// How fast so many producers put messages into an empty queue, each
-    /// waiting for the answer to one before it sends the next.
+    /// Rate at which producers put messages into an empty queue. Each waits for the response
+    /// before it sends the next message.
     fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>>;
 
-    /// How fast so many takers take one message each and finish it, in two
-    /// round trips, with `backlog` messages waiting when they start.
+    /// Rate at which consumers take and finish messages, in two round trips each, with
+    /// `backlog` messages waiting at the start.
     ///
-    /// The queue may be kept for the next call, which then only replaces what
-    /// this one took.
+    /// The contender may keep the queue, so that the next call only replaces the messages
+    /// that this call took.
     fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>>;
 
-    /// Drops what [`take_finish`](Self::take_finish) kept.
+    /// Drops the queue that [`take_finish`](Self::take_finish) kept.
     fn release(&mut self);
 
-    /// What an empty, idle server costs, seen for so long.
-    fn at_rest(&mut self, _watch: Duration) -> Result<Option<AtRest>> {
+    /// Resources of an empty, idle server, measured for `watch`.
+    fn idle_cost(&mut self, _watch: Duration) -> Result<Option<IdleCost>> {
         Ok(None)
     }
 }
@@ -43,10 +43,10 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// The small backlog; the deep one depends on how much time there is.
+    /// The small backlog; the deep one depends on the plan.
     pub const BACKLOG: u64 = 10_000;
 
-    /// Every column, in order.
+    /// All columns in order.
     pub fn all(deep_backlog: u64) -> Vec<Cell> {
         vec![
             Cell::Enqueue { producers: 1 },

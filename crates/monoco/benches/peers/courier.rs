@@ -1,4 +1,4 @@
-//! Ourselves over HTTP: the built courier, asked as any program would.
+//! Monoco over HTTP: the built courier.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::common::Result;
+use crate::common::courier::{RunningCourier, between, unexpected_response};
 use crate::common::drive::{Bounds, drive, median};
 use crate::common::http::Conn;
-use crate::common::resources::{self, AtRest};
-use crate::common::running::{Running, between, refused};
+use crate::common::resources::{self, IdleCost};
 use crate::contender::Contender;
 use crate::payload::Payload;
 
 pub const NAME: &str = "monoco, HTTP";
 pub const BATCHES: &str = "monoco, HTTP ×100";
 
-/// Messages that the filling puts into one request.
-const FILL: u64 = 1_000;
+/// Messages per request while the store is filled.
+const FILL_BATCH: u64 = 1_000;
 
 pub struct Courier {
     below: PathBuf,
-    /// Messages in one request.
+    /// Messages per request.
     batch: usize,
-    /// The filled courier, and how many wait in it.
-    filled: Option<(Running, u64)>,
+    /// The filled courier and the number of waiting messages.
+    filled: Option<(RunningCourier, u64)>,
 }
 
 impl Courier {
@@ -39,23 +39,23 @@ impl Contender for Courier {
     }
 
     fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
-        let courier = Running::start(TempDir::new_in(&self.below)?)?;
+        let courier = RunningCourier::start(TempDir::new_in(&self.below)?)?;
         let (courier, batch) = (&courier, self.batch);
-        let seen = drive(producers, bounds, |producer| {
+        let measured = drive(producers, bounds, |producer| {
             let (mut payload, mut body) = (Payload::new(), Vec::new());
             let kind = if batch == 1 { "application/json" } else { "application/x-ndjson" };
             let mut conn = Conn::open(courier.addr, &courier.token, kind)?;
             Ok(move || {
                 write_batch(&mut body, &mut payload, producer, batch as u64);
                 let (status, answer) = conn.post("/api/v1/dispatch", &body)?;
-                let kept = count(answer, br#""duplicate":false"#);
-                if status != 200 || kept != batch {
-                    return Err(refused(status, answer));
+                let accepted = count(answer, br#""duplicate":false"#);
+                if status != 200 || accepted != batch {
+                    return Err(unexpected_response(status, answer));
                 }
                 Ok(batch as u64)
             })
         })?;
-        Ok(Some(seen.rate))
+        Ok(Some(measured.rate))
     }
 
     fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
@@ -64,17 +64,17 @@ impl Contender for Courier {
         }
         let (courier, waiting) = match self.filled.take() {
             Some(filled) => filled,
-            None => (Running::start(TempDir::new_in(&self.below)?)?, 0),
+            None => (RunningCourier::start(TempDir::new_in(&self.below)?)?, 0),
         };
         fill(&courier, backlog.saturating_sub(waiting))?;
         let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
-        let seen = drive(takers, bounds, |_| {
+        let measured = drive(takers, bounds, |_| {
             let mut conn = Conn::open(courier.addr, &courier.token, "application/json")?;
             Ok(move || {
                 let (status, answer) =
                     conn.post("/api/v1/boxes/did:monoco:me/INBOX/next", b"{}")?;
                 if status != 200 {
-                    return Err(refused(status, answer));
+                    return Err(unexpected_response(status, answer));
                 }
                 let record = between(answer, r#""record_id":""#, "\"").ok_or("no record")?;
                 let epoch = between(answer, r#""epoch":"#, ",").ok_or("no epoch")?;
@@ -82,49 +82,49 @@ impl Contender for Courier {
                 let body = format!(r#"{{"state":"READED","epoch":{epoch}}}"#);
                 let (status, answer) = conn.post(&path, body.as_bytes())?;
                 if status != 200 {
-                    return Err(refused(status, answer));
+                    return Err(unexpected_response(status, answer));
                 }
                 Ok(1)
             })
         })?;
-        self.filled = Some((courier, backlog - seen.messages));
-        Ok(Some(seen.rate))
+        self.filled = Some((courier, backlog - measured.messages));
+        Ok(Some(measured.rate))
     }
 
     fn release(&mut self) {
         self.filled = None;
     }
 
-    fn at_rest(&mut self, watch: Duration) -> Result<Option<AtRest>> {
+    fn idle_cost(&mut self, watch: Duration) -> Result<Option<IdleCost>> {
         if self.batch > 1 {
             return Ok(None);
         }
-        let courier = Running::start(TempDir::new_in(&self.below)?)?;
-        AtRest::watch(courier.pid(), watch, &mut courier.command(&["center", "list"])).map(Some)
+        let courier = RunningCourier::start(TempDir::new_in(&self.below)?)?;
+        IdleCost::watch(courier.pid(), watch, &mut courier.command(&["center", "list"])).map(Some)
     }
 }
 
-/// How long the courier takes until it answers, in words: on an empty store, and
-/// on one with so many records.
+/// Measures the start of the courier with an empty store and with `records` records. Returns
+/// a sentence for the report.
 pub fn starts(below: &Path, records: u64, repeats: usize) -> Result<String> {
     let mut times = Vec::new();
     for _ in 0..repeats {
         let started = Instant::now();
-        let courier = Running::start(TempDir::new_in(below)?)?;
+        let courier = RunningCourier::start(TempDir::new_in(below)?)?;
         times.push(started.elapsed().as_secs_f64() * 1000.0);
         drop(courier);
     }
     let empty = median(times).unwrap_or_default();
 
     eprintln!("filling a store with {records} records");
-    let courier = Running::start(TempDir::new_in(below)?)?;
+    let courier = RunningCourier::start(TempDir::new_in(below)?)?;
     fill(&courier, records)?;
     let mut data = courier.stop()?;
     let mut times = Vec::new();
     let mut resident = 0;
     for _ in 0..repeats {
         let started = Instant::now();
-        let courier = Running::start(data)?;
+        let courier = RunningCourier::start(data)?;
         times.push(started.elapsed().as_secs_f64() * 1000.0);
         resident = resources::resident_bytes(courier.pid())?;
         data = courier.stop()?;
@@ -137,16 +137,16 @@ pub fn starts(below: &Path, records: u64, repeats: usize) -> Result<String> {
     ))
 }
 
-fn fill(courier: &Running, messages: u64) -> Result<()> {
+fn fill(courier: &RunningCourier, messages: u64) -> Result<()> {
     let (mut payload, mut body) = (Payload::new(), Vec::new());
     let mut conn = Conn::open(courier.addr, &courier.token, "application/x-ndjson")?;
     let mut left = messages;
     while left > 0 {
-        let count = left.min(FILL);
+        let count = left.min(FILL_BATCH);
         write_batch(&mut body, &mut payload, 0, count);
         let (status, answer) = conn.post("/api/v1/dispatch", &body)?;
         if status != 200 {
-            return Err(refused(status, answer));
+            return Err(unexpected_response(status, answer));
         }
         left -= count;
     }

@@ -1,43 +1,40 @@
-//! The messages: 1 KiB of plain text each, no two alike.
+//! Unique messages of 1 KiB of text.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Bytes in a message.
+/// Size of a message in bytes.
 pub const SIZE: usize = 1024;
 
-/// Makes messages, different from those of every other maker.
+/// Generates messages that differ from those of every other generator.
 ///
-/// Different, because a store that names messages by their content would do no
-/// work for the second of two equal ones. Letters and digits only, so that a
-/// message is as long in JSON as it is on its own.
+/// A store that identifies messages by their content would do no work for a repeated
+/// message. Only letters and digits, so that JSON needs no escapes.
 pub struct Payload {
     text: [u8; SIZE],
-    maker: u32,
-    made: u64,
+    generator: u32,
+    count: u64,
 }
 
 impl Payload {
-    /// Another maker.
     pub fn new() -> Self {
-        static MAKERS: AtomicU32 = AtomicU32::new(0);
+        static GENERATORS: AtomicU32 = AtomicU32::new(0);
         const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz012345";
-        // A fixed xorshift: noise that does not compress, the same every run.
-        let maker = MAKERS.fetch_add(1, Relaxed);
-        let mut noise = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(maker);
+        // xorshift with a fixed seed: does not compress, and is the same in every run.
+        let generator = GENERATORS.fetch_add(1, Relaxed);
+        let mut noise = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(generator);
         let text = std::array::from_fn(|_| {
             noise ^= noise << 13;
             noise ^= noise >> 7;
             noise ^= noise << 17;
             LETTERS[(noise >> 59) as usize]
         });
-        Self { text, maker, made: 0 }
+        Self { text, generator, count: 0 }
     }
 
-    /// The next message.
     pub fn next(&mut self) -> &[u8; SIZE] {
-        let name = format!("{:08x}x{:016x}x", self.maker, self.made);
+        let name = format!("{:08x}x{:016x}x", self.generator, self.count);
         self.text[..name.len()].copy_from_slice(name.as_bytes());
-        self.made += 1;
+        self.count += 1;
         &self.text
     }
 }

@@ -1,43 +1,40 @@
-//! How long everything takes, by what the command line asks for.
+//! Sizes and durations, from the command line.
 
 use std::time::Duration;
 
 use crate::common::args::Args;
 use crate::common::drive::Bounds;
 
-/// How to run.
-pub struct Flags {
+pub struct Plan {
     /// The larger of the two backlogs.
     pub deep_backlog: u64,
-    /// How often each cell is measured.
+    /// Repetitions of each cell.
     pub repeats: usize,
-    /// How long each measurement may take.
+    /// Limits of each measurement.
     pub bounds: Bounds,
-    /// How long a server is watched doing nothing.
+    /// Time for which an idle server is measured.
     pub rest: Duration,
 }
 
-impl Flags {
-    /// Reads what was asked for.
+impl Plan {
     pub fn new(args: &Args) -> Self {
         if args.quick { quick() } else { full() }
     }
 }
 
-/// The help.
 pub fn usage(names: &[&str]) -> String {
     format!(
         "Usage: ./bench [--quick] [--only NAME]... [--dir DIR]\n\n\
-         The queues, side by side:\n\n\
-         --quick      one short round per cell, and 100,000 waiting for 1,000,000\n\
-         --only NAME  only this contender (may be repeated): {}; or `peers`, all of them\n\
-         --dir DIR    keep the data here, on the disk to be measured",
+         Message queues:\n\n\
+         --quick      one short round per cell, and a backlog of 100,000 instead of 1,000,000\n\
+         --only NAME  run only this contender (may be repeated): {}; `peers` selects all\n\
+         --dir DIR    directory for the data, on the disk to measure",
         names.join(", ")
     )
 }
 
-fn full() -> Flags {
-    Flags {
+fn full() -> Plan {
+    Plan {
         deep_backlog: 1_000_000,
         repeats: 3,
         bounds: Bounds {
@@ -49,8 +46,8 @@ fn full() -> Flags {
     }
 }
 
-fn quick() -> Flags {
-    Flags {
+fn quick() -> Plan {
+    Plan {
         deep_backlog: 100_000,
         repeats: 1,
         bounds: Bounds {

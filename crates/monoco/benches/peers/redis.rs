@@ -1,8 +1,8 @@
 //! Redis Streams, with an append-only file that is synced before every answer.
 //!
-//! Redis answers many clients after one sync, which makes it the peer to reach.
-//! Finished entries stay in the stream (no `XDEL`), and the file is never
-//! rewritten while we measure; both are in its favour.
+//! Redis answers many clients after one sync, so it is the fastest peer. Finished entries stay
+//! in the stream (no `XDEL`), and the file is not rewritten during the measurement; both make
+//! Redis faster.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::common::Result;
 use crate::common::drive::{Bounds, drive};
-use crate::common::resources::AtRest;
+use crate::common::resources::IdleCost;
 use crate::contender::Contender;
 use crate::payload::{self, Payload};
 use crate::resp::{Answer, Connection};
@@ -21,21 +21,21 @@ pub const NAME: &str = "redis";
 
 const PROGRAM: &str = "redis-server";
 
-/// Entries in flight while the stream is filled.
+/// Entries per request while the stream is filled.
 const PIPELINE: u64 = 500;
 
 pub struct Redis {
     below: PathBuf,
     version: String,
-    /// The filled stream, and how many wait in it.
+    /// The filled stream and the number of waiting entries.
     filled: Option<(Server, u64)>,
 }
 
 impl Redis {
     pub fn new(below: &Path) -> Result<Self> {
         // "Redis server v=7.0.15 sha=…"
-        let said = server::version(PROGRAM, "--version")?;
-        let number = said.split_whitespace().find_map(|word| word.strip_prefix("v="));
+        let output = server::version(PROGRAM, "--version")?;
+        let number = output.split_whitespace().find_map(|word| word.strip_prefix("v="));
         let version = format!("Redis {}", number.unwrap_or("of unknown version"));
         Ok(Self { below: below.to_owned(), version, filled: None })
     }
@@ -48,11 +48,11 @@ impl Contender for Redis {
 
     fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
         let server = Server::start(&self.below, DURABLE)?;
-        let seen = drive(producers, bounds, |_| {
+        let measured = drive(producers, bounds, |_| {
             let (mut client, mut payload) = (Client::new(server.connect()?), Payload::new());
             Ok(move || client.add(payload.next()).map(|()| 1))
         })?;
-        Ok(Some(seen.rate))
+        Ok(Some(measured.rate))
     }
 
     fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
@@ -66,7 +66,7 @@ impl Contender for Redis {
         };
         fill(&server, backlog.saturating_sub(waiting))?;
         let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
-        let seen = drive(takers, bounds, |worker| {
+        let measured = drive(takers, bounds, |worker| {
             let mut client = Client::new(server.connect()?);
             let consumer = format!("taker-{worker}");
             Ok(move || {
@@ -74,17 +74,17 @@ impl Contender for Redis {
                 client.finish(&id).map(|()| 1)
             })
         })?;
-        self.filled = Some((server, backlog - seen.messages));
-        Ok(Some(seen.rate))
+        self.filled = Some((server, backlog - measured.messages));
+        Ok(Some(measured.rate))
     }
 
     fn release(&mut self) {
         self.filled = None;
     }
 
-    fn at_rest(&mut self, watch: Duration) -> Result<Option<AtRest>> {
+    fn idle_cost(&mut self, watch: Duration) -> Result<Option<IdleCost>> {
         let server = Server::start(&self.below, DURABLE)?;
-        AtRest::watch(server.pid(), watch, Command::new(PROGRAM).arg("--version")).map(Some)
+        IdleCost::watch(server.pid(), watch, Command::new(PROGRAM).arg("--version")).map(Some)
     }
 }
 
@@ -98,7 +98,7 @@ fn command(addr: SocketAddr, data: &Path) -> Command {
     command
 }
 
-/// Adds entries without a sync for each, then goes back to syncing.
+/// Adds entries without a sync for each, then enables syncing again.
 fn fill(server: &Server, messages: u64) -> Result<()> {
     let mut client = Client::new(server.connect()?);
     client.set_sync("no")?;
@@ -142,7 +142,7 @@ impl Client {
         (0..many).try_for_each(|_| self.0.answer().map(drop))
     }
 
-    /// The id of the next entry, whose body has arrived too.
+    /// Takes the next entry and checks its size. Returns its id.
     fn take(&mut self, consumer: &[u8]) -> Result<Vec<u8>> {
         let group: [&[u8]; 4] = [b"XREADGROUP", b"GROUP", b"takers", consumer];
         let one: [&[u8]; 5] = [b"COUNT", b"1", b"STREAMS", b"queue", b">"];

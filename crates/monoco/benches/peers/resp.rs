@@ -1,11 +1,11 @@
-//! As much of the Redis protocol as the measurement needs.
+//! The part of the Redis protocol that the benchmark needs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use crate::common::Result;
 
-/// What Redis answers; an error becomes ours.
+/// A reply of Redis. An error reply becomes an `Err`.
 #[derive(Debug)]
 pub enum Answer {
     Nothing,
@@ -15,30 +15,27 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// One item of a list.
     pub fn nth(self, index: usize) -> Result<Answer> {
         let list = self.list()?;
         list.into_iter().nth(index).ok_or_else(|| format!("a list without item {index}").into())
     }
 
-    /// A list.
     pub fn list(self) -> Result<Vec<Answer>> {
         match self {
             Answer::List(list) => Ok(list),
-            other => Err(format!("wanted a list, got {other:?}").into()),
+            other => Err(format!("expected a list, found {other:?}").into()),
         }
     }
 
-    /// A string.
     pub fn bytes(self) -> Result<Vec<u8>> {
         match self {
             Answer::Bytes(bytes) => Ok(bytes),
-            other => Err(format!("wanted a string, got {other:?}").into()),
+            other => Err(format!("expected a string, found {other:?}").into()),
         }
     }
 }
 
-/// One connection, its buffers kept.
+/// One connection with reused buffers.
 pub struct Connection {
     stream: BufReader<TcpStream>,
     out: Vec<u8>,
@@ -50,14 +47,14 @@ impl Connection {
         Self { stream: BufReader::new(stream), out: Vec::new(), line: String::new() }
     }
 
-    /// Sends one command and waits for its answer.
+    /// Sends one command and waits for its reply.
     pub fn call(&mut self, words: &[&[u8]]) -> Result<Answer> {
         self.add(words)?;
         self.send()?;
         self.answer()
     }
 
-    /// Adds a command to those that [`send`](Self::send) will send.
+    /// Buffers a command until [`send`](Self::send).
     pub fn add(&mut self, words: &[&[u8]]) -> Result<()> {
         write!(self.out, "*{}\r\n", words.len())?;
         for word in words {
@@ -68,14 +65,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what was added, in one piece.
+    /// Sends the buffered commands in one write.
     pub fn send(&mut self) -> Result<()> {
         self.stream.get_mut().write_all(&self.out)?;
         self.out.clear();
         Ok(())
     }
 
-    /// Waits for the next answer.
+    /// Waits for the next reply.
     pub fn answer(&mut self) -> Result<Answer> {
         self.line.clear();
         self.stream.read_line(&mut self.line)?;
@@ -85,7 +82,7 @@ impl Connection {
         };
         match kind {
             "+" => Ok(Answer::Bytes(rest.as_bytes().to_vec())),
-            "-" => Err(format!("Redis says {rest}").into()),
+            "-" => Err(format!("Redis error: {rest}").into()),
             ":" => Ok(Answer::Number(rest.parse()?)),
             "$" | "*" if rest == "-1" => Ok(Answer::Nothing),
             "$" => {
@@ -99,7 +96,7 @@ impl Connection {
                 let items: usize = rest.parse()?;
                 (0..items).map(|_| self.answer()).collect::<Result<_>>().map(Answer::List)
             }
-            _ => Err(format!("not an answer: {line:?}").into()),
+            _ => Err(format!("not a Redis reply: {line:?}").into()),
         }
     }
 }

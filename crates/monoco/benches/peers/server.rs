@@ -1,4 +1,4 @@
-//! A peer's process: started on a free port of its own, ended with its handle.
+//! Process of a peer: started on a free port, stopped on drop.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,23 +12,23 @@ use tempfile::TempDir;
 
 use crate::common::Result;
 
-/// How long a server may take to answer; it may have to read 1 GiB first.
-const START: Duration = Duration::from_secs(120);
+/// Maximum time until a server answers; it may have to read 1 GiB first.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long an answer may take before the measurement is given up.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Maximum time until a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How a server is started, and how it shows that it is there.
+/// How to start a server and how to check that it is ready.
 #[derive(Clone, Copy)]
 pub struct Launch {
-    /// What to run, for an address and a data directory.
+    /// The command for an address and a data directory.
     pub command: fn(SocketAddr, &Path) -> Command,
-    /// A request that any answer will do for. To listen is not enough:
-    /// beanstalkd listens first and reads its log afterwards.
+    /// A request; any response means ready. An open port is not enough: beanstalkd listens
+    /// before it reads its log.
     pub ping: &'static [u8],
 }
 
-/// A running server and its data. Both are gone when this is.
+/// A running server and its data. Both are removed on drop.
 pub struct Server {
     child: Child,
     addr: SocketAddr,
@@ -36,15 +36,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it on data of its own, and waits until it answers.
+    /// Starts a server with new data and waits until it answers.
     pub fn start(below: &Path, launch: Launch) -> Result<Self> {
         Self::start_on(TempDir::new_in(below)?, launch)
     }
 
-    /// Ends the process and starts another on the same data.
+    /// Stops the process and starts another with the same data.
     pub fn restart(mut self, launch: Launch) -> Result<Self> {
         self.end();
-        // The directory moves on; what is left behind is an empty one.
+        // `self` keeps an empty directory, which is removed on drop.
         let below = self.data.path().parent().ok_or("the data has no directory")?.to_owned();
         let data = std::mem::replace(&mut self.data, TempDir::new_in(below)?);
         Self::start_on(data, launch)
@@ -61,49 +61,50 @@ impl Server {
             .spawn()
             .map_err(|err| format!("cannot start {:?}: {err}", command.get_program()))?;
         let mut server = Self { child, addr, data };
-        server.wait_until_it_listens(&log)?;
-        server.wait_until_it_answers(launch.ping)?;
+        server.wait_until_listening(&log)?;
+        server.wait_until_answering(launch.ping)?;
         Ok(server)
     }
 
-    /// A new connection to it.
     pub fn connect(&self) -> Result<TcpStream> {
         let stream = TcpStream::connect(self.addr)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(ANSWER))?;
-        stream.set_write_timeout(Some(ANSWER))?;
+        stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+        stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
         Ok(stream)
     }
 
-    /// The id of its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Brings its files to the disk, so that what filled the queue is not
-    /// written back while the queue is measured.
+    /// Syncs the files, so that they are not written back during the measurement.
     pub fn sync_files(&self) -> Result<()> {
         Ok(sync_below(self.data.path())?)
     }
 
-    fn wait_until_it_listens(&mut self, log: &Path) -> Result<()> {
+    fn wait_until_listening(&mut self, log: &Path) -> Result<()> {
         let started = Instant::now();
         while TcpStream::connect(self.addr).is_err() {
             if let Some(status) = self.child.try_wait()? {
-                let said = fs::read_to_string(log).unwrap_or_default();
-                return Err(format!("the server ended at once ({status}): {}", said.trim()).into());
+                let output = fs::read_to_string(log).unwrap_or_default();
+                return Err(format!(
+                    "the server exited during the start ({status}): {}",
+                    output.trim()
+                )
+                .into());
             }
-            if started.elapsed() > START {
-                return Err(format!("the server does not listen after {START:?}").into());
+            if started.elapsed() > START_TIMEOUT {
+                return Err(format!("the server does not listen after {START_TIMEOUT:?}").into());
             }
             thread::sleep(Duration::from_millis(10));
         }
         Ok(())
     }
 
-    fn wait_until_it_answers(&self, ping: &[u8]) -> Result<()> {
+    fn wait_until_answering(&self, ping: &[u8]) -> Result<()> {
         let mut stream = self.connect()?;
-        stream.set_read_timeout(Some(START))?;
+        stream.set_read_timeout(Some(START_TIMEOUT))?;
         stream.write_all(ping)?;
         match stream.read(&mut [0; 1024]) {
             Ok(bytes) if bytes > 0 => Ok(()),
@@ -113,7 +114,7 @@ impl Server {
     }
 
     fn end(&mut self) {
-        // It may have ended by itself; either way there is none to wait for.
+        // Errors are ignored: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -125,14 +126,14 @@ impl Drop for Server {
     }
 }
 
-/// The first line that a program says about its version, or what is missing.
+/// First line of the version output of a program; an error when it is not installed.
 pub fn version(program: &str, flag: &str) -> Result<String> {
     let output = Command::new(program)
         .arg(flag)
         .output()
         .map_err(|err| format!("cannot run {program} ({err}); ./bench installs it"))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    Ok(said.lines().next().unwrap_or_default().to_owned())
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    Ok(stdout.lines().next().unwrap_or_default().to_owned())
 }
 
 fn free_address() -> Result<SocketAddr> {

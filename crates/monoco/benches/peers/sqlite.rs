@@ -1,5 +1,5 @@
-//! SQLite with one plain table and group commit: what our store is built on,
-//! without anything our store does.
+//! SQLite with one table and group commit: the basis of the store of Monoco, without its
+//! features.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -16,13 +16,12 @@ use crate::payload::{self, Payload};
 
 pub const NAME: &str = "sqlite";
 
-/// The most jobs in one commit; more than there are ever callers.
+/// Maximum number of jobs per commit; more than there are callers.
 const BATCH: usize = 1024;
 
-/// How often the log is copied into the database.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
 
-/// The log's length, in pages, from which writers wait for it to start over.
+/// Length of the log in pages from which writers wait until it restarts.
 const LONG_LOG: i64 = 4_096;
 
 const SETTINGS: &str = "
@@ -60,7 +59,7 @@ const FILL: &str = "
 
 pub struct Sqlite {
     below: PathBuf,
-    /// The filled table, and how many wait in it.
+    /// The filled table and the number of waiting messages.
     filled: Option<(Database, u64)>,
 }
 
@@ -77,11 +76,11 @@ impl Contender for Sqlite {
 
     fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
         let database = Database::create(&self.below)?;
-        let seen = drive(producers, bounds, |_| {
+        let measured = drive(producers, bounds, |_| {
             let (mut client, mut payload) = (database.client()?, Payload::new());
-            Ok(move || client.ask(Ask::Put(payload.next().to_vec())).map(|_| 1))
+            Ok(move || client.call(Request::Put(payload.next().to_vec())).map(|_| 1))
         })?;
-        Ok(Some(seen.rate))
+        Ok(Some(measured.rate))
     }
 
     fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
@@ -91,15 +90,15 @@ impl Contender for Sqlite {
         };
         database.fill(backlog.saturating_sub(waiting))?;
         let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
-        let seen = drive(takers, bounds, |_| {
+        let measured = drive(takers, bounds, |_| {
             let mut client = database.client()?;
             Ok(move || {
-                let id = client.ask(Ask::Take)?;
-                client.ask(Ask::Finish(id)).map(|_| 1)
+                let id = client.call(Request::Take)?;
+                client.call(Request::Finish(id)).map(|_| 1)
             })
         })?;
-        self.filled = Some((database, backlog - seen.messages));
-        Ok(Some(seen.rate))
+        self.filled = Some((database, backlog - measured.messages));
+        Ok(Some(measured.rate))
     }
 
     fn release(&mut self) {
@@ -107,27 +106,27 @@ impl Contender for Sqlite {
     }
 }
 
-/// What a caller wants done, and is told of once it is on the disk.
-enum Ask {
+/// A request to the writer thread. The reply is sent after the commit.
+enum Request {
     Put(Vec<u8>),
     Take,
     Finish(i64),
 }
 
-/// The row that was touched, or why none was.
+/// The id of the changed row, or an error message.
 type Reply = std::result::Result<i64, String>;
 
 struct Job {
-    ask: Ask,
+    request: Request,
     reply: SyncSender<Reply>,
 }
 
 /// An open database: a thread that writes and a thread that checkpoints.
 struct Database {
-    // In this order: the threads end when their senders are gone, and are
-    // waited for before the files go.
+    // In this order: the threads end when their senders are dropped, and are joined before
+    // the files are removed.
     jobs: Option<Sender<Job>>,
-    tidy: Option<Sender<()>>,
+    stop_checkpoints: Option<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
     data: TempDir,
 }
@@ -139,12 +138,12 @@ impl Database {
         writer.execute_batch(SCHEMA)?;
         let checkpointer = open(data.path())?;
         let (jobs, todo) = channel();
-        let (tidy, tidied) = channel();
+        let (stop_checkpoints, stopped) = channel();
         let threads = vec![
             thread::spawn(move || write(&writer, &todo)),
-            thread::spawn(move || checkpoint(&checkpointer, &tidied)),
+            thread::spawn(move || checkpoint(&checkpointer, &stopped)),
         ];
-        Ok(Self { jobs: Some(jobs), tidy: Some(tidy), threads, data })
+        Ok(Self { jobs: Some(jobs), stop_checkpoints: Some(stop_checkpoints), threads, data })
     }
 
     fn client(&self) -> Result<Client> {
@@ -153,7 +152,7 @@ impl Database {
         Ok(Client { jobs, reply, replies })
     }
 
-    /// Adds messages in large transactions of their own.
+    /// Adds messages in transactions of 10,000.
     fn fill(&self, messages: u64) -> Result<()> {
         let filler = open(self.data.path())?;
         let mut left = messages;
@@ -162,8 +161,8 @@ impl Database {
             filler.execute(FILL, (i64::try_from(batch)?, i64::try_from(payload::SIZE)?))?;
             left -= batch;
         }
-        // Not TRUNCATE: a log that has to grow again is slow to sync, and a
-        // small backlog would be gone before it has grown.
+        // Not TRUNCATE: a log that has to grow again is slow to sync, and a small backlog
+        // would be consumed before it has grown.
         let busy = |row: &rusqlite::Row<'_>| row.get::<_, bool>(0);
         while filler.query_row("PRAGMA wal_checkpoint(RESTART)", [], busy)? {
             thread::sleep(CHECKPOINT_EVERY);
@@ -175,7 +174,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         self.jobs = None;
-        self.tidy = None;
+        self.stop_checkpoints = None;
         for thread in self.threads.drain(..) {
             // A writer that panicked has already failed its callers.
             let _ = thread.join();
@@ -183,7 +182,7 @@ impl Drop for Database {
     }
 }
 
-/// One caller's end.
+/// Connection of one caller to the writer thread.
 struct Client {
     jobs: Sender<Job>,
     reply: SyncSender<Reply>,
@@ -191,8 +190,10 @@ struct Client {
 }
 
 impl Client {
-    fn ask(&mut self, ask: Ask) -> Result<i64> {
-        self.jobs.send(Job { ask, reply: self.reply.clone() }).map_err(|_| "the writer is gone")?;
+    fn call(&mut self, request: Request) -> Result<i64> {
+        self.jobs
+            .send(Job { request, reply: self.reply.clone() })
+            .map_err(|_| "the writer is gone")?;
         Ok(self.replies.recv_timeout(Duration::from_secs(30))??)
     }
 }
@@ -203,20 +204,20 @@ fn open(data: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Commits whatever is waiting, again and again, until nobody can ask.
+/// Commits all waiting jobs in a loop until all senders are dropped.
 fn write(connection: &Connection, todo: &Receiver<Job>) {
     let mut statements = Statements::prepare(connection).expect("the schema has been created");
     let mut done = Vec::with_capacity(BATCH);
     while let Ok(first) = todo.recv() {
         let committed = connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
             for job in std::iter::once(first).chain(todo.try_iter()).take(BATCH) {
-                let reply = statements.run(&job.ask).map_err(|err| err.to_string());
+                let reply = statements.run(&job.request).map_err(|err| err.to_string());
                 done.push((job.reply, reply));
             }
             connection.execute_batch("COMMIT")
         });
         for (caller, reply) in done.drain(..) {
-            // A caller that has gone has no use for the answer.
+            // A caller that has gone needs no reply.
             let _ = caller.send(match &committed {
                 Ok(()) => reply,
                 Err(err) => Err(format!("not committed: {err}")),
@@ -225,12 +226,12 @@ fn write(connection: &Connection, todo: &Receiver<Job>) {
     }
 }
 
-/// Keeps the log short from a connection of its own, off the writer's path.
-fn checkpoint(connection: &Connection, tidied: &Receiver<()>) {
-    while let Err(RecvTimeoutError::Timeout) = tidied.recv_timeout(CHECKPOINT_EVERY) {
+/// Keeps the log short from its own connection, without blocking the writer.
+fn checkpoint(connection: &Connection, stopped: &Receiver<()>) {
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(CHECKPOINT_EVERY) {
         let log = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1));
         if log.is_ok_and(|pages: i64| pages > LONG_LOG) {
-            // Busy is no error here: the next round tries again.
+            // Busy is no error: the next round retries.
             let _ = connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()));
         }
     }
@@ -251,19 +252,19 @@ impl<'c> Statements<'c> {
         })
     }
 
-    fn run(&mut self, ask: &Ask) -> Result<i64> {
-        match ask {
-            Ask::Put(body) => Ok(self.put.insert([body])?),
-            Ask::Take => {
+    fn run(&mut self, request: &Request) -> Result<i64> {
+        match request {
+            Request::Put(body) => Ok(self.put.insert([body])?),
+            Request::Take => {
                 let taken: Option<(i64, Vec<u8>)> =
                     self.take.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
                 match taken {
                     Some((id, body)) if body.len() == payload::SIZE => Ok(id),
                     Some((_, body)) => Err(format!("a body of {} B", body.len()).into()),
-                    None => Err("nothing is waiting".into()),
+                    None => Err("no message is waiting".into()),
                 }
             }
-            Ask::Finish(id) => match self.finish.execute([id])? {
+            Request::Finish(id) => match self.finish.execute([id])? {
                 1 => Ok(*id),
                 _ => Err(format!("message {id} was not taken").into()),
             },

@@ -1,4 +1,4 @@
-//! Ourselves, without the HTTP in front: the store as the courier calls it.
+//! Monoco without HTTP: the store, called like the courier calls it.
 
 use std::path::{Path, PathBuf};
 
@@ -20,19 +20,19 @@ use crate::payload::Payload;
 
 pub const NAME: &str = "monoco, store";
 
-/// Messages that the filling puts into one commit.
-const FILL: u64 = 500;
+/// Messages per commit while the store is filled.
+const FILL_BATCH: u64 = 500;
 
-pub struct Ours {
+pub struct StoreContender {
     below: PathBuf,
     runtime: Runtime,
-    /// The filled store, and how many wait in it.
+    /// The filled store and the number of waiting messages.
     filled: Option<(Store, u64)>,
 }
 
 /// An open store and its data.
 struct Store {
-    // In this order: closed before the files go.
+    // In this order: the store is closed before the files are removed.
     store: SqliteStore,
     _data: TempDir,
 }
@@ -44,7 +44,7 @@ impl Store {
     }
 }
 
-impl Ours {
+impl StoreContender {
     pub fn new(below: &Path) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         Ok(Self { below: below.to_owned(), runtime, filled: None })
@@ -54,7 +54,7 @@ impl Ours {
         let mut payload = Payload::new();
         let mut left = messages;
         while left > 0 {
-            let count = left.min(FILL);
+            let count = left.min(FILL_BATCH);
             let batch = (0..count).map(|_| dispatch(&mut payload, 0)).collect::<Result<_>>()?;
             for answer in self.runtime.block_on(store.dispatch(batch, now())) {
                 answer?;
@@ -65,7 +65,7 @@ impl Ours {
     }
 }
 
-impl Contender for Ours {
+impl Contender for StoreContender {
     fn version(&self) -> String {
         format!("Monoco {}", env!("CARGO_PKG_VERSION"))
     }
@@ -73,7 +73,7 @@ impl Contender for Ours {
     fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
         let Store { store, _data } = Store::create(&self.below)?;
         let runtime = &self.runtime;
-        let seen = drive(producers, bounds, |producer| {
+        let measured = drive(producers, bounds, |producer| {
             let (store, mut payload) = (&store, Payload::new());
             Ok(move || {
                 let batch = vec![dispatch(&mut payload, producer)?];
@@ -83,7 +83,7 @@ impl Contender for Ours {
                 Ok(1)
             })
         })?;
-        Ok(Some(seen.rate))
+        Ok(Some(measured.rate))
     }
 
     fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
@@ -94,7 +94,7 @@ impl Contender for Ours {
         self.fill(&filled.store, backlog.saturating_sub(waiting))?;
         let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
         let (store, runtime) = (&filled.store, &self.runtime);
-        let seen = drive(takers, bounds, |taker| {
+        let measured = drive(takers, bounds, |taker| {
             let (owner, holder) = (owner()?, Holder::new(format!("taker-{taker}"))?);
             Ok(move || {
                 runtime.block_on(async {
@@ -110,8 +110,8 @@ impl Contender for Ours {
                 })
             })
         })?;
-        self.filled = Some((filled, backlog - seen.messages));
-        Ok(Some(seen.rate))
+        self.filled = Some((filled, backlog - measured.messages));
+        Ok(Some(measured.rate))
     }
 
     fn release(&mut self) {
@@ -134,7 +134,7 @@ fn dispatch(payload: &mut Payload, producer: usize) -> Result<DispatchRequest> {
     Ok(DispatchRequest { msg, tunnel: None, external_id: None })
 }
 
-// The store takes the time from whoever calls it; any will do here.
+// The caller passes the time to the store; a constant is enough here.
 fn now() -> Timestamp {
     Timestamp::from_ms(1)
 }

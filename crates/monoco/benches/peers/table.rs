@@ -1,7 +1,7 @@
-//! The tables, in Markdown, ready for the documentation.
+//! The tables, as Markdown for `docs/benchmarks.md`.
 
 use crate::common::figures::{head, line, thousands};
-use crate::common::resources::AtRest;
+use crate::common::resources::IdleCost;
 use crate::contender::Cell;
 
 /// Rates by contender and cell.
@@ -11,12 +11,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with these columns.
     pub fn new(cells: &[Cell]) -> Self {
         Self { cells: cells.to_vec(), rows: Vec::new() }
     }
 
-    /// Enters a rate; the first one of a contender makes its row.
+    /// Sets a rate. The first rate of a contender adds its row.
     pub fn set(&mut self, name: &str, cell: &Cell, rate: Option<f64>) {
         let Some(column) = self.cells.iter().position(|have| have == cell) else { return };
         let row = match self.rows.iter().position(|(have, _)| have == name) {
@@ -29,7 +28,7 @@ impl Table {
         self.rows[row].1[column] = rate;
     }
 
-    /// Messages per second, and what is left of the rate in the deep backlog.
+    /// Table of messages per second, with the ratio of deep to small backlog.
     pub fn rates(&self) -> String {
         let mut text = self.head("messages/s", "deep ÷ small backlog");
         for (name, rates) in &self.rows {
@@ -40,7 +39,7 @@ impl Table {
         text
     }
 
-    /// Every row divided by each yardstick that took part, if any did.
+    /// Every row divided by each yardstick that was measured.
     pub fn ratios(&self, yardsticks: &[&str]) -> String {
         let mut text = String::new();
         for yardstick in yardsticks {
@@ -67,7 +66,7 @@ impl Table {
         head(corner, &names)
     }
 
-    /// The rate with the deep backlog over the rate with the small one.
+    /// Rate with the deep backlog divided by the rate with the small one.
     fn depth(&self, rates: &[Option<f64>]) -> Option<f64> {
         let mut takes = self
             .cells
@@ -80,8 +79,8 @@ impl Table {
     }
 }
 
-/// What idle servers cost.
-pub fn at_rest(rows: &[(&str, AtRest)]) -> String {
+/// Table of the resources of idle servers.
+pub fn idle_cost(rows: &[(&str, IdleCost)]) -> String {
     let mut text = String::from(
         "| empty and idle | memory, MiB | CPU, ms per s | one command, ms |\n|---|--:|--:|--:|\n",
     );

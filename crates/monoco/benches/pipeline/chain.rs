@@ -1,4 +1,4 @@
-//! Five workers of our own, durable in and out, beside a bare durable dispatch.
+//! Letters through five built-in workers, compared with a dispatch without a chain.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -7,22 +7,21 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::common::Result;
+use crate::common::courier::{RunningCourier, unexpected_response};
 use crate::common::drive::{Bounds, drive};
 use crate::common::figures::thousands;
 use crate::common::http::Conn;
-use crate::common::running::{Running, refused};
+use crate::harness::{PipelineCourier, TUNNEL, sync_disks, workers};
 use crate::letters::{SIZE, write_message};
-use crate::office::{Office, TUNNEL, calm, workers};
 use crate::plan::{PRODUCERS, Plan};
 use crate::report::{Report, Rounds, ratio};
 
-/// The chain.
 pub const CHAIN: [&str; 5] = ["spam", "subject", "footer", "limit", "send"];
 
-/// How much longer than a dispatch a letter may take.
+/// Target: time of a letter divided by the time of a dispatch.
 const WANTED: &str = "≤ 2";
 
-/// Measures both, turn by turn.
+/// Measures dispatches and letters in turns.
 pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     let pipeline = json!({"outbound": CHAIN, "workers": workers()});
     let mut rows = Vec::new();
@@ -30,17 +29,17 @@ pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         let mut rounds = Rounds::default();
         for round in 1..=plan.repeats {
             let base = dispatch(plan, producers)?;
-            let office = Office::open(&plan.dir, &pipeline, &[TUNNEL])?;
-            let ours = office.rate(producers, plan.bounds())?;
+            let pipeline_courier = PipelineCourier::open(&plan.dir, &pipeline, &[TUNNEL])?;
+            let letter_rate = pipeline_courier.rate(producers, plan.bounds())?;
             eprintln!(
-                "{producers} producers, round {round}: {base:.0} dispatches/s, {ours:.0} letters/s"
+                "{producers} producers, round {round}: {base:.0} dispatches/s, {letter_rate:.0} letters/s"
             );
-            rounds.add([base, ours]);
+            rounds.add([base, letter_rate]);
         }
         rows.push(rounds);
     }
     let rates = |at: usize| rows.iter().map(move |rounds| thousands(rounds.rate(at)));
-    report.heading("five workers of our own", &report.producers());
+    report.heading("five built-in workers", &report.producers());
     report.row("bare dispatch, messages/s", "", rates(0));
     report.row(&format!("{}, letters/s", CHAIN.join(", ")), "", rates(1));
     let times = rows.iter().map(|rounds| ratio(rounds.ratio(0, 1)));
@@ -50,17 +49,21 @@ pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
 
 /// Messages per second, dispatched one by one to a courier without chains.
 fn dispatch(plan: &Plan, producers: usize) -> Result<f64> {
-    let courier = Running::start(TempDir::new_in(&plan.dir)?)?;
+    let courier = RunningCourier::start(TempDir::new_in(&plan.dir)?)?;
     let [warming, counting] = plan.bounds();
-    calm();
+    sync_disks();
     dispatched(&courier, producers, warming)?;
     let (messages, took) = dispatched(&courier, producers, counting)?;
     Ok(messages as f64 / took.as_secs_f64())
 }
 
-fn dispatched(courier: &Running, producers: usize, bounds: Bounds) -> Result<(u64, Duration)> {
+fn dispatched(
+    courier: &RunningCourier,
+    producers: usize,
+    bounds: Bounds,
+) -> Result<(u64, Duration)> {
     let first = &OnceLock::new();
-    let seen = drive(producers, bounds, |producer| {
+    let measured = drive(producers, bounds, |producer| {
         let mut conn = Conn::open(courier.addr, &courier.token, "application/json")?;
         let mut body = Vec::new();
         Ok(move || {
@@ -68,8 +71,8 @@ fn dispatched(courier: &Running, producers: usize, bounds: Bounds) -> Result<(u6
             write_message(&mut body, SIZE, producer);
             first.get_or_init(Instant::now);
             let (status, answer) = conn.post("/api/v1/dispatch", &body)?;
-            if status == 200 { Ok(1) } else { Err(refused(status, answer)) }
+            if status == 200 { Ok(1) } else { Err(unexpected_response(status, answer)) }
         })
     })?;
-    Ok((seen.messages, first.get().ok_or("nothing was dispatched")?.elapsed()))
+    Ok((measured.messages, first.get().ok_or("nothing was dispatched")?.elapsed()))
 }

@@ -1,4 +1,4 @@
-//! A courier with a chain, letters handed in over HTTP, and how one sees that they are done.
+//! A courier with a chain: submits letters over HTTP and polls until they are done.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -8,39 +8,36 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::Result;
+use crate::common::courier::{RunningCourier, unexpected_response};
 use crate::common::drive::{Bounds, drive};
 use crate::common::http::Conn;
-use crate::common::running::{Running, refused};
 use crate::letters::{SIZE, write_letter};
 
-/// Where letters go that name no tunnel. Nobody sends from it.
+/// Default tunnel of the letters. It has no sender, so letters stay in its outbox.
 pub const TUNNEL: &str = "post";
 
-/// Where letters are handed in.
-pub const DOOR: &str = "/api/v1/letters";
+pub const SUBMIT_PATH: &str = "/api/v1/letters";
 
-/// How long the last letter may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Maximum time until the last letter is done.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How often one looks whether it is done.
-const GLANCE: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Rates that no producer reaches, for one recipient and for all. The limit never holds a
-/// letter, and yet has to remember each: what is booked is not over at once.
-const PER_RECIPIENT: &str = "10000/h";
-pub const FOR_ALL: &str = "10000000/h";
+/// Rates that no producer reaches. The limit never holds a letter, but still has to store a
+/// reservation for each.
+const HIGH_RATE_PER_RECIPIENT: &str = "10000/h";
+pub const HIGH_RATE: &str = "10000000/h";
 
-/// A running courier with a chain.
-pub struct Office {
-    /// The courier.
-    pub courier: Running,
-    /// A connection to look with.
+/// A running courier with a pipeline.
+pub struct PipelineCourier {
+    pub courier: RunningCourier,
+    /// Connection for polling.
     conn: Conn,
-    /// Letters that were handed in so far.
-    pub posted: u64,
+    /// Number of submitted letters.
+    pub submitted: u64,
 }
 
-/// The workers of our own, as every measurement sets them up.
+/// The built-in workers, with the same settings in every measurement.
 pub fn workers() -> Value {
     json!({
         "spam": {"rules": [
@@ -51,32 +48,32 @@ pub fn workers() -> Value {
         "subject": {"template": "[Team] {subject}"},
         "footer": {"text": "Sent by Monoco"},
         "limit": {
-            "per_recipient": PER_RECIPIENT, "per_domain": FOR_ALL, "per_tunnel": FOR_ALL,
+            "per_recipient": HIGH_RATE_PER_RECIPIENT, "per_domain": HIGH_RATE, "per_tunnel": HIGH_RATE,
         },
         "send": {"tunnel": TUNNEL},
     })
 }
 
-impl Office {
-    /// Opens one with these chains and workers, and with these tunnels.
+impl PipelineCourier {
+    /// Starts a courier with this pipeline and these tunnels.
     pub fn open(below: &Path, pipeline: &Value, tunnels: &[&str]) -> Result<Self> {
         let home = TempDir::new_in(below)?;
         std::fs::create_dir_all(home.path().join("courier"))?;
         let config = json!({"courier": {"pipeline": pipeline}});
         std::fs::write(home.path().join("courier/config.yaml"), config.to_string())?;
-        let courier = Running::start(home)?;
+        let courier = RunningCourier::start(home)?;
         let mut conn = connect(&courier)?;
         for tunnel in tunnels {
             let (status, answer) =
-                conn.ask("PUT", &format!("/api/v1/tunnels/{tunnel}"), "", b"{}")?;
+                conn.request("PUT", &format!("/api/v1/tunnels/{tunnel}"), "", b"{}")?;
             if status != 200 {
-                return Err(refused(status, answer));
+                return Err(unexpected_response(status, answer));
             }
         }
-        Ok(Self { courier, conn, posted: 0 })
+        Ok(Self { courier, conn, submitted: 0 })
     }
 
-    /// Looks over another connection from now on: one that idled too long was closed.
+    /// Opens a new polling connection: the courier closes idle ones.
     pub fn connect_again(&mut self) -> Result<()> {
         self.conn = connect(&self.courier)?;
         Ok(())
@@ -84,116 +81,114 @@ impl Office {
 
     /// Letters per second, from the first request until the last letter is done.
     pub fn rate(mut self, producers: usize, [warming, counting]: [Bounds; 2]) -> Result<f64> {
-        calm();
-        self.hand_in(producers, warming)?;
-        let before = self.posted;
-        let took = self.hand_in(producers, counting)?;
+        sync_disks();
+        self.submit_and_wait(producers, warming)?;
+        let before = self.submitted;
+        let took = self.submit_and_wait(producers, counting)?;
         self.check_outbox()?;
-        Ok((self.posted - before) as f64 / took.as_secs_f64())
+        Ok((self.submitted - before) as f64 / took.as_secs_f64())
     }
 
-    /// Has letters handed in one by one, and waits until they are done. Says how long
-    /// that took.
-    fn hand_in(&mut self, producers: usize, bounds: Bounds) -> Result<Duration> {
+    /// Submits letters one by one and waits until they are done. Returns the elapsed time.
+    fn submit_and_wait(&mut self, producers: usize, bounds: Bounds) -> Result<Duration> {
         let (courier, first) = (&self.courier, &OnceLock::new());
-        let seen = drive(producers, bounds, |_| {
+        let measured = drive(producers, bounds, |_| {
             let (mut conn, mut body) = (connect(courier)?, Vec::new());
             Ok(move || {
                 body.clear();
                 write_letter(&mut body, SIZE, None);
                 first.get_or_init(Instant::now);
-                let (status, answer) = conn.post(DOOR, &body)?;
-                if status == 202 { Ok(1) } else { Err(refused(status, answer)) }
+                let (status, answer) = conn.post(SUBMIT_PATH, &body)?;
+                if status == 202 { Ok(1) } else { Err(unexpected_response(status, answer)) }
             })
         })?;
-        self.posted += seen.messages;
-        self.until("letters are done", |state| state.count("DONE") == Some(state.posted))?;
-        Ok(first.get().ok_or("nothing was handed in")?.elapsed())
+        self.submitted += measured.messages;
+        self.until("letters are done", |state| state.count("DONE") == Some(state.submitted))?;
+        Ok(first.get().ok_or("no letter was submitted")?.elapsed())
     }
 
-    /// Everything that is done waits to be sent: the outbox counts up to a thousand.
+    /// Checks that all done letters are in the outbox, which counts up to 1,000.
     fn check_outbox(&mut self) -> Result<()> {
         let boxes = self.get("/api/v1/boxes?limit=10")?;
         let owner = format!("did:msgtunnel:{TUNNEL}");
         let mut all = boxes["boxes"].as_array().into_iter().flatten();
         let outbox = all.find(|one| one["owner"] == *owner && one["box"] == "TUNNEL_OUTBOX");
         let waiting = outbox.and_then(|one| one["waiting"].as_u64());
-        if waiting == Some(self.posted.min(1_000)) {
+        if waiting == Some(self.submitted.min(1_000)) {
             return Ok(());
         }
-        Err(format!("{} letters are done, and in the outbox wait {waiting:?}", self.posted).into())
+        Err(format!("{} letters are done, but {waiting:?} are in the outbox", self.submitted)
+            .into())
     }
 
-    /// Looks until it is so. A letter that ended otherwise ends the measurement.
+    /// Polls until `so` is true. Fails when a letter is trashed, dead or merged.
     pub fn until(&mut self, what: &str, so: impl Fn(&State) -> bool) -> Result<()> {
         let started = Instant::now();
         loop {
-            let state = State { all: self.get("/api/v1/pipeline")?, posted: self.posted };
+            let state = State { all: self.get("/api/v1/pipeline")?, submitted: self.submitted };
             if so(&state) {
                 return Ok(());
             }
             if ["TRASHED", "DEAD", "MERGED"].iter().any(|ended| state.count(ended) != Some(0)) {
-                return Err(format!("letters went astray: {}", state.all["states"]).into());
+                return Err(
+                    format!("letters did not pass the chain: {}", state.all["states"]).into()
+                );
             }
-            if started.elapsed() > PATIENCE {
+            if started.elapsed() > TIMEOUT {
                 let states = &state.all["states"];
-                return Err(format!("{what}: not after {PATIENCE:?}: {states}").into());
+                return Err(format!("{what}: not after {TIMEOUT:?}: {states}").into());
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Reads something.
     pub fn get(&mut self, path: &str) -> Result<Value> {
-        let (status, answer) = self.conn.ask("GET", path, "", b"")?;
+        let (status, answer) = self.conn.request("GET", path, "", b"")?;
         if status == 200 {
             Ok(serde_json::from_slice(answer)?)
         } else {
-            Err(refused(status, answer))
+            Err(unexpected_response(status, answer))
         }
     }
 
-    /// How long one letter takes that goes through `tunnel`, from the request until it is
-    /// done.
+    /// Submits one letter through `tunnel`. Returns the time until it is done.
     pub fn one_letter(&mut self, tunnel: &str) -> Result<Duration> {
         let mut body = Vec::new();
         write_letter(&mut body, SIZE, Some(tunnel));
         let started = Instant::now();
-        let (status, answer) = self.conn.post(DOOR, &body)?;
+        let (status, answer) = self.conn.post(SUBMIT_PATH, &body)?;
         if status != 202 {
-            return Err(refused(status, answer));
+            return Err(unexpected_response(status, answer));
         }
         let answer: Value = serde_json::from_slice(answer)?;
-        let path = format!("{DOOR}/{}", answer["id"].as_str().ok_or("a letter without an id")?);
+        let path =
+            format!("{SUBMIT_PATH}/{}", answer["id"].as_str().ok_or("no id in the response")?);
         while self.get(&path)?["state"] != "DONE" {
-            if started.elapsed() > PATIENCE {
-                return Err(format!("a letter is not done after {PATIENCE:?}").into());
+            if started.elapsed() > TIMEOUT {
+                return Err(format!("a letter is not done after {TIMEOUT:?}").into());
             }
         }
         Ok(started.elapsed())
     }
 }
 
-/// Brings to the disk what the one measured before has left, so that the next one's syncs
-/// do not wait for it.
-pub fn calm() {
+/// Syncs all disks, so that writes of the previous measurement do not slow down the next
+/// one.
+pub fn sync_disks() {
     rustix::fs::sync();
 }
 
-fn connect(courier: &Running) -> Result<Conn> {
+fn connect(courier: &RunningCourier) -> Result<Conn> {
     Conn::open(courier.addr, &courier.token, "application/json")
 }
 
-/// What the post office says of itself.
+/// Response of `GET /api/v1/pipeline`.
 pub struct State {
-    /// All of it.
     pub all: Value,
-    /// Letters that were handed in.
-    pub posted: u64,
+    pub submitted: u64,
 }
 
 impl State {
-    /// How many letters stand so.
     pub fn count(&self, state: &str) -> Option<u64> {
         self.all["states"][state].as_u64()
     }

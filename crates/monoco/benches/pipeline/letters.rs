@@ -1,23 +1,23 @@
-//! What is handed in: mails that differ from one another, and messages of the same size.
+//! Unique letters and messages of a given size.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes of a mail, where its size matters.
+/// Size of a mail in bytes.
 pub const SIZE: usize = 1_536;
 
-/// Bytes of a mail of which very many are kept.
+/// Size in bytes of the mails that wait behind a limit.
 pub const SMALL: usize = 384;
 
-/// How many different people get mail.
+/// Number of different recipients.
 pub const RECIPIENTS: u64 = 1_000;
 
 /// A line of every mail.
-const TEXT: &str = "The parcel is at the counter until Friday, ask for the form.\r\n";
+const TEXT_LINE: &str = "The parcel is at the counter until Friday, ask for the form.\r\n";
 
-/// Gives every mail a number that no other has.
+/// Makes the mails unique.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Writes a letter with a mail of `size` bytes, for `tunnel` where one is named.
+/// Appends a letter with a mail of `size` bytes, for `tunnel` or the default tunnel.
 pub fn write_letter(body: &mut Vec<u8>, size: usize, tunnel: Option<&str>) {
     let number = NEXT.fetch_add(1, Relaxed);
     let to = recipient(number);
@@ -32,7 +32,7 @@ pub fn write_letter(body: &mut Vec<u8>, size: usize, tunnel: Option<&str>) {
     body.push(b'}');
 }
 
-/// Writes a message for `POST /api/v1/dispatch` that says as much as a letter does.
+/// Appends a message for `POST /api/v1/dispatch` with the same text as a letter.
 pub fn write_message(body: &mut Vec<u8>, size: usize, producer: usize) {
     let number = NEXT.fetch_add(1, Relaxed);
     let start = format!(
@@ -47,23 +47,23 @@ fn recipient(number: u64) -> String {
     format!("reader-{}@example.org", number % RECIPIENTS)
 }
 
-/// A mail (RFC 5322) of `size` bytes, or a little more when that is too few.
+/// A mail (RFC 5322) of `size` bytes, or longer when the headers need more.
 fn mail(number: u64, to: &str, size: usize) -> String {
     let mut mail = format!(
         "Message-ID: <{number}@bench.example.com>\r\nFrom: Ann <ann@example.com>\r\nTo: {to}\r\n\
          Subject: Parcel number {number}\r\nDate: Mon, 1 Jun 2026 12:00:00 +0000\r\n\
          MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
     );
-    while mail.len() + TEXT.len() <= size {
-        mail += TEXT;
+    while mail.len() + TEXT_LINE.len() <= size {
+        mail += TEXT_LINE;
     }
     let missing = size.saturating_sub(mail.len() + 2);
-    mail += &TEXT[..missing];
+    mail += &TEXT_LINE[..missing];
     mail += "\r\n";
     mail
 }
 
-/// As JSON writes it. Of all that needs an escape there are only line ends.
+/// Escapes for JSON. The text needs escapes only for line ends.
 fn escape(body: &mut Vec<u8>, text: &str) {
     for byte in text.bytes() {
         match byte {

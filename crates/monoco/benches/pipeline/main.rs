@@ -1,33 +1,33 @@
-//! Measures the post office: letters through a chain, over a hop to a beanstalkd, and
-//! waiting behind a limit.
+//! Measures the pipeline: letters through a chain, through a worker behind beanstalkd, and
+//! waiting behind a rate limit.
 //!
-//! Everything goes through the built binary over HTTP, as a program would that hands
-//! letters in. Nobody takes what is sent: it waits in the outbox of a tunnel, on the disk.
+//! The benchmark submits letters to the built binary over HTTP. The tunnel has no sender, so
+//! sent letters stay in its outbox on disk.
 //! Run it with `./bench --only pipeline` from the root of the repository; progress goes to
 //! stderr, Markdown to stdout.
 //!
 //! # Reading order
 //!
-//! * [`plan`]: how much is measured.
-//! * [`letters`]: what is handed in.
-//! * [`pipeline`]: a courier with a chain, and how it is watched.
-//! * [`chain`]: five workers of our own, beside a bare dispatch.
-//! * [`hop`], [`tubes`]: one worker behind a beanstalkd, beside a bare cycle on it.
-//! * [`waiting`]: memory and speed while very many letters wait.
+//! * [`plan`]: sizes and durations.
+//! * [`letters`]: the letters that are submitted.
+//! * [`harness`]: a courier with a chain, and how its progress is polled.
+//! * [`chain`]: five built-in workers, compared with a dispatch without a chain.
+//! * [`hop`], [`tubes`]: one worker behind beanstalkd, compared with jobs on beanstalkd alone.
+//! * [`waiting`]: memory and speed while up to 1,000,000 letters wait.
 //! * [`report`]: the tables.
 
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a benchmark program: the table is its output, and nobody logs for it"
+    reason = "a benchmark program: the table is its output, and it needs no log"
 )]
 
 mod chain;
 #[path = "../common/mod.rs"]
 mod common;
+mod harness;
 mod hop;
 mod letters;
-mod office;
 mod plan;
 mod report;
 #[path = "../peers/server.rs"]

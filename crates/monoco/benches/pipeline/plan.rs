@@ -1,4 +1,4 @@
-//! How much is measured, by what the command line asks for.
+//! What is measured and how much, from the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::args::Args;
 use crate::common::drive::Bounds;
 
-/// What can be measured by itself.
+/// A part of the benchmark that can run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Chain,
@@ -14,35 +14,34 @@ pub enum Part {
     Waiting,
 }
 
-/// How to run.
+/// Sizes and durations of the benchmark.
 pub struct Plan {
     parts: Vec<Part>,
-    /// Where everybody keeps his data.
+    /// Parent directory of all data.
     pub dir: PathBuf,
-    /// How often each rate is measured.
+    /// Repetitions of each rate.
     pub repeats: usize,
-    /// How long is posted before it counts.
+    /// Time of submission before the measurement.
     pub warm_up: Duration,
-    /// How long is posted then.
+    /// Time of submission that is measured.
     pub measure: Duration,
-    /// How many letters wait, step by step.
+    /// Number of waiting letters, by step.
     pub waiting: Vec<u64>,
-    /// Letters that go past those that wait, each timed.
+    /// Number of timed letters that do not wait.
     pub passing: usize,
 }
 
-/// How many hand in at the same time.
+/// Numbers of concurrent producers.
 pub const PRODUCERS: [usize; 3] = [1, 8, 64];
 
-/// The most letters of one measurement.
-const MOST: u64 = 500_000;
+const MAX_LETTERS: u64 = 500_000;
 
-/// The same where each has to wait for somebody outside, before it counts and then: they
-/// are handed in much faster than they get through.
-const FEW: [u64; 2] = [500, 4_000];
+/// Limits for warm-up and measurement with an external worker: letters are submitted much
+/// faster than the worker answers.
+const MAX_LETTERS_EXTERNAL: [u64; 2] = [500, 4_000];
 
 impl Part {
-    /// What the command line calls them; the first is all of them.
+    /// Names on the command line. The first selects all parts.
     pub const NAMES: [&str; 4] = ["pipeline", "chain", "hop", "waiting"];
 
     const fn name(self) -> &'static str {
@@ -55,7 +54,6 @@ impl Part {
 }
 
 impl Plan {
-    /// Reads what was asked for.
     pub fn new(args: &Args) -> Self {
         let wanted = |part: &Part| args.wants("pipeline") || args.wants(part.name());
         let parts = [Part::Chain, Part::Hop, Part::Waiting].into_iter().filter(wanted).collect();
@@ -76,19 +74,18 @@ impl Plan {
         }
     }
 
-    /// Whether this was asked for.
     pub fn wants(&self, part: Part) -> bool {
         self.parts.contains(&part)
     }
 
-    /// Where posting ends, before it counts and then.
+    /// Limits of the warm-up and of the measurement.
     pub fn bounds(&self) -> [Bounds; 2] {
-        self.bounded([MOST; 2])
+        self.bounded([MAX_LETTERS; 2])
     }
 
-    /// The same for letters that wait for somebody outside.
-    pub fn few(&self) -> [Bounds; 2] {
-        self.bounded(FEW)
+    /// The same for chains with an external worker.
+    pub fn external_bounds(&self) -> [Bounds; 2] {
+        self.bounded(MAX_LETTERS_EXTERNAL)
     }
 
     fn bounded(&self, [warming, counting]: [u64; 2]) -> [Bounds; 2] {
@@ -97,14 +94,13 @@ impl Plan {
     }
 }
 
-/// The help.
 pub fn usage(names: &[&str]) -> String {
     format!(
         "Usage: ./bench [--quick] [--only NAME]... [--dir DIR]\n\n\
-         The post office:\n\n\
-         --quick      everything once, and 50,000 waiting for 1,000,000\n\
-         --only NAME  only this (may be repeated): {}\n\
-         --dir DIR    keep the data here, on the disk to be measured",
+         Pipeline:\n\n\
+         --quick      one repetition, and 50,000 waiting letters instead of 1,000,000\n\
+         --only NAME  run only NAME (may be repeated): {}\n\
+         --dir DIR    directory for the data, on the disk to measure",
         names.join(", ")
     )
 }

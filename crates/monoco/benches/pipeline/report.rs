@@ -1,4 +1,4 @@
-//! The tables, in Markdown, ready for the documentation.
+//! The tables, as Markdown for `docs/benchmarks.md`.
 
 use std::fmt;
 
@@ -7,17 +7,16 @@ use crate::common::figures::{head, line, machine};
 use crate::letters::{RECIPIENTS, SIZE, SMALL};
 use crate::plan::{PRODUCERS, Plan};
 
-/// What was measured, table by table.
+/// The measured figures as text.
 pub struct Report {
     text: String,
 }
 
 impl Report {
-    /// An empty one.
     pub fn new(plan: &Plan, beanstalkd: &str) -> Self {
         let text = format!(
-            "{}; Monoco {}, {beanstalkd}; mails of {SIZE} B to {RECIPIENTS} recipients, those \
-             that wait {SMALL} B; {} s per rate after {} s of warm-up, medians of {} rounds.\n",
+            "{}; Monoco {}, {beanstalkd}; mails of {SIZE} B to {RECIPIENTS} recipients, waiting \
+             mails {SMALL} B; {} s per rate after {} s of warm-up, medians of {} rounds.\n",
             machine(),
             env!("CARGO_PKG_VERSION"),
             plan.measure.as_secs_f64(),
@@ -27,7 +26,7 @@ impl Report {
         Self { text }
     }
 
-    /// Begins a table.
+    /// Starts a table.
     pub fn heading(&mut self, text: &str, columns: &[String]) {
         let mut names = vec!["wanted".to_owned()];
         names.extend_from_slice(columns);
@@ -35,7 +34,7 @@ impl Report {
         self.text += &head(text, &names);
     }
 
-    /// Adds a row: what it is, the goal, and the figures.
+    /// Adds a row: name, target and figures.
     pub fn row(&mut self, what: &str, wanted: &str, figures: impl Iterator<Item = String>) {
         let wanted = if wanted.is_empty() { "–" } else { wanted };
         let cells: Vec<_> = std::iter::once(wanted.to_owned()).chain(figures).collect();
@@ -43,15 +42,15 @@ impl Report {
         self.text += &line(what, &cells);
     }
 
-    /// The columns of a table of rates.
+    /// Column names of a table of rates.
     pub fn producers(&self) -> Vec<String> {
         let name = |count| if count == 1 { "producer" } else { "producers" };
         PRODUCERS.iter().map(|count| format!("{count} {}", name(*count))).collect()
     }
 }
 
-/// Rates of some contenders that took turns. A slow minute of the machine hits all of a
-/// round, so they are compared round by round.
+/// Rates of `N` contenders that run in turns. A slow phase of the machine affects a whole
+/// round, so ratios are computed per round.
 pub struct Rounds<const N: usize>(Vec<[f64; N]>);
 
 impl<const N: usize> Default for Rounds<N> {
@@ -61,22 +60,21 @@ impl<const N: usize> Default for Rounds<N> {
 }
 
 impl<const N: usize> Rounds<N> {
-    /// Adds a round.
     pub fn add(&mut self, rates: [f64; N]) {
         self.0.push(rates);
     }
 
-    /// The usual rate of one of them.
+    /// Median rate of one contender.
     pub fn rate(&self, of: usize) -> f64 {
-        self.usual(|rates| rates[of])
+        self.median_of(|rates| rates[of])
     }
 
-    /// How often the rate of one usually is that of another.
+    /// Median of the rate of `of` divided by the rate of `by`.
     pub fn ratio(&self, of: usize, by: usize) -> f64 {
-        self.usual(|rates| rates[of] / rates[by])
+        self.median_of(|rates| rates[of] / rates[by])
     }
 
-    fn usual(&self, figure: impl Fn(&[f64; N]) -> f64) -> f64 {
+    fn median_of(&self, figure: impl Fn(&[f64; N]) -> f64) -> f64 {
         median(self.0.iter().map(figure).collect()).unwrap_or_default()
     }
 }
@@ -87,17 +85,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// One figure divided by another.
 pub fn ratio(ratio: f64) -> String {
     format!("{ratio:.2}")
 }
 
-/// Seconds as milliseconds.
 pub fn ms(seconds: f64) -> String {
     format!("{:.1}", seconds * 1000.0)
 }
 
-/// Bytes as MiB.
 pub fn mib(bytes: u64) -> String {
     format!("{:.0}", bytes as f64 / f64::from(1 << 20))
 }

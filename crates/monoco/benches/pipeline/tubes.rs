@@ -1,4 +1,4 @@
-//! A beanstalkd that syncs every job, a connection to it, and a worker behind it.
+//! A beanstalkd that syncs every job, a connection to it, and a worker that uses it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,18 +16,18 @@ use crate::server::{self, Launch, Server};
 
 const NAME: &str = "beanstalkd";
 
-/// Where the courier puts letters for the worker, and where it reads answers.
+/// Tubes of the letters for the worker, and of its answers.
 const LETTERS: &str = "monoco.worker.tagger";
 const ANSWERS: &str = "monoco.results";
 
-/// What the worker says of every letter, behind its id.
-const SAID: &str = r#","last_worker":"tagger","result":"pass","extra":{"tags":[]}}"#;
+/// The answer to every letter, after its id.
+const VERDICT: &str = r#","last_worker":"tagger","result":"pass","extra":{"tags":[]}}"#;
 
-/// How many programs the worker is, when it answers one by one, and many at once.
-const PROGRAMS: [usize; 2] = [4, 3];
+/// Connections of the worker with one answer per job, and with combined answers.
+const WORKER_CONNECTIONS: [usize; 2] = [4, 3];
 
-/// How long letters gather that are answered together.
-const GATHER: Duration = Duration::from_millis(50);
+/// How long the worker waits for more letters before it answers them in one job.
+const GATHER_TIME: Duration = Duration::from_millis(50);
 
 const DURABLE: Launch = Launch {
     command: |addr, data| {
@@ -39,65 +39,66 @@ const DURABLE: Launch = Launch {
     ping: b"list-tube-used\r\n",
 };
 
-/// The version that is measured, or what is missing.
+/// Version of beanstalkd; an error when it is not installed.
 pub fn version() -> Result<String> {
     server::version(NAME, "-v")
 }
 
-/// A running beanstalkd and its log. Both are gone when this is.
+/// A running beanstalkd and its log. Both are removed on drop.
 pub struct Beanstalkd(Server);
 
 impl Beanstalkd {
-    /// Starts one, and waits until it answers.
+    /// Starts beanstalkd and waits until it answers.
     pub fn start(below: &Path) -> Result<Self> {
         Ok(Self(Server::start(below, DURABLE)?))
     }
 
-    /// As the config names it.
+    /// URL for the configuration of the courier.
     pub fn url(&self) -> Result<String> {
         Ok(format!("beanstalkd://{}", self.0.connect()?.peer_addr()?))
     }
 
-    /// A connection that reserves from one tube and puts into the other.
-    pub fn line(&self, from: &str, into: &str) -> Result<Line> {
+    /// Opens a connection that reserves from `from` and puts into `into`.
+    pub fn connect(&self, from: &str, into: &str) -> Result<BeanstalkdConnection> {
         let stream = BufReader::new(self.0.connect()?);
-        let mut line = Line { stream, out: Vec::new(), word: String::new(), body: Vec::new() };
-        line.say(format_args!("watch {from}\r\nignore default\r\nuse {into}\r\n"))?;
+        let mut line =
+            BeanstalkdConnection { stream, out: Vec::new(), word: String::new(), body: Vec::new() };
+        line.send(format_args!("watch {from}\r\nignore default\r\nuse {into}\r\n"))?;
         for want in ["WATCHING ", "WATCHING ", "USING "] {
-            line.answer(want)?;
+            line.read_reply(want)?;
         }
         Ok(line)
     }
 }
 
-/// One connection, its buffers kept.
-pub struct Line {
+/// One connection with reused buffers.
+pub struct BeanstalkdConnection {
     stream: BufReader<TcpStream>,
     out: Vec<u8>,
     word: String,
     body: Vec<u8>,
 }
 
-impl Line {
+impl BeanstalkdConnection {
     /// Puts a job.
     pub fn put(&mut self, body: &[u8]) -> Result<()> {
-        // An hour to run: no job may come back while it is measured.
+        // Time to run of 1 h: no job may be released during the measurement.
         write!(self.out, "put 0 0 3600 {}\r\n", body.len())?;
         self.out.extend_from_slice(body);
-        self.say(format_args!("\r\n"))?;
-        self.answer("INSERTED ").map(drop)
+        self.send(format_args!("\r\n"))?;
+        self.read_reply("INSERTED ").map(drop)
     }
 
-    /// Reserves a job, unless none comes within so many seconds.
+    /// Reserves a job. Returns `None` when none arrives within `seconds`.
     pub fn reserve(&mut self, seconds: u32) -> Result<Option<u64>> {
-        self.say(format_args!("reserve-with-timeout {seconds}\r\n"))?;
-        let answer = self.answer("")?;
+        self.send(format_args!("reserve-with-timeout {seconds}\r\n"))?;
+        let answer = self.read_reply("")?;
         if answer == "TIMED_OUT" {
             return Ok(None);
         }
         let parts: Vec<_> = answer.split(' ').collect();
         let ["RESERVED", id, bytes] = parts[..] else {
-            return Err(format!("wanted a job, got {answer:?}").into());
+            return Err(format!("expected a job, found {answer:?}").into());
         };
         let (id, bytes): (u64, usize) = (id.parse()?, bytes.parse()?);
         self.body.resize(bytes + 2, 0);
@@ -106,49 +107,49 @@ impl Line {
         Ok(Some(id))
     }
 
-    /// Deletes jobs, without waiting in between.
+    /// Deletes jobs in one request.
     pub fn delete(&mut self, ids: &[u64]) -> Result<()> {
         for id in ids {
             write!(self.out, "delete {id}\r\n")?;
         }
-        self.say(format_args!(""))?;
-        ids.iter().try_for_each(|_| self.answer("DELETED").map(drop))
+        self.send(format_args!(""))?;
+        ids.iter().try_for_each(|_| self.read_reply("DELETED").map(drop))
     }
 
-    fn say(&mut self, words: std::fmt::Arguments<'_>) -> Result<()> {
+    fn send(&mut self, words: std::fmt::Arguments<'_>) -> Result<()> {
         self.out.write_fmt(words)?;
         self.stream.get_mut().write_all(&self.out)?;
         self.out.clear();
         Ok(())
     }
 
-    /// What follows the word we want, or an error that quotes the other one.
-    fn answer(&mut self, want: &str) -> Result<&str> {
+    /// Reads a line that must start with `want`, and returns the rest.
+    fn read_reply(&mut self, want: &str) -> Result<&str> {
         self.word.clear();
         self.stream.read_line(&mut self.word)?;
         let line = self.word.trim_end();
-        line.strip_prefix(want).ok_or_else(|| format!("wanted {want}, got {line:?}").into())
+        line.strip_prefix(want).ok_or_else(|| format!("expected {want}, found {line:?}").into())
     }
 }
 
-/// A worker that lets every letter pass.
+/// A worker that passes every letter.
 pub struct Tagger {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
 
 impl Tagger {
-    /// Starts it. It puts at most `together` answers into one job.
-    pub fn start(beanstalkd: &Beanstalkd, together: usize) -> Result<Self> {
+    /// Starts a worker that puts at most `answers_per_job` answers into one job.
+    pub fn start(beanstalkd: &Beanstalkd, answers_per_job: usize) -> Result<Self> {
         let mut tagger = Self { stop: Arc::default(), threads: Vec::new() };
-        for _ in 0..PROGRAMS[usize::from(together > 1)] {
-            let (line, stop) = (beanstalkd.line(LETTERS, ANSWERS)?, Arc::clone(&tagger.stop));
-            tagger.threads.push(thread::spawn(move || work(line, together, &stop)));
+        for _ in 0..WORKER_CONNECTIONS[usize::from(answers_per_job > 1)] {
+            let (line, stop) = (beanstalkd.connect(LETTERS, ANSWERS)?, Arc::clone(&tagger.stop));
+            tagger.threads.push(thread::spawn(move || work(line, answers_per_job, &stop)));
         }
         Ok(tagger)
     }
 
-    /// Ends it, and says what went wrong in it.
+    /// Stops the worker. Returns its first error.
     pub fn stop(mut self) -> Result<()> {
         self.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
@@ -164,20 +165,20 @@ impl Drop for Tagger {
     }
 }
 
-/// Answers letters until it is told to stop.
-fn work(mut line: Line, together: usize, stop: &AtomicBool) -> Result<()> {
+/// Answers letters until `stop` is set.
+fn work(mut line: BeanstalkdConnection, answers_per_job: usize, stop: &AtomicBool) -> Result<()> {
     let (mut jobs, mut answers) = (Vec::new(), Vec::new());
     while !stop.load(Relaxed) {
-        // It waits for the first, lets others gather, and takes what is there then.
-        while jobs.len() < together
+        // Waits for the first letter, then for more, then takes those that have arrived.
+        while jobs.len() < answers_per_job
             && let Some(job) = line.reserve(u32::from(jobs.is_empty()))?
         {
-            if jobs.is_empty() && together > 1 {
-                thread::sleep(GATHER);
+            if jobs.is_empty() && answers_per_job > 1 {
+                thread::sleep(GATHER_TIME);
             }
             jobs.push(job);
             let Letter { id } = serde_json::from_slice(&line.body)?;
-            writeln!(answers, "{{\"id\":\"{id}\"{SAID}")?;
+            writeln!(answers, "{{\"id\":\"{id}\"{VERDICT}")?;
         }
         if !jobs.is_empty() {
             line.put(&answers)?;
@@ -189,7 +190,6 @@ fn work(mut line: Line, together: usize, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// What the worker reads of a letter.
 #[derive(Deserialize)]
 struct Letter {
     id: String,
