@@ -69,12 +69,12 @@ pub(super) fn chat(text: &str) -> MsgObject {
     MsgObject::from_json(msg).unwrap()
 }
 
-async fn put_in(store: &SqliteStore, msg: MsgObject) -> DispatchResult {
+async fn dispatch(store: &SqliteStore, msg: MsgObject) -> DispatchResult {
     let one = DispatchRequest { msg, tunnel: None, external_id: None };
     store.dispatch(vec![one], NOON).await.remove(0).unwrap()
 }
 
-async fn texts(store: &SqliteStore) -> usize {
+async fn record_count(store: &SqliteStore) -> usize {
     let window = PageRequest { beyond: None, limit: 1_000, newest_first: false };
     let bob = "did:web:bob".parse().unwrap();
     store.records(&bob, BoxKind::Inbox, &[], window).await.unwrap().entries.len()
@@ -103,13 +103,13 @@ pub(super) fn damage(dir: &Path, text: &str) {
 }
 
 #[tokio::test]
-async fn a_damaged_object_is_not_handed_out() {
+async fn damaged_object_is_not_returned() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let (small, large) = (chat("treasure"), chat(&"treasure ".repeat(10_000)));
     let bytes = store.put_blob(b"treasure".to_vec()).await.unwrap();
-    put_in(&store, small.clone()).await;
-    put_in(&store, large.clone()).await;
+    dispatch(&store, small.clone()).await;
+    dispatch(&store, large.clone()).await;
     drop(store);
 
     damage(dir.path(), "treasure");
@@ -118,15 +118,15 @@ async fn a_damaged_object_is_not_handed_out() {
         let body = store.object(id).await;
         assert!(matches!(body, Err(StoreError::Damaged { .. })), "{body:?}");
     }
-    assert_eq!(store.trace(small.id()).await.unwrap().body, None, "the rest is still shown");
+    assert_eq!(store.trace(small.id()).await.unwrap().body, None, "the rest of the trace is shown");
 }
 
 #[tokio::test]
-async fn a_damaged_object_does_not_hold_up_the_others() {
+async fn damaged_object_does_not_block_other_records() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     for text in ["treasure", &"treasure ".repeat(10_000), "still fine"] {
-        put_in(&store, chat(text)).await;
+        dispatch(&store, chat(text)).await;
     }
     drop(store);
     damage(dir.path(), "treasure");
@@ -143,30 +143,30 @@ async fn a_damaged_object_does_not_hold_up_the_others() {
             Timestamp::from_ms(1),
         )
     };
-    let taken = take().await.unwrap().unwrap();
-    assert!(taken.message.canonical().contains("still fine"), "{taken:?}");
-    assert_eq!(take().await.unwrap(), None, "what is damaged is put aside");
+    let leased = take().await.unwrap().unwrap();
+    assert!(leased.message.canonical().contains("still fine"), "{leased:?}");
+    assert_eq!(take().await.unwrap(), None, "damaged records are skipped");
     let events = store.events(0, 100).await.unwrap();
     let damaged = events.iter().filter(|event| event.kind == EventKind::Damaged).count();
     assert_eq!(damaged, 2);
 }
 
 #[tokio::test]
-async fn a_lost_file_is_said_to_be_missing() {
+async fn lost_blob_file_is_reported_missing() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let large = chat(&"treasure ".repeat(10_000));
-    put_in(&store, large.clone()).await;
+    dispatch(&store, large.clone()).await;
     fs::remove_dir_all(dir.path().join("blobs")).unwrap();
     assert!(matches!(store.object(large.id()).await, Err(StoreError::Missing { .. })));
 }
 
 #[tokio::test]
-async fn a_closed_store_has_tidied_its_log_away() {
+async fn closing_the_store_removes_the_write_ahead_log() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
-    put_in(&store, chat("hello")).await;
-    assert_eq!(texts(&store).await, 1);
+    dispatch(&store, chat("hello")).await;
+    assert_eq!(record_count(&store).await, 1);
     drop(store);
     let mut names: Vec<_> =
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -175,30 +175,30 @@ async fn a_closed_store_has_tidied_its_log_away() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_left_alone() {
+async fn newer_schema_is_rejected() {
     let dir = home();
     drop(SqliteStore::open(dir.path()).unwrap());
     let db = Connection::open(dir.path().join("monoco.db")).unwrap();
     db.pragma_update(None, "user_version", 1_000).unwrap();
     drop(db);
-    let refused = SqliteStore::open(dir.path()).map(drop);
-    let Err(StoreError::Unavailable(why)) = refused else { panic!("{refused:?}") };
+    let rejected = SqliteStore::open(dir.path()).map(drop);
+    let Err(StoreError::Unavailable(why)) = rejected else { panic!("{rejected:?}") };
     assert!(why.contains("schema 1000"), "{why}");
 }
 
-/// Runs `commands` in one commit: the writer is held up until all of them wait.
+/// Runs `commands` in one commit: the writer thread is blocked until all of them are queued.
 async fn together<T: Send + 'static>(
     store: &SqliteStore,
     commands: Vec<impl Fn(&mut writer::Tx<'_>) -> Result<T, StoreError> + Send + 'static>,
 ) -> Vec<Result<T, StoreError>> {
     let (go, gate) = mpsc::channel::<()>();
     let held = store.writer.run(move |_| {
-        // Once it is open it stays open, for a command may be run twice.
+        // The gate stays open, because the writer may run a command twice.
         let _ = gate.recv();
         Ok(())
     });
     let commands = join_all(commands.into_iter().map(|work| store.writer.run(work)));
-    // Polled in this order, so that everybody waits before the gate opens.
+    // Polled in this order, so that all commands are queued before the gate opens.
     let ((), answers, ()) =
         tokio::join!(async { held.await.unwrap() }, commands, async { drop(go) });
     answers
@@ -221,7 +221,7 @@ fn notes(store: &SqliteStore) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn one_that_fails_after_writing_does_not_harm_its_neighbours() {
+async fn failed_command_does_not_affect_other_commands_of_its_commit() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let command = |text: &'static str| {
@@ -245,7 +245,7 @@ async fn one_that_fails_after_writing_does_not_harm_its_neighbours() {
 }
 
 #[tokio::test]
-async fn one_of_a_batch_that_fails_after_writing_does_not_harm_the_others() {
+async fn failed_item_does_not_affect_the_rest_of_its_batch() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let batch = |texts: &'static [&'static str]| {
@@ -267,13 +267,13 @@ async fn one_of_a_batch_that_fails_after_writing_does_not_harm_the_others() {
 }
 
 #[tokio::test]
-async fn a_panic_costs_one_command_and_not_the_writer() {
+async fn panic_in_a_command_does_not_stop_the_writer_thread() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let command = |text: &'static str| {
         move |tx: &mut writer::Tx<'_>| {
             note(tx, text);
-            assert_ne!(text, "bad", "as it was to happen");
+            assert_ne!(text, "bad", "intended panic");
             Ok(())
         }
     };
@@ -283,57 +283,57 @@ async fn a_panic_costs_one_command_and_not_the_writer() {
         "{answers:?}"
     );
     assert_eq!(notes(&store), ["first", "last"]);
-    put_in(&store, chat("life goes on")).await;
-    assert_eq!(texts(&store).await, 1);
+    dispatch(&store, chat("after the panic")).await;
+    assert_eq!(record_count(&store).await, 1);
 }
 
-/// A list is read state by state. A record that changes its state meanwhile must
-/// be neither missed nor shown twice.
+/// A list is read state by state. A record that changes its state meanwhile must be listed
+/// exactly once.
 #[tokio::test]
-async fn a_list_is_one_snapshot() {
+async fn list_is_one_snapshot() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
-    put_in(&store, chat("restless")).await;
+    dispatch(&store, chat("hello")).await;
     let bob: Did = "did:web:bob".parse().unwrap();
     let holder = Holder::anonymous();
-    let guard = || LeaseProof { epoch: None, holder: Holder::anonymous() };
-    let toss = async {
+    let proof = || LeaseProof { epoch: None, holder: Holder::anonymous() };
+    let change_state = async {
         for _ in 0..50 {
             let (now, term) = (NOON, LeaseDuration::DEFAULT);
-            let taken =
+            let leased =
                 store.lease_record(&bob, BoxKind::Inbox, holder.clone(), term, now).await.unwrap();
-            let id = taken.unwrap().entry.id;
-            store.mark_record(id, ReadState::Unread, guard(), None, term, now).await.unwrap();
+            let id = leased.unwrap().entry.id;
+            store.mark_record(id, ReadState::Unread, proof(), None, term, now).await.unwrap();
         }
     };
-    let watch = async {
+    let list = async {
         for _ in 0..100 {
-            assert_eq!(texts(&store).await, 1);
+            assert_eq!(record_count(&store).await, 1);
         }
     };
-    tokio::join!(toss, watch);
+    tokio::join!(change_state, list);
 }
 
 #[tokio::test]
-async fn what_is_waiting_when_the_store_closes_is_still_done() {
+async fn queued_commands_run_before_the_store_closes() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
-    let asked = store.writer.run(|tx| {
-        note(tx, "asked");
+    let queued = store.writer.run(|tx| {
+        note(tx, "queued");
         Ok(())
     });
-    // Polled once, so that it waits in the queue, and then never again.
-    assert!(futures_util::FutureExt::now_or_never(asked).is_none());
+    // Polled once, so that the command is queued, and then never again.
+    assert!(futures_util::FutureExt::now_or_never(queued).is_none());
     drop(store);
-    assert_eq!(notes(&SqliteStore::open(dir.path()).unwrap()), ["asked"]);
+    assert_eq!(notes(&SqliteStore::open(dir.path()).unwrap()), ["queued"]);
 }
 
 #[tokio::test]
-async fn bytes_and_messages_do_not_share_a_name() {
+async fn blob_and_message_ids_differ_for_the_same_hash() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let msg = chat("hello");
-    put_in(&store, msg.clone()).await;
+    dispatch(&store, msg.clone()).await;
     let as_bytes = ObjId::from_parts(ObjKind::Bytes, *msg.id().hash());
     let as_receipt = ObjId::from_parts(ObjKind::Receipt, *msg.id().hash());
     for id in [as_bytes, as_receipt] {
@@ -341,9 +341,9 @@ async fn bytes_and_messages_do_not_share_a_name() {
     }
 }
 
-/// What is on disk at any moment is a store that knows what was acknowledged, once.
+/// A copy of the files at any time is a store with all acknowledged messages, each once.
 #[tokio::test]
-async fn a_crash_in_the_middle_of_a_merge_forgets_nothing() {
+async fn crash_during_an_index_merge_loses_nothing() {
     let (dir, rounds) = (home(), 12);
     let store = SqliteStore::open_with(dir.path(), 50).unwrap();
     let batch = |round: usize| -> Vec<DispatchRequest> {
@@ -369,7 +369,7 @@ async fn a_crash_in_the_middle_of_a_merge_forgets_nothing() {
                 assert!(duplicate, "batch {earlier} after {round}");
             }
         }
-        assert_eq!(texts(&found).await, (round + 1) * 20);
+        assert_eq!(record_count(&found).await, (round + 1) * 20);
         let (bob, ann) = ("did:web:bob".parse().unwrap(), "did:web:ann".parse().unwrap());
         let window = PageRequest { beyond: None, limit: 1_000, newest_first: true };
         let lines = found.session(&bob, &ann, window).await.unwrap();

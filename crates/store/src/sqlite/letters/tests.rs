@@ -1,4 +1,4 @@
-//! What only SQLite promises of letters: seeks instead of scans, and care for damage.
+//! Tests of guarantees that only SQLite gives: query plans, damaged letters, memory.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::sqlite::tests::{NOON, chat, damage, home};
 use crate::{DispatchRequest, EventStore, NextAction, PageRequest};
 
-fn door(text: &str) -> LetterSource {
+fn submitted(text: &str) -> LetterSource {
     let letter = Letter {
         from: "ann@example.org".to_owned(),
         to: vec!["bob@example.org".to_owned()],
@@ -19,8 +19,8 @@ fn door(text: &str) -> LetterSource {
     LetterSource::Submitted { letter, tunnel: None, key: None }
 }
 
-async fn take_in(store: &SqliteStore, text: &str) -> LetterId {
-    match store.accept(vec![door(text)], Arc::default(), NOON).await.remove(0).unwrap() {
+async fn accept_letter(store: &SqliteStore, text: &str) -> LetterId {
+    match store.accept(vec![submitted(text)], Arc::default(), NOON).await.remove(0).unwrap() {
         AcceptResult::Letter { id, .. } => id,
         other => panic!("{other:?}"),
     }
@@ -37,11 +37,11 @@ fn plan(store: &SqliteStore, sql: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_question_is_a_seek() {
+async fn every_query_uses_an_index() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
-    let window = |newest_first| PageRequest { beyond: None, limit: 10, newest_first };
-    let (there, back) = (window(false), window(true));
+    let page = |newest_first| PageRequest { beyond: None, limit: 10, newest_first };
+    let (forward, backward) = (page(false), page(true));
     let first = |which: &str| format!("SELECT * FROM letters l WHERE {which} LIMIT 1");
     for (sql, index) in [
         (rows::list_sql(lists::DUE), "letters_waiting (worker=? AND due_at<?)"),
@@ -50,10 +50,10 @@ async fn every_question_is_a_seek() {
         (rows::list_sql(lists::AWAY), "letters_away (worker=?)"),
         (rows::list_sql(lists::DEAD), "letters_by_state (state=?)"),
         (rows::list_sql("l.seq = ?1"), "PRIMARY KEY (rowid=?)"),
-        (lists::scan_sql(true, &there), "letters_by_state (state=? AND seq>?)"),
-        (lists::scan_sql(true, &back), "letters_by_state (state=? AND seq>? AND seq<?)"),
-        (lists::scan_sql(false, &there), "PRIMARY KEY (rowid>?)"),
-        (lists::scan_sql(false, &back), "PRIMARY KEY (rowid>? AND rowid<?)"),
+        (lists::scan_sql(true, &forward), "letters_by_state (state=? AND seq>?)"),
+        (lists::scan_sql(true, &backward), "letters_by_state (state=? AND seq>? AND seq<?)"),
+        (lists::scan_sql(false, &forward), "PRIMARY KEY (rowid>?)"),
+        (lists::scan_sql(false, &backward), "PRIMARY KEY (rowid>? AND rowid<?)"),
         (operator::AWAY_AT.to_owned(), "letters_away (worker=?)"),
         (operator::HELD_BY.to_owned(), "letters_held (held_by=?)"),
         (operator::ENDED.to_owned(), "letters_ended (state=? AND day>? AND day<?)"),
@@ -73,17 +73,17 @@ async fn every_question_is_a_seek() {
 }
 
 #[tokio::test]
-async fn a_damaged_letter_does_not_hold_up_the_others() {
+async fn damaged_letter_does_not_block_other_letters() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
-    let damaged = take_in(&store, &"treasure ".repeat(10_000)).await;
+    let damaged = accept_letter(&store, &"treasure ".repeat(10_000)).await;
     let msg = chat(&"silver ".repeat(10_000));
     let dispatch = LetterSource::Dispatch(DispatchRequest { msg, tunnel: None, external_id: None });
     let lost = match store.accept(vec![dispatch], Arc::default(), NOON).await.remove(0).unwrap() {
         AcceptResult::Letter { id, .. } => id,
         other => panic!("{other:?}"),
     };
-    take_in(&store, "still fine").await;
+    accept_letter(&store, "still fine").await;
     drop(store);
     damage(&dir.path().join("blobs"), "treasure");
     damage(&dir.path().join("blobs"), "silver");
@@ -104,15 +104,15 @@ async fn a_damaged_letter_does_not_hold_up_the_others() {
     let retried = store.move_letter(damaged, OperatorAction::Retry, NOON).await.unwrap();
     assert_eq!(retried.status.standing.name(), LetterState::Waiting);
     store.due_letters(None, 10, NOON).await.unwrap();
-    assert_eq!(store.dead_letters(10).await.unwrap().len(), 2, "and again it is put aside");
+    assert_eq!(store.dead_letters(10).await.unwrap().len(), 2, "the damaged letter is dead again");
 }
 
 #[tokio::test]
-async fn no_more_is_handed_out_than_memory_is_meant_for() {
+async fn page_of_large_letters_is_limited_by_size() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     for text in ["a", "b", "c", "d"] {
-        take_in(&store, &text.repeat(12 << 20)).await;
+        accept_letter(&store, &text.repeat(12 << 20)).await;
     }
     let window = |beyond| PageRequest { beyond, limit: 10, newest_first: false };
     let page = store.letters(LetterQuery::default(), window(None)).await.unwrap();
@@ -128,15 +128,15 @@ async fn no_more_is_handed_out_than_memory_is_meant_for() {
     assert_eq!(store.due_letters(None, 10, NOON).await.unwrap().len(), 1);
 }
 
-/// What is on disk at any moment is a store in which each letter is, or has become its
-/// message, and never both or neither.
+/// A copy of the files at any time is a store in which each letter is either waiting or
+/// trashed.
 #[tokio::test]
-async fn a_crash_between_steps_loses_and_doubles_nothing() {
+async fn crash_between_steps_neither_loses_nor_repeats_letters() {
     let dir = home();
     let store = SqliteStore::open(dir.path()).unwrap();
     let mut under_way = Vec::new();
     for round in 0..12_usize {
-        under_way.push(take_in(&store, &format!("{round}")).await);
+        under_way.push(accept_letter(&store, &format!("{round}")).await);
         if round % 2 == 1 {
             let id = under_way.remove(0);
             let row = store.letter(id).await.unwrap();
