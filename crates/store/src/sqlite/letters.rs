@@ -3,7 +3,7 @@
 //! * [`accept`]: creates letters
 //! * [`step`]: one step of a letter, with everything that it leads to
 //! * [`operator`]: actions of operators, recalls, releases and purges
-//! * [`lists`]: queries
+//! * [`lists`]: queries by state, worker or filter
 //! * [`rows`] and [`texts`]: how letters are stored
 
 use std::collections::BTreeMap;
