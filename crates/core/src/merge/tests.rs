@@ -248,14 +248,14 @@ fn participants_are_listed_once() {
     second.to = people(&["cleo", "dan"]);
     second.cc = people(&["bob"]);
     let third = message("3", "bob", "hm");
-    let everybody = merge(vec![first, second, third]).0.header.participants;
+    let participants = merge(vec![first, second, third]).0.header.participants;
     let ids =
         |people: &[Participant]| people.iter().map(|p| p.id.clone()).collect::<Vec<_>>().join(" ");
-    assert_eq!(ids(&everybody.from), "ann bob");
-    assert_eq!(everybody.from[0].display_name(), "Ann");
-    assert_eq!(ids(&everybody.to), "bob cleo dan");
-    assert_eq!(ids(&everybody.cc), "bob");
-    assert_eq!(everybody.mentions, ["@monoco::alpha", "@monoco::beta", "bob"]);
+    assert_eq!(ids(&participants.from), "ann bob");
+    assert_eq!(participants.from[0].display_name(), "Ann");
+    assert_eq!(ids(&participants.to), "bob cleo dan");
+    assert_eq!(ids(&participants.cc), "bob");
+    assert_eq!(participants.mentions, ["@monoco::alpha", "@monoco::beta", "bob"]);
 }
 
 #[test]
@@ -268,9 +268,12 @@ fn lists_of_participants_are_limited() {
         message
     };
     let (mail, _) = merge((0..3).map(crowd).collect());
-    let everybody = &mail.header.participants;
-    assert_eq!((everybody.to.len(), everybody.cc.len()), (MAX_LIST_ENTRIES, MAX_LIST_ENTRIES));
-    assert_eq!(everybody.from.len(), 3);
+    let participants = &mail.header.participants;
+    assert_eq!(
+        (participants.to.len(), participants.cc.len()),
+        (MAX_LIST_ENTRIES, MAX_LIST_ENTRIES)
+    );
+    assert_eq!(participants.from.len(), 3);
     assert_eq!(mail.messages[2].cc.len(), MAX_LIST_ENTRIES, "each message keeps its own");
 }
 
@@ -395,10 +398,10 @@ fn largest_window_fits_into_a_mail() {
         mentions: (0..MAX_LIST_ENTRIES).map(|n| format!("{n}{}", "\u{2028}".repeat(300))).collect(),
         ..named(message("0000", "ann", "@monoco::alpha"), &stars)
     };
-    let nobody = Participant { id: String::new(), name: None };
+    let no_name = Participant { id: String::new(), name: None };
     let many = InboundMessage {
-        to: vec![nobody.clone(); MAX_LIST_ENTRIES],
-        cc: vec![nobody; MAX_LIST_ENTRIES],
+        to: vec![no_name.clone(); MAX_LIST_ENTRIES],
+        cc: vec![no_name; MAX_LIST_ENTRIES],
         artifacts: vec![
             Artifact { mime_type: String::new(), url: None, ..file("", "") };
             MAX_LIST_ENTRIES

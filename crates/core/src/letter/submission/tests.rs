@@ -1,4 +1,4 @@
-//! What the doorman takes, what he refuses, and in which words.
+//! Tests of the validation of submitted letters.
 
 use proptest::prelude::*;
 use serde_json::json;
