@@ -1,7 +1,7 @@
-//! A command that works on a Mail: it gets the text, and what it says is kept.
+//! Runs a command on a Mail: passes the text on stdin and keeps its output in a log.
 //!
-//! The command and all it starts are one process group, so that they can be ended
-//! together when somebody else has the Mail by now.
+//! The command and its child processes are one process group, so that they can be ended
+//! together when the claim is lost.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -17,45 +17,44 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
-/// Most bytes of a log. What comes after is passed on, and not kept.
+/// Size limit of a log. Further output is passed on but not logged.
 const MAX_LOG: u64 = 10 << 20;
 
-/// How many logs are kept, and how many of the oldest go when there are more.
+/// Number of logs that are kept; the oldest are removed.
 const MAX_LOGS: usize = 1_000;
 const OLDEST: usize = 100;
 
-/// How long to wait for the last output once the command has ended. Somebody it left
-/// behind may hold the pipe for ever.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long to wait for the last output after the command has ended. A process that it
+/// left behind may hold the pipe open.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Most characters of the line that explains a failure.
+/// Limit of the line that explains a failure, in characters.
 const MAX_LINE: usize = 500;
 
-/// What is to be run.
+/// A command to run.
 #[derive(Debug)]
 pub struct CommandJob<'a> {
-    /// The program and its arguments.
     pub command: &'a [OsString],
-    /// Variables it gets beside ours.
+    /// Additional environment variables.
     pub variables: Vec<(&'static str, OsString)>,
-    /// What it reads.
+    /// Content of stdin.
     pub input: String,
-    /// Where what it says is kept.
+    /// Path of the log.
     pub log: &'a Path,
-    /// Where else that goes.
+    /// Where the output goes besides the log.
     pub output: CommandOutput,
 }
 
-/// Where a command's output goes beside its log.
+/// Functions that receive the output of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandOutput {
-    /// What it says.
+    /// Receives stdout.
     pub out: fn(&[u8]) -> io::Result<()>,
-    /// What it complains about.
+    /// Receives stderr.
     pub err: fn(&[u8]) -> io::Result<()>,
 }
 
-/// A command that was started.
+/// A running command.
 #[derive(Debug)]
 pub struct CommandChild {
     group: Pid,
@@ -65,7 +64,7 @@ pub struct CommandChild {
     last_line: Arc<Mutex<String>>,
 }
 
-/// A log of bounded length.
+/// A log of limited size.
 #[derive(Debug)]
 struct CommandLog {
     file: File,
@@ -77,7 +76,7 @@ struct CommandLog {
 ///
 /// # Errors
 ///
-/// When the log can't be written, or there is no such program.
+/// When the log cannot be created, or the program does not exist.
 pub fn start(job: CommandJob<'_>) -> io::Result<CommandChild> {
     let Some((program, arguments)) = job.command.split_first() else {
         return Err(io::Error::other("there is no command"));
@@ -96,7 +95,7 @@ pub fn start(job: CommandJob<'_>) -> io::Result<CommandChild> {
 
     if let Some(mut stdin) = child.stdin.take() {
         let input = job.input;
-        // It may end without having read everything.
+        // The command may end without reading all of it.
         std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     }
     let (tell, drained) = mpsc::channel();
@@ -132,23 +131,23 @@ impl CommandChild {
     ///
     /// # Errors
     ///
-    /// When nobody can tell.
+    /// When the file system returns an error.
     pub async fn ended(&mut self) -> io::Result<ExitStatus> {
         let ended = (&mut self.ended).await;
         ended.unwrap_or_else(|_| Err(io::Error::other("nobody waited for the command")))
     }
 
-    /// Sends a signal to the command and all it started.
+    /// Sends a signal to the process group.
     pub fn signal(&self, signal: Signal) {
-        // The number of a process that is gone may soon be somebody else's.
+        // The process id may be reused after the command has ended.
         if !self.over.load(Ordering::SeqCst) {
             let _ = kill_process_group(self.group, signal);
         }
     }
 
-    /// Waits for the last output, and returns the last line of what went wrong.
+    /// Waits for the last output and returns the last line of stderr.
     pub fn last_words(self) -> String {
-        let deadline = Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + OUTPUT_TIMEOUT;
         for _ in 0..2 {
             let left = deadline.saturating_duration_since(Instant::now());
             let _ = self.drained.recv_timeout(left);
@@ -157,13 +156,13 @@ impl CommandChild {
     }
 }
 
-/// The exit code of a command, as a shell would give it.
+/// Exit code of a command as a shell reports it.
 pub fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     u8::try_from(code.unwrap_or(1)).unwrap_or(1)
 }
 
-/// How a command ended, in words.
+/// Describes how a command ended.
 pub fn how(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("the command ended with exit code {code}"),
@@ -172,7 +171,7 @@ pub fn how(status: ExitStatus) -> String {
     }
 }
 
-/// Where the log of one attempt at a Mail is.
+/// Path of the log of one attempt.
 pub fn log_path(dir: &Path, id: &str, attempt: u32) -> PathBuf {
     dir.join(format!("{id}.{attempt}.log"))
 }
@@ -190,7 +189,7 @@ impl CommandLog {
 
     fn write(&mut self, bytes: &[u8]) {
         let fits = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        // A full disk must not end the work.
+        // A full disk does not end the command.
         let _ = self.file.write_all(&bytes[..fits]);
         self.left -= fits as u64;
         if fits < bytes.len() && !std::mem::replace(&mut self.cut, true) {
@@ -227,7 +226,7 @@ fn copy(
             Ok(read) => {
                 let bytes = &buffer[..read];
                 log.lock().unwrap_or_else(PoisonError::into_inner).write(bytes);
-                // Whoever read ours may have gone; the log goes on.
+                // The reader may be gone; logging continues.
                 let _ = pass(bytes);
                 see(bytes);
             }
@@ -237,7 +236,7 @@ fn copy(
     }
 }
 
-/// Keeps the last line that is not empty.
+/// Keeps the last non-empty line.
 fn keep_last_line(line: &mut Vec<u8>, bytes: &[u8], last: &Mutex<String>) {
     for part in bytes.split_inclusive(|byte| *byte == b'\n') {
         line.extend(part.iter().take(4 * MAX_LINE - line.len().min(4 * MAX_LINE)));
@@ -272,7 +271,7 @@ mod tests {
         };
         let mut child = start(job).unwrap();
         if let Some(signal) = signal {
-            // Its first word says that it is ready.
+            // The first output shows that the command is ready.
             while fs::read(&log).unwrap().is_empty() {
                 std::thread::yield_now();
             }
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_gets_the_text_and_what_it_says_is_kept() {
+    fn command_gets_the_text_and_its_output_is_logged() {
         let (code, last, log) =
             run("cat; echo $MONOCO_MAIL_ID; echo a >&2; echo b >&2", "hi ", None);
         assert_eq!((code, last.as_str()), (0, "b"));
@@ -296,14 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_are_those_of_a_shell() {
+    fn exit_codes_equal_those_of_a_shell() {
         assert_eq!(run("exit 75", "", None).0, 75);
         assert_eq!(run("kill -9 $$", "", None).0, 137);
         assert_eq!(run("exec true", &"x".repeat(1 << 20), None).0, 0, "it need not read");
     }
 
     #[test]
-    fn a_signal_reaches_all_that_the_command_started() {
+    fn signal_reaches_all_child_processes() {
         let script =
             "sh -c 'trap \"echo bye; exit 3\" TERM; echo up; while :; do sleep 0.01; done'";
         let (code, _, log) = run(&format!("{script}; exit $?"), "", Some(Signal::TERM));
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_bounded_and_somebody_left_behind_is_not_waited_for() {
+    fn log_is_bounded_and_background_processes_are_not_awaited() {
         let (_, _, log) = run("head -c 11000000 /dev/zero", "", None);
         assert!(log.ends_with(b"[cut after 10 MiB]\n"));
         assert_eq!(log.len() as u64, MAX_LOG + 20);

@@ -1,4 +1,4 @@
-//! How far a workspace got in the index: `cursor.json`.
+//! Position of a workspace in the index: `cursor.json`.
 
 use std::fs;
 use std::io;
@@ -9,43 +9,40 @@ use serde::{Deserialize, Serialize};
 
 use super::{MailboxError, at};
 
-/// Most Mails that are remembered because their files were changed by hand.
-pub const MAX_REFUSED: usize = 1_000;
+/// Limit of Mails that are remembered because their files were changed.
+pub const MAX_REJECTED_FILES: usize = 1_000;
 
-/// The version of the file.
 const VERSION: u32 = 1;
 
-/// How far a workspace got.
+/// Position of a workspace in the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncCursor {
-    /// The version of this file.
     pub version: u32,
-    /// Which index.
+    /// Generation of the index.
     pub generation: i64,
-    /// How many bytes of it were read.
+    /// Number of bytes that were read.
     pub offset: u64,
-    /// The number of the last Mail in them.
+    /// Sequence number of the last Mail in them.
     pub seq: i64,
-    /// Where its line starts: how we know that the index is still the same.
+    /// Offset of the last line, to recognise the same index.
     #[serde(default)]
     pub last_line: u64,
-    /// The id of the first Mail in it: how we know that it is of the same store.
+    /// Id of the first Mail, to recognise the same store.
     #[serde(default)]
     pub first: String,
-    /// A hash of the rules it was read with.
+    /// Hash of the filters at the last sync.
     #[serde(default)]
     pub rules: String,
-    /// Mails whose files were not what the courier wrote. They are looked at again.
+    /// Mails whose files did not match the index; they are checked again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RejectedFile>,
 }
 
-/// A Mail whose file was not what the courier wrote.
+/// A Mail whose file did not match the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RejectedFile {
-    /// Its number.
     pub seq: i64,
-    /// Where its line starts.
+    /// Offset of its line.
     pub line: u64,
 }
 
@@ -65,12 +62,12 @@ impl Default for SyncCursor {
 }
 
 impl SyncCursor {
-    /// The cursor of a workspace; at the start, when there is none. What can't be read is
-    /// as good as none: reading again from the start loses nothing.
+    /// Reads the cursor. A missing or malformed file gives the start position: reading
+    /// again from the start loses nothing.
     ///
     /// # Errors
     ///
-    /// When the file system says no, or a newer version wrote it.
+    /// When the file cannot be read, or a newer version wrote it.
     pub fn load(path: &Path) -> Result<Self, MailboxError> {
         let text = match fs::read(path) {
             Ok(text) => text,
@@ -84,11 +81,11 @@ impl SyncCursor {
         }
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the cursor atomically.
     ///
     /// # Errors
     ///
-    /// When it can't be written.
+    /// When the file system returns an error.
     pub fn save(&self, path: &Path) -> Result<(), MailboxError> {
         let text = serde_json::to_vec(self).map_err(|error| at(path)(error.into()))?;
         let written = monoco_fs::write(path, &text, FileOptions::PRIVATE_SYNCED);
@@ -101,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_torn_cursor_is_no_cursor_and_a_newer_one_is_not_guessed_at() {
+    fn torn_cursor_starts_over_and_a_newer_version_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cursor.json");
         assert_eq!(SyncCursor::load(&path).unwrap(), SyncCursor::default());

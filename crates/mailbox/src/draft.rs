@@ -1,8 +1,7 @@
-//! A message on its way to the courier, as a file in `outbound/`.
+//! Writes drafts into `outbound/` and reads their status from files.
 //!
-//! Writing it needs no courier. The file appears whole, under a name that nobody else
-//! has; the courier takes it from there, and moves it to the archive or to the dead
-//! letters when it knows what became of it.
+//! No courier is needed. The file appears complete under a unique name. The courier moves
+//! it to the archive or the dead letters when its deliveries have ended.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read};
@@ -20,59 +19,49 @@ use serde_json::{Value, json};
 use super::paths::{MAX_ATTACHMENT_BYTES, OUTBOUND_DIR};
 use super::{MailboxError, at};
 
-/// What becomes a draft.
+/// A message to send.
 #[derive(Clone, Debug, Default)]
 pub struct NewDraft {
-    /// To whom.
     pub to: Vec<String>,
-    /// Who else is to know.
     pub cc: Vec<String>,
-    /// Who else, unknown to the others.
     pub bcc: Vec<String>,
-    /// The tunnel that accounts are on.
+    /// The tunnel that the accounts belong to.
     pub tunnel: Option<String>,
-    /// The Mail it answers.
+    /// The Mail that the message replies to.
     pub reply_to: Option<MailId>,
-    /// The thread it belongs to.
     pub thread_key: Option<String>,
-    /// Its subject.
     pub title: Option<String>,
-    /// What is to be said.
     pub text: String,
-    /// What goes with it.
     pub artifacts: Vec<DraftAttachment>,
-    /// Without a sound.
+    /// Send without a notification sound.
     pub silent: bool,
-    /// With more noise than usual.
+    /// Send with a prominent notification.
     pub urgent: bool,
-    /// Not before this.
+    /// Do not send before this time.
     pub schedule_at: Option<Timestamp>,
-    /// What the sender files it under.
     pub correlation_id: Option<String>,
-    /// The sender's own name for this send.
     pub idempotency_key: Option<String>,
 }
 
-/// What became of a draft.
+/// Status of a draft.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DraftStatus {
-    /// It waits to be taken, or for an answer.
+    /// The draft waits to be picked up, or its deliveries have not ended.
     Waiting,
-    /// It is gone from where it was, and nobody says where to.
+    /// There is no file of this draft.
     Gone,
-    /// It came to rest.
+    /// The deliveries have ended.
     Settled {
-        /// In the archive or among the dead letters.
+        /// Archive or dead letters.
         place: MailLocation,
-        /// The file.
         path: PathBuf,
-        /// What the courier wrote into it, if anything.
+        /// What the courier reported; `null` when there is no report.
         outcome: Value,
     },
 }
 
 impl NewDraft {
-    /// Its file.
+    /// The content of the draft file.
     pub fn render(&self) -> String {
         let mut fields = Vec::new();
         for (key, people) in [("to", &self.to), ("cc", &self.cc), ("bcc", &self.bcc)] {
@@ -108,12 +97,12 @@ impl NewDraft {
     }
 }
 
-/// Checks a draft, and puts it into `mailbox` for the courier to take. `mark` tells it
-/// apart from all others. Returns its path.
+/// Validates a draft and writes it to `outbound/`. `mark` is a random number that makes
+/// the name unique. Returns the path.
 ///
 /// # Errors
 ///
-/// When it is not a draft, or can't be written.
+/// When the draft is invalid or cannot be written.
 pub fn post(
     mailbox: &Path,
     provider: &str,
@@ -128,22 +117,22 @@ pub fn post(
     put(&dir, &name, file.as_bytes(), 0o600, mark)
 }
 
-/// Whether a file is a draft for this provider.
+/// Checks that the text is a draft for this provider.
 fn check(file: &str, provider: &str) -> Result<(), InvalidDraft> {
     match Draft::parse(file)?.provider {
         Some(said) if said != provider => Err(InvalidDraft::Field {
             field: "provider".to_owned(),
-            why: format!("{said:?}, but it is to be sent through {provider:?}"),
+            why: format!("found {said:?}, expected {provider:?}"),
         }),
         _ => Ok(()),
     }
 }
 
-/// Puts a file into the dropzone, to go with a draft.
+/// Copies a file into the dropzone, as an attachment of a draft.
 ///
 /// # Errors
 ///
-/// When it can't be read or copied, or is too large.
+/// When the file cannot be read or copied, or is larger than 64 MiB.
 pub fn attach(dropzone: &Path, file: &Path, mark: u64) -> Result<DraftAttachment, MailboxError> {
     let mut bytes = Vec::new();
     let opened = fs::File::open(file);
@@ -165,17 +154,17 @@ pub fn attach(dropzone: &Path, file: &Path, mark: u64) -> Result<DraftAttachment
     Ok(DraftAttachment { name, mime_type, hash })
 }
 
-/// What became of the draft at `path`.
+/// Returns the status of the draft at `path`.
 ///
 /// # Errors
 ///
-/// When the directories can't be read.
+/// When the directories cannot be read.
 pub fn fate(mailbox: &Path, path: &Path) -> Result<DraftStatus, MailboxError> {
-    // The courier gives it a longer name, in which only this part is sure to stay.
+    // The courier renames the file; only this part of the name is kept.
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let mark = stem.rsplit('_').next().unwrap_or_default();
     let Some(dir) = path.parent() else { return Ok(DraftStatus::Gone) };
-    // It moves from the first to the last of these, so once in this order is enough.
+    // The draft moves through these directories in this order, so one pass is enough.
     if path.exists() || !with_mark(&dir.join(".sending"), mark)?.is_empty() {
         return Ok(DraftStatus::Waiting);
     }
@@ -192,7 +181,7 @@ pub fn fate(mailbox: &Path, path: &Path) -> Result<DraftStatus, MailboxError> {
     Ok(DraftStatus::Gone)
 }
 
-/// What the courier wrote into the front matter of a draft, or beside it.
+/// The outcome in the front matter of a draft, or the reason in the file beside it.
 fn outcome(path: &Path) -> Option<Value> {
     if let Ok(reason) = fs::read(path.with_extension("reason.json")) {
         return serde_json::from_slice(&reason).ok();
@@ -203,7 +192,7 @@ fn outcome(path: &Path) -> Option<Value> {
     front.get_mut("outcome").map(Value::take)
 }
 
-/// The files whose names have this part.
+/// Files in `dir` whose names contain `mark`.
 fn with_mark(dir: &Path, mark: &str) -> Result<Vec<PathBuf>, MailboxError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -221,8 +210,7 @@ fn with_mark(dir: &Path, mark: &str) -> Result<Vec<PathBuf>, MailboxError> {
     Ok(found)
 }
 
-/// Writes a file that appears whole and is there after a power cut. While it is being
-/// written its name is hidden, and nobody else's.
+/// Writes a file atomically and syncs it. The temporary name contains `mark`.
 fn put(
     dir: &Path,
     name: &str,
@@ -239,7 +227,7 @@ fn put(
     Ok(path)
 }
 
-/// The type of a file by its name. Receivers look for themselves when it matters.
+/// Media type by file extension.
 fn mime_type(name: &str) -> &'static str {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
     match ending.as_deref().unwrap_or_default() {
@@ -268,7 +256,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_ms(1_770_410_700_000);
 
     #[test]
-    fn a_letter_becomes_a_draft_that_says_the_same() {
+    fn rendered_draft_parses_to_the_same_fields() {
         let letter = NewDraft {
             to: vec!["ann".to_owned(), "group:a: b\n---".to_owned()],
             cc: vec!["bob".to_owned()],
@@ -294,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_is_checked_before_it_is_written_and_then_appears_whole() {
+    fn draft_is_validated_before_it_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let post = |file: &str, mark| post(dir.path(), "webhook", file, NOW, mark);
         for (bad, words) in [
@@ -313,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_is_kept_under_its_hash_and_once() {
+    fn attachment_is_stored_once_under_its_hash() {
         let dir = tempfile::tempdir().unwrap();
         let (file, dropzone) = (dir.path().join("log.TXT"), dir.path().join("dropzone"));
         fs::write(&file, "red").unwrap();
@@ -330,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_a_draft_is_seen_from_where_its_file_is() {
+    fn status_follows_the_location_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = "---\nto: ann\n---\nhello";
         let path = post(dir.path(), "webhook", file, NOW, 7).unwrap();

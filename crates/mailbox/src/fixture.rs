@@ -15,10 +15,10 @@ use serde_json::json;
 use super::paths::MailboxPaths;
 use super::workspace::WorkspaceDir;
 
-/// When the first Mail comes.
+/// Time of the first Mail.
 pub const START: i64 = 1_770_410_700_000;
 
-/// A courier's mailbox, and a workspace called `alpha`.
+/// A courier's mailbox and a workspace named `alpha`.
 pub struct CourierFixture {
     dir: tempfile::TempDir,
     seq: i64,
@@ -28,7 +28,6 @@ pub struct CourierFixture {
 }
 
 impl CourierFixture {
-    /// An empty one.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut post = Self { dir, seq: 0, generation: 0, era: 0, entries: Vec::new() };
@@ -37,22 +36,21 @@ impl CourierFixture {
         post
     }
 
-    /// Where the courier lives.
+    /// Home directory of the courier.
     pub fn home(&self) -> PathBuf {
         self.dir.path().join("home")
     }
 
-    /// Where the courier's mailbox is.
+    /// Mailbox directory of the courier.
     pub fn root(&self) -> PathBuf {
         self.dir.path().join("home/mailbox")
     }
 
-    /// The courier's mailbox as others read it.
     pub fn tree(&self) -> MailboxPaths {
         MailboxPaths::new(self.root())
     }
 
-    /// The workspace, with these rules.
+    /// Creates the workspace with these filters.
     pub fn workspace(&self, filters: &str) -> WorkspaceDir {
         let root = self.dir.path().join("alpha");
         WorkspaceDir::create(&root, &self.root()).unwrap();
@@ -61,17 +59,17 @@ impl CourierFixture {
         WorkspaceDir::open(&root, &self.root()).unwrap()
     }
 
-    /// A Mail from `from` comes.
+    /// Adds a Mail from `from`.
     pub fn deliver(&mut self, from: &str, text: &str) -> MailIndexEntry {
         self.deliver_as(self.era * 10_000 + self.seq + 1, from, text)
     }
 
-    /// The `n`th Mail comes.
+    /// Adds the `n`th Mail.
     pub fn deliver_as(&mut self, n: i64, from: &str, text: &str) -> MailIndexEntry {
         self.deliver_mail(&mail(n, from, text))
     }
 
-    /// This Mail comes.
+    /// Adds this Mail.
     pub fn deliver_mail(&mut self, mail: &Mail) -> MailIndexEntry {
         self.seq += 1;
         let file = mail.render();
@@ -84,7 +82,7 @@ impl CourierFixture {
         entry
     }
 
-    /// Writes the index anew.
+    /// Rewrites the index.
     pub fn rebuild(&mut self) {
         self.generation += 1;
         let head = json!({"monoco_index": 1, "generation": self.generation});
@@ -93,7 +91,7 @@ impl CourierFixture {
         fs::write(self.tree().index(), format!("{head}\n{lines}")).unwrap();
     }
 
-    /// The store is lost, and everything starts over.
+    /// Simulates the loss of the store: numbers start again.
     pub fn start_over(&mut self) {
         self.seq = 0;
         self.era += 1;
@@ -103,18 +101,18 @@ impl CourierFixture {
         self.rebuild();
     }
 
-    /// Writes to the end of the index.
+    /// Appends text to the index.
     pub fn append(&self, text: &str) {
         let mut file = OpenOptions::new().append(true).open(self.tree().index()).unwrap();
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Where the file of a Mail is when it comes.
+    /// Path of a Mail file in `inbound/`.
     pub fn inbound(&self, entry: &MailIndexEntry) -> PathBuf {
         self.root().join("inbound/webhook").join(&entry.file)
     }
 
-    /// Moves the file of a Mail.
+    /// Moves the file of a Mail to another directory.
     pub fn shelve(&self, entry: &MailIndexEntry, place: &str) {
         let dir = self.root().join(place).join("webhook");
         fs::create_dir_all(&dir).unwrap();
@@ -122,7 +120,7 @@ impl CourierFixture {
     }
 }
 
-/// The names in a directory, sorted; without hidden ones.
+/// The names in a directory, sorted, without hidden ones.
 pub fn names(dir: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -131,7 +129,7 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The `n`th Mail.
+/// Builds the `n`th Mail.
 pub fn mail(n: i64, from: &str, text: &str) -> Mail {
     let at = Timestamp::from_ms(START + n * 1_000);
     let tunnel = "ci".parse().unwrap();

@@ -1,8 +1,7 @@
-//! The Mails a workspace has, by the names of their files.
+//! The Mails in a workspace's inbox, by file name.
 //!
-//! A name says when a Mail came, through which provider, and its id:
-//! `20260206T204500_webhook_0f3a….md`. So the newest ones, those of a provider and
-//! the one of an id are found without opening any other.
+//! A name contains time, provider and id: `20260206T204500_webhook_0f3a….md`. Searches by
+//! time, provider or id therefore open no files.
 
 use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
@@ -13,58 +12,55 @@ use monoco_core::time::Timestamp;
 use super::workspace::WorkspaceDir;
 use super::{MailboxError, inbox_cache, paths};
 
-/// Fewest hex digits that name a Mail.
-const SHORTEST: usize = 6;
+/// Minimum number of hex digits that select a Mail.
+const MIN_HEX_DIGITS: usize = 6;
 
-/// Length of the time in a name, and of the hash.
+/// Lengths of the time and of the hash in a file name.
 const STAMP: usize = 15;
 const UID: usize = 24;
 
-/// A file that by its name is a Mail's.
+/// File name of a Mail.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MailFileName(String);
 
-/// What a person wrote to name a Mail: its id, enough of its hash, or its file.
+/// Selects Mails by id, prefix of the hash, or file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailSelector {
     provider: Option<String>,
     uid: String,
 }
 
-/// The text does not name a Mail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} does not name a Mail: want its id, or at least 6 hex digits of it")]
 pub struct InvalidMailFileName(String);
 
 impl MailFileName {
-    /// Takes the name of a file, if it is a Mail's.
+    /// Parses a file name; `None` when it is not that of a Mail.
     pub fn new(file: String) -> Option<Self> {
         let stamp = file.get(..STAMP)?.bytes().enumerate();
         let rest = file.get(STAMP..)?.strip_prefix('_')?.strip_suffix(".md")?;
         let timed = stamp.fold(true, |fine, (at, byte)| {
             fine && if at == 8 { byte == b'T' } else { byte.is_ascii_digit() }
         });
-        // The id is checked in full when it is needed; most names only have to sort.
+        // The id is parsed when it is needed; most names are only sorted.
         let (provider, uid) = rest.split_once('_')?;
         (timed && uid.len() == UID && !provider.is_empty()).then_some(Self(file))
     }
 
-    /// The name.
     pub fn file(&self) -> &str {
         &self.0
     }
 
-    /// When the Mail came, to the second.
+    /// Time of the Mail, to the second.
     pub fn stamp(&self) -> &str {
         &self.0[..STAMP]
     }
 
-    /// The provider it came through.
     pub fn provider(&self) -> &str {
         self.parts().0
     }
 
-    /// The Mail's id; `None` when the name only looks like one.
+    /// The id; `None` when it is malformed.
     pub fn id(&self) -> Option<MailId> {
         self.0[STAMP + 1..].strip_suffix(".md")?.parse().ok()
     }
@@ -76,11 +72,11 @@ impl MailFileName {
 }
 
 impl MailSelector {
-    /// Reads what a person wrote.
+    /// Parses the argument of a command.
     ///
     /// # Errors
     ///
-    /// When it can't name a Mail.
+    /// When the text cannot select a Mail.
     pub fn parse(text: &str) -> Result<Self, InvalidMailFileName> {
         let bad = || InvalidMailFileName(text.chars().take(80).collect());
         let file = Path::new(text).file_name().and_then(|name| name.to_str());
@@ -95,22 +91,22 @@ impl MailSelector {
             (1..=32).contains(&provider.len())
                 && provider.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
         });
-        let hashed = (SHORTEST..=UID).contains(&uid.len())
+        let hashed = (MIN_HEX_DIGITS..=UID).contains(&uid.len())
             && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         if named && hashed { Ok(Self { provider, uid: uid.to_owned() }) } else { Err(bad()) }
     }
 
-    /// The id, when all of it was given.
+    /// The id, if it was given completely.
     pub fn full(&self) -> Option<MailId> {
         format!("{}_{}", self.provider.as_deref()?, self.uid).parse().ok()
     }
 
-    /// Whether it names this Mail.
+    /// Whether this Mail is selected.
     pub fn fits(&self, provider: &str, uid: &str) -> bool {
         uid.starts_with(&self.uid) && self.provider.as_deref().is_none_or(|p| p == provider)
     }
 
-    /// A part that the ids of all Mails have that it names.
+    /// A part that the ids of all selected Mails contain.
     pub fn part(&self) -> String {
         format!("_{}", self.uid)
     }
@@ -122,25 +118,25 @@ impl From<&MailId> for MailSelector {
     }
 }
 
-/// The files in an inbox, the newest first. None when there is no inbox.
+/// Files in the inbox, the newest first; none when there is no inbox.
 ///
 /// # Errors
 ///
-/// When the directory can't be read.
+/// When the directory cannot be read.
 pub fn newest_first(
     here: &WorkspaceDir,
     now: Timestamp,
 ) -> Result<impl Iterator<Item = MailFileName>, MailboxError> {
-    // A heap, for mostly only the first few are wanted.
+    // A heap, because callers mostly need the first few.
     let mut heap = BinaryHeap::from(inbox_cache::read(here, now)?);
     Ok(std::iter::from_fn(move || heap.pop()))
 }
 
-/// The files in an inbox, the oldest first.
+/// Files in the inbox, the oldest first.
 ///
 /// # Errors
 ///
-/// When the directory can't be read.
+/// When the directory cannot be read.
 pub fn oldest_first(
     here: &WorkspaceDir,
     now: Timestamp,
@@ -150,11 +146,11 @@ pub fn oldest_first(
     Ok(names)
 }
 
-/// The files in an inbox that `wanted` names.
+/// Files in the inbox that `wanted` selects.
 ///
 /// # Errors
 ///
-/// When the directory can't be read.
+/// When the directory cannot be read.
 pub fn find(
     here: &WorkspaceDir,
     wanted: &MailSelector,
@@ -169,11 +165,11 @@ pub fn find(
     Ok(names)
 }
 
-/// Reads the Mail in an inbox, and its file.
+/// Reads a Mail from the inbox, with the text of its file.
 ///
 /// # Errors
 ///
-/// In words for people.
+/// A message for the user.
 pub fn open(inbox: &Path, name: &MailFileName) -> Result<(Mail, String), String> {
     let path: PathBuf = inbox.join(name.file());
     let bytes = paths::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -197,7 +193,7 @@ mod tests {
     const ID: &str = "webhook_0123456789abcdef01234567";
 
     #[test]
-    fn only_names_that_we_make_are_names() {
+    fn only_well_formed_names_are_accepted() {
         let name = |file: &str| MailFileName::new(file.to_owned());
         let good = name(&format!("20260206T204500_{ID}.md")).unwrap();
         assert_eq!(good.id().unwrap().to_string(), ID);
@@ -217,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_is_named_by_its_id_a_part_of_it_or_its_file() {
+    fn mail_is_selected_by_id_prefix_or_file() {
         let fits = |text: &str| MailSelector::parse(text).map(|w| w.fits("webhook", &ID[8..]));
         for (text, expected) in [
             (ID, true),
@@ -239,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_come_first_and_foreign_files_do_not_count() {
+    fn newest_mails_come_first_and_other_files_are_ignored() {
         let post = CourierFixture::new();
         let here = post.workspace("[]");
         let now = Timestamp::from_ms(START);

@@ -1,16 +1,16 @@
-//! The names in an inbox, noted so that a large one need not be read to show a few.
+//! Cache of the file names in a large inbox.
 //!
-//! A directory of a hundred thousand files takes longer to read than the rest of a
-//! list together. So their names are noted in one file, and the last line says when
-//! the directory was changed last:
+//! Listing a directory of 100,000 files takes longer than the rest of a command. The names
+//! are cached in one file, whose last line has the modification time and the inode of the
+//! directory:
 //!
 //! ```text
 //! 20260206T204500_webhook_0f3a….md
 //! = 1770410700.123456789 4711
 //! ```
 //!
-//! When that is not when it was changed last, somebody else was there, and the
-//! directory counts. The note is no truth of its own: it may be deleted at any time.
+//! When they do not match, another program changed the directory, and it is listed again.
+//! The cache can be deleted at any time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -25,42 +25,42 @@ use super::inbox::MailFileName;
 use super::workspace::WorkspaceDir;
 use super::{MailboxError, at};
 
-/// From how many names on a note is worth it.
-const MANY: usize = 1_000;
+/// Number of names from which a cache is written.
+const MIN_CACHED_NAMES: usize = 1_000;
 
-/// How long a directory must be unchanged before it is noted. The clock of a file system
-/// is coarse: two changes may have the same time.
-const QUIET: Duration = Duration::from_secs(1);
+/// How long a directory must be unchanged before it is cached. File systems have coarse
+/// clocks: two changes may have the same time.
+const MIN_UNCHANGED: Duration = Duration::from_secs(1);
 
-/// The last line takes less than this.
-const LAST_LINE: i64 = 64;
+/// Upper limit of the length of the last line.
+const MAX_LAST_LINE: i64 = 64;
 
-/// The names in the inbox of a workspace, in no order.
+/// The names in the inbox, in no order.
 ///
 /// # Errors
 ///
-/// When the directory can't be read.
+/// When the directory cannot be read.
 pub fn read(here: &WorkspaceDir, now: Timestamp) -> Result<Vec<MailFileName>, MailboxError> {
-    if let Some(names) = noted(here) {
+    if let Some(names) = cached(here) {
         return Ok(names);
     }
     let (seen, changed_at) = stamp(&here.inbox()).unwrap_or_default();
-    let names = listed(&here.inbox())?;
-    if names.len() >= MANY
-        && now.since(changed_at) > QUIET
+    let names = list(&here.inbox())?;
+    if names.len() >= MIN_CACHED_NAMES
+        && now.since(changed_at) > MIN_UNCHANGED
         && let Some(_lock) = here.try_lock()
     {
-        // Without it the next one takes as long as we did, and that is all.
+        // Without a cache, only the next call is slower.
         let _ = write(here, &names, &seen);
     }
     Ok(names)
 }
 
-/// Whether the note is as new as the directory.
+/// Whether the cache matches the directory.
 pub fn is_current(here: &WorkspaceDir) -> bool {
     let last = || -> io::Result<String> {
         let mut file = File::open(here.names())?;
-        let from = i64::try_from(file.metadata()?.len()).unwrap_or(i64::MAX).min(LAST_LINE);
+        let from = i64::try_from(file.metadata()?.len()).unwrap_or(i64::MAX).min(MAX_LAST_LINE);
         file.seek(SeekFrom::End(-from))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
@@ -70,12 +70,11 @@ pub fn is_current(here: &WorkspaceDir) -> bool {
     last().is_ok_and(|last| last.ends_with(&format!("\n{seen}")) || last == seen)
 }
 
-/// Notes names that were put into the inbox since the note was current. The workspace is
-/// locked.
+/// Appends names to a current cache. The caller holds the workspace lock.
 ///
 /// # Errors
 ///
-/// When it can't be written.
+/// When the file system returns an error.
 pub fn add(here: &WorkspaceDir, names: &[String]) -> Result<(), MailboxError> {
     let path = here.names();
     let (seen, _) = stamp(&here.inbox()).map_err(at(&path))?;
@@ -84,26 +83,26 @@ pub fn add(here: &WorkspaceDir, names: &[String]) -> Result<(), MailboxError> {
     file.and_then(|mut file| file.write_all((text + &seen).as_bytes())).map_err(at(&path))
 }
 
-/// Notes everything anew. The workspace is locked.
+/// Writes the cache again. The caller holds the workspace lock.
 ///
 /// # Errors
 ///
-/// When the directory can't be read, or the note not be written.
+/// When the file system returns an error.
 pub fn rebuild(here: &WorkspaceDir) -> Result<(), MailboxError> {
     let (seen, _) = stamp(&here.inbox()).map_err(at(&here.inbox()))?;
-    let names = listed(&here.inbox())?;
-    if names.len() < MANY {
+    let names = list(&here.inbox())?;
+    if names.len() < MIN_CACHED_NAMES {
         return Ok(());
     }
     write(here, &names, &seen)
 }
 
-/// The names that are noted, when the note is current.
-fn noted(here: &WorkspaceDir) -> Option<Vec<MailFileName>> {
+/// The cached names; `None` when the cache is not current.
+fn cached(here: &WorkspaceDir) -> Option<Vec<MailFileName>> {
     let text = fs::read_to_string(here.names()).ok()?;
     let (seen, _) = stamp(&here.inbox()).ok()?;
     let names = text.strip_suffix(&seen)?;
-    // Earlier last lines stay where they were.
+    // Earlier last lines remain in the file.
     let names = names.lines().filter(|line| !line.starts_with('='));
     names.map(|name| MailFileName::new(name.to_owned())).collect()
 }
@@ -115,8 +114,8 @@ fn write(here: &WorkspaceDir, names: &[MailFileName], seen: &str) -> Result<(), 
     written.map_err(|error| at(&path)(error.into()))
 }
 
-/// The names that are really there.
-fn listed(inbox: &Path) -> Result<Vec<MailFileName>, MailboxError> {
+/// Lists the directory.
+fn list(inbox: &Path) -> Result<Vec<MailFileName>, MailboxError> {
     let entries = match fs::read_dir(inbox) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -130,7 +129,7 @@ fn listed(inbox: &Path) -> Result<Vec<MailFileName>, MailboxError> {
     Ok(names)
 }
 
-/// When a directory was changed last, as the last line of a note, and as a time.
+/// Modification time of the directory, as last line of the cache and as time.
 fn stamp(inbox: &Path) -> io::Result<(String, Timestamp)> {
     let about = fs::metadata(inbox)?;
     let (seconds, nanoseconds) = (about.mtime(), about.mtime_nsec());
@@ -147,7 +146,7 @@ mod tests {
 
     const LATER: Timestamp = Timestamp::from_ms(START * 2);
 
-    /// How many names are read.
+    /// Number of names that are read.
     fn count(here: &WorkspaceDir) -> usize {
         read(here, LATER).unwrap().len()
     }
@@ -156,53 +155,53 @@ mod tests {
         format!("20260206T204500_webhook_{n:024x}.md")
     }
 
-    /// A workspace with many Mails, and a note of them.
+    /// A workspace with a cached inbox.
     fn many(post: &CourierFixture) -> WorkspaceDir {
         let here = post.workspace("[{type: provider, value: webhook}]");
         let inbox = here.ensure_inbox().unwrap();
-        for n in 0..MANY {
+        for n in 0..MIN_CACHED_NAMES {
             fs::write(inbox.join(file(n)), "").unwrap();
         }
-        assert_eq!(count(&here), MANY);
+        assert_eq!(count(&here), MIN_CACHED_NAMES);
         assert!(is_current(&here));
         here
     }
 
     #[test]
-    fn a_note_is_believed_only_while_nobody_else_was_there() {
+    fn cache_is_used_only_while_the_directory_is_unchanged() {
         let post = CourierFixture::new();
         let here = many(&post);
         let mine = here.inbox().join(file(7));
         fs::remove_file(&mine).unwrap();
         assert!(!is_current(&here));
-        assert_eq!(count(&here), MANY - 1, "what was deleted is gone");
+        assert_eq!(count(&here), MIN_CACHED_NAMES - 1, "what was deleted is gone");
         fs::write(&mine, "").unwrap();
-        assert_eq!(count(&here), MANY, "what came back is there");
+        assert_eq!(count(&here), MIN_CACHED_NAMES, "what came back is there");
         for torn in ["", "= \n", "20260206T204500_web", "\0\0\0\0"] {
             fs::write(here.names(), torn).unwrap();
-            assert_eq!(count(&here), MANY, "{torn:?}");
+            assert_eq!(count(&here), MIN_CACHED_NAMES, "{torn:?}");
         }
     }
 
     #[test]
-    fn what_is_pulled_is_added_to_the_note() {
+    fn pulled_mails_are_added_to_the_cache() {
         let mut post = CourierFixture::new();
         let here = many(&post);
         for round in 1..=3 {
             post.deliver("ann", "hi");
             sync(&here, &post.tree(), &SyncOptions::default(), &mut |_| true).unwrap();
             assert!(is_current(&here));
-            assert_eq!(count(&here), MANY + round);
+            assert_eq!(count(&here), MIN_CACHED_NAMES + round);
         }
         fs::remove_file(here.inbox().join(file(0))).unwrap();
         post.deliver("ann", "hi");
         sync(&here, &post.tree(), &SyncOptions::default(), &mut |_| true).unwrap();
         assert!(is_current(&here), "made anew");
-        assert_eq!(count(&here), MANY + 3);
+        assert_eq!(count(&here), MIN_CACHED_NAMES + 3);
     }
 
     #[test]
-    fn few_names_are_not_worth_a_note() {
+    fn small_inbox_is_not_cached() {
         let mut post = CourierFixture::new();
         let here = post.workspace("[{type: provider, value: webhook}]");
         post.deliver("ann", "hi");

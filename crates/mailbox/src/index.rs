@@ -1,4 +1,4 @@
-//! The index of the courier's mailbox: one line for each Mail, the newest last.
+//! Format and reader of the index of Mails: one line per Mail, the newest last.
 //!
 //! ```text
 //! {"monoco_index":1,"generation":7}
@@ -6,9 +6,9 @@
 //! {"seq":2,…
 //! ```
 //!
-//! It is only ever appended to, so a reader that remembers its place reads what is
-//! new and nothing else. A rebuilt one has another generation. A last line without
-//! its end is still being written, and does not count.
+//! The index is only appended to, so a reader continues at its last position. A rewritten
+//! index has another generation. A last line without line end is still being written and
+//! is ignored.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
@@ -20,36 +20,35 @@ use serde::{Deserialize, Serialize};
 use super::cursor::SyncCursor;
 use super::{MailboxError, at};
 
-/// An index that is being read.
+/// Reads an index line by line.
 #[derive(Debug)]
 pub struct IndexReader {
     path: PathBuf,
     file: BufReader<File>,
-    /// Which index: rebuilding it starts another.
+    /// Generation of the index.
     pub generation: i64,
     start: u64,
     offset: u64,
     line: Vec<u8>,
 }
 
-/// One line.
 #[derive(Debug)]
 pub struct IndexLine {
-    /// Where it starts.
+    /// Offset of the line.
     pub start: u64,
-    /// Where the next one does.
+    /// Offset of the next line.
     pub end: u64,
-    /// The Mail; `None` when the line can't be read.
+    /// `None` when the line cannot be parsed.
     pub entry: Option<MailIndexEntry>,
 }
 
-/// Where reading goes on.
+/// Where reading continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumePosition {
-    /// With the Mails after this number. Those before it may come again.
+    /// With the Mails after this number. Earlier Mails may be read again.
     After(i64),
-    /// Nowhere yet. After a crash the courier has cut what may not have been on disk, and
-    /// writes the same again.
+    /// Nowhere yet: after a crash, the courier truncated the index and writes the same
+    /// lines again.
     Cut,
 }
 
@@ -86,11 +85,11 @@ pub fn write_line(text: &mut Vec<u8>, line: &impl Serialize) -> io::Result<()> {
 }
 
 impl IndexReader {
-    /// Opens an index; `None` when the courier has not written one yet.
+    /// Opens an index; `None` when there is none yet.
     ///
     /// # Errors
     ///
-    /// When it can't be read, or is no index of this version.
+    /// When the file cannot be read, or is not an index of this version.
     pub fn open(path: &Path) -> Result<Option<Self>, MailboxError> {
         let file = match File::open(path) {
             Ok(file) => file,
@@ -119,17 +118,17 @@ impl IndexReader {
         Ok(Some(index))
     }
 
-    /// Goes to where `cursor` left off, or to the start.
+    /// Seeks to the position of `cursor`, or to the start.
     ///
     /// # Errors
     ///
-    /// When the index can't be read.
+    /// When the index cannot be read.
     pub fn resume(&mut self, cursor: &SyncCursor) -> Result<ResumePosition, MailboxError> {
         if cursor.offset == 0 {
             return Ok(ResumePosition::After(0));
         }
         if cursor.generation == self.generation {
-            // The last Mail we saw says whether this is still the index we saw it in.
+            // The line of the last Mail shows whether this is still the same index.
             let last = self.line_at(cursor.last_line)?.and_then(|line| line.entry);
             if last.is_some_and(|entry| entry.seq == cursor.seq) && self.go_to(cursor.offset)? {
                 return Ok(ResumePosition::After(cursor.seq));
@@ -141,8 +140,8 @@ impl IndexReader {
             self.seek(self.start)?;
             return Ok(ResumePosition::After(0));
         }
-        // Numbers only grow while the store lives. An index that ends before the cursor
-        // comes from another store, and everything in it is new.
+        // Numbers only grow within a store. An index that ends before the cursor belongs
+        // to another store, and all Mails in it are new.
         let mut last = 0;
         while let Some(line) = self.next()? {
             last = line.entry.map_or(last, |entry| entry.seq);
@@ -151,11 +150,11 @@ impl IndexReader {
         Ok(ResumePosition::After(if last < cursor.seq { 0 } else { cursor.seq }))
     }
 
-    /// The id of the first Mail; nothing, when there is none.
+    /// The id of the first Mail; empty when there is none.
     ///
     /// # Errors
     ///
-    /// When the index can't be read.
+    /// When the index cannot be read.
     pub fn first(&mut self) -> Result<String, MailboxError> {
         let before = self.offset;
         self.seek(self.start)?;
@@ -164,16 +163,16 @@ impl IndexReader {
         Ok(first.map(|entry| entry.id.to_string()).unwrap_or_default())
     }
 
-    /// The line that starts at `offset`, if one does; reading goes on after it.
+    /// Reads the line at `offset`; `None` when no line starts there.
     ///
     /// # Errors
     ///
-    /// When the index can't be read.
+    /// When the index cannot be read.
     pub fn line_at(&mut self, offset: u64) -> Result<Option<IndexLine>, MailboxError> {
         if self.go_to(offset)? { self.next() } else { Ok(None) }
     }
 
-    /// Goes to where a line starts: where another one ends. Returns whether one does.
+    /// Seeks to `offset`. Returns whether a line starts there.
     fn go_to(&mut self, offset: u64) -> Result<bool, MailboxError> {
         if offset < self.start {
             return Ok(false);
@@ -182,27 +181,27 @@ impl IndexReader {
         Ok(self.read_line()? == Some(offset))
     }
 
-    /// The next line; `None` when there is no further whole one.
+    /// Reads the next line; `None` when there is no further complete one.
     ///
     /// # Errors
     ///
-    /// When the index can't be read.
+    /// When the index cannot be read.
     pub fn next(&mut self) -> Result<Option<IndexLine>, MailboxError> {
         let start = self.offset;
         let Some(end) = self.read_line()? else { return Ok(None) };
         Ok(Some(IndexLine { start, end, entry: serde_json::from_slice(&self.line).ok() }))
     }
 
-    /// The Mails whose ids have `fits`, the oldest first. Reads everything.
+    /// The Mails whose ids contain `fits`, the oldest first. Reads the whole index.
     ///
     /// # Errors
     ///
-    /// When the index can't be read.
+    /// When the index cannot be read.
     pub fn search(&mut self, fits: &str) -> Result<Vec<MailIndexEntry>, MailboxError> {
         self.seek(self.start)?;
         let mut found = Vec::new();
         while self.read_line()?.is_some() {
-            // Most lines need not be understood to see that they do not have it.
+            // Most lines are skipped without parsing.
             if !contains(&self.line, fits.as_bytes()) {
                 continue;
             }
@@ -213,7 +212,7 @@ impl IndexReader {
         Ok(found)
     }
 
-    /// Reads a whole line, and returns where the next one starts.
+    /// Reads a complete line and returns the offset of the next one.
     fn read_line(&mut self) -> Result<Option<u64>, MailboxError> {
         self.line.clear();
         let read = self.file.read_until(b'\n', &mut self.line).map_err(at(&self.path))?;

@@ -1,19 +1,20 @@
-//! The workspace's side of the mailbox: plain files, no courier needed.
+//! Files of the mailbox: layout, index, limits, and the operations of a workspace on them.
 //!
-//! The courier writes Mails as files below its mailbox and an index of them. A
-//! workspace reads the index from where it left off, links what its rules match into
-//! its own inbox, and remembers how far it got. Nobody keeps a list of workspaces.
+//! The courier writes Mails as files below its mailbox directory and an index of them. A
+//! workspace reads the index from its last position, links the Mails that match its
+//! filters into its own inbox, and stores the new position. There is no list of
+//! workspaces.
 //!
 //! # Reading order
 //!
-//! * [`workspace`]: where a workspace is, what it is called, which rules it has.
-//! * [`tree`], [`index`]: the courier's mailbox as anybody may read it.
-//! * [`cursor`], [`sync`]: how far a workspace got; pulling what is new.
-//! * [`inbox`], [`inbox_cache`]: the Mails a workspace has, by their file names.
-//! * [`claim_info`]: who is at a Mail, when the courier can't be asked.
-//! * [`untrusted_text`]: foreign text between two lines that it can't forge.
-//! * [`draft`]: a message on its way to the courier, as a file.
-//! * [`child`]: a command that works on a Mail, with what it says kept.
+//! * [`workspace`]: location, name and filters of a workspace.
+//! * [`paths`], [`index`]: layout of the courier's mailbox directory; its index.
+//! * [`cursor`], [`sync`]: position of a workspace in the index; pulling new Mails.
+//! * [`inbox`], `inbox_cache`: the Mails in a workspace, by file name.
+//! * [`claim_info`]: claims on Mails, as in the API and in `locks.json`.
+//! * [`untrusted_text`]: delimiters around text from outside.
+//! * [`draft`]: writes drafts and reads their status.
+//! * [`child`]: runs a command on a Mail and logs its output.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,40 +31,23 @@ pub mod sync;
 pub mod untrusted_text;
 pub mod workspace;
 
-/// Why a workspace can't do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum MailboxError {
-    /// The file system says no.
     #[error("{path}: {error}")]
-    Io {
-        /// What was tried.
-        path: PathBuf,
-        /// What it said.
-        error: io::Error,
-    },
-    /// A file that people write is wrong.
+    Io { path: PathBuf, error: io::Error },
     #[error("{path}: {why}")]
-    Bad {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The directory is the courier's own.
-    #[error("{0} is the courier's own mailbox, not a workspace")]
+    Bad { path: PathBuf, why: String },
+    #[error("{0} is the mailbox directory of a courier, not a workspace; choose another directory")]
     Couriers(PathBuf),
-    /// There is no `.monoco/mailbox` where one was expected.
     #[error("{0} is not a workspace: it has no .monoco/mailbox")]
     NoWorkspace(PathBuf),
-    /// Another process syncs the same workspace.
-    #[error("{0} is being synced by somebody else, for longer than 10 s")]
+    #[error("workspace {0} is locked by another sync for more than 10 s; try again later")]
     Busy(PathBuf),
-    /// A file is from a later version.
-    #[error("{0} was written by a newer monoco")]
+    #[error("{0} was written by a newer version of monoco; update this program")]
     Newer(PathBuf),
 }
 
-/// Says of what an error is.
+/// Adds the path to an I/O error.
 fn at(path: &Path) -> impl FnOnce(io::Error) -> MailboxError + '_ {
     move |error| MailboxError::Io { path: path.to_owned(), error }
 }

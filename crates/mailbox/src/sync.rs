@@ -1,8 +1,8 @@
-//! Pulling: what is new in the index, and matches the rules, is linked into the inbox.
+//! Pulls Mails: links new Mails of the index that match the filters into the inbox.
 //!
-//! The cursor is written after the links that it stands for, so whoever is killed in
-//! between does a few again and loses none. What is there already is not fetched
-//! again; what the user deleted stays away, until he asks for all of it.
+//! The cursor is written after the links, so a killed sync repeats some Mails and loses
+//! none. Mails that are present are not linked again; Mails that the user deleted are
+//! pulled again only by a full sync.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -17,88 +17,82 @@ use monoco_core::time::Timestamp;
 use monoco_fs::FileOptions;
 use serde::Serialize;
 
-use super::cursor::{MAX_REFUSED, RejectedFile, SyncCursor};
+use super::cursor::{MAX_REJECTED_FILES, RejectedFile, SyncCursor};
 use super::index::{IndexLine, IndexReader, ResumePosition};
 use super::paths::{self, MailFile, MailboxPaths};
 use super::workspace::WorkspaceDir;
 use super::{MailboxError, at, inbox_cache};
 
-/// How many Mails are pulled before the cursor is written.
-const BATCH: u64 = if cfg!(test) { 100 } else { 4_000 };
+/// Mails that are pulled before the cursor is written.
+const MAILS_PER_CURSOR: u64 = if cfg!(test) { 100 } else { 4_000 };
 
-/// Up to how many files are brought to disk one by one.
-const FEW: usize = if cfg!(test) { 10 } else { 50 };
+/// Up to this number of files, each is synced on its own.
+const MAX_SINGLE_SYNCS: usize = if cfg!(test) { 10 } else { 50 };
 
-/// How many lines are read before progress is reported.
-const BEAT: u64 = 2_000;
+/// Lines between two progress events.
+const PROGRESS_LINES: u64 = 2_000;
 
-/// How far behind the newest Mail one may be whose file is missing, to be looked for again:
-/// it was removed by hand, or a power cut came before it. What was thrown away by age is
-/// older, or does not come back.
-const MISSING: Duration = Duration::from_secs(2 * 86_400);
+/// A Mail without a file is checked again until it is this much older than the newest
+/// Mail: its file was removed by hand, or lost in a power cut. Purged Mails are older, or
+/// do not come back.
+const MISSING_FILE_AGE: Duration = Duration::from_secs(2 * 86_400);
 
-/// What is to be pulled.
+/// Options of a sync.
 #[derive(Clone, Debug, Default)]
 pub struct SyncOptions {
-    /// Look at all Mails, not only at new ones.
+    /// Check all Mails, not only new ones.
     pub full: bool,
-    /// Pass over Mails from before this.
+    /// Skip Mails from before this time.
     pub since: Option<Timestamp>,
-    /// Only look at Mails of this provider. The cursor stays, for the sake of the others.
+    /// Only Mails of this provider. The cursor is not changed, because of the others.
     pub provider: Option<String>,
-    /// Ask before each.
+    /// Ask before each Mail.
     pub ask: bool,
     /// Change nothing.
     pub dry_run: bool,
-    /// Report what the rules say of each.
+    /// Report the result of the filters for each Mail.
     pub explain: bool,
 }
 
-/// What happens on the way. The answer only counts for [`Step::Ask`].
+/// Events during a sync. The return value counts only for [`SyncEvent::Ask`].
 #[derive(Debug)]
 pub enum SyncEvent<'a> {
-    /// A Mail is now in the inbox, or would be.
+    /// A Mail was linked, or would be in a dry run.
     Pulled {
-        /// The Mail.
         entry: &'a MailIndexEntry,
-        /// Its file there.
+        /// Path in the inbox.
         path: &'a Path,
     },
-    /// What the rules say of a Mail.
-    Explained {
-        /// The Mail.
-        entry: &'a MailIndexEntry,
-        /// What they say.
-        explained: FilterReport,
-    },
-    /// Whether to pull this one.
+    /// Result of the filters for a Mail.
+    Explained { entry: &'a MailIndexEntry, explained: FilterReport },
+    /// Whether to pull this Mail.
     Ask(&'a MailIndexEntry),
-    /// Something that a person should know.
+    /// A message for the user.
     Warning(String),
-    /// How many Mails were looked at.
+    /// Number of Mails that were checked.
     Progress(u64),
 }
 
-/// How it went.
+/// Counts of a sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SyncSummary {
-    /// Pulled into the inbox.
+    /// Linked into the inbox.
     pub pulled: u64,
-    /// Matched, and were there already.
+    /// Matched, and present already.
     pub present: u64,
-    /// Not matched by any rule, too old, or not wanted.
+    /// Not matched, too old, or declined.
     pub passed_over: u64,
-    /// Matched, and were not what the courier wrote.
+    /// Matched, but the file does not match the index.
     pub refused: u64,
-    /// Matched, and thrown away by age before we came.
+    /// Matched, but purged before the sync.
     pub gone: u64,
 }
 
-/// Pulls into `here` what is new in `tree`.
+/// Pulls new Mails of `tree` into the workspace `here`.
 ///
 /// # Errors
 ///
-/// When a file can't be read or written. What was pulled before that stays.
+/// When a file cannot be read or written. Mails that were pulled before remain.
 pub fn sync(
     here: &WorkspaceDir,
     tree: &MailboxPaths,
@@ -132,7 +126,7 @@ pub fn sync(
     };
     let resumed = if wish.full { ResumePosition::After(0) } else { index.resume(&before)? };
     let ResumePosition::After(after) = resumed else { return Ok(SyncSummary::default()) };
-    let again = round.look_again(&mut index, &before, after)?;
+    let again = round.check_rejected(&mut index, &before, after)?;
     let (first, rules) = (index.first()?, here.rules.clone());
     let mut cursor = SyncCursor { first, rules, ..before.clone() };
     let mut lines = 0;
@@ -142,7 +136,9 @@ pub fn sync(
                 round.look_at(entry, start)?;
             }
             Some(_) => {}
-            None => round.warn(format!("{}: a line can't be read", tree.index().display())),
+            None => {
+                round.warn(format!("{}: cannot parse a line of the index", tree.index().display()))
+            }
         }
         cursor.generation = index.generation;
         cursor.offset = end;
@@ -151,24 +147,24 @@ pub fn sync(
             cursor.seq = entry.seq;
         }
         lines += 1;
-        if lines % BEAT == 0 {
+        if lines % PROGRESS_LINES == 0 {
             (round.tell)(SyncEvent::Progress(lines));
         }
-        // Reading from the start must not take the cursor back in between.
-        if round.fresh.len() as u64 >= BATCH && cursor.seq >= before.seq {
+        // Reading from the start must not move the cursor back.
+        if round.fresh.len() as u64 >= MAILS_PER_CURSOR && cursor.seq >= before.seq {
             round.settle(&cursor, &before)?;
         }
     }
     round.settle(&cursor, &before)?;
     if !round.names.is_empty() {
-        // Nobody is worse off without it than by some milliseconds.
+        // Without the cache, only the next list is slower.
         let _ =
             if noted { inbox_cache::add(here, &round.names) } else { inbox_cache::rebuild(here) };
     }
     Ok(round.summary)
 }
 
-/// One run of [`sync`].
+/// State of one sync.
 struct SyncRun<'a> {
     here: &'a WorkspaceDir,
     tree: &'a MailboxPaths,
@@ -177,11 +173,11 @@ struct SyncRun<'a> {
     inbox: PathBuf,
     summary: SyncSummary,
     refused: Vec<RejectedFile>,
-    /// Mails that should have a file and have none, and when they came.
+    /// Mails without a file, with their times.
     missing: Vec<(RejectedFile, Timestamp)>,
-    /// When the newest Mail came.
+    /// Time of the newest Mail.
     newest: Timestamp,
-    /// What was pulled and may not be on disk yet.
+    /// Pulled Mails that may not be on disk yet.
     fresh: Vec<PathBuf>,
     names: Vec<String>,
 }
@@ -191,14 +187,14 @@ enum LinkResult {
     Linked,
     Copied,
     Present,
-    /// Its file moved just then.
+    /// The courier moved the file at the same time.
     Moved,
 }
 
 impl SyncRun<'_> {
-    /// Looks at the Mails again that were refused before. Returns the numbers of those
-    /// that are still to come in the index.
-    fn look_again(
+    /// Checks rejected Mails again. Returns the numbers of those that are still ahead in
+    /// the index.
+    fn check_rejected(
         &mut self,
         index: &mut IndexReader,
         before: &SyncCursor,
@@ -217,7 +213,7 @@ impl SyncRun<'_> {
                 self.look_at(&entry, refused.line)?;
             }
         }
-        // That was said before.
+        // Counted in an earlier sync.
         self.summary.gone = gone;
         index.resume(before)?;
         Ok(BTreeSet::new())
@@ -236,7 +232,7 @@ impl SyncRun<'_> {
             return Ok(());
         }
         let target = self.inbox.join(&entry.file);
-        // A name in the index becomes a path here, so it must be one that we make.
+        // The name becomes a path, so it must be derived from the id.
         let ours = entry.file == entry.id.file(entry.received_at);
         if ours && target.symlink_metadata().is_ok() && self.keep_present(entry, &target)? {
             return Ok(());
@@ -252,7 +248,7 @@ impl SyncRun<'_> {
             };
             let file = match file {
                 Ok(file) => file,
-                // One file that can't be read does not keep the others away.
+                // An unreadable file does not affect the others.
                 Err(error) => {
                     self.refuse(entry, line, format!("{error}; it is not taken"));
                     return Ok(());
@@ -284,7 +280,7 @@ impl SyncRun<'_> {
         Ok(())
     }
 
-    /// Whether a rule matches. When that took the file, it is in `found`.
+    /// Whether a filter matches. If the file was read for that, it is in `found`.
     fn matches(&mut self, entry: &MailIndexEntry, found: &mut Option<MailFile>) -> bool {
         let mut fetch = || {
             let file = self.tree.find(entry).ok()?;
@@ -316,7 +312,7 @@ impl SyncRun<'_> {
 
     fn refuse(&mut self, entry: &MailIndexEntry, line: u64, words: String) {
         self.summary.refused += 1;
-        if self.refused.len() < MAX_REFUSED {
+        if self.refused.len() < MAX_REJECTED_FILES {
             self.refused.push(RejectedFile { seq: entry.seq, line });
         }
         self.warn(words);
@@ -327,21 +323,21 @@ impl SyncRun<'_> {
         self.missing.push((RejectedFile { seq: entry.seq, line }, entry.received_at));
     }
 
-    /// The Mails that are to be looked at again next time.
+    /// The Mails to check again in the next sync.
     fn again(&self) -> Vec<RejectedFile> {
-        let lately = |at: &Timestamp| self.newest.since(*at) <= MISSING;
+        let lately = |at: &Timestamp| self.newest.since(*at) <= MISSING_FILE_AGE;
         let missing = self.missing.iter().filter(|(_, at)| lately(at)).map(|(it, _)| *it);
-        self.refused.iter().copied().chain(missing).take(MAX_REFUSED).collect()
+        self.refused.iter().copied().chain(missing).take(MAX_REJECTED_FILES).collect()
     }
 
-    /// A file of that name is there. It is the Mail's, or the user's own by now. What a
-    /// power cut has torn is removed, to be pulled again. Returns whether it stays.
+    /// Handles an existing file of that name: it is the Mail's, or was edited. A file that
+    /// a power cut has torn is removed. Returns whether it stays.
     fn keep_present(
         &mut self,
         entry: &MailIndexEntry,
         target: &Path,
     ) -> Result<bool, MailboxError> {
-        // Where everything is looked at again, what the courier has, too, is not read.
+        // A file that is also linked by the courier is not read again.
         let shared = |about: fs::Metadata| about.nlink() > 1 && about.len() > 0;
         let linked = self.wish.full && target.symlink_metadata().is_ok_and(shared);
         if !linked && !self.wish.dry_run {
@@ -361,13 +357,12 @@ impl SyncRun<'_> {
         Ok(true)
     }
 
-    /// Whether a file is only the beginning of the Mail's, or nothing at all: nobody edits
-    /// it like that.
+    /// Whether the file is empty or only the beginning of the Mail's.
     fn is_torn(&self, entry: &MailIndexEntry, bytes: &[u8]) -> bool {
         if digest(bytes) == entry.sha256 {
             return false;
         }
-        // Some file systems have zeros where nothing was written.
+        // Some file systems fill unwritten parts with zeros.
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
         let whole = || self.tree.find(entry);
         end == 0
@@ -378,12 +373,12 @@ impl SyncRun<'_> {
         (self.tell)(SyncEvent::Warning(words));
     }
 
-    /// Makes sure that what was pulled stays, and then says so in the cursor.
+    /// Syncs the pulled Mails and stores the cursor.
     fn settle(&mut self, cursor: &SyncCursor, before: &SyncCursor) -> Result<(), MailboxError> {
         if self.wish.dry_run {
             return Ok(());
         }
-        bring_to_disk(&self.inbox, &self.fresh)?;
+        sync_pulled(&self.inbox, &self.fresh)?;
         self.fresh.clear();
         if self.wish.provider.is_some() {
             return Ok(());
@@ -396,16 +391,16 @@ impl SyncRun<'_> {
     }
 }
 
-/// Brings what was pulled to disk. A link has the courier's bytes, which it may not have
-/// brought there yet, and the cursor would outlive them.
-fn bring_to_disk(inbox: &Path, fresh: &[PathBuf]) -> Result<(), MailboxError> {
-    if fresh.len() > FEW {
+/// Syncs pulled Mails: the courier may not have synced the linked files yet, and the
+/// cursor must not outlive them.
+fn sync_pulled(inbox: &Path, fresh: &[PathBuf]) -> Result<(), MailboxError> {
+    if fresh.len() > MAX_SINGLE_SYNCS {
         let synced = File::open(inbox).and_then(monoco_fs::sync_file_system);
         return synced.map_err(at(inbox));
     }
     for path in fresh {
         match File::open(path).and_then(|file| file.sync_all()) {
-            // The user is quicker than we are.
+            // The user has deleted the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             synced => synced.map_err(at(path))?,
         }
@@ -413,26 +408,26 @@ fn bring_to_disk(inbox: &Path, fresh: &[PathBuf]) -> Result<(), MailboxError> {
     if fresh.is_empty() { Ok(()) } else { monoco_fs::sync_dir(inbox).map_err(at(inbox)) }
 }
 
-/// The text of a Mail's file that is known to be as it was written.
+/// The text of an unchanged Mail file.
 pub fn body(bytes: &[u8]) -> Option<String> {
     let (_, body) = mail::split(std::str::from_utf8(bytes).ok()?)?;
     Some(body.strip_suffix('\n').unwrap_or(body).to_owned())
 }
 
-/// Links a file into the inbox, or copies it where that is not possible.
+/// Links a file into the inbox, or copies it where links are not possible.
 fn take(path: &Path, target: &Path, bytes: &[u8]) -> io::Result<LinkResult> {
     match fs::hard_link(path, target) {
         Ok(()) => Ok(LinkResult::Linked),
         Err(error) => match error.kind() {
             io::ErrorKind::AlreadyExists => Ok(LinkResult::Present),
             io::ErrorKind::NotFound if !path.exists() => Ok(LinkResult::Moved),
-            // Another file system, or one without links, or too many of them.
+            // Another file system, one without links, or too many links.
             _ => copy(target, bytes),
         },
     }
 }
 
-/// Writes a copy that appears whole. One at a time: the workspace is locked.
+/// Copies the file atomically. The workspace is locked, so there is one copy at a time.
 fn copy(target: &Path, bytes: &[u8]) -> io::Result<LinkResult> {
     let temporary = target.with_file_name(".incoming.tmp");
     let _ = fs::remove_file(&temporary);

@@ -1,13 +1,13 @@
-//! Where a workspace is, what it is called, and which rules it has.
+//! Location, name and filters of a workspace.
 //!
-//! A workspace is any directory with `.monoco/mailbox/`:
+//! A workspace is a directory with `.monoco/mailbox/`:
 //!
 //! ```text
-//! inbox/         the Mails it pulled
-//! cursor.json    how far it got
-//! config.yaml    its name and its rules; may be missing
-//! names          which Mails it has, for a quick list
-//! log/           what commands said that worked on its Mails
+//! inbox/         Mails that were pulled
+//! cursor.json    position in the index
+//! config.yaml    name and filters; optional
+//! names          cache of the file names in the inbox
+//! log/           output of commands that ran on Mails
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -23,32 +23,31 @@ use serde_json::{Map, Value};
 
 use super::{MailboxError, at};
 
-/// Where a workspace's mailbox is, below its root.
+/// Mailbox directory below the root of a workspace.
 const DIR: &str = ".monoco/mailbox";
 
-/// What is in a mailbox is nobody's business in a repository, but its rules.
-const IGNORED: &str = "inbox/\nlog/\ncursor.json\nnames\n.lock\n.*.tmp\n";
+/// Content of `.gitignore`: only the config belongs in a repository.
+const GITIGNORE: &str = "inbox/\nlog/\ncursor.json\nnames\n.lock\n.*.tmp\n";
 
-/// How long one sync waits for another.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a sync waits for another one.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A workspace.
 #[derive(Clone, Debug)]
 pub struct WorkspaceDir {
     root: PathBuf,
-    /// Its name, under which its agents claim Mails.
+    /// Name under which its agents claim Mails.
     pub name: Workspace,
-    /// Which Mails it pulls.
+    /// Which Mails are pulled.
     pub filters: FilterSet,
-    /// A hash of its rules, to see when they change.
+    /// Hash of name and filters, to detect changes.
     pub rules: String,
 }
 
-/// Proof that nobody else syncs the workspace. Held while one does.
+/// Lock of a workspace during a sync; released when dropped.
 #[derive(Debug)]
 pub struct SyncLock(#[expect(dead_code, reason = "holding the file is what it is for")] File);
 
-/// The nearest workspace from `start` upwards; `couriers` is not one.
+/// The nearest workspace at or above `start`, except the courier's own directory.
 pub fn find(start: &Path, couriers: &Path) -> Option<PathBuf> {
     start
         .ancestors()
@@ -56,18 +55,18 @@ pub fn find(start: &Path, couriers: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Whether a directory is a mailbox that a courier writes, ours or another one's.
+/// Whether a courier writes this mailbox directory.
 fn is_couriers(dir: &Path, couriers: &Path) -> bool {
     let real = |path: &Path| fs::canonicalize(path).ok();
     dir == couriers || dir.join(".state").is_dir() || (real(dir) == real(couriers) && dir.exists())
 }
 
 impl WorkspaceDir {
-    /// The workspace at `root`.
+    /// Opens the workspace at `root`.
     ///
     /// # Errors
     ///
-    /// When it is none, or its rules can't be used.
+    /// When there is none, or its config is invalid.
     pub fn open(root: &Path, couriers: &Path) -> Result<Self, MailboxError> {
         let dir = root.join(DIR);
         if is_couriers(&dir, couriers) {
@@ -79,11 +78,11 @@ impl WorkspaceDir {
         Self::read(root)
     }
 
-    /// Makes a workspace of `root`.
+    /// Creates a workspace at `root`.
     ///
     /// # Errors
     ///
-    /// When its directories can't be made.
+    /// When a directory cannot be created.
     pub fn create(root: &Path, couriers: &Path) -> Result<Self, MailboxError> {
         let dir = root.join(DIR);
         if is_couriers(&dir, couriers) {
@@ -93,16 +92,16 @@ impl WorkspaceDir {
         made.map_err(at(&dir))?;
         let ignore = dir.join(".gitignore");
         if !ignore.exists() {
-            fs::write(&ignore, IGNORED).map_err(at(&ignore))?;
+            fs::write(&ignore, GITIGNORE).map_err(at(&ignore))?;
         }
         Self::read(root)
     }
 
-    /// The workspace that `root` would be, without making anything.
+    /// Reads the config of `root` without creating anything.
     ///
     /// # Errors
     ///
-    /// When its rules can't be used.
+    /// When the config is invalid.
     pub fn read(root: &Path) -> Result<Self, MailboxError> {
         let path = root.join(DIR).join("config.yaml");
         let text = match fs::read_to_string(&path) {
@@ -121,31 +120,27 @@ impl WorkspaceDir {
         self.root.join(DIR)
     }
 
-    /// The Mails it pulled.
     pub fn inbox(&self) -> PathBuf {
         self.dir().join("inbox")
     }
 
-    /// How far it got.
     pub fn cursor(&self) -> PathBuf {
         self.dir().join("cursor.json")
     }
 
-    /// The names in its inbox, noted.
     pub fn names(&self) -> PathBuf {
         self.dir().join("names")
     }
 
-    /// What commands said that worked on its Mails.
     pub fn log(&self) -> PathBuf {
         self.dir().join("log")
     }
 
-    /// Makes its inbox when it is missing.
+    /// Creates the inbox if it is missing.
     ///
     /// # Errors
     ///
-    /// When it can't be made.
+    /// When the file system returns an error.
     pub fn ensure_inbox(&self) -> Result<PathBuf, MailboxError> {
         let inbox = self.inbox();
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&inbox);
@@ -153,22 +148,22 @@ impl WorkspaceDir {
         Ok(inbox)
     }
 
-    /// Locks it if nobody else has.
+    /// Locks the workspace; `None` when it is locked.
     pub fn try_lock(&self) -> Option<SyncLock> {
         let file = open_lock(&self.dir().join(".lock")).ok()?;
         file.try_lock().ok()?;
         Some(SyncLock(file))
     }
 
-    /// Waits until nobody else syncs it.
+    /// Waits for the lock of the workspace.
     ///
     /// # Errors
     ///
-    /// [`MailboxError::OpenForWrite`], after ten seconds.
+    /// [`MailboxError::Busy`] after 10 s.
     pub fn lock(&self) -> Result<SyncLock, MailboxError> {
         let path = self.dir().join(".lock");
         let file = open_lock(&path).map_err(at(&path))?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(SyncLock(file)),
@@ -188,7 +183,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// The name and rules that a `config.yaml` gives to the directory `called` so.
+/// Name and filters in the text of a `config.yaml`; `called` is the name of the directory.
 fn configure(text: &str, called: &str) -> Result<(Workspace, FilterSet), String> {
     let nothing = text.lines().all(|line| {
         let line = line.trim();
@@ -213,7 +208,7 @@ fn configure(text: &str, called: &str) -> Result<(Workspace, FilterSet), String>
     Ok((name, filters))
 }
 
-/// The keys of one level, all of them known.
+/// The keys of one level, all of which must be known.
 fn map<'a>(
     value: &'a Value,
     place: &str,
@@ -240,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_workspace_counts_and_the_couriers_mailbox_is_none() {
+    fn nearest_workspace_is_found_and_the_couriers_mailbox_is_not_one() {
         let dir = tempfile::tempdir().unwrap();
         let (home, work) = (dir.path().join("home"), dir.path().join("home/projects/alpha"));
         let couriers = home.join(DIR);
@@ -258,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_may_be_missing_or_empty_and_must_be_understood() {
+    fn missing_or_empty_config_has_defaults_and_unknown_keys_are_rejected() {
         let name = |text: &str| configure(text, "alpha").map(|(name, _)| String::from(name));
         for (text, expected) in [
             ("", "alpha"),
@@ -288,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sync_at_a_time() {
+    fn second_lock_waits_for_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let here = WorkspaceDir::create(dir.path(), Path::new("/elsewhere")).unwrap();
         let first = here.lock().unwrap();

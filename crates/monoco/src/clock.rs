@@ -1,9 +1,8 @@
-//! The only caller of `now()`: the courier's clock, and that of a command.
+//! The only caller of `now()`: the clock of the courier and of commands.
 //!
-//! The courier reads the machine's clock once, when it starts, and from then on
-//! counts the time that passes. Somebody who sets the machine's clock while it runs
-//! moves no lease and no order: what was to last five minutes lasts five minutes.
-//! How far the two have come apart is shown, and a restart brings them together.
+//! The courier reads the wall clock once at its start, and counts elapsed time after that.
+//! A change of the wall clock while it runs therefore affects no lease and no order: 5
+//! minutes last 5 minutes. The difference is reported as drift; a restart removes it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,32 +10,31 @@ use monoco_core::retry::Jitter;
 use monoco_core::time::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Counts on while the machine sleeps, so that what was to end meanwhile has ended.
+/// Also counts while the machine is suspended, so that leases expire during that time.
 #[cfg(target_os = "linux")]
-const PASSING: ClockId = ClockId::Boottime;
+const ELAPSED_CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
-const PASSING: ClockId = ClockId::Monotonic;
+const ELAPSED_CLOCK: ClockId = ClockId::Monotonic;
 
 /// The courier's clock. It never goes back and never jumps while the courier runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// What time it was when it was started.
+    /// Time at the start of the clock.
     start: Timestamp,
-    /// What had passed by then.
+    /// Reading of the elapsed-time counter at the start.
     passed: Duration,
 }
 
 impl Clock {
-    /// Starts the clock. `not_before` is the latest time that was ever noted: time
-    /// does not go back over a restart either.
+    /// Starts the clock. `not_before` is the latest time in the store, so that time does
+    /// not go back over a restart.
     pub fn start(not_before: Option<Timestamp>) -> Self {
         let wall = wall_now();
-        Self { start: not_before.map_or(wall, |latest| latest.max(wall)), passed: passed() }
+        Self { start: not_before.map_or(wall, |latest| latest.max(wall)), passed: elapsed() }
     }
 
-    /// What time it is.
     pub fn now(&self) -> Timestamp {
-        self.at(passed())
+        self.at(elapsed())
     }
 
     /// The time at a reading of the elapsed-time counter.
@@ -44,14 +42,14 @@ impl Clock {
         self.start + passed.saturating_sub(self.passed)
     }
 
-    /// What the machine's clock says. It may jump: only for what others have signed
-    /// or are to check by their own clocks.
+    /// Reads the wall clock, which may jump. Only for signatures and times that other
+    /// systems check.
     pub fn wall(&self) -> Timestamp {
         wall_now()
     }
 
-    /// How far the machine's clock is from ours, in milliseconds; negative when it is
-    /// behind.
+    /// Difference between the wall clock and this clock in milliseconds; negative when the
+    /// wall clock is behind.
     pub fn drift(&self) -> i64 {
         wall_now().ms().saturating_sub(self.now().ms())
     }
@@ -63,21 +61,21 @@ impl Default for Clock {
     }
 }
 
-/// What the machine's clock says, for commands: they are over before it matters.
+/// Reads the wall clock, for commands that end soon.
 pub fn wall_now() -> Timestamp {
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_ms(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// How much time has passed since some moment before we were.
-fn passed() -> Duration {
-    Duration::try_from(clock_gettime(PASSING)).unwrap_or_default()
+/// Reading of the elapsed-time counter.
+fn elapsed() -> Duration {
+    Duration::try_from(clock_gettime(ELAPSED_CLOCK)).unwrap_or_default()
 }
 
-/// A random number that spreads waits.
+/// Random jitter for retry delays.
 pub fn jitter() -> Jitter {
-    // Without randomness everybody waits the full time; that is no error.
+    // Without randomness the full delay is used.
     Jitter::from_random(getrandom::u32().unwrap_or(u32::MAX))
 }
 
@@ -85,11 +83,11 @@ pub fn jitter() -> Jitter {
 mod tests {
     use super::*;
 
-    /// More than the test can take.
+    /// Longer than the test takes, in milliseconds.
     const LONG: i64 = 3_600_000;
 
     #[test]
-    fn it_starts_with_the_machine_and_not_before_what_was_noted() {
+    fn clock_starts_at_the_wall_clock_or_the_latest_stored_time() {
         let wall = wall_now().ms();
         let late = Timestamp::from_ms(wall + 10 * LONG);
         for (noted, from) in [
@@ -104,21 +102,21 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_elapsed_time_and_ignores_the_wall_clock() {
-        // The readings are given: a machine that has just booted cannot look an hour back.
+    fn clock_counts_elapsed_time_and_ignores_the_wall_clock() {
+        // Fixed readings: a machine that has just booted has no reading of an hour ago.
         let hour = Duration::from_secs(3600);
         let clock = Clock { start: Timestamp::from_ms(5), passed: hour };
         assert_eq!(clock.at(hour).ms(), 5);
         assert_eq!(clock.at(2 * hour).ms(), 3_600_005, "one hour later");
         assert_eq!(clock.at(Duration::ZERO).ms(), 5, "a counter that goes back holds the time");
-        let clock = Clock { start: Timestamp::from_ms(5), passed: passed() };
+        let clock = Clock { start: Timestamp::from_ms(5), passed: elapsed() };
         let now = clock.now().ms();
         assert!((5..LONG).contains(&now), "{now}");
         assert_eq!(clock.drift().signum(), 1, "the wall clock is decades ahead of 1970");
     }
 
     #[test]
-    fn drift_is_how_far_the_machine_is_from_us() {
+    fn drift_is_the_difference_to_the_wall_clock() {
         assert!(Clock::start(None).drift().abs() < 60_000);
         let ahead = Clock::start(Some(wall_now() + Duration::from_secs(7200)));
         assert!((-7_200_000..-7_100_000).contains(&ahead.drift()), "{}", ahead.drift());

@@ -1,19 +1,19 @@
-//! The courier's directory: `~/.monoco`, or wherever `MONOCO_HOME` says.
+//! The courier's home directory: `~/.monoco`, or the value of `MONOCO_HOME`.
 //!
 //! ```text
 //! store/              the embedded database
-//! mailbox/            the Mails as files, unless the config says elsewhere
+//! mailbox/            Mails as files, unless the config names another directory
 //! dropzone/           attachments, by content hash
-//! courier/config.yaml how it is to run; everything has a default
-//! log/courier.log     what it said
-//! run/courier.lock    held by the courier while it runs; never removed
-//! run/courier.json    where it listens, for the command line
-//! run/courier.pid     its process, for everybody else
-//! run/courier.token   what every request must show
+//! courier/config.yaml the config; every key has a default
+//! log/courier.log     the log of a courier in the background
+//! run/courier.lock    locked by the courier while it runs; never removed
+//! run/courier.json    addresses of the running courier, for the command line
+//! run/courier.pid     process id of the courier
+//! run/courier.token   token that every request must carry
 //! ```
 //!
-//! Only the user can look inside. One courier at a time owns it: the one that
-//! holds the lock, whatever any other file says.
+//! Only the user has access. The courier that holds the lock owns the directory; the other
+//! files in `run/` are information only.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -28,121 +28,104 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigSource;
 
-/// How long somebody who only looks whether the lock is held may be in our way.
-const LOOKERS: Duration = Duration::from_millis(500);
+/// How long to wait for a process that tests the lock and holds it for a moment.
+const LOCK_TEST_WAIT: Duration = Duration::from_millis(500);
 
-/// A courier's directory.
+/// Path of a home directory.
 #[derive(Clone, Debug)]
 pub struct Home(PathBuf);
 
-/// What a running courier tells about itself.
+/// What a running courier publishes in `courier.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CourierInfo {
-    /// Its process.
     pub pid: i32,
-    /// Where it listens.
+    /// Address of the API.
     pub address: SocketAddr,
-    /// Where it listens for webhooks.
+    /// Address of the webhook listener.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_address: Option<SocketAddr>,
-    /// Its version.
     pub version: String,
-    /// When it started, in milliseconds since 1970.
+    /// Start time in milliseconds since 1970.
     pub started_at_ms: i64,
-    /// Where its config is, and what it was told beyond it: a restart does the same.
+    /// Config file and overrides, so that a restart uses the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigSource>,
-    /// Its log, when it does not go to a terminal.
+    /// Path of the log file; `None` when the log goes to stderr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<PathBuf>,
-    /// What came of the last reload, if there was one.
+    /// Result of the last reload, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reload: Option<ReloadResult>,
 }
 
-/// What came of a reload of the config.
+/// Result of a reload of the config.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadResult {
-    /// The how manieth it was.
+    /// Number of the reload since the start.
     pub number: u64,
-    /// What it changed.
+    /// Changes that were applied.
     pub changes: Vec<String>,
-    /// Why it changed nothing.
+    /// Why no change was applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl ReloadResult {
-    /// The one that follows `last`.
-    pub fn after(last: Option<&Self>, said: Result<Vec<String>, String>) -> Self {
+    /// The result of the reload after `last`.
+    pub fn after(last: Option<&Self>, result: Result<Vec<String>, String>) -> Self {
         let number = last.map_or(0, |last| last.number) + 1;
-        match said {
+        match result {
             Ok(changes) => Self { number, changes, error: None },
             Err(error) => Self { number, changes: Vec::new(), error: Some(error) },
         }
     }
 }
 
-/// Proof that no other courier runs in this home. Held while one does.
+/// Lock of a home directory; released when dropped.
 #[derive(Debug)]
 pub struct HomeLock(#[expect(dead_code, reason = "holding the file is what it is for")] File);
 
-/// Why the home can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
-    /// Another courier has it.
     #[error("a courier is already running in {0}")]
     Taken(PathBuf),
-    /// The token is there, but it protects nothing.
-    #[error("{0} is not a token; remove it, and the courier makes a new one")]
+    #[error("{0} is not a valid token; remove it, and the courier creates a new one")]
     BadToken(PathBuf),
-    /// The file system says no.
     #[error("{path}: {error}")]
-    Io {
-        /// What was tried.
-        path: PathBuf,
-        /// What it said.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
 }
 
 impl Home {
-    /// The directory itself.
     pub fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Where the store is.
     pub fn store(&self) -> PathBuf {
         self.0.join("store")
     }
 
-    /// Where the token is.
     pub fn token_path(&self) -> PathBuf {
         self.0.join("run/courier.token")
     }
 
-    /// Where the Mails are as files, when the config does not say otherwise.
+    /// Default directory of the Mail files.
     pub fn mailbox(&self) -> PathBuf {
         self.0.join("mailbox")
     }
 
-    /// Where attachments are, by content hash.
     pub fn dropzone(&self) -> PathBuf {
         self.0.join("dropzone")
     }
 
-    /// Where the config is, when no other is named.
+    /// Default path of the config.
     pub fn config(&self) -> PathBuf {
         self.0.join("courier/config.yaml")
     }
 
-    /// Where a courier in the background logs to.
     pub fn log(&self) -> PathBuf {
         self.0.join("log/courier.log")
     }
@@ -159,41 +142,41 @@ impl Home {
         self.0.join("run/courier.lock")
     }
 
-    /// Makes the directories that are missing, for the user alone.
+    /// Creates missing directories with mode 0700.
     ///
     /// # Errors
     ///
-    /// When one can't be made.
+    /// When a directory cannot be created.
     pub fn create(&self) -> Result<(), HomeError> {
-        let rooms = ["run", "courier", "log", "dropzone"].map(|room| self.0.join(room));
-        for path in [self.0.clone()].into_iter().chain(rooms) {
+        let subdirs = ["run", "courier", "log", "dropzone"].map(|name| self.0.join(name));
+        for path in [self.0.clone()].into_iter().chain(subdirs) {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
             made.map_err(|error| HomeError::Io { path: path.clone(), error })?;
-            // It may have been there before us, open to others.
+            // An existing directory may be accessible to other users.
             let private = fs::set_permissions(&path, fs::Permissions::from_mode(0o700));
             private.map_err(|error| HomeError::Io { path, error })?;
         }
-        // The store syncs its own directory; this is the way to it.
+        // The store syncs its own directory, but not the entry in this one.
         let synced = File::open(&self.0).and_then(|dir| dir.sync_all());
         synced.map_err(|error| HomeError::Io { path: self.0.clone(), error })
     }
 
-    /// Takes the home for one courier, and clears away what one that died has left.
+    /// Locks the home directory and removes files of a courier that was killed.
     ///
     /// # Errors
     ///
-    /// [`HomeError::LeasedEntry`], when another one has it.
+    /// [`HomeError::Taken`] when another courier holds the lock.
     pub fn lock(&self) -> Result<HomeLock, HomeError> {
         let path = self.lock_path();
         let io = |error| HomeError::Io { path: path.clone(), error };
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&path).map_err(io)?;
-        let deadline = Instant::now() + LOOKERS;
+        let deadline = Instant::now() + LOCK_TEST_WAIT;
         loop {
             match file.try_lock() {
                 Ok(()) => break,
-                // Whoever asks whether a courier runs holds it for a moment, too.
+                // A process that tests the lock holds it for a moment.
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -201,22 +184,23 @@ impl Home {
                 Err(TryLockError::Error(error)) => return Err(io(error)),
             }
         }
-        // A note that names a dead process must not be taken for ours.
+        // The file of a killed courier must not be taken for that of this one.
         self.withdraw();
         let pid = format!("{}\n", std::process::id());
-        // It is only a note; without it we are a little harder to find.
+        // The file is information only, so an error is ignored.
         let _ = monoco_fs::write(&self.pid_path(), pid.as_bytes(), FileOptions::PRIVATE);
         Ok(HomeLock(file))
     }
 
-    /// Whether a courier holds this home.
+    /// Whether a courier holds the lock.
     pub fn is_taken(&self) -> bool {
-        // Looking makes nothing. No such file, or not ours to look at: no courier.
+        // Creates nothing. When the file is missing or not readable, no courier of this
+        // user runs.
         let Ok(file) = File::open(self.lock_path()) else { return false };
         matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
 
-    /// The process that holds this home, if one does, ready or not.
+    /// Process id of the courier that holds the lock, ready or not.
     pub fn holder(&self) -> Option<Pid> {
         if !self.is_taken() {
             return None;
@@ -225,12 +209,12 @@ impl Home {
         text.trim().parse().ok().and_then(Pid::from_raw)
     }
 
-    /// The token, made when there is none.
+    /// Reads the token; creates it when there is none.
     ///
     /// # Errors
     ///
-    /// When it can't be read or made, or is there and empty: an empty token would
-    /// let everybody in.
+    /// When the token cannot be read or created, or is malformed: an empty token would
+    /// accept every request.
     pub fn ensure_token(&self) -> Result<String, HomeError> {
         let path = self.token_path();
         let io = |error| HomeError::Io { path: path.clone(), error };
@@ -254,11 +238,11 @@ impl Home {
         }
     }
 
-    /// The token that is there.
+    /// Reads the token.
     ///
     /// # Errors
     ///
-    /// When there is none, or it is not one of ours.
+    /// When there is none, or it is malformed.
     pub fn token(&self) -> Result<String, HomeError> {
         let path = self.token_path();
         let mut text = String::new();
@@ -271,11 +255,11 @@ impl Home {
         Ok(token.to_owned())
     }
 
-    /// Tells the command line where the courier is.
+    /// Writes `courier.json` for the command line.
     ///
     /// # Errors
     ///
-    /// When the file can't be written.
+    /// When the file system returns an error.
     pub fn announce(&self, running: &CourierInfo) -> Result<(), HomeError> {
         let path = self.running_path();
         let io = |error| HomeError::Io { path: path.clone(), error };
@@ -284,19 +268,19 @@ impl Home {
             .map_err(|error| io(error.into()))
     }
 
-    /// Takes the announcement back.
+    /// Removes `courier.json` and `courier.pid`.
     pub fn withdraw(&self) {
-        // These are only notes; the lock says whether anybody is there.
+        // The lock decides whether a courier runs, so errors are ignored.
         let _ = fs::remove_file(self.running_path());
         let _ = fs::remove_file(self.pid_path());
     }
 
-    /// The courier that runs here and is ready, if one does.
+    /// Information on the running courier; `None` when none runs or it is not ready.
     pub fn running(&self) -> Option<CourierInfo> {
         if self.is_taken() { self.note() } else { None }
     }
 
-    /// What a courier has announced, whether it still runs or not.
+    /// Content of `courier.json`, whether the courier still runs or not.
     pub fn note(&self) -> Option<CourierInfo> {
         let text = fs::read_to_string(self.running_path()).ok()?;
         serde_json::from_str(&text).ok()
@@ -304,7 +288,7 @@ impl Home {
 }
 
 impl HomeError {
-    /// Whether the user is not allowed to.
+    /// Whether access was denied.
     pub fn is_permission(&self) -> bool {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::PermissionDenied)
     }
@@ -322,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_user_can_look_inside() {
+    fn home_and_token_are_private() {
         let (_dir, home) = home();
         home.ensure_token().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -331,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_stays_and_an_empty_one_is_refused() {
+    fn token_is_kept_and_a_malformed_one_is_rejected() {
         let (_dir, home) = home();
         let token = home.ensure_token().unwrap();
         assert_eq!(token.len(), 64);
@@ -343,18 +327,18 @@ mod tests {
     }
 
     #[test]
-    fn one_courier_at_a_time_and_a_stale_note_is_no_obstacle() {
+    fn lock_is_exclusive_and_a_stale_info_file_is_removed() {
         let (_dir, home) = home();
         let note = r#"{"pid":1,"address":"127.0.0.1:1","version":"0","started_at_ms":0}"#;
         fs::write(home.running_path(), note).unwrap();
         fs::write(home.pid_path(), "1\n").unwrap();
-        assert!(home.running().is_none() && home.holder().is_none(), "nobody holds the lock");
+        assert!(home.running().is_none() && home.holder().is_none(), "the lock is free");
         let lock = home.lock().unwrap();
         assert!(matches!(home.lock(), Err(HomeError::Taken(_))));
-        assert!(home.running().is_none(), "that note was of somebody else");
+        assert!(home.running().is_none(), "the stale file was removed");
         let me = i32::try_from(std::process::id()).ok().and_then(Pid::from_raw);
         assert_eq!(home.holder(), me);
-        // A courier of an older version knows fewer fields.
+        // An older version writes fewer fields.
         fs::write(home.running_path(), note).unwrap();
         assert_eq!(home.running().map(|running| running.pid), Some(1));
         drop(lock);
@@ -362,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_only_look_keep_nobody_from_starting() {
+    fn testing_the_lock_does_not_prevent_a_start() {
         let (_dir, home) = home();
         drop(home.lock().unwrap());
         let over = std::sync::atomic::AtomicBool::new(false);

@@ -1,12 +1,11 @@
-//! The courier's log: one line for each event, to stderr or to a file that is rotated.
+//! The courier's log: one line per event, on stderr or in a rotated file.
 //!
 //! ```text
 //! 2026-11-16T00:00:00.000Z WARN monoco::courier::sender: not delivered tunnel=ci state=DEAD
 //! ```
 //!
-//! What strangers wrote may be among the values. It can't end a line or pass for
-//! another one: everything a terminal might obey is escaped. What is worth a line can
-//! be changed while the courier runs.
+//! Values may contain text from outside. It cannot start a new line or control a terminal:
+//! unsafe characters are escaped. The level can be changed while the courier runs.
 
 use std::fmt::{self, Write as _};
 use std::fs::{self, File, OpenOptions};
@@ -16,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use monoco_core::unsafe_text::push_escaped;
 use tracing::field::{Field, Visit};
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -25,16 +25,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::clock::wall_now;
 
-/// Largest log file; then the next one begins.
+/// Size at which the log file is rotated.
 const MAX_BYTES: u64 = 10 << 20;
 
-/// How many full ones are kept.
+/// Number of rotated files that are kept.
 pub const KEPT: usize = 5;
 
-/// Most bytes of one value: a line stays one that can be read.
+/// Limit of one value in bytes, so that lines stay readable.
 const MAX_VALUE: usize = 4096;
 
-/// The log. Clones write to the same place.
+/// Log target and level. Clones share the target.
 #[derive(Clone, Debug)]
 pub struct LogWriter {
     level: Arc<AtomicU8>,
@@ -49,16 +49,16 @@ enum LogTarget {
 }
 
 impl LogWriter {
-    /// To stderr.
+    /// Logs to stderr.
     pub fn stderr() -> Self {
         Self::new(LogTarget::Stderr, None)
     }
 
-    /// To a file that is rotated.
+    /// Logs to a rotated file.
     ///
     /// # Errors
     ///
-    /// When it can't be opened.
+    /// When the file cannot be opened.
     pub fn file(path: &Path) -> io::Result<Self> {
         let file = RotatedFile::open(path, MAX_BYTES)?;
         Ok(Self::new(LogTarget::File(file), Some(path.to_owned())))
@@ -69,17 +69,17 @@ impl LogWriter {
         Self { level, place: Arc::new(Mutex::new(place)), path }
     }
 
-    /// The file, when it is one.
+    /// Path of the log file; `None` for stderr.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// From now on, of ours only what is at least so bad counts.
+    /// Sets the minimum level for events of this program.
     pub fn set_level(&self, level: Level) {
         self.level.store(rank(level), Ordering::Relaxed);
     }
 
-    /// Opens the file anew, in case somebody has moved it away.
+    /// Opens the file again, in case it was moved away.
     pub fn reopen(&self) {
         if let LogTarget::File(file) =
             &mut *self.place.lock().unwrap_or_else(PoisonError::into_inner)
@@ -88,32 +88,32 @@ impl LogWriter {
         }
     }
 
-    /// Takes in everything the process says from now on, panics too.
+    /// Installs the log for all events of the process, including panics.
     pub fn install(&self) {
         let before = std::panic::take_hook();
         let in_file = self.path.is_some();
         std::panic::set_hook(Box::new(move |panic| {
             tracing::error!(panic = %panic, "a task panicked");
-            // On a terminal the line says it all; a file has the backtrace as well.
+            // A file also gets the backtrace.
             if in_file {
                 before(panic);
             }
         }));
-        // Fails when there is one already, as in tests; then that one counts.
+        // Fails when a log is installed already, as in tests; that one stays.
         let _ = tracing_subscriber::registry().with(self.clone()).try_init();
     }
 
     fn write(&self, line: &str) {
-        // Whoever panicked while writing has left at worst half a line.
+        // A panic while writing leaves at most a partial line.
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *place {
-            // A log that can't be written has nobody to tell.
+            // There is no place to report an error of the log.
             LogTarget::Stderr => drop(io::stderr().write_all(line.as_bytes())),
             LogTarget::File(file) => file.write(line),
         }
     }
 
-    /// Ours from the level on, and of others only what is wrong.
+    /// Events of this program from the level on; of libraries only errors and warnings.
     fn wants(&self, metadata: &Metadata<'_>) -> bool {
         let most =
             if is_ours(metadata) { self.level.load(Ordering::Relaxed) } else { rank(Level::WARN) };
@@ -125,7 +125,7 @@ fn is_ours(metadata: &Metadata<'_>) -> bool {
     metadata.target().starts_with("monoco")
 }
 
-/// The worse, the lower.
+/// Numeric order of levels: errors are lowest.
 fn rank(level: Level) -> u8 {
     match level {
         Level::ERROR => 1,
@@ -139,7 +139,7 @@ fn rank(level: Level) -> u8 {
 impl<S: Subscriber> Layer<S> for LogWriter {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         match (is_ours(metadata), self.wants(metadata)) {
-            // The level may change, so it is asked each time.
+            // The level may change, so the event is checked each time.
             (true, _) => Interest::sometimes(),
             (false, true) => Interest::always(),
             (false, false) => Interest::never(),
@@ -159,7 +159,7 @@ impl<S: Subscriber> Layer<S> for LogWriter {
     }
 }
 
-/// The message and the values of an event, harmless.
+/// Message and fields of an event, escaped.
 #[derive(Default)]
 struct LogFields {
     message: String,
@@ -187,7 +187,7 @@ impl LogFields {
             return;
         }
         let _ = write!(self.rest, " {}=", field.name());
-        // What has spaces in it could pass for further fields.
+        // A value with spaces could be read as further fields.
         let quote = value.is_empty() || value.contains([' ', '"', '=']);
         if quote {
             self.rest.push('"');
@@ -208,26 +208,11 @@ fn escape(out: &mut String, text: &str) {
             out.push('…');
             return;
         }
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if is_harmful(c) => {
-                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
-            }
-            c => out.push(c),
-        }
+        push_escaped(out, c);
     }
 }
 
-/// Whether it ends a line somewhere, or a terminal would obey it.
-fn is_harmful(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}'
-            | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-}
-
-/// A file that is moved aside when it is full.
+/// A log file that is rotated when it is full.
 #[derive(Debug)]
 struct RotatedFile {
     path: PathBuf,
@@ -246,20 +231,21 @@ impl RotatedFile {
     fn write(&mut self, line: &str) {
         let bytes = line.as_bytes();
         if self.size + bytes.len() as u64 > self.max {
-            // Somebody may have emptied it meanwhile.
+            // Another program may have truncated the file.
             self.size = self.file.metadata().map_or(self.size, |file| file.len());
             if self.size > 0 && self.size + bytes.len() as u64 > self.max {
                 self.rotate();
             }
         }
-        // One call for one line, so that lines of two processes do not mix. There is
-        // nobody to tell when it fails, and the next line may fit again.
+        // One write per line, so that lines of two processes do not mix. An error is
+        // ignored; the next line may succeed.
         if self.file.write_all(bytes).is_ok() {
             self.size += bytes.len() as u64;
         }
     }
 
-    /// Moves every file on by one; the oldest goes. What fails leaves the log as it is.
+    /// Renames every file to the next number and removes the oldest. On an error the log
+    /// stays as it is.
     fn rotate(&mut self) {
         for number in (1..KEPT).rev() {
             let _ = fs::rename(old(&self.path, number), old(&self.path, number + 1));
@@ -282,16 +268,16 @@ impl RotatedFile {
     }
 }
 
-/// Opens a log for the user alone.
+/// Opens a log file for appending, with mode 0600.
 ///
 /// # Errors
 ///
-/// When it can't be.
+/// When the file system returns an error.
 pub fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
-/// The name of a full one; 1 is the youngest.
+/// Path of a rotated file; 1 is the newest.
 pub fn old(path: &Path, number: usize) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{number}"));
@@ -300,9 +286,11 @@ pub fn old(path: &Path, number: usize) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use monoco_core::unsafe_text::is_unsafe;
+
     use super::*;
 
-    /// What is written to a file while `say` runs.
+    /// Returns the lines that are logged while `say` runs.
     fn logged(level: Level, say: impl FnOnce(&LogWriter)) -> String {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
@@ -315,8 +303,8 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line_whatever_it_says() {
-        let hostile = "a\n2026-11-16T00:00:00.000Z ERROR monoco: forged\u{1b}[2J\u{202e}\u{2028}";
+    fn event_is_one_line_without_unsafe_characters() {
+        let hostile = "a\n2026-11-16T00:00:00.000Z ERROR monoco: forged\u{1b}[2J\u{202e}\u{2028}\u{200b}\u{e0041}";
         let text = logged(Level::INFO, |_| {
             tracing::info!(tunnel = "ci", count = 3, "plain");
             tracing::info!(tunnel = %"ci x=\"1\"", why = ?"q", "quoted");
@@ -325,19 +313,23 @@ mod tests {
         });
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
-        assert!(!text.chars().any(|c| c != '\n' && is_harmful(c)), "{text:?}");
+        assert!(!text.chars().any(|c| c != '\n' && is_unsafe(c)), "{text:?}");
         let after = |line: &str| line.split_once(": ").unwrap().1.to_owned();
         assert_eq!(after(lines[0]), "plain tunnel=ci count=3");
         assert_eq!(after(lines[1]), "quoted tunnel=\"ci x=\\\"1\\\"\" why=\"\\\"q\\\"\"");
         assert!(lines[2].contains(" WARN monoco::log::tests: a\\n2026-11-16"), "{}", lines[2]);
-        assert!(lines[2].contains("\\u{1b}[2J\\u{202e}\\u{2028}"), "{}", lines[2]);
+        assert!(
+            lines[2].contains("\\u{1b}[2J\\u{202e}\\u{2028}\\u{200b}\\u{e0041}"),
+            "{}",
+            lines[2]
+        );
         assert!(lines[3].len() < 2 * MAX_VALUE && lines[3].ends_with('…'), "{}", lines[3].len());
         let stamp = lines[0].split(' ').next().unwrap();
         assert!(monoco_core::time::Timestamp::from_rfc3339(stamp).is_ok(), "{stamp}");
     }
 
     #[test]
-    fn what_counts_can_be_changed_while_it_runs() {
+    fn level_can_be_changed_at_run_time() {
         let say = |word: &str| {
             tracing::debug!("ours {word}");
             tracing::info!(target: "hyper", "theirs {word}");
@@ -357,14 +349,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_is_moved_aside_and_the_oldest_goes() {
+    fn full_log_is_rotated_and_the_oldest_file_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
         let mut log = RotatedFile::open(&path, 30).unwrap();
         for number in 0..20 {
             log.write(&format!("line number {number:02}\n"));
         }
-        // Two lines fit into one; five full ones are kept.
+        // Two lines fit into one file; five rotated files are kept.
         let text = |path: &Path| fs::read_to_string(path).unwrap();
         assert_eq!(text(&path), "line number 18\nline number 19\n");
         assert_eq!(text(&old(&path, 1)), "line number 16\nline number 17\n");
@@ -373,11 +365,11 @@ mod tests {
         let mode =
             std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);
-        // A line that is longer than a file gets one of its own.
+        // A line longer than the limit gets a file of its own.
         log.write(&format!("{}\n", "x".repeat(100)));
         log.write("next\n");
         assert_eq!(text(&path), "next\n");
-        // Emptied by somebody: then there is room.
+        // Truncated by another program: there is room again.
         File::create(&path).unwrap();
         log.write("line number 20\n");
         log.write("line number 21\n");
@@ -385,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_moved_away_is_opened_anew() {
+    fn moved_log_file_is_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("courier.log");
         let mut log = RotatedFile::open(&path, 1000).unwrap();

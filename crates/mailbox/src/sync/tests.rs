@@ -1,4 +1,4 @@
-//! What a workspace pulls, once, and what it does not.
+//! Tests of pulling Mails into a workspace.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::fixture::{CourierFixture, START, names};
 
 const ANN: &str = "[{type: from, value: ann}]";
 
-/// Syncs, and returns how it went and what was said.
+/// Syncs, and returns the counts and the warnings.
 fn sync_as(
     post: &CourierFixture,
     here: &WorkspaceDir,
@@ -25,7 +25,7 @@ fn sync_as(
     (sync(here, &post.tree(), wish, &mut tell).unwrap(), said)
 }
 
-/// Pulled, present, passed over, refused, gone.
+/// Pulled, present, passed over, refused and gone.
 fn counts(post: &CourierFixture, here: &WorkspaceDir, wish: &SyncOptions) -> [u64; 5] {
     let (it, _) = sync_as(post, here, wish);
     [it.pulled, it.present, it.passed_over, it.refused, it.gone]
@@ -44,7 +44,7 @@ fn remove(here: &WorkspaceDir, entry: &MailIndexEntry) {
 }
 
 #[test]
-fn what_matches_is_linked_once_and_what_is_new_is_all_that_is_looked_at() {
+fn matching_mails_are_linked_once_and_only_new_ones_are_checked() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     assert_eq!(counts(&post, &here, &plain()), [0, 0, 0, 0, 0]);
@@ -63,7 +63,7 @@ fn what_matches_is_linked_once_and_what_is_new_is_all_that_is_looked_at() {
 }
 
 #[test]
-fn what_the_user_deleted_stays_away_until_he_asks_for_all() {
+fn deleted_mail_is_pulled_again_only_by_a_full_sync() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let (first, _) = (post.deliver("ann", "one"), post.deliver("ann", "two"));
@@ -77,7 +77,7 @@ fn what_the_user_deleted_stays_away_until_he_asks_for_all() {
 }
 
 #[test]
-fn an_index_of_another_store_is_all_new() {
+fn all_mails_of_another_store_are_new() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     for text in ["one", "two", "three"] {
@@ -94,7 +94,7 @@ fn an_index_of_another_store_is_all_new() {
 }
 
 #[test]
-fn an_index_that_is_cut_and_written_again_is_the_same() {
+fn truncated_index_that_grows_again_is_recognised() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let (first, _) = (post.deliver("ann", "one"), post.deliver("ann", "two"));
@@ -110,7 +110,7 @@ fn an_index_that_is_cut_and_written_again_is_the_same() {
 }
 
 #[test]
-fn half_a_line_is_waited_for_and_a_broken_one_is_reported() {
+fn incomplete_line_is_ignored_and_a_malformed_one_is_reported() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     post.deliver("ann", "one");
@@ -125,7 +125,7 @@ fn half_a_line_is_waited_for_and_a_broken_one_is_reported() {
 }
 
 #[test]
-fn files_are_found_wherever_the_courier_has_put_them() {
+fn files_are_found_in_all_directories() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let places = ["archive", ".deadletter"].map(|place| (post.deliver("ann", place), place));
@@ -138,7 +138,7 @@ fn files_are_found_wherever_the_courier_has_put_them() {
 }
 
 #[test]
-fn what_was_changed_by_hand_is_not_taken_and_not_forgotten() {
+fn changed_file_is_rejected_and_checked_again() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let (bad, _) = (post.deliver("ann", "one"), post.deliver("ann", "two"));
@@ -157,7 +157,7 @@ fn what_was_changed_by_hand_is_not_taken_and_not_forgotten() {
 }
 
 #[test]
-fn foreign_files_and_names_that_lead_elsewhere_are_nothing_to_us() {
+fn unknown_files_and_unsafe_names_are_ignored() {
     let mut post = CourierFixture::new();
     let here = post.workspace("[{type: not, condition: {type: from, value: nobody}}]");
     let entry = post.deliver("ann", "one");
@@ -177,7 +177,7 @@ fn foreign_files_and_names_that_lead_elsewhere_are_nothing_to_us() {
 }
 
 #[test]
-fn a_dry_run_changes_nothing_and_one_provider_does_not_cost_the_others() {
+fn dry_run_changes_nothing_and_provider_option_keeps_the_cursor() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     post.deliver("ann", "one");
@@ -192,7 +192,7 @@ fn a_dry_run_changes_nothing_and_one_provider_does_not_cost_the_others() {
 }
 
 #[test]
-fn older_ones_are_passed_over_and_answers_count() {
+fn old_mails_are_skipped_and_answers_are_respected() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     for text in ["one", "two", "three"] {
@@ -211,7 +211,7 @@ fn older_ones_are_passed_over_and_answers_count() {
 }
 
 #[test]
-fn rules_may_ask_for_the_text_and_a_change_of_rules_is_said() {
+fn text_filters_work_and_changed_filters_are_reported() {
     let mut post = CourierFixture::new();
     post.deliver("ann", "the build is red");
     post.deliver("ann", "the build is green");
@@ -225,13 +225,13 @@ fn rules_may_ask_for_the_text_and_a_change_of_rules_is_said() {
 }
 
 #[test]
-fn where_links_are_not_possible_a_whole_copy_is_made() {
+fn file_is_copied_where_links_are_not_possible() {
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("x.md");
     assert!(matches!(copy(&target, b"whole").unwrap(), LinkResult::Copied));
     assert_eq!(fs::read(&target).unwrap(), b"whole");
     assert_eq!(names(dir.path()), ["x.md"]);
-    // A directory can't be linked to, on any file system.
+    // A directory cannot be linked on any file system.
     let other = dir.path().join("y.md");
     assert!(matches!(take(dir.path(), &other, b"copy").unwrap(), LinkResult::Copied));
     let missing = dir.path().join("missing");
@@ -241,7 +241,7 @@ fn where_links_are_not_possible_a_whole_copy_is_made() {
 }
 
 #[test]
-fn a_copy_that_was_edited_is_left_alone() {
+fn edited_copy_is_not_changed() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
     let entry = post.deliver("ann", "one");
@@ -256,19 +256,19 @@ fn a_copy_that_was_edited_is_left_alone() {
 }
 
 #[test]
-fn whoever_is_killed_in_between_loses_none_and_takes_none_twice() {
+fn killed_sync_loses_no_mail_and_pulls_none_twice() {
     let mut post = CourierFixture::new();
     let here = post.workspace(ANN);
-    let total = BATCH + 10;
+    let total = MAILS_PER_CURSOR + 10;
     for n in 0..total {
         post.deliver("ann", &n.to_string());
     }
-    // Killed right after the first cursor was written: unwinding is as good as a kill.
+    // The callback panics after the first cursor was written, like a kill.
     let mut pulled = 0;
     let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         sync(&here, &post.tree(), &plain(), &mut |step| {
             pulled += u64::from(matches!(step, SyncEvent::Pulled { .. }));
-            assert!(pulled <= BATCH + 2, "killed");
+            assert!(pulled <= MAILS_PER_CURSOR + 2, "killed");
             true
         })
     }));
