@@ -1,9 +1,9 @@
-//! A line to one beanstalkd: a task that owns the socket, and a queue of requests to it.
+//! A connection to beanstalkd: a task that owns the socket, and a queue of requests to it.
 //!
-//! The task writes requests as they come and gives each reply to the oldest request
-//! that has none yet. A caller that goes away changes nothing in that order: its reply
-//! is read and dropped. Nothing is ever sent twice; when the connection is lost,
-//! whatever has no reply fails, and the next request makes a new connection.
+//! The task writes requests in their order and assigns each reply to the oldest request
+//! without one. The reply of a request whose caller is gone is read and dropped. No request is
+//! sent twice: when the connection is lost, all requests without a reply fail, and the next
+//! request makes a new connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,41 +20,38 @@ use tokio_util::task::TaskTracker;
 use super::wire::{BeanstalkdCommand, BeanstalkdReply, CommandKind, ReplyParser};
 use super::{BeanstalkdAddress, BeanstalkdError, TubeName};
 
-/// How many requests wait to be written before callers have to.
-const MOST_QUEUED: usize = 1024;
+/// Maximum number of queued requests. Further callers wait.
+const MAX_QUEUED: usize = 1024;
 
-/// How many requests may be without a reply.
-const MOST_IN_FLIGHT: usize = 1024;
+/// Maximum number of requests without a reply.
+const MAX_IN_FLIGHT: usize = 1024;
 
-/// How many bytes wait to be written before no more requests are taken.
-const MOST_UNWRITTEN: usize = 1024 * 1024;
+/// Number of unwritten bytes from which no further request is taken from the queue.
+const MAX_UNWRITTEN_BYTES: usize = 1024 * 1024;
 
-/// How much is read at once, if it is there.
-const READ: usize = 64 * 1024;
+/// Maximum number of bytes per read.
+const READ_BYTES: usize = 64 * 1024;
 
-/// How long a connect may take.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a reply may take.
-const REPLY: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Delay before the next connection to a beanstalkd that did not answer.
-const RECONNECT: Backoff =
+const RECONNECT_BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
-/// A reply, and the number of the connection that it came over.
+/// A reply, and the connection it arrived on.
 #[derive(Debug)]
 pub struct ReplyResult {
-    /// Which connection of this line, from 1.
+    /// Number of the connection, from 1.
     pub connection: u64,
-    /// What came.
     pub reply: BeanstalkdReply,
 }
 
-/// An answer that may still be on its way.
+/// A reply that has not arrived yet.
 pub type PendingReply = oneshot::Receiver<Result<ReplyResult, BeanstalkdError>>;
 
-/// The callers' end. Once all of them are gone, the connection is closed.
+/// The handle of callers. The connection is closed when the last one is dropped.
 #[derive(Clone, Debug)]
 pub struct BeanstalkdConnection {
     requests: mpsc::Sender<QueuedRequest>,
@@ -64,218 +61,227 @@ pub struct BeanstalkdConnection {
 #[derive(Debug)]
 struct QueuedRequest {
     command: BeanstalkdCommand,
-    /// The only connection over which it makes sense.
+    /// The only connection on which the request is valid.
     only_on: Option<u64>,
-    answer: oneshot::Sender<Result<ReplyResult, BeanstalkdError>>,
+    reply: oneshot::Sender<Result<ReplyResult, BeanstalkdError>>,
 }
 
 impl BeanstalkdConnection {
-    /// A line whose every connection watches these tubes.
+    /// Spawns the task. Every connection watches the tubes in `watched`.
     pub fn new(
         address: BeanstalkdAddress,
         watched: Vec<TubeName>,
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let (requests, queue) = mpsc::channel(MOST_QUEUED);
+        let (requests, queue) = mpsc::channel(MAX_QUEUED);
         let (count, connections) = watch::channel(0);
-        let operator = ConnectionTask {
+        let task = ConnectionTask {
             address,
             watched,
             requests: queue,
             connections: count,
             failures: 0,
             not_before: Instant::now(),
-            trouble: String::new(),
+            last_error: String::new(),
         };
-        // Dropping the operator in mid-work fails whoever still waits for an answer.
-        tasks.spawn(async move { stop.run_until_cancelled(operator.work()).await });
+        // Dropping the task fails all requests without a reply.
+        tasks.spawn(async move { stop.run_until_cancelled(task.run()).await });
         Self { requests, connections }
     }
 
-    /// How many connections were made so far.
+    /// Returns the number of connections so far.
     pub fn connections(&self) -> watch::Receiver<u64> {
         self.connections.clone()
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a command and waits for its reply.
     pub async fn ask(
         &self,
         command: BeanstalkdCommand,
     ) -> Result<BeanstalkdReply, BeanstalkdError> {
-        let coming = self.send(command, None).await?;
-        Ok(arrived(coming.await)?.reply)
+        let pending = self.send(command, None).await?;
+        Ok(received(pending.await)?.reply)
     }
 
-    /// Asks, and gives back where the answer will come. With `only_on`, it is answered
-    /// with [`Reply::NotFound`] unless that is the connection it is written to.
+    /// Queues a command and returns its pending reply. With `only_on`, the reply is
+    /// [`BeanstalkdReply::NotFound`] when the command would be sent on another connection.
     pub async fn send(
         &self,
         command: BeanstalkdCommand,
         only_on: Option<u64>,
     ) -> Result<PendingReply, BeanstalkdError> {
-        let (answer, coming) = oneshot::channel();
-        let request = QueuedRequest { command, only_on, answer };
+        let (reply, pending) = oneshot::channel();
+        let request = QueuedRequest { command, only_on, reply };
         self.requests.send(request).await.map_err(|_| stopped())?;
-        Ok(coming)
+        Ok(pending)
     }
 }
 
-/// The answer that came, or that none will come any more.
-pub fn arrived(
-    answer: Result<Result<ReplyResult, BeanstalkdError>, oneshot::error::RecvError>,
+/// Returns the reply, or an error when the task has ended.
+pub fn received(
+    reply: Result<Result<ReplyResult, BeanstalkdError>, oneshot::error::RecvError>,
 ) -> Result<ReplyResult, BeanstalkdError> {
-    answer.unwrap_or_else(|_| Err(stopped()))
+    reply.unwrap_or_else(|_| Err(stopped()))
 }
 
 fn stopped() -> BeanstalkdError {
-    BeanstalkdError::Down("we are stopping; it may or may not have arrived".to_owned())
+    BeanstalkdError::Down(
+        "the client is stopping; the command may or may not have been executed".to_owned(),
+    )
 }
 
-/// The task's end.
+/// The task that owns the socket.
 struct ConnectionTask {
     address: BeanstalkdAddress,
     watched: Vec<TubeName>,
     requests: mpsc::Receiver<QueuedRequest>,
     connections: watch::Sender<u64>,
-    /// How many connections in a row were of no use.
+    /// Failed connections in a row.
     failures: u32,
     not_before: Instant,
-    /// Why the last one ended.
-    trouble: String,
+    /// Why the last connection ended.
+    last_error: String,
 }
 
 impl ConnectionTask {
-    async fn work(mut self) {
+    async fn run(mut self) {
         while let Some(request) = self.requests.recv().await {
             if request.only_on.is_some() {
-                request.void(*self.connections.borrow());
+                request.reply_not_found(*self.connections.borrow());
             } else if Instant::now() < self.not_before {
-                request.fails(&format!("{} not tried again yet: {}", self.address, self.trouble));
+                request.fail(&format!(
+                    "waiting before the next connection to {}: {}",
+                    self.address, self.last_error
+                ));
             } else {
                 match connect(&self.address).await {
                     Ok(stream) => self.serve(stream, request).await,
                     Err(why) => {
-                        request.fails(&format!("no connection to {}: {why}", self.address));
-                        self.ended(why, false);
+                        request.fail(&format!("cannot connect to {}: {why}", self.address));
+                        self.record_end(why, false);
                     }
                 }
             }
         }
     }
 
-    /// Talks over one connection until it ends.
+    /// Serves requests on one connection until it ends.
     async fn serve(&mut self, stream: TcpStream, first: QueuedRequest) {
         let number = *self.connections.borrow() + 1;
         self.connections.send_replace(number);
-        let mut talk = ConnectionSession::new(number);
+        let mut session = ConnectionSession::new(number);
         for command in BeanstalkdCommand::watch_only(&self.watched) {
-            talk.write(command, None);
+            session.write(command, None);
         }
-        talk.take(first);
-        let why = self.talk(stream, &mut talk).await;
+        session.take(first);
+        let why = self.exchange(stream, &mut session).await;
         tracing::debug!(address = %self.address, connection = number, why, "connection ended");
-        for waiting in talk.waiting {
-            if let Some(answer) = waiting.answer {
-                let why = format!("{}: {why}; it may or may not have arrived", self.address);
-                // Whoever went away needs no answer.
-                let _ = answer.send(Err(BeanstalkdError::Down(why)));
+        for waiting in session.waiting {
+            if let Some(reply) = waiting.reply {
+                let why = format!(
+                    "{}: {why}; the command may or may not have been executed",
+                    self.address
+                );
+                // The caller may be gone.
+                let _ = reply.send(Err(BeanstalkdError::Down(why)));
             }
         }
-        self.ended(why, talk.heard);
+        self.record_end(why, session.replied);
     }
 
-    /// Reads and writes at the same time: a peer that waits for us to read would
-    /// otherwise wait for ever. Returns why it ended.
-    async fn talk(&mut self, mut stream: TcpStream, talk: &mut ConnectionSession) -> String {
+    /// Reads and writes at the same time: otherwise both sides could wait for the other to
+    /// read. Returns why the connection ended.
+    async fn exchange(&mut self, mut stream: TcpStream, session: &mut ConnectionSession) -> String {
         let (mut from, mut to) = stream.split();
         loop {
-            talk.reader.input.reserve(READ);
-            let due = talk.waiting.front().map_or_else(Instant::now, |waiting| waiting.due);
+            session.parser.input.reserve(READ_BYTES);
+            let due = session.waiting.front().map_or_else(Instant::now, |waiting| waiting.due);
             tokio::select! {
-                read = from.read_buf(&mut talk.reader.input) => match read {
+                read = from.read_buf(&mut session.parser.input) => match read {
                     Ok(0) => return "connection closed".to_owned(),
-                    Ok(_) => if let Err(why) = talk.hear() {
+                    Ok(_) => if let Err(why) = session.assign_replies() {
                         return why;
                     },
                     Err(error) => return error.to_string(),
                 },
-                written = to.write(&talk.unwritten), if !talk.unwritten.is_empty() => match written {
-                    Ok(count) => talk.unwritten.advance(count),
+                written = to.write(&session.unwritten), if !session.unwritten.is_empty() => match written {
+                    Ok(count) => session.unwritten.advance(count),
                     Err(error) => return error.to_string(),
                 },
-                request = self.requests.recv(), if talk.has_room() => match request {
-                    Some(request) => self.take_all(request, talk),
-                    None => return "nobody needs it any more".to_owned(),
+                request = self.requests.recv(), if session.has_room() => match request {
+                    Some(request) => self.take_all(request, session),
+                    None => return "the client was dropped".to_owned(),
                 },
-                () = sleep_until(due), if !talk.waiting.is_empty() => {
-                    return format!("no answer within {} s", REPLY.as_secs());
+                () = sleep_until(due), if !session.waiting.is_empty() => {
+                    return format!("no reply within {} s", REPLY_TIMEOUT.as_secs());
                 }
             }
         }
     }
 
-    /// Takes what else is there, so that all of it goes out with one write.
-    fn take_all(&mut self, first: QueuedRequest, talk: &mut ConnectionSession) {
-        talk.take(first);
-        while talk.has_room() {
+    /// Takes all queued requests, so that they are sent with one write.
+    fn take_all(&mut self, first: QueuedRequest, session: &mut ConnectionSession) {
+        session.take(first);
+        while session.has_room() {
             let Ok(request) = self.requests.try_recv() else { return };
-            talk.take(request);
+            session.take(request);
         }
     }
 
-    /// After a connection that was of use the next is made at once.
-    fn ended(&mut self, why: String, useful: bool) {
-        self.failures = if useful { 0 } else { self.failures.saturating_add(1) };
+    /// After a connection with a valid reply, the next connection is made at once.
+    fn record_end(&mut self, why: String, replied: bool) {
+        self.failures = if replied { 0 } else { self.failures.saturating_add(1) };
         let wait = match self.failures {
             0 => Duration::ZERO,
-            failures => RECONNECT.delay(failures, crate::clock::jitter()),
+            failures => RECONNECT_BACKOFF.delay(failures, crate::clock::jitter()),
         };
         self.not_before = Instant::now() + wait;
-        self.trouble = why;
+        self.last_error = why;
     }
 }
 
 async fn connect(address: &BeanstalkdAddress) -> Result<TcpStream, String> {
-    let stream = timeout(CONNECT, TcpStream::connect((address.host.as_str(), address.port)))
-        .await
-        .map_err(|_| format!("no connection within {} s", CONNECT.as_secs()))?
-        .map_err(|error| error.to_string())?;
-    // Small commands are to leave at once.
+    let stream =
+        timeout(CONNECT_TIMEOUT, TcpStream::connect((address.host.as_str(), address.port)))
+            .await
+            .map_err(|_| format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))?
+            .map_err(|error| error.to_string())?;
+    // Small commands are sent without delay.
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     Ok(stream)
 }
 
 impl QueuedRequest {
-    fn fails(self, why: &str) {
-        // Whoever went away needs no answer; here and below.
-        let _ = self.answer.send(Err(BeanstalkdError::Down(why.to_owned())));
+    fn fail(self, why: &str) {
+        // The caller may be gone; so below.
+        let _ = self.reply.send(Err(BeanstalkdError::Down(why.to_owned())));
     }
 
-    /// What a connection held went with it.
-    fn void(self, connection: u64) {
-        let _ = self.answer.send(Ok(ReplyResult { connection, reply: BeanstalkdReply::NotFound }));
+    /// Replies that the job does not exist: reservations end with their connection.
+    fn reply_not_found(self, connection: u64) {
+        let _ = self.reply.send(Ok(ReplyResult { connection, reply: BeanstalkdReply::NotFound }));
     }
 }
 
 /// The state of one connection.
 struct ConnectionSession {
     number: u64,
-    /// What the server will have in use once it has read everything written so far.
+    /// The tube in use after the commands written so far.
     using: TubeName,
     unwritten: BytesMut,
-    reader: ReplyParser,
+    parser: ReplyParser,
     waiting: VecDeque<AwaitedReply>,
-    /// Whether it ever answered.
-    heard: bool,
+    /// Whether a valid reply has arrived.
+    replied: bool,
 }
 
-/// A request that was written and has no reply yet.
+/// A sent request without a reply.
 struct AwaitedReply {
     kind: CommandKind,
     due: Instant,
-    /// Nobody, for commands of the line's own.
-    answer: Option<oneshot::Sender<Result<ReplyResult, BeanstalkdError>>>,
+    /// `None` for commands of the connection itself.
+    reply: Option<oneshot::Sender<Result<ReplyResult, BeanstalkdError>>>,
 }
 
 impl ConnectionSession {
@@ -284,75 +290,76 @@ impl ConnectionSession {
             number,
             using: TubeName::default_tube(),
             unwritten: BytesMut::new(),
-            reader: ReplyParser::default(),
+            parser: ReplyParser::default(),
             waiting: VecDeque::new(),
-            heard: false,
+            replied: false,
         }
     }
 
     fn has_room(&self) -> bool {
-        self.waiting.len() < MOST_IN_FLIGHT && self.unwritten.len() < MOST_UNWRITTEN
+        self.waiting.len() < MAX_IN_FLIGHT && self.unwritten.len() < MAX_UNWRITTEN_BYTES
     }
 
     /// Writes a request, and before it the `use` that it needs.
     fn take(&mut self, request: QueuedRequest) {
         if request.only_on.is_some_and(|number| number != self.number) {
-            return request.void(self.number);
+            return request.reply_not_found(self.number);
         }
-        // Nobody will know whether it was done, so better not.
-        if request.answer.is_closed() {
+        // A request whose caller is gone is not sent.
+        if request.reply.is_closed() {
             return;
         }
         if let Some(tube) = request.command.tube.as_ref().filter(|tube| **tube != self.using) {
             self.using = tube.clone();
             self.write(BeanstalkdCommand::use_tube(tube), None);
         }
-        self.write(request.command, Some(request.answer));
+        self.write(request.command, Some(request.reply));
     }
 
     fn write(
         &mut self,
         command: BeanstalkdCommand,
-        answer: Option<oneshot::Sender<Result<ReplyResult, BeanstalkdError>>>,
+        reply: Option<oneshot::Sender<Result<ReplyResult, BeanstalkdError>>>,
     ) {
         self.unwritten.extend_from_slice(&command.bytes);
-        let due = Instant::now() + REPLY + patience(command.kind);
-        self.waiting.push_back(AwaitedReply { kind: command.kind, due, answer });
+        let due = Instant::now() + REPLY_TIMEOUT + server_wait(command.kind);
+        self.waiting.push_back(AwaitedReply { kind: command.kind, due, reply });
     }
 
-    /// Gives all replies that have come to those who wait for them.
-    fn hear(&mut self) -> Result<(), String> {
-        while let Some(reply) = self.reader.next().map_err(|nonsense| nonsense.to_string())? {
+    /// Assigns the received replies to their requests.
+    fn assign_replies(&mut self) -> Result<(), String> {
+        while let Some(reply) = self.parser.next().map_err(|error| error.to_string())? {
             let Some(waiting) = self.waiting.front() else {
-                return Err("an answer that nobody asked for".to_owned());
+                return Err("a reply without a command".to_owned());
             };
             let kind = waiting.kind;
-            if !kind.fits(&reply) {
-                return Err(format!("an answer to {kind:?} that is none"));
+            if !kind.accepts(&reply) {
+                return Err(format!("a reply that does not belong to {kind:?}"));
             }
-            self.heard = true;
-            let misread = kind == CommandKind::Put && super::is_refusal(&reply);
-            let answer = self.waiting.pop_front().and_then(|waiting| waiting.answer);
-            match answer {
-                Some(answer) => {
-                    let _ = answer.send(Ok(ReplyResult { connection: self.number, reply }));
+            self.replied = true;
+            let misread = kind == CommandKind::Put && super::is_rejection(&reply);
+            let sender = self.waiting.pop_front().and_then(|waiting| waiting.reply);
+            match sender {
+                Some(sender) => {
+                    let _ = sender.send(Ok(ReplyResult { connection: self.number, reply }));
                 }
                 None if matches!(
                     reply,
                     BeanstalkdReply::Using(_) | BeanstalkdReply::Watching(_)
                 ) => {}
-                // What stands behind it would go to the wrong tube.
-                None => return Err(format!("{kind:?} was answered {reply:?}")),
+                // Later commands would use the wrong tube.
+                None => return Err(format!("{kind:?} failed with {reply:?}")),
             }
             if misread {
-                return Err("a put was misread, and its body may be taken for commands".to_owned());
+                return Err("the server could not parse a put; its body may be taken for commands"
+                    .to_owned());
             }
         }
         Ok(())
     }
 }
 
-/// How long the server itself may hold back its answer.
-fn patience(kind: CommandKind) -> Duration {
-    if kind == CommandKind::Reserve { super::consumer::SLICE } else { Duration::ZERO }
+/// Returns how long the server may wait before it replies.
+fn server_wait(kind: CommandKind) -> Duration {
+    if kind == CommandKind::Reserve { super::consumer::MAX_RESERVE_WAIT } else { Duration::ZERO }
 }

@@ -1,7 +1,7 @@
-//! Takes jobs from some tubes, over a connection of its own.
+//! Reserves jobs from some tubes over a connection of its own.
 //!
-//! A call that is dropped in the middle leaves its question and what came for it with
-//! the taker, not in the future that is gone; the next call goes on from there.
+//! A call that is dropped loses no job: pending requests and reserved jobs belong to the
+//! consumer, and the next call continues with them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,60 +9,60 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{BeanstalkdConnection, PendingReply, ReplyResult, arrived};
+use super::connection::{BeanstalkdConnection, PendingReply, ReplyResult, received};
 use super::wire::{BeanstalkdCommand, BeanstalkdReply, CommandKind, seconds};
-use super::{BeanstalkdAddress, BeanstalkdError, BeanstalkdJob, JobId, TubeName, refusal};
+use super::{BeanstalkdAddress, BeanstalkdError, BeanstalkdJob, JobId, TubeName, reply_error};
 
-/// How long one question waits in the server. A longer wait is several questions, so
-/// that a `delete` behind a reserve that was given up waits no longer than this.
-pub const SLICE: Duration = Duration::from_secs(1);
+/// Longest wait of one reserve command. A longer wait is split into several commands, so that
+/// a `delete` behind a dropped reserve waits at most this long.
+pub const MAX_RESERVE_WAIT: Duration = Duration::from_secs(1);
 
-/// How many jobs one call takes at most.
-const MOST_AT_ONCE: usize = 256;
+/// Maximum number of jobs per call.
+const MAX_JOBS_PER_CALL: usize = 256;
 
-/// How many jobs are remembered as held. Only those that were handed out and then
-/// forgotten by everybody can be so many.
-const MOST_HELD: usize = 65_536;
+/// Maximum number of remembered reservations. Only jobs that callers never delete or release
+/// can be so many.
+const MAX_RESERVED: usize = 65_536;
 
-/// The priority of a job that is buried for its size.
-const LEAST_URGENT: u32 = u32::MAX;
+/// Priority of a job that is buried for its size.
+const LOWEST_PRIORITY: u32 = u32::MAX;
 
-/// How long to leave the server alone that only says that a held job is about to run
-/// out. It would say so again at once.
+/// Pause after DEADLINE_SOON, which the server would return again at once.
 const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection of its own that takes jobs from some tubes.
+/// Reserves jobs from some tubes.
 ///
-/// A reserve blocks everything behind it on its connection, so takers do not share.
-/// Dropping it closes the connection, and beanstalkd gives what it held to others.
+/// A reserve blocks later commands on its connection, so consumers do not share one. Dropping
+/// a consumer closes the connection, and beanstalkd releases its reservations.
 pub struct JobConsumer {
-    line: BeanstalkdConnection,
-    /// Reserves that were sent and whose answers were not looked at yet.
-    asked: VecDeque<PendingReply>,
-    /// Jobs that came and were not handed out yet.
+    connection: BeanstalkdConnection,
+    /// Sent reserve commands without a reply.
+    pending: VecDeque<PendingReply>,
+    /// Reserved jobs that are not returned to the caller yet.
     ready: VecDeque<BeanstalkdJob>,
-    /// Jobs that are larger than we take, to be buried.
+    /// Jobs over the size limit, to be buried.
     too_long: Vec<JobId>,
-    /// Jobs that came over `connection` and were not given back. Only these may be named
-    /// to the server: after a restart the same number may be another job.
-    held: BTreeSet<JobId>,
-    connection: u64,
+    /// Jobs reserved on connection `number` that are not deleted, released or buried. Only
+    /// these ids may be used in commands: after a restart, an id may belong to another job.
+    reserved: BTreeSet<JobId>,
+    /// Number of the connection of the last reply.
+    number: u64,
 }
 
-/// What the answers to some reserves say about the next one.
+/// What replies to reserve commands say about further ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum JobSupply {
-    /// There was a job for each.
+    /// Each command returned a job.
     Flowing,
-    /// There was none for the last.
-    Dry,
-    /// There was none, and a job that we hold is about to run out.
+    /// A command returned no job.
+    Empty,
+    /// No job, and a reservation is about to time out.
     Deadline,
 }
 
 impl JobConsumer {
-    /// Takes from these tubes and no others; from the default tube if there are none.
-    /// Nothing is connected until something is asked.
+    /// Reserves only from these tubes; from the default tube if there are none. Connects with
+    /// the first call.
     pub fn new(
         address: BeanstalkdAddress,
         tubes: Vec<TubeName>,
@@ -70,72 +70,62 @@ impl JobConsumer {
         stop: CancellationToken,
     ) -> Self {
         Self {
-            line: BeanstalkdConnection::new(address, tubes, tasks, stop),
-            asked: VecDeque::new(),
+            connection: BeanstalkdConnection::new(address, tubes, tasks, stop),
+            pending: VecDeque::new(),
             ready: VecDeque::new(),
             too_long: Vec::new(),
-            held: BTreeSet::new(),
-            connection: 0,
+            reserved: BTreeSet::new(),
+            number: 0,
         }
     }
 
-    /// The next job within `wait`, which is rounded up to whole seconds. `None` may come
-    /// early, when a job that is held is about to run out.
+    /// Waits up to `wait`, rounded up to whole seconds, for a job, and returns it with the other
+    /// ready jobs, at most `limit` and at most 256. May return early without a job when a
+    /// reservation is about to time out.
     ///
-    /// Dropping the future loses nothing: a job that comes for it is handed to the next
-    /// call if it is still ours by then. If not, beanstalkd has given it to somebody.
-    /// A taker that nobody calls any more should be dropped: beanstalkd 1.12 may forget to
-    /// take back what a silent connection holds.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the courier takes many at once"))]
-    pub async fn reserve(
-        &mut self,
-        wait: Duration,
-    ) -> Result<Option<BeanstalkdJob>, BeanstalkdError> {
-        Ok(self.reserve_some(1, wait).await?.pop())
-    }
-
-    /// Up to `most` jobs (and up to 256) that are ready now, once the first came within
-    /// `wait`. Waits and is dropped like [`JobConsumer::reserve`].
+    /// Dropping the future loses no job: a job that arrives for it is returned by the next call
+    /// if it is still reserved by then. A consumer that is no longer called should be dropped:
+    /// beanstalkd 1.12 may forget to time out reservations of an idle connection.
     pub async fn reserve_some(
         &mut self,
-        most: usize,
+        limit: usize,
         wait: Duration,
     ) -> Result<Vec<BeanstalkdJob>, BeanstalkdError> {
-        let most = most.min(MOST_AT_ONCE);
-        if most == 0 {
+        let limit = limit.min(MAX_JOBS_PER_CALL);
+        if limit == 0 {
             return Ok(Vec::new());
         }
-        // What went wrong with a question of before is not this call's error.
-        let _ = self.look().await;
-        self.check().await?;
-        let slice = seconds(wait.min(SLICE));
+        // An error of an earlier call is not an error of this one.
+        let _ = self.collect_replies().await;
+        self.check_ready().await?;
+        let slice = seconds(wait.min(MAX_RESERVE_WAIT));
         let mut supply = JobSupply::Flowing;
         for _ in 0..seconds(wait).max(1) {
             if !self.ready.is_empty() || supply == JobSupply::Deadline {
                 break;
             }
-            supply = self.ask(1, slice).await?;
+            supply = self.send_reserves(1, slice).await?;
         }
         if supply == JobSupply::Deadline {
             tokio::time::sleep(DEADLINE_PAUSE).await;
         }
-        // Twice as many each time: few questions in vain when there is little to do.
+        // Doubled each time: few useless commands when there are few jobs.
         let mut step = 2;
-        while supply == JobSupply::Flowing && self.ready.len() < most {
-            supply = self.ask(step.min(most - self.ready.len()), 0).await?;
+        while supply == JobSupply::Flowing && self.ready.len() < limit {
+            supply = self.send_reserves(step.min(limit - self.ready.len()), 0).await?;
             step *= 2;
         }
-        let count = most.min(self.ready.len());
+        let count = limit.min(self.ready.len());
         Ok(self.ready.drain(..count).collect())
     }
 
-    /// Deletes jobs. One that is not ours any more is passed over: it will come again.
+    /// Deletes jobs. Jobs that are no longer reserved are skipped; they are reserved again.
     pub async fn delete(&mut self, ids: &[JobId]) -> Result<(), BeanstalkdError> {
-        self.each(ids, CommandKind::Delete, |id| format!("delete {id}")).await?;
+        self.send_each(ids, CommandKind::Delete, |id| format!("delete {id}")).await?;
         Ok(())
     }
 
-    /// Puts jobs back, for anybody. One that is not ours any more is passed over.
+    /// Releases jobs. Jobs that are no longer reserved are skipped.
     pub async fn release(
         &mut self,
         ids: &[JobId],
@@ -143,124 +133,133 @@ impl JobConsumer {
         delay: Duration,
     ) -> Result<(), BeanstalkdError> {
         let delay = seconds(delay);
-        self.each(ids, CommandKind::Release, |id| format!("release {id} {priority} {delay}"))
+        self.send_each(ids, CommandKind::Release, |id| format!("release {id} {priority} {delay}"))
             .await?;
         Ok(())
     }
 
-    /// Puts jobs aside until somebody kicks them. One that is not ours any more is
-    /// passed over.
-    pub async fn bury(&mut self, ids: &[JobId], priority: u32) -> Result<(), BeanstalkdError> {
-        self.each(ids, CommandKind::Bury, |id| format!("bury {id} {priority}")).await?;
+    /// Buries jobs. Jobs that are no longer reserved are skipped.
+    pub(super) async fn bury(
+        &mut self,
+        ids: &[JobId],
+        priority: u32,
+    ) -> Result<(), BeanstalkdError> {
+        self.send_each(ids, CommandKind::Bury, |id| format!("bury {id} {priority}")).await?;
         Ok(())
     }
 
-    /// Lets the time of jobs begin anew. Returns those that are not ours any more.
-    pub async fn touch(&mut self, ids: &[JobId]) -> Result<Vec<JobId>, BeanstalkdError> {
-        self.each(ids, CommandKind::Touch, |id| format!("touch {id}")).await
+    /// Restarts the timeout of jobs. Returns those that are no longer reserved.
+    pub(super) async fn touch(&mut self, ids: &[JobId]) -> Result<Vec<JobId>, BeanstalkdError> {
+        self.send_each(ids, CommandKind::Touch, |id| format!("touch {id}")).await
     }
 
-    /// Sends as many reserves, all at once, and looks at the answers.
-    async fn ask(&mut self, count: usize, seconds: u32) -> Result<JobSupply, BeanstalkdError> {
+    /// Sends `count` reserve commands and waits for their replies.
+    async fn send_reserves(
+        &mut self,
+        count: usize,
+        seconds: u32,
+    ) -> Result<JobSupply, BeanstalkdError> {
         for _ in 0..count {
             let line = format!("reserve-with-timeout {seconds}");
-            let coming =
-                self.line.send(BeanstalkdCommand::line(CommandKind::Reserve, line), None).await?;
-            self.asked.push_back(coming);
+            let pending = self
+                .connection
+                .send(BeanstalkdCommand::line(CommandKind::Reserve, line), None)
+                .await?;
+            self.pending.push_back(pending);
         }
-        self.look().await
+        self.collect_replies().await
     }
 
-    /// Waits for all that was asked. Between an answer and its place in `ready` nothing
-    /// waits, so a dropped future can't lose it.
-    async fn look(&mut self) -> Result<JobSupply, BeanstalkdError> {
-        let mut seen = Ok(JobSupply::Flowing);
-        while let Some(coming) = self.asked.front_mut() {
-            let answer = arrived(coming.await);
-            self.asked.pop_front();
+    /// Waits for the replies to all reserve commands. There is no await between a reply and its
+    /// place in `ready`, so a dropped future cannot lose a job.
+    async fn collect_replies(&mut self) -> Result<JobSupply, BeanstalkdError> {
+        let mut result = Ok(JobSupply::Flowing);
+        while let Some(pending) = self.pending.front_mut() {
+            let reply = received(pending.await);
+            self.pending.pop_front();
             // The first error is the cause of the others.
-            match (answer.and_then(|answer| self.keep(answer)), &mut seen) {
+            match (reply.and_then(|reply| self.record_reply(reply)), &mut result) {
                 (Ok(supply), Ok(worst)) => *worst = supply.max(*worst),
-                (Err(error), Ok(_)) => seen = Err(error),
+                (Err(error), Ok(_)) => result = Err(error),
                 (_, Err(_)) => {}
             }
         }
         let too_long = self.too_long.clone();
-        self.bury(&too_long, LEAST_URGENT).await?;
+        self.bury(&too_long, LOWEST_PRIORITY).await?;
         self.too_long.clear();
-        seen
+        result
     }
 
-    fn keep(&mut self, answer: ReplyResult) -> Result<JobSupply, BeanstalkdError> {
-        if answer.connection != self.connection {
-            // What the old connection held is somebody else's by now.
-            self.held.clear();
+    fn record_reply(&mut self, reply: ReplyResult) -> Result<JobSupply, BeanstalkdError> {
+        if reply.connection != self.number {
+            // The reservations of the old connection have ended.
+            self.reserved.clear();
             self.ready.clear();
             self.too_long.clear();
-            self.connection = answer.connection;
+            self.number = reply.connection;
         }
-        match answer.reply {
+        match reply.reply {
             BeanstalkdReply::Reserved(job) => {
-                self.hold(job.id);
+                self.remember(job.id);
                 self.ready.push_back(job);
                 Ok(JobSupply::Flowing)
             }
             BeanstalkdReply::TooLong(job, size) => {
-                tracing::warn!(job = job.0, size, "job is too large to be read, and buried");
-                self.hold(job);
+                tracing::warn!(job = job.0, size, "burying a job over the size limit");
+                self.remember(job);
                 self.too_long.push(job);
                 Ok(JobSupply::Flowing)
             }
-            BeanstalkdReply::TimedOut => Ok(JobSupply::Dry),
+            BeanstalkdReply::TimedOut => Ok(JobSupply::Empty),
             BeanstalkdReply::DeadlineSoon => Ok(JobSupply::Deadline),
-            other => Err(refusal(other)),
+            other => Err(reply_error(other)),
         }
     }
 
-    fn hold(&mut self, job: JobId) {
-        self.held.insert(job);
-        if self.held.len() > MOST_HELD {
-            self.held.pop_first();
+    fn remember(&mut self, job: JobId) {
+        self.reserved.insert(job);
+        if self.reserved.len() > MAX_RESERVED {
+            self.reserved.pop_first();
         }
     }
 
-    /// Sees to it that jobs from before are still ours: they may have run out while
-    /// nobody called.
-    async fn check(&mut self) -> Result<(), BeanstalkdError> {
+    /// Drops jobs of earlier calls whose reservation has timed out.
+    async fn check_ready(&mut self) -> Result<(), BeanstalkdError> {
         let ids: Vec<_> = self.ready.iter().map(|job| job.id).collect();
         let lost = self.touch(&ids).await?;
         self.ready.retain(|job| !lost.contains(&job.id));
         Ok(())
     }
 
-    /// Sends one line for each job, all at once. Returns those that are not ours any more.
-    async fn each(
+    /// Sends one command per job. Returns the jobs that are no longer reserved.
+    async fn send_each(
         &mut self,
         ids: &[JobId],
         kind: CommandKind,
         line: impl Fn(JobId) -> String,
     ) -> Result<Vec<JobId>, BeanstalkdError> {
-        let (ours, mut lost): (Vec<_>, Vec<_>) = ids.iter().partition(|id| self.held.contains(id));
-        let mut asked = Vec::with_capacity(ours.len());
-        for id in ours {
+        let (reserved, mut lost): (Vec<_>, Vec<_>) =
+            ids.iter().partition(|id| self.reserved.contains(id));
+        let mut pending = Vec::with_capacity(reserved.len());
+        for id in reserved {
             let command = BeanstalkdCommand::line(kind, line(id));
-            asked.push((id, self.line.send(command, Some(self.connection)).await?));
+            pending.push((id, self.connection.send(command, Some(self.number)).await?));
         }
-        let mut seen = Ok(());
-        for (id, coming) in asked {
-            match arrived(coming.await)?.reply {
+        let mut result = Ok(());
+        for (id, reply) in pending {
+            match received(reply.await)?.reply {
                 BeanstalkdReply::Touched => continue,
                 BeanstalkdReply::NotFound => lost.push(id),
                 BeanstalkdReply::Deleted | BeanstalkdReply::Released => {}
                 BeanstalkdReply::Buried(_) if kind == CommandKind::Bury => {}
-                // The server may have done it or not; so may a second try.
+                // The command may have been executed, so the job stays in `reserved`.
                 other => {
-                    seen = seen.and(Err(refusal(other)));
+                    result = result.and(Err(reply_error(other)));
                     continue;
                 }
             }
-            self.held.remove(&id);
+            self.reserved.remove(&id);
         }
-        seen.map(|()| lost)
+        result.map(|()| lost)
     }
 }

@@ -1,26 +1,24 @@
-//! Names that are checked where they enter: the address of a beanstalkd, and a tube.
+//! The address of a beanstalkd and the name of a tube, checked when they are parsed.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The port when an address names none.
-const PORT: u16 = 11300;
+/// Port of an address without one.
+const DEFAULT_PORT: u16 = 11300;
 
-/// The longest name of a tube, in bytes.
-const LONGEST: usize = 200;
+/// Longest name of a tube, in bytes.
+const MAX_TUBE_BYTES: usize = 200;
 
-/// Where one is: `beanstalkd://host:port`, port 11300 when absent.
+/// An address `beanstalkd://host:port`; the default port is 11300.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BeanstalkdAddress {
     /// A name or an IP address; an IPv6 address without its brackets.
     pub host: String,
-    /// The port.
     pub port: u16,
 }
 
-/// The text is not the address of a beanstalkd.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the address of a beanstalkd: {found:?}: {why} (want beanstalkd://host:port)")]
+#[error("{found:?} is not the address of a beanstalkd: it {why}; expected beanstalkd://host:port")]
 pub struct InvalidBeanstalkdAddress {
     found: String,
     why: &'static str,
@@ -30,21 +28,19 @@ pub struct InvalidBeanstalkdAddress {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TubeName(String);
 
-/// The text is not the name of a tube.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not the name of a tube: {0:?} (want 1 to 200 of A-Z a-z 0-9 - + / ; . $ _ ( ), not \
-     beginning with -)"
+    "{0:?} is not the name of a tube; expected 1 to 200 characters of A-Z a-z 0-9 - + / ; . $ _ ( ), \
+     not starting with -"
 )]
 pub struct InvalidTubeName(String);
 
 impl TubeName {
-    /// The tube that every new connection uses and watches.
+    /// Returns the tube that every new connection uses and watches.
     pub fn default_tube() -> Self {
         Self("default".to_owned())
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -54,13 +50,13 @@ impl FromStr for TubeName {
     type Err = InvalidTubeName;
 
     fn from_str(text: &str) -> Result<Self, InvalidTubeName> {
-        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte);
-        let fits = (1..=LONGEST).contains(&text.len());
-        if fits && !text.starts_with('-') && text.bytes().all(good) {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte);
+        let fits = (1..=MAX_TUBE_BYTES).contains(&text.len());
+        if fits && !text.starts_with('-') && text.bytes().all(allowed) {
             Ok(Self(text.to_owned()))
         } else {
-            // What somebody sent instead of a name may be long; its beginning says enough.
-            Err(InvalidTubeName(text.chars().take(LONGEST).collect()))
+            // An error repeats at most as much as a valid name could have.
+            Err(InvalidTubeName(text.chars().take(MAX_TUBE_BYTES).collect()))
         }
     }
 }
@@ -75,44 +71,46 @@ impl FromStr for BeanstalkdAddress {
     type Err = InvalidBeanstalkdAddress;
 
     fn from_str(text: &str) -> Result<Self, InvalidBeanstalkdAddress> {
-        let bad =
-            |why| InvalidBeanstalkdAddress { found: text.chars().take(LONGEST).collect(), why };
+        let invalid = |why| InvalidBeanstalkdAddress {
+            found: text.chars().take(MAX_TUBE_BYTES).collect(),
+            why,
+        };
         let place = text
             .strip_prefix("beanstalkd://")
-            .ok_or_else(|| bad("does not begin with beanstalkd://"))?;
+            .ok_or_else(|| invalid("does not start with beanstalkd://"))?;
         let place = place.strip_suffix('/').unwrap_or(place);
-        let (host, port) = split(place).map_err(bad)?;
+        let (host, port) = split(place).map_err(invalid)?;
         if host.is_empty() {
-            return Err(bad("has no host"));
+            return Err(invalid("has no host"));
         }
-        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:%".contains(&byte);
-        if !host.bytes().all(good) {
-            return Err(bad("has a host that is neither a name nor an IP address"));
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:%".contains(&byte);
+        if !host.bytes().all(allowed) {
+            return Err(invalid("has a host that is neither a name nor an IP address"));
         }
         let port = match port {
-            None => PORT,
-            // `parse` alone would let a plus sign through.
+            None => DEFAULT_PORT,
+            // `parse` alone would accept a plus sign.
             Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
                 let port = port.parse().ok().filter(|port| *port != 0);
-                port.ok_or_else(|| bad("has a port that is not in 1…65535"))?
+                port.ok_or_else(|| invalid("has a port outside of 1…65535"))?
             }
-            Some(_) => return Err(bad("has a port that is not a number")),
+            Some(_) => return Err(invalid("has a port that is not a number")),
         };
         Ok(Self { host: host.to_owned(), port })
     }
 }
 
-/// Host and port of `host`, `host:port`, `[v6]` and `[v6]:port`.
+/// Splits `host`, `host:port`, `[v6]` and `[v6]:port`.
 fn split(place: &str) -> Result<(&str, Option<&str>), &'static str> {
     if let Some(rest) = place.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']').ok_or("has an opening bracket only")?;
+        let (host, rest) = rest.split_once(']').ok_or("has an unclosed bracket")?;
         if host.parse::<std::net::Ipv6Addr>().is_err() {
             return Err("has no IPv6 address within its brackets");
         }
         return match rest.strip_prefix(':') {
             Some(port) => Ok((host, Some(port))),
             None if rest.is_empty() => Ok((host, None)),
-            None => Err("has something behind the bracket that is no port"),
+            None => Err("has text behind the bracket that is not a port"),
         };
     }
     match place.split_once(':') {
@@ -137,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_and_written() {
+    fn addresses_are_parsed_and_displayed() {
         for (text, host, port, written) in [
             ("beanstalkd://localhost", "localhost", 11300, "beanstalkd://localhost:11300"),
             ("beanstalkd://127.0.0.1:1/", "127.0.0.1", 1, "beanstalkd://127.0.0.1:1"),
@@ -153,11 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_says_why() {
+    fn invalid_addresses_are_rejected_with_a_reason() {
         for (text, why) in [
-            ("", "does not begin"),
-            ("http://localhost", "does not begin"),
-            ("beanstalkd:localhost", "does not begin"),
+            ("", "does not start"),
+            ("http://localhost", "does not start"),
+            ("beanstalkd:localhost", "does not start"),
             ("beanstalkd://", "no host"),
             ("beanstalkd://:11300", "no host"),
             ("beanstalkd://a:0", "1…65535"),
@@ -166,7 +164,7 @@ mod tests {
             ("beanstalkd://a:+1", "not a number"),
             ("beanstalkd://a:x", "not a number"),
             ("beanstalkd://::1", "without brackets"),
-            ("beanstalkd://[::1", "opening bracket only"),
+            ("beanstalkd://[::1", "unclosed bracket"),
             ("beanstalkd://[a]", "no IPv6"),
             ("beanstalkd://[::1]x", "behind the bracket"),
             ("beanstalkd://me@host", "neither a name"),
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tube_has_a_name_that_cannot_be_a_command() {
+    fn tube_names_cannot_contain_commands() {
         for good in ["a", "monoco.worker.tagger", "A-+/;.$_()9", &"x".repeat(200)] {
             assert_eq!(good.parse::<TubeName>().unwrap().to_string(), good);
         }
@@ -188,6 +186,6 @@ mod tests {
             assert!(bad.parse::<TubeName>().is_err(), "{bad:?}");
         }
         let error = "ü".repeat(1000).parse::<TubeName>().unwrap_err().to_string();
-        assert!(error.len() < 600, "a wrong name is not repeated at length: {}", error.len());
+        assert!(error.len() < 600, "an invalid name is shortened: {}", error.len());
     }
 }

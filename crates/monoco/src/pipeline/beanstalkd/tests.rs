@@ -1,12 +1,12 @@
-//! The client against real beanstalkds and false ones.
+//! The client against real and simulated servers.
 //!
-//! * [`commands`]: every command, and what a server refuses.
-//! * [`load`]: much at once, and calls that are dropped in the middle.
-//! * [`restarts`]: servers that die and come back.
-//! * [`liars`]: servers that are none.
+//! * [`commands`]: every command, and its errors.
+//! * [`load`]: many commands at once, and dropped calls.
+//! * [`restarts`]: servers that are killed and restarted.
+//! * [`invalid_servers`]: servers that violate the protocol.
 
 mod commands;
-mod liars;
+mod invalid_servers;
 mod load;
 mod restarts;
 
@@ -26,10 +26,10 @@ use super::{
     TubeName,
 };
 
-/// Long enough for anything that is to happen.
-const SOON: Duration = Duration::from_secs(10);
+/// Longest wait for anything that must happen.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// A real one, which ends with the test.
+/// A real server, killed at the end of the test.
 struct Beanstalkd {
     port: u16,
     child: Child,
@@ -37,11 +37,11 @@ struct Beanstalkd {
 
 impl Beanstalkd {
     fn start(arguments: &[&str]) -> Self {
-        // Between finding a free port and using it somebody else may take it.
+        // Another process may take the free port before it is used.
         (0..20).find_map(|_| Self::start_on(free_port(), arguments)).unwrap()
     }
 
-    /// Starts one on this port; `None` when it does not come up.
+    /// Starts a server on this port; `None` when it does not come up.
     fn start_on(port: u16, arguments: &[&str]) -> Option<Self> {
         let mut child = Command::new("beanstalkd")
             .args(["-l", "127.0.0.1", "-p", &port.to_string()])
@@ -50,7 +50,7 @@ impl Beanstalkd {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let end = Instant::now() + SOON;
+        let end = Instant::now() + MAX_WAIT;
         while Instant::now() < end {
             if child.try_wait().unwrap().is_some() {
                 return None;
@@ -65,7 +65,7 @@ impl Beanstalkd {
         None
     }
 
-    /// One with its binlog in this directory, synced after every write.
+    /// Starts a server with its binlog in `dir`, synced after every write.
     fn with_binlog(dir: &Path) -> Self {
         Self::start(&["-b", dir.to_str().unwrap(), "-f0"])
     }
@@ -82,16 +82,15 @@ impl Beanstalkd {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Ends it as hard as can be.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again on its port.
+    /// Kills the server and starts it again on the same port.
     fn restart(&mut self, arguments: &[&str]) {
         self.kill();
-        let end = Instant::now() + SOON;
+        let end = Instant::now() + MAX_WAIT;
         loop {
             if let Some(again) = Self::start_on(self.port, arguments) {
                 *self = again;
@@ -105,7 +104,7 @@ impl Beanstalkd {
         BeanstalkdClient::new(self.address(), &TaskTracker::new(), CancellationToken::new())
     }
 
-    fn taker(&self, tubes: &[&TubeName]) -> JobConsumer {
+    fn consumer(&self, tubes: &[&TubeName]) -> JobConsumer {
         let tubes = tubes.iter().map(|tube| (*tube).clone()).collect();
         JobConsumer::new(self.address(), tubes, &TaskTracker::new(), CancellationToken::new())
     }
@@ -113,7 +112,7 @@ impl Beanstalkd {
 
 impl Drop for Beanstalkd {
     fn drop(&mut self) {
-        // It may be dead already; then there is nothing to end.
+        // It may be dead already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -147,9 +146,9 @@ fn down<T: std::fmt::Debug>(result: Result<T, BeanstalkdError>) -> String {
     }
 }
 
-/// Asks until it works. While a server is left alone, all calls fail at once.
+/// Repeats a call until it succeeds: it fails at once during the pause before a connection.
 async fn once_up<T>(mut call: impl AsyncFnMut() -> Result<T, BeanstalkdError>) -> T {
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + MAX_WAIT;
     loop {
         match call().await {
             Ok(value) => return value,
@@ -160,25 +159,32 @@ async fn once_up<T>(mut call: impl AsyncFnMut() -> Result<T, BeanstalkdError>) -
     }
 }
 
-/// Drops a long reserve while the server has it waiting.
-async fn give_up_while_waiting(
-    taker: &mut JobConsumer,
+/// Drops a long reserve while the server waits for a job.
+async fn drop_waiting_reserve(
+    consumer: &mut JobConsumer,
     client: &BeanstalkdClient,
     tube: &TubeName,
 ) {
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + MAX_WAIT;
     let waits = async || {
         while client.stats_tube(tube).await.unwrap().is_none_or(|stats| stats.waiting == 0) {
             assert!(Instant::now() < end);
         }
     };
     loop {
-        match select(pin!(taker.reserve(seconds(60))), pin!(waits())).await {
+        match select(pin!(consumer.reserve(seconds(60))), pin!(waits())).await {
             Either::Right(_) => return,
-            // A server that was down is left alone for a while.
+            // After a failure there is a pause before the next connection.
             Either::Left((Err(BeanstalkdError::Down(_)), _)) => assert!(Instant::now() < end),
-            Either::Left((other, _)) => panic!("nothing was put yet: {other:?}"),
+            Either::Left((other, _)) => panic!("no job was put yet: {other:?}"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+impl JobConsumer {
+    /// Reserves one job.
+    async fn reserve(&mut self, wait: Duration) -> Result<Option<BeanstalkdJob>, BeanstalkdError> {
+        Ok(self.reserve_some(1, wait).await?.pop())
     }
 }

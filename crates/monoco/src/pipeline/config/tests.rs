@@ -1,4 +1,4 @@
-//! Which pipelines are taken, what they become, and why others are refused.
+//! Valid pipelines and what they are parsed to, and changes of a reload.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ fn chain(settings: &PipelineConfig, direction: ChainDirection, tunnel: Option<&s
 }
 
 #[test]
-fn without_a_pipeline_nothing_goes_through_the_post_office() {
+fn default_pipeline_skips_both_chains() {
     let empty = Config::parse("", &env).unwrap().pipeline;
     for text in ["", "queue: store", "tunnels: , workers: , inbound: ", "workers: {block: }"] {
         assert_eq!(good(text), empty, "{text}");
@@ -98,13 +98,13 @@ fn without_a_pipeline_nothing_goes_through_the_post_office() {
     for direction in ChainDirection::ALL {
         assert_eq!(empty.routing(direction), PipelineRouting::default(), "{direction:?}");
     }
-    // Every name of a chain is a worker that is there.
+    // Every worker of a chain exists.
     let names: Vec<_> = empty.workers.keys().map(WorkerName::as_str).collect();
     assert_eq!(names, ["block", "deliver", "send"]);
 }
 
 #[test]
-fn an_empty_chain_is_its_end_alone() {
+fn empty_chain_consists_of_its_end() {
     let settings = good("inbound: [], outbound: [], tunnels: {ci: {inbound: [], outbound: }}");
     assert_eq!((inbound(&settings).as_str(), outbound(&settings).as_str()), ("deliver", "send"));
     assert_eq!(chain(&settings, ChainDirection::Inbound, Some("ci")), "deliver");
@@ -112,7 +112,7 @@ fn an_empty_chain_is_its_end_alone() {
 }
 
 #[test]
-fn a_tunnel_may_have_chains_of_its_own() {
+fn tunnel_can_have_its_own_chains() {
     let settings = good(
         "inbound: [block, spam, deliver], \
          tunnels: {ci: {inbound: [deliver], outbound: [tagger, send]}, mail: , web: {}}, \
@@ -124,7 +124,7 @@ fn a_tunnel_may_have_chains_of_its_own() {
     assert_eq!(of(ChainDirection::Inbound, Some("ci")), "deliver");
     assert_eq!(of(ChainDirection::Outbound, Some("ci")), "tagger send");
     assert_eq!(of(ChainDirection::Outbound, None), "send");
-    assert_eq!(settings.tunnels.len(), 1, "one that says nothing is none");
+    assert_eq!(settings.tunnels.len(), 1, "a tunnel without chains is left out");
     let through = settings.routing(ChainDirection::Inbound);
     assert!(through.all && !through.tunnels[&"ci".parse().unwrap()]);
     let through = settings.routing(ChainDirection::Outbound);
@@ -132,7 +132,7 @@ fn a_tunnel_may_have_chains_of_its_own() {
 }
 
 #[test]
-fn an_end_may_have_another_name() {
+fn ends_can_have_other_names() {
     let settings = good(
         "inbound: [home], outbound: [bin], tunnels: {ci: {inbound: [trash], outbound: [trash]}}, \
          workers: {home: {kind: deliver}, bin: {kind: trash}, news: {kind: send, tunnel: work-mail}}",
@@ -145,7 +145,7 @@ fn an_end_may_have_another_name() {
 }
 
 #[test]
-fn built_in_workers_take_their_settings() {
+fn built_in_workers_read_their_keys() {
     let block: BlockConfig = worker("kind: block, senders: ['@spam.example', a@b.c, did:web:x]");
     assert_eq!(block.senders, ["@spam.example", "a@b.c", "did:web:x"]);
     assert!(block.recipients.is_empty());
@@ -170,7 +170,7 @@ fn built_in_workers_take_their_settings() {
 }
 
 #[test]
-fn spam_has_rules_or_rspamd_or_both() {
+fn spam_reads_rules_and_rspamd() {
     const RULES: &str = "rules: [{name: casino, subject: '(?i)casino', score: 3}, \
         {name: shout, text: '[A-Z]{20}', score: 2.5}, \
         {name: friend, from: '@example\\.com$', score: -5}, {name: list, to: '^all@', score: 1}, \
@@ -214,7 +214,7 @@ fn spam_has_rules_or_rspamd_or_both() {
 }
 
 #[test]
-fn workers_outside_have_defaults_and_bounds() {
+fn external_workers_have_defaults_and_limits() {
     let exec = external("kind: exec, command: [python3, score.py]");
     let WorkerTransport::Exec(ExecTransport { command, memory }) = &exec.transport else {
         panic!("{exec:?}")
@@ -251,7 +251,7 @@ fn workers_outside_have_defaults_and_bounds() {
 }
 
 #[test]
-fn a_tube_is_on_the_queues_server_unless_it_names_its_own() {
+fn tube_worker_uses_the_server_of_the_queue_by_default() {
     let server = |pipeline: &str| {
         let worker: ExternalWorkerConfig = named(&good(pipeline), "w");
         let WorkerTransport::Tube(tube) = worker.transport else { panic!("{pipeline}") };
@@ -267,7 +267,7 @@ fn a_tube_is_on_the_queues_server_unless_it_names_its_own() {
 }
 
 #[test]
-fn variables_and_the_home_are_expanded_everywhere() {
+fn variables_and_home_are_expanded() {
     let exec =
         external("kind: exec, command: ['~/bin/w', '~/x', 'a~/x', '${N}'], parallel: '${N}'");
     let WorkerTransport::Exec(exec_transport) = exec.transport else { panic!("not a command") };
@@ -283,7 +283,7 @@ fn variables_and_the_home_are_expanded_everywhere() {
 }
 
 #[test]
-fn a_secret_may_be_in_a_file() {
+fn secrets_can_be_in_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("secret");
     std::fs::write(&path, format!("{SECRET}\n")).unwrap();
@@ -303,7 +303,7 @@ fn a_secret_may_be_in_a_file() {
 }
 
 #[test]
-fn neither_errors_nor_debug_output_nor_changes_show_a_secret() {
+fn errors_debug_output_and_changes_show_no_secret() {
     const HTTP: &str = "kind: http, url: 'https://example.com/${LOUD}', secret: ";
     const RSPAMD: &str = "kind: spam, rspamd: 'http://localhost', password: ";
     let loud = good(&format!(
@@ -348,7 +348,7 @@ fn changes(old: &PipelineConfig, new: &PipelineConfig) -> Vec<String> {
 }
 
 #[test]
-fn a_reload_says_what_changes() {
+fn reload_describes_changes() {
     let empty = good("");
     assert_eq!(changes(&empty, &empty), [""; 0]);
     let full = good(
@@ -377,7 +377,7 @@ fn a_reload_says_what_changes() {
 }
 
 #[test]
-fn a_reload_names_the_settings_of_a_worker_that_change() {
+fn reload_names_the_changed_keys_of_a_worker() {
     const RSPAMD: &str = "kind: spam, rspamd: 'http://localhost'";
     const RULES: &str = "rules: [{name: a, text: b, score: 1}]";
     const URL: &str = "secret: '${WORKER_SECRET}', url: 'https://example.com/";

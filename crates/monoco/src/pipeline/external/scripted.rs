@@ -1,4 +1,4 @@
-//! A server on loopback that does what a test tells it, also what no real one would.
+//! A scripted server on loopback, for behaviour that real servers do not show on request.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,33 +9,29 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use monoco_adapters::egress::EgressTarget;
 
-/// What the server does with one connection, once it has read the request.
+/// What the server does with a connection after it has read the request.
 #[derive(Clone, Debug)]
 pub enum ScriptedWorkerAct {
-    /// Answers.
     Answer(String),
-    /// Hangs up.
+    /// Closes the connection.
     HangUp,
-    /// Says nothing.
+    /// Sends nothing.
     Silence,
-    /// Answers byte by byte, until nobody listens.
+    /// Sends the answer byte by byte until the client closes the connection.
     Drip(String),
-    /// Answers 200, and then does not stop.
+    /// Sends 200 and an endless body.
     Endless,
 }
 
-/// One request, as it came.
+/// A received request.
 #[derive(Debug)]
 pub struct ScriptedRequest {
-    /// Its first line.
     pub line: String,
-    /// Its headers.
     pub headers: HeaderMap,
-    /// Its body.
     pub body: Vec<u8>,
 }
 
-/// The server. Each connection takes the next act.
+/// The server. Each connection uses the next act.
 #[derive(Debug)]
 pub struct ScriptedWorkerServer {
     addr: SocketAddr,
@@ -43,7 +39,6 @@ pub struct ScriptedWorkerServer {
 }
 
 impl ScriptedWorkerServer {
-    /// One that plays these.
     pub fn new(acts: impl IntoIterator<Item = ScriptedWorkerAct>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
@@ -60,40 +55,39 @@ impl ScriptedWorkerServer {
         Self { addr, heard }
     }
 
-    /// One that answers once.
+    /// A server that answers one request.
     pub fn answering(status: &str, body: &str) -> Self {
         Self::new([ScriptedWorkerAct::Answer(answer(status, body))])
     }
 
-    /// Where it is.
     pub fn target(&self, path: &str) -> EgressTarget {
         EgressTarget::parse(&format!("http://{}{path}", self.addr), true).unwrap()
     }
 
-    /// Where it would be if it spoke TLS.
+    /// The address with https, which the server does not support.
     pub fn tls(&self, allow_private: bool) -> EgressTarget {
         let port = self.addr.port();
         EgressTarget::parse(&format!("https://localhost:{port}/"), allow_private).unwrap()
     }
 
-    /// The next request that it read.
+    /// Returns the next received request.
     pub fn request(&self) -> ScriptedRequest {
         self.heard.recv_timeout(Duration::from_secs(10)).unwrap()
     }
 
-    /// Whether it read another one.
-    pub fn heard_more(&self) -> bool {
+    /// Tells whether another request was received.
+    pub fn has_request(&self) -> bool {
         self.heard.try_recv().is_ok()
     }
 }
 
-/// Where nobody listens.
-pub fn nobody() -> EgressTarget {
+/// An address without a listener.
+pub fn unreachable() -> EgressTarget {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     EgressTarget::parse(&format!("http://{}/", listener.local_addr().unwrap()), true).unwrap()
 }
 
-/// A whole answer.
+/// A complete HTTP response.
 pub fn answer(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
@@ -105,7 +99,7 @@ fn play(stream: &mut TcpStream, act: &ScriptedWorkerAct) {
         }
         ScriptedWorkerAct::HangUp => {}
         ScriptedWorkerAct::Silence => {
-            // Until the other side gives up.
+            // Until the client closes the connection.
             let _ = stream.read_to_end(&mut Vec::new());
         }
         ScriptedWorkerAct::Drip(text) => {
@@ -136,7 +130,7 @@ fn read(stream: &mut TcpStream) -> Option<ScriptedRequest> {
     }
 }
 
-/// The request, once all of it is there.
+/// Parses the request once it is complete.
 fn whole(text: &[u8]) -> Option<ScriptedRequest> {
     let end = text.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
     let head = String::from_utf8(text[..end].to_vec()).ok()?;

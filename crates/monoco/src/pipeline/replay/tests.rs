@@ -176,15 +176,15 @@ fn changed_chain_differs() {
 }
 
 #[test]
-fn workers_outside_are_not_asked_again() {
+fn external_workers_are_not_asked_again() {
     let kept = row("hi", "mine=pass send=pass", LetterStateData::Done);
     assert_eq!(replay("mine send", &kept), ("DONE mine=pass send=pass".to_owned(), false, false));
     let binned = row("hi", "mine=trash", trashed());
     assert_eq!(replay("mine send", &binned), ("TRASHED mine=trash".to_owned(), false, false));
-    // One that was never asked ends the walk, and is new.
+    // A worker without an earlier verdict ends the replay and is new.
     let asked = row("hi", "send=pass", LetterStateData::Done);
     assert_eq!(replay("mine send", &asked), ("AWAY at mine".to_owned(), true, false));
-    // It failed there before: nothing is new.
+    // The letter failed at this worker before: no difference.
     let failed = LetterRow { worker: Some(name("mine")), ..row("hi", "", dead()) };
     assert_eq!(replay("mine send", &failed), ("AWAY at mine".to_owned(), false, false));
     // The failed worker was removed.

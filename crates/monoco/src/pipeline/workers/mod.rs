@@ -92,9 +92,8 @@ pub trait Worker: Any + Debug + Send + Sync {
         true
     }
 
-    /// Returns why the worker cannot be in a chain of `direction`, or `None` when it can.
-    fn misplaced_in(&self, direction: ChainDirection) -> Option<&'static str> {
-        let _ = direction;
+    /// Returns why the worker cannot be in a chain of this direction, or `None` when it can.
+    fn misplaced_in(&self, _direction: ChainDirection) -> Option<&'static str> {
         None
     }
 }

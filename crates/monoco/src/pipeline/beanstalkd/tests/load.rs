@@ -1,4 +1,4 @@
-//! Much at once, and calls that are dropped in the middle.
+//! Many commands at once, and calls that are dropped before they return.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -8,24 +8,24 @@ use std::task::Poll;
 use futures_util::future::{join_all, select};
 use tokio::time::timeout;
 
-use super::super::connection::arrived;
+use super::super::connection::received;
 use super::super::wire::{BeanstalkdCommand, BeanstalkdReply};
-use super::super::{JobId, refusal};
+use super::super::{JobId, reply_error};
 use super::*;
 
-/// Numbers without order that are the same in each run.
-struct Dice(u64);
+/// Pseudo-random numbers, the same in each run.
+struct TestRng(u64);
 
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
+impl TestRng {
+    fn below(&mut self, limit: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
+        (self.0 >> 33) % limit
     }
 }
 
-/// Polls a call so many times and then drops it, even if its answer has just come.
-pub(super) async fn for_a_while<T>(polls: u64, call: impl Future<Output = T>) -> Option<T> {
+/// Polls a call at most `polls` times and then drops it, even if it is ready by then.
+pub(super) async fn poll_times<T>(polls: u64, call: impl Future<Output = T>) -> Option<T> {
     let mut call = pin!(call);
     let mut left = polls;
     poll_fn(|context| {
@@ -39,28 +39,28 @@ pub(super) async fn for_a_while<T>(polls: u64, call: impl Future<Output = T>) ->
 }
 
 #[tokio::test]
-async fn ten_thousand_puts_come_out_each_once_and_in_order() {
+async fn ten_thousand_puts_are_reserved_once_and_in_order() {
     const COUNT: usize = 10_000;
     let server = Beanstalkd::start(&[]);
     let (client, tube) = (server.client(), tube("a"));
-    let mut coming = Vec::new();
+    let mut pending = Vec::new();
     for n in 0..COUNT {
         let command = BeanstalkdCommand::put(&tube, &put(n.to_string()));
-        coming.push(client.line.send(command, None).await.unwrap());
+        pending.push(client.connection.send(command, None).await.unwrap());
     }
     let mut ids = Vec::new();
-    for coming in coming {
-        match arrived(coming.await).unwrap().reply {
+    for reply in pending {
+        match received(reply.await).unwrap().reply {
             BeanstalkdReply::Inserted(id) => ids.push(id),
-            other => panic!("{:?}", refusal(other)),
+            other => panic!("{:?}", reply_error(other)),
         }
     }
-    let mut taker = server.taker(&[&tube]);
+    let mut consumer = server.consumer(&[&tube]);
     let mut taken = Vec::new();
     while taken.len() < COUNT {
-        let jobs = taker.reserve_some(500, seconds(1)).await.unwrap();
+        let jobs = consumer.reserve_some(500, seconds(1)).await.unwrap();
         assert!(!jobs.is_empty(), "{} came", taken.len());
-        taker.delete(&jobs.iter().map(|job| job.id).collect::<Vec<_>>()).await.unwrap();
+        consumer.delete(&jobs.iter().map(|job| job.id).collect::<Vec<_>>()).await.unwrap();
         taken.extend(jobs);
     }
     let want: Vec<_> = (0..COUNT).map(|n| (ids[n], n.to_string())).collect();
@@ -71,7 +71,7 @@ async fn ten_thousand_puts_come_out_each_once_and_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_caller_gets_its_own_answer() {
+async fn every_caller_gets_its_own_reply() {
     let server = Beanstalkd::start(&[]);
     let (client, tubes) = (server.client(), [tube("a"), tube("b")]);
     // Two tubes in turn, so that each put needs a `use` before it.
@@ -92,11 +92,11 @@ async fn every_caller_gets_its_own_answer() {
 }
 
 #[tokio::test]
-async fn much_in_both_directions_does_not_stand_still() {
+async fn large_transfers_in_both_directions_do_not_block() {
     let server = Beanstalkd::start(&[]);
     let (client, tube) = (server.client(), tube("a"));
     let id = client.put(&tube, put(vec![b'x'; 60_000])).await.unwrap();
-    // Far more than the buffers of the sockets hold, both ways at once.
+    // Far more than the socket buffers hold, in both directions at once.
     let peeks = join_all((0..500).map(|_| client.peek(id)));
     let puts = join_all((0..500).map(|_| client.put(&tube, put(vec![b'y'; 60_000]))));
     let (peeked, inserted) =
@@ -106,11 +106,11 @@ async fn much_in_both_directions_does_not_stand_still() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reserve_that_is_dropped_at_any_moment_loses_nothing_and_mixes_up_nothing() {
+async fn dropped_reserves_lose_and_mix_up_no_job() {
     const COUNT: u64 = 4000;
     let server = Beanstalkd::start(&[]);
     let (client, tube) = (server.client(), tube("a"));
-    let mut taker = server.taker(&[&tube]);
+    let mut consumer = server.consumer(&[&tube]);
     let putting = async {
         let mut sent = BTreeMap::new();
         for n in 0..COUNT {
@@ -119,13 +119,13 @@ async fn a_reserve_that_is_dropped_at_any_moment_loses_nothing_and_mixes_up_noth
         sent
     };
     let taking = async {
-        let mut dice = Dice(4);
+        let mut rng = TestRng(4);
         let (mut taken, mut dropped) = (Vec::new(), 0);
         let mut unfinished: Vec<JobId> = Vec::new();
         while taken.len() < usize::try_from(COUNT).unwrap() {
-            let most = usize::try_from(1 + dice.below(30)).unwrap();
-            let call = taker.reserve_some(most, seconds(1 + dice.below(3)));
-            match for_a_while(dice.below(8), call).await {
+            let limit = usize::try_from(1 + rng.below(30)).unwrap();
+            let call = consumer.reserve_some(limit, seconds(1 + rng.below(3)));
+            match poll_times(rng.below(8), call).await {
                 Some(jobs) => {
                     let jobs = jobs.unwrap();
                     assert!(!jobs.is_empty(), "{} came", taken.len());
@@ -134,16 +134,16 @@ async fn a_reserve_that_is_dropped_at_any_moment_loses_nothing_and_mixes_up_noth
                 }
                 None => dropped += 1,
             }
-            // Some other command now and then, and sometimes dropped as well.
-            if dice.below(3) == 0 {
-                let call = taker.delete(&unfinished);
-                if let Some(done) = for_a_while(dice.below(8), call).await {
+            // Sometimes another command, which is sometimes dropped as well.
+            if rng.below(3) == 0 {
+                let call = consumer.delete(&unfinished);
+                if let Some(done) = poll_times(rng.below(8), call).await {
                     done.unwrap();
                     unfinished.clear();
                 }
             }
         }
-        taker.delete(&unfinished).await.unwrap();
+        consumer.delete(&unfinished).await.unwrap();
         (taken, dropped)
     };
     let (sent, (taken, dropped)) =
@@ -157,47 +157,47 @@ async fn a_reserve_that_is_dropped_at_any_moment_loses_nothing_and_mixes_up_noth
 }
 
 #[tokio::test]
-async fn a_job_for_a_call_that_was_dropped_goes_to_the_next() {
+async fn job_for_a_dropped_call_is_returned_by_the_next_one() {
     let server = Beanstalkd::start(&[]);
     let (client, tube) = (server.client(), tube("a"));
-    let mut taker = server.taker(&[&tube]);
-    give_up_while_waiting(&mut taker, &client, &tube).await;
+    let mut consumer = server.consumer(&[&tube]);
+    drop_waiting_reserve(&mut consumer, &client, &tube).await;
     let id = client.put(&tube, put("x")).await.unwrap();
-    // It is ours from this moment on, although nobody asks.
+    // The job is reserved although no call waits for it.
     let stats = client.stats_job(id).await.unwrap().unwrap();
     assert_eq!(stats.state, "reserved");
-    let job = taker.reserve(seconds(0)).await.unwrap().unwrap();
+    let job = consumer.reserve(seconds(0)).await.unwrap().unwrap();
     assert_eq!((job.id, text(&job)), (id, "x"));
     let stats = client.stats_job(id).await.unwrap().unwrap();
     assert_eq!((stats.state.as_str(), stats.reserves), ("reserved", 1));
-    taker.delete(&[id]).await.unwrap();
+    consumer.delete(&[id]).await.unwrap();
     assert_eq!(client.peek(id).await, Ok(None));
 }
 
 #[tokio::test]
-async fn a_command_behind_a_long_wait_that_was_given_up_does_not_wait_for_it() {
+async fn command_behind_a_dropped_reserve_does_not_wait_for_it() {
     let server = Beanstalkd::start(&[]);
     let (client, tube) = (server.client(), tube("a"));
-    let mut taker = server.taker(&[&tube]);
+    let mut consumer = server.consumer(&[&tube]);
     let id = client.put(&tube, put("x")).await.unwrap();
-    taker.reserve(seconds(1)).await.unwrap().unwrap();
-    give_up_while_waiting(&mut taker, &client, &tube).await;
+    consumer.reserve(seconds(1)).await.unwrap().unwrap();
+    drop_waiting_reserve(&mut consumer, &client, &tube).await;
     let start = Instant::now();
-    taker.delete(&[id]).await.unwrap();
+    consumer.delete(&[id]).await.unwrap();
     assert!(start.elapsed() < seconds(3), "{:?}", start.elapsed());
     assert_eq!(client.peek(id).await, Ok(None));
 }
 
 #[tokio::test]
-async fn what_a_dropped_taker_held_goes_to_others() {
+async fn reservations_of_a_dropped_consumer_are_released() {
     let server = Beanstalkd::start(&[]);
     let (client, tube) = (server.client(), tube("a"));
-    let (mut taker, mut other) = (server.taker(&[&tube]), server.taker(&[&tube]));
+    let (mut consumer, mut other) = (server.consumer(&[&tube]), server.consumer(&[&tube]));
     let held = client.put(&tube, put("held")).await.unwrap();
-    taker.reserve(seconds(1)).await.unwrap().unwrap();
-    give_up_while_waiting(&mut taker, &client, &tube).await;
+    consumer.reserve(seconds(1)).await.unwrap().unwrap();
+    drop_waiting_reserve(&mut consumer, &client, &tube).await;
     let kept = client.put(&tube, put("kept")).await.unwrap();
-    drop(taker);
+    drop(consumer);
     let mut ids = Vec::new();
     while ids.len() < 2 {
         ids.push(other.reserve(seconds(5)).await.unwrap().unwrap().id);
@@ -207,13 +207,13 @@ async fn what_a_dropped_taker_held_goes_to_others() {
 }
 
 #[tokio::test]
-async fn a_put_whose_caller_went_away_leaves_the_others_their_answers() {
+async fn dropped_put_does_not_affect_other_replies() {
     let server = Beanstalkd::start(&[]);
     let (client, tube) = (server.client(), tube("a"));
-    let mut dice = Dice(9);
+    let mut rng = TestRng(9);
     for n in 0..500 {
         let gone = client.put(&tube, put(format!("gone {n}")));
-        let moment = tokio::time::sleep(Duration::from_micros(dice.below(100)));
+        let moment = tokio::time::sleep(Duration::from_micros(rng.below(100)));
         select(Box::pin(gone), Box::pin(moment)).await;
         let id = client.put(&tube, put(n.to_string())).await.unwrap();
         assert_eq!(text(&client.peek(id).await.unwrap().unwrap()), n.to_string());

@@ -1,4 +1,4 @@
-//! Servers that die, come back empty or with what they had, or never were there.
+//! Servers that are killed, restarted with or without their data, or never started.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -6,85 +6,85 @@ use super::super::JobId;
 use super::*;
 
 #[tokio::test]
-async fn a_server_that_was_killed_is_down_and_works_again_once_it_is_back() {
+async fn killed_server_is_down_until_it_is_restarted() {
     let mut server = Beanstalkd::start(&[]);
     let (client, tube) = (server.client(), tube("a"));
-    let mut taker = server.taker(&[&tube]);
+    let mut consumer = server.consumer(&[&tube]);
     let mut connections = client.connections();
     assert_eq!(*connections.borrow_and_update(), 0);
     client.put(&tube, put("lost")).await.unwrap();
     assert_eq!(*connections.borrow_and_update(), 1);
-    assert_eq!(taker.reserve(seconds(1)).await.unwrap().map(|job| job.id), Some(JobId(1)));
+    assert_eq!(consumer.reserve(seconds(1)).await.unwrap().map(|job| job.id), Some(JobId(1)));
 
     server.kill();
     down(client.put(&tube, put("nowhere")).await);
-    down(taker.reserve(seconds(30)).await);
+    down(consumer.reserve(seconds(30)).await);
     server.restart(&[]);
-    // The same number is another job now, in a tube that must be used and watched anew.
+    // The same id is another job now, in a tube that must be used and watched again.
     let id = once_up(async || client.put(&tube, put("new")).await).await;
     assert_eq!(id, JobId(1));
     assert!(connections.has_changed().unwrap());
-    taker.delete(&[JobId(1)]).await.unwrap();
-    assert_eq!(taker.touch(&[JobId(1)]).await, Ok(vec![JobId(1)]));
-    let job = once_up(async || taker.reserve(seconds(1)).await).await.unwrap();
-    assert_eq!(text(&job), "new", "what the old one held was not deleted in the new one");
-    taker.delete(&[job.id]).await.unwrap();
+    consumer.delete(&[JobId(1)]).await.unwrap();
+    assert_eq!(consumer.touch(&[JobId(1)]).await, Ok(vec![JobId(1)]));
+    let job = once_up(async || consumer.reserve(seconds(1)).await).await.unwrap();
+    assert_eq!(text(&job), "new", "the job of the new server was not deleted");
+    consumer.delete(&[job.id]).await.unwrap();
     assert_eq!(client.peek(job.id).await, Ok(None));
 }
 
 #[tokio::test]
-async fn what_an_old_connection_held_is_never_named_to_a_new_one() {
+async fn reservations_of_an_old_connection_are_not_used_on_a_new_one() {
     let mut server = Beanstalkd::start(&[]);
     let (client, [a, b]) = (server.client(), ["a", "b"].map(tube));
-    let mut taker = server.taker(&[&a]);
+    let mut consumer = server.consumer(&[&a]);
     for _ in 0..3 {
         client.put(&a, put("old")).await.unwrap();
     }
-    assert_eq!(taker.reserve_some(3, seconds(1)).await.unwrap().len(), 3);
+    assert_eq!(consumer.reserve_some(3, seconds(1)).await.unwrap().len(), 3);
     server.restart(&[]);
-    // Others have the numbers now that the taker held.
+    // Other jobs have the ids that the consumer had reserved.
     let one = once_up(async || client.put(&b, put("one")).await).await;
     let two = client.put(&b, put("two")).await.unwrap();
     assert_eq!((one, two), (JobId(1), JobId(2)));
-    // Connected again, but without an answer yet.
-    give_up_while_waiting(&mut taker, &client, &a).await;
-    taker.delete(&[one]).await.unwrap();
+    // Connected again, without a reply yet.
+    drop_waiting_reserve(&mut consumer, &client, &a).await;
+    consumer.delete(&[one]).await.unwrap();
     assert!(client.peek(one).await.unwrap().is_some());
-    // With an answer, and with a job whose number the taker knows from before.
+    // After a reply, with a job whose id the consumer had reserved before.
     let new = client.put(&a, put("new")).await.unwrap();
-    assert_eq!(taker.reserve(seconds(1)).await.unwrap().map(|job| job.id), Some(new));
-    taker.delete(&[two, new]).await.unwrap();
+    assert_eq!(consumer.reserve(seconds(1)).await.unwrap().map(|job| job.id), Some(new));
+    consumer.delete(&[two, new]).await.unwrap();
     assert!(client.peek(two).await.unwrap().is_some());
     assert_eq!(client.peek(new).await, Ok(None));
 }
 
 #[tokio::test]
-async fn a_binlog_brings_back_what_was_there() {
+async fn server_with_binlog_keeps_its_jobs() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Beanstalkd::with_binlog(dir.path());
     let (client, tube) = (server.client(), tube("a"));
-    let mut taker = server.taker(&[&tube]);
+    let mut consumer = server.consumer(&[&tube]);
     let mut ids = Vec::new();
     for n in 0..10 {
         ids.push(client.put(&tube, put(n.to_string())).await.unwrap());
     }
-    let first = taker.reserve_some(5, seconds(1)).await.unwrap();
-    taker.delete(&[first[0].id, first[1].id]).await.unwrap();
+    let first = consumer.reserve_some(5, seconds(1)).await.unwrap();
+    consumer.delete(&[first[0].id, first[1].id]).await.unwrap();
     server.restart(&["-b", dir.path().to_str().unwrap(), "-f0"]);
     let mut found = Vec::new();
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + MAX_WAIT;
     while found.len() < 8 {
         assert!(Instant::now() < end, "{} came back", found.len());
-        found.extend(once_up(async || taker.reserve_some(20, seconds(1)).await).await);
+        found.extend(once_up(async || consumer.reserve_some(20, seconds(1)).await).await);
     }
     let mut again: Vec<_> = found.iter().map(|job| job.id).collect();
     again.sort();
     assert_eq!(again, ids[2..]);
-    assert_eq!(client.connections().borrow().to_owned(), 1, "it had no reason to connect again");
+    assert_eq!(client.connections().borrow().to_owned(), 1, "no command needed a new connection");
 }
 
 #[tokio::test]
-async fn what_was_under_way_may_or_may_not_have_arrived() {
+async fn commands_without_a_reply_fail_when_the_connection_is_lost() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let address = BeanstalkdAddress { host: "127.0.0.1".to_owned(), port };
@@ -94,7 +94,7 @@ async fn what_was_under_way_may_or_may_not_have_arrived() {
     let dies = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut read = Vec::new();
-        // It has read them all and has answered two when it dies.
+        // The server closes the connection after it has read all puts and replied to two.
         while read.windows(3).filter(|word| word == b"put").count() < 50 {
             assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0);
         }
@@ -104,27 +104,27 @@ async fn what_was_under_way_may_or_may_not_have_arrived() {
     assert_eq!(puts[..2], [Ok(JobId(1)), Ok(JobId(2))]);
     for answer in &puts[2..] {
         let why = down(answer.clone());
-        assert!(why.contains("may or may not have arrived"), "{why}");
+        assert!(why.contains("may or may not have been executed"), "{why}");
     }
-    // Nothing was sent again by itself: nobody has connected a second time.
+    // Nothing was sent again: there was no second connection.
     assert_eq!(*client.connections().borrow(), 1);
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_left_alone_for_a_while() {
+async fn connections_to_a_missing_server_are_delayed() {
     let port = free_port();
     let address = BeanstalkdAddress { host: "127.0.0.1".to_owned(), port };
     let tasks = TaskTracker::new();
     let client = BeanstalkdClient::new(address, &tasks, CancellationToken::new());
     let why = down(client.stats().await);
-    assert!(why.contains("no connection to beanstalkd://127.0.0.1"), "{why}");
-    // Far more calls than tries.
+    assert!(why.contains("cannot connect to beanstalkd://127.0.0.1"), "{why}");
+    // There are far more calls than connection attempts.
     let (mut tries, start) = (0, Instant::now());
     let mut calls = 0;
     while start.elapsed() < Duration::from_millis(1000) {
         calls += 1;
         let why = down(client.put(&tube("a"), put("x")).await);
-        tries += u32::from(!why.contains("not tried again yet"));
+        tries += u32::from(!why.contains("waiting before the next connection"));
         tokio::task::yield_now().await;
     }
     assert!(calls > 100 && (1..=5).contains(&tries), "{calls} calls, {tries} tries");
@@ -134,28 +134,28 @@ async fn a_server_that_is_not_there_is_left_alone_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_the_task_and_whoever_waits() {
+async fn stop_ends_the_task_and_fails_waiting_calls() {
     let server = Beanstalkd::start(&[]);
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let client = BeanstalkdClient::new(server.address(), &tasks, stop.clone());
-    let mut taker = JobConsumer::new(server.address(), vec![tube("a")], &tasks, stop.clone());
+    let mut consumer = JobConsumer::new(server.address(), vec![tube("a")], &tasks, stop.clone());
     client.stats().await.unwrap();
     tasks.close();
     let stopping = async {
-        let end = Instant::now() + SOON;
+        let end = Instant::now() + MAX_WAIT;
         while client.stats_tube(&tube("a")).await.unwrap().is_none() {
             assert!(Instant::now() < end);
         }
         stop.cancel();
     };
-    let (reserved, ()) = tokio::join!(taker.reserve(seconds(60)), stopping);
+    let (reserved, ()) = tokio::join!(consumer.reserve(seconds(60)), stopping);
     assert!(down(reserved).contains("stopping"));
     assert!(down(client.stats().await).contains("stopping"));
-    tokio::time::timeout(SOON, tasks.wait()).await.unwrap();
+    tokio::time::timeout(MAX_WAIT, tasks.wait()).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_last_clone_closes_the_connection() {
+async fn connection_is_closed_with_the_last_clone() {
     let server = Beanstalkd::start(&[]);
     let tasks = TaskTracker::new();
     let client = BeanstalkdClient::new(server.address(), &tasks, CancellationToken::new());
@@ -166,5 +166,5 @@ async fn the_last_clone_closes_the_connection() {
     assert_eq!(*clone.connections().borrow(), 1, "clones share it");
     drop(clone);
     tasks.close();
-    tokio::time::timeout(SOON, tasks.wait()).await.unwrap();
+    tokio::time::timeout(MAX_WAIT, tasks.wait()).await.unwrap();
 }

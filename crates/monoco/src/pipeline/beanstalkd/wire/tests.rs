@@ -1,4 +1,4 @@
-//! Tables and random bytes for the words of beanstalkd.
+//! Tables and random bytes for the protocol of beanstalkd.
 
 use proptest::prelude::*;
 
@@ -30,8 +30,6 @@ fn every_reply() -> Vec<(&'static [u8], BeanstalkdReply)> {
         (b"BAD_FORMAT\r\n", BeanstalkdReply::BadFormat),
         (b"OUT_OF_MEMORY\r\n", BeanstalkdReply::OutOfMemory),
         (b"INTERNAL_ERROR\r\n", BeanstalkdReply::InternalError),
-        (b"KICKED 3\r\n", BeanstalkdReply::Kicked(Some(3))),
-        (b"KICKED\r\n", BeanstalkdReply::Kicked(None)),
         (b"TOUCHED\r\n", BeanstalkdReply::Touched),
         (b"USING monoco.results\r\n", BeanstalkdReply::Using("monoco.results".to_owned())),
         (b"WATCHING 2\r\n", BeanstalkdReply::Watching(2)),
@@ -41,13 +39,13 @@ fn every_reply() -> Vec<(&'static [u8], BeanstalkdReply)> {
     ]
 }
 
-/// All replies in what comes piece by piece.
-fn read(pieces: &[&[u8]]) -> Result<Vec<BeanstalkdReply>, ProtocolError> {
-    let mut reader = ReplyParser::default();
+/// Parses all replies of a stream that arrives in pieces.
+fn parse(pieces: &[&[u8]]) -> Result<Vec<BeanstalkdReply>, ProtocolError> {
+    let mut parser = ReplyParser::default();
     let mut replies = Vec::new();
     for piece in pieces {
-        reader.input.extend_from_slice(piece);
-        while let Some(reply) = reader.next()? {
+        parser.input.extend_from_slice(piece);
+        while let Some(reply) = parser.next()? {
             replies.push(reply);
         }
     }
@@ -55,16 +53,16 @@ fn read(pieces: &[&[u8]]) -> Result<Vec<BeanstalkdReply>, ProtocolError> {
 }
 
 #[test]
-fn every_reply_is_read() {
+fn every_reply_is_parsed() {
     for (bytes, reply) in every_reply() {
-        assert_eq!(read(&[bytes]), Ok(vec![reply.clone()]), "{reply:?}");
-        // Without its last byte it is not there yet.
-        assert_eq!(read(&[&bytes[..bytes.len() - 1]]), Ok(vec![]), "{reply:?}");
+        assert_eq!(parse(&[bytes]), Ok(vec![reply.clone()]), "{reply:?}");
+        // Without its last byte it is not complete.
+        assert_eq!(parse(&[&bytes[..bytes.len() - 1]]), Ok(vec![]), "{reply:?}");
     }
 }
 
 #[test]
-fn what_is_no_reply_is_an_error() {
+fn invalid_replies_are_errors() {
     for bytes in [
         &b"\r\n"[..],
         b"HELLO\r\n",
@@ -85,78 +83,76 @@ fn what_is_no_reply_is_an_error() {
         b"\xff\xfe\r\n",
         b"HTTP/1.1 400 Bad Request\r\n",
     ] {
-        assert!(matches!(read(&[bytes]), Err(ProtocolError::NoReply(_))), "{bytes:?}");
+        assert!(matches!(parse(&[bytes]), Err(ProtocolError::NotAReply(_))), "{bytes:?}");
     }
-    assert_eq!(read(&[b"RESERVED 1 3\r\nabcdef"]), Err(ProtocolError::UnendedBody));
-    assert_eq!(read(&[b"OK 70000000\r\n"]), Err(ProtocolError::EndlessStats(70_000_000)));
-    assert_eq!(read(&[b"OK 18446744073709551615\r\n"]), Err(ProtocolError::EndlessStats(u64::MAX)));
+    assert_eq!(parse(&[b"RESERVED 1 3\r\nabcdef"]), Err(ProtocolError::WrongBodyLength));
+    assert_eq!(parse(&[b"OK 70000000\r\n"]), Err(ProtocolError::StatsTooLong(70_000_000)));
+    assert_eq!(
+        parse(&[b"OK 18446744073709551615\r\n"]),
+        Err(ProtocolError::StatsTooLong(u64::MAX))
+    );
 }
 
 #[test]
-fn a_line_without_end_is_given_up_after_a_kilobyte() {
-    assert_eq!(read(&[&[b'A'; MOST_LINE - 1]]), Ok(vec![]));
-    assert_eq!(read(&[&[b'A'; MOST_LINE]]), Err(ProtocolError::EndlessLine));
-    let nonsense = read(&[&[b'A'; MOST_LINE - 2], b"\r\n"]).unwrap_err();
-    assert!(nonsense.to_string().len() < 120, "{nonsense}");
+fn line_of_more_than_1_kib_is_an_error() {
+    assert_eq!(parse(&[&[b'A'; MAX_LINE_BYTES - 1]]), Ok(vec![]));
+    assert_eq!(parse(&[&[b'A'; MAX_LINE_BYTES]]), Err(ProtocolError::LineTooLong));
+    let error = parse(&[&[b'A'; MAX_LINE_BYTES - 2], b"\r\n"]).unwrap_err();
+    assert!(error.to_string().len() < 120, "{error}");
 }
 
 #[test]
-fn a_body_that_is_too_long_passes_without_being_kept() {
-    let size = MOST_BODY as u64 + 5;
-    let mut reader = ReplyParser::default();
-    reader.input.extend_from_slice(format!("RESERVED 7 {size}\r\n").as_bytes());
+fn body_that_is_too_long_is_skipped_without_being_stored() {
+    let size = MAX_BODY_BYTES as u64 + 5;
+    let mut parser = ReplyParser::default();
+    parser.input.extend_from_slice(format!("RESERVED 7 {size}\r\n").as_bytes());
     let mut left = size + 2;
     let piece = vec![b'x'; 1024 * 1024];
     while left > 0 {
-        assert_eq!(reader.next(), Ok(None));
-        assert!(reader.input.is_empty());
+        assert_eq!(parser.next(), Ok(None));
+        assert!(parser.input.is_empty());
         let now = piece.len().min(usize::try_from(left).unwrap());
-        reader.input.extend_from_slice(&piece[..now]);
+        parser.input.extend_from_slice(&piece[..now]);
         left -= now as u64;
     }
-    reader.input.extend_from_slice(b"DELETED\r\n");
-    assert_eq!(reader.next(), Ok(Some(BeanstalkdReply::TooLong(JobId(7), size))));
-    assert_eq!(reader.next(), Ok(Some(BeanstalkdReply::Deleted)));
-    // The largest that is kept is waited for.
-    assert_eq!(read(&[format!("FOUND 7 {MOST_BODY}\r\n").as_bytes()]), Ok(vec![]));
+    parser.input.extend_from_slice(b"DELETED\r\n");
+    assert_eq!(parser.next(), Ok(Some(BeanstalkdReply::TooLong(JobId(7), size))));
+    assert_eq!(parser.next(), Ok(Some(BeanstalkdReply::Deleted)));
+    // The largest allowed body is waited for.
+    assert_eq!(parse(&[format!("FOUND 7 {MAX_BODY_BYTES}\r\n").as_bytes()]), Ok(vec![]));
 }
 
 #[test]
-fn each_command_has_its_own_answers() {
+fn each_command_accepts_its_replies_only() {
     use CommandKind::*;
-    let kinds = [
-        Put, Use, Watch, Reserve, ReserveJob, Delete, Release, Bury, Touch, Kick, KickJob, Peek,
-        Stats,
-    ];
+    let kinds = [Put, Use, Watch, Reserve, Delete, Release, Bury, Touch, Peek, Stats];
     for (bytes, reply) in every_reply() {
         let word = std::str::from_utf8(bytes.split(|byte| *byte <= b' ').next().unwrap()).unwrap();
         let count = bytes.contains(&b' ');
-        let fit: Vec<_> = kinds.into_iter().filter(|kind| kind.fits(&reply)).collect();
+        let accepting: Vec<_> = kinds.into_iter().filter(|kind| kind.accepts(&reply)).collect();
         let want: &[CommandKind] = match (word, count) {
             ("INSERTED", _) | ("BURIED", true) => &[Put],
             ("DRAINING" | "EXPECTED_CRLF" | "JOB_TOO_BIG", _) => &[Put],
             ("BURIED", false) => &[Release, Bury],
             ("DEADLINE_SOON" | "TIMED_OUT", _) => &[Reserve],
-            ("RESERVED", _) => &[Reserve, ReserveJob],
+            ("RESERVED", _) => &[Reserve],
             ("FOUND", _) => &[Peek],
             ("OK", _) => &[Stats],
-            ("NOT_FOUND", _) => &[ReserveJob, Delete, Release, Bury, Touch, KickJob, Peek, Stats],
-            ("KICKED", true) => &[Kick],
-            ("KICKED", false) => &[KickJob],
+            ("NOT_FOUND", _) => &[Delete, Release, Bury, Touch, Peek, Stats],
             ("TOUCHED", _) => &[Touch],
             ("USING", _) => &[Use],
             ("WATCHING" | "NOT_IGNORED", _) => &[Watch],
             ("RELEASED", _) => &[Release],
             ("DELETED", _) => &[Delete],
-            // What can go wrong with any command.
+            // Errors of any command.
             _ => &kinds,
         };
-        assert_eq!(fit, want, "{reply:?}");
+        assert_eq!(accepting, want, "{reply:?}");
     }
 }
 
 #[test]
-fn a_put_is_a_line_and_a_body() {
+fn put_is_a_line_and_a_body() {
     let tube: TubeName = "t".parse().unwrap();
     for (delay_ms, ttr_ms, line) in [
         (0, 0, "put 5 0 1 3"),
@@ -173,7 +169,7 @@ fn a_put_is_a_line_and_a_body() {
 }
 
 #[test]
-fn a_new_connection_watches_what_it_should_and_nothing_else() {
+fn new_connection_watches_only_its_tubes() {
     let tubes = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
     for (names, want) in [
         (&[][..], ""),
@@ -189,22 +185,22 @@ fn a_new_connection_watches_what_it_should_and_nothing_else() {
 }
 
 #[test]
-fn figures_are_lines_of_key_and_value() {
-    let figures = StatsFields::read(
+fn stats_are_lines_of_key_and_value() {
+    let fields = StatsFields::parse(
         b"---\nname: a\nversion: \"1.12\"\npri: 4294967295\ntime-left: -3\nage: 5\nno value\n\
           half: \"x\nbytes: \xff\n",
     );
-    assert_eq!(figures.text("name"), Ok("a".to_owned()));
-    assert_eq!(figures.text("version"), Ok("1.12".to_owned()));
-    assert_eq!(figures.text("half"), Ok("\"x".to_owned()));
-    assert_eq!(figures.number("pri"), Ok(u64::from(u32::MAX)));
-    assert_eq!(figures.time("age"), Ok(Duration::from_secs(5)));
-    assert_eq!(figures.time("time-left"), Ok(Duration::ZERO));
-    assert_eq!(figures.number("name"), Err("name"));
-    assert_eq!(figures.text("no value"), Err("no value"));
+    assert_eq!(fields.text("name"), Ok("a".to_owned()));
+    assert_eq!(fields.text("version"), Ok("1.12".to_owned()));
+    assert_eq!(fields.text("half"), Ok("\"x".to_owned()));
+    assert_eq!(fields.number("pri"), Ok(u64::from(u32::MAX)));
+    assert_eq!(fields.time("age"), Ok(Duration::from_secs(5)));
+    assert_eq!(fields.time("time-left"), Ok(Duration::ZERO));
+    assert_eq!(fields.number("name"), Err("name"));
+    assert_eq!(fields.text("no value"), Err("no value"));
 }
 
-/// Some replies in a row, and where what comes is cut.
+/// Some replies in a row, and the lengths of the pieces they arrive in.
 fn streams() -> impl Strategy<Value = (Vec<usize>, Vec<usize>)> {
     let count = every_reply().len();
     (prop::collection::vec(0..count, 1..20), prop::collection::vec(1usize..40, 1..60))
@@ -212,7 +208,7 @@ fn streams() -> impl Strategy<Value = (Vec<usize>, Vec<usize>)> {
 
 proptest! {
     #[test]
-    fn replies_are_the_same_however_the_network_cuts_them((which, cuts) in streams()) {
+    fn replies_do_not_depend_on_packet_boundaries((which, cuts) in streams()) {
         let all = every_reply();
         let bytes: Vec<u8> = which.iter().flat_map(|n| all[*n].0.to_vec()).collect();
         let want: Vec<BeanstalkdReply> = which.iter().map(|n| all[*n].1.clone()).collect();
@@ -224,29 +220,29 @@ proptest! {
             rest = more;
         }
         pieces.push(rest);
-        prop_assert_eq!(read(&pieces), Ok(want));
+        prop_assert_eq!(parse(&pieces), Ok(want));
     }
 
     #[test]
-    fn any_body_comes_out_as_it_went_in(body in prop::collection::vec(any::<u8>(), 0..500)) {
+    fn any_body_is_returned_unchanged(body in prop::collection::vec(any::<u8>(), 0..500)) {
         let mut bytes = format!("RESERVED 3 {}\r\n", body.len()).into_bytes();
         bytes.extend_from_slice(&body);
         bytes.extend_from_slice(b"\r\n");
-        prop_assert_eq!(read(&[&bytes]), Ok(vec![BeanstalkdReply::Reserved(job(3, &body))]));
+        prop_assert_eq!(parse(&[&bytes]), Ok(vec![BeanstalkdReply::Reserved(job(3, &body))]));
     }
 
     #[test]
-    fn rubbish_is_an_error_or_waits_but_never_holds_more_than_a_line(
+    fn random_bytes_never_buffer_more_than_a_line(
         bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b' '), Just(b'\r')], 0..3000),
     ) {
-        let mut reader = ReplyParser::default();
-        reader.input.extend_from_slice(&bytes);
+        let mut parser = ReplyParser::default();
+        parser.input.extend_from_slice(&bytes);
         let mut replies = 0;
-        while let Ok(Some(_)) = reader.next() {
+        while let Ok(Some(_)) = parser.next() {
             replies += 1;
             prop_assert!(replies <= bytes.len());
         }
-        let waits = reader.next() == Ok(None);
-        prop_assert!(!waits || reader.input.len() < MOST_LINE);
+        let waits = parser.next() == Ok(None);
+        prop_assert!(!waits || parser.input.len() < MAX_LINE_BYTES);
     }
 }

@@ -1,9 +1,9 @@
-//! What is refused, each with the words that are said.
+//! Tables of invalid pipelines with their errors.
 
 use super::{bad, good};
 
 #[test]
-fn chains_that_make_no_sense_say_why() {
+fn invalid_chains_are_rejected() {
     let long = format!("outbound: [{}]", "send, ".repeat(33));
     for (pipeline, wanted) in [
         (
@@ -77,7 +77,7 @@ fn chains_that_make_no_sense_say_why() {
 }
 
 #[test]
-fn workers_that_make_no_sense_say_why() {
+fn invalid_workers_are_rejected() {
     for (keys, wanted) in [
         (
             "",
@@ -181,7 +181,7 @@ fn workers_that_make_no_sense_say_why() {
 }
 
 #[test]
-fn workers_outside_that_make_no_sense_say_why() {
+fn invalid_external_workers_are_rejected() {
     for (keys, wanted) in [
         ("kind: exec", ".command: is missing"),
         ("kind: exec, command: []", ".command: expected a program and its arguments"),
@@ -291,13 +291,13 @@ fn workers_outside_that_make_no_sense_say_why() {
         ),
         (
             "kind: beanstalkd, server: localhost",
-            ".server: not the address of a beanstalkd: \"localhost\": does not begin with \
-          beanstalkd:// (want beanstalkd://host:port)",
+            ".server: \"localhost\" is not the address of a beanstalkd: it does not start with \
+          beanstalkd://; expected beanstalkd://host:port",
         ),
         (
             "kind: beanstalkd, tube: 'a b'",
-            ".tube: not the name of a tube: \"a b\" (want 1 to 200 of A-Z a-z 0-9 - + / ; . $ _ ( ), \
-          not beginning with -)",
+            ".tube: \"a b\" is not the name of a tube; expected 1 to 200 characters of \
+          A-Z a-z 0-9 - + / ; . $ _ ( ), not starting with -",
         ),
         (
             "kind: beanstalkd, in_flight: 0",
@@ -322,7 +322,7 @@ fn workers_outside_that_make_no_sense_say_why() {
 }
 
 #[test]
-fn the_rest_of_a_pipeline_is_checked_as_well() {
+fn invalid_queue_names_tubes_and_keys_are_rejected() {
     for (pipeline, wanted) in [
         (
             "queue: redis",
@@ -334,8 +334,8 @@ fn the_rest_of_a_pipeline_is_checked_as_well() {
         ),
         (
             "queue: 'redis://x'",
-            "courier.pipeline.queue: not the address of a beanstalkd: \"redis://x\": does not begin \
-          with beanstalkd:// (want beanstalkd://host:port)",
+            "courier.pipeline.queue: \"redis://x\" is not the address of a beanstalkd: it does not \
+          start with beanstalkd://; expected beanstalkd://host:port",
         ),
         (
             "workers: {Tagger: {kind: exec, command: [a]}}",

@@ -1,4 +1,4 @@
-//! Real commands, well behaved and not.
+//! Real commands: valid answers, failures, leaks and limits.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -35,14 +35,14 @@ fn failed(words: &str) -> AttemptResult {
     AttemptResult::Failed(words.to_owned())
 }
 
-/// What `/proc/…/stat` says after the name of the command: state, parent, group.
+/// Returns the fields of `/proc/…/stat` after the name: state, parent, group.
 fn standing(process: &Path) -> Option<(String, String)> {
     let stat = fs::read_to_string(process.join("stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some((fields.next()?.to_owned(), fields.nth(1)?.to_owned()))
 }
 
-/// Whether a process of this group runs. What waits for init to take it away does not.
+/// Tells whether a process of this group runs. Zombies do not count.
 fn runs(group: &str) -> bool {
     let all = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     let mut standings = all.filter_map(|entry| standing(&entry.path()));
@@ -57,7 +57,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A file in which a command writes its process, which is its group's number too.
+/// A file in which a command writes its process id, which is also its group id.
 struct Note(tempfile::TempDir);
 
 impl Note {
@@ -69,7 +69,7 @@ impl Note {
         self.0.path().join("pid")
     }
 
-    /// A script that starts another process, writes its own down, and goes on.
+    /// A script that starts another process, writes its own id and continues.
     fn script(&self, then: &str) -> String {
         format!("sleep 300 & echo $$ > {}; {then}", self.path().display())
     }
@@ -87,7 +87,7 @@ impl Note {
 }
 
 #[tokio::test]
-async fn a_command_answers_what_it_is_given() {
+async fn command_gets_the_letter_and_returns_its_output() {
     let letter = Letter {
         from: "ann@example.com".to_owned(),
         to: vec!["bob@example.com".to_owned()],
@@ -115,7 +115,7 @@ async fn a_command_answers_what_it_is_given() {
 }
 
 #[tokio::test]
-async fn rubbish_is_an_answer_for_others_to_refuse() {
+async fn any_output_is_returned_unparsed() {
     let AttemptResult::Answered(bytes) = sh("head -c 1000 /dev/urandom; echo").await else {
         panic!("no answer");
     };
@@ -124,7 +124,7 @@ async fn rubbish_is_an_answer_for_others_to_refuse() {
 }
 
 #[tokio::test]
-async fn how_a_command_ends_says_what_came_of_it() {
+async fn exit_status_determines_the_result() {
     for (script, want) in [
         ("exit 1", failed("exit 1")),
         ("echo '{}'; exit 3", failed("exit 3")),
@@ -145,7 +145,7 @@ async fn how_a_command_ends_says_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_not_there_is_down() {
+async fn missing_command_is_down() {
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("worker");
     fs::write(&script, "#!/nonexistent/interpreter\n").unwrap();
@@ -153,13 +153,13 @@ async fn a_command_that_is_not_there_is_down() {
     let not_executable = run(&[script], b"{}", LATE).await;
     let executable = fs::Permissions::from_mode(0o755);
     fs::set_permissions(script, executable).unwrap();
-    for (tried, why) in [
+    for (result, why) in [
         (run(&["nosuchprogram", "-x"], b"{}", LATE).await, "nosuchprogram: not found".to_owned()),
         (not_executable, format!("{script}: Permission denied")),
         (run(&[script], b"{}", LATE).await, format!("{script}: not found")),
         (run(&["/"], b"{}", LATE).await, "/: Permission denied".to_owned()),
     ] {
-        assert_eq!(tried, AttemptResult::Down(format!("cannot be started: {why}")));
+        assert_eq!(result, AttemptResult::Down(format!("cannot be started: {why}")));
     }
     assert_eq!(
         run(&[], b"{}", LATE).await,
@@ -170,7 +170,7 @@ async fn a_command_that_is_not_there_is_down() {
 }
 
 #[tokio::test]
-async fn no_shell_reads_the_words_of_a_command() {
+async fn arguments_are_not_interpreted_by_a_shell() {
     let odd = "$(exit 9) `exit 9` $HOME * ; exit 9 \" ' \\ \n&";
     assert_eq!(
         run(&["printf", "%s|%s", odd, "-n"], b"{}", LATE).await,
@@ -179,7 +179,7 @@ async fn no_shell_reads_the_words_of_a_command() {
 }
 
 #[tokio::test]
-async fn a_command_knows_little_of_our_environment() {
+async fn command_gets_only_some_variables() {
     assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "there is something to leak");
     let AttemptResult::Answered(bytes) = run(&["env"], b"{}", LATE).await else {
         panic!("no answer")
@@ -198,50 +198,50 @@ async fn a_command_knows_little_of_our_environment() {
 }
 
 #[tokio::test]
-async fn a_command_that_hangs_is_killed_with_all_it_started() {
+async fn hanging_command_is_killed_with_its_children() {
     let note = Note::new();
     let before = Instant::now();
     let script = note.script("trap '' TERM HUP INT; echo '{}'; sleep 300");
-    let tried = run(&["sh", "-c", &script], b"{}", SOON).await;
-    assert_eq!(tried, failed("no answer within 0.5 s"));
-    assert!(before.elapsed() < SOON + EXIT_GRACE, "nobody waited in vain");
+    let result = run(&["sh", "-c", &script], b"{}", SOON).await;
+    assert_eq!(result, failed("no answer within 0.5 s"));
+    assert!(before.elapsed() < SOON + EXIT_GRACE, "the wait is bounded");
     assert!(!Path::new("/proc").join(note.group()).exists(), "it is gone by then");
     note.is_gone().await;
 }
 
 #[tokio::test]
-async fn what_a_command_leaves_behind_ends_with_it() {
+async fn processes_left_by_a_command_are_killed() {
     let note = Note::new();
     assert_eq!(sh(&note.script("echo '{}'")).await, answered("{}\n"));
     note.is_gone().await;
-    // One that left the group holds the pipe, and is not waited for.
+    // A process that left the group holds the pipe and is not waited for.
     let before = Instant::now();
     assert_eq!(sh("setsid sleep 10 & echo '{}'").await, answered("{}\n"));
     assert!(before.elapsed() < Duration::from_secs(8));
 }
 
 #[tokio::test]
-async fn a_command_that_nobody_waits_for_any_more_is_killed() {
+async fn dropped_command_is_killed() {
     let note = Note::new();
     let script = note.script("sleep 300");
     let command = words(&["sh", "-c", &script]);
     tokio::select! {
-        tried = run_command(&command, ROOMY, b"{}", LATE) => panic!("{tried:?}"),
+        result = run_command(&command, ROOMY, b"{}", LATE) => panic!("{result:?}"),
         () = until("it is started", || !note.group().is_empty()) => {}
     }
     note.is_gone().await;
 }
 
 #[tokio::test]
-async fn a_command_need_not_read_its_letter() {
+async fn command_can_ignore_its_input() {
     let letter = vec![b'x'; 5 << 20];
     let sh = async |script, timeout| run(&["sh", "-c", script], &letter, timeout).await;
     assert_eq!(sh("echo '{}'", LATE).await, answered("{}\n"));
     assert_eq!(sh("exec 0<&-; echo '{}'; sleep 0.1", LATE).await, answered("{}\n"));
     assert_eq!(sh("exec sleep 300", SOON).await, failed("no answer within 0.5 s"));
-    // It reads all of it, and a line's end, and no more.
+    // The command reads the letter and a line feed.
     assert_eq!(sh("wc -c", LATE).await, answered("5242881\n"));
-    // It answers while it is still being told.
+    // The command answers before it has read its input.
     let AttemptResult::Answered(echo) = run(&["cat"], &letter, LATE).await else {
         panic!("no echo")
     };
@@ -249,7 +249,7 @@ async fn a_command_need_not_read_its_letter() {
 }
 
 #[tokio::test]
-async fn a_command_may_close_its_output_early() {
+async fn command_can_close_its_output_early() {
     let script = "echo '{}'; exec 1>&- 2>&-; sleep 0.2";
     assert_eq!(sh(script).await, answered("{}\n"));
     assert_eq!(sh(&format!("{script}; exit 4")).await, failed("exit 4"));
@@ -257,34 +257,34 @@ async fn a_command_may_close_its_output_early() {
 }
 
 #[tokio::test]
-async fn more_memory_than_allowed_is_not_given() {
+async fn memory_limit_is_enforced() {
     let script = "bytearray(300 << 20); print('{}')";
     let command = words(&["python3", "-c", script]);
-    let tried = run_command(&command, 200 << 20, b"{}", LATE).await;
-    assert_eq!(tried, failed("exit 1: MemoryError"));
+    let result = run_command(&command, 200 << 20, b"{}", LATE).await;
+    assert_eq!(result, failed("exit 1: MemoryError"));
     assert_eq!(run_command(&command, ROOMY, b"{}", LATE).await, answered("{}\n"));
-    // Nor to those it starts, and it can't allow itself more.
+    // The limit applies to child processes and cannot be raised.
     let limit = words(&["sh", "-c", "sh -c 'ulimit -Sv; ulimit -Hv'"]);
     assert_eq!(run_command(&limit, 64 << 20, b"{}", LATE).await, answered("65536\n65536\n"));
 }
 
-/// What `/proc/self` says of this process.
+/// Reads a line of `/proc/self/status`.
 fn own(line: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let value = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
     value.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// How many files are open and how many processes are ours, of any thread.
-fn open_and_ours() -> (usize, usize) {
+/// Returns the numbers of open files and of child processes.
+fn open_files_and_children() -> (usize, usize) {
     let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
     let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     let ours = children.map(|list| list.split_whitespace().count()).sum();
     (fs::read_dir("/proc/self/fd").unwrap().count(), ours)
 }
 
-/// Runs a test again in a process of its own, where nobody else opens and allocates.
-/// Says whether this is that process.
+/// Runs a test again in a process of its own, where no other test opens files or allocates.
+/// Returns whether this is that process.
 fn alone(name: &str) -> bool {
     if std::env::var_os("MONOCO_TEST_CHILD").is_some() {
         return true;
@@ -300,8 +300,8 @@ fn alone(name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_gigabyte_costs_little_memory_and_time() {
-    if !alone("a_gigabyte_costs_little_memory_and_time") {
+async fn large_output_is_bounded_in_memory_and_time() {
+    if !alone("large_output_is_bounded_in_memory_and_time") {
         return;
     }
     let (before, started) = (own("VmHWM:"), Instant::now());
@@ -319,12 +319,12 @@ async fn a_gigabyte_costs_little_memory_and_time() {
 }
 
 #[tokio::test]
-async fn many_commands_at_once_leave_nothing_behind() {
-    if !alone("many_commands_at_once_leave_nothing_behind") {
+async fn many_commands_leave_no_processes_or_files() {
+    if !alone("many_commands_leave_no_processes_or_files") {
         return;
     }
     assert_eq!(sh("echo '{}'").await, answered("{}\n"));
-    let before = open_and_ours();
+    let before = open_files_and_children();
     let mut tries = tokio::task::JoinSet::new();
     for at in 0..60 {
         tries.spawn(async move {
@@ -344,11 +344,11 @@ async fn many_commands_at_once_leave_nothing_behind() {
     while let Some(tried) = tries.join_next().await {
         tried.unwrap();
     }
-    until("files and processes are as before", || open_and_ours() == before).await;
+    until("files and processes are as before", || open_files_and_children() == before).await;
 }
 
 #[test]
-fn of_many_words_the_last_are_kept() {
+fn end_of_stderr_is_kept() {
     let mut tail = OutputTail::default();
     for at in 0..10_000 {
         tail.add(format!("line {at}\n").as_bytes());

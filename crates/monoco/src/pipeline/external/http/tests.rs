@@ -1,11 +1,11 @@
-//! Workers behind a URL, well behaved and not.
+//! HTTP workers with valid and invalid responses.
 
 use std::time::Instant;
 
 use monoco_adapters::WebhookRequest;
 
 use super::super::egress;
-use super::super::scripted::{ScriptedWorkerAct, ScriptedWorkerServer, answer, nobody};
+use super::super::scripted::{ScriptedWorkerAct, ScriptedWorkerServer, answer, unreachable};
 use super::*;
 
 const ID: LetterId = LetterId { seq: 7, mark: 0xabcd };
@@ -25,7 +25,7 @@ async fn post(target: &EgressTarget, attempt: u32, timeout: Duration) -> Attempt
 }
 
 #[tokio::test]
-async fn a_letter_is_posted_and_signed_and_the_reply_is_the_answer() {
+async fn letter_is_posted_with_a_signature() {
     let server = ScriptedWorkerServer::new(
         ["one", "two"].map(|body| ScriptedWorkerAct::Answer(answer("200 OK", body))),
     );
@@ -46,7 +46,7 @@ async fn a_letter_is_posted_and_signed_and_the_reply_is_the_answer() {
 }
 
 #[tokio::test]
-async fn every_status_means_something() {
+async fn status_determines_the_result() {
     for (status, want) in [
         ("200 OK", "answered"),
         ("201 Created", "answered"),
@@ -68,14 +68,14 @@ async fn every_status_means_something() {
     ] {
         let server =
             ScriptedWorkerServer::answering(status, &format!("so\r\nit {}", "is".repeat(999)));
-        let tried = post(&server.target("/canary"), 1, LATE).await;
-        let (found, words) = match &tried {
+        let result = post(&server.target("/canary"), 1, LATE).await;
+        let (found, words) = match &result {
             AttemptResult::Answered(body) => ("answered", String::from_utf8(body.clone()).unwrap()),
             AttemptResult::Failed(words) => ("failed", words.clone()),
             AttemptResult::Down(words) => ("down", words.clone()),
             AttemptResult::Decided(_) => ("decided", String::new()),
         };
-        assert_eq!(found, want, "{status}: {tried:?}");
+        assert_eq!(found, want, "{status}: {result:?}");
         if found != "answered" {
             let said = format!("answered {status}: so it isis");
             assert!(words.contains(&said) && words.len() < 300, "{words}");
@@ -85,7 +85,7 @@ async fn every_status_means_something() {
 }
 
 #[tokio::test]
-async fn an_answer_without_words_is_none() {
+async fn empty_response_is_a_failure() {
     for status in ["200 OK", "204 No Content"] {
         let server = ScriptedWorkerServer::answering(status, "");
         let target = server.target("/");
@@ -95,7 +95,7 @@ async fn an_answer_without_words_is_none() {
 }
 
 #[tokio::test]
-async fn a_worker_has_its_time_and_no_more() {
+async fn slow_worker_fails_after_its_timeout() {
     let drip = answer("200 OK", &"x".repeat(10_000));
     for act in [
         ScriptedWorkerAct::Silence,
@@ -113,7 +113,7 @@ async fn a_worker_has_its_time_and_no_more() {
 }
 
 #[tokio::test]
-async fn no_more_is_read_than_any_letter_has() {
+async fn response_size_is_limited() {
     let server = ScriptedWorkerServer::new([ScriptedWorkerAct::Endless]);
     let target = server.target("/");
     let want = format!("{} answered more than {MAX_ANSWER} bytes", target.shown());
@@ -121,26 +121,29 @@ async fn no_more_is_read_than_any_letter_has() {
 }
 
 #[tokio::test]
-async fn whoever_hangs_up_was_reached() {
+async fn closed_connection_is_a_failure() {
     let server = ScriptedWorkerServer::new([ScriptedWorkerAct::HangUp]);
-    let tried = post(&server.target("/"), 1, LATE).await;
-    assert!(matches!(&tried, AttemptResult::Failed(why) if why.contains("was lost")), "{tried:?}");
+    let result = post(&server.target("/"), 1, LATE).await;
+    assert!(
+        matches!(&result, AttemptResult::Failed(why) if why.contains("was lost")),
+        "{result:?}"
+    );
 }
 
 #[tokio::test]
-async fn whom_nobody_reaches_is_down() {
+async fn unreachable_worker_is_down() {
     let server = ScriptedWorkerServer::answering("200 OK", "{}");
     let nowhere = EgressTarget::parse("https://nowhere.invalid/", true).unwrap();
     for (target, why) in [
-        (nobody(), "cannot connect to"),
+        (unreachable(), "cannot connect to"),
         (nowhere, "cannot connect to"),
-        // It does not speak TLS.
+        // The server does not support TLS.
         (server.tls(true), "cannot connect to"),
-        // The guard stands before it.
+        // The SSRF guard rejects the address.
         (server.tls(false), "allow_private: true"),
     ] {
-        let tried = post(&target, 1, Duration::from_secs(5)).await;
-        assert!(matches!(&tried, AttemptResult::Down(words) if words.contains(why)), "{tried:?}");
+        let result = post(&target, 1, Duration::from_secs(5)).await;
+        assert!(matches!(&result, AttemptResult::Down(words) if words.contains(why)), "{result:?}");
     }
-    assert!(!server.heard_more());
+    assert!(!server.has_request());
 }

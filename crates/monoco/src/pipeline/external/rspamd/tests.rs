@@ -1,4 +1,4 @@
-//! What rspamd is asked, and replies of it and of others in its place.
+//! Requests to rspamd, and responses of rspamd and of other servers.
 
 use axum::http::HeaderMap;
 use monoco_core::letter::Verdict;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::super::egress;
 use super::super::scripted::{
-    ScriptedRequest, ScriptedWorkerAct, ScriptedWorkerServer, answer, nobody,
+    ScriptedRequest, ScriptedWorkerAct, ScriptedWorkerServer, answer, unreachable,
 };
 use super::*;
 
@@ -46,11 +46,11 @@ async fn ask(
     check(&egress(timeout).unwrap(), &rspamd, letter, ID, timeout).await
 }
 
-/// What a letter looks like to rspamd.
+/// Returns the request that rspamd gets for a letter.
 async fn seen(letter: &Letter) -> ScriptedRequest {
     let server = ScriptedWorkerServer::answering("200 OK", HAM);
-    let tried = ask(&server.target(""), None, letter, LATE).await;
-    assert!(matches!(tried, AttemptResult::Decided(_)), "{tried:?}");
+    let result = ask(&server.target(""), None, letter, LATE).await;
+    assert!(matches!(result, AttemptResult::Decided(_)), "{result:?}");
     server.request()
 }
 
@@ -59,7 +59,7 @@ fn all<'h>(headers: &'h HeaderMap, name: &str) -> Vec<&'h str> {
 }
 
 #[tokio::test]
-async fn rspamd_is_given_the_mail_and_its_envelope() {
+async fn rspamd_gets_the_mail_and_its_envelope() {
     let letter = mail("Subject: hi\r\n\r\nLunch?\r\n");
     let ScriptedRequest { line, headers, body } = seen(&letter).await;
     assert_eq!(line, "POST /checkv2 HTTP/1.1");
@@ -71,7 +71,7 @@ async fn rspamd_is_given_the_mail_and_its_envelope() {
 }
 
 #[tokio::test]
-async fn a_mail_of_any_bytes_is_given_as_it_is() {
+async fn mail_bytes_are_sent_unchanged() {
     let mut letter = mail("");
     let bytes = b"Subject: \xe9\xff\r\n\r\n\x80\x00\r\n";
     letter.set_bytes(bytes.to_vec());
@@ -80,17 +80,17 @@ async fn a_mail_of_any_bytes_is_given_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_password_is_shown_to_rspamd_alone() {
+async fn password_is_only_in_the_request_header() {
     let server = ScriptedWorkerServer::answering("403 Forbidden", "no");
-    let tried = ask(&server.target("/"), Some("s3cret"), &mail("a: b\n\n"), LATE).await;
+    let result = ask(&server.target("/"), Some("s3cret"), &mail("a: b\n\n"), LATE).await;
     assert_eq!(all(&server.request().headers, "password"), ["s3cret"]);
-    assert!(matches!(&tried, AttemptResult::Failed(why) if !why.contains("s3cret")), "{tried:?}");
-    let tried = ask(&server.target("/"), Some("s3cret\r\nx: y"), &mail("a: b\n\n"), LATE).await;
-    assert!(matches!(&tried, AttemptResult::Down(why) if !why.contains("s3cret")), "{tried:?}");
+    assert!(matches!(&result, AttemptResult::Failed(why) if !why.contains("s3cret")), "{result:?}");
+    let result = ask(&server.target("/"), Some("s3cret\r\nx: y"), &mail("a: b\n\n"), LATE).await;
+    assert!(matches!(&result, AttemptResult::Down(why) if !why.contains("s3cret")), "{result:?}");
 }
 
 #[test]
-fn an_envelope_has_e_mail_addresses_only() {
+fn envelope_has_mail_addresses_only() {
     for (address, want) in [
         ("ann@example.com", Some("ann@example.com")),
         ("did:msgtunnel:ann%40example%2Ecom.addr.mail", Some("ann@example.com")),
@@ -108,7 +108,7 @@ fn an_envelope_has_e_mail_addresses_only() {
 }
 
 #[test]
-fn however_many_recipients_there_are_the_head_stays_small() {
+fn request_header_size_is_limited() {
     let mut letter = mail("");
     letter.to = (0..1_000).map(|at| format!("{}{at:03}@example.com", "x".repeat(60))).collect();
     let headers = envelope(&letter, ID);
@@ -117,7 +117,7 @@ fn however_many_recipients_there_are_the_head_stays_small() {
 }
 
 #[tokio::test]
-async fn what_is_no_mail_is_wrapped_in_one() {
+async fn chat_message_is_wrapped_in_a_mail() {
     let from = "did:msgtunnel:ann%40example%2Ecom.addr.mail";
     let letter = chat(from, "did:msgtunnel:ou_7.user.lark", Some("Mittag für zwei"), "Käse?\n");
     let ScriptedRequest { headers, body, .. } = seen(&letter).await;
@@ -138,7 +138,7 @@ async fn what_is_no_mail_is_wrapped_in_one() {
 }
 
 #[tokio::test]
-async fn no_word_of_a_message_becomes_a_header() {
+async fn message_cannot_inject_a_header() {
     let evil = "hi\r\nX-Evil: 1\r\n\r\nbody";
     for letter in [
         chat("ann@example.com", "bob@example.com", Some(evil), evil),
@@ -159,17 +159,17 @@ fn mail_from(from: &str) -> Letter {
 }
 
 #[tokio::test]
-async fn what_rspamd_says_is_an_opinion() {
+async fn response_of_rspamd_is_the_verdict() {
     for (body, want) in [(HAM, Verdict::Pass), (SPAM, Verdict::Trash)] {
         let server = ScriptedWorkerServer::answering("200 OK", body);
-        let tried = ask(&server.target("/"), None, &mail("a: b\r\n\r\n"), LATE).await;
-        let AttemptResult::Decided(opinion) = tried else { panic!("{tried:?}") };
+        let result = ask(&server.target("/"), None, &mail("a: b\r\n\r\n"), LATE).await;
+        let AttemptResult::Decided(opinion) = result else { panic!("{result:?}") };
         assert_eq!(opinion.verdict, want);
     }
 }
 
 #[tokio::test]
-async fn what_somebody_else_says_is_none() {
+async fn other_responses_are_failures() {
     let large = format!(r#"{{"score": 1, "action": "no action", "x": "{}"}}"#, "x".repeat(2 << 20));
     let slow = ScriptedWorkerAct::Drip(answer("200 OK", HAM).repeat(9));
     let said = |status: &str, body: &str| ScriptedWorkerAct::Answer(answer(status, body));
@@ -192,11 +192,11 @@ async fn what_somebody_else_says_is_none() {
         (ScriptedWorkerAct::Endless, "failed: answered more than 1 MiB"),
     ] {
         let server = ScriptedWorkerServer::new([act]);
-        // What is large takes its time to come.
+        // A large response takes longer.
         let soon = want.contains("within");
         let timeout = if soon { Duration::from_secs(1) } else { LATE };
-        let tried = ask(&server.target("/"), None, &mail("a: b\r\n\r\n"), timeout).await;
-        let said = match &tried {
+        let result = ask(&server.target("/"), None, &mail("a: b\r\n\r\n"), timeout).await;
+        let said = match &result {
             AttemptResult::Failed(words) => format!("failed: {words}"),
             AttemptResult::Down(words) => format!("down: {words}"),
             other => panic!("{want}: {other:?}"),
@@ -204,6 +204,6 @@ async fn what_somebody_else_says_is_none() {
         let (word, why) = want.split_once(": ").unwrap();
         assert!(said.starts_with(word) && said.contains(why), "{want}: {said}");
     }
-    let tried = ask(&nobody(), None, &mail("a: b\r\n\r\n"), LATE).await;
-    assert!(matches!(tried, AttemptResult::Down(_)), "{tried:?}");
+    let result = ask(&unreachable(), None, &mail("a: b\r\n\r\n"), LATE).await;
+    assert!(matches!(result, AttemptResult::Down(_)), "{result:?}");
 }

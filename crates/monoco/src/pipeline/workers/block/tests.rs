@@ -1,4 +1,4 @@
-//! Whom `block` means, and whom it does not.
+//! Addresses that entries of `block` match, and addresses that they do not match.
 
 use monoco_core::letter::{Letter, Verdict};
 
@@ -16,7 +16,7 @@ fn senders(entry: &str) -> BlockConfig {
 }
 
 #[test]
-fn who_is_meant_by_an_entry() {
+fn entries_match_addresses_domains_and_accounts() {
     for (entry, address) in [
         ("bad@example.com", "bad@example.com"),
         ("Bad@Example.com", "bad@EXAMPLE.com"),
@@ -37,7 +37,7 @@ fn who_is_meant_by_an_entry() {
 }
 
 #[test]
-fn who_is_not_meant_by_an_entry() {
+fn entries_do_not_match_other_addresses() {
     for (entry, address) in [
         ("bad@example.com", "notbad@example.com"),
         ("bad@example.com", "bad@example.com.example.org"),
@@ -48,9 +48,9 @@ fn who_is_not_meant_by_an_entry() {
         ("example.com", "bad@example.com"),
         ("@", "bad@example.com"),
         ("", "bad@example.com"),
-        // DIDs that differ in case are two.
+        // DIDs are case-sensitive.
         ("did:monoco:Eve", "did:monoco:eve"),
-        // Tunnels and methods are no domains.
+        // Tunnels and DID methods are not domains.
         ("@lark-main", "did:msgtunnel:ou_7.user.lark-main"),
         ("@did", "did:monoco:eve"),
         ("ou_7", "did:msgtunnel:ou_7.user.lark-main"),
@@ -61,7 +61,7 @@ fn who_is_not_meant_by_an_entry() {
 }
 
 #[test]
-fn one_blocked_recipient_is_enough() {
+fn one_blocked_recipient_trashes_the_letter() {
     let block = BlockConfig { senders: Vec::new(), recipients: vec!["@example.com".to_owned()] };
     let result = block.apply(&letter("eve@example.com", &["ann@example.org", "bob@example.com"]));
     assert_eq!(result, WorkerResult::trash("bob@example.com is blocked (@example.com)"));
@@ -69,7 +69,7 @@ fn one_blocked_recipient_is_enough() {
 }
 
 #[test]
-fn empty_lists_block_nobody() {
+fn empty_lists_block_no_address() {
     assert!(!BlockConfig::default().is_needed());
     assert!(senders("@example.com").is_needed());
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Where a footer goes, and where it does not.
+//! Letters that get a footer, and letters that are skipped.
 
 use monoco_core::letter::{RFC822, Verdict};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn footer() -> FooterConfig {
 }
 
 #[test]
-fn text_gets_it_at_its_end() {
+fn footer_is_appended_to_text() {
     for kind in ["text/markdown", "text/plain"] {
         let before = letter(kind, b"Hi **Bob**\n");
         let result = footer().apply(&before);
@@ -35,7 +35,7 @@ fn text_gets_it_at_its_end() {
 }
 
 #[test]
-fn text_that_has_it_already_is_left_alone() {
+fn text_with_the_footer_is_skipped() {
     for text in [
         "Hi\n\n-- \nSent by Monoco\nexample.com",
         "Hi\r\n\r\n-- \r\nSent by Monoco\r\nexample.com\r\n\r\n",
@@ -53,7 +53,7 @@ fn text_that_has_it_already_is_left_alone() {
 }
 
 #[test]
-fn what_is_no_text_is_left_alone() {
+fn letters_without_text_are_skipped() {
     let large = "x".repeat(MAX_DATA - 10);
     for (kind, data, why) in [
         ("text/markdown", "", "has no text"),
@@ -71,7 +71,7 @@ fn what_is_no_text_is_left_alone() {
 }
 
 #[test]
-fn a_mail_gets_it_under_its_text() {
+fn footer_is_appended_to_the_text_of_a_mail() {
     let before = letter(RFC822, b"From: ann@example.com\r\nSubject: x\r\n\r\nHi\r\n");
     let result = footer().apply(&before);
     let want = b"From: ann@example.com\r\nSubject: x\r\n\r\nHi\r\n-- \r\nSent by Monoco\r\nexample.com\r\n";
@@ -82,7 +82,7 @@ fn a_mail_gets_it_under_its_text() {
 }
 
 #[test]
-fn html_gets_html() {
+fn html_gets_the_html_footer() {
     let html = b"Content-Type: text/html\r\n\r\n<html><body><p>Hi</p></body></html>\r\n";
     let own = FooterConfig::new("Sent", Some("<em>Sent</em>")).unwrap();
     for (footer, want) in [(own, "<em>Sent</em>"), (footer(), "Sent by Monoco")] {
@@ -93,7 +93,7 @@ fn html_gets_html() {
 }
 
 #[test]
-fn signed_and_encrypted_mails_say_why_they_have_none() {
+fn signed_and_encrypted_mails_are_skipped_with_a_reason() {
     let signed = b"Content-Type: multipart/signed; boundary=b\r\n\r\n--b\r\n\r\nHi\r\n--b\r\n\
         Content-Type: application/pgp-signature\r\n\r\nx\r\n--b--\r\n";
     let encrypted =
@@ -104,7 +104,7 @@ fn signed_and_encrypted_mails_say_why_they_have_none() {
 }
 
 #[test]
-fn bytes_that_are_no_text_stay_as_they_are() {
+fn bytes_that_are_not_utf8_are_unchanged() {
     let mail =
         b"Subject: caf\xe9\r\nContent-Type: text/plain; charset=iso-8859-1\r\n\r\ncaf\xe9\r\n";
     let before = letter(RFC822, mail);
@@ -114,7 +114,7 @@ fn bytes_that_are_no_text_stay_as_they_are() {
 }
 
 #[test]
-fn footers_that_are_none() {
+fn invalid_footers_are_rejected() {
     let long = "x".repeat(MAX_FOOTER_BYTES + 1);
     for (text, html, why) in [
         ("", None, "text: is empty"),
@@ -146,7 +146,7 @@ proptest! {
         prop_assume!(footer.is_ok());
         let given = letter(RFC822, &before);
         if let Some(after) = footer.unwrap().apply(&given).letter {
-            // A footer that is not ASCII may make the mail say how its text is written.
+            // A footer that is not ASCII may change the declared encoding of the text.
             let added = ["Content-Type", "Content-Transfer-Encoding", "MIME-Version"];
             let plain = |mail: &[u8]| {
                 let mut names = field_names(mail);

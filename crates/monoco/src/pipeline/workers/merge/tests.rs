@@ -1,4 +1,4 @@
-//! Which letters become one, and what that one has of each.
+//! Merge keys, size limits and the content of joined letters.
 
 use monoco_core::letter::{ChainDirection, FinishContext, RFC822, letter_to_message};
 use monoco_core::object::MsgObject;
@@ -38,7 +38,7 @@ fn numbered(letters: &[Letter]) -> Vec<(LetterId, &Letter)> {
 }
 
 #[test]
-fn letters_of_one_key() {
+fn similar_letters_have_the_same_key() {
     let one = letter("a", json!({}));
     let two =
         Letter { to: vec!["x@example.com".to_owned(), "y@example.com".to_owned()], ..one.clone() };
@@ -51,7 +51,7 @@ fn letters_of_one_key() {
 }
 
 #[test]
-fn letters_of_different_keys() {
+fn different_letters_have_different_keys() {
     let base = letter("a", json!({}));
     let to =
         |to: &[&str]| Letter { to: to.iter().map(|to| (*to).to_owned()).collect(), ..base.clone() };
@@ -67,7 +67,7 @@ fn letters_of_different_keys() {
         letter("a", json!({"tunnel": "work-mail"})),
         letter("a", json!({"merge_key": "work-mail"})),
         letter("a", json!({"merge_key": "other"})),
-        // The same wish of somebody else is another one.
+        // The same key of another sender is another group.
         Letter { from: "eve@example.com".to_owned(), ..letter("a", json!({"merge_key": "other"})) },
         Letter {
             to: vec!["did:monoco:eve".to_owned()],
@@ -79,7 +79,7 @@ fn letters_of_different_keys() {
 }
 
 #[test]
-fn what_has_more_than_text_stays_alone() {
+fn message_with_attachments_has_its_own_key() {
     let msg = |n: i64, content: Value| {
         let value = json!({"from": "did:monoco:me", "to": ["did:monoco:bob"], "kind": "chat",
                            "created_at_ms": n, "content": content});
@@ -96,7 +96,7 @@ fn what_has_more_than_text_stays_alone() {
 }
 
 #[test]
-fn a_long_key_is_short() {
+fn long_key_is_hashed() {
     let to = |end: &str| Letter {
         to: (0..1_000).map(|n| format!("{n}@{end}.example.com")).collect(),
         ..letter("", json!({}))
@@ -106,7 +106,7 @@ fn a_long_key_is_short() {
 }
 
 #[test]
-fn one_letter_alone_stays_as_it_is() {
+fn single_letter_is_unchanged() {
     for letter in [letter("a", json!({"subject": "x"})), mail(b"Subject: x\n\na")] {
         assert_eq!(join(&[(id(1), &letter)]), letter);
         assert_eq!(joinable(&[(id(1), &letter)]), 1);
@@ -115,7 +115,7 @@ fn one_letter_alone_stays_as_it_is() {
 }
 
 #[test]
-fn texts_follow_each_other() {
+fn texts_are_concatenated() {
     let mut second =
         letter("two", json!({"subject": "second", "msg_id": "cymsg:2", "tag": "blue"}));
     second.rest = map(json!({"campaign": "winter", "mood": "good"}));
@@ -140,7 +140,7 @@ fn texts_follow_each_other() {
 }
 
 #[test]
-fn a_letter_is_no_other_letters_message() {
+fn joined_letter_keeps_the_keys_of_the_first() {
     let other = json!({"subject": "x", "msg_id": "cymsg:2", "kind": "chat", "external_id": "7",
                        "charset": "latin-1"});
     let letters = [letter("one", json!({})), letter("two", other)];
@@ -149,7 +149,7 @@ fn a_letter_is_no_other_letters_message() {
 }
 
 #[test]
-fn what_was_merged_before_is_named_too() {
+fn earlier_merges_are_listed() {
     let letters = [
         letter("one", json!({"merged": ["ltr_8_00000abc"]})),
         letter("two", json!({"merged": ["ltr_9_00000abc"]})),
@@ -159,7 +159,7 @@ fn what_was_merged_before_is_named_too() {
 }
 
 #[test]
-fn mails_become_a_digest() {
+fn mails_are_joined_into_a_digest() {
     let mails: [&[u8]; 3] = [
         b"From: ann@example.com\r\nTo: bob@example.com\r\nSubject: One\r\n\r\nfirst\r\n",
         b"From: ann@example.com\r\nSubject: Two\r\n\r\ncaf\xc3\xa9\r\n",
@@ -182,7 +182,7 @@ fn mails_become_a_digest() {
 }
 
 #[test]
-fn a_digest_of_mails_without_a_subject() {
+fn digest_of_mails_without_subjects() {
     let letters = [mail(b"From: a\n\nx"), mail(b"From: a\n\ny")];
     let joined = join(&numbered(&letters));
     let bytes = joined.bytes();
@@ -190,7 +190,7 @@ fn a_digest_of_mails_without_a_subject() {
 }
 
 #[test]
-fn no_subject_breaks_a_digest() {
+fn any_subject_makes_a_valid_digest() {
     let attack = b"Subject: =?utf-8?q?x=0D=0ABcc:_victim=40example.com?=\r\n\r\nhi";
     let joined = join(&numbered(&[mail(attack), mail(attack)]));
     let bytes = joined.bytes();
@@ -204,7 +204,7 @@ fn no_subject_breaks_a_digest() {
 }
 
 #[test]
-fn as_many_as_have_room() {
+fn letters_are_joined_up_to_the_size_limit() {
     let mail_of = |size: usize| mail(&[&b"Subject: x\n\n"[..], &vec![b'x'; size]].concat());
     let letters = [(); 4].map(|()| mail_of(MAX_DATA / 3));
     assert_eq!(joinable(&numbered(&letters)), 2, "a digest is more than its mails");
@@ -218,7 +218,7 @@ fn as_many_as_have_room() {
 }
 
 #[test]
-fn what_is_joined_can_still_be_sent() {
+fn joined_letter_fits_into_a_message() {
     let tunnel = "work-mail".parse().unwrap();
     let at = monoco_core::time::Timestamp::from_ms(0);
     let sealing =
@@ -234,7 +234,7 @@ fn what_is_joined_can_still_be_sent() {
         assert!(letter_to_message(&joined, sealing).is_ok(), "{fit}");
         assert!(letter_to_message(&join(&numbered(&letters)), sealing).is_err());
     }
-    // A mail of a message is in it, one that was handed in need not be.
+    // A mail of a message must fit into the message; a submitted mail need not.
     let mut letters = vec![mail(&[&b"Subject: x\n\n"[..], &[b'x'; 300_000]].concat()); 5];
     assert_eq!(joinable(&numbered(&letters)), 5);
     letters[0].extra.insert("msg_id".to_owned(), json!("cymsg:1"));
@@ -242,7 +242,7 @@ fn what_is_joined_can_still_be_sent() {
 }
 
 #[test]
-fn what_others_know_is_kept_as_long_as_there_is_room() {
+fn extra_of_other_letters_is_kept_while_it_fits() {
     let knows = |key: &str| letter("x", json!({key: "x".repeat(MAX_EXTRA / 2 - 100)}));
     let mut letters = [knows("a"), knows("b"), knows("c"), letter("x", json!({"d": 1}))];
     for letter in &mut letters {
@@ -258,17 +258,17 @@ fn what_others_know_is_kept_as_long_as_there_is_room() {
 }
 
 #[test]
-fn bytes_that_are_no_text_need_twice_the_room() {
+fn latin1_bytes_count_twice() {
     let wide = |bytes: &[u8], count: usize| [&b"Subject: x\n\n"[..], &bytes.repeat(count)].concat();
     let utf8 = mail(&wide("é".as_bytes(), MAX_DATA / 5));
     assert_eq!(joinable(&numbered(&[utf8.clone(), utf8.clone()])), 2);
-    // One that is not UTF-8 makes all of them travel as Latin-1.
+    // One mail that is not UTF-8 makes all of them Latin-1.
     let letters = [utf8.clone(), mail(b"Subject: x\n\n\xff"), utf8];
     assert_eq!(joinable(&numbered(&letters)), 2);
     assert!(join(&numbered(&letters[..2])).data.len() <= MAX_DATA);
 }
 
-/// Anything, in any letter.
+/// A letter with arbitrary content.
 fn some_letter() -> impl Strategy<Value = Letter> {
     let extra = prop::collection::btree_map("[a-f]", "\\PC{0,40}", 0..4);
     let bytes = prop_oneof![

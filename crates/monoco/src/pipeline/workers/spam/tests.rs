@@ -1,4 +1,4 @@
-//! Points, patterns, and what rspamd says.
+//! Points, patterns and responses of rspamd.
 
 use monoco_core::letter::{RFC822, Verdict};
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ fn hits(letter: &Letter, key: &str, text: &str) -> bool {
 }
 
 #[test]
-fn rules_look_at_chat() {
+fn rules_apply_to_chat_messages() {
     let letter = chat(Some("Casino night"), "Buy CHEAP watches");
     for (key, pattern, hit) in [
         ("subject", "(?i)casino", true),
@@ -63,7 +63,7 @@ fn rules_look_at_chat() {
 }
 
 #[test]
-fn rules_look_at_what_a_mail_says_not_at_how_it_is_written() {
+fn rules_apply_to_decoded_mails() {
     let letter = mail(
         b"From: =?utf-8?q?Zo=C3=AB?= <zoe@example.net>\r\nTo: Team <team@example.net>\r\n\
           Cc: boss@example.net\r\nSubject: =?utf-8?B?Q2FzaW5v?=\r\n =?utf-8?Q?_night?=\r\n\
@@ -98,19 +98,19 @@ fn rules_look_at_what_a_mail_says_not_at_how_it_is_written() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_looked_at() {
+fn rules_apply_to_mails_that_are_not_utf8() {
     assert!(hits(&mail(b"Subject: caf\xe9\n\ncasino \xff"), "text", "casino"));
 }
 
 #[test]
-fn the_end_of_very_long_text_is_not_looked_at() {
+fn rules_ignore_text_after_1_mib() {
     let text = format!("{}€needle", "x".repeat(MAX_TEXT_BYTES - 1));
     assert!(hits(&chat(None, &text), "text", "x$"), "cut between characters");
     assert!(!hits(&chat(None, &text), "text", "needle"));
 }
 
 #[test]
-fn points_are_added_up() {
+fn points_are_summed_exactly() {
     let letter = chat(Some("casino"), "casino");
     for (scores, threshold, verdict) in [
         (&[3.0, 2.0][..], 5.0, Verdict::Trash),
@@ -131,7 +131,7 @@ fn points_are_added_up() {
 }
 
 #[test]
-fn spam_is_thrown_away_with_the_reason() {
+fn spam_is_trashed_with_a_note() {
     let rules = vec![
         rule("casino", 4.0, "subject", "(?i)casino"),
         rule("friend", -5.0, "from", "friend@"),
@@ -148,7 +148,7 @@ fn spam_is_thrown_away_with_the_reason() {
 }
 
 #[test]
-fn a_letter_with_few_points_goes_on_and_says_so() {
+fn letter_below_the_threshold_passes_with_its_findings() {
     let spam = SpamConfig::new(5.0, vec![rule("shout", 2.5, "text", "[A-Z]{5}")]).unwrap();
     let result = spam.apply(&chat(None, "HELLO"));
     assert_eq!((result.verdict, &result.note), (Verdict::Pass, &None));
@@ -158,7 +158,7 @@ fn a_letter_with_few_points_goes_on_and_says_so() {
 }
 
 #[test]
-fn a_long_list_of_rules_has_a_short_note() {
+fn note_names_at_most_five_rules() {
     let rules = (0..7).map(|n| rule(&format!("r{n}"), 1.0, "text", "x")).collect();
     let result = SpamConfig::new(5.0, rules).unwrap().apply(&chat(None, "x"));
     let want = "spam, 7 points of 5: r0, r1, r2, r3, r4, …";
@@ -166,7 +166,7 @@ fn a_long_list_of_rules_has_a_short_note() {
 }
 
 #[test]
-fn a_letter_that_knows_too_much_already_is_judged_all_the_same() {
+fn full_extra_does_not_prevent_the_verdict() {
     let mut letter = chat(None, "casino");
     letter.extra.insert("x".to_owned(), json!("x".repeat(MAX_EXTRA - 70)));
     let spam = |threshold| SpamConfig::new(threshold, vec![rule("casino", 2.0, "text", "casino")]);
@@ -176,7 +176,7 @@ fn a_letter_that_knows_too_much_already_is_judged_all_the_same() {
 }
 
 #[test]
-fn rules_that_are_none() {
+fn invalid_rules_are_rejected() {
     let long = "x".repeat(65);
     for (name, score, key, text, why) in [
         ("", 1.0, "text", "x", "rule \"\": expected a name"),
@@ -205,7 +205,7 @@ fn rules_that_are_none() {
 }
 
 #[test]
-fn lists_of_rules_that_are_none() {
+fn invalid_rule_lists_are_rejected() {
     let one = || rule("casino", 1.0, "text", "x");
     for (threshold, rules, why) in [
         (0.0, vec![one()], "threshold"),
@@ -225,7 +225,7 @@ fn lists_of_rules_that_are_none() {
 }
 
 #[test]
-fn the_same_rules_are_the_same() {
+fn rules_are_compared_by_content() {
     assert_eq!(rule("a", 1.0, "text", "x"), rule("a", 1.0, "text", "x"));
     for other in [
         rule("b", 1.0, "text", "x"),
@@ -255,7 +255,7 @@ fn reply(action: &str) -> Value {
 }
 
 #[test]
-fn what_rspamd_rejects_is_thrown_away_with_the_strongest_reasons() {
+fn letter_rejected_by_rspamd_is_trashed_with_the_strongest_symbols() {
     for action in ["reject", "discard", "quarantine"] {
         let result = parse_response(&reply(action), &chat(None, "x")).unwrap();
         assert_eq!(result.verdict, Verdict::Trash);
@@ -269,7 +269,7 @@ fn what_rspamd_rejects_is_thrown_away_with_the_strongest_reasons() {
 }
 
 #[test]
-fn what_rspamd_lets_through_goes_on_with_what_it_found() {
+fn letter_passed_by_rspamd_gets_its_findings() {
     for action in ["no action", "greylist", "add header", "rewrite subject", "soft reject", "new"] {
         let result = parse_response(&reply(action), &chat(None, "x")).unwrap();
         assert_eq!((result.verdict, result.note), (Verdict::Pass, None));
@@ -283,7 +283,7 @@ fn what_rspamd_lets_through_goes_on_with_what_it_found() {
 }
 
 #[test]
-fn what_our_own_rules_found_stays_beside_what_rspamd_did() {
+fn findings_of_rules_and_rspamd_are_kept_together() {
     let mut letter = chat(None, "x");
     letter.extra.insert("spam".to_owned(), json!({"score": 1, "rules": ["shout"]}));
     let result = parse_response(&json!({"score": 0, "action": "no action"}), &letter).unwrap();
@@ -294,7 +294,7 @@ fn what_our_own_rules_found_stays_beside_what_rspamd_did() {
 }
 
 #[test]
-fn many_symbols_are_cut() {
+fn symbols_are_limited() {
     let symbols: Map<String, Value> =
         (0..5_000).map(|n| (format!("{n}{}", "X".repeat(500)), json!({"score": n}))).collect();
     let reply = json!({"score": 1, "action": "x".repeat(1 << 20), "symbols": symbols});
@@ -305,7 +305,7 @@ fn many_symbols_are_cut() {
 }
 
 #[test]
-fn what_is_not_rspamds_answer_is_an_error() {
+fn invalid_response_of_rspamd_is_an_error() {
     for reply in [
         json!(null),
         json!([]),
@@ -330,7 +330,7 @@ proptest! {
         let rules = rules.iter().map(|(key, text)| rule(key, 1.0, key, text)).collect();
         let spam = SpamConfig::new(2.0, rules).unwrap();
         for letter in [mail(&bytes), chat(Some("x"), &String::from_utf8_lossy(&bytes))] {
-            // It may say what it likes, but changes nothing beyond `extra.spam`.
+            // Whatever the verdict, only `extra.spam` changes.
             if let Some(mut after) = spam.apply(&letter).letter {
                 prop_assert!(after.extra.remove("spam").is_some());
                 prop_assert_eq!(after, letter);

@@ -1,4 +1,4 @@
-//! Templates, and that nobody gets a header in through one.
+//! Templates, and that none can inject a header.
 
 use monoco_core::letter::RFC822;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn mail(bytes: &[u8]) -> Letter {
     letter
 }
 
-/// The subject that comes out, or why none does.
+/// Returns the new subject, or the note of a skip.
 fn work(template: &str, letter: &Letter) -> Result<String, String> {
     let result = SubjectConfig::new(template).unwrap().apply(letter, NOW);
     match result.letter {
@@ -40,7 +40,7 @@ fn work(template: &str, letter: &Letter) -> Result<String, String> {
 }
 
 #[test]
-fn what_templates_make() {
+fn templates_render_subjects() {
     for (template, want) in [
         ("[Team] {subject}", "[Team] Hello"),
         ("{subject} (via Monoco)", "Hello (via Monoco)"),
@@ -62,7 +62,7 @@ fn what_templates_make() {
 }
 
 #[test]
-fn templates_that_are_none() {
+fn invalid_templates_are_rejected() {
     let long = "x".repeat(999);
     for (template, why) in [
         ("", "is empty"),
@@ -84,7 +84,7 @@ fn templates_that_are_none() {
 }
 
 #[test]
-fn people_and_places_have_the_names_they_are_known_by() {
+fn template_shows_accounts_and_tunnels() {
     let shadow = |account: &str| format!("did:msgtunnel:{account}.addr.work-mail");
     let letter = Letter {
         from: shadow("ann%40example%2Ecom"),
@@ -98,12 +98,12 @@ fn people_and_places_have_the_names_they_are_known_by() {
     named.extra.insert("tunnel".to_owned(), json!("lark-main"));
     named.from = "did:monoco:me".to_owned();
     assert_eq!(work(template, &named).as_deref(), Ok("did:monoco:me bob@example.com lark-main"));
-    let nobody = Letter { to: Vec::new(), ..chat(Some("x")) };
-    assert_eq!(work("to {to}: {subject}", &nobody).as_deref(), Ok("to : x"));
+    let no_recipient = Letter { to: Vec::new(), ..chat(Some("x")) };
+    assert_eq!(work("to {to}: {subject}", &no_recipient).as_deref(), Ok("to : x"));
 }
 
 #[test]
-fn what_has_it_already_is_left_alone() {
+fn rewritten_subjects_are_skipped() {
     let template = "[Team] {subject}";
     for subject in [
         "[Team] Hello",
@@ -142,7 +142,7 @@ fn letters_without_a_subject() {
 }
 
 #[test]
-fn a_mail_keeps_all_the_rest() {
+fn rest_of_a_mail_is_unchanged() {
     let before = b"From: ann@example.com\r\nSUBJECT: caf\xe9\r\nDate: x\r\n\r\nbody \xff\r\n";
     let mut letter = mail(before);
     letter.extra.insert("subject".to_owned(), json!("old"));
@@ -154,18 +154,18 @@ fn a_mail_keeps_all_the_rest() {
 }
 
 #[test]
-fn subjects_are_cut_between_characters() {
+fn subjects_are_cut_at_character_boundaries() {
     let subject = work("{subject}!", &chat(Some(&"€".repeat(1_000)))).unwrap();
     assert_eq!(subject, "€".repeat(332));
 }
 
 #[test]
-fn nobody_gets_a_header_in() {
+fn subject_cannot_inject_a_header() {
     let attack = "x\r\nBcc: victim@example.com\r\n\r\n<script>";
     let letters = [
         Letter { from: attack.to_owned(), ..mail(b"From: a\r\nSubject: s\r\n\r\nhi") },
         Letter { to: vec![attack.to_owned()], ..mail(b"From: a\r\nSubject: s\r\n\r\nhi") },
-        // Encoded, so that it comes out with the line breaks in it.
+        // Encoded, so that the decoded subject has line breaks.
         mail(b"From: a\r\nSubject: =?utf-8?q?x=0D=0ABcc:_victim=40example.com?=\r\n\r\nhi"),
     ];
     for letter in letters {

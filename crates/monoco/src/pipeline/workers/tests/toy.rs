@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use monoco_core::config::InvalidConfig;
 use monoco_core::letter::{
-    Chain, ChainRun, ChainStop, Letter, LetterState, WorkerName, WorkerResult, WorkerStep,
+    Chain, ChainRun, ChainStop, Letter, WorkerName, WorkerResult, WorkerStep,
 };
 use monoco_core::time::Timestamp;
 
@@ -64,5 +64,4 @@ fn new_kind_of_worker_needs_one_file_and_one_line() {
     assert!(error.ends_with("unknown key `wrd`, did you mean `word`?"), "{error}");
     let error = pipeline("t: {kind: toy}").unwrap_err();
     assert_eq!(error, "courier.pipeline.workers.t.word: is missing");
-    let _ = LetterState::ALL;
 }
