@@ -240,7 +240,7 @@ pub(crate) async fn mails_are_listed_by_every_filter_in_both_directions(home: &d
         let (author, text) = (["ann", "Bob"][n % 2], ["apple", "PEAR", "fig"][n % 3]);
         let title = (n % 4 == 0).then(|| "Übersicht".to_owned());
         let mut request = with_message(inbound_message(&n.to_string(), author, text), |message| {
-            message.title = title
+            message.title = title;
         });
         request.provider = ["lark", "slack", "lark"][n % 3].to_owned();
         store_inbound(store, request, now).await;
