@@ -10,6 +10,7 @@ use http::HeaderMap;
 use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::{EndpointKind, TunnelId};
 use monoco_core::inbound::{InboundAttachment, InboundMessage};
+use monoco_core::outgoing::OutgoingMessage;
 use monoco_core::record::RecordId;
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
@@ -119,8 +120,8 @@ pub struct DeliveryRequest<'a> {
     /// The recipient's account in the provider's own notation.
     pub address: &'a str,
     pub kind: EndpointKind,
-    /// The message's canonical JSON.
-    pub body: &'a str,
+    pub message: &'a OutgoingMessage,
+    /// The content of [`OutgoingMessage::attachments`].
     pub attachments: &'a [InboundAttachment],
     /// Identifies the delivery: the same for every attempt.
     pub key: RecordId,

@@ -65,7 +65,7 @@ pub struct Stub {
 
 #[derive(Debug, Default)]
 struct StubState {
-    /// Accepted deliveries, oldest first: key, address, body.
+    /// Accepted deliveries, oldest first: key, address, text.
     accepted: VecDeque<(RecordId, String, String)>,
     accepted_total: u64,
     /// Number of attempts so far at addresses `busy-N`.
@@ -83,10 +83,10 @@ impl Stub {
         Self { accepts_idempotency_keys: false, ..Self::new(id) }
     }
 
-    /// Returns the last 1,000 accepted deliveries as address and body, oldest first.
+    /// Returns the last 1,000 accepted deliveries as address and text, oldest first.
     pub fn accepted(&self) -> Vec<(String, String)> {
         let state = self.state();
-        state.accepted.iter().map(|(_, address, body)| (address.clone(), body.clone())).collect()
+        state.accepted.iter().map(|(_, address, text)| (address.clone(), text.clone())).collect()
     }
 
     // Nothing panics while it holds the lock.
@@ -130,7 +130,8 @@ impl Adapter for Stub {
         let known = state.accepted.iter().any(|(key, ..)| *key == request.key);
         if !(self.accepts_idempotency_keys && known) {
             state.accepted_total += 1;
-            let entry = (request.key, request.address.to_owned(), request.body.to_owned());
+            let (address, text) = (request.address.to_owned(), request.message.text.clone());
+            let entry = (request.key, address, text);
             state.accepted.push_back(entry);
             if state.accepted.len() > MAX_REMEMBERED {
                 state.accepted.pop_front();
@@ -173,17 +174,24 @@ impl StubState {
 mod tests {
     use monoco_core::did::{Did, EndpointKind};
     use monoco_core::object::{ObjId, ObjKind};
+    use monoco_core::outgoing::OutgoingMessage;
     use monoco_core::time::Timestamp;
 
     use super::*;
+
+    fn message() -> OutgoingMessage {
+        let text = r#"{"from": "did:monoco:me", "content": {"content": "hi"}}"#;
+        OutgoingMessage::parse(text).unwrap()
+    }
 
     async fn send(stub: &Stub, address: &str, number: u8) -> DeliveryOutcome {
         let did: Did = "did:msgtunnel:stub".parse().unwrap();
         let key = RecordId::delivery(&did, &did, &ObjId::of(ObjKind::Msg, &[number]));
         let now = Timestamp::from_ms(0);
         let kind = EndpointKind::User;
-        stub.deliver(&DeliveryRequest { address, kind, body: "{}", attachments: &[], key, now })
-            .await
+        let message = message();
+        let message = &message;
+        stub.deliver(&DeliveryRequest { address, kind, message, attachments: &[], key, now }).await
     }
 
     #[tokio::test]

@@ -99,7 +99,7 @@ impl Adapter for Toy {
 
     async fn deliver(&self, request: &DeliveryRequest<'_>) -> DeliveryOutcome {
         let mut sent = self.sent.lock().unwrap();
-        sent.push(request.body.to_owned());
+        sent.push(request.message.text.clone());
         DeliveryOutcome::Accepted { external_msg_id: Some(format!("toy-{}", sent.len())) }
     }
 }
@@ -111,6 +111,7 @@ mod tests {
     use monoco_core::did::{Did, EndpointKind};
     use monoco_core::inbound::InboundAttachment;
     use monoco_core::object::{ObjId, ObjKind};
+    use monoco_core::outgoing::OutgoingMessage;
     use monoco_core::record::RecordId;
 
     use super::*;
@@ -167,10 +168,12 @@ mod tests {
         assert_eq!(sink.received.lock().unwrap()[0].text, "hello");
 
         let did: Did = "did:msgtunnel:play".parse().unwrap();
+        let text = r#"{"from": "did:monoco:me", "content": {"content": "hi"}}"#;
+        let message = OutgoingMessage::parse(text).unwrap();
         let request = DeliveryRequest {
             address: "ann",
             kind: EndpointKind::User,
-            body: "{}",
+            message: &message,
             attachments: &[],
             key: RecordId::delivery(&did, &did, &ObjId::of(ObjKind::Msg, b"1")),
             now: Timestamp::from_ms(0),

@@ -8,6 +8,7 @@
 //!
 //! * [`did`]: DIDs of owners, authors, targets and external endpoints ("shadow DIDs").
 //! * [`object`]: MsgObject and ObjId: immutable messages, identified by their hash.
+//! * [`outgoing`]: the parts of a message that an adapter sends.
 //! * [`receipt`]: read status of one reader for one message.
 //! * [`inbound`]: messages received from providers.
 //! * [`merge`]: when messages become a Mail, and its text.
@@ -48,6 +49,7 @@ pub mod letter;
 pub mod mail;
 pub mod merge;
 pub mod object;
+pub mod outgoing;
 pub mod rate_limit;
 pub mod receipt;
 pub mod record;

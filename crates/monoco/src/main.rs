@@ -11,6 +11,7 @@
 //! * [`cli`]: the command line; the only place that prints.
 //! * [`config`]: reads and checks the config file.
 //! * [`log`]: the courier's log and its rotation.
+//! * [`task_group`], [`signals`]: tasks that stop together; process signals.
 //! * [`home`], [`clock`]: the courier's directory; the only caller of `now()`.
 
 mod api;
@@ -24,6 +25,8 @@ mod home;
 mod log;
 mod pipeline;
 mod serve;
+mod signals;
+mod task_group;
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -106,10 +106,7 @@ impl Adapter for Webhook {
             let detail = "this tunnel cannot send: it has no send_to".to_owned();
             return DeliveryOutcome::Failed(Failure::Permanent { detail });
         };
-        let body = match outbound::body(request) {
-            Ok(body) => body,
-            Err(failure) => return DeliveryOutcome::Failed(failure),
-        };
+        let body = outbound::body(request);
         let headers = outbound::headers(&self.signer, request, &body);
         match self.egress.post(target, headers, body).await {
             Ok(response) => outbound::outcome(&response, &target.shown(), request.now),

@@ -1,24 +1,24 @@
-//! How a message becomes a JSON body, and what the receiver's answer means.
+//! Converts a message into a JSON body, and the receiver's response into an outcome.
 //!
-//! The body, of which absent keys have nothing to say:
+//! Keys of the body; those without a value are left out:
 //!
-//! | key | what it is |
+//! | key | content |
 //! | --- | --- |
-//! | `id` | the delivery's id, the same for every try; also in `webhook-id` and `Idempotency-Key` |
+//! | `id` | the delivery's id, the same for every attempt; also in `webhook-id` and `Idempotency-Key` |
 //! | `type` | `message` |
 //! | `session` | `{id, type, thread_key?}`: the address, whether it is a `user`, `group`, `channel` or `addr`, and the thread |
 //! | `to` | the address |
-//! | `text` | what is said |
-//! | `title` | its subject |
+//! | `text` | the text |
+//! | `title` | the subject |
 //! | `format` | the MIME type of the text |
-//! | `charset` | `latin-1`: the text is a mail with one character for each of its bytes |
+//! | `charset` | `latin-1`: the text is an e-mail with one character for each of its bytes |
 //! | `reply_to` | the receiver's own id of the message that this answers |
-//! | `correlation_id` | what the sender files it under |
+//! | `correlation_id` | the sender's id for related messages |
 //! | `from` | the author's DID |
 //! | `timestamp` | when it was written, RFC 3339 |
 //! | `attachments` | `[{name, mime_type, base64}]` |
 //!
-//! It is what [`super::inbound`] reads by default, so two couriers can talk.
+//! [`super::inbound`] reads this body by default, so two couriers can exchange messages.
 
 use std::time::UNIX_EPOCH;
 
@@ -30,7 +30,7 @@ use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::EndpointKind;
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::inbound::scalar;
@@ -38,50 +38,49 @@ use super::wire::Signer;
 use crate::DeliveryRequest;
 use crate::egress::EgressResponse;
 
-/// Most characters of an answer that a failure repeats.
-const MAX_EXCERPT: usize = 200;
+/// Longest part of a response that a failure repeats, in characters.
+const MAX_EXCERPT_CHARS: usize = 200;
 
-/// Longest id of the receiver's that we keep, in bytes.
-const MAX_EXTERNAL_ID: usize = 512;
+/// Longest id of the receiver that is stored, in bytes.
+const MAX_EXTERNAL_ID_BYTES: usize = 512;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// The JSON that is posted.
-///
-/// # Errors
-///
-/// [`CliError::Permanent`] when the parcel is not a message.
-pub fn body(parcel: &DeliveryRequest<'_>) -> Result<Vec<u8>, Failure> {
-    let message: Message = serde_json::from_str(parcel.body)
-        .map_err(|error| permanent(format!("not a message: {error}")))?;
-    let Message { from, source, created_at_ms, in_reply_to, thread, content } = message;
-    let attachments = parcel.attachments.iter().map(|attachment| WebhookAttachment {
+/// Returns the JSON that is posted.
+pub fn body(request: &DeliveryRequest<'_>) -> Vec<u8> {
+    let message = request.message;
+    let attachments = request.attachments.iter().map(|attachment| WebhookAttachment {
         name: &attachment.name,
         mime_type: &attachment.mime_type,
         base64: STANDARD.encode(&attachment.bytes),
     });
-    let posted = WebhookBody {
-        id: parcel.key.to_string(),
+    let body = WebhookBody {
+        id: request.key.to_string(),
         kind: "message",
-        session: WebhookSession { id: parcel.address, kind: parcel.kind, thread_key: thread.topic },
-        to: parcel.address,
-        text: content.content,
-        title: content.title,
-        format: content.format,
-        charset: content.charset,
-        reply_to: in_reply_to.as_ref().and_then(scalar),
-        correlation_id: thread.correlation_id,
-        from: source.unwrap_or(from),
-        timestamp: created_at_ms.map_or(parcel.now, Timestamp::from_ms).rfc3339(),
+        session: WebhookSession {
+            id: request.address,
+            kind: request.kind,
+            thread_key: message.topic.as_deref(),
+        },
+        to: request.address,
+        text: &message.text,
+        title: message.title.as_deref(),
+        format: message.format.as_deref(),
+        charset: message.charset.as_deref(),
+        reply_to: message.reply_to.as_deref(),
+        correlation_id: message.correlation_id.as_deref(),
+        from: &message.author,
+        timestamp: message.created_at.unwrap_or(request.now).rfc3339(),
         attachments: attachments.collect(),
     };
-    serde_json::to_vec(&posted).map_err(|error| permanent(format!("not a message: {error}")))
+    serde_json::to_vec(&body).expect("a struct of texts can be serialised")
 }
 
-/// The headers that go with `body`: signed anew for each try, with the same id.
-pub fn headers(signer: &Signer, parcel: &DeliveryRequest<'_>, body: &[u8]) -> HeaderMap {
-    let key = parcel.key.to_string();
-    let mut headers = signer.sign(&key, parcel.now, body);
+/// Returns the headers of an attempt: the signature is new for each attempt, the id is the
+/// same.
+pub fn headers(signer: &Signer, request: &DeliveryRequest<'_>, body: &[u8]) -> HeaderMap {
+    let key = request.key.to_string();
+    let mut headers = signer.sign(&key, request.now, body);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Ok(key) = HeaderValue::try_from(key) {
         headers.insert(IDEMPOTENCY_KEY, key);
@@ -89,7 +88,7 @@ pub fn headers(signer: &Signer, parcel: &DeliveryRequest<'_>, body: &[u8]) -> He
     headers
 }
 
-/// What the receiver's answer means.
+/// Returns the outcome that a response stands for.
 pub fn outcome(reply: &EgressResponse, peer: &str, now: Timestamp) -> DeliveryOutcome {
     if reply.status.is_success() {
         return DeliveryOutcome::Accepted { external_msg_id: external_id(&reply.body) };
@@ -97,12 +96,13 @@ pub fn outcome(reply: &EgressResponse, peer: &str, now: Timestamp) -> DeliveryOu
     DeliveryOutcome::Failed(failure(reply, peer, now))
 }
 
-/// Why an answer other than 2xx is a failure, and whether another try may help.
+/// Classifies a response other than 2xx: 408, 425, 429 and 5xx are temporary, all others
+/// permanent.
 pub fn failure(reply: &EgressResponse, peer: &str, now: Timestamp) -> Failure {
     let status = reply.status;
     let mut detail = format!("{peer} answered {status}");
     if status.is_redirection() {
-        detail.push_str("; redirects are never followed: put the final address into send_to");
+        detail.push_str("; redirects are never followed: set send_to to the final address");
         return Failure::Permanent { detail };
     }
     let excerpt = excerpt(&reply.body);
@@ -116,12 +116,12 @@ pub fn failure(reply: &EgressResponse, peer: &str, now: Timestamp) -> Failure {
     Failure::Permanent { detail }
 }
 
-/// How long the receiver wants to be left alone, in milliseconds: it says so in
-/// seconds, or as a date.
+/// Returns the delay that `Retry-After` asks for, in milliseconds. The header holds seconds
+/// or a date.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<u64> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // Absurd waits are cut by the queue.
+        // The queue limits absurd delays.
         return Some(text.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(1000));
     }
     let until = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -129,51 +129,21 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<u64> {
     u64::try_from(until.since(now).as_millis()).ok()
 }
 
-/// The receiver's own id of the message, where its answer has one.
+/// Returns the receiver's own id of the message, when the response has one.
 fn external_id(body: &[u8]) -> Option<String> {
     let value: Value = serde_json::from_slice(body).ok()?;
     let id = ["id", "message_id"].iter().find_map(|key| value.get(key).and_then(scalar));
-    id.filter(|id| !id.is_empty() && id.len() <= MAX_EXTERNAL_ID)
+    id.filter(|id| !id.is_empty() && id.len() <= MAX_EXTERNAL_ID_BYTES)
 }
 
-/// The beginning of an answer, in one line.
+/// Returns the beginning of a response in one line.
 fn excerpt(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&body[..body.len().min(4 * MAX_EXCERPT)]);
+    let text = String::from_utf8_lossy(&body[..body.len().min(4 * MAX_EXCERPT_CHARS)]);
     let words: Vec<_> = text
         .split(|c: char| c.is_whitespace() || c.is_control())
         .filter(|w| !w.is_empty())
         .collect();
-    words.join(" ").chars().take(MAX_EXCERPT).collect()
-}
-
-fn permanent(detail: String) -> Failure {
-    Failure::Permanent { detail }
-}
-
-#[derive(Deserialize)]
-struct Message {
-    from: String,
-    source: Option<String>,
-    created_at_ms: Option<i64>,
-    in_reply_to: Option<Value>,
-    #[serde(default)]
-    thread: Thread,
-    content: Content,
-}
-
-#[derive(Default, Deserialize)]
-struct Thread {
-    topic: Option<String>,
-    correlation_id: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Content {
-    #[serde(default)]
-    content: String,
-    title: Option<String>,
-    format: Option<String>,
-    charset: Option<String>,
+    words.join(" ").chars().take(MAX_EXCERPT_CHARS).collect()
 }
 
 #[derive(Serialize)]
@@ -183,18 +153,18 @@ struct WebhookBody<'a> {
     kind: &'static str,
     session: WebhookSession<'a>,
     to: &'a str,
-    text: String,
+    text: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    title: Option<String>,
+    title: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    format: Option<String>,
+    format: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    charset: Option<String>,
+    charset: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reply_to: Option<String>,
+    reply_to: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    correlation_id: Option<String>,
-    from: String,
+    correlation_id: Option<&'a str>,
+    from: &'a str,
     timestamp: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     attachments: Vec<WebhookAttachment<'a>>,
@@ -206,7 +176,7 @@ struct WebhookSession<'a> {
     #[serde(rename = "type")]
     kind: EndpointKind,
     #[serde(skip_serializing_if = "Option::is_none")]
-    thread_key: Option<String>,
+    thread_key: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -218,6 +188,8 @@ struct WebhookAttachment<'a> {
 
 #[cfg(test)]
 mod tests {
+    use monoco_core::outgoing::OutgoingMessage;
+
     use super::*;
 
     fn reply(status: u16, headers: &[(&'static str, &str)], body: &str) -> EgressResponse {
@@ -232,25 +204,26 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_that_is_not_utf8_says_how_its_bytes_are_written() {
+    fn charset_of_an_email_is_posted() {
         let body = serde_json::json!({
             "from": "did:monoco:me",
             "content": {"format": "message/rfc822", "content": "caf\u{e9}", "charset": "latin-1"},
         });
-        let parcel = DeliveryRequest {
+        let message = OutgoingMessage::parse(&body.to_string()).unwrap();
+        let request = DeliveryRequest {
             address: "ann@example.com",
             kind: EndpointKind::Addr,
-            body: &body.to_string(),
+            message: &message,
             attachments: &[],
             key: format!("dlv_{}", "0".repeat(48)).parse().unwrap(),
             now: Timestamp::from_ms(0),
         };
-        let posted: Value = serde_json::from_slice(&super::body(&parcel).unwrap()).unwrap();
+        let posted: Value = serde_json::from_slice(&super::body(&request)).unwrap();
         assert_eq!((&posted["text"], &posted["charset"]), (&"café".into(), &"latin-1".into()));
     }
 
     #[test]
-    fn every_status_has_its_temperature() {
+    fn every_status_is_classified() {
         for (status, want) in [
             (200, "accepted"),
             (201, "accepted"),
@@ -289,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_may_say_when_to_come_again() {
+    fn retry_after_is_read_as_seconds_or_date() {
         let now = Timestamp::from_rfc3339("1994-11-06T08:49:00Z").unwrap();
         for (header, want) in [
             ("0", Some(0)),
@@ -316,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peers_words_are_kept_short_and_in_one_line() {
+    fn excerpt_of_a_response_is_short_and_in_one_line() {
         let now = Timestamp::from_ms(0);
         let words = |status, body: &str| {
             failure(&reply(status, &[], body), "https://x", now).detail().to_owned()
@@ -324,7 +297,7 @@ mod tests {
         assert_eq!(words(404, ""), "https://x answered 404 Not Found");
         let said = words(400, "no\r\n\tsuch \u{1b}[31mroom\u{7}");
         assert_eq!(said, "https://x answered 400 Bad Request: no such [31mroom");
-        assert_eq!(words(500, &"é".repeat(10_000)).matches('é').count(), MAX_EXCERPT);
+        assert_eq!(words(500, &"é".repeat(10_000)).matches('é').count(), MAX_EXCERPT_CHARS);
         let moved =
             failure(&reply(302, &[("location", "https://y/secret")], "go"), "https://x", now);
         assert!(moved.detail().contains("never followed"), "{moved:?}");
@@ -332,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_receivers_own_id_is_kept() {
+    fn id_of_the_receiver_is_read() {
         for (body, want) in [
             (r#"{"id": "m-1"}"#, Some("m-1")),
             (r#"{"message_id": "m-2", "ok": true}"#, Some("m-2")),

@@ -7,6 +7,7 @@ use monoco_core::config::Secret;
 use monoco_core::did::{Did, EndpointKind};
 use monoco_core::inbound::{ChatSessionKind, InboundAttachment};
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
+use monoco_core::outgoing::OutgoingMessage;
 use monoco_core::record::RecordId;
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
@@ -51,18 +52,21 @@ fn message() -> Value {
     })
 }
 
+fn outgoing(message: Value) -> OutgoingMessage {
+    OutgoingMessage::parse(MsgObject::from_json(message).unwrap().canonical()).unwrap()
+}
+
 async fn send(webhook: &Webhook, message: Value) -> DeliveryOutcome {
-    let message = MsgObject::from_json(message).unwrap();
+    let message = outgoing(message);
     let attachments = [InboundAttachment {
         name: "log.txt".to_owned(),
         mime_type: "text/plain".to_owned(),
         bytes: b"green\n".to_vec(),
     }];
     let (address, kind) = ("room-7", EndpointKind::Group);
-    let body = message.canonical();
-    let parcel =
-        DeliveryRequest { address, kind, body, attachments: &attachments, key: key(), now: now() };
-    webhook.deliver(&parcel).await
+    let (message, attachments) = (&message, &attachments);
+    let request = DeliveryRequest { address, kind, message, attachments, key: key(), now: now() };
+    webhook.deliver(&request).await
 }
 
 /// What a tunnel to `server` makes of it.
@@ -158,18 +162,18 @@ async fn a_second_try_is_signed_anew_under_the_same_id() {
     let ok = ScriptedAct::Answer(answer("200 OK", "", ""));
     let server = ScriptedServer::new([ok.clone(), ok]);
     let webhook = tunnel(settings(WebhookVerification::Standard, Some(server.url("http"))), LONG);
-    let message = MsgObject::from_json(message()).unwrap();
+    let message = outgoing(message());
     let mut seen = Vec::new();
     for later in [0, 60] {
-        let parcel = DeliveryRequest {
+        let request = DeliveryRequest {
             address: "room-7",
             kind: EndpointKind::Group,
-            body: message.canonical(),
+            message: &message,
             attachments: &[],
             key: key(),
             now: now() + Duration::from_secs(later),
         };
-        webhook.deliver(&parcel).await;
+        webhook.deliver(&request).await;
         let request = server.request();
         let (headers, body) = split(&request);
         seen.push((

@@ -63,9 +63,9 @@ pub async fn health(State(api): State<SharedApi>) -> Response {
 }
 
 fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, AdapterHealth> {
-    let all = tunnels.all();
+    let all = tunnels.running();
     let running = all.iter().map(|tunnel| {
-        let state = tunnel.pulse();
+        let state = tunnel.health();
         let at = |time: Option<Timestamp>| time.map(Timestamp::rfc3339);
         let (last_error_at, last_error) = state.last_error.clone().unzip();
         let health = AdapterHealth {
@@ -82,7 +82,7 @@ fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, Adapte
         };
         (tunnel.adapter.id().to_string(), health)
     });
-    let idle = tunnels.idle();
+    let idle = tunnels.inactive();
     let down = idle.iter().map(|tunnel| {
         let health = AdapterHealth {
             status: TunnelStatus::Down.as_str().into(),

@@ -85,7 +85,7 @@ async fn receive(
     let webhook = WebhookRequest { headers: &headers, body: &body, now: clock.wall() };
     let received = tunnel.adapter.parse_webhook(&webhook).map_err(|error| {
         let now = clock.now();
-        tunnel.note(|health| health.record_receive_error(error.to_string(), now));
+        tunnel.update_health(|health| health.record_receive_error(error.to_string(), now));
         tracing::warn!(tunnel = %tunnel.adapter.id(), %error, "webhook request rejected");
         error
     })?;

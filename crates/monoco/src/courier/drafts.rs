@@ -289,11 +289,11 @@ impl DraftLoop {
     /// Configured providers with their tunnels, running or not.
     pub(super) fn providers(&self) -> BTreeMap<String, Vec<TunnelId>> {
         let mut providers: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for tunnel in self.tunnels.all().iter() {
+        for tunnel in self.tunnels.running().iter() {
             let id = tunnel.adapter.id().clone();
             providers.entry(tunnel.adapter.provider().to_owned()).or_default().push(id);
         }
-        for idle in self.tunnels.idle().iter() {
+        for idle in self.tunnels.inactive().iter() {
             providers.entry(idle.provider.to_owned()).or_default().push(idle.id.clone());
         }
         providers

@@ -30,9 +30,12 @@ impl InboundSink for DurableInboundSink<'_> {
         let result = self.store_message(message, attachments).await;
         let now = self.clock.now();
         match &result {
-            Ok(new) => self.tunnel.note(|health| health.record_received(u64::from(*new), now)),
+            Ok(new) => {
+                self.tunnel.update_health(|health| health.record_received(u64::from(*new), now))
+            }
             Err(error) => {
-                self.tunnel.note(|health| health.record_receive_error(error.to_string(), now));
+                self.tunnel
+                    .update_health(|health| health.record_receive_error(error.to_string(), now));
             }
         }
         result

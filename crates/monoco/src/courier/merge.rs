@@ -88,7 +88,7 @@ impl MergeLoop {
     async fn merge(&self, all: bool) -> Result<usize, StoreError> {
         let labels: BTreeMap<_, _> = self
             .tunnels
-            .all()
+            .running()
             .iter()
             .map(|tunnel| (tunnel.adapter.id().clone(), tunnel.labels.clone()))
             .collect();

@@ -24,4 +24,5 @@ pub mod sender;
 pub mod sweeper;
 #[cfg(test)]
 mod test_hub;
+pub mod tunnel_supervisor;
 pub mod tunnels;

@@ -1,5 +1,4 @@
-//! The tunnels that this courier runs: who they are, how they are, and how they
-//! change while it runs.
+//! The tunnels of this courier: which ones run, with their health, and which ones do not.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -10,88 +9,85 @@ use monoco_core::tunnel_health::TunnelHealth;
 use monoco_store::TunnelLabels;
 use tokio_util::sync::CancellationToken;
 
-/// One tunnel that runs.
+/// A tunnel that runs.
 pub struct RunningTunnel {
-    /// The connection.
     pub adapter: Arc<dyn Adapter>,
-    /// How long to wait for another message.
+    /// How long to wait for another message of a session.
     pub debounce: Debounce,
-    /// What its Mails are labelled with.
+    /// The labels of the tunnel's Mails.
     pub labels: TunnelLabels,
-    /// Ends its loops.
+    /// Stops the tunnel's senders and its listener.
     pub stop: CancellationToken,
-    pulse: Mutex<TunnelHealth>,
+    health: Mutex<TunnelHealth>,
 }
 
 /// A tunnel that is configured and does not run.
 #[derive(Clone, Debug)]
 pub struct InactiveTunnel {
-    /// Which.
     pub id: TunnelId,
     pub provider: &'static str,
-    /// How it would receive messages.
+    /// How the tunnel would receive messages.
     pub mode: &'static str,
-    /// Why it does not run.
+    /// Why the tunnel does not run.
     pub why: String,
 }
 
-/// All of them.
+/// All tunnels of the courier. A reload replaces them while others read.
 #[derive(Default)]
 pub struct TunnelRegistry(RwLock<TunnelSet>);
 
 #[derive(Clone, Default)]
 struct TunnelSet {
     running: Arc<[Arc<RunningTunnel>]>,
-    idle: Arc<[InactiveTunnel]>,
+    inactive: Arc<[InactiveTunnel]>,
 }
 
 impl RunningTunnel {
-    /// A tunnel that listens from now on.
     pub fn new(
         adapter: Arc<dyn Adapter>,
         debounce: Debounce,
         labels: TunnelLabels,
         stop: CancellationToken,
     ) -> Self {
-        let pulse = Mutex::new(TunnelHealth { listening: true, ..TunnelHealth::default() });
-        Self { adapter, debounce, labels, stop, pulse }
+        let health = Mutex::new(TunnelHealth { listening: true, ..TunnelHealth::default() });
+        Self { adapter, debounce, labels, stop, health }
     }
 
-    /// Notes how it goes.
-    pub fn note(&self, how: impl FnOnce(&mut TunnelHealth)) {
+    /// Changes the tunnel's health.
+    pub fn update_health(&self, update: impl FnOnce(&mut TunnelHealth)) {
         // Nothing panics while it holds the lock.
-        how(&mut self.pulse.lock().unwrap_or_else(PoisonError::into_inner));
+        update(&mut self.health.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// How it goes.
-    pub fn pulse(&self) -> TunnelHealth {
-        self.pulse.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns a copy of the tunnel's health.
+    pub fn health(&self) -> TunnelHealth {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl TunnelRegistry {
-    /// Those that run.
-    pub fn all(&self) -> Arc<[Arc<RunningTunnel>]> {
-        Arc::clone(&self.now().running)
+    /// Returns the tunnels that run.
+    pub fn running(&self) -> Arc<[Arc<RunningTunnel>]> {
+        Arc::clone(&self.tunnels().running)
     }
 
-    /// Those that are configured and do not.
-    pub fn idle(&self) -> Arc<[InactiveTunnel]> {
-        Arc::clone(&self.now().idle)
+    /// Returns the tunnels that are configured and do not run.
+    pub fn inactive(&self) -> Arc<[InactiveTunnel]> {
+        Arc::clone(&self.tunnels().inactive)
     }
 
-    /// One that runs.
+    /// Returns the tunnel `id` when it runs.
     pub fn get(&self, id: &str) -> Option<Arc<RunningTunnel>> {
-        self.now().running.iter().find(|tunnel| tunnel.adapter.id().as_str() == id).cloned()
+        self.tunnels().running.iter().find(|tunnel| tunnel.adapter.id().as_str() == id).cloned()
     }
 
-    /// Puts these in the place of those before.
-    pub fn set(&self, running: Vec<Arc<RunningTunnel>>, idle: Vec<InactiveTunnel>) {
-        let now = TunnelSet { running: running.into(), idle: idle.into() };
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = now;
+    /// Replaces all tunnels.
+    pub fn set(&self, running: Vec<Arc<RunningTunnel>>, inactive: Vec<InactiveTunnel>) {
+        let tunnels = TunnelSet { running: running.into(), inactive: inactive.into() };
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = tunnels;
     }
 
-    fn now(&self) -> TunnelSet {
+    fn tunnels(&self) -> TunnelSet {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
