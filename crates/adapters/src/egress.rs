@@ -1,10 +1,11 @@
-//! The one HTTP client: how long it may take, and what it means when there is no answer.
+//! The one HTTP client for outgoing requests: timeouts, limits, and how a missing response
+//! is classified.
 //!
-//! Where it may go is the guard's business, see `egress/guard.rs`.
+//! `egress/guard.rs` decides which addresses may be connected to.
 //!
-//! Redirects are not followed, no proxy is asked, nothing is decompressed and
-//! nothing is tried twice. Each request has a connection of its own: on one that was
-//! kept, the peer may hang up just as we write, and then nobody knows whether it heard.
+//! The client follows no redirects, uses no proxy, decompresses nothing and never retries.
+//! Each request has its own connection: a peer may close a reused connection while the
+//! client writes, and then it is unknown whether the request arrived.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -21,18 +22,18 @@ mod guard;
 use guard::AddressScope;
 pub use guard::{EgressTarget, InvalidTarget, is_public};
 
-/// Most characters of an error that a failure repeats.
-const MAX_DETAIL: usize = 300;
+/// Longest part of an error that a failure repeats, in characters.
+const MAX_DETAIL_CHARS: usize = 300;
 
-/// How long a request may take, and how much of the answer is read.
+/// Limits of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct EgressLimits {
-    /// Until there is a connection: name, TCP and TLS. It should end before `total`,
-    /// since after a `total` nobody knows whether the request went out.
+    /// Time for the name lookup, TCP and TLS. Must be shorter than `total`: when `total` has
+    /// passed, it is unknown whether the request was sent.
     pub connect: Duration,
-    /// Until the answer was read. A peer that drips does not prolong it.
+    /// Time until the response has been read, however slowly it arrives.
     pub total: Duration,
-    /// Bytes of the answer that are read.
+    /// How many bytes of the response are read.
     pub reply: usize,
 }
 
@@ -44,21 +45,19 @@ impl Default for EgressLimits {
 
 /// The HTTP client cannot be built.
 #[derive(Debug, thiserror::Error)]
-#[error("the HTTP client cannot be built: {0}")]
+#[error("cannot build the HTTP client: {0}")]
 pub struct EgressUnavailable(String);
 
-/// What a peer answered.
+/// The response of a peer.
 #[derive(Clone, Debug)]
 pub struct EgressResponse {
-    /// Its status.
     pub status: StatusCode,
-    /// Its headers.
     pub headers: HeaderMap,
-    /// What it said, or the beginning of it.
+    /// The body, cut at [`EgressLimits::reply`] bytes.
     pub body: Vec<u8>,
 }
 
-/// The one HTTP client. Clones share what is costly.
+/// The HTTP client. Clones share its connections and certificates.
 #[derive(Clone, Debug)]
 pub struct Egress {
     limits: EgressLimits,
@@ -68,26 +67,17 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// The client, with the usual limits.
-    ///
-    /// It is there on machines without CA certificates too; only https fails then.
-    ///
-    /// # Errors
-    ///
-    /// [`EgressUnavailable`] when it cannot be built.
+    /// Builds a client with the default limits. On a machine without CA certificates it can
+    /// be built as well; only https requests fail.
     pub fn new() -> Result<Self, EgressUnavailable> {
         Self::with_limits(EgressLimits::default())
     }
 
-    /// The client, with other limits.
-    ///
-    /// # Errors
-    ///
-    /// [`EgressUnavailable`] when it cannot be built.
+    /// Builds a client with other limits.
     pub fn with_limits(limits: EgressLimits) -> Result<Self, EgressUnavailable> {
-        // An error says that somebody has chosen a provider before, and it is kept.
+        // Fails when the process has a TLS provider already; that one is used then.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        // Nobody it talks to has a certificate, so it does not look for those of CAs.
+        // Used for http:// only, so it needs no CA certificates.
         let no_roots = rustls::ClientConfig::builder()
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
@@ -98,12 +88,9 @@ impl Egress {
         Ok(Self { limits, inside, public: Arc::default(), anywhere: Arc::default() })
     }
 
-    /// Posts `body`, once, and says what the peer answered.
-    ///
-    /// # Errors
-    ///
-    /// A [`CliError`]: temporary when nothing was sent, permanent when nothing may
-    /// be sent there, unknown when it was sent and no answer came.
+    /// Makes one POST request and returns the response. A failure is temporary when nothing
+    /// was sent, permanent when the address is not allowed, and unknown when the request was
+    /// sent and no response arrived.
     pub async fn post(
         &self,
         target: &EgressTarget,
@@ -116,7 +103,7 @@ impl Egress {
             request.send().await.map_err(|error| failure(&error, &target.shown()))?;
         let (status, headers) = (response.status(), response.headers().clone());
         let mut body = Vec::new();
-        // The status is the answer. One that breaks off after it is an answer too.
+        // The status decides. A body that breaks off after it is still a response.
         while let Ok(Some(chunk)) = response.chunk().await {
             let room = self.limits.reply - body.len();
             body.extend_from_slice(&chunk[..chunk.len().min(room)]);
@@ -127,26 +114,26 @@ impl Egress {
         Ok(EgressResponse { status, headers, body })
     }
 
-    /// Those that speak TLS are built when they are first needed, and again as long
-    /// as that fails: somebody may install certificates meanwhile.
+    /// Returns the client for a scope. Clients with TLS are built when they are first needed.
+    /// A failure is not remembered: CA certificates may be installed later.
     fn client(&self, reach: AddressScope) -> Result<Client, Failure> {
-        let shelf = match reach {
+        let cached = match reach {
             AddressScope::Inside => return Ok(self.inside.clone()),
             AddressScope::Public => &self.public,
             AddressScope::Anywhere => &self.anywhere,
         };
-        if let Some(client) = shelf.get() {
+        if let Some(client) = cached.get() {
             return Ok(client.clone());
         }
         let client = builder(reach, self.limits).build().map_err(|error| {
             let detail = format!(
-                "https is not possible here: {}; install the CA certificates, \
-                 or name them in SSL_CERT_FILE",
+                "cannot use https: {}; install the CA certificates, \
+                 or name their file in SSL_CERT_FILE",
                 detail(&error)
             );
             Failure::Temporary { detail, retry_after_ms: None }
         })?;
-        Ok(shelf.get_or_init(|| client).clone())
+        Ok(cached.get_or_init(|| client).clone())
     }
 }
 
@@ -163,7 +150,7 @@ fn builder(reach: AddressScope, limits: EgressLimits) -> reqwest::ClientBuilder 
         .dns_resolver(reach)
 }
 
-/// What it means that there was no answer.
+/// Classifies an error without a response.
 fn failure(error: &reqwest::Error, peer: &str) -> Failure {
     if let Some(refused) = find::<InvalidTarget>(error) {
         return Failure::Permanent { detail: refused.to_string() };
@@ -176,11 +163,11 @@ fn failure(error: &reqwest::Error, peer: &str) -> Failure {
         let detail = format!("cannot connect to {peer}: {words}");
         return Failure::Temporary { detail, retry_after_ms: None };
     }
-    let seen = if error.is_timeout() { "no answer in time" } else { "the connection was lost" };
-    Failure::Unknown { detail: format!("{peer}: {seen} after the message went out: {words}") }
+    let event = if error.is_timeout() { "no response in time" } else { "connection lost" };
+    Failure::Unknown { detail: format!("{peer}: {event} after the message was sent: {words}") }
 }
 
-/// The first cause of `error` that is a `T`.
+/// Returns the first cause of `error` that is a `T`.
 fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -192,8 +179,8 @@ fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
     None
 }
 
-/// The causes of `error` in one line. The outermost is left out: it only says that
-/// a request failed, and of which URL.
+/// Returns the causes of `error` in one line. The outermost is left out: it holds the URL,
+/// which may be secret.
 fn detail(error: &reqwest::Error) -> String {
     let mut words = String::new();
     let mut cause = error.source();
@@ -208,7 +195,7 @@ fn detail(error: &reqwest::Error) -> String {
     if words.is_empty() {
         words.push_str("the request cannot be made");
     }
-    words.chars().take(MAX_DETAIL).collect()
+    words.chars().take(MAX_DETAIL_CHARS).collect()
 }
 
 #[cfg(test)]
@@ -227,33 +214,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_guard_stands_where_the_connection_is_made() {
+    async fn address_is_checked_when_connecting() {
         let server = ScriptedServer::answering("200 OK", "", "");
         let url = format!("https://localhost:{}/", server.port());
         let refused = post(&url, false, EgressLimits::default()).await.unwrap_err();
         assert!(matches!(refused, Failure::Permanent { .. }), "{refused:?}");
         assert!(refused.detail().contains("allow_private: true"), "{refused:?}");
-        assert!(!server.heard_more());
+        assert!(!server.received_more());
 
         let url = format!("http://localhost:{}/", server.port());
         assert_eq!(post(&url, true, EgressLimits::default()).await.unwrap().status, StatusCode::OK);
     }
 
     #[tokio::test]
-    async fn what_was_never_sent_may_be_tried_again() {
-        let soon = EgressLimits { connect: Duration::from_millis(300), ..EgressLimits::default() };
-        // Accepts, and never says hello in TLS.
+    async fn failure_to_connect_is_temporary() {
+        let short = EgressLimits { connect: Duration::from_millis(300), ..EgressLimits::default() };
+        // Accepts the connection and never answers the TLS handshake.
         let deaf = ScriptedServer::new([ScriptedAct::Deaf]);
-        // Answers a TLS hello with HTTP.
+        // Answers a TLS handshake with HTTP.
         let plain = ScriptedServer::answering("400 Bad Request", "", "");
         for url in [
             deaf.url("https"),
             plain.url("https"),
-            // Nobody listens there.
+            // No process listens on this port.
             "http://127.0.0.1:1/".to_owned(),
             "https://nowhere.invalid/".to_owned(),
         ] {
-            let failure = post(&url, true, soon).await.unwrap_err();
+            let failure = post(&url, true, short).await.unwrap_err();
             assert!(matches!(failure, Failure::Temporary { .. }), "{url}: {failure:?}");
             assert!(failure.detail().contains("cannot connect to"), "{url}: {failure:?}");
             assert!(!failure.detail().contains("canary"), "{url}: {failure:?}");
@@ -261,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_of_an_answer_is_read_than_is_of_use() {
+    async fn response_is_read_up_to_the_limit() {
         let server = ScriptedServer::answering("200 OK", "", &"x".repeat(100_000));
         let limits = EgressLimits { reply: 1000, ..EgressLimits::default() };
         let reply = post(&server.url("http"), true, limits).await.unwrap();
@@ -269,13 +256,13 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_built_twice() {
+    fn client_can_be_built_twice() {
         assert!(Egress::new().is_ok());
         assert!(Egress::new().is_ok());
     }
 
-    /// The certificates are looked for where the environment says, so it runs itself
-    /// in another one.
+    /// The environment names the certificates, so the test runs itself in a child process
+    /// with another environment.
     #[tokio::test]
     async fn without_ca_certificates_only_https_fails() {
         const NAME: &str = "egress::tests::without_ca_certificates_only_https_fails";

@@ -26,8 +26,6 @@ mod scripted;
 #[cfg(test)]
 mod toy;
 
-pub use monoco_core::config::Secret;
-
 /// One tunnel: a connection to one provider.
 #[async_trait]
 pub trait Adapter: Send + Sync {

@@ -1,4 +1,4 @@
-//! A server on loopback that does what a test tells it, also what no real one would.
+//! Test support: a server on loopback that follows a script, including protocol violations.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,46 +6,45 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// What the server does with one connection.
+/// What the server does with one connection after it has read the request.
 #[derive(Clone, Debug)]
 pub(crate) enum ScriptedAct {
-    /// Reads the request and answers.
     Answer(String),
-    /// Reads the request and hangs up.
+    /// Closes the connection.
     HangUp,
-    /// Reads the request and says nothing.
+    /// Sends nothing and keeps the connection open.
     Silence,
-    /// Reads the request, says this and no more, and does not hang up.
+    /// Sends this text and keeps the connection open.
     Stall(String),
-    /// Reads the request and answers byte by byte, until nobody listens.
+    /// Sends this text byte by byte, until the client closes the connection.
     Drip(String),
-    /// Reads nothing and says nothing.
+    /// Does not even read the request.
     Deaf,
 }
 
-/// The server. Each connection takes the next act.
+/// The server. Each connection follows the next act.
 #[derive(Debug)]
 pub(crate) struct ScriptedServer {
     addr: SocketAddr,
-    heard: mpsc::Receiver<String>,
+    requests: mpsc::Receiver<String>,
 }
 
 impl ScriptedServer {
     pub(crate) fn new(acts: impl IntoIterator<Item = ScriptedAct>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        let (tell, heard) = mpsc::channel();
+        let (sender, requests) = mpsc::channel();
         let acts: Vec<_> = acts.into_iter().collect();
         thread::spawn(move || {
             for act in acts {
                 let Ok((stream, _)) = listener.accept() else { return };
-                play(stream, &act, &tell);
+                play(stream, &act, &sender);
             }
         });
-        Self { addr, heard }
+        Self { addr, requests }
     }
 
-    /// One that answers once, with this status line, these headers and this body.
+    /// Starts a server that answers once.
     pub(crate) fn answering(status: &str, headers: &str, body: &str) -> Self {
         Self::new([ScriptedAct::Answer(answer(status, headers, body))])
     }
@@ -58,14 +57,14 @@ impl ScriptedServer {
         self.addr.port()
     }
 
-    /// The next request that it read, head and body.
+    /// Returns the next request that the server read, head and body.
     pub(crate) fn request(&self) -> String {
-        self.heard.recv_timeout(Duration::from_secs(10)).unwrap()
+        self.requests.recv_timeout(Duration::from_secs(10)).unwrap()
     }
 
-    /// Whether it read another one.
-    pub(crate) fn heard_more(&self) -> bool {
-        self.heard.try_recv().is_ok()
+    /// Tells whether the server read another request.
+    pub(crate) fn received_more(&self) -> bool {
+        self.requests.try_recv().is_ok()
     }
 }
 
@@ -73,9 +72,9 @@ pub(crate) fn answer(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n{body}", body.len())
 }
 
-fn play(mut stream: TcpStream, act: &ScriptedAct, tell: &mpsc::Sender<String>) {
+fn play(mut stream: TcpStream, act: &ScriptedAct, sender: &mpsc::Sender<String>) {
     if !matches!(act, ScriptedAct::Deaf) {
-        let _ = tell.send(read_request(&mut stream));
+        let _ = sender.send(read_request(&mut stream));
     }
     match act {
         ScriptedAct::Answer(text) => {
@@ -87,7 +86,7 @@ fn play(mut stream: TcpStream, act: &ScriptedAct, tell: &mpsc::Sender<String>) {
         }
         ScriptedAct::HangUp => {}
         ScriptedAct::Silence | ScriptedAct::Deaf => {
-            // Until the other side gives up.
+            // Until the client closes the connection.
             let _ = stream.read_to_end(&mut Vec::new());
         }
         ScriptedAct::Drip(text) => {

@@ -164,7 +164,8 @@ impl Courier {
         let (receivers, loops) = (TaskGroup::default(), TaskGroup::default());
         let settings = Arc::new(config.pipeline.clone());
         let routing = RoutingSenders::new(&settings);
-        let (queue, notifier) = LetterQueue::open(&settings.queue, &store, &loops.tasks, &loops.stop);
+        let (queue, notifier) =
+            LetterQueue::open(&settings.queue, &store, &loops.tasks, &loops.stop);
         let entry = routing.entry(notifier.clone());
         let (tasks, stop) = (&loops.tasks, &loops.stop);
         let pipeline =

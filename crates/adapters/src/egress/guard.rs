@@ -1,8 +1,8 @@
-//! Where the HTTP client may go: nowhere inside the house, unless a tunnel allows it.
+//! Decides which addresses the HTTP client may connect to: only public ones, unless a
+//! tunnel allows private ones (protection against SSRF).
 //!
-//! Addresses come from configuration, and names are resolved by servers that nobody
-//! here controls. So an address is checked when it is read, and once more where the
-//! connection is made, whatever name led there.
+//! Names are resolved by DNS servers that the operator may not control. So an address in
+//! the config is checked when it is read, and every resolved address before connecting.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,35 +10,31 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// An address that is never asked.
+/// Why no request may be sent to an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTarget {
-    /// It is not an address of the web.
     #[error("not a URL ({0}); want one like https://example.com/hook")]
     NotAUrl(String),
-    /// It is another scheme than HTTP.
     #[error("want https://, not {0}://")]
     Scheme(String),
-    /// It has a name and a password in it.
     #[error("leave out what stands before the @: names and passwords in a URL end up in logs")]
     Credentials,
-    /// It would be sent in the clear.
+    /// The request would not be encrypted.
     #[error(
         "want https://; http:// is for hosts of your own network, and then set allow_private: true"
     )]
     InTheClear,
-    /// It leads into the house.
     #[error(
         "{0} is an address of this machine or a private network; \
          if that is meant, set allow_private: true"
     )]
     Private(String),
-    /// It leads out of the house, in the clear.
+    /// The request would leave the private network without encryption.
     #[error("{0} is an address of the public network; want https:// for it")]
     Public(String),
 }
 
-/// Where a request goes, checked as far as it can be without asking for names.
+/// A checked URL. Names are checked when they are resolved.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EgressTarget {
     pub(super) url: Url,
@@ -48,20 +44,14 @@ pub struct EgressTarget {
 /// Which addresses may be connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddressScope {
-    /// Those of the public network.
     Public,
-    /// All.
     Anywhere,
-    /// Those that are not of the public network: what is sent is not encrypted.
+    /// Only private addresses, because requests are not encrypted.
     Inside,
 }
 
 impl EgressTarget {
-    /// Reads where to send.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidTarget`] when nothing may ever be sent there.
+    /// Parses and checks a URL. `allow_private` permits http:// and private addresses.
     pub fn parse(text: &str, allow_private: bool) -> Result<Self, InvalidTarget> {
         let url = Url::parse(text).map_err(|error| InvalidTarget::NotAUrl(error.to_string()))?;
         let reach = match (url.scheme(), allow_private) {
@@ -74,8 +64,8 @@ impl EgressTarget {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(InvalidTarget::Credentials);
         }
-        // An address in place of a name is not resolved, so it is checked here. All
-        // its spellings, such as 0x7f.1, have become the plain one by now.
+        // An IP address is not resolved, so it is checked here. The URL parser has
+        // normalised all its notations, such as 0x7f.1.
         let host = url.host_str().unwrap_or_default();
         if let Ok(ip) = host.trim_start_matches('[').trim_end_matches(']').parse() {
             reach.check(host, ip)?;
@@ -83,14 +73,14 @@ impl EgressTarget {
         Ok(Self { url, reach })
     }
 
-    /// A place below this one.
+    /// Returns the target with `path` appended.
     pub fn below(&self, path: &str) -> Self {
         let mut target = self.clone();
         target.url.set_path(&format!("{}/{path}", self.url.path().trim_end_matches('/')));
         target
     }
 
-    /// It without what may be secret: path and query often are.
+    /// Returns scheme, host and port. Path and query are left out: they often hold secrets.
     pub fn shown(&self) -> String {
         self.url.origin().ascii_serialization()
     }
@@ -111,21 +101,21 @@ impl AddressScope {
         }
     }
 
-    /// The addresses of `host` that may be connected to.
+    /// Returns the addresses of `host` that are allowed, or an error when there are none.
     fn choose(self, host: &str, found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, InvalidTarget> {
-        let refused = found.iter().find_map(|addr| self.check(host, addr.ip()).err());
+        let rejected = found.iter().find_map(|addr| self.check(host, addr.ip()).err());
         let chosen: Vec<_> =
             found.into_iter().filter(|addr| self.check(host, addr.ip()).is_ok()).collect();
-        match refused {
-            Some(refused) if chosen.is_empty() => Err(refused),
+        match rejected {
+            Some(error) if chosen.is_empty() => Err(error),
             _ => Ok(chosen),
         }
     }
 }
 
 impl Resolve for AddressScope {
-    /// What is checked here is what is connected to: a name that points elsewhere
-    /// the next time is checked again then.
+    /// Resolves and checks a name. The client connects to exactly these addresses, so a name
+    /// that changes between check and use (DNS rebinding) has no effect.
     fn resolve(&self, name: Name) -> Resolving {
         let reach = *self;
         Box::pin(async move {
@@ -136,10 +126,10 @@ impl Resolve for AddressScope {
     }
 }
 
-/// Whether anybody on the public network can be reached at `ip`, and nobody else.
+/// Tells whether `ip` is an address of the public network.
 ///
-/// What the registries of special addresses list is not public, and neither is an
-/// IPv6 address in which such an IPv4 address is wrapped up.
+/// Addresses in the IANA special-purpose registries are not public, and neither are IPv6
+/// addresses that embed such an IPv4 address.
 pub fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -189,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_everybody_can_reach_is_public() {
+    fn special_purpose_addresses_are_not_public() {
         let public = [
             "1.1.1.1",
             "8.8.8.8",
@@ -285,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_refused_before_anybody_is_asked() {
+    fn urls_are_checked_when_parsed() {
         let said = |url: &str, allow_private| {
             EgressTarget::parse(url, allow_private)
                 .map_or_else(|e| e.to_string(), |_| "fine".to_owned())
@@ -331,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_below_is_reached_as_the_one_above() {
+    fn appended_path_keeps_host_and_scope() {
         for (above, below) in [
             ("http://127.0.0.1:11333", "http://127.0.0.1:11333/checkv2"),
             ("http://127.0.0.1:11333/", "http://127.0.0.1:11333/checkv2"),
@@ -350,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_holds_no_path_and_no_query() {
+    fn shown_target_has_no_path_and_no_query() {
         let target = EgressTarget::parse("https://Example.com:8443/s3cret?token=s3cret#x", false);
         let target = target.unwrap();
         assert_eq!(target.shown(), "https://example.com:8443");
@@ -358,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_points_inside_is_refused_however_it_answers() {
+    fn resolved_private_addresses_are_rejected() {
         let chosen = |reach: AddressScope, ips: &[&str]| {
             let found = ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 0)).collect();
             let chosen = reach.choose("rebind.example", found);
@@ -370,7 +360,7 @@ mod tests {
             (AddressScope::Public, &["1.1.1.1", "8.8.8.8"][..], Ok(vec!["1.1.1.1", "8.8.8.8"])),
             (AddressScope::Public, &["127.0.0.1"], private.clone()),
             (AddressScope::Public, &["10.0.0.1", "::1"], private),
-            // Those that are left are the ones that are connected to.
+            // The allowed addresses remain.
             (
                 AddressScope::Public,
                 &["127.0.0.1", "1.1.1.1", "::ffff:10.0.0.1"],

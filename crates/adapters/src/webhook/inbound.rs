@@ -1,6 +1,6 @@
-//! How a JSON body becomes something heard: pointers first, then good defaults.
+//! Converts a JSON body into an inbound message: configured pointers first, then defaults.
 //!
-//! The default body, of which every key may be missing or `null`:
+//! The default body; every key may be missing or `null`:
 //!
 //! ```json
 //! {"id": "evt-1", "session": {"id": "room-7", "type": "group", "name": "Ops", "thread_key": null},
@@ -10,9 +10,9 @@
 //!  "attachments": [{"name": "log.txt", "mime_type": "text/plain", "base64": "…"}]}
 //! ```
 //!
-//! Nothing is lost because we did not know its shape: without a text the whole JSON
-//! is the text. But a field of the wrong type is refused by name, since a guess at
-//! it would file the message in the wrong place.
+//! A body of unknown shape is not lost: without a text, the whole JSON is the text. But a
+//! field of the wrong type is rejected by name: a guess could put the message into the
+//! wrong session.
 
 use std::sync::LazyLock;
 
@@ -31,18 +31,18 @@ use sha2::{Digest, Sha256};
 use super::FieldMap;
 use crate::{WebhookError, WebhookRequest};
 
-/// Most bytes of the JSON that become the text when there is none. A longer one also
-/// comes whole, as an attachment.
-const MAX_BLOCK: usize = 64 << 10;
+/// How many bytes of the JSON become the text when the body has none. Longer JSON is also
+/// attached as a file.
+const MAX_JSON_TEXT_BYTES: usize = 64 << 10;
 
-/// The last millisecond of the year 9999: what RFC 3339 can still write.
-const END_OF_TIME: i64 = 253_402_300_799_999;
+/// The last millisecond of the year 9999, the latest time in RFC 3339.
+const MAX_TIMESTAMP_MS: i64 = 253_402_300_799_999;
 
-/// Numbers from here on are milliseconds, not seconds: as seconds, it is the year 5138.
-const MILLISECONDS: i64 = 100_000_000_000;
+/// Numbers from here on are milliseconds, not seconds: in seconds this is the year 5138.
+const MIN_MILLISECONDS: i64 = 100_000_000_000;
 
-/// Where the default body has what.
-static DEFAULT: LazyLock<FieldMap> = LazyLock::new(|| {
+/// The places of the fields in the default body.
+static DEFAULT_MAP: LazyLock<FieldMap> = LazyLock::new(|| {
     let at = |pointer: &str| Some(pointer.to_owned());
     FieldMap {
         id: at("/id"),
@@ -63,7 +63,7 @@ static DEFAULT: LazyLock<FieldMap> = LazyLock::new(|| {
     }
 });
 
-/// What a body says, as far as it does.
+/// The fields that were found in a body.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     pub(super) id: Option<String>,
@@ -75,7 +75,7 @@ pub(super) struct Fields {
     pub(super) from_name: Option<String>,
     pub(super) title: Option<String>,
     pub(super) text: Option<String>,
-    /// What stands before the JSON, when that is the text.
+    /// A line before the JSON, when the JSON is the text.
     pub(super) heading: Option<String>,
     pub(super) at: Option<Timestamp>,
     mentions: Vec<String>,
@@ -86,35 +86,31 @@ pub(super) struct Fields {
     attachments: Vec<InboundAttachment>,
 }
 
-/// Reads a request that is known to be authentic.
+/// Converts a request whose signature has been verified.
 ///
-/// Its id is what `map.id` points at, else `/id`, else the header `webhook-id` or
-/// `X-GitHub-Delivery`, else the hash of the body: then two bodies that are the same
-/// to the byte count as one message.
-///
-/// # Errors
-///
-/// [`WebhookError::Unreadable`], with the field that is wrong.
+/// The message's id is the value at `map.id`, else at `/id`, else of the header `webhook-id`
+/// or `X-GitHub-Delivery`, else the hash of the body: then two equal bodies count as one
+/// message. [`WebhookError::Unreadable`] names the field that is wrong.
 pub fn read(
     tunnel: &TunnelId,
     map: &FieldMap,
-    push: &WebhookRequest<'_>,
+    request: &WebhookRequest<'_>,
 ) -> Result<(InboundMessage, Vec<InboundAttachment>), WebhookError> {
-    let value = parse(push.body)?;
-    let mut fields = fields(&value, &[map, &DEFAULT])?;
-    // A session or an author may be given by the id alone.
+    let value = parse(request.body)?;
+    let mut fields = fields(&value, &[map, &DEFAULT_MAP])?;
+    // `session` and `from` may be the id itself.
     let short = |key| value.get(key).and_then(scalar);
     fields.session_id = fields.session_id.or_else(|| short("session"));
     fields.from_id = fields.from_id.or_else(|| short("from"));
-    heard(tunnel, push, &value, fields)
+    build_message(tunnel, request, &value, fields)
 }
 
-/// Reads the JSON, strictly.
+/// Parses JSON; duplicate keys are rejected.
 pub(super) fn parse(body: &[u8]) -> Result<Value, WebhookError> {
     json::parse(body).map_err(|error| unreadable(format!("the body: {error}")))
 }
 
-/// Takes each field from where the first of `maps` that finds one points.
+/// Reads each field at the pointer of the first map that finds a value.
 pub(super) fn fields(value: &Value, maps: &[&FieldMap]) -> Result<Fields, WebhookError> {
     let find = |pick: fn(&FieldMap) -> &Option<String>| {
         let mut pointers = maps.iter().filter_map(|map| pick(map).as_deref());
@@ -124,10 +120,10 @@ pub(super) fn fields(value: &Value, maps: &[&FieldMap]) -> Result<Fields, Webhoo
         None => Ok(None),
         Some((pointer, value)) => match scalar(value) {
             Some(text) => Ok(Some(text)),
-            None => Err(wrong(pointer, "want a text or a number")),
+            None => Err(wrong(pointer, "expected a text or a number")),
         },
     };
-    // An empty name is no name. An empty id is a mistake, and is refused later.
+    // An empty name counts as missing. An empty id is rejected later.
     let name = |pick| text(pick).map(|text| text.filter(|text| !text.is_empty()));
     let (artifacts, attachments) = match find(|map| &map.attachments) {
         Some((pointer, list)) => attachments(pointer, list)?,
@@ -142,7 +138,7 @@ pub(super) fn fields(value: &Value, maps: &[&FieldMap]) -> Result<Fields, Webhoo
         from_id: text(|map| &map.from_id)?,
         from_name: name(|map| &map.from_name)?,
         title: name(|map| &map.title)?,
-        // Whatever is not a text comes as JSON, with everything around it.
+        // When the value is not a text, the whole JSON becomes the text.
         text: find(|map| &map.text).and_then(|(_, value)| scalar(value)),
         heading: None,
         at: find(|map| &map.timestamp).map(|(p, v)| timestamp(p, v)).transpose()?,
@@ -159,9 +155,9 @@ pub(super) fn fields(value: &Value, maps: &[&FieldMap]) -> Result<Fields, Webhoo
 }
 
 /// Puts together what was heard.
-pub(super) fn heard(
+pub(super) fn build_message(
     tunnel: &TunnelId,
-    push: &WebhookRequest<'_>,
+    request: &WebhookRequest<'_>,
     value: &Value,
     fields: Fields,
 ) -> Result<(InboundMessage, Vec<InboundAttachment>), WebhookError> {
@@ -174,7 +170,7 @@ pub(super) fn heard(
                 attachments.push(InboundAttachment {
                     name: "payload.json".to_owned(),
                     mime_type: "application/json".to_owned(),
-                    bytes: push.body.to_vec(),
+                    bytes: request.body.to_vec(),
                 });
             }
             fields.heading.map(|heading| heading + "\n\n").unwrap_or_default() + &block
@@ -185,9 +181,12 @@ pub(super) fn heard(
         None => ChatSessionKind::Direct,
     };
     let message = InboundMessage {
-        id: fields.id.or_else(|| header_id(push.headers)).unwrap_or_else(|| body_id(push.body)),
+        id: fields
+            .id
+            .or_else(|| header_id(request.headers))
+            .unwrap_or_else(|| body_id(request.body)),
         at: fields.at,
-        received_at: push.now,
+        received_at: request.now,
         session: ChatSession {
             id: fields.session_id.unwrap_or_else(|| tunnel.as_str().to_owned()),
             kind: fields.session_kind.unwrap_or(kind),
@@ -213,16 +212,16 @@ pub(super) fn heard(
 
 /// `value` as a fenced block of JSON, and whether all of it is there.
 ///
-/// No line of it can end the fence early: text in JSON stands on one line, in quotes.
+/// No line of it can end the code block early: a text in JSON is on one line, in quotes.
 pub(super) fn block(value: &Value) -> (String, bool) {
     let pretty = format!("{value:#}");
-    let end = pretty.floor_char_boundary(MAX_BLOCK);
+    let end = pretty.floor_char_boundary(MAX_JSON_TEXT_BYTES);
     let whole = end == pretty.len();
     let rest = if whole { "" } else { "\n… (cut; all of it is in payload.json)" };
     (format!("```json\n{}{rest}\n```", &pretty[..end]), whole)
 }
 
-/// The text of a text or a number.
+/// Returns a text, or a number as text.
 pub(super) fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -235,7 +234,7 @@ fn header_id(headers: &HeaderMap) -> Option<String> {
     ["webhook-id", "x-github-delivery"].iter().find_map(|name| header(headers, name))
 }
 
-/// What a header says, where it says something.
+/// Returns the value of a header, or `None` when it is missing or empty.
 pub(super) fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     let text = headers.get(name)?.to_str().ok()?;
     Some(text.to_owned()).filter(|text| !text.is_empty())
@@ -246,19 +245,19 @@ fn body_id(body: &[u8]) -> String {
     hash.iter().fold("sha256-".to_owned(), |id, byte| id + &format!("{byte:02x}"))
 }
 
-/// Our own words for it, and those of shadow DIDs, which we write into what we send.
+/// Accepts the kinds of sessions, and those of shadow DIDs, which `outbound` writes.
 fn session_kind(pointer: &str, value: &Value) -> Result<ChatSessionKind, WebhookError> {
     match value.as_str() {
         Some("direct" | "user" | "addr") => Ok(ChatSessionKind::Direct),
         Some("group" | "channel") => Ok(ChatSessionKind::Group),
         Some("thread") => Ok(ChatSessionKind::Thread),
-        _ => Err(wrong(pointer, "want direct, group or thread")),
+        _ => Err(wrong(pointer, "expected direct, group or thread")),
     }
 }
 
 fn timestamp(pointer: &str, value: &Value) -> Result<Timestamp, WebhookError> {
     let from_number = |number: i64| {
-        if number < MILLISECONDS { number.saturating_mul(1000) } else { number }
+        if number < MIN_MILLISECONDS { number.saturating_mul(1000) } else { number }
     };
     let ms = match value {
         Value::String(text) => match text.parse::<i64>() {
@@ -273,34 +272,34 @@ fn timestamp(pointer: &str, value: &Value) -> Result<Timestamp, WebhookError> {
         },
         _ => None,
     };
-    let ms = ms.filter(|ms| (0..=END_OF_TIME).contains(ms));
-    let want = "want RFC 3339, or seconds or milliseconds since 1970";
-    ms.map(Timestamp::from_ms).ok_or_else(|| wrong(pointer, want))
+    let ms = ms.filter(|ms| (0..=MAX_TIMESTAMP_MS).contains(ms));
+    let expected = "expected RFC 3339, or seconds or milliseconds since 1970";
+    ms.map(Timestamp::from_ms).ok_or_else(|| wrong(pointer, expected))
 }
 
 fn mentions(pointer: &str, list: &Value) -> Result<Vec<String>, WebhookError> {
-    let list = list.as_array().ok_or_else(|| wrong(pointer, "want a list"))?;
+    let list = list.as_array().ok_or_else(|| wrong(pointer, "expected a list"))?;
     let mention = |(at, entry): (usize, &Value)| {
         let named = || entry.get("id").or_else(|| entry.get("name")).and_then(scalar);
-        let want = "want a text, or {id} or {name}";
-        scalar(entry).or_else(named).ok_or_else(|| wrong(&format!("{pointer}/{at}"), want))
+        let expected = "expected a text, or {id} or {name}";
+        scalar(entry).or_else(named).ok_or_else(|| wrong(&format!("{pointer}/{at}"), expected))
     };
     list.iter().enumerate().map(mention).collect()
 }
 
-/// What came with it: links, and bytes. Links are kept and never followed.
+/// Reads attachments: links and content. Links are stored and never followed.
 fn attachments(
     pointer: &str,
     list: &Value,
 ) -> Result<(Vec<Artifact>, Vec<InboundAttachment>), WebhookError> {
-    let list = list.as_array().ok_or_else(|| wrong(pointer, "want a list"))?;
+    let list = list.as_array().ok_or_else(|| wrong(pointer, "expected a list"))?;
     let (mut artifacts, mut attachments) = (Vec::new(), Vec::new());
     for (at, entry) in list.iter().enumerate() {
         let here = format!("{pointer}/{at}");
         let text = |key: &str| match entry.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.as_str())),
-            Some(_) => Err(wrong(&format!("{here}/{key}"), "want a text")),
+            Some(_) => Err(wrong(&format!("{here}/{key}"), "expected a text")),
         };
         let name = text("name")?.filter(|name| !name.is_empty());
         let name = name.map_or_else(|| format!("attachment-{}", at + 1), str::to_owned);
@@ -317,7 +316,7 @@ fn attachments(
                 let url = Some(url.to_owned());
                 artifacts.push(Artifact { name, mime_type, size: None, hash: None, url });
             }
-            (None, None) => return Err(wrong(&here, "want {name, mime_type, base64 or url}")),
+            (None, None) => return Err(wrong(&here, "expected {name, mime_type, base64 or url}")),
         }
     }
     Ok((artifacts, attachments))

@@ -1,4 +1,4 @@
-//! The webhook tunnel as a whole: what it hears, and what it sends to a server on loopback.
+//! Tests of the whole webhook adapter: receiving, and sending to a server on loopback.
 
 use std::time::Duration;
 
@@ -69,11 +69,11 @@ async fn send(webhook: &Webhook, message: Value) -> DeliveryOutcome {
     webhook.deliver(&request).await
 }
 
-/// What a tunnel to `server` makes of it.
+/// Makes one attempt through a tunnel to `server`.
 async fn try_once(server: &ScriptedServer, total: Duration) -> DeliveryOutcome {
     let settings = settings(WebhookVerification::Standard, Some(server.url("http")));
     let outcome = send(&tunnel(settings, total), message()).await;
-    // Nothing that is reported holds the secret or the query.
+    // The outcome must contain neither the secret nor the query.
     assert!(!format!("{outcome:?}").to_lowercase().contains("canary"), "{outcome:?}");
     outcome
 }
@@ -99,7 +99,7 @@ const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(1500);
 
 #[tokio::test]
-async fn a_message_is_posted_signed_and_under_its_key() {
+async fn message_is_posted_with_signature_and_key() {
     let server = ScriptedServer::answering("201 Created", "", r#"{"id": "m-1"}"#);
     let outcome = try_once(&server, LONG).await;
     assert_eq!(outcome, DeliveryOutcome::Accepted { external_msg_id: Some("m-1".to_owned()) });
@@ -126,7 +126,7 @@ async fn a_message_is_posted_signed_and_under_its_key() {
 }
 
 #[tokio::test]
-async fn what_one_courier_sends_another_hears() {
+async fn posted_message_is_received_by_another_courier() {
     let hmac = HmacHeader {
         header: "X-Signature".to_owned(),
         encoding: SignatureEncoding::Base64,
@@ -141,8 +141,8 @@ async fn what_one_courier_sends_another_hears() {
 
         let request = server.request();
         let (headers, body) = split(&request);
-        let push = WebhookRequest { headers: &headers, body: body.as_bytes(), now: now() };
-        let (message, attachments) = webhook.parse_webhook(&push).unwrap().remove(0);
+        let request = WebhookRequest { headers: &headers, body: body.as_bytes(), now: now() };
+        let (message, attachments) = webhook.parse_webhook(&request).unwrap().remove(0);
         assert_eq!(message.id, key().to_string());
         assert_eq!(message.session.key(), "room-7:build-9");
         assert_eq!(message.session.kind, ChatSessionKind::Group);
@@ -152,13 +152,13 @@ async fn what_one_courier_sends_another_hears() {
         assert_eq!(attachments[0].bytes, b"green\n");
 
         let altered = body.replace("green", "red");
-        let push = WebhookRequest { headers: &headers, body: altered.as_bytes(), now: now() };
-        assert!(matches!(webhook.parse_webhook(&push), Err(WebhookError::Unverified(_))));
+        let request = WebhookRequest { headers: &headers, body: altered.as_bytes(), now: now() };
+        assert!(matches!(webhook.parse_webhook(&request), Err(WebhookError::Unverified(_))));
     }
 }
 
 #[tokio::test]
-async fn a_second_try_is_signed_anew_under_the_same_id() {
+async fn second_attempt_has_a_new_signature_and_the_same_id() {
     let ok = ScriptedAct::Answer(answer("200 OK", "", ""));
     let server = ScriptedServer::new([ok.clone(), ok]);
     let webhook = tunnel(settings(WebhookVerification::Standard, Some(server.url("http"))), LONG);
@@ -187,7 +187,7 @@ async fn a_second_try_is_signed_anew_under_the_same_id() {
 }
 
 #[tokio::test]
-async fn a_busy_receiver_says_when_to_come_again() {
+async fn busy_receiver_sets_the_retry_delay() {
     for (status, header, want) in [
         ("429 Too Many Requests", "Retry-After: 7\r\n", Some(7_000)),
         ("503 Busy", "Retry-After: Fri, 06 Feb 2026 20:45:30 GMT\r\n", Some(30_000)),
@@ -202,10 +202,10 @@ async fn a_busy_receiver_says_when_to_come_again() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_for_good_and_redirects_are_refusals() {
-    let refused =
+async fn rejections_and_redirects_are_permanent_failures() {
+    let rejected =
         failed(try_once(&ScriptedServer::answering("400 Bad Request", "", "no text"), LONG).await);
-    let Failure::Permanent { detail } = refused else { panic!("{refused:?}") };
+    let Failure::Permanent { detail } = rejected else { panic!("{rejected:?}") };
     assert!(detail.starts_with("http://127.0.0.1:"), "{detail}");
     assert!(detail.ends_with(" answered 400 Bad Request: no text"), "{detail}");
 
@@ -215,11 +215,11 @@ async fn a_refusal_is_for_good_and_redirects_are_refusals() {
         failed(try_once(&ScriptedServer::answering("302 Found", &location, ""), LONG).await);
     assert!(matches!(moved, Failure::Permanent { .. }), "{moved:?}");
     assert!(moved.detail().contains("never followed"), "{moved:?}");
-    assert!(!elsewhere.heard_more());
+    assert!(!elsewhere.received_more());
 }
 
 #[tokio::test]
-async fn nobody_knows_what_became_of_a_message_that_is_not_answered() {
+async fn missing_response_is_an_unknown_outcome() {
     let ok = answer("200 OK", "", "");
     for (act, total) in
         [(ScriptedAct::HangUp, LONG), (ScriptedAct::Silence, SHORT), (ScriptedAct::Drip(ok), SHORT)]
@@ -227,16 +227,16 @@ async fn nobody_knows_what_became_of_a_message_that_is_not_answered() {
         let server = ScriptedServer::new([act.clone()]);
         let failure = failed(try_once(&server, total).await);
         assert!(matches!(failure, Failure::Unknown { .. }), "{act:?}: {failure:?}");
-        assert!(failure.detail().contains("after the message went out"), "{act:?}: {failure:?}");
-        // It had it all the same, and it had it once.
+        assert!(failure.detail().contains("after the message was sent"), "{act:?}: {failure:?}");
+        // The receiver got the message, and got it once.
         assert!(server.request().contains("it is **green** again"), "{act:?}");
-        assert!(!server.heard_more(), "{act:?}");
+        assert!(!server.received_more(), "{act:?}");
     }
 }
 
-/// The status is the answer; what follows it may be lost.
+/// The status decides; the body may be lost.
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_an_answer() {
+async fn truncated_response_counts_by_its_status() {
     let cut = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"id\": \"m-".to_owned();
     for (act, total) in [(ScriptedAct::Answer(cut.clone()), LONG), (ScriptedAct::Stall(cut), SHORT)]
     {
@@ -246,7 +246,7 @@ async fn an_answer_that_breaks_off_is_an_answer() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_sent_is_not_tried() {
+async fn message_without_allowed_target_is_not_sent() {
     let deaf = tunnel(settings(WebhookVerification::Github, None), LONG);
     let failure = failed(send(&deaf, message()).await);
     assert_eq!(
@@ -265,11 +265,11 @@ async fn what_can_not_be_sent_is_not_tried() {
     let failure = failed(send(&tunnel(guarded, LONG), message()).await);
     assert!(matches!(failure, Failure::Permanent { .. }), "{failure:?}");
     assert!(failure.detail().contains("allow_private: true"), "{failure:?}");
-    assert!(!server.heard_more());
+    assert!(!server.received_more());
 }
 
 #[test]
-fn who_takes_keys_is_said_or_assumed() {
+fn idempotency_is_configured_or_assumed() {
     let hmac = WebhookVerification::Hmac(HmacHeader {
         header: "X-Sig".to_owned(),
         encoding: SignatureEncoding::Hex,
@@ -289,8 +289,8 @@ fn who_takes_keys_is_said_or_assumed() {
 }
 
 #[test]
-fn settings_that_can_not_work_are_refused_with_what_to_do() {
-    let refused = |change: fn(&mut WebhookConfig)| {
+fn invalid_config_is_rejected_with_the_next_step() {
+    let rejected = |change: fn(&mut WebhookConfig)| {
         let mut settings = settings(WebhookVerification::Standard, None);
         settings.allow_private = false;
         change(&mut settings);
@@ -298,15 +298,15 @@ fn settings_that_can_not_work_are_refused_with_what_to_do() {
         Webhook::new("ci".parse().unwrap(), settings, egress).unwrap_err().to_string()
     };
     for (error, want) in [
-        (refused(|s| s.secret = Secret::new("")), "a tunnel without a secret does not start"),
-        (refused(|s| s.secret = Secret::new("canary!")), "openssl rand -base64 32"),
-        (refused(|s| s.map.text = Some("text".to_owned())), "map.text: \"text\""),
-        (refused(|s| s.map.id = Some("/a~2".to_owned())), "map.id: \"/a~2\""),
-        (refused(|s| s.map.title = Some(String::new())), "map.title: \"\""),
-        (refused(|s| s.send_to = Some("ci".to_owned())), "send_to: not a URL"),
-        (refused(|s| s.send_to = Some("http://ci/".to_owned())), "send_to: want https://"),
-        (refused(|s| s.send_to = Some("https://10.0.0.1/".to_owned())), "allow_private: true"),
-        (refused(|s| s.send_to = Some("https://a:b@ci/".to_owned())), "before the @"),
+        (rejected(|s| s.secret = Secret::new("")), "a tunnel without a secret does not start"),
+        (rejected(|s| s.secret = Secret::new("canary!")), "openssl rand -base64 32"),
+        (rejected(|s| s.map.text = Some("text".to_owned())), "map.text: \"text\""),
+        (rejected(|s| s.map.id = Some("/a~2".to_owned())), "map.id: \"/a~2\""),
+        (rejected(|s| s.map.title = Some(String::new())), "map.title: \"\""),
+        (rejected(|s| s.send_to = Some("ci".to_owned())), "send_to: not a URL"),
+        (rejected(|s| s.send_to = Some("http://ci/".to_owned())), "send_to: want https://"),
+        (rejected(|s| s.send_to = Some("https://10.0.0.1/".to_owned())), "allow_private: true"),
+        (rejected(|s| s.send_to = Some("https://a:b@ci/".to_owned())), "before the @"),
     ] {
         assert!(error.contains(want), "{error}");
         assert!(!error.contains("canary"), "{error}");

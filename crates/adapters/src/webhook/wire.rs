@@ -1,13 +1,13 @@
-//! The signatures of webhooks: made and checked over the bytes, in constant time.
+//! Creates and verifies webhook signatures over the received bytes, in constant time.
 //!
-//! | scheme | headers | what is signed |
+//! | scheme | headers | signed text |
 //! | --- | --- | --- |
 //! | Standard Webhooks | `webhook-id`, `webhook-timestamp`, `webhook-signature: v1,{base64}` | `{id}.{timestamp}.{body}` |
 //! | GitHub | `X-Hub-Signature-256: sha256={hex}` | `{body}` |
-//! | configured | a header of the sender's choice | `{body}`, or `{timestamp}.{body}` |
+//! | configured | a configured header | `{body}`, or `{timestamp}.{body}` |
 //!
-//! A signature that has a time is good for 300 s. One that has none is good for
-//! ever, and only the message's id tells a replay from a new message.
+//! A signature with a timestamp is valid for 300 s. A signature without one is valid
+//! forever, and only the message's id distinguishes a replay from a new message.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_PAD_INDIFFERENT};
@@ -21,13 +21,13 @@ use subtle::{Choice, ConstantTimeEq};
 use super::{HmacHeader, InvalidWebhookConfig, SignatureEncoding, WebhookVerification};
 use crate::{WebhookError, WebhookRequest};
 
-/// How far a signature's time may be off, in seconds.
+/// How far the timestamp of a signature may be off, in seconds.
 pub const TOLERANCE_S: u64 = 300;
 
-/// Shortest key of Standard Webhooks that we take, in bytes.
-const MIN_KEY: usize = 16;
+/// Shortest key of Standard Webhooks that is accepted, in bytes.
+const MIN_KEY_BYTES: usize = 16;
 
-/// Most signatures of one request that are looked at.
+/// How many signatures of one request are checked.
 const MAX_SIGNATURES: usize = 16;
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -37,13 +37,13 @@ const HUB_SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256")
 
 type HmacSha256 = Hmac<Sha256>;
 
-/// Signs what goes out, and checks what comes in.
+/// Signs outgoing requests and verifies received ones.
 #[derive(Clone, Debug)]
 pub struct Signer {
     scheme: SignatureScheme,
-    /// Signs, and is taken.
+    /// The key that signs. Its signatures are also accepted.
     first: HmacSha256,
-    /// Are only taken.
+    /// Keys whose signatures are only accepted.
     others: Vec<HmacSha256>,
 }
 
@@ -59,11 +59,7 @@ enum SignatureScheme {
 }
 
 impl Signer {
-    /// Reads the secret as the scheme writes it.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidWebhookConfig`] when there is none, or it is not one. It is never repeated.
+    /// Decodes the secret in the scheme's notation. Errors never repeat the secret.
     pub fn new(
         verify: &WebhookVerification,
         secret: &Secret,
@@ -85,24 +81,22 @@ impl Signer {
         }
     }
 
-    /// Checks that a request is signed with the secret, and lately.
-    ///
-    /// # Errors
-    ///
-    /// [`WebhookError::Unverified`], or [`WebhookError::Stale`] for what was signed
-    /// properly at another time.
-    pub fn verify(&self, push: &WebhookRequest<'_>) -> Result<(), WebhookError> {
-        let WebhookRequest { headers, body, now } = *push;
+    /// Verifies the signature of a request and its timestamp. Returns
+    /// [`WebhookError::Stale`] when the signature is valid and the timestamp is not.
+    pub fn verify(&self, request: &WebhookRequest<'_>) -> Result<(), WebhookError> {
+        let WebhookRequest { headers, body, now } = *request;
         let unverified = WebhookError::Unverified;
         let (signed_at, genuine) = match &self.scheme {
             SignatureScheme::Standard => {
                 let id = one(headers, &ID)
-                    .ok_or(unverified("want exactly one webhook-id header, not empty"))?;
-                let time = one(headers, &TIMESTAMP)
-                    .ok_or(unverified("want exactly one webhook-timestamp header, not empty"))?;
-                let listed = one(headers, &SIGNATURE)
-                    .ok_or(unverified("want exactly one webhook-signature header, not empty"))?;
-                // Other versions stand beside ours, and are for others.
+                    .ok_or(unverified("expected exactly one webhook-id header, not empty"))?;
+                let time = one(headers, &TIMESTAMP).ok_or(unverified(
+                    "expected exactly one webhook-timestamp header, not empty",
+                ))?;
+                let listed = one(headers, &SIGNATURE).ok_or(unverified(
+                    "expected exactly one webhook-signature header, not empty",
+                ))?;
+                // Signatures of other versions may be listed beside v1.
                 let given: Vec<_> = listed
                     .split(' ')
                     .filter_map(|entry| entry.strip_prefix("v1,"))
@@ -115,15 +109,15 @@ impl Signer {
             SignatureScheme::Plain { header, encoding, prefix, timestamp } => {
                 let time = timestamp.as_ref().map(|header| {
                     one(headers, header)
-                        .ok_or(unverified("want exactly one timestamp header, not empty"))
+                        .ok_or(unverified("expected exactly one timestamp header, not empty"))
                 });
                 let time = time.transpose()?;
                 let given = one(headers, header)
-                    .ok_or(unverified("want exactly one signature header, not empty"))?;
+                    .ok_or(unverified("expected exactly one signature header, not empty"))?;
                 let given = given
                     .strip_prefix(prefix.as_str())
                     .and_then(|text| encoding.decode(text))
-                    .ok_or(unverified("the signature header is not written as it should be"))?;
+                    .ok_or(unverified("the signature header has the wrong format"))?;
                 let genuine = match time {
                     Some(time) => self.matches(&[time.as_bytes(), b".", body], &[given]),
                     None => self.matches(&[body], &[given]),
@@ -137,11 +131,11 @@ impl Signer {
         signed_at.map_or(Ok(()), |time| check_time(time, now))
     }
 
-    /// The headers that sign `body`, for a receiver who checks as we do.
+    /// Returns the headers that sign `body`.
     pub fn sign(&self, id: &str, now: Timestamp, body: &[u8]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         let mut put = |name: &HeaderName, text: String| {
-            // Our ids, numbers, checked prefixes and encodings are printable ASCII.
+            // Ids, numbers, checked prefixes and encodings are printable ASCII.
             if let Ok(value) = HeaderValue::try_from(text) {
                 headers.insert(name, value);
             }
@@ -168,8 +162,8 @@ impl Signer {
         headers
     }
 
-    /// Whether one of the signatures was made with one of the keys. It takes the
-    /// same time whichever it is, and however much of it is right.
+    /// Tells whether one of the signatures was made with one of the keys. Takes the same
+    /// time whichever matches, and however much of it matches.
     fn matches(&self, parts: &[&[u8]], given: &[Vec<u8>]) -> bool {
         let mut found = Choice::from(0);
         for key in std::iter::once(&self.first).chain(&self.others) {
@@ -197,7 +191,7 @@ fn key(bytes: &[u8]) -> HmacSha256 {
 fn standard_key(secret: &str) -> Result<HmacSha256, InvalidWebhookConfig> {
     let text = secret.strip_prefix("whsec_").unwrap_or(secret);
     match STANDARD_PAD_INDIFFERENT.decode(text) {
-        Ok(bytes) if bytes.len() >= MIN_KEY => Ok(key(&bytes)),
+        Ok(bytes) if bytes.len() >= MIN_KEY_BYTES => Ok(key(&bytes)),
         _ => Err(InvalidWebhookConfig::at(
             "secret",
             "not a secret of Standard Webhooks; expected base64 of 16 bytes or more, with or \
@@ -232,7 +226,7 @@ fn configured(settings: &HmacHeader) -> Result<SignatureScheme, InvalidWebhookCo
         let why = "header and timestamp_header must not be the same";
         return Err(InvalidWebhookConfig::at("verify", why));
     }
-    // A header's value loses the spaces around it on the way.
+    // HTTP removes spaces around the value of a header.
     if !prefix.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')
         || prefix.starts_with(' ')
     {
@@ -242,8 +236,8 @@ fn configured(settings: &HmacHeader) -> Result<SignatureScheme, InvalidWebhookCo
     Ok(SignatureScheme::Plain { header, encoding: *encoding, prefix: prefix.clone(), timestamp })
 }
 
-/// The value of a header that is there once and says something. Of two, nobody
-/// knows which one the next reader believes.
+/// Returns the value of a header that occurs exactly once and is not empty. With two values,
+/// a proxy may have checked the other one.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
@@ -255,7 +249,8 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 fn check_time(text: &str, now: Timestamp) -> Result<(), WebhookError> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let ms = text.parse::<i64>().ok().filter(|_| digits).and_then(|secs| secs.checked_mul(1000));
-    let ms = ms.ok_or(WebhookError::Unverified("the timestamp is not in seconds since 1970"))?;
+    let ms =
+        ms.ok_or(WebhookError::Unverified("the timestamp is not a number of seconds since 1970"))?;
     if ms.abs_diff(now.ms()) > TOLERANCE_S * 1000 {
         return Err(WebhookError::Stale(TOLERANCE_S));
     }
@@ -320,13 +315,13 @@ mod tests {
         }
         let now = Timestamp::from_ms(now * 1000);
         match signer.verify(&WebhookRequest { headers: &headers, body, now }) {
-            Ok(()) => "taken".to_owned(),
-            Err(refused) => refused.to_string(),
+            Ok(()) => "accepted".to_owned(),
+            Err(rejected) => rejected.to_string(),
         }
     }
 
     #[test]
-    fn the_published_vector_of_standard_webhooks() {
+    fn published_vector_of_standard_webhooks_matches() {
         let signer = signer(&WebhookVerification::Standard, SECRET);
         let id = "msg_p5jXN8AQM9LWM0D4loKWxJek";
         let signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
@@ -337,22 +332,22 @@ mod tests {
         let sent = format!(
             "Webhook-Id: {id}\nWebhook-Timestamp: 1614265330\nWebhook-Signature: {signature}"
         );
-        assert_eq!(verify(&signer, &sent, BODY, NOW), "taken");
+        assert_eq!(verify(&signer, &sent, BODY, NOW), "accepted");
     }
 
     #[test]
-    fn the_published_vector_of_github() {
+    fn published_vector_of_github_matches() {
         let signer = signer(&WebhookVerification::Github, "It's a Secret to Everybody");
         let signature = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
         let headers = signer.sign("dlv_1", Timestamp::from_ms(0), b"Hello, World!");
         assert_eq!(headers["x-hub-signature-256"], signature);
         assert_eq!(headers.len(), 1);
         let sent = format!("X-Hub-Signature-256: {signature}");
-        assert_eq!(verify(&signer, &sent, b"Hello, World!", NOW), "taken");
+        assert_eq!(verify(&signer, &sent, b"Hello, World!", NOW), "accepted");
     }
 
     #[test]
-    fn what_is_not_signed_as_standard_webhooks_is_refused() {
+    fn invalid_standard_webhooks_signature_is_rejected() {
         let signer = signer(&WebhookVerification::Standard, SECRET);
         let good = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
         let id = "webhook-id: msg_p5jXN8AQM9LWM0D4loKWxJek";
@@ -360,10 +355,10 @@ mod tests {
         let sig = |text: &str| format!("{id}\n{time}\nwebhook-signature: {text}");
         let mismatch = "does not match";
         for (sent, want) in [
-            (sig(good), "taken"),
-            (sig(&format!("v1,AAAA {good}")), "taken"),
-            (sig(&format!("{good} v2,x v1a,y")), "taken"),
-            (sig(good.trim_end_matches('=')), "taken"),
+            (sig(good), "accepted"),
+            (sig(&format!("v1,AAAA {good}")), "accepted"),
+            (sig(&format!("{good} v2,x v1a,y")), "accepted"),
+            (sig(good.trim_end_matches('=')), "accepted"),
             (sig(""), "exactly one webhook-signature"),
             (sig("v1,"), mismatch),
             (sig("v1"), mismatch),
@@ -385,14 +380,14 @@ mod tests {
             (sig(good).replace("1614265330", "1614265331"), mismatch),
             (sig(good).replace("1614265330", "tomorrow"), mismatch),
         ] {
-            let said = verify(&signer, &sent, BODY, NOW);
-            assert!(said.contains(want), "{sent}: {said}");
+            let found = verify(&signer, &sent, BODY, NOW);
+            assert!(found.contains(want), "{sent}: {found}");
         }
         assert!(verify(&signer, &sig(good), b"{\"test\": 2432232315}", NOW).contains(mismatch));
     }
 
     #[test]
-    fn a_signature_is_good_for_five_minutes_both_ways() {
+    fn signature_is_valid_for_five_minutes_in_both_directions() {
         let standard = signer(&WebhookVerification::Standard, SECRET);
         let with_time = configured_as("x-sig", SignatureEncoding::Hex, "", Some("x-time"));
         let own = signer(&with_time, "s3cret");
@@ -407,56 +402,56 @@ mod tests {
                 (86_400_000, Err(WebhookError::Stale(300))),
             ] {
                 let now = Timestamp::from_ms(NOW * 1000 + off);
-                let push = WebhookRequest { headers: &headers, body: BODY, now };
-                assert_eq!(signer.verify(&push), want, "{off} ms off");
+                let request = WebhookRequest { headers: &headers, body: BODY, now };
+                assert_eq!(signer.verify(&request), want, "{off} ms off");
             }
         }
     }
 
-    /// The time is part of what is signed, so only who has the secret can send these.
+    /// The timestamp is signed, so only a sender with the secret can send these.
     #[test]
-    fn a_signed_time_that_is_none_is_refused() {
+    fn invalid_signed_timestamp_is_rejected() {
         let with_time = configured_as("x-sig", SignatureEncoding::Hex, "", Some("x-time"));
         let signer = signer(&with_time, "s3cret");
         for time in ["x", "1614265330.5", "+1614265330", "-5", "9223372036854775807", " "] {
             let tag = tag(&signer.first, &[time.trim().as_bytes(), b".", BODY]);
             let sent = format!("x-sig: {}\nx-time: {time}", SignatureEncoding::Hex.encode(&tag));
-            let said = verify(&signer, &sent, BODY, NOW);
-            let want = if time == " " { "exactly one timestamp" } else { "in seconds since 1970" };
-            assert!(said.contains(want), "{time}: {said}");
+            let found = verify(&signer, &sent, BODY, NOW);
+            let want = if time == " " { "exactly one timestamp" } else { "seconds since 1970" };
+            assert!(found.contains(want), "{time}: {found}");
         }
     }
 
     #[test]
-    fn what_is_not_signed_as_configured_is_refused() {
+    fn invalid_configured_signature_is_rejected() {
         let github = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
         let base64 = "dXEH6g6yUJ/CESIczphLijdXC211hsIsRvQ3nIsEPhc=";
         let hex = configured_as("X-Sig", SignatureEncoding::Hex, "", None);
         let prefixed = configured_as("X-Sig", SignatureEncoding::Base64, "hmac ", None);
         for (scheme, sent, want) in [
-            (&hex, format!("x-sig: {github}"), "taken"),
-            (&hex, format!("x-sig: {}", github.to_uppercase()), "taken"),
-            (&hex, format!("x-sig: sha256={github}"), "not written as it should be"),
-            (&hex, format!("x-sig: {}", &github[..63]), "not written as it should be"),
+            (&hex, format!("x-sig: {github}"), "accepted"),
+            (&hex, format!("x-sig: {}", github.to_uppercase()), "accepted"),
+            (&hex, format!("x-sig: sha256={github}"), "has the wrong format"),
+            (&hex, format!("x-sig: {}", &github[..63]), "has the wrong format"),
             (&hex, format!("x-sig: {}", &github[..62]), "does not match"),
             (&hex, format!("x-sig: {github}00"), "does not match"),
-            (&hex, format!("x-sig: {}", github.replace('7', "g")), "not written as it should be"),
+            (&hex, format!("x-sig: {}", github.replace('7', "g")), "has the wrong format"),
             (&hex, format!("x-sig: {}", github.replace("757", "758")), "does not match"),
             (&hex, "x-sig: ".to_owned(), "exactly one signature header"),
             (&hex, format!("x-sig: {github}\nx-sig: {github}"), "exactly one signature header"),
             (&hex, format!("x-other: {github}"), "exactly one signature header"),
-            (&prefixed, format!("x-sig: hmac {base64}"), "taken"),
-            (&prefixed, format!("x-sig: {base64}"), "not written as it should be"),
-            (&prefixed, "x-sig: hmac %%%".to_owned(), "not written as it should be"),
+            (&prefixed, format!("x-sig: hmac {base64}"), "accepted"),
+            (&prefixed, format!("x-sig: {base64}"), "has the wrong format"),
+            (&prefixed, "x-sig: hmac %%%".to_owned(), "has the wrong format"),
             (
                 &WebhookVerification::Github,
                 format!("x-hub-signature-256: sha256={github}"),
-                "taken",
+                "accepted",
             ),
             (
                 &WebhookVerification::Github,
                 format!("x-hub-signature-256: {github}"),
-                "not written as",
+                "has the wrong format",
             ),
             (
                 &WebhookVerification::Github,
@@ -470,13 +465,13 @@ mod tests {
             ),
         ] {
             let signer = signer(scheme, "It's a Secret to Everybody");
-            let said = verify(&signer, &sent, b"Hello, World!", NOW);
-            assert!(said.contains(want), "{sent}: {said}");
+            let found = verify(&signer, &sent, b"Hello, World!", NOW);
+            assert!(found.contains(want), "{sent}: {found}");
         }
     }
 
     #[test]
-    fn each_takes_its_own_and_no_other_tunnels() {
+    fn signature_of_another_secret_is_rejected() {
         let schemes = [
             (WebhookVerification::Standard, SECRET, OTHER),
             (WebhookVerification::Github, "ours", "theirs"),
@@ -490,15 +485,18 @@ mod tests {
         let now = Timestamp::from_ms(NOW * 1000);
         for (scheme, ours, theirs) in schemes {
             let headers = signer(&scheme, ours).sign("m1", now, BODY);
-            let push = WebhookRequest { headers: &headers, body: BODY, now };
-            assert_eq!(signer(&scheme, ours).verify(&push), Ok(()), "{scheme:?}");
-            let refused = signer(&scheme, theirs).verify(&push);
-            assert!(matches!(refused, Err(WebhookError::Unverified(_))), "{scheme:?}: {refused:?}");
+            let request = WebhookRequest { headers: &headers, body: BODY, now };
+            assert_eq!(signer(&scheme, ours).verify(&request), Ok(()), "{scheme:?}");
+            let rejected = signer(&scheme, theirs).verify(&request);
+            assert!(
+                matches!(rejected, Err(WebhookError::Unverified(_))),
+                "{scheme:?}: {rejected:?}"
+            );
         }
     }
 
     #[test]
-    fn secrets_can_be_changed_without_losing_anything() {
+    fn several_secrets_are_accepted_during_rotation() {
         let both = signer(&WebhookVerification::Standard, &format!("{OTHER} {SECRET}"));
         let now = Timestamp::from_ms(NOW * 1000);
         for secret in [SECRET, OTHER] {
@@ -510,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_a_secret_or_a_header_does_not_start() {
+    fn invalid_secrets_and_headers_are_rejected() {
         let short = "whsec_AAECAwQFBgcICQoLDA0O";
         let custom =
             |header, prefix, time| configured_as(header, SignatureEncoding::Hex, prefix, time);
@@ -547,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signer_shows_nothing_of_its_keys() {
+    fn debug_output_does_not_show_keys() {
         let shown = format!("{:?}", signer(&WebhookVerification::Github, "canary"));
         assert!(!shown.contains("canary") && !shown.contains("99, 97, 110"), "{shown}");
     }

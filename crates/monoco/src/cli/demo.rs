@@ -14,9 +14,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use monoco_adapters::WebhookRequest;
 use monoco_adapters::webhook::WebhookVerification;
 use monoco_adapters::webhook::wire::Signer;
-use monoco_adapters::{Secret, WebhookRequest};
+use monoco_core::config::Secret;
 use monoco_core::hex;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};

@@ -1,4 +1,4 @@
-//! What a reload changes, in words, and which of it must wait for a restart.
+//! Compares two configs: what a reload changes, and what needs a restart.
 
 use std::fmt::{self, Display};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::{Config, TunnelConfig};
 use crate::pipeline::config::PipelineConfig;
 
-/// One thing that a new config says differently.
+/// One difference between two configs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigChange {
-    /// What, without secrets.
+    /// The key with both values, without secrets.
     pub what: String,
-    /// Whether it counts at once; else it needs a restart.
+    /// Whether a reload applies it; otherwise it needs a restart.
     pub live: bool,
 }
 
@@ -23,18 +23,18 @@ impl Display for ConfigChange {
 }
 
 impl Config {
-    /// What `new` says differently.
+    /// Returns the differences in `new`.
     pub fn changes(&self, new: &Self) -> Vec<ConfigChange> {
         let mut changes = ConfigChanges::default();
-        changes.waits("owner", &self.owner, &new.owner);
-        changes.waits("host", &self.host, &new.host);
-        changes.waits("port", &self.port, &new.port);
-        changes.waits("webhook_port", &self.webhook_port, &new.webhook_port);
+        changes.restart("owner", &self.owner, &new.owner);
+        changes.restart("host", &self.host, &new.host);
+        changes.restart("port", &self.port, &new.port);
+        changes.restart("webhook_port", &self.webhook_port, &new.webhook_port);
         let root = |config: &Self| match &config.mailbox_root {
             Some(root) => root.display().to_string(),
             None => "the default".to_owned(),
         };
-        changes.waits("mailbox_root", &root(self), &root(new));
+        changes.restart("mailbox_root", &root(self), &root(new));
         if self.store != new.store {
             changes.0.push(ConfigChange { what: "store".to_owned(), live: false });
         }
@@ -48,16 +48,16 @@ impl Config {
         let (old_retry, new_retry) = (old_claims.retry, new_claims.retry);
         changes.ms("claims backoff_ms", old_retry.backoff.first, new_retry.backoff.first);
         changes.ms("claims max_backoff_ms", old_retry.backoff.longest, new_retry.backoff.longest);
-        let (old, kept) = (self.retention, new.retention);
-        changes.live("retention archive_days", &old.archive_days, &kept.archive_days);
-        changes.live("retention trash_days", &old.trash_days, &kept.trash_days);
-        changes.live("retention events_days", &old.events_days, &kept.events_days);
+        let (old, new_retention) = (self.retention, new.retention);
+        changes.live("retention archive_days", &old.archive_days, &new_retention.archive_days);
+        changes.live("retention trash_days", &old.trash_days, &new_retention.trash_days);
+        changes.live("retention events_days", &old.events_days, &new_retention.events_days);
         changes.0.extend(self.pipeline.changes(&new.pipeline));
         changes.tunnels(self, new);
         changes.0
     }
 
-    /// This config with all of `new` that counts at once.
+    /// Returns this config with everything from `new` that a reload applies.
     #[must_use]
     pub fn reloaded(&self, new: Self) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl TunnelConfig {
 struct ConfigChanges(Vec<ConfigChange>);
 
 impl ConfigChanges {
-    fn note(&mut self, name: &str, old: &impl Display, new: &impl Display, live: bool) {
+    fn push(&mut self, name: &str, old: &impl Display, new: &impl Display, live: bool) {
         let (old, new) = (old.to_string(), new.to_string());
         if old != new {
             self.0.push(ConfigChange { what: format!("{name}: {old} becomes {new}"), live });
@@ -102,11 +102,11 @@ impl ConfigChanges {
     }
 
     fn live(&mut self, name: &str, old: &impl Display, new: &impl Display) {
-        self.note(name, old, new, true);
+        self.push(name, old, new, true);
     }
 
-    fn waits(&mut self, name: &str, old: &impl Display, new: &impl Display) {
-        self.note(name, old, new, false);
+    fn restart(&mut self, name: &str, old: &impl Display, new: &impl Display) {
+        self.push(name, old, new, false);
     }
 
     fn ms(&mut self, name: &str, old: Duration, new: Duration) {
@@ -124,24 +124,24 @@ impl ConfigChanges {
     }
 
     fn tunnels(&mut self, old: &Config, new: &Config) {
-        let mut say = |what: String| self.0.push(ConfigChange { what, live: true });
+        let mut push = |what: String| self.0.push(ConfigChange { what, live: true });
         for (id, tunnel) in old.running() {
             match new.tunnels.get(id) {
                 Some(next) if next.enabled => {
                     let names = tunnel.changed_keys(next);
                     if !names.is_empty() {
-                        say(format!("tunnel {id}: changed {}", names.join(", ")));
+                        push(format!("tunnel {id}: changed {}", names.join(", ")));
                     }
                 }
-                Some(_) => say(format!("tunnel {id}: turned off")),
-                None => say(format!("tunnel {id}: removed")),
+                Some(_) => push(format!("tunnel {id}: turned off")),
+                None => push(format!("tunnel {id}: removed")),
             }
         }
         for (id, _) in new.running() {
             match old.tunnels.get(id) {
                 Some(before) if before.enabled => {}
-                Some(_) => say(format!("tunnel {id}: turned on")),
-                None => say(format!("tunnel {id}: added")),
+                Some(_) => push(format!("tunnel {id}: turned on")),
+                None => push(format!("tunnel {id}: added")),
             }
         }
     }

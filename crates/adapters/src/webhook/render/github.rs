@@ -1,8 +1,8 @@
-//! What GitHub's webhooks say, in words that people read.
+//! Converts GitHub events into Markdown.
 //!
-//! The repository is the session, the issue or pull request the thread, and the
-//! delivery's GUID the id: it stays the same when somebody has GitHub deliver it
-//! again. Events that are not known here come as JSON.
+//! The repository is the session, the issue or pull request the thread, and the delivery's
+//! GUID the id, which stays the same when GitHub redelivers an event. Events that are not
+//! known here become JSON.
 
 use monoco_core::did::TunnelId;
 use monoco_core::inbound::{ChatSessionKind, InboundAttachment, InboundMessage, MAX_NAME_BYTES};
@@ -11,13 +11,13 @@ use reqwest::Url;
 use serde_json::Value;
 
 use super::super::FieldMap;
-use super::super::inbound::{fields, header, heard, parse, scalar, unreadable};
+use super::super::inbound::{build_message, fields, header, parse, scalar, unreadable};
 use crate::{WebhookError, WebhookRequest};
 
-/// Most commits of a push that are named.
+/// How many commits of a push are listed.
 const MAX_COMMITS: usize = 20;
 
-/// Where the payloads have their time; the most special first.
+/// Places of the time in payloads, the most specific first.
 const TIMES: [&str; 8] = [
     "/comment/updated_at",
     "/review/submitted_at",
@@ -29,19 +29,15 @@ const TIMES: [&str; 8] = [
     "/head_commit/timestamp",
 ];
 
-/// Reads a request of GitHub's that is known to be authentic. Where `map` points at
-/// something, that counts.
-///
-/// # Errors
-///
-/// [`WebhookError::Unreadable`], with the field that is wrong.
+/// Converts a GitHub request whose signature has been verified. Values that `map` points at
+/// have priority. [`WebhookError::Unreadable`] names the field that is wrong.
 pub(in crate::webhook) fn read(
     tunnel: &TunnelId,
     map: &FieldMap,
-    push: &WebhookRequest<'_>,
+    request: &WebhookRequest<'_>,
 ) -> Result<(InboundMessage, Vec<InboundAttachment>), WebhookError> {
-    let value = payload(push)?;
-    let event = header(push.headers, "x-github-event").unwrap_or_else(|| "event".to_owned());
+    let value = payload(request)?;
+    let event = header(request.headers, "x-github-event").unwrap_or_else(|| "event".to_owned());
     let mut fields = fields(&value, &[map])?;
     let repository = at(&value, "/repository/full_name").or(at(&value, "/organization/login"));
     if let (None, Some(name)) = (&fields.session_id, repository) {
@@ -50,30 +46,30 @@ pub(in crate::webhook) fn read(
         fields.session_kind = fields.session_kind.or(Some(ChatSessionKind::Group));
     }
     let subject = subject(&value);
-    fields.id = fields.id.or_else(|| header(push.headers, "x-github-delivery"));
+    fields.id = fields.id.or_else(|| header(request.headers, "x-github-delivery"));
     fields.thread_key = fields
         .thread_key
         .or_else(|| subject.and_then(|it| at(it, "/number")).map(|number| format!("#{number}")));
     fields.from_id = fields.from_id.or_else(|| at(&value, "/sender/login"));
     fields.title = fields.title.or_else(|| subject.and_then(|it| at(it, "/title")).map(short));
-    fields.text = fields.text.or_else(|| words(&event, &value));
-    // The JSON alone does not say which event it is.
+    fields.text = fields.text.or_else(|| describe(&event, &value));
+    // The JSON does not contain the name of the event.
     fields.heading = Some(heading(&event, &value));
     fields.at = fields.at.or_else(|| {
         let texts = TIMES.iter().filter_map(|pointer| value.pointer(pointer)?.as_str());
         texts.filter_map(|text| Timestamp::from_rfc3339(text).ok()).find(|time| time.ms() >= 0)
     });
-    heard(tunnel, push, &value, fields)
+    build_message(tunnel, request, &value, fields)
 }
 
-/// GitHub sends a form with the JSON in it unless told otherwise.
-fn payload(push: &WebhookRequest<'_>) -> Result<Value, WebhookError> {
-    let kind = header(push.headers, "content-type").unwrap_or_default();
+/// Returns the JSON of a request. By default, GitHub sends it inside a form.
+fn payload(request: &WebhookRequest<'_>) -> Result<Value, WebhookError> {
+    let kind = header(request.headers, "content-type").unwrap_or_default();
     if !kind.starts_with("application/x-www-form-urlencoded") {
-        return parse(push.body);
+        return parse(request.body);
     }
-    let form = std::str::from_utf8(push.body).ok().and_then(|text| {
-        // A query is a form.
+    let form = std::str::from_utf8(request.body).ok().and_then(|text| {
+        // The query of a URL has the same format as a form.
         let mut url = Url::parse("form:").ok()?;
         url.set_query(Some(text));
         let (_, json) = url.query_pairs().find(|(key, _)| key == "payload")?;
@@ -83,13 +79,13 @@ fn payload(push: &WebhookRequest<'_>) -> Result<Value, WebhookError> {
     parse(form.as_bytes())
 }
 
-/// The issue, pull request or discussion that it is about.
+/// Returns the issue, pull request or discussion of an event.
 fn subject(value: &Value) -> Option<&Value> {
     ["issue", "pull_request", "discussion"].iter().find_map(|key| value.get(key))
 }
 
-/// What happened, as Markdown; `None` when only the JSON could say it.
-fn words(event: &str, value: &Value) -> Option<String> {
+/// Describes an event in Markdown; `None` for events that are not known here.
+fn describe(event: &str, value: &Value) -> Option<String> {
     let about = |key: &str| {
         let it = value.get(key)?;
         let title = subject(value).and_then(|subject| at(subject, "/title"));
@@ -108,7 +104,7 @@ fn words(event: &str, value: &Value) -> Option<String> {
             let branch = run("/workflow_run/head_branch").unwrap_or_default();
             (format!("{name}: {} on {branch}", state.unwrap_or_default()), None, link)
         }
-        "push" => push_words(value)?,
+        "push" => describe_push(value)?,
         "ping" => (at(value, "/zen").unwrap_or_default(), None, None),
         _ => return None,
     };
@@ -125,7 +121,7 @@ fn heading(event: &str, value: &Value) -> String {
 /// A title, a body and a link.
 type GithubText = (String, Option<String>, Option<String>);
 
-fn push_words(value: &Value) -> Option<GithubText> {
+fn describe_push(value: &Value) -> Option<GithubText> {
     let commits = value.get("commits")?.as_array()?;
     let branch = at(value, "/ref")?;
     let branch = branch.strip_prefix("refs/heads/").unwrap_or(&branch);
@@ -153,7 +149,7 @@ fn at(value: &Value, pointer: &str) -> Option<String> {
     value.pointer(pointer).and_then(scalar)
 }
 
-/// As much of a title as is kept.
+/// Cuts a title at the limit of names.
 fn short(mut title: String) -> String {
     title.truncate(title.floor_char_boundary(MAX_NAME_BYTES));
     title
@@ -166,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    fn hear(
+    fn convert(
         event: &str,
         kind: &str,
         map: &FieldMap,
@@ -177,25 +173,25 @@ mod tests {
         headers
             .insert("x-github-delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958".parse().unwrap());
         headers.insert("content-type", kind.parse().unwrap());
-        let push = WebhookRequest { headers: &headers, body, now: Timestamp::from_ms(0) };
-        read(&"github".parse().unwrap(), map, &push).map(|(message, _)| message)
+        let request = WebhookRequest { headers: &headers, body, now: Timestamp::from_ms(0) };
+        read(&"github".parse().unwrap(), map, &request).map(|(message, _)| message)
     }
 
-    fn said(event: &str, body: &str) -> InboundMessage {
-        hear(event, "application/json", &FieldMap::default(), body.as_bytes()).unwrap()
+    fn message_of(event: &str, body: &str) -> InboundMessage {
+        convert(event, "application/json", &FieldMap::default(), body.as_bytes()).unwrap()
     }
 
-    /// What the parts that people file by are, in one line, and the text.
-    fn summary(said: &InboundMessage) -> (String, String) {
-        let thread = said.session.thread_key.as_deref().unwrap_or("-");
-        let title = said.title.as_deref().unwrap_or("-");
-        let at = said.at.map_or_else(|| "-".to_owned(), Timestamp::rfc3339);
-        let (session, from) = (&said.session.id, &said.from.id);
-        (format!("{session} {thread} {from} {at} {title}"), said.text.clone())
+    /// Returns session, thread, author, time and title in one line, and the text.
+    fn summary(message: &InboundMessage) -> (String, String) {
+        let thread = message.session.thread_key.as_deref().unwrap_or("-");
+        let title = message.title.as_deref().unwrap_or("-");
+        let at = message.at.map_or_else(|| "-".to_owned(), Timestamp::rfc3339);
+        let (session, from) = (&message.session.id, &message.from.id);
+        (format!("{session} {thread} {from} {at} {title}"), message.text.clone())
     }
 
     #[test]
-    fn events_are_told_in_words() {
+    fn known_events_become_markdown() {
         for (event, body, want, text) in [
             (
                 "issues",
@@ -249,20 +245,20 @@ mod tests {
                  https://github.com/example/alpha/actions/runs/12345678901",
             ),
         ] {
-            let said = said(event, body);
-            assert_eq!(summary(&said), (want.to_owned(), text.to_owned()), "{event}");
-            assert_eq!(said.id, "72d3162e-cc78-11e3-81ab-4c9367dc0958");
-            assert_eq!(said.session.kind, ChatSessionKind::Group);
-            assert_eq!(said.session.name.as_deref(), Some("example/alpha"));
+            let message = message_of(event, body);
+            assert_eq!(summary(&message), (want.to_owned(), text.to_owned()), "{event}");
+            assert_eq!(message.id, "72d3162e-cc78-11e3-81ab-4c9367dc0958");
+            assert_eq!(message.session.kind, ChatSessionKind::Group);
+            assert_eq!(message.session.name.as_deref(), Some("example/alpha"));
         }
     }
 
     #[test]
-    fn an_event_that_is_not_known_comes_as_json() {
+    fn unknown_event_becomes_json() {
         let body = include_str!("../../../testdata/webhook/github_star.json");
-        let said = said("star", body);
-        assert_eq!(summary(&said).0, "example/alpha - dan - -");
-        let json = said.text.strip_prefix("**star** created\n\n```json\n").unwrap();
+        let message = message_of("star", body);
+        assert_eq!(summary(&message).0, "example/alpha - dan - -");
+        let json = message.text.strip_prefix("**star** created\n\n```json\n").unwrap();
         let json: Value = serde_json::from_str(json.strip_suffix("\n```").unwrap()).unwrap();
         assert_eq!(json, serde_json::from_str::<Value>(body).unwrap());
     }
@@ -271,26 +267,26 @@ mod tests {
     fn a_form_is_read_like_json() {
         let form = "a=b&payload=%7B%22zen%22%3A%22a+b%26%23%C3%A9%22%7D";
         let kind = "application/x-www-form-urlencoded; charset=utf-8";
-        let said = hear("ping", kind, &FieldMap::default(), form.as_bytes()).unwrap();
-        assert_eq!(said.text, "**ping**: a b&#é");
+        let message = convert("ping", kind, &FieldMap::default(), form.as_bytes()).unwrap();
+        assert_eq!(message.text, "**ping**: a b&#é");
         for bad in [&b"zen=1"[..], b"", b"payload=%7B", b"\xff"] {
-            let refused = hear("ping", kind, &FieldMap::default(), bad);
+            let refused = convert("ping", kind, &FieldMap::default(), bad);
             assert!(matches!(refused, Err(WebhookError::Unreadable(_))), "{refused:?}");
         }
     }
 
     #[test]
-    fn the_map_counts_before_what_we_know() {
+    fn map_has_priority_over_known_fields() {
         let at = |pointer: &str| Some(pointer.to_owned());
         let map = FieldMap { session_id: at("/hook_id"), text: at("/zen"), ..FieldMap::default() };
         let body = include_bytes!("../../../testdata/webhook/github_ping.json");
-        let said = hear("ping", "application/json", &map, body).unwrap();
-        assert_eq!((said.session.id.as_str(), said.session.name.as_deref()), ("4711", None));
-        assert_eq!(said.text, "Keep it logically awesome.");
+        let message = convert("ping", "application/json", &map, body).unwrap();
+        assert_eq!((message.session.id.as_str(), message.session.name.as_deref()), ("4711", None));
+        assert_eq!(message.text, "Keep it logically awesome.");
     }
 
     #[test]
-    fn odd_payloads_are_kept_all_the_same() {
+    fn incomplete_payloads_are_accepted() {
         for (event, body, text) in [
             (
                 "push",
@@ -308,13 +304,16 @@ mod tests {
             ("ping", "[]", "**ping**: "),
             ("ping", "null", "**ping**: "),
         ] {
-            let said = said(event, body);
-            assert!(said.text.starts_with(text), "{body}: {}", said.text);
-            assert_eq!((said.session.id.as_str(), said.from.id.as_str()), ("github", "unknown"));
+            let message = message_of(event, body);
+            assert!(message.text.starts_with(text), "{body}: {}", message.text);
+            assert_eq!(
+                (message.session.id.as_str(), message.from.id.as_str()),
+                ("github", "unknown")
+            );
         }
         let many = format!(r#"{{"ref": "r", "commits": [{}]}}"#, vec!["{}"; 25].join(","));
-        assert!(said("push", &many).text.ends_with("\n- … and 5 more"));
+        assert!(message_of("push", &many).text.ends_with("\n- … and 5 more"));
         let long = format!(r#"{{"issue": {{"title": "{}"}}}}"#, "é".repeat(1000));
-        assert_eq!(said("issues", &long).title.unwrap().len(), MAX_NAME_BYTES);
+        assert_eq!(message_of("issues", &long).title.unwrap().len(), MAX_NAME_BYTES);
     }
 }
