@@ -26,11 +26,14 @@ pub fn find(name: &str) -> Option<&'static Provider> {
     PROVIDERS.iter().find(|provider| provider.name == name)
 }
 
+/// Reads a tunnel's section; the flag tells whether the tunnel is enabled.
+type ParseConfig = fn(&ConfigSection<'_>, bool) -> Result<Arc<dyn AdapterConfig>, InvalidConfig>;
+
 /// A provider that tunnels can name in the config.
 #[derive(Debug)]
 pub struct Provider {
     pub name: &'static str,
-    parse: fn(&ConfigSection<'_>, bool) -> Result<Arc<dyn AdapterConfig>, InvalidConfig>,
+    parse: ParseConfig,
 }
 
 impl Provider {
