@@ -10,7 +10,6 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) enum ScriptedAct {
     Answer(String),
-    /// Closes the connection.
     HangUp,
     /// Sends nothing and keeps the connection open.
     Silence,

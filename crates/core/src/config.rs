@@ -402,7 +402,6 @@ impl ConfigValue<'_> {
         Err(self.invalid(why))
     }
 
-    /// Parses the text.
     pub fn parsed<T>(&self) -> Result<T, InvalidConfig>
     where
         T: FromStr,

@@ -87,7 +87,6 @@ pub struct DraftOptions {
 /// What is needed to convert a draft, beyond the draft itself.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftContext<'a> {
-    /// The sender.
     pub owner: &'a Did,
     /// The unique id of the draft.
     pub uid: &'a str,

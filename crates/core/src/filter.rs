@@ -34,7 +34,6 @@ pub const MAX_RULES: usize = 1_000;
 
 #[derive(Clone, Debug)]
 pub enum Filter {
-    /// Every condition matches.
     All(Vec<Filter>),
     /// At least one condition matches.
     Any(Vec<Filter>),
@@ -62,7 +61,6 @@ pub enum Filter {
     SubjectContains(Folded),
     /// A regular expression for the text.
     TextMatches(Regex),
-    /// The correlation id.
     Correlation(Folded),
 }
 

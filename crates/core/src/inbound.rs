@@ -126,7 +126,6 @@ pub enum ChatSessionKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Participant {
     pub id: String,
-    /// The display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -138,7 +137,6 @@ pub struct Artifact {
     pub name: String,
     /// The MIME type that the sender states.
     pub mime_type: String,
-    /// Number of bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     /// The stored bytes; `None` for a link.
@@ -441,7 +439,6 @@ pub(crate) mod tests {
         "",
     ];
 
-    /// Hostile text.
     pub(crate) fn hostile() -> impl Strategy<Value = String> {
         let part = prop_oneof![
             3 => prop::sample::select(NASTY).prop_map(str::to_owned),

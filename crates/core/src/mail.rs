@@ -156,7 +156,6 @@ pub struct MailIndexEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
     pub trust: Trust,
-    /// Number of messages.
     pub messages: usize,
     /// The start of its text.
     pub preview: String,
@@ -297,7 +296,6 @@ impl Mail {
         self.header.id.file(self.header.received_at)
     }
 
-    /// Renders its file.
     pub fn render(&self) -> String {
         let messages = self.messages.iter();
         let messages =

@@ -25,9 +25,7 @@ pub const MAX_TARGETS: usize = 1_000;
 /// The kind of object that an [`ObjId`] identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ObjKind {
-    /// A [`MsgObject`]: `cymsg:`.
     Msg,
-    /// A [`crate::receipt::Receipt`]: `cymsgr:`.
     Receipt,
     /// Bytes, such as an attachment: `sha256:`.
     Bytes,

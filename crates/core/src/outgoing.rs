@@ -12,7 +12,6 @@ const DEFAULT_MIME_TYPE: &str = "application/octet-stream";
 /// A message on its way to a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutgoingMessage {
-    /// The author's DID.
     pub author: String,
     pub created_at: Option<Timestamp>,
     /// The recipient's own id of the message that this one answers.

@@ -28,7 +28,6 @@ pub enum ReceiptStatus {
 #[serde(deny_unknown_fields)]
 pub struct Receipt {
     pub msg_id: ObjId,
-    /// The issuer.
     pub iss: Did,
     pub reader: Did,
     /// The group of the message, if any.

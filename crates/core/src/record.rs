@@ -252,9 +252,7 @@ pub struct RecordId {
 /// Which table a [`RecordId`] belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RecordKind {
-    /// A [`MsgRecord`]: `rec_`.
     Record,
-    /// A [`crate::delivery::Delivery`]: `dlv_`.
     Delivery,
 }
 

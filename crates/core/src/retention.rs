@@ -48,7 +48,6 @@ impl RetentionClock {
         )
     }
 
-    /// Full days elapsed.
     pub const fn day(&self) -> i64 {
         self.elapsed_ms / 86_400_000
     }

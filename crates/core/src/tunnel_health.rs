@@ -39,7 +39,6 @@ pub struct TunnelHealth {
     pub last_error: Option<(Timestamp, String)>,
     /// Number of new messages.
     pub received: u64,
-    /// Number of deliveries.
     pub sent: u64,
     /// Receive errors since the last authentic request.
     pub failures: u32,
@@ -62,7 +61,6 @@ impl TunnelHealth {
         self.last_error = Some((now, why.into()));
     }
 
-    /// Records a delivery.
     pub fn record_sent(&mut self, now: Timestamp) {
         self.sent += 1;
         self.last_sent = Some(now);

@@ -35,9 +35,7 @@ const MAX_LINE: usize = 500;
 #[derive(Debug)]
 pub struct CommandJob<'a> {
     pub command: &'a [OsString],
-    /// Additional environment variables.
     pub variables: Vec<(&'static str, OsString)>,
-    /// Content of stdin.
     pub input: String,
     /// Path of the log.
     pub log: &'a Path,
@@ -48,13 +46,10 @@ pub struct CommandJob<'a> {
 /// Functions that receive the output of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandOutput {
-    /// Receives stdout.
     pub out: fn(&[u8]) -> io::Result<()>,
-    /// Receives stderr.
     pub err: fn(&[u8]) -> io::Result<()>,
 }
 
-/// A running command.
 #[derive(Debug)]
 pub struct CommandChild {
     group: Pid,
@@ -134,7 +129,9 @@ impl CommandChild {
     /// When the file system returns an error.
     pub async fn ended(&mut self) -> io::Result<ExitStatus> {
         let ended = (&mut self.ended).await;
-        ended.unwrap_or_else(|_| Err(io::Error::other("nobody waited for the command")))
+        ended.unwrap_or_else(|_| {
+            Err(io::Error::other("the thread that waits for the command ended early"))
+        })
     }
 
     /// Sends a signal to the process group.

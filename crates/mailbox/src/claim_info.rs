@@ -52,7 +52,6 @@ pub struct ClaimInfo {
     pub updated_at: Option<Timestamp>,
 }
 
-/// Content of `locks.json`.
 #[derive(Deserialize)]
 struct LocksFileContent {
     version: u32,

@@ -27,6 +27,12 @@ pub struct CourierFixture {
     entries: Vec<MailIndexEntry>,
 }
 
+impl Default for CourierFixture {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl CourierFixture {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -69,7 +75,6 @@ impl CourierFixture {
         self.deliver_mail(&mail(n, from, text))
     }
 
-    /// Adds this Mail.
     pub fn deliver_mail(&mut self, mail: &Mail) -> MailIndexEntry {
         self.seq += 1;
         let file = mail.render();
@@ -82,7 +87,6 @@ impl CourierFixture {
         entry
     }
 
-    /// Rewrites the index.
     pub fn rebuild(&mut self) {
         self.generation += 1;
         let head = json!({"monoco_index": 1, "generation": self.generation});

@@ -114,7 +114,6 @@ fn write(here: &WorkspaceDir, names: &[MailFileName], seen: &str) -> Result<(), 
     written.map_err(|error| at(&path)(error.into()))
 }
 
-/// Lists the directory.
 fn list(inbox: &Path) -> Result<Vec<MailFileName>, MailboxError> {
     let entries = match fs::read_dir(inbox) {
         Ok(entries) => entries,

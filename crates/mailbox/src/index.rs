@@ -42,7 +42,6 @@ pub struct IndexLine {
     pub entry: Option<MailIndexEntry>,
 }
 
-/// Where reading continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumePosition {
     /// With the Mails after this number. Earlier Mails may be read again.
@@ -143,7 +142,7 @@ impl IndexReader {
         // Numbers only grow within a store. An index that ends before the cursor belongs
         // to another store, and all Mails in it are new.
         let mut last = 0;
-        while let Some(line) = self.next()? {
+        while let Some(line) = self.next_line()? {
             last = line.entry.map_or(last, |entry| entry.seq);
         }
         self.seek(self.start)?;
@@ -158,7 +157,7 @@ impl IndexReader {
     pub fn first(&mut self) -> Result<String, MailboxError> {
         let before = self.offset;
         self.seek(self.start)?;
-        let first = self.next()?.and_then(|line| line.entry);
+        let first = self.next_line()?.and_then(|line| line.entry);
         self.seek(before)?;
         Ok(first.map(|entry| entry.id.to_string()).unwrap_or_default())
     }
@@ -169,7 +168,7 @@ impl IndexReader {
     ///
     /// When the index cannot be read.
     pub fn line_at(&mut self, offset: u64) -> Result<Option<IndexLine>, MailboxError> {
-        if self.go_to(offset)? { self.next() } else { Ok(None) }
+        if self.go_to(offset)? { self.next_line() } else { Ok(None) }
     }
 
     /// Seeks to `offset`. Returns whether a line starts there.
@@ -186,7 +185,7 @@ impl IndexReader {
     /// # Errors
     ///
     /// When the index cannot be read.
-    pub fn next(&mut self) -> Result<Option<IndexLine>, MailboxError> {
+    pub fn next_line(&mut self) -> Result<Option<IndexLine>, MailboxError> {
         let start = self.offset;
         let Some(end) = self.read_line()? else { return Ok(None) };
         Ok(Some(IndexLine { start, end, entry: serde_json::from_slice(&self.line).ok() }))

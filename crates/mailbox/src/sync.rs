@@ -48,7 +48,6 @@ pub struct SyncOptions {
     pub provider: Option<String>,
     /// Ask before each Mail.
     pub ask: bool,
-    /// Change nothing.
     pub dry_run: bool,
     /// Report the result of the filters for each Mail.
     pub explain: bool,
@@ -130,14 +129,14 @@ pub fn sync(
     let (first, rules) = (index.first()?, here.rules.clone());
     let mut cursor = SyncCursor { first, rules, ..before.clone() };
     let mut lines = 0;
-    while let Some(IndexLine { start, end, entry }) = index.next()? {
+    while let Some(IndexLine { start, end, entry }) = index.next_line()? {
         match &entry {
             Some(entry) if entry.seq > after || again.contains(&entry.seq) => {
                 round.look_at(entry, start)?;
             }
             Some(_) => {}
             None => {
-                round.warn(format!("{}: cannot parse a line of the index", tree.index().display()))
+                round.warn(format!("{}: cannot parse a line of the index", tree.index().display()));
             }
         }
         cursor.generation = index.generation;

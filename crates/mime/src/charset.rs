@@ -31,7 +31,7 @@ enum CharsetCoverage {
 }
 
 impl Charset {
-    /// What everybody can read.
+    /// ASCII, which every reader supports.
     pub const UTF_8: Self = Self { encoding: UTF_8, reach: CharsetCoverage::All };
 
     /// Finds a charset by its name. None stands for ASCII.

@@ -15,11 +15,9 @@ pub(super) struct ContentType {
     pub word: String,
     /// Whether nothing unexpected follows the word.
     pub is_clean: bool,
-    /// What follows it.
     parameters: Vec<Parameter>,
 }
 
-/// One parameter.
 #[derive(Clone, Debug)]
 pub(super) struct Parameter {
     /// Its name, in lower case.
@@ -102,7 +100,6 @@ impl ContentType {
     }
 }
 
-/// What follows `charset'language'`.
 fn after_charset(value: &[u8]) -> &[u8] {
     value.splitn(3, |byte| *byte == b'\'').nth(2).unwrap_or(value)
 }
@@ -221,7 +218,7 @@ impl<'v> Reader<'v> {
         Some(Parameter { name, value, place, clear })
     }
 
-    /// Reads a quoted string, and says whether it is one to everybody.
+    /// Reads a quoted string, and returns whether every reader agrees on its end.
     fn quoted(&mut self) -> (Vec<u8>, bool) {
         let (mut value, mut clear) = (Vec::new(), true);
         self.at += 1;

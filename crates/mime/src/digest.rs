@@ -11,7 +11,7 @@ const TAKEN: [&str; 5] = ["From", "To", "Cc", "Reply-To", "Date"];
 /// Puts mails into one, as they are.
 ///
 /// It comes from whom the first comes, on its date and to its recipients. It has no
-/// `Message-ID`: whoever sends it gives it one. The same mails and seed make the same
+/// `Message-ID`: the sending server adds one. The same mails and seed make the same
 /// digest.
 pub fn digest(mails: &[&[u8]], subject: &str, boundary_seed: &str) -> Vec<u8> {
     let first = mails.first().copied().unwrap_or_default();
@@ -57,7 +57,7 @@ fn boundary(mails: &[&[u8]], seed: &str) -> String {
     if !mails.iter().any(|mail| contains(mail, simple.as_bytes())) {
         return simple;
     }
-    // Somebody knows our seed. A mail can't have in it what is made from itself.
+    // The seed may be known, but a mail cannot contain a hash of itself.
     for mail in mails {
         hash.update(mail);
     }

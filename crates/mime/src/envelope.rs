@@ -1,6 +1,6 @@
 //! Who a mail is from and for, as its own header says.
 //!
-//! For whoever hands in a mail without naming anybody, as `sendmail -t` does. Addresses
+//! For mails that are submitted without an envelope, as with `sendmail -t`. Addresses
 //! are taken from the fields as they are written: a name that is encoded (RFC 2047) may
 //! have a comma in it, but an address is never encoded.
 
@@ -22,9 +22,7 @@ pub struct Envelope {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct InvalidEnvelope {
-    /// Which.
     pub field: &'static str,
-    /// Why.
     pub why: &'static str,
 }
 
@@ -227,7 +225,7 @@ mod tests {
         ] {
             assert!(to(value).is_err(), "{value}: {:?}", to(value));
         }
-        // Two addresses without a comma are none: whoever checks it refuses the blank.
+        // Two addresses without a comma are none: the address check rejects the blank.
         assert_eq!(to("a@x.test b@x.test").unwrap(), ["a@x.test b@x.test"]);
     }
 
@@ -241,8 +239,8 @@ mod tests {
         assert_eq!(found.to, ["bob@x.test", "carl@x.test", "dora@x.test", "eve@x.test"]);
         let two = b"From: a@x.test, b@x.test\nSender: b@x.test\n\nhi";
         assert_eq!(envelope(two).unwrap().from.as_deref(), Some("b@x.test"));
-        let nobody = b"From: a@x.test, b@x.test\n\nhi";
-        assert_eq!(envelope(nobody).unwrap(), Envelope::default());
+        let without_recipient = b"From: a@x.test, b@x.test\n\nhi";
+        assert_eq!(envelope(without_recipient).unwrap(), Envelope::default());
         let resent = b"Resent-To: new@x.test\nResent-From: fwd@x.test\nFrom: ann@x.test\n\
                        To: old@x.test\n\nhi";
         let found = envelope(resent).unwrap();

@@ -7,7 +7,6 @@ use memchr::memchr;
 /// One line of a mail. Only LF ends it, with or without a CR before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeaderLine {
-    /// Where it starts.
     pub start: usize,
     /// Where its text ends and its line break starts.
     pub text_end: usize,
@@ -55,7 +54,6 @@ pub(super) fn line_break(mail: &[u8]) -> &'static [u8] {
 pub(super) enum LineKind {
     /// Nothing: the end of the header.
     Blank,
-    /// `Name: …`
     Field,
     /// More of the field before it.
     Folded,
@@ -83,7 +81,6 @@ pub(super) fn is_name(byte: u8) -> bool {
 /// Where a field is.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
-    /// Its name.
     pub name: Range<usize>,
     /// What follows the colon, without the last line break.
     pub value: Range<usize>,

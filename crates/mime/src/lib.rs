@@ -1,13 +1,13 @@
 //! Mail as RFC 5322 and MIME have it, edited so that all the rest stays byte for byte.
 //!
 //! Bytes in, bytes out. Nothing is parsed into a tree and written back, for that would
-//! change what nobody asked to change: an edit finds its place, and everything before
+//! change bytes outside the edit: an edit finds its place, and everything before
 //! and after is copied. Line ends stay as they are, and what is inserted ends its lines
 //! as the mail does.
 //!
 //! ```text
 //! check          may it be passed on at all?
-//! header, texts  what it says, decoded, for whoever judges it
+//! header, texts  what it says, decoded, for workers that inspect it
 //! with_subject   one field replaced;  with_header: one added
 //! with_footer    the body parts get a footer; or it says why nothing was touched
 //! digest         many mails in one

@@ -3,7 +3,7 @@
 //! A stack holds the multiparts that are open. A line that is the boundary of one of
 //! them ends everything inside it; the outermost is asked first, as other readers do.
 //! Where readers might disagree, the tree or the part gets a flaw, which is a reason for
-//! whoever edits to leave it alone.
+//! editors to leave it alone.
 
 use std::ops::Range;
 
@@ -40,7 +40,6 @@ pub(super) struct MimePart {
     pub body: Range<usize>,
     /// Whether there is such a line break.
     pub has_break: bool,
-    /// Its `Content-Type`.
     pub content: ContentType,
     /// Its `Content-Transfer-Encoding`, in lower case; empty when it does not say.
     pub transfer: String,
@@ -66,7 +65,6 @@ impl MimePart {
     }
 }
 
-/// Finds the parts.
 pub(super) fn scan(mail: &[u8]) -> MimeTree {
     let tree = MimeTree { parts: Vec::new(), flaw: None };
     let mut scan = Scan { mail, tree, open: Vec::new(), current: 0, in_head: false };

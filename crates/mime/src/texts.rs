@@ -13,27 +13,23 @@ const MAX_RAW: usize = 4 * MAX_TEXTS;
 /// What kind of text a part is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextKind {
-    /// `text/plain`
     Plain,
-    /// `text/html`
     Html,
 }
 
 /// One text of a mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailText {
-    /// Plain or HTML.
     pub mime_type: TextKind,
     /// The charset that it names, in lower case.
     pub charset: Option<String>,
-    /// What it says.
     pub decoded: String,
 }
 
 /// The texts of a mail that are not attachments, at most [`MAX_TEXTS`] bytes in all.
 ///
 /// They are read as far as they can be: damaged base64 up to the damage, and a charset
-/// that nobody knows as UTF-8.
+/// that is unknown as UTF-8.
 pub fn texts(mail: &[u8]) -> Vec<MailText> {
     let mut texts = Vec::new();
     let mut room = MAX_TEXTS;

@@ -20,11 +20,8 @@ const LENIENT: GeneralPurpose =
 pub(super) enum Transfer {
     /// As it is, in ASCII.
     SevenBit,
-    /// As it is.
     EightBit,
-    /// `=C3=BC`
     QuotedPrintable,
-    /// `w7w=`
     Base64,
 }
 

@@ -32,7 +32,7 @@ pub trait BackgroundTask {
     /// Waits for a hint that there is new work. Must be cancel-safe. Without an
     /// implementation there are no hints.
     async fn hint(&mut self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -49,7 +49,6 @@ enum LogTarget {
 }
 
 impl LogWriter {
-    /// Logs to stderr.
     pub fn stderr() -> Self {
         Self::new(LogTarget::Stderr, None)
     }

@@ -20,7 +20,6 @@ pub enum SignalAction {
 }
 
 impl ProcessSignals {
-    /// Installs the handlers.
     pub fn install() -> std::io::Result<Self> {
         let file_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
         Ok(Self {

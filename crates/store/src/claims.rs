@@ -12,12 +12,15 @@ use crate::StoreError;
 /// A change of a held claim by its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimUpdate {
-    /// Extend the lease.
     Renew(LeaseDuration),
     /// The Mail was processed.
     Complete,
     /// The Mail could not be processed.
-    Fail { reason: String, retryable: bool, retry: RetryPolicy },
+    Fail {
+        reason: String,
+        retryable: bool,
+        retry: RetryPolicy,
+    },
 }
 
 /// Leases Mails to the agents of workspaces.

@@ -49,7 +49,6 @@ pub struct MergeContext {
 /// Labels of the Mails of one tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelLabels {
-    /// The default label.
     pub binding: Option<String>,
     /// Labels of single chats, by session id.
     pub bindings: BTreeMap<String, String>,

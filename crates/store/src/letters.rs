@@ -106,7 +106,6 @@ pub struct LetterRow {
     pub failure: Option<String>,
     /// The message that the letter became at the end of its chain.
     pub became: Option<ObjId>,
-    /// Number of changes.
     pub revision: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -123,7 +122,6 @@ pub struct LetterStep {
     /// Whether the message that is sent contains `letter.data` unchanged. Then the store does
     /// not keep a second copy.
     pub in_object: bool,
-    /// New verdicts.
     pub verdicts: Vec<WorkerVerdict>,
     /// New ends of rate limit reservations, by key.
     pub reservations: Vec<(String, ReservedUntil)>,
@@ -208,7 +206,6 @@ pub struct LetterQuery {
     pub since: Option<Timestamp>,
 }
 
-/// Numbers of letters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LetterCounts {
     pub states: BTreeMap<LetterState, i64>,

@@ -31,7 +31,6 @@ pub struct MailQuery {
     pub text: Option<String>,
 }
 
-/// Reads Mails.
 #[async_trait]
 pub trait MailStore: Send + Sync {
     /// Returns one Mail with the claim of `workspace`.

@@ -27,7 +27,6 @@ pub struct SessionSummary {
     /// The first name of the peer in the address book.
     pub name: Option<String>,
     pub unread: usize,
-    /// The newest message.
     pub last: SessionEntry,
 }
 

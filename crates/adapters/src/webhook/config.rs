@@ -43,7 +43,6 @@ pub struct WebhookConfig {
 pub enum WebhookVerification {
     /// Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`.
     Standard,
-    /// GitHub: `X-Hub-Signature-256`.
     Github,
     /// An HMAC-SHA256 of the body in a configured header.
     Hmac(HmacHeader),

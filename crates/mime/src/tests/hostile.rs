@@ -1,4 +1,4 @@
-//! Tests of bytes that nobody should send: nothing panics, and nothing takes for ever.
+//! Hostile bytes: no function panics, and every function ends in linear time.
 
 use proptest::prelude::*;
 

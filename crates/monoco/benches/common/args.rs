@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use super::Result;
 
 pub struct Args {
-    /// Run short measurements.
     pub quick: bool,
     /// Selected names; all when empty.
     only: Vec<String>,
@@ -14,7 +13,6 @@ pub struct Args {
     pub dir: PathBuf,
 }
 
-/// One benchmark program.
 pub struct Benchmark {
     pub usage: fn(&[&str]) -> String,
     /// Names that `--only` accepts.

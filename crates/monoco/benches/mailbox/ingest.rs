@@ -35,7 +35,6 @@ const END: usize = 10;
 
 /// Measurements of one target.
 struct Measured {
-    /// Responses per second.
     rate: f64,
     /// Time from when a message was due to its response, sorted.
     latency: Vec<Duration>,

@@ -31,7 +31,6 @@ impl Report {
         Self { conditions, sections: Vec::new() }
     }
 
-    /// Starts a table.
     pub fn heading(&mut self, text: &str) {
         self.sections.push((text.to_owned(), Vec::new()));
     }

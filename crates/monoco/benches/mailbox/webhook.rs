@@ -80,7 +80,6 @@ pub fn id(number: u64) -> String {
     format!("message-{number}")
 }
 
-/// A new `webhook-id`.
 fn delivery() -> String {
     static SENT: AtomicU64 = AtomicU64::new(0);
     format!("msg_{}_{}", std::process::id(), SENT.fetch_add(1, Relaxed))

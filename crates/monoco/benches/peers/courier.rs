@@ -21,7 +21,6 @@ const FILL_BATCH: u64 = 1_000;
 
 pub struct Courier {
     below: PathBuf,
-    /// Messages per request.
     batch: usize,
     /// The filled courier and the number of waiting messages.
     filled: Option<(RunningCourier, u64)>,

@@ -31,7 +31,6 @@ pub const HIGH_RATE: &str = "10000000/h";
 /// A running courier with a pipeline.
 pub struct PipelineCourier {
     pub courier: RunningCourier,
-    /// Connection for polling.
     conn: Conn,
     /// Number of submitted letters.
     pub submitted: u64,

@@ -26,7 +26,6 @@ impl Report {
         Self { text }
     }
 
-    /// Starts a table.
     pub fn heading(&mut self, text: &str, columns: &[String]) {
         let mut names = vec!["wanted".to_owned()];
         names.extend_from_slice(columns);

@@ -80,7 +80,6 @@ pub struct BeanstalkdConnection {
 }
 
 impl BeanstalkdConnection {
-    /// Puts a job.
     pub fn put(&mut self, body: &[u8]) -> Result<()> {
         // Time to run of 1 h: no job may be released during the measurement.
         write!(self.out, "put 0 0 3600 {}\r\n", body.len())?;

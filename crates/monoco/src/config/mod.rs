@@ -72,7 +72,6 @@ pub struct ClaimsConfig {
 /// How many days finished data is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionConfig {
-    /// Completed Mails.
     pub archive_days: u32,
     /// Letters that a worker moved to the trash.
     pub trash_days: u32,
@@ -227,7 +226,6 @@ pub fn default_owner() -> Did {
     "did:monoco:me".parse().expect("the default owner is a DID")
 }
 
-/// The section `courier.service`.
 struct ServiceConfig {
     host: IpAddr,
     port: u16,

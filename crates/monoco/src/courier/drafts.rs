@@ -65,7 +65,6 @@ pub struct DraftLoop {
     pub tunnels: Arc<TunnelRegistry>,
 }
 
-/// Drafts in progress.
 #[derive(Default)]
 struct DraftQueue {
     started: bool,

@@ -31,7 +31,7 @@ impl InboundSink for DurableInboundSink<'_> {
         let now = self.clock.now();
         match &result {
             Ok(new) => {
-                self.tunnel.update_health(|health| health.record_received(u64::from(*new), now))
+                self.tunnel.update_health(|health| health.record_received(u64::from(*new), now));
             }
             Err(error) => {
                 self.tunnel

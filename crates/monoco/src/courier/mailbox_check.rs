@@ -53,7 +53,6 @@ pub(super) struct MailboxScan {
 /// Counts of one rebuild of the mailbox directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RebuildResult {
-    /// All Mails
     pub mails: usize,
     /// Missing or changed files that were written
     pub written: usize,

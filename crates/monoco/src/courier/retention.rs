@@ -62,7 +62,7 @@ impl BackgroundTask for RetentionTask {
             tracing::warn!(hours, "clock jumped; the step does not count for retention");
         }
         self.last_reading = Some(clock.noted_at);
-        if self.updates % UPDATES_PER_PURGE == 0 {
+        if self.updates.is_multiple_of(UPDATES_PER_PURGE) {
             let days = PurgeDays::new(clock.day(), &self.config.borrow().retention);
             purge(&self.store, self.clock, &self.tree, days, &self.stop).await;
         }

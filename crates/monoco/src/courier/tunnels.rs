@@ -81,7 +81,6 @@ impl TunnelRegistry {
         self.tunnels().running.iter().find(|tunnel| tunnel.adapter.id().as_str() == id).cloned()
     }
 
-    /// Replaces all tunnels.
     pub fn set(&self, running: Vec<Arc<RunningTunnel>>, inactive: Vec<InactiveTunnel>) {
         let tunnels = TunnelSet { running: running.into(), inactive: inactive.into() };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = tunnels;

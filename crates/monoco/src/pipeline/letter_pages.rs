@@ -5,7 +5,6 @@ use monoco_store::{LetterQuery, LetterRow, PageRequest, SharedStore, StoreError}
 /// Number of letters in memory at the same time.
 const LETTERS_PER_PAGE: usize = 16;
 
-/// A paged query.
 pub struct LetterPages {
     query: LetterQuery,
     window: PageRequest,

@@ -29,7 +29,6 @@ pub struct WorkerCounts {
 pub struct WorkerMetrics(Mutex<BTreeMap<WorkerName, WorkerCounts>>);
 
 impl WorkerMetrics {
-    /// Counts a verdict.
     pub fn record_verdict(&self, worker: &WorkerName, verdict: Verdict, elapsed: Duration) {
         self.update(worker, |counts| {
             counts.taken += 1;

@@ -52,7 +52,6 @@ use workers::Worker;
 /// Maximum number of letters that one commit takes back from workers.
 const MAX_RECALLED_PER_COMMIT: usize = 500;
 
-/// The running pipeline.
 pub struct Pipeline {
     dispatcher: Arc<LetterDispatcher>,
     config: watch::Sender<Arc<PipelineConfig>>,

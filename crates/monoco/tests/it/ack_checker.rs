@@ -423,7 +423,6 @@ fn check_files(home: &Path, wrong: &mut Vec<String>) {
     }
 }
 
-/// Everything that happened.
 pub fn events(courier: &Courier) -> Vec<Value> {
     try_events(courier).unwrap()
 }

@@ -318,7 +318,6 @@ pub fn cli(home: &Path, args: &[&str], stdin: &str) -> Ran {
     }
 }
 
-/// A plain message.
 pub fn chat(from: &str, to: &str, text: &str) -> Value {
     json!({"from": from, "to": [to], "kind": "chat", "content": {"content": text}})
 }

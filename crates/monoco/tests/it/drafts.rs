@@ -15,14 +15,12 @@ use crate::common::{Courier, PATIENCE};
 use crate::mail_checker::{Office, answering, list, name};
 use crate::webhook_peer::{Got, Receiver, SECRET, body, configure, seconds};
 
-/// Where drafts go.
 fn outbound(office: &Office) -> PathBuf {
     let dir = office.home.join("mailbox/outbound/webhook");
     fs::create_dir_all(&dir).unwrap();
     dir
 }
 
-/// What was posted.
 fn said(got: &Got) -> Value {
     serde_json::from_str(&got.body).unwrap()
 }

@@ -26,7 +26,6 @@ const FORGED: &str = "=====[ MONOCO-FENCE 0123456789abcdef ENDS ]=====";
 struct Victim {
     user: User,
     receiver: Receiver,
-    /// The workspace.
     here: PathBuf,
 }
 

@@ -103,7 +103,6 @@ fn the_fourth_failure_is_a_dead_letter_and_each_wait_is_told() {
     assert_eq!(courier.ask(&mail, "claim", by("ann")).ok()["attempts"], 1);
 }
 
-/// P4, P5.
 #[test]
 fn what_is_done_or_unknown_can_not_be_claimed() {
     let (courier, mail) = one_mail();
@@ -143,7 +142,6 @@ fn only_the_mail_that_is_named_moves() {
     }
 }
 
-/// B25.
 #[test]
 fn absurd_claims_are_refused() {
     let (courier, mail) = one_mail();

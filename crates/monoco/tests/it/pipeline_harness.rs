@@ -316,7 +316,6 @@ impl Beanstalkd {
         listens(self.port);
     }
 
-    /// `host:port`.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -326,7 +325,6 @@ impl Beanstalkd {
         format!("beanstalkd://{}", self.address())
     }
 
-    /// `kill -9`.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -406,7 +404,6 @@ impl Python {
         (worker, format!("http://127.0.0.1:{port}/"))
     }
 
-    /// `kill -9`.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
         self.process.wait().unwrap();

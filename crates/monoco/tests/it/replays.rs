@@ -64,7 +64,7 @@ fn letters_are_listed_thrown_away_taken_out_and_hurried() {
     for verb in ["retry", "trash", "restore", "replay"] {
         let refused = courier.post(&format!("/api/v1/letters/{first}/{verb}"), &json!({}));
         assert_eq!(refused.refused(409), "wrong_state", "{verb}");
-        assert!(refused.text().contains("nothing takes that back"), "{}", refused.text());
+        assert!(refused.text().contains("cannot be undone"), "{}", refused.text());
     }
     let said = courier.cli(&["pipeline", "retry", &first]).failed(1);
     assert!(said.contains(&first) && said.contains("from DONE to WAITING"), "{said}");
@@ -253,7 +253,7 @@ fn what_is_counted_is_shown_and_a_worker_that_is_down_is_said() {
     office.until(&held, |letter| letter["worker"] == "mine");
     let health = courier.until("/health", |health| health["status"] == "degraded");
     let problem = health["post_office"]["problems"][0].as_str().unwrap();
-    assert!(problem.starts_with("mine is down: "), "{problem}");
+    assert!(problem.starts_with("worker mine is down: "), "{problem}");
     let doctor = courier.cli(&["doctor"]);
     assert!(doctor.code == 0 && doctor.stdout.contains("mine is down"), "{doctor:?}");
 

@@ -1,8 +1,9 @@
-//! The house: walls that stand, and documents that say what is true.
+//! Structure and language of the repository: crate dependencies, module docs, names,
+//! banned words, and generated documents that match the program.
 //!
-//! `UPDATE_DOCS=1 cargo test -p monoco --test it tidy` writes the generated
-//! documents anew.
+//! `UPDATE_DOCS=1 cargo test -p monoco --test it tidy` regenerates the documents.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -29,15 +30,130 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-#[test]
-fn every_file_says_what_it_is_for() {
+/// Every Rust file of the workspace with its text; paths are relative to the root.
+fn rust_files() -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     sources(&root().join("crates"), &mut files);
     assert!(files.len() > 40, "{files:?}");
-    for file in files {
-        let text = std::fs::read_to_string(&file).unwrap();
+    let relative = |path: &Path| path.strip_prefix(root()).unwrap().to_owned();
+    files.iter().map(|path| (relative(path), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// Fails with all findings at once, one per line.
+fn assert_none(findings: &[String], rule: &str) {
+    assert!(findings.is_empty(), "{rule}:\n{}", findings.join("\n"));
+}
+
+#[test]
+fn every_file_starts_with_module_docs() {
+    let mut findings = Vec::new();
+    for (path, text) in rust_files() {
         let first = text.lines().next().unwrap_or_default();
-        assert!(first.starts_with("//! ") && first.len() > 20, "{}: {first}", file.display());
+        if !first.starts_with("//! ") || first.len() <= 20 {
+            findings.push(format!("{}: {first}", path.display()));
+        }
+    }
+    assert_none(&findings, "a file starts with `//!` and a sentence that says what it does");
+}
+
+#[test]
+fn public_type_names_are_unique_in_the_workspace() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let kinds = ["struct", "enum", "trait", "type"];
+    for (path, text) in rust_files() {
+        let path = path.display().to_string();
+        let is_test = ["/tests", "/benches/", "/conformance/"].iter().any(|dir| path.contains(dir));
+        for line in text.lines().filter(|_| !is_test) {
+            let mut words =
+                line.split([' ', '<', '(', '{', ';', ':', '=']).filter(|w| !w.is_empty());
+            let is_public = words.next() == Some("pub");
+            let mut words = words.skip_while(|word| {
+                word.starts_with(char::is_lowercase) && !kinds.contains(word) || word.ends_with(')')
+            });
+            if let (true, Some(kind), Some(name)) = (is_public, words.next(), words.next())
+                && kinds.contains(&kind)
+            {
+                places.entry(name.to_owned()).or_default().push(path.clone());
+            }
+        }
+    }
+    assert!(places.len() > 200, "{} public types found", places.len());
+    let repeated = places.iter().filter(|(_, paths)| paths.len() > 1);
+    let findings: Vec<_> = repeated.map(|(name, paths)| format!("{name}: {paths:?}")).collect();
+    assert_none(&findings, "put the noun into the name, so that each public type has its own");
+}
+
+/// The doc comments of a file: the first line's number and the text of each block.
+fn doc_comments(text: &str) -> Vec<(usize, String)> {
+    let mut blocks: Vec<(usize, String)> = Vec::new();
+    let mut is_open = false;
+    for (at, line) in text.lines().enumerate() {
+        let Some(words) = line.trim_start().strip_prefix("///") else {
+            is_open = false;
+            continue;
+        };
+        match blocks.last_mut().filter(|_| is_open) {
+            Some((_, block)) => block.push_str(words),
+            None => blocks.push((at + 1, words.to_owned())),
+        }
+        is_open = true;
+    }
+    blocks
+}
+
+#[test]
+fn doc_comments_have_at_least_four_words() {
+    let mut findings = Vec::new();
+    for (path, text) in rust_files() {
+        for (line, words) in doc_comments(&text) {
+            if words.split_whitespace().count() < 4 {
+                findings.push(format!("{}:{line}: {}", path.display(), words.trim()));
+            }
+        }
+    }
+    assert_none(&findings, "delete a comment that repeats the name, or say what the name does not");
+}
+
+#[test]
+fn texts_name_the_component_instead_of_a_pronoun() {
+    // Joined here, so that this file does not contain what it bans.
+    let banned = ["some", "any", "every", "no"].map(|start| format!("{start}body"));
+    let pronouns = ["who", "h", "h"].iter().zip(["ever", "e", "is"]);
+    let pronouns = pronouns.map(|(start, end)| format!("{start}{end}"));
+    let banned: Vec<String> = banned.into_iter().chain(pronouns).collect();
+    let mut documents = Vec::new();
+    markdown(&root(), &mut documents);
+    let texts = documents.iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap()));
+    let mut findings = Vec::new();
+    for (path, text) in rust_files().into_iter().chain(texts) {
+        // Tests may quote addresses and vectors that others chose: only their comments count.
+        let mut is_test = path.components().any(|part| part.as_os_str() == "tests")
+            || path.file_stem().is_some_and(|name| name == "tests");
+        for (at, line) in text.lines().enumerate() {
+            is_test |= line.trim() == "#[cfg(test)]";
+            if is_test && !line.trim_start().starts_with("//") {
+                continue;
+            }
+            let lower = line.to_lowercase();
+            let mut words = lower.split(|c: char| !c.is_alphanumeric() && c != '\'');
+            if words.any(|word| banned.iter().any(|banned| banned == word)) {
+                findings.push(format!("{}:{}: {}", path.display(), at + 1, line.trim()));
+            }
+        }
+    }
+    assert_none(&findings, "write who or what acts: the courier, the sender, the caller, the user");
+}
+
+/// All Markdown files of the project below `dir`.
+fn markdown(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !name.starts_with('.') && name != "target" {
+            markdown(&path, found);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
     }
 }
 
@@ -54,11 +170,12 @@ fn dependencies(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_walls_stand() {
-    let words = [
+fn crates_depend_only_on_what_their_role_allows() {
+    let core = [
         "jiff",
         "percent-encoding",
         "regex",
+        "secrecy",
         "serde",
         "serde-saphyr",
         "serde_json",
@@ -67,32 +184,43 @@ fn the_walls_stand() {
         "strsim",
         "thiserror",
     ];
-    assert_eq!(dependencies("core"), words, "core has no I/O, no runtime and no clock");
-    for (name, wall) in [
-        ("store", &["axum", "hyper", "monoco-adapters", "jiff"][..]),
-        ("adapters", &["monoco-store", "rusqlite", "axum"]),
+    assert_eq!(dependencies("core"), core, "core has no I/O, no runtime and no MIME");
+    for (name, forbidden) in [
+        ("mime", &["monoco", "tokio", "rusqlite"][..]),
+        ("fs", &["monoco", "tokio"]),
+        ("store", &["axum", "hyper", "monoco-adapters", "monoco-mailbox", "monoco-mime"]),
+        ("adapters", &["monoco-store", "monoco-mailbox", "rusqlite", "axum"]),
+        ("mailbox", &["monoco-store", "monoco-adapters", "axum", "hyper", "rusqlite"]),
         ("monoco", &["rusqlite"]),
     ] {
-        let dependencies = dependencies(name);
-        for behind in wall {
-            assert!(!dependencies.iter().any(|d| d == behind), "{name} must not see {behind}");
+        for dependency in dependencies(name) {
+            let is_forbidden = |name: &&str| match *name {
+                "monoco" => dependency.starts_with("monoco"),
+                name => dependency == name,
+            };
+            let found = forbidden.iter().find(|name| is_forbidden(name));
+            assert_eq!(found, None, "crate {name} must not depend on {dependency}");
         }
     }
-    let mut files = Vec::new();
-    sources(&root().join("crates/core/src"), &mut files);
-    for file in files {
-        let text = std::fs::read_to_string(&file).unwrap();
+    for (path, text) in rust_files() {
+        let is_test_support = path.ends_with("state_tables.rs");
+        if !path.starts_with("crates/core/src") || is_test_support {
+            continue;
+        }
         for word in
             ["SystemTime", "Instant::now", "Timestamp::now", "std::fs", "std::net", "std::env"]
         {
-            let tests = file.ends_with("documented.rs");
-            assert!(tests || !text.contains(word), "{} uses {word}", file.display());
+            assert!(
+                !text.contains(word),
+                "{} uses {word}; core gets facts passed in",
+                path.display()
+            );
         }
     }
 }
 
 #[test]
-fn what_deny_toml_bans_is_not_in_the_lock_file() {
+fn crates_banned_by_deny_toml_are_not_locked() {
     let banned: Vec<String> = read("deny.toml")
         .lines()
         .filter_map(|line| line.trim().strip_prefix("{ crate = \"")?.split('"').next())
@@ -114,7 +242,7 @@ fn ci_runs_the_readmes_test_command_and_nothing_else() {
 }
 
 #[test]
-fn the_map_is_short_and_names_rooms_that_exist() {
+fn architecture_is_short_and_its_paths_exist() {
     let map = read("ARCHITECTURE.md");
     assert!(map.lines().count() <= 200, "{} lines", map.lines().count());
     let mut named = 0;
@@ -124,7 +252,7 @@ fn the_map_is_short_and_names_rooms_that_exist() {
             named += 1;
         }
     }
-    assert!(named >= 10, "the map names {named} rooms");
+    assert!(named >= 10, "ARCHITECTURE.md names {named} paths");
 }
 
 /// Compares a generated document with the one in the tree.
@@ -138,16 +266,19 @@ fn check(path: &str, text: &str) {
         return;
     }
     let line = found.lines().zip(text.lines()).position(|(a, b)| a != b);
-    panic!("{path} is stale from line {:?} on; UPDATE_DOCS=1 writes it anew", line.map(|n| n + 1));
+    panic!(
+        "{path} is stale from line {:?}; run the tests with UPDATE_DOCS=1 to regenerate it",
+        line.map(|n| n + 1)
+    );
 }
 
 #[test]
-fn docs_cli_md_is_what_help_says() {
+fn docs_cli_md_matches_the_help_texts() {
     let home = tempfile::tempdir().unwrap();
     let mut text = String::from(
-        "# Commands\n\nGenerated from `--help`. Exit codes: 0 done; 1 no such thing, or not \
-         possible; 2 held by\nsomebody else; 3 no courier is running; 4 the courier failed; 64 \
-         not understood. Those of\n`courier start` are its own, see there.\n",
+        "# Commands\n\nGenerated from `--help`. Exit codes: 0 success; 1 not found or not possible; \
+         2 held by another\nagent; 3 courier not running; 4 courier error; 64 usage error. \
+         `courier start` has its own exit\ncodes, listed below.\n",
     );
     for (path, help) in help_pages(home.path()) {
         let name = [&["monoco".to_owned()], path.as_slice()].concat().join(" ");
@@ -158,13 +289,13 @@ fn docs_cli_md_is_what_help_says() {
 }
 
 #[test]
-fn docs_api_md_is_what_the_courier_describes() {
+fn docs_api_md_matches_openapi_json() {
     let doc = Courier::start().get("/api/openapi.json").ok();
     let mut text = String::from(
         "# HTTP API\n\nGenerated from `/api/openapi.json`, which a running courier serves. \
          Loopback only; every\nroute but `/health` needs `Authorization: Bearer` with the token \
-         that `monoco courier token`\nprints. Refusals are JSON `{code, message, …}`: `code` is \
-         for programs and never changes,\n`message` is for people.\n",
+         that `monoco courier token`\nprints. Errors are JSON `{code, message, …}`: `code` is \
+         for programs and stable, `message` is for\npeople.\n",
     );
     for (path, item) in doc["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {

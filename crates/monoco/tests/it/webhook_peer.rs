@@ -146,7 +146,6 @@ fn find(answer: &Value, session: &str) -> Option<String> {
 /// A request that a receiver got.
 #[derive(Clone, Debug)]
 pub struct Got {
-    /// By lower-case name.
     pub headers: Value,
     pub body: String,
 }

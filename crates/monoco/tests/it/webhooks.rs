@@ -128,7 +128,6 @@ fn what_is_kept_and_not_merged_survives_a_kill_and_is_merged_after_it() {
     assert_eq!(courier.mails(1)[0]["preview"], "before the kill");
 }
 
-/// P10, T7, T8.
 #[test]
 fn who_is_not_verified_is_not_heard() {
     let courier = courier(&config(100));

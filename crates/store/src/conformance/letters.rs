@@ -304,9 +304,9 @@ pub(crate) async fn rejected_message_leaves_no_letter(home: &dyn TestHome) {
     assert_eq!(answer(accept(store, blocked, 0).await.unwrap()), "blocked");
     let dropped = LetterSource::Dispatch(via_tunnel("strict", "1", chat("ann", &["me"], "psst")));
     assert_eq!(answer(accept(store, dropped, 0).await.unwrap()), "dropped");
-    let nobody =
+    let without_recipient =
         LetterSource::Dispatch(without_tunnel(chat("ann", &[&endpoint("oc", "lark")], "psst")));
-    let rejected = accept(store, nobody, 0).await;
+    let rejected = accept(store, without_recipient, 0).await;
     assert!(matches!(rejected, Err(StoreError::NoLocalRecipient(_))), "{rejected:?}");
 
     let eve = send_source(chat("eve", &[&endpoint("oc", "lark")], "psst"));

@@ -242,11 +242,9 @@ impl BulkIndex {
 /// All bulk indexes, on the writer's side.
 #[derive(Debug)]
 pub(super) struct BulkIndexes {
-    /// Objects by hash.
     pub(super) hashes: BulkIndex,
     /// External ids by hash.
     pub(super) external_ids: BulkIndex,
-    /// Records by conversation.
     pub(super) timeline: BulkIndex,
 }
 

@@ -198,7 +198,6 @@ pub(super) fn failure_reasons(
     rows::list(db, sql, [mail], |row| Ok((workspace(row, 0)?, row.get(1)?)))
 }
 
-/// Reads [`COLUMNS`].
 fn read(row: &Row<'_>, id: &MailId) -> rusqlite::Result<Claim> {
     let state: String = row.get(1)?;
     let state = ClaimState::parse(&state).ok_or_else(|| rows::damaged(1, "unknown state"))?;

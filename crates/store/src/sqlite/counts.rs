@@ -21,7 +21,6 @@ const ADD: &str = "
 ";
 
 // Kinds beside the boxes.
-/// Letters by state.
 const LETTERS: &str = "LETTER";
 /// WAITING and AWAY letters by external worker, without the held ones.
 const LETTERS_WAITING: &str = "LETTER_WAITING";

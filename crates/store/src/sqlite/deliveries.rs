@@ -100,7 +100,6 @@ fn hint(tx: &mut Tx<'_>, tunnel: &Did) {
     tx.effects.hints.insert(BoxHint { owner: tunnel.clone(), box_kind: BoxKind::TunnelOutbox });
 }
 
-/// Reads [`COLUMNS`].
 fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     let msg_id = ObjId::from_parts(ObjKind::Msg, row.get(1)?);
     let plan: String = row.get(3)?;

@@ -55,7 +55,6 @@ pub(super) fn append(
     Ok(())
 }
 
-/// Reads [`COLUMNS`].
 fn read(row: &Row<'_>) -> rusqlite::Result<Event> {
     let kind: String = row.get(2)?;
     let detail: String = row.get(6)?;

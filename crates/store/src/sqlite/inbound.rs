@@ -317,7 +317,6 @@ struct PreparedMail {
     object: MsgObject,
     /// Its index entry; the number is set when it is inserted.
     entry: MailIndexEntry,
-    /// Number of messages.
     messages: usize,
 }
 

@@ -34,7 +34,6 @@ const INSERT: &str = "
 /// Columns of [`read`], in its order. The table has the alias `m`.
 pub(super) const COLUMNS: &str = "m.seq, m.entry, m.location, m.change, m.object, m.received_at";
 
-/// A stored Mail.
 pub(super) struct StoredMail {
     pub(super) seq: i64,
     pub(super) entry: MailIndexEntry,
@@ -122,7 +121,6 @@ fn next_change(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
     Ok(change)
 }
 
-/// Reads [`COLUMNS`].
 pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<StoredMail> {
     let entry: String = row.get(1)?;
     let location: String = row.get(2)?;

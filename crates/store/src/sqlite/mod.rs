@@ -61,7 +61,6 @@ const HINT_CAPACITY: usize = 1024;
 /// Rows of each kind that one commit releases at start. Bounds how long other commands wait.
 const MAX_RELEASED_PER_COMMIT: usize = 1_000;
 
-/// The embedded store.
 #[derive(Debug)]
 pub struct SqliteStore {
     // Dropped in this order: the checkpointer must outlive the writer, which wakes it, and the

@@ -34,7 +34,6 @@ pub(super) const COLUMNS: &str = "
     r.lease_until, s.did, g.did, t.did, r.created_at, r.updated_at, r.object
 ";
 
-/// Tables of [`COLUMNS`].
 pub(super) const TABLES: &str = "
     records r
       JOIN objects o ON o.seq = r.object
@@ -195,7 +194,6 @@ pub(super) fn created(
     })
 }
 
-/// Reads [`COLUMNS`].
 pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
     let msg_id = ObjId::from_parts(ObjKind::Msg, row.get(1)?);
     let state: String = row.get(5)?;

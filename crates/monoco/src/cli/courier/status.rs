@@ -83,7 +83,7 @@ pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError>
                 print(&escape_line(&failure.message))?;
             }
             (Ok(answer), false) if format == OutputFormat::Json => {
-                output::print_json_line(&answer)?
+                output::print_json_line(&answer)?;
             }
             (Ok(answer), false) => print(&line(&answer))?,
             (Err(failure), false) if format == OutputFormat::Json => {

@@ -122,7 +122,7 @@ async fn search(
             }
             match inbox::open(&inbox, &name) {
                 Ok((mail, _)) if wanted(query, &mail) => {
-                    rows.push(MailTableRow { name, mail, claim })
+                    rows.push(MailTableRow { name, mail, claim });
                 }
                 Ok(_) => {}
                 Err(words) => {

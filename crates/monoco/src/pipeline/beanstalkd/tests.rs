@@ -183,7 +183,6 @@ async fn drop_waiting_reserve(
 }
 
 impl JobConsumer {
-    /// Reserves one job.
     async fn reserve(&mut self, wait: Duration) -> Result<Option<BeanstalkdJob>, BeanstalkdError> {
         Ok(self.reserve_some(1, wait).await?.pop())
     }

@@ -21,9 +21,7 @@ const MAX_LINE_BYTES: usize = 1024;
 pub enum CommandKind {
     Put,
     Use,
-    /// `watch` and `ignore`.
     Watch,
-    /// `reserve-with-timeout`.
     Reserve,
     Delete,
     Release,
@@ -34,7 +32,6 @@ pub enum CommandKind {
     Stats,
 }
 
-/// An encoded command.
 #[derive(Debug)]
 pub struct BeanstalkdCommand {
     pub kind: CommandKind,

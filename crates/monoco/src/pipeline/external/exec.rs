@@ -36,7 +36,6 @@ pub const KIND: WorkerKind = WorkerKind {
 /// Number of commands that run at the same time, by default.
 const DEFAULT_PARALLEL: usize = 2;
 
-/// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecTransport {
     /// The program and its arguments. No shell interprets them.

@@ -42,7 +42,6 @@ pub const KIND: WorkerKind = WorkerKind {
 /// Number of requests at the same time, by default.
 const DEFAULT_PARALLEL: usize = 4;
 
-/// An HTTP service.
 #[derive(Clone, Debug)]
 pub struct HttpTransport {
     pub target: EgressTarget,

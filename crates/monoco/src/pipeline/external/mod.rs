@@ -77,7 +77,6 @@ pub enum WorkerTransport {
 /// What happens to letters while a worker cannot be reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenDown {
-    /// They wait.
     #[default]
     Hold,
     /// They continue in the chain without this worker.

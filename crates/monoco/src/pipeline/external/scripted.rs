@@ -13,9 +13,7 @@ use monoco_adapters::egress::EgressTarget;
 #[derive(Clone, Debug)]
 pub enum ScriptedWorkerAct {
     Answer(String),
-    /// Closes the connection.
     HangUp,
-    /// Sends nothing.
     Silence,
     /// Sends the answer byte by byte until the client closes the connection.
     Drip(String),
@@ -23,7 +21,6 @@ pub enum ScriptedWorkerAct {
     Endless,
 }
 
-/// A received request.
 #[derive(Debug)]
 pub struct ScriptedRequest {
     pub line: String,

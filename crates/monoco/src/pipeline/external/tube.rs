@@ -184,7 +184,6 @@ impl InFlightLetters {
 }
 
 impl TubeLoop {
-    /// Runs until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let mut hints = self.worker.dispatcher.store().newest_letter();
         let mut connections = self.client.connections();
@@ -410,7 +409,6 @@ pub struct TubeResultReader {
 }
 
 impl TubeResultReader {
-    /// Runs until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut delay = FIRST_RETRY_DELAY;
         while !stop.is_cancelled() {

@@ -23,7 +23,6 @@ const DOWN_BACKOFF: Backoff =
 /// Longest reason that is stored with a letter, in characters: a worker may return any amount.
 const MAX_REASON_CHARS: usize = 1_000;
 
-/// One external worker.
 #[derive(Clone)]
 pub struct ExternalWorker {
     pub name: WorkerName,

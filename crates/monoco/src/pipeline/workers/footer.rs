@@ -16,7 +16,6 @@ pub const KIND: WorkerKind =
 /// Longest footer, in bytes.
 const MAX_FOOTER_BYTES: usize = 16 << 10;
 
-/// A checked footer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FooterConfig {
     /// Appended to plain text and Markdown.

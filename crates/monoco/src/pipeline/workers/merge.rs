@@ -39,7 +39,6 @@ const MAX_BYTES_PER_DIGEST: usize = 8 << 10;
 /// Space kept free in a message for its other fields and a footer, in bytes.
 const RESERVED_BYTES: usize = 128 << 10;
 
-/// Settings of `merge`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeConfig {
     /// How long the first letter waits for others.

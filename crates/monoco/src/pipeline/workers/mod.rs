@@ -65,7 +65,6 @@ pub struct WorkerSection<'a> {
     pub queue: &'a QueueKind,
 }
 
-/// A configured worker.
 pub trait Worker: Any + Debug + Send + Sync {
     /// Returns the kind, as the API shows it.
     fn kind(&self) -> &'static str;

@@ -11,7 +11,6 @@ use super::{Worker, WorkerAction, WorkerKind, WorkerSection, changed, downcast};
 
 pub const KIND: WorkerKind = WorkerKind { name: "send", built_in: true, keys: &["tunnel"], parse };
 
-/// Settings of `send`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendConfig {
     /// Tunnel of addresses that do not name one.

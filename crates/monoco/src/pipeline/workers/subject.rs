@@ -15,7 +15,6 @@ pub const KIND: WorkerKind =
 /// Longest subject and longest template, in bytes.
 const MAX_SUBJECT_BYTES: usize = 998;
 
-/// A checked template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubjectConfig(Vec<TemplatePart>);
 
@@ -124,7 +123,7 @@ impl SubjectConfig {
                 TemplatePart::Literal(literal) => text.push_str(literal),
                 TemplatePart::Field(TemplateField::Subject) => text.push_str(subject),
                 TemplatePart::Field(TemplateField::From) => {
-                    text.push_str(&display_address(&letter.from))
+                    text.push_str(&display_address(&letter.from));
                 }
                 TemplatePart::Field(TemplateField::To) => {
                     text.push_str(

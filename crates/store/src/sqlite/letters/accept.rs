@@ -54,7 +54,6 @@ impl SqliteStore {
     }
 }
 
-/// Accepts one message.
 pub(in crate::sqlite) fn accept(
     tx: &mut Tx<'_>,
     prepared: &PreparedLetter,

@@ -291,7 +291,6 @@ pub(super) fn list_sql(condition: &str) -> String {
     format!("SELECT {COLUMNS}, {TEXT_COLUMNS} FROM {TABLES} WHERE {condition}")
 }
 
-/// Reads [`COLUMNS`].
 fn read(row: &Row<'_>) -> rusqlite::Result<LetterHead> {
     let (direction, source, state): (String, String, String) =
         (row.get(2)?, row.get(4)?, row.get(7)?);

@@ -52,7 +52,6 @@ impl SqliteStore {
     }
 }
 
-/// Applies one step.
 pub(super) fn apply(
     tx: &mut Tx<'_>,
     prepared: &PreparedStep,

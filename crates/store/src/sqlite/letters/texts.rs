@@ -22,7 +22,6 @@ use crate::{
 /// A text as it is stored.
 #[derive(Clone, Debug)]
 pub(super) enum StoredText {
-    /// In the row.
     Inline(String),
     /// In a file with this hash.
     File(ObjId),
