@@ -339,8 +339,8 @@ fn invalid_queue_names_tubes_and_keys_are_rejected() {
         ),
         (
             "workers: {Tagger: {kind: exec, command: [a]}}",
-            "courier.pipeline.workers.Tagger: a worker's name has 1 to 64 of a-z, 0-9, - and _, and \
-          starts with a letter or digit",
+            "courier.pipeline.workers.Tagger: the name of a worker has 1 to 64 characters of a-z, \
+          0-9, - and _, and starts with a letter or digit",
         ),
         (
             "workers: {spam: {kind: exec, command: [a]}}",
