@@ -119,7 +119,10 @@ fn incomplete_line_is_ignored_and_a_malformed_one_is_reported() {
     post.append("}\n");
     let (summary, said) = sync_as(&post, &here, &plain());
     assert_eq!(summary.pulled, 0);
-    assert!(said.iter().any(|words| words.contains("can't be read")), "{said:?}");
+    assert!(
+        said.iter().any(|words| words.contains("cannot parse a line of the index")),
+        "{said:?}"
+    );
     post.deliver("ann", "three");
     assert_eq!(counts(&post, &here, &plain()), [1, 0, 0, 0, 0], "the others still come");
 }
