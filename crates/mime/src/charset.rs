@@ -1,4 +1,4 @@
-//! Which bytes a charset has for a text.
+//! Encodes and decodes text in the charsets of mail.
 
 use std::borrow::Cow;
 
@@ -6,16 +6,17 @@ use encoding_rs::{EUC_JP, Encoding, GBK, ISO_2022_JP, UTF_8, WINDOWS_1252};
 
 /// A charset, as a mail names it.
 ///
-/// The web's tables, which we use, read older names as their larger successors:
-/// `iso-8859-1` as `windows-1252`, `gb2312` as `gbk`. That is right for reading. In
-/// writing we keep to what the name promises, for others may take it at its word.
+/// The tables of the WHATWG encoding standard decode older names as their larger
+/// successors: `iso-8859-1` as `windows-1252`, `gb2312` as `gbk`. That is right for
+/// reading. For writing, only bytes of the named charset are used, because other readers
+/// may not know the successor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charset {
     encoding: &'static Encoding,
     reach: CharsetCoverage,
 }
 
-/// Which bytes may be written.
+/// Which bytes may be written for a charset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CharsetCoverage {
     All,
@@ -24,9 +25,9 @@ enum CharsetCoverage {
     Iso8859,
     /// Pairs from 0xA1 to 0xF7 and 0xFE only, as in GB 2312 and KS X 1001.
     Pairs,
-    /// Without what ETEN and Hong Kong added.
+    /// Without the extensions of ETEN and Hong Kong.
     Big5,
-    /// JIS X 0208 alone, without what NEC and IBM added.
+    /// JIS X 0208 without the extensions of NEC and IBM.
     Jis,
 }
 
@@ -34,7 +35,7 @@ impl Charset {
     /// ASCII, which every reader supports.
     pub const UTF_8: Self = Self { encoding: UTF_8, reach: CharsetCoverage::All };
 
-    /// Finds a charset by its name. None stands for ASCII.
+    /// Finds a charset by name. `None` stands for ASCII.
     pub fn find(name: Option<&[u8]>) -> Option<Self> {
         let Some(name) = name else {
             return Some(Self { encoding: WINDOWS_1252, reach: CharsetCoverage::Ascii });
@@ -58,18 +59,18 @@ impl Charset {
         Some(Self { encoding, reach })
     }
 
-    /// Whether a footer can be put behind text of it: not in UTF-16, which would have to
-    /// know about byte order and halves.
+    /// Whether text can be appended byte by byte. Not in UTF-16, which has a byte order
+    /// and surrogates.
     pub fn can_append(self) -> bool {
         self.encoding.is_ascii_compatible() || self.encoding == ISO_2022_JP
     }
 
-    /// Whether text that is ASCII in it is the same in UTF-8.
+    /// Whether ASCII text has the same bytes as in UTF-8.
     pub fn has_ascii(self) -> bool {
         self.encoding.is_ascii_compatible()
     }
 
-    /// The bytes of a text, if it has them all.
+    /// Encodes a text; `None` when the charset lacks a character.
     pub fn encode(self, text: &str) -> Option<Vec<u8>> {
         let (bytes, _, is_short) = self.encoding.encode(text);
         let fits = match self.reach {
@@ -80,19 +81,19 @@ impl Charset {
             CharsetCoverage::Big5 => pairs(&bytes).all(is_big5),
             CharsetCoverage::Jis => pairs(&EUC_JP.encode(text).0).all(is_jis),
         };
-        // The euro sign is one byte in the web's GBK and unknown to that of others.
+        // WHATWG GBK encodes the euro sign in one byte; other GBK readers do not know it.
         let euro = self.encoding == GBK && text.contains('€');
         let is_whole = fits && !is_short && !euro && self.decode(&bytes) == text;
         is_whole.then(|| bytes.into_owned())
     }
 
-    /// The text that the bytes are, with replacement characters for what is none.
+    /// Decodes bytes; malformed ones become replacement characters.
     pub fn decode(self, bytes: &[u8]) -> Cow<'_, str> {
         self.encoding.decode_without_bom_handling(bytes).0
     }
 }
 
-/// The characters of two bytes. Others are ASCII.
+/// The two-byte characters; other bytes are ASCII.
 fn pairs(bytes: &[u8]) -> impl Iterator<Item = (u8, u8)> {
     let mut rest = bytes.iter().copied();
     std::iter::from_fn(move || {

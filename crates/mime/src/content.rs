@@ -1,11 +1,11 @@
-//! `Content-Type` and the fields that are written like it: a word, then parameters.
+//! Reads `Content-Type` and similar fields: a word, then parameters.
 //!
-//! Comments, folding, quotes and RFC 2231 are understood. Places are kept, so that one
-//! value can be replaced where it stands.
+//! Understands comments, folding, quotes and RFC 2231. Positions are kept, so that one
+//! value can be replaced in place.
 
 use std::ops::Range;
 
-/// Most parameters that are read of one field.
+/// Limit of parameters that are read from one field.
 const MAX_PARAMETERS: usize = 200;
 
 /// The value of a field, read.
@@ -13,7 +13,7 @@ const MAX_PARAMETERS: usize = 200;
 pub(super) struct ContentType {
     /// The word, in lower case: `text/plain`, `attachment`.
     pub word: String,
-    /// Whether nothing unexpected follows the word.
+    /// Whether only parameters follow the word.
     pub is_clean: bool,
     parameters: Vec<Parameter>,
 }
@@ -24,9 +24,9 @@ pub(super) struct Parameter {
     name: String,
     /// Its value, without quotes.
     value: Vec<u8>,
-    /// Where the value is written, with its quotes, counted from the field's value.
+    /// Range of the value, with its quotes, relative to the field value.
     pub place: Range<usize>,
-    /// Whether all readers see the same value in it.
+    /// Whether all readers see the same value.
     clear: bool,
 }
 
@@ -46,12 +46,12 @@ impl ContentType {
         Self { word, is_clean, parameters }
     }
 
-    /// The parameter, if it is written in the plain way.
+    /// The parameter in its plain form, without RFC 2231 encoding.
     pub fn plain(&self, name: &str) -> Option<&Parameter> {
         self.parameters.iter().find(|parameter| parameter.name == name)
     }
 
-    /// Whether the parameter is there, in any way it can be written.
+    /// Whether the parameter exists in any form.
     pub fn has(&self, name: &str) -> bool {
         self.parameters.iter().any(|p| p.name.split('*').next() == Some(name))
     }
@@ -64,13 +64,13 @@ impl ContentType {
         }
     }
 
-    /// Whether it is said at most once.
+    /// Whether the parameter occurs at most once.
     pub fn is_single(&self, name: &str) -> bool {
         let same = self.parameters.iter().filter(|p| p.name.split('*').next() == Some(name));
         same.count() < 2 || self.plain(name).is_none()
     }
 
-    /// Whether all readers understand it alike.
+    /// Whether all readers agree on the parameter.
     pub fn is_clear(&self, name: &str) -> bool {
         self.is_single(name) && self.plain(name).is_none_or(|parameter| parameter.clear)
     }
@@ -127,7 +127,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte)
 }
 
-/// Where we are in a value.
+/// Position in a field value.
 struct Reader<'v> {
     value: &'v [u8],
     at: usize,
@@ -160,7 +160,7 @@ impl<'v> Reader<'v> {
         self.at = self.at.min(self.value.len());
     }
 
-    /// What comes before the next white space, comment or semicolon.
+    /// Reads up to the next white space, comment or semicolon.
     fn word(&mut self) -> &'v [u8] {
         let start = self.at;
         while let Some(byte) = self.peek() {
@@ -172,7 +172,7 @@ impl<'v> Reader<'v> {
         &self.value[start..self.at]
     }
 
-    /// Goes behind the next semicolon, if there is one.
+    /// Skips to after the next semicolon, if there is one.
     fn skip_to_semicolon(&mut self) -> bool {
         loop {
             self.skip_blank();
@@ -212,13 +212,14 @@ impl<'v> Reader<'v> {
         };
         let place = start..self.at;
         self.skip_spaces();
-        // `b (or so)` is one value to some readers, and a comment to others.
+        // `b (or so)` is one value for some readers, and a value with a comment for
+        // others.
         clear &= matches!(self.peek(), None | Some(b';'));
         clear &= !self.value[before..start].contains(&b'(');
         Some(Parameter { name, value, place, clear })
     }
 
-    /// Reads a quoted string, and returns whether every reader agrees on its end.
+    /// Reads a quoted string. Returns whether all readers see it as one.
     fn quoted(&mut self) -> (Vec<u8>, bool) {
         let (mut value, mut clear) = (Vec::new(), true);
         self.at += 1;

@@ -1,18 +1,17 @@
-//! Many mails in one: a `multipart/digest`.
+//! Combines mails into one `multipart/digest`.
 
 use sha2::{Digest, Sha256};
 
 use super::head::{fields, line_break};
 use super::word;
 
-/// What the digest takes over from its first mail.
+/// Fields that are copied from the first mail.
 const TAKEN: [&str; 5] = ["From", "To", "Cc", "Reply-To", "Date"];
 
-/// Puts mails into one, as they are.
+/// Combines mails unchanged into one.
 ///
-/// It comes from whom the first comes, on its date and to its recipients. It has no
-/// `Message-ID`: the sending server adds one. The same mails and seed make the same
-/// digest.
+/// Sender, date and recipients are those of the first mail. There is no `Message-ID`: the
+/// sender of the digest adds it. Equal mails and seeds give an equal digest.
 pub fn digest(mails: &[&[u8]], subject: &str, boundary_seed: &str) -> Vec<u8> {
     let first = mails.first().copied().unwrap_or_default();
     let line_break = line_break(first);
@@ -37,7 +36,7 @@ pub fn digest(mails: &[&[u8]], subject: &str, boundary_seed: &str) -> Vec<u8> {
         out.extend_from_slice(line_break);
     }
     for mail in mails {
-        // A part of a digest is a mail unless it says otherwise, so it has no header.
+        // Parts of a digest are mails by default, so they need no header.
         let start = format!("--{boundary}");
         for piece in [line_break, start.as_bytes(), line_break, line_break, mail] {
             out.extend_from_slice(piece);
@@ -50,7 +49,7 @@ pub fn digest(mails: &[&[u8]], subject: &str, boundary_seed: &str) -> Vec<u8> {
     out
 }
 
-/// A boundary that is in none of the mails.
+/// Finds a boundary that occurs in none of the mails.
 fn boundary(mails: &[&[u8]], seed: &str) -> String {
     let mut hash = Sha256::new().chain_update(seed);
     let simple = name(&hash.clone());

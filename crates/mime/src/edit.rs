@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::head::{fields, head_end, is_name, line_break};
 use super::word;
 
-/// One place of a mail, and what is to stand there.
+/// Replacement of one range of a mail.
 #[derive(Clone, Debug)]
 pub(super) struct Edit {
     /// What is taken out.
@@ -14,7 +14,7 @@ pub(super) struct Edit {
     pub with: Vec<u8>,
 }
 
-/// Makes edits that are in order and do not overlap.
+/// Applies edits that are in order and do not overlap.
 pub(super) fn apply(mail: &[u8], edits: &[Edit]) -> Vec<u8> {
     let more: usize = edits.iter().map(|edit| edit.with.len()).sum();
     let mut out = Vec::with_capacity(mail.len() + more);
@@ -30,8 +30,8 @@ pub(super) fn apply(mail: &[u8], edits: &[Edit]) -> Vec<u8> {
 
 /// Replaces the subject, or adds one at the end of the header.
 ///
-/// Of several `Subject` fields the first is replaced. Control characters become blanks,
-/// so that a subject can't smuggle in a field. What is not ASCII is encoded (RFC 2047).
+/// Of several `Subject` fields the first is replaced. Control characters become spaces, so
+/// that a subject cannot add a field. Non-ASCII text is encoded (RFC 2047).
 pub fn with_subject(mail: &[u8], subject: &str) -> Vec<u8> {
     let Some(found) = fields(mail).find(|field| field.is(mail, "Subject")) else {
         return with_header(mail, "Subject", subject);
@@ -41,9 +41,8 @@ pub fn with_subject(mail: &[u8], subject: &str) -> Vec<u8> {
     apply(mail, &[Edit { at: found.name.start..found.value.end, with }])
 }
 
-/// Adds a field at the end of the header, with the same care for its value.
-///
-/// What a name may not have becomes `-`.
+/// Adds a field at the end of the header. The value is cleaned and encoded as in
+/// [`with_subject`]; invalid characters of the name become `-`.
 pub fn with_header(mail: &[u8], name: &str, value: &str) -> Vec<u8> {
     let break_ = line_break(mail);
     let name: Vec<u8> = name.bytes().map(|b| if is_name(b) { b } else { b'-' }).collect();

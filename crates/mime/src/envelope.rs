@@ -1,24 +1,24 @@
-//! Who a mail is from and for, as its own header says.
+//! Sender and recipients of a mail, as named in its header.
 //!
-//! For mails that are submitted without an envelope, as with `sendmail -t`. Addresses
-//! are taken from the fields as they are written: a name that is encoded (RFC 2047) may
-//! have a comma in it, but an address is never encoded.
+//! For mails that are submitted without an envelope, as by `sendmail -t`. Addresses are
+//! taken as written: a name that is encoded (RFC 2047) may contain a comma, but an address
+//! is never encoded.
 
 use std::collections::BTreeSet;
 
 use super::edit::{Edit, apply};
 use super::head::{fields, line_at, unfold};
 
-/// Whom a mail names. The addresses are cut out, not checked.
+/// Addresses in a mail. They are extracted, not validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Envelope {
-    /// Who it is from: the only address of `From`, or else that of `Sender`.
+    /// The only address of `From`, or else that of `Sender`.
     pub from: Option<String>,
-    /// Whom it is for: `To`, `Cc` and `Bcc`, or those that a resent mail has instead.
+    /// `To`, `Cc` and `Bcc`, or the `Resent-` fields of a resent mail.
     pub to: Vec<String>,
 }
 
-/// A field can't be understood as a list of addresses.
+/// A field is not a list of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct InvalidEnvelope {
@@ -26,11 +26,11 @@ pub struct InvalidEnvelope {
     pub why: &'static str,
 }
 
-/// Reads whom a mail names.
+/// Reads the addresses of a mail.
 ///
 /// # Errors
 ///
-/// [`InvalidEnvelope`], for a field that two readers could understand differently.
+/// [`InvalidEnvelope`] for a field that two readers could understand differently.
 pub fn envelope(mail: &[u8]) -> Result<Envelope, InvalidEnvelope> {
     let resent = ["Resent-To", "Resent-Cc", "Resent-Bcc"];
     let is_resent = fields(mail).any(|field| resent.iter().any(|name| field.is(mail, name)));
@@ -55,7 +55,7 @@ pub fn envelope(mail: &[u8]) -> Result<Envelope, InvalidEnvelope> {
     Ok(envelope)
 }
 
-/// The mail without the fields that name who is not to be named.
+/// Removes the `Bcc` fields of a mail.
 pub fn without_bcc(mail: &[u8]) -> Vec<u8> {
     let hidden =
         |name: &str| ["Bcc", "Resent-Bcc"].iter().any(|bcc| bcc.eq_ignore_ascii_case(name));
@@ -80,19 +80,18 @@ fn addresses(mail: &[u8], name: &'static str) -> Result<Vec<String>, InvalidEnve
     Ok(all)
 }
 
-/// One address of a list, as far as it is read.
+/// An address that is being read.
 #[derive(Default)]
 struct AddressItem {
-    /// What stands outside angle brackets.
+    /// Text outside angle brackets.
     plain: String,
-    /// What stands in them.
+    /// Text in angle brackets.
     angle: Option<String>,
     /// Whether they are closed.
     closed: bool,
 }
 
-/// Reads a list of addresses (RFC 5322, section 3.4): names, comments and groups are
-/// left out.
+/// Reads a list of addresses (RFC 5322, section 3.4) without names, comments and groups.
 fn list(text: &str) -> Result<Vec<String>, &'static str> {
     let mut found = Vec::new();
     let mut item = AddressItem::default();
@@ -108,7 +107,7 @@ fn list(text: &str) -> Result<Vec<String>, &'static str> {
             '>' => item.closed = true,
             _ if item.angle.is_some() && !item.closed => item.part().push(c),
             ',' | ';' => found.extend(std::mem::take(&mut item).end()?),
-            // What stands before a colon is the name of a group.
+            // The text before a colon is the name of a group.
             ':' => item = AddressItem::default(),
             _ if item.closed && !c.is_whitespace() => return Err("something behind a >"),
             _ => item.part().push(c),
@@ -141,7 +140,7 @@ impl AddressItem {
     }
 }
 
-/// Leaves out the rest of a comment, and those within it.
+/// Skips the rest of a comment, nested ones included.
 fn comment(chars: &mut std::str::Chars<'_>) -> Result<(), &'static str> {
     let mut depth = 1_usize;
     while depth > 0 {
@@ -155,7 +154,7 @@ fn comment(chars: &mut std::str::Chars<'_>) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Copies the rest of a quoted string, quotes and all.
+/// Copies the rest of a quoted string with its quotes.
 fn quoted(chars: &mut std::str::Chars<'_>, to: &mut String) -> Result<(), &'static str> {
     to.push('"');
     loop {
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_found_however_they_are_written() {
+    fn addresses_are_found_in_all_forms() {
         for (value, wanted) in [
             ("ann@example.com", &["ann@example.com"][..]),
             ("Ann <ann@example.com>", &["ann@example.com"]),
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_in_two_ways_is_not_read() {
+    fn ambiguous_lists_are_rejected() {
         for value in [
             "<a@x.test",
             "a@x.test>",
@@ -225,12 +224,12 @@ mod tests {
         ] {
             assert!(to(value).is_err(), "{value}: {:?}", to(value));
         }
-        // Two addresses without a comma are none: the address check rejects the blank.
+        // Two addresses without a comma are invalid: validation rejects the space.
         assert_eq!(to("a@x.test b@x.test").unwrap(), ["a@x.test b@x.test"]);
     }
 
     #[test]
-    fn a_mail_names_its_people() {
+    fn envelope_has_sender_and_recipients() {
         let mail =
             b"From: Ann <ann@x.test>\r\nTO: bob@x.test,\r\n carl@x.test\r\nto: dora@x.test\r\n\
                      Cc: bob@x.test\r\nBcc: eve@x.test\r\n\r\nTo: nobody@x.test\r\n";
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn bcc_goes_and_nothing_else_does() {
+    fn only_bcc_fields_are_removed() {
         let mail = b"From: a@x.test\r\nBCC: eve@x.test,\r\n\tmal@x.test\r\nX-Bcc: x\r\n\
                      Resent-Bcc: y@x.test\r\nSubject: s\xe9\r\n\r\nBcc: text\r\n";
         let kept = b"From: a@x.test\r\nX-Bcc: x\r\nSubject: s\xe9\r\n\r\nBcc: text\r\n";

@@ -1,20 +1,20 @@
-//! A footer under every body part, or the reason why the mail is left alone.
+//! Adds a footer to the text parts of a mail, or says why the mail is not changed.
 
 use super::edit::{Edit, apply};
 use super::head::line_break;
 use super::insert::{Insertion, insert, is_inserted};
 use super::scan::{MimePart, MimeTree, scan};
 
-/// What is put under a mail.
+/// Footer to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FooterText {
-    /// For plain text; it comes behind a line `-- `.
+    /// For plain text; it follows a line `-- `.
     pub text: String,
-    /// For HTML. Made of the text when there is none.
+    /// For HTML; derived from `text` when `None`.
     pub html: Option<String>,
 }
 
-/// Why a mail got no footer.
+/// Why a mail is not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untouched {
     /// A change would break the signature.
@@ -29,7 +29,7 @@ pub enum Untouched {
     /// The footer can't be written in the way that the text is.
     #[error("the footer can't be written there: {0}")]
     CantEncode(String),
-    /// The text lies deeper than [`super::MAX_DEPTH`].
+    /// The text is nested deeper than [`super::MAX_DEPTH`].
     #[error("the parts of the mail are nested too deep")]
     TooDeep,
     /// Readers might see different things in it.
@@ -37,19 +37,18 @@ pub enum Untouched {
     Broken(String),
 }
 
-/// Puts a footer under the text of a mail.
+/// Adds a footer to the text of a mail.
 ///
-/// Of alternatives each text gets it, plain and HTML; of other multiparts the first text.
-/// Attachments, and mails in the mail, never do. All bytes outside of the text stay; if the
-/// text is ASCII and the footer is not, the header of that part says so afterwards.
+/// All text alternatives get it, plain and HTML; in other multiparts the first text.
+/// Attachments and attached mails never do. Bytes outside the text do not change, except
+/// the header of a part whose charset or encoding must change.
 ///
-/// A `DKIM-Signature` does not keep a mail from being changed, but it no longer verifies
-/// afterwards: sign behind this.
+/// A mail with a `DKIM-Signature` is changed, and the signature no longer verifies: sign
+/// after this step.
 ///
 /// # Errors
 ///
-/// [`Untouched`], when the mail is signed or encrypted, when it has no text, or when there
-/// is any doubt about it.
+/// [`Untouched`] when the mail is signed or encrypted, has no text, or is ambiguous.
 pub fn with_footer(mail: &[u8], footer: &FooterText) -> Result<Vec<u8>, Untouched> {
     let tree = scan(mail);
     if !tree.parts[0].has_blank && tree.parts[0].body.is_empty() {
@@ -71,13 +70,13 @@ pub fn with_footer(mail: &[u8], footer: &FooterText) -> Result<Vec<u8>, Untouche
     }
     let edited = apply(mail, &edits);
     if !is_only_that(mail, &tree, &edited, &insertions) {
-        // The footer has a boundary in it, or the text ends in the middle of something.
+        // The footer contains a boundary, or the text ends within an encoded sequence.
         return Err(Untouched::CantEncode("the mail would read differently with it".to_owned()));
     }
     Ok(edited)
 }
 
-/// The texts that are to get the footer. It goes no deeper than the scan did.
+/// The text parts that get the footer. Not deeper than the scan.
 fn texts_of(tree: &MimeTree, index: usize) -> Result<Vec<usize>, Untouched> {
     let part = &tree.parts[index];
     if let Some(closed) = closed(part) {
@@ -108,7 +107,7 @@ fn texts_of(tree: &MimeTree, index: usize) -> Result<Vec<usize>, Untouched> {
     Ok(texts)
 }
 
-/// Why nothing may be changed from this part on downwards.
+/// Why this part and its children must not be changed.
 fn closed(part: &MimePart) -> Option<Untouched> {
     match part.kind() {
         "multipart/signed" => Some(Untouched::Signed),
@@ -122,8 +121,8 @@ fn closed(part: &MimePart) -> Option<Untouched> {
     }
 }
 
-/// Whether a reader of the edited mail finds the same parts, and in the texts the same
-/// words and the footer. Nothing leaves here that does not.
+/// Checks that a reader of the edited mail finds the same parts and texts, plus the
+/// footer. Only such mails are returned.
 fn is_only_that(
     mail: &[u8],
     old: &MimeTree,

@@ -8,9 +8,9 @@ use memchr::memchr;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeaderLine {
     pub start: usize,
-    /// Where its text ends and its line break starts.
+    /// Offset of the line break.
     pub text_end: usize,
-    /// Where the next line starts.
+    /// Offset of the next line.
     pub end: usize,
 }
 
@@ -38,30 +38,30 @@ pub(super) fn without_break(mail: &[u8], start: usize, end: usize) -> usize {
     start + text.len()
 }
 
-/// How the first line ends that ends at all.
+/// Line break of the first complete line.
 pub(super) fn break_of(mail: &[u8]) -> Option<&'static [u8]> {
     let end = memchr(b'\n', mail)?;
     Some(if mail[..end].ends_with(b"\r") { b"\r\n" } else { b"\n" })
 }
 
-/// How the lines of a mail end: as its first does.
+/// Line break to use for inserted lines: that of the first line.
 pub(super) fn line_break(mail: &[u8]) -> &'static [u8] {
     break_of(mail).unwrap_or(b"\r\n")
 }
 
-/// What a line may be in a header section.
+/// Kind of a line in a header section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineKind {
-    /// Nothing: the end of the header.
+    /// Empty: the end of the header.
     Blank,
     Field,
-    /// More of the field before it.
+    /// Continuation of the field before it.
     Folded,
-    /// Nothing that belongs there.
+    /// Not allowed in a header.
     Other,
 }
 
-/// Tells what a line is, seen without its line break.
+/// Classifies a line without its line break.
 pub(super) fn sort(text: &[u8]) -> LineKind {
     match text.first() {
         None => LineKind::Blank,
@@ -78,7 +78,7 @@ pub(super) fn is_name(byte: u8) -> bool {
     byte.is_ascii_graphic() && byte != b':'
 }
 
-/// Where a field is.
+/// Position of a field.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
     pub name: Range<usize>,
@@ -93,7 +93,7 @@ impl Field {
     }
 }
 
-/// Goes through the fields of a header section.
+/// Iterates over the fields of a header section.
 pub(super) struct Fields<'m> {
     mail: &'m [u8],
     at: usize,
@@ -109,8 +109,8 @@ pub(super) fn fields_from(mail: &[u8], start: usize) -> Fields<'_> {
     if start == 0 { fields(mail) } else { Fields { mail, at: start } }
 }
 
-/// The length of the line that an mbox file puts before a mail. It is no field, and what
-/// is added belongs behind it.
+/// Length of the mbox `From ` line before a mail. It is not a field; inserted fields
+/// follow it.
 pub(super) fn envelope_line(mail: &[u8]) -> usize {
     match line_at(mail, 0) {
         Some(line) if mail.starts_with(b"From ") => line.end,
@@ -118,8 +118,8 @@ pub(super) fn envelope_line(mail: &[u8]) -> usize {
     }
 }
 
-/// Where the header section ends: at the blank line, at the first line that can't be
-/// one of it, or at the end.
+/// Offset of the end of the header: the blank line, the first line that is not a field, or
+/// the end.
 pub(super) fn head_end(mail: &[u8]) -> usize {
     let mut fields = fields(mail);
     fields.by_ref().for_each(drop);
@@ -131,7 +131,7 @@ impl Iterator for Fields<'_> {
 
     fn next(&mut self) -> Option<Field> {
         let mut line = line_at(self.mail, self.at)?;
-        // A continuation of nothing: readers skip it.
+        // A continuation line without a field: readers skip it.
         while sort(line.text(self.mail)) == LineKind::Folded {
             self.at = line.end;
             line = line_at(self.mail, self.at)?;

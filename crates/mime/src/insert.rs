@@ -1,4 +1,4 @@
-//! Puts a footer into one text part, in the part's own charset and encoding.
+//! Inserts a footer into one text part, in the charset and encoding of the part.
 
 use memchr::memmem;
 
@@ -10,21 +10,21 @@ use super::head::{Field, break_of, fields_from};
 use super::scan::MimePart;
 use super::transfer::{Transfer, place_in_printable, to_base64, to_printable};
 
-/// Longest line that mail may have, when it is written as it is.
+/// Longest line that mail allows without encoding.
 const MAX_LINE: usize = 998;
 
-/// What is to be done to one part.
+/// Edits of one part.
 #[derive(Debug)]
 pub(super) struct Insertion {
-    /// The edits of the mail, in order.
+    /// In the order of their positions.
     pub edits: Vec<Edit>,
-    /// Where the footer is in the decoded content.
+    /// Offset of the footer in the decoded content.
     at: usize,
     /// What is put there.
     text: String,
 }
 
-/// A part as we read it.
+/// A text part, decoded.
 struct InsertionTarget<'m> {
     mail: &'m [u8],
     part: &'m MimePart,
@@ -35,7 +35,7 @@ struct InsertionTarget<'m> {
     line_break: &'static [u8],
 }
 
-/// The footer as it is written, and what the part's header must say then.
+/// The encoded footer, and how the header of the part must change.
 struct Written {
     bytes: Vec<u8>,
     charset: Charset,
@@ -45,7 +45,7 @@ struct Written {
     to_printable: bool,
 }
 
-/// Works out how the footer gets into a part.
+/// Computes the edits that insert the footer into a part.
 pub(super) fn insert(
     mail: &[u8],
     part: &MimePart,
@@ -69,7 +69,7 @@ pub(super) fn insert(
     Ok(Insertion { edits, at, text: written.charset.decode(&written.bytes).into_owned() })
 }
 
-/// Whether the new part is the old one with the footer in it, and nothing else.
+/// Whether the new part is the old one plus the footer.
 pub(super) fn is_inserted(
     mail: &[u8],
     before: &MimePart,
@@ -89,7 +89,7 @@ pub(super) fn is_inserted(
     rest.strip_prefix(insertion.text.as_str()) == Some(end)
 }
 
-/// How the content of a part is to be read.
+/// Transfer encoding and charset of a part.
 fn reading(part: &MimePart) -> Result<(Transfer, Charset), Untouched> {
     let transfer = Transfer::read(&part.transfer).ok_or_else(|| {
         Untouched::CantEncode(format!("unknown transfer encoding {:?}", part.transfer))
@@ -108,12 +108,12 @@ fn broken(why: &str) -> Untouched {
 }
 
 impl InsertionTarget<'_> {
-    /// Text that is signed or encrypted in line is left alone.
+    /// Rejects text with an inline PGP signature or encryption.
     fn refuse_pgp(&self) -> Result<(), Untouched> {
         let is_html = self.part.kind() == "text/html";
         for at in memmem::find_iter(self.content, b"-----BEGIN PGP ") {
             let armour = &self.content[at..];
-            // A quoted one says nothing about the mail. In HTML there are no lines.
+            // A quoted PGP block does not count. HTML has no lines.
             let counts = is_html || at == 0 || self.content[at - 1] == b'\n';
             if counts && armour.starts_with(b"-----BEGIN PGP SIGNED MESSAGE-----") {
                 return Err(Untouched::Signed);
@@ -125,7 +125,7 @@ impl InsertionTarget<'_> {
         Ok(())
     }
 
-    /// How lines end in the content. Base64 hides its own from the mail.
+    /// Line break of the content. Base64 content may differ from the mail.
     fn content_break(&self) -> &'static str {
         let own = match self.transfer {
             Transfer::Base64 => break_of(self.content).unwrap_or(self.line_break),
@@ -134,7 +134,7 @@ impl InsertionTarget<'_> {
         if own == b"\n" { "\n" } else { "\r\n" }
     }
 
-    /// Puts the text on lines of its own at the end, which ends as it did before.
+    /// Appends the text on lines of its own; the final line break stays as it was.
     fn at_end(&self, text: &str) -> (usize, String) {
         let line_break = self.content_break();
         let is_open = !self.content.is_empty() && !self.content.ends_with(b"\n");
@@ -145,7 +145,7 @@ impl InsertionTarget<'_> {
         (self.content.len(), format!("{before}{text}{after}"))
     }
 
-    /// Where the footer goes in plain text, and as what.
+    /// Position and text of the footer in plain text.
     fn plain(&self, footer: &FooterText) -> (usize, String) {
         let is_flowed = self
             .part
@@ -154,14 +154,14 @@ impl InsertionTarget<'_> {
             .is_some_and(|format| format.eq_ignore_ascii_case(b"flowed"));
         let mut lines = vec!["-- ".to_owned()];
         lines.extend(clean_lines(&footer.text).into_iter().map(|line| {
-            // RFC 3676: such a line would be read as a quote, or lose its blank.
+            // RFC 3676: without stuffing, the line would be a quote or lose its space.
             let is_stuffed = is_flowed && [" ", ">", "From "].iter().any(|s| line.starts_with(s));
             if is_stuffed { format!(" {line}") } else { line }
         }));
         self.at_end(&lines.join(self.content_break()))
     }
 
-    /// Where the footer goes in HTML, and as what.
+    /// Position and text of the footer in HTML.
     fn html(&self, footer: &FooterText) -> (usize, String) {
         let line_break = self.content_break();
         let inner = match &footer.html {
@@ -179,12 +179,13 @@ impl InsertionTarget<'_> {
         }
     }
 
-    /// Whether the part may only have ASCII as it stands, and does.
+    /// Whether the part is declared as 7 bit and is ASCII.
     fn is_seven_bit(&self) -> bool {
         self.transfer == Transfer::SevenBit && self.content.is_ascii()
     }
 
-    /// The text in the part's charset, if all readers see in which that is.
+    /// Encodes the text in the charset of the part; `None` when readers could disagree on
+    /// the charset.
     fn encode(&self, text: &str) -> Option<Vec<u8>> {
         let bytes = self.charset.encode(text)?;
         (bytes.is_ascii() || self.part.content.is_clear("charset")).then_some(bytes)
@@ -211,7 +212,7 @@ impl InsertionTarget<'_> {
         Ok(Written { bytes, charset, to_utf8, to_printable })
     }
 
-    /// The edits of the mail: of two fields where need be, and of the content.
+    /// Edits of up to two header fields and of the content.
     fn edits(&self, at: usize, written: &Written) -> Result<Vec<Edit>, Untouched> {
         let mut edits = Vec::new();
         if written.to_utf8 {
@@ -223,7 +224,7 @@ impl InsertionTarget<'_> {
         if self.part.head.start == 0 && !edits.is_empty() && self.field("MIME-Version").is_none() {
             edits.push(self.field_edit("MIME-Version", "1.0"));
         }
-        // Fields that are added stand at the end, behind those that are changed.
+        // Added fields are at the end, after changed ones.
         edits.sort_by_key(|edit| edit.at.start);
         edits.push(self.content_edit(at, written)?);
         Ok(edits)
@@ -258,20 +259,19 @@ impl InsertionTarget<'_> {
         Ok(edit)
     }
 
-    /// Whether a boundary comes behind the part.
+    /// Whether a boundary follows the part.
     fn is_followed(&self) -> bool {
         self.part.body.end < self.mail.len()
     }
 
-    /// Quoted-printable stays as it is around the footer.
+    /// Inserts into quoted-printable content without changing the rest.
     fn printable_edit(&self, at: usize, bytes: &[u8]) -> Result<Edit, Untouched> {
         let place = place_in_printable(self.raw, at);
         let before = &self.raw[..place];
         let mut with = Vec::new();
         let line = before.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
         if line.trim_ascii_end().ends_with(b"=") {
-            // A soft break with blanks behind is one to some readers only; else it only
-            // lacks its line break.
+            // A soft break with trailing spaces is one for some readers only.
             if !line.ends_with(b"=") {
                 return Err(broken("its text ends in an unclear soft break"));
             }
@@ -325,7 +325,7 @@ impl InsertionTarget<'_> {
     }
 }
 
-/// The lines of a footer, without what could end a line early or fool a terminal.
+/// The lines of a footer without unsafe characters.
 fn clean_lines(text: &str) -> Vec<String> {
     let is_bad = |c: char| c.is_control() && c != '\t';
     let line = |line: &str| line.replace(is_bad, "").trim_end().to_owned();
@@ -336,7 +336,7 @@ fn escape(line: &str) -> String {
     line.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// HTML in ASCII, with numbers for the other characters.
+/// HTML with numeric references for non-ASCII characters.
 fn in_ascii(html: &str) -> String {
     let mut out = String::with_capacity(html.len());
     for c in html.chars() {

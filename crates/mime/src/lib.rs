@@ -1,27 +1,26 @@
-//! Mail as RFC 5322 and MIME have it, edited so that all the rest stays byte for byte.
+//! Reads and edits mails (RFC 5322, MIME) without changing other bytes.
 //!
-//! Bytes in, bytes out. Nothing is parsed into a tree and written back, for that would
-//! change bytes outside the edit: an edit finds its place, and everything before
-//! and after is copied. Line ends stay as they are, and what is inserted ends its lines
-//! as the mail does.
+//! Edits work on ranges of bytes: everything outside the range is copied. A mail is not
+//! parsed into a tree and written again, because that would change unrelated bytes.
+//! Inserted lines end as the first line of the mail does.
 //!
 //! ```text
-//! check          may it be passed on at all?
-//! header, texts  what it says, decoded, for workers that inspect it
-//! with_subject   one field replaced;  with_header: one added
-//! with_footer    the body parts get a footer; or it says why nothing was touched
-//! digest         many mails in one
+//! check          whether a mail can be passed on
+//! header, texts  decoded fields and texts, for workers that check them
+//! with_subject   replaces one field;  with_header: adds one
+//! with_footer    adds a footer to the text parts, or says why not
+//! digest         combines mails into one
 //! ```
 //!
-//! Mail comes from strangers. No bytes make these functions panic; their time is linear
-//! in the mail, and nesting counts to [`MAX_DEPTH`]. Where two readers could see a mail
-//! differently, it is left alone.
+//! Mail is untrusted input. No bytes make these functions panic; their time is linear in
+//! the size of the mail, and nesting is limited to [`MAX_DEPTH`]. A mail that two readers
+//! could understand differently is not edited.
 //!
 //! # Reading order
 //!
-//! `head` (lines and fields), `content` (`Content-Type` and its like), `scan` (the
-//! parts), `transfer` and `charset` (how text becomes bytes), `word` (text in a header),
-//! and then the edits: `edit`, `footer` with `insert`, `digest`, `texts`.
+//! `head` (lines and fields), `content` (`Content-Type` and similar fields), `scan` (the
+//! parts), `transfer` and `charset` (text and bytes), `word` (text in a header), then the
+//! edits: `edit`, `footer` with `insert`, `digest`, `texts`.
 
 mod charset;
 mod content;
@@ -56,7 +55,7 @@ pub const MAX_HEADER_LINES: usize = 10_000;
 /// Longest line of a header section, in bytes.
 pub const MAX_HEADER_LINE: usize = 64 * 1024;
 
-/// The bytes are no mail that could be passed on.
+/// Why a mail cannot be passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct InvalidMime {
@@ -66,16 +65,16 @@ pub struct InvalidMime {
     pub why: String,
 }
 
-/// Checks what must hold for any mail that is passed on.
+/// Checks that a mail can be passed on.
 ///
-/// It has a header section, whose lines are fields or continue one, within
-/// [`MAX_HEADER`], [`MAX_HEADER_LINES`] and [`MAX_HEADER_LINE`], without a bare CR; and
-/// there is no NUL anywhere, which servers on the way would drop or refuse. A body may
-/// be missing, and its lines may be of any length.
+/// The header must consist of fields and continuation lines within [`MAX_HEADER`],
+/// [`MAX_HEADER_LINES`] and [`MAX_HEADER_LINE`], without a bare CR. The mail must not
+/// contain NUL, which servers drop or reject. The body may be missing, and its lines may
+/// have any length.
 ///
 /// # Errors
 ///
-/// [`BadMail`], with the first line that is wrong.
+/// [`InvalidMime`] with the first wrong line.
 pub fn check(mail: &[u8]) -> Result<(), InvalidMime> {
     if mail.starts_with(b"From ") {
         return Err(bad(1, "the mail starts with an mbox From line; leave that line out"));
@@ -136,15 +135,15 @@ fn line_number(mail: &[u8], place: usize) -> usize {
     1 + mail[..place].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// The first field of that name, in any case: unfolded, trimmed and decoded (RFC 2047).
+/// The first field of that name: unfolded, trimmed and decoded (RFC 2047).
 ///
-/// What is no valid text in any way becomes replacement characters.
+/// Undecodable bytes become replacement characters.
 pub fn header(mail: &[u8], name: &str) -> Option<String> {
     let field = fields(mail).find(|field| field.is(mail, name))?;
     Some(word::decode(&unfold(&mail[field.value])))
 }
 
-/// What a mail is about: its first `Subject`.
+/// The first `Subject` of a mail.
 pub fn subject(mail: &[u8]) -> Option<String> {
     header(mail, "Subject")
 }

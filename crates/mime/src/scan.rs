@@ -1,9 +1,9 @@
 //! Finds the parts of a mail in one pass over its lines.
 //!
-//! A stack holds the multiparts that are open. A line that is the boundary of one of
-//! them ends everything inside it; the outermost is asked first, as other readers do.
-//! Where readers might disagree, the tree or the part gets a flaw, which is a reason for
-//! editors to leave it alone.
+//! A stack holds the open multiparts. A line that is the boundary of one of them ends
+//! everything inside it; the outermost is compared first, as other readers do. Where
+//! readers might disagree, the tree or the part gets a flaw, and editors must not change
+//! it.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use super::head::{
 };
 use super::transfer::Transfer;
 
-/// How deep multiparts may nest. Deeper ones are not entered.
+/// Maximum nesting of multiparts; deeper ones are not entered.
 pub const MAX_DEPTH: usize = 64;
-/// Most parts of a mail that are looked at.
+/// Limit of parts that are read.
 pub const MAX_PARTS: usize = 10_000;
 /// Longest boundary. RFC 2046 allows 70 characters.
 const MAX_BOUNDARY: usize = 256;
@@ -25,36 +25,36 @@ const MAX_BOUNDARY: usize = 256;
 pub(super) struct MimeTree {
     /// In the order in which they start.
     pub parts: Vec<MimePart>,
-    /// Why readers might see other parts than these.
+    /// Why readers might see other parts.
     pub flaw: Option<&'static str>,
 }
 
 /// One part of a mail.
 #[derive(Debug)]
 pub(super) struct MimePart {
-    /// Its header section, without the blank line behind.
+    /// Header section without the blank line after it.
     pub head: Range<usize>,
-    /// Whether that blank line is there.
+    /// Whether the blank line exists.
     pub has_blank: bool,
-    /// Its content, without the line break that belongs to the boundary behind.
+    /// Content without the line break that belongs to the next boundary.
     pub body: Range<usize>,
-    /// Whether there is such a line break.
+    /// Whether that line break exists.
     pub has_break: bool,
     pub content: ContentType,
-    /// Its `Content-Transfer-Encoding`, in lower case; empty when it does not say.
+    /// `Content-Transfer-Encoding` in lower case; empty when there is none.
     pub transfer: String,
-    /// Whether it is a file, and not for reading in line.
+    /// Whether the part is an attachment.
     pub is_file: bool,
-    /// The parts in it, when it is a multipart that was entered.
+    /// Indexes of the child parts, if this is a multipart that was entered.
     pub children: Vec<usize>,
-    /// Whether it is a multipart that lies too deep.
+    /// Whether this is a multipart below the nesting limit.
     pub too_deep: bool,
-    /// Why it is unclear what it is.
+    /// Why readers might disagree on this part.
     pub flaw: Option<&'static str>,
 }
 
 impl MimePart {
-    /// Its type: `text/plain` when it does not say.
+    /// Media type; `text/plain` by default.
     pub fn kind(&self) -> &str {
         &self.content.word
     }
@@ -73,7 +73,7 @@ pub(super) fn scan(mail: &[u8]) -> MimeTree {
     while let Some(line) = line_at(mail, at) {
         scan.line(&line);
         at = line.end;
-        // What is left belongs to the part it is in, whatever it says.
+        // The rest belongs to this part.
         if !scan.in_head && scan.open.is_empty() {
             break;
         }
@@ -82,7 +82,7 @@ pub(super) fn scan(mail: &[u8]) -> MimeTree {
     scan.tree
 }
 
-/// A multipart whose end we have not seen.
+/// A multipart whose end has not been found yet.
 struct Open {
     part: usize,
     boundary: Vec<u8>,
@@ -158,7 +158,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Reads what the header says, now that it has ended.
+    /// Parses the header section, which has ended.
     fn end_head(&mut self, end: usize, body: usize) {
         self.in_head = false;
         let default = self.default_kind();
@@ -177,7 +177,7 @@ impl Scan<'_> {
         }
     }
 
-    /// What a part is that does not say what it is.
+    /// Media type of a part without `Content-Type`.
     fn default_kind(&self) -> &'static str {
         match self.open.last() {
             Some(open) if self.tree.parts[open.part].kind() == "multipart/digest" => {
@@ -209,7 +209,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Which open multipart the line divides, by its level, and whether it ends it.
+    /// Level of the open multipart whose boundary the line is, and whether the line ends
+    /// it.
     fn delimiter(&mut self, line: &HeaderLine) -> Option<(usize, bool)> {
         if self.open.is_empty() {
             return None;
@@ -253,7 +254,7 @@ impl Scan<'_> {
         })
     }
 
-    /// Ends the current part, and the multiparts around it but for the outermost.
+    /// Ends the current part and the multiparts around it, except the outermost.
     fn end_parts(&mut self, outermost: usize, end: usize, next: usize) {
         if self.in_head {
             let part = &mut self.tree.parts[self.current];
@@ -275,7 +276,7 @@ fn bare_cr(head: &[u8]) -> bool {
     head.iter().enumerate().any(|(at, byte)| *byte == b'\r' && head.get(at + 1) != Some(&b'\n'))
 }
 
-/// Notes what the fields say. The first of each name counts.
+/// Parses the fields of a part. The first of each name counts.
 fn read_head(mail: &[u8], part: &mut MimePart) {
     let (mut kind, mut transfer, mut disposition) = (None, None, None);
     for field in fields_from(mail, part.head.start) {
@@ -296,7 +297,7 @@ fn read_head(mail: &[u8], part: &mut MimePart) {
         part.is_file |= kind.has("name");
         part.content = kind;
     }
-    // Some readers know no comments here, so that only the bare word counts.
+    // Some readers do not accept comments here, so only the bare word counts.
     let transfer = unfold(transfer.unwrap_or_default()).to_ascii_lowercase();
     part.transfer = String::from_utf8_lossy(&transfer).into_owned();
     if let Some(disposition) = disposition.map(ContentType::read) {

@@ -1,13 +1,13 @@
-//! The words of a mail, decoded, for rules that look at them.
+//! Decoded texts of a mail, for filters and workers.
 
 use super::charset::Charset;
 use super::scan::{MimePart, scan};
 use super::transfer::Transfer;
 
-/// Most bytes of text that are decoded of one mail.
+/// Limit of decoded text per mail, in bytes.
 pub const MAX_TEXTS: usize = 1024 * 1024;
 
-/// Most bytes of a part that are looked at: quoted-printable needs up to three for one.
+/// Limit of raw bytes per part: quoted-printable needs up to three for one.
 const MAX_RAW: usize = 4 * MAX_TEXTS;
 
 /// What kind of text a part is.
@@ -21,15 +21,14 @@ pub enum TextKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailText {
     pub mime_type: TextKind,
-    /// The charset that it names, in lower case.
+    /// Charset as named, in lower case.
     pub charset: Option<String>,
     pub decoded: String,
 }
 
 /// The texts of a mail that are not attachments, at most [`MAX_TEXTS`] bytes in all.
 ///
-/// They are read as far as they can be: damaged base64 up to the damage, and a charset
-/// that is unknown as UTF-8.
+/// Damaged base64 is decoded up to the damage; an unknown charset is read as UTF-8.
 pub fn texts(mail: &[u8]) -> Vec<MailText> {
     let mut texts = Vec::new();
     let mut room = MAX_TEXTS;

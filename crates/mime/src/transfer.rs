@@ -1,4 +1,4 @@
-//! How content becomes lines that mail can carry: base64 and quoted-printable.
+//! Transfer encodings: base64 and quoted-printable.
 
 use std::borrow::Cow;
 
@@ -8,17 +8,17 @@ use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, STANDARD};
 
 use super::content::hex;
 
-/// Longest line that we write, as RFC 2045 has it.
+/// Longest line that is written (RFC 2045).
 const LINE: usize = 76;
 
-/// Reads base64 that lost its end, for those who only want to look.
+/// Accepts truncated base64, for reading only.
 const LENIENT: GeneralPurpose =
     GeneralPurpose::new(&alphabet::STANDARD, NO_PAD.with_decode_allow_trailing_bits(true));
 
-/// How a part's content is written.
+/// Transfer encoding of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transfer {
-    /// As it is, in ASCII.
+    /// Unencoded ASCII.
     SevenBit,
     EightBit,
     QuotedPrintable,
@@ -37,7 +37,7 @@ impl Transfer {
         }
     }
 
-    /// The content, or nothing when it is damaged.
+    /// Decodes the content; `None` when it is damaged.
     pub fn decode(self, raw: &[u8]) -> Option<Cow<'_, [u8]>> {
         match self {
             Self::SevenBit | Self::EightBit => Some(Cow::Borrowed(raw)),
@@ -50,7 +50,7 @@ impl Transfer {
         }
     }
 
-    /// The content, as far as it can be read.
+    /// Decodes the content up to the first damage.
     pub fn decode_some(self, raw: &[u8]) -> Cow<'_, [u8]> {
         if self != Self::Base64 {
             return self.decode(raw).unwrap_or(Cow::Borrowed(raw));
@@ -64,14 +64,14 @@ impl Transfer {
     }
 }
 
-/// Base64 in lines, without a break behind the last.
+/// Encodes base64 in lines, without a line break after the last.
 pub(super) fn to_base64(content: &[u8], line_break: &[u8]) -> Vec<u8> {
     let dense = STANDARD.encode(content);
     let lines: Vec<&[u8]> = dense.as_bytes().chunks(LINE).collect();
     lines.join(line_break)
 }
 
-/// Text as quoted-printable. Its line ends stay; long lines are broken softly.
+/// Encodes quoted-printable. Line breaks stay; long lines get soft breaks.
 pub(super) fn to_printable(text: &[u8], line_break: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + text.len() / 8);
     for line in text.split_inclusive(|byte| *byte == b'\n') {
@@ -86,7 +86,7 @@ pub(super) fn to_printable(text: &[u8], line_break: &[u8]) -> Vec<u8> {
                 _ => byte.is_ascii_graphic(),
             };
             let width = if is_plain { 1 } else { 3 };
-            // The mark of a soft break needs a column too.
+            // The `=` of a soft break needs a column.
             if column + width > LINE - usize::from(!is_last) {
                 out.push(b'=');
                 out.extend_from_slice(line_break);
@@ -104,7 +104,7 @@ pub(super) fn to_printable(text: &[u8], line_break: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads quoted-printable. What is no code stands for itself.
+/// Decodes quoted-printable. Invalid codes stand for themselves.
 pub(super) fn from_printable(raw: &[u8]) -> Vec<u8> {
     let mut content = Vec::with_capacity(raw.len());
     let mut at = 0;
@@ -116,7 +116,7 @@ pub(super) fn from_printable(raw: &[u8]) -> Vec<u8> {
     content
 }
 
-/// Where the byte number `place` of the content is written.
+/// Offset at which byte number `place` of the content is written.
 pub(super) fn place_in_printable(raw: &[u8], place: usize) -> usize {
     let (mut at, mut seen) = (0, 0);
     while at < raw.len() {
@@ -132,7 +132,7 @@ pub(super) fn place_in_printable(raw: &[u8], place: usize) -> usize {
     at
 }
 
-/// The byte that is written at `at`, or none for a soft break, and where the next is.
+/// The byte written at `at` (`None` for a soft break), and the offset of the next.
 fn printable_at(raw: &[u8], at: usize) -> (Option<u8>, usize) {
     if raw[at] != b'=' {
         return (Some(raw[at]), at + 1);

@@ -1,4 +1,4 @@
-//! Text in a header: encoded words (RFC 2047), read and written, and folding.
+//! Reads and writes text in header fields: encoded words (RFC 2047) and folding.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,16 +7,16 @@ use super::charset::Charset;
 use super::content::hex;
 use super::transfer::Transfer;
 
-/// Longest line that we write. RFC 2047 wants 76 where a word is encoded.
+/// Longest line that is written; RFC 2047 requires 76 for encoded words.
 const LINE: usize = 76;
-/// Longest word that is left as it is; no line may be longer than 998.
+/// Longest word that is not encoded; no line may be longer than 998.
 const LONGEST_WORD: usize = 900;
-/// Bytes of text in one encoded word. It then has 64 characters, and room beside a name.
+/// Bytes of text per encoded word, which then has 64 characters.
 const WORD_BYTES: usize = 39;
 /// Longest charset name of an encoded word.
 const MAX_CHARSET: usize = 64;
 
-/// Reads the unfolded value of a field.
+/// Decodes the unfolded value of a field.
 pub(super) fn decode(value: &[u8]) -> String {
     let mut text = String::with_capacity(value.len());
     let mut run: Option<Run> = None;
@@ -28,7 +28,7 @@ pub(super) fn decode(value: &[u8]) -> String {
         };
         let between = &value[plain..at];
         match &mut run {
-            // Characters may be cut in two between words of one run.
+            // A character may be split between words of one run.
             Some(open) if is_blank(between) && open.name == word.name => {
                 open.bytes.extend_from_slice(&word.bytes);
             }
@@ -48,7 +48,7 @@ pub(super) fn decode(value: &[u8]) -> String {
     text
 }
 
-/// Encoded words of one charset.
+/// Consecutive encoded words of one charset.
 struct Run {
     name: String,
     charset: Charset,
@@ -65,7 +65,7 @@ fn is_blank(text: &[u8]) -> bool {
     text.iter().all(|byte| matches!(byte, b' ' | b'\t'))
 }
 
-/// Reads `=?charset?B?text?=` at `at`, and says where it ends.
+/// Reads `=?charset?B?text?=` at `at`. Returns where it ends.
 fn encoded_word(value: &[u8], at: usize) -> Option<(Run, usize)> {
     let rest = value[at..].strip_prefix(b"=?")?;
     let name_end = rest.iter().take(MAX_CHARSET).position(|byte| *byte == b'?')?;
@@ -98,20 +98,21 @@ fn from_q(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A text that may stand in a header: one line, trimmed, without control characters.
+/// Makes a text safe for a header: one line, trimmed, without control characters.
 pub(super) fn clean(value: &str) -> String {
     let is_break = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
     let line: String = value.chars().map(|c| if is_break(c) { ' ' } else { c }).collect();
     line.trim_matches(' ').to_owned()
 }
 
-/// Writes a field, folded and encoded, without the line break behind it.
+/// Writes a field, folded and encoded, without the line break after it.
 pub(super) fn field(name: &[u8], value: &str, line_break: &[u8]) -> Vec<u8> {
     let mut out = name.to_vec();
     out.push(b':');
     let mut column = out.len();
     for (number, unit) in units(&clean(value)).iter().enumerate() {
-        // A name alone on its line irritates some readers, so a long word stays beside it.
+        // Some readers do not accept a line with the name only, so a long word stays
+        // beside it.
         let may_fold = number > 0 || unit.contains("=?");
         if column + unit.len() > LINE && may_fold {
             out.extend_from_slice(line_break);
@@ -123,10 +124,10 @@ pub(super) fn field(name: &[u8], value: &str, line_break: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Cuts a value where it may be folded. Each unit starts with the blanks before it.
+/// Splits a value where it may be folded. Each unit starts with the spaces before it.
 ///
-/// Whatever is not ASCII is encoded, from the first such word to the last; the words
-/// around stay readable, and an address among them stays an address.
+/// Text from the first to the last non-ASCII word is encoded; the words around it stay
+/// readable, and addresses among them stay valid.
 fn units(value: &str) -> Vec<String> {
     let words = words(value);
     if words.iter().any(|word| word.len() > LONGEST_WORD) {
@@ -145,12 +146,12 @@ fn units(value: &str) -> Vec<String> {
     units.chain(end).enumerate().map(lead).collect()
 }
 
-/// A blank stands between the colon and the value.
+/// A space separates the colon and the value.
 fn lead((number, unit): (usize, String)) -> String {
     if number == 0 && !unit.starts_with(' ') { format!(" {unit}") } else { unit }
 }
 
-/// The words of a line, each with the blanks before it.
+/// Splits a line into words, each with the spaces before it.
 fn words(value: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut start = 0;
@@ -168,7 +169,8 @@ fn words(value: &str) -> Vec<&str> {
     words
 }
 
-/// Text as encoded words, the first behind `blanks`. The blanks between are not read.
+/// Writes text as encoded words, the first after `blanks`. Readers ignore spaces between
+/// them.
 fn encoded(blanks: &str, text: &str) -> Vec<String> {
     let mut pieces = vec![String::new()];
     for c in text.chars() {
