@@ -166,7 +166,7 @@ fn a_bad_draft_is_given_up_with_its_reason_and_as_it_was() {
         ),
         ("bad YAML", b"---\nto: [ann\n---\nhi", "front matter"),
         ("a bomb", b"---\na: &a [x, x]\nb: &b [*a, *a]\nto: ann\n---\nhi", ""),
-        ("no front matter", b"just a text", "there is no front matter"),
+        ("no front matter", b"just a text", "no front matter"),
         ("a wrong type", b"---\nto: {a: b}\n---\nhi", "expected a text"),
         ("binary", b"---\nto: ann\n---\n\xff\xfe\x00", "not UTF-8"),
         ("too long", long.as_bytes(), ""),

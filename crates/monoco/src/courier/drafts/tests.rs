@@ -194,9 +194,9 @@ async fn invalid_draft_becomes_a_dead_letter_with_a_reason() {
     let unknown = "---\nreply_to: webhook_000000000000000000000000\n---\nx";
     let large = format!("{DRAFT}{}", "x".repeat(MAX_DRAFT));
     for (path, text, reason, at) in [
-        ("stub/a.md", "---\ntoo: ann\n---\nx", "unknown key `too`, did you mean `to`?", "stub/a"),
+        ("stub/a.md", "---\ntoo: ann\n---\nx", "unknown key `too`; did you mean `to`?", "stub/a"),
         ("stub/a.md", "---\nto: ann\n", "the front matter is not closed", "stub/a"),
-        ("stub/a.md", "hello", "there is no front matter", "stub/a"),
+        ("stub/a.md", "hello", "no front matter; expected it", "stub/a"),
         ("stub/a.md", "---\nto: did:web:nobody\n---\nx", "did:web:nobody", "stub/a"),
         ("stub/a.md", &attached, "neither in the dropzone nor in the store", "stub/a"),
         ("stub/a.md", unknown, "there is no Mail webhook_0000", "stub/a"),
@@ -268,7 +268,12 @@ async fn repeated_key_is_sent_once_and_rejected_for_another_text() {
     sender.round().await.unwrap();
     assert_eq!(sender.stems("archive"), ["stub/one", "stub/two"]);
     assert_eq!(sender.stems(".deadletter"), ["stub/other"]);
-    assert!(sender.reason()["reason"].as_str().unwrap().contains("idempotency key stands for"));
+    assert!(
+        sender.reason()["reason"]
+            .as_str()
+            .unwrap()
+            .contains("idempotency key was already used for")
+    );
 }
 
 #[tokio::test]
