@@ -55,7 +55,6 @@ impl Provider {
     }
 }
 
-/// What adapters share.
 #[derive(Clone, Debug)]
 pub struct AdapterResources {
     /// The HTTP client, or why there is none.

@@ -4,7 +4,7 @@
 //! to their final name. A rename survives a power cut only after the directory has been
 //! synced, so a synced write syncs the directory of the new name as well.
 //!
-//! [`write`] and [`write_via`] take paths. [`TemporaryFile`] takes open directories, for
+//! [`write()`] and [`write_via`] take paths. [`TemporaryFile`] takes open directories, for
 //! callers that must not follow symbolic links in the directories above the file.
 
 use std::fs::{self, File, FileTimes};

@@ -5,7 +5,6 @@ use super::head::line_break;
 use super::insert::{Insertion, insert, is_inserted};
 use super::scan::{MimePart, MimeTree, scan};
 
-/// Footer to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FooterText {
     /// For plain text; it follows a line `-- `.

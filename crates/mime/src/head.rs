@@ -94,19 +94,19 @@ impl Field {
 }
 
 /// Iterates over the fields of a header section.
-pub(super) struct Fields<'m> {
+pub(super) struct HeaderFields<'m> {
     mail: &'m [u8],
     at: usize,
 }
 
 /// The fields of the mail's own header.
-pub(super) fn fields(mail: &[u8]) -> Fields<'_> {
-    Fields { mail, at: envelope_line(mail) }
+pub(super) fn fields(mail: &[u8]) -> HeaderFields<'_> {
+    HeaderFields { mail, at: envelope_line(mail) }
 }
 
 /// The fields from `start` on. The caller has cut the mail behind them.
-pub(super) fn fields_from(mail: &[u8], start: usize) -> Fields<'_> {
-    if start == 0 { fields(mail) } else { Fields { mail, at: start } }
+pub(super) fn fields_from(mail: &[u8], start: usize) -> HeaderFields<'_> {
+    if start == 0 { fields(mail) } else { HeaderFields { mail, at: start } }
 }
 
 /// Length of the mbox `From ` line before a mail. It is not a field; inserted fields
@@ -126,7 +126,7 @@ pub(super) fn head_end(mail: &[u8]) -> usize {
     fields.at
 }
 
-impl Iterator for Fields<'_> {
+impl Iterator for HeaderFields<'_> {
     type Item = Field;
 
     fn next(&mut self) -> Option<Field> {

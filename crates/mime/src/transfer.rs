@@ -18,7 +18,6 @@ const LENIENT: GeneralPurpose =
 /// Transfer encoding of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transfer {
-    /// Unencoded ASCII.
     SevenBit,
     EightBit,
     QuotedPrintable,

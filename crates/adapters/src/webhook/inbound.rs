@@ -65,7 +65,7 @@ static DEFAULT_MAP: LazyLock<FieldMap> = LazyLock::new(|| {
 
 /// The fields that were found in a body.
 #[derive(Debug, Default)]
-pub(super) struct Fields {
+pub(super) struct MappedFields {
     pub(super) id: Option<String>,
     pub(super) session_id: Option<String>,
     pub(super) session_kind: Option<ChatSessionKind>,
@@ -111,7 +111,7 @@ pub(super) fn parse(body: &[u8]) -> Result<Value, WebhookError> {
 }
 
 /// Reads each field at the pointer of the first map that finds a value.
-pub(super) fn fields(value: &Value, maps: &[&FieldMap]) -> Result<Fields, WebhookError> {
+pub(super) fn fields(value: &Value, maps: &[&FieldMap]) -> Result<MappedFields, WebhookError> {
     let find = |pick: fn(&FieldMap) -> &Option<String>| {
         let mut pointers = maps.iter().filter_map(|map| pick(map).as_deref());
         pointers.find_map(|p| value.pointer(p).filter(|value| !value.is_null()).map(|v| (p, v)))
@@ -129,7 +129,7 @@ pub(super) fn fields(value: &Value, maps: &[&FieldMap]) -> Result<Fields, Webhoo
         Some((pointer, list)) => attachments(pointer, list)?,
         None => Default::default(),
     };
-    Ok(Fields {
+    Ok(MappedFields {
         id: text(|map| &map.id)?,
         session_id: text(|map| &map.session_id)?,
         session_kind: find(|map| &map.session_type).map(|(p, v)| session_kind(p, v)).transpose()?,
@@ -159,7 +159,7 @@ pub(super) fn build_message(
     tunnel: &TunnelId,
     request: &WebhookRequest<'_>,
     value: &Value,
-    fields: Fields,
+    fields: MappedFields,
 ) -> Result<(InboundMessage, Vec<InboundAttachment>), WebhookError> {
     let mut attachments = fields.attachments;
     let text = match fields.text {

@@ -1,6 +1,6 @@
 //! Operations that combine several store calls, for the HTTP API and the courier's loops.
 //!
-//! * [`dispatch`]: puts received messages into boxes, or into the inbound chain.
+//! * [`mod@dispatch`]: puts received messages into boxes, or into the inbound chain.
 //! * [`send`]: queues a message for its targets, or puts it into the outbound chain.
 //! * [`boxes`]: lists and changes records and deliveries alike.
 //! * [`lease`]: leases the next entry of a box.

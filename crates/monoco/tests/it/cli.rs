@@ -147,7 +147,7 @@ fn starting_says_what_is_in_the_way() {
     drop(Courier::start_in(&bare));
     std::fs::write(bare.join("run/courier.token"), "").unwrap();
     let said = start(&bare, "0").failed(1);
-    assert!(said.contains("is not a token"), "{said}");
+    assert!(said.contains("is not a valid token"), "{said}");
 }
 
 #[test]

@@ -149,8 +149,8 @@ fn a_bad_draft_is_given_up_with_its_reason_and_as_it_was() {
     let bad: [(&str, &[u8], &str); 16] = [
         ("unknown key", b"---\nto: ann\ncolour: red\n---\nhi", "unknown key `colour`"),
         ("misspelt", b"---\nto: ann\nreplyto: x\n---\nhi", "did you mean `reply_to`?"),
-        ("no target", b"---\ntunnel: ci\n---\nhi", "nobody to send it to"),
-        ("two tunnels", b"---\nto: ann\n---\nhi", "say which one"),
+        ("no target", b"---\ntunnel: ci\n---\nhi", "no recipient"),
+        ("two tunnels", b"---\nto: ann\n---\nhi", "set `tunnel` to one of"),
         ("no such tunnel", b"---\nto: ann\ntunnel: co\n---\nhi", "webhook has no co"),
         ("no such way", b"---\nto: did:msgtunnel:a.user.lark\n---\nhi", "lark"),
         (

@@ -137,8 +137,8 @@ const BAD_DAYS: [(&str, &str, &str); 10] = [
     ("rubbish", "cat >/dev/null; echo this is no JSON", "bad answer"),
     ("unknown", r#"sed 's/^{/{"result":"maybe",/'"#, "not pass, skip or trash"),
     ("silent", "cat", "`result` is missing"),
-    ("stranger", r#"echo '{"id":"ltr_1_00000000","result":"pass"}'"#, "another letter's"),
-    ("forger", r#"sed 's/^{/{"result":"pass",/; s/bob@/eve@/g'"#, "changed `from` or `to`"),
+    ("stranger", r#"echo '{"id":"ltr_1_00000000","result":"pass"}'"#, "of another letter"),
+    ("forger", r#"sed 's/^{/{"result":"pass",/; s/bob@/eve@/g'"#, "`from` or `to` was changed"),
 ];
 
 /// How much memory a courier has had at most, in KiB.

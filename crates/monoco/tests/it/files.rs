@@ -189,7 +189,7 @@ fn a_foreign_file_is_reported_and_nobody_is_given_it() {
     let shown = health["mailbox"]["foreign"].to_string();
     assert!(shown.contains("notes.md") && shown.contains(&forged), "{shown}");
     let doctor = office.courier.cli(&["doctor"]).stdout;
-    assert!(doctor.contains("are not the courier's"), "{doctor}");
+    assert!(doctor.contains("not written by the courier"), "{doctor}");
     assert!(!doctor.contains(['\u{1b}', '\u{202e}']), "{doctor:?}");
 
     let place = tempfile::tempdir().unwrap();

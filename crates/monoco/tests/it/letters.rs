@@ -363,8 +363,8 @@ fn post_stands_in_for_sendmail() {
     for (args, input, why) in [
         (&[][..], &b"From: a@example.com\n\nhi"[..], "to:"),
         (&["--raw"], b"{\"from\": 1}", "from:"),
-        (&["--json"], RAW, "can't be read"),
-        (&[], b"{\"from\": ", "can't be read"),
+        (&["--json"], RAW, "cannot parse the letter"),
+        (&[], b"{\"from\": ", "cannot parse the letter"),
         (&["--to", "a@example.com\r\nBcc: eve@example.com"], RAW, "to[0]"),
         (&["--to", "a@example.com\nX: y"], RAW, "to[0]"),
         (&["--from", "a\r@example.com", "--to", "x@example.org"], RAW, "from:"),

@@ -125,7 +125,7 @@ async fn closed_connection_is_a_failure() {
     let server = ScriptedWorkerServer::new([ScriptedWorkerAct::HangUp]);
     let result = post(&server.target("/"), 1, LATE).await;
     assert!(
-        matches!(&result, AttemptResult::Failed(why) if why.contains("was lost")),
+        matches!(&result, AttemptResult::Failed(why) if why.contains("connection lost")),
         "{result:?}"
     );
 }

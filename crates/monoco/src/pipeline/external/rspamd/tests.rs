@@ -186,7 +186,7 @@ async fn other_responses_are_failures() {
         (said("500 Internal Server Error", "Lua"), "failed: Error: Lua"),
         (said("503 Service Unavailable", "later"), "down: later"),
         (said("429 Too Many Requests", ""), "down: answered 429"),
-        (ScriptedWorkerAct::HangUp, "failed: was lost"),
+        (ScriptedWorkerAct::HangUp, "failed: connection lost"),
         (ScriptedWorkerAct::Silence, "failed: did not answer within 1 s"),
         (slow, "failed: did not answer within 1 s"),
         (ScriptedWorkerAct::Endless, "failed: answered more than 1 MiB"),
