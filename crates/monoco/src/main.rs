@@ -1,4 +1,4 @@
-//! One post office for people and AI agents: the courier and its command line.
+//! Message hub for people and AI agents: the courier and its command line.
 //!
 //! # Reading order
 //!
