@@ -34,7 +34,7 @@ mod chain;
 mod conversion;
 mod submission;
 
-pub use answer::{InvalidWorkerAnswer, RESERVED_EXTRA_KEYS, WorkerAnswer};
+pub use answer::{InvalidWorkerAnswer, RESERVED_EXTRA_KEYS, WorkerRequest};
 pub use chain::{ChainRun, ChainStop, WorkerResult, WorkerStep};
 pub use conversion::{
     FinishContext, FinishError, INLINE_MAIL, apply_to_inbound, apply_to_message, letter_to_message,
@@ -367,8 +367,8 @@ impl Chain {
 }
 
 impl Letter {
-    /// Returns the JSON that external workers get.
-    pub fn to_worker(&self, id: LetterId, had: &[WorkerVerdict]) -> Value {
+    /// Returns the letter as JSON. `had` are the verdicts so far.
+    pub fn to_json(&self, id: LetterId, had: &[WorkerVerdict]) -> Value {
         let mut letter = self.rest.clone();
         letter.insert("id".to_owned(), id.to_string().into());
         letter.insert("from".to_owned(), self.from.clone().into());

@@ -5,7 +5,10 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::submission::{check_charset, check_extra};
-use super::{Letter, LetterId, MAX_DATA, MAX_EXTRA, Verdict, WorkerName, check_address};
+use super::{
+    Letter, LetterId, MAX_DATA, MAX_EXTRA, Verdict, WorkerName, WorkerResult, WorkerVerdict,
+    check_address,
+};
 use crate::json;
 use crate::object::MAX_TARGETS;
 
@@ -28,13 +31,19 @@ const CONTENT_EXTRA_KEYS: [&str; 2] = ["subject", "charset"];
 /// Maximum length of an error about an answer, in characters. It can quote the answer.
 const MAX_ERROR_CHARS: usize = 300;
 
-/// The verdict of a worker, and the letter with its changes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WorkerAnswer {
-    pub result: Verdict,
-    /// The reason that the worker gave.
-    pub note: Option<String>,
-    pub letter: Letter,
+/// A letter as an external worker gets it in one attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerRequest<'a> {
+    pub id: LetterId,
+    pub worker: &'a WorkerName,
+    /// Different for each attempt. An answer repeats it, so that an answer to an earlier
+    /// attempt, or of an earlier worker, is recognised.
+    pub nonce: &'a str,
+    /// Number of this attempt, from 1.
+    pub attempt: u32,
+    pub letter: &'a Letter,
+    /// Whether the worker may change addresses.
+    pub may_readdress: bool,
 }
 
 /// Why an answer is invalid. It counts as a failed attempt.
@@ -48,8 +57,16 @@ impl InvalidWorkerAnswer {
     }
 }
 
-impl WorkerAnswer {
-    /// Parses the answer of `worker` to the letter `given`.
+impl WorkerRequest<'_> {
+    /// Returns the JSON that the worker gets. `had` are the verdicts so far.
+    pub fn to_json(&self, had: &[WorkerVerdict]) -> Value {
+        let mut letter = self.letter.to_json(self.id, had);
+        letter["nonce"] = self.nonce.into();
+        letter["extra"]["attempt"] = self.attempt.into();
+        letter
+    }
+
+    /// Parses the answer of the worker.
     ///
     /// Fields that the answer does not have stay unchanged. A worker can change addresses
     /// only with `may_readdress`, and cannot remove keys from `extra`. With the verdicts
@@ -58,41 +75,42 @@ impl WorkerAnswer {
     /// # Errors
     ///
     /// [`InvalidWorkerAnswer`] with a message for the developer of the worker.
-    pub fn read(
-        bytes: &[u8],
-        id: LetterId,
-        worker: &WorkerName,
-        given: &Letter,
-        may_readdress: bool,
-    ) -> Result<Self, InvalidWorkerAnswer> {
+    pub fn parse_answer(&self, bytes: &[u8]) -> Result<WorkerResult, InvalidWorkerAnswer> {
         let value = json::parse(bytes).map_err(InvalidWorkerAnswer::new)?;
         let Value::Object(mut fields) = value else {
             return Err(InvalidWorkerAnswer::new("expected a JSON object"));
         };
         let letter_id =
             text(&mut fields, "id")?.ok_or_else(|| InvalidWorkerAnswer::new("`id` is missing"))?;
-        if letter_id != id.to_string() {
+        if letter_id != self.id.to_string() {
             return Err(InvalidWorkerAnswer::new("`id` is the id of another letter"));
         }
+        if let Some(nonce) = text(&mut fields, "nonce")?
+            && nonce != self.nonce
+        {
+            return Err(InvalidWorkerAnswer::new("`nonce` is the nonce of another attempt"));
+        }
         if let Some(name) = text(&mut fields, "last_worker")?
-            && name != worker.as_str()
+            && name != self.worker.as_str()
         {
             let start: String = name.chars().take(64).collect();
             return Err(InvalidWorkerAnswer::new(format!(
-                "`last_worker` is {start:?}, this is {worker}"
+                "`last_worker` is {start:?}, this is {}",
+                self.worker
             )));
         }
-        let result = verdict(&mut fields)?;
+        let (verdict, given) = (verdict(&mut fields)?, self.letter);
         let note = text(&mut fields, "note")?.map(|note| note.chars().take(500).collect());
         fields.remove("processed");
-        let extra = extra(&mut fields, &given.extra, result)?;
-        let letter = letter(fields, given, may_readdress)?;
-        let letter = if result == Verdict::Pass { letter } else { given.clone() };
+        let extra = extra(&mut fields, &given.extra, verdict)?;
+        let letter = letter(fields, given, self.may_readdress)?;
+        let letter = if verdict == Verdict::Pass { letter } else { given.clone() };
         if letter.data != given.data || extra.get("charset") != given.extra.get("charset") {
             check_charset(&letter.data, &extra)
                 .map_err(|why| InvalidWorkerAnswer::new(format!("`data` {why}")))?;
         }
-        Ok(Self { result, note, letter: Letter { extra, ..letter } })
+        let letter = Letter { extra, ..letter };
+        Ok(WorkerResult { verdict, note, letter: (letter != *given).then_some(letter) })
     }
 }
 

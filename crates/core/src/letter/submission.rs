@@ -30,7 +30,7 @@ pub fn parse_submission(value: Value) -> Result<Letter, InvalidLetter> {
     let Value::Object(mut fields) = value else {
         return Err(invalid("letter", "expected an object"));
     };
-    for key in ["id", "processed", "last_worker", "result", "note"] {
+    for key in ["id", "nonce", "processed", "last_worker", "result", "note"] {
         if fields.contains_key(key) {
             return Err(invalid(key, "is set by the pipeline; remove it"));
         }

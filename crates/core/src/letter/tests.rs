@@ -138,7 +138,7 @@ fn worker_gets_the_documented_json() {
         note: None,
     }];
     assert_eq!(
-        letter.to_worker(id(), &had),
+        letter.to_json(id(), &had),
         json!({"id": "ltr_7_00000abc", "from": "sender@example.com", "to": ["ann@example.com"],
                "data": "Subject: x\n\nhi", "extra": {"a": 1}, "processed": ["spam"],
                "campaign": "autumn"})

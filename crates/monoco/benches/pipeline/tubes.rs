@@ -20,7 +20,7 @@ const NAME: &str = "beanstalkd";
 const LETTERS: &str = "monoco.worker.tagger";
 const ANSWERS: &str = "monoco.results";
 
-/// The answer to every letter, after its id.
+/// The answer to every letter, after its id and nonce.
 const VERDICT: &str = r#","last_worker":"tagger","result":"pass","extra":{"tags":[]}}"#;
 
 /// Connections of the worker with one answer per job, and with combined answers.
@@ -176,8 +176,8 @@ fn work(mut line: BeanstalkdConnection, answers_per_job: usize, stop: &AtomicBoo
                 thread::sleep(GATHER_TIME);
             }
             jobs.push(job);
-            let Letter { id } = serde_json::from_slice(&line.body)?;
-            writeln!(answers, "{{\"id\":\"{id}\"{VERDICT}")?;
+            let Letter { id, nonce } = serde_json::from_slice(&line.body)?;
+            writeln!(answers, "{{\"id\":\"{id}\",\"nonce\":\"{nonce}\"{VERDICT}")?;
         }
         if !jobs.is_empty() {
             line.put(&answers)?;
@@ -192,4 +192,5 @@ fn work(mut line: BeanstalkdConnection, answers_per_job: usize, stop: &AtomicBoo
 #[derive(Deserialize)]
 struct Letter {
     id: String,
+    nonce: String,
 }

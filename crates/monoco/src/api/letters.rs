@@ -124,8 +124,8 @@ pub async fn show(
     let merged = merged.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
     Ok(axum::Json(LetterDetailView {
         view: LetterView::with_notes(&row),
-        letter: row.letter.to_worker(row.id, &row.verdicts),
-        original: original.map(|letter| letter.to_worker(row.id, &[])),
+        letter: row.letter.to_json(row.id, &row.verdicts),
+        original: original.map(|letter| letter.to_json(row.id, &[])),
         merged: merged.collect(),
         revision: row.revision,
     }))

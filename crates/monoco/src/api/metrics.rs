@@ -156,7 +156,7 @@ impl ApiMetrics {
                 ("skip", counts.skip),
                 ("trash", counts.trash),
                 ("error", counts.errors),
-                ("late", counts.late),
+                ("rejected", counts.rejected),
             ] {
                 let labels = VerdictLabels { worker: worker(), result };
                 let counter = self.worker_letters.get_or_create(&labels);

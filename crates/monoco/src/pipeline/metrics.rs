@@ -16,8 +16,8 @@ pub struct WorkerCounts {
     pub trash: u64,
     /// Failed attempts and invalid answers
     pub errors: u64,
-    /// Answers that arrived late or without a request
-    pub late: u64,
+    /// Answers that arrived late, again, or without the nonce of the current attempt
+    pub rejected: u64,
     /// Total processing time in seconds
     pub seconds: f64,
     /// Why the worker is down, while it is
@@ -52,9 +52,9 @@ impl WorkerMetrics {
         });
     }
 
-    /// Counts an answer that arrived late.
-    pub fn record_late(&self, worker: &WorkerName) {
-        self.update(worker, |counts| counts.late += 1);
+    /// Counts an answer that does not belong to the current attempt.
+    pub fn record_rejected_answer(&self, worker: &WorkerName) {
+        self.update(worker, |counts| counts.rejected += 1);
     }
 
     /// Records that a worker cannot be reached.

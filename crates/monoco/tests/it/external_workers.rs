@@ -63,14 +63,16 @@ host, port = os.environ["BEANSTALKD"].split(":")
 tubes = {"watch": "monoco.worker.garbler", "use": "monoco.results"}
 with greenstalk.Client((host, int(port)), **tubes) as beanstalkd:
     jobs = [beanstalkd.reserve() for _ in range(3)]
-    ids = [json.loads(job.body)["id"] for job in jobs]
-    good, bad = {"id": ids[0], "result": "pass"}, {"id": ids[1], "result": "maybe"}
-    beanstalkd.put(json.dumps(good) + json.dumps(bad) + ' {"id": "' + ids[2] + '", "res')
+    letters = [json.loads(job.body) for job in jobs]
+    said = [{"id": letter["id"], "nonce": letter["nonce"]} for letter in letters]
+    good, bad = said[0] | {"result": "pass"}, said[1] | {"result": "maybe"}
+    beanstalkd.put(json.dumps(good) + json.dumps(bad) + ' {"id": "' + said[2]["id"] + '", "res')
     for job in jobs:
         beanstalkd.delete(job)
     while job := beanstalkd.reserve():
         letter = json.loads(job.body)
-        said = {"id": letter["id"], "result": "pass", "extra": {"tries": letter["extra"]["attempt"]}}
+        said = {"id": letter["id"], "nonce": letter["nonce"], "result": "pass",
+                "extra": {"tries": letter["extra"]["attempt"]}}
         beanstalkd.put(json.dumps(said))
         beanstalkd.delete(job)
 "#;

@@ -36,3 +36,4 @@ mod tidy;
 mod tour;
 mod webhook_peer;
 mod webhooks;
+mod worker_answers;

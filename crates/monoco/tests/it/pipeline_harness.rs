@@ -344,9 +344,39 @@ impl Beanstalkd {
         signal_child(self.process.as_ref().unwrap(), signal);
     }
 
+    /// Waits for a letter in the tube of a worker, as its program does, and deletes the job.
+    #[track_caller]
+    pub fn take(&self, worker: &str) -> Value {
+        let mut stream = BufReader::new(self.connect());
+        write!(stream.get_mut(), "watch monoco.worker.{worker}\r\n").unwrap();
+        write!(stream.get_mut(), "reserve-with-timeout {}\r\n", PATIENCE.as_secs()).unwrap();
+        let mut lines = (&mut stream).lines().map(Result::unwrap);
+        assert!(lines.next().unwrap().starts_with("WATCHING"));
+        let reserved = lines.next().unwrap();
+        let job = reserved.split(' ').nth(1).unwrap_or_else(|| panic!("{worker}: {reserved}"));
+        let letter = serde_json::from_str(&lines.next().unwrap()).unwrap();
+        write!(stream.get_mut(), "delete {job}\r\n").unwrap();
+        assert_eq!(stream.lines().next().unwrap().unwrap(), "DELETED");
+        letter
+    }
+
+    /// Puts an answer of a worker.
+    pub fn answer(&self, answer: &Value) {
+        let (mut stream, body) = (BufReader::new(self.connect()), answer.to_string());
+        let length = body.len();
+        write!(stream.get_mut(), "use monoco.results\r\nput 0 0 60 {length}\r\n{body}\r\n")
+            .unwrap();
+        let answered = stream.lines().nth(1).unwrap().unwrap();
+        assert!(answered.starts_with("INSERTED"), "{answered}");
+    }
+
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap()
+    }
+
     /// How many jobs were ever put into a tube.
     pub fn jobs_in(&self, tube: &str) -> usize {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        let mut stream = self.connect();
         write!(stream, "stats-tube {tube}\r\n").unwrap();
         let lines = BufReader::new(stream).lines().map(Result::unwrap);
         let total = lines

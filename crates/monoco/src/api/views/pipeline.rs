@@ -76,8 +76,8 @@ pub struct WorkerView {
     pub trash: u64,
     /// Failed attempts and invalid answers
     pub errors: u64,
-    /// Answers that came too late or match no letter
-    pub late: u64,
+    /// Answers that arrived late, again, or without the nonce of the current attempt
+    pub rejected: u64,
     /// Total processing time in seconds
     pub seconds: f64,
     /// Why the worker is down, while it is
@@ -131,7 +131,7 @@ pub struct ReplayOutcomeView {
 impl WorkerView {
     /// The counters of a worker of this kind. The letters at the worker are not counted yet.
     pub fn new(kind: &'static str, counts: WorkerCounts) -> Self {
-        let WorkerCounts { taken, pass, skip, trash, errors, late, seconds, down } = counts;
+        let WorkerCounts { taken, pass, skip, trash, errors, rejected, seconds, down } = counts;
         Self {
             kind: kind.into(),
             r#in: taken,
@@ -139,7 +139,7 @@ impl WorkerView {
             skip,
             trash,
             errors,
-            late,
+            rejected,
             seconds,
             down,
             waiting: 0,

@@ -63,7 +63,7 @@ fn show(format: OutputFormat, status: &PipelineView) -> Result<(), CliError> {
         ("skip", |(_, worker)| worker.skip.cell()),
         ("trash", |(_, worker)| worker.trash.cell()),
         ("errors", |(_, worker)| worker.errors.cell()),
-        ("late", |(_, worker)| worker.late.cell()),
+        ("rejected", |(_, worker)| worker.rejected.cell()),
         ("seconds", |(_, worker)| Some(format!("{:.3}", worker.seconds))),
         ("waiting", |(_, worker)| worker.waiting.cell()),
         ("away", |(_, worker)| worker.away.cell()),

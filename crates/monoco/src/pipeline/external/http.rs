@@ -1,8 +1,8 @@
 //! Sends letters to an HTTP service in signed POST requests; the response is the answer.
 //!
 //! Requests are signed as specified by Standard Webhooks. The `webhook-id` is the id of the
-//! letter, a dot and the number of the attempt: a receiver that rejects repeated ids accepts
-//! the next attempt, and one that detects repeated letters finds the id in the letter.
+//! letter, a dot and the nonce of the attempt: a receiver that rejects repeated ids accepts the
+//! next attempt, and one that detects repeated letters finds the id in the letter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub struct HttpTransport {
 /// One attempt for one letter.
 pub struct LetterRequest {
     pub id: LetterId,
-    pub attempt: u32,
+    pub nonce: String,
     pub body: Vec<u8>,
     /// Wall-clock time, which the receiver compares with its own clock.
     pub now: Timestamp,
@@ -95,9 +95,9 @@ pub async fn post_letter(
     request: LetterRequest,
     timeout: Duration,
 ) -> AttemptResult {
-    let LetterRequest { id, attempt, body, now } = request;
+    let LetterRequest { id, nonce, body, now } = request;
     let peer = target.shown();
-    let mut headers = signer.sign(&format!("{id}.{attempt}"), now, &body);
+    let mut headers = signer.sign(&format!("{id}.{nonce}"), now, &body);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let Ok(reply) = within(timeout, client.post(target, headers, body)).await else {
         return AttemptResult::Failed(format!("{peer} did not answer within {}", seconds(timeout)));

@@ -7,7 +7,7 @@
 //! * [`mod@worker`]: leasing, retries and completion, the same for all transports.
 //! * [`mod@request`]: runs the transports that answer each request (all but tubes).
 //!
-//! Answers are untrusted data: their size is limited here, and `WorkerAnswer` checks their
+//! Answers are untrusted data: their size is limited here, and `WorkerRequest` checks their
 //! content. A transport makes one attempt; only the worker's policy retries.
 
 use std::sync::Arc;

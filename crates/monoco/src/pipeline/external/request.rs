@@ -10,7 +10,7 @@ use monoco_store::{LetterRow, StoreError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::worker::{ExternalWorker, WorkerBackoff};
+use super::worker::{ExternalWorker, WorkerBackoff, nonce};
 use super::{AttemptResult, WorkerTransport, egress, exec, http, rspamd};
 
 /// How often letters are polled when no hint arrives.
@@ -142,9 +142,8 @@ impl RequestLoop {
         let no_client = || AttemptResult::Down("the HTTP client cannot be built".to_owned());
         match &self.worker.config.transport {
             WorkerTransport::Exec(command) => {
-                let letter = ExternalWorker::letter_json(row);
-                exec::run_command(&command.command, command.memory, letter.as_bytes(), timeout)
-                    .await
+                let letter = self.worker.letter_json(row);
+                exec::run_command(&command.command, command.memory, &letter, timeout).await
             }
             WorkerTransport::Http(service) => {
                 let (Some(client), Some(signer)) = (&self.client, &self.signer) else {
@@ -152,8 +151,8 @@ impl RequestLoop {
                 };
                 let request = http::LetterRequest {
                     id: row.id,
-                    attempt: row.status.attempts,
-                    body: ExternalWorker::letter_json(row).into_bytes(),
+                    nonce: nonce(row),
+                    body: self.worker.letter_json(row),
                     now: self.worker.dispatcher.wall_clock(),
                 };
                 http::post_letter(client, &service.target, signer, request, timeout).await

@@ -16,10 +16,11 @@ use monoco_core::time::Timestamp;
 use monoco_store::{LetterRow, NextAction, StoreError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::worker::{ExternalWorker, WorkerBackoff, record_results};
+use super::worker::{ExternalWorker, WorkerBackoff, nonce, record_results};
 use super::{ExternalWorkerConfig, WhenDown, WorkerTransport};
 use crate::pipeline::beanstalkd::{
     BeanstalkdAddress, BeanstalkdClient, BeanstalkdError, BeanstalkdJob, JobConsumer, JobId,
@@ -169,6 +170,8 @@ struct InFlightLetter {
     job: Option<JobId>,
     since: Instant,
     until: Timestamp,
+    /// Whether an answer was rejected because of its nonce.
+    rejected: bool,
 }
 
 impl InFlightLetters {
@@ -270,9 +273,9 @@ impl TubeLoop {
     async fn put(&self, row: &LetterRow) -> Result<JobId, BeanstalkdError> {
         // Inserted before the put: the answer may be recorded before the job id is known.
         let until = self.worker.dispatcher.now() + self.worker.config.timeout;
-        let letter = InFlightLetter { job: None, since: Instant::now(), until };
+        let letter = InFlightLetter { job: None, since: Instant::now(), until, rejected: false };
         self.in_flight.lock().insert(row.id, letter);
-        let body = ExternalWorker::letter_json(row).into_bytes();
+        let body = self.worker.letter_json(row);
         let ttr = self.worker.config.timeout + JOB_GRACE;
         let job = PutOptions { body, priority: JOB_PRIORITY, delay: Duration::ZERO, ttr };
         self.client.put(&self.tube, job).await
@@ -324,7 +327,8 @@ impl TubeLoop {
             };
             if exists {
                 let until = row.updated_at + config.timeout;
-                let letter = InFlightLetter { job: None, since: Instant::now(), until };
+                let letter =
+                    InFlightLetter { job: None, since: Instant::now(), until, rejected: false };
                 self.in_flight.lock().entry(row.id).or_insert(letter);
             } else {
                 lost.push(row);
@@ -356,7 +360,8 @@ impl TubeLoop {
     /// which it can detect by the letter id.
     async fn job_has_letter(&self, job: JobId, id: LetterId) -> Result<bool, BeanstalkdError> {
         let found = self.client.peek(job).await?;
-        Ok(found.is_some_and(|job| letter_id(&job.body) == Some(id)))
+        Ok(found
+            .is_some_and(|job| answered_letter(&job.body).is_some_and(|letter| letter.id == id)))
     }
 
     /// Takes letters back that were not answered in time.
@@ -383,7 +388,11 @@ impl TubeLoop {
             } else {
                 let metrics = self.worker.dispatcher.metrics();
                 metrics.record_failure(&self.worker.name, letter.since.elapsed());
-                self.worker.fail(row, "no answer in time").await;
+                let why = match letter.rejected {
+                    true => "no answer in time; an answer without the current `nonce` was rejected",
+                    false => "no answer in time",
+                };
+                self.worker.fail(row, why).await;
             }
         }
     }
@@ -497,9 +506,11 @@ impl TubeResultReader {
         settled
     }
 
-    /// Returns the letter that an answer belongs to, `None` when no worker of this tube has it.
+    /// Returns the letter that an answer belongs to, `None` when no worker of this tube has it
+    /// or when the answer belongs to another attempt. Such an answer does not count as a failed
+    /// attempt: it may be a repeated answer of an earlier worker of the chain.
     async fn find_letter(&self, body: &[u8]) -> Result<Option<LetterRow>, StoreError> {
-        let Some(id) = letter_id(body) else {
+        let Some(AnsweredLetter { id, nonce: answered }) = answered_letter(body) else {
             let start = String::from_utf8_lossy(&body[..body.len().min(100)]);
             tracing::warn!(start = %start.escape_debug(), "worker answer names no letter");
             return Ok(None);
@@ -508,13 +519,19 @@ impl TubeResultReader {
             Err(StoreError::Missing { .. }) => return Ok(None),
             other => other?,
         };
-        let Some(name) = row.worker.as_ref().filter(|name| self.workers.contains_key(*name)) else {
-            return Ok(None);
-        };
-        if row.status.standing.name() == LetterState::Away {
+        let Some(worker) = &row.worker else { return Ok(None) };
+        let Some((_, in_flight)) = self.workers.get(worker) else { return Ok(None) };
+        let away = row.status.standing.name() == LetterState::Away;
+        if away && answered.as_str() == Some(&nonce(&row)) {
             return Ok(Some(row));
         }
-        self.dispatcher.metrics().record_late(name);
+        self.dispatcher.metrics().record_rejected_answer(worker);
+        if away {
+            tracing::warn!(letter = %id, %worker, "worker answer lacks the nonce of this attempt");
+            if let Some(letter) = in_flight.lock().get_mut(&id) {
+                letter.rejected = true;
+            }
+        }
         Ok(None)
     }
 }
@@ -538,13 +555,16 @@ fn split_answers(body: &[u8]) -> Vec<&[u8]> {
     answers
 }
 
-/// Returns the id of the letter in a job.
-fn letter_id(body: &[u8]) -> Option<LetterId> {
-    #[derive(Deserialize)]
-    struct AnsweredLetter {
-        id: LetterId,
-    }
-    serde_json::from_slice::<AnsweredLetter>(body).ok().map(|answer| answer.id)
+/// The letter and the attempt that a job belongs to.
+#[derive(Deserialize)]
+struct AnsweredLetter {
+    id: LetterId,
+    #[serde(default)]
+    nonce: Value,
+}
+
+fn answered_letter(body: &[u8]) -> Option<AnsweredLetter> {
+    serde_json::from_slice(body).ok()
 }
 
 #[cfg(test)]

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use monoco_core::letter::{
-    LetterId, LetterStateData, Verdict, WorkerAnswer, WorkerName, WorkerResult,
+    LetterId, LetterStateData, Verdict, WorkerName, WorkerRequest, WorkerResult,
 };
 use monoco_core::retry::{Backoff, Jitter};
 use monoco_store::{LetterRow, LetterStep, NextAction, StoreError};
-use serde_json::json;
 
 use super::{ExternalWorkerConfig, WhenDown};
 use crate::clock;
@@ -72,11 +71,9 @@ impl ExternalWorker {
         Ok(leased)
     }
 
-    /// Returns the letter as the worker receives it, with the number of the attempt.
-    pub fn letter_json(row: &LetterRow) -> String {
-        let mut value = row.letter.to_worker(row.id, &row.verdicts);
-        value["extra"]["attempt"] = json!(row.status.attempts);
-        value.to_string()
+    /// Returns the letter as the worker receives it.
+    pub fn letter_json(&self, row: &LetterRow) -> Vec<u8> {
+        self.request(row, &nonce(row)).to_json(&row.verdicts).to_string().into_bytes()
     }
 
     /// Parses an answer of the worker.
@@ -85,15 +82,27 @@ impl ExternalWorker {
     ///
     /// Says what is wrong with the answer.
     pub fn parse_answer(&self, bytes: &[u8], row: &LetterRow) -> Result<WorkerResult, String> {
-        let readdress = self.config.readdress;
-        let answer = WorkerAnswer::read(bytes, row.id, &self.name, &row.letter, readdress);
-        let WorkerAnswer { result, note, letter } = answer.map_err(|error| error.to_string())?;
-        if result == Verdict::Pass && letter.is_mail() && letter.data != row.letter.data {
+        let answer = self.request(row, &nonce(row)).parse_answer(bytes);
+        let result = answer.map_err(|error| error.to_string())?;
+        if let Some(letter) = &result.letter
+            && letter.is_mail()
+            && letter.data != row.letter.data
+        {
             let checked = monoco_mime::check(&letter.bytes());
             checked.map_err(|error| format!("bad answer: `data` is not a mail: {error}"))?;
         }
-        let letter = (letter != row.letter).then_some(letter);
-        Ok(WorkerResult { verdict: result, note, letter })
+        Ok(result)
+    }
+
+    fn request<'a>(&'a self, row: &'a LetterRow, nonce: &'a str) -> WorkerRequest<'a> {
+        WorkerRequest {
+            id: row.id,
+            worker: &self.name,
+            nonce,
+            attempt: row.status.attempts,
+            letter: &row.letter,
+            may_readdress: self.config.readdress,
+        }
     }
 
     /// Continues the chain of a letter with the worker's result. Returns whether the result
@@ -174,6 +183,13 @@ fn is_settled<T>(id: LetterId, result: Result<T, StoreError>) -> bool {
             false
         }
     }
+}
+
+/// Returns the nonce of the attempt that a worker has this letter for. It is the revision of the
+/// letter: stored, so that it survives a restart of the courier, and increased by every step, so
+/// that no two attempts of any workers have the same one.
+pub fn nonce(row: &LetterRow) -> String {
+    row.revision.to_string()
 }
 
 fn reason(what: impl Display, why: &str) -> String {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use monoco_core::letter::{Letter, LetterId, Verdict, WorkerAnswer};
+use monoco_core::letter::{Letter, LetterId, Verdict, WorkerRequest};
 use serde_json::json;
 
 use super::*;
@@ -94,7 +94,16 @@ async fn command_gets_the_letter_and_returns_its_output() {
         data: "Subject: hi\r\n\r\nLunch? é\r\n".to_owned(),
         ..Letter::default()
     };
-    let given = letter.to_worker(ID, &[]).to_string();
+    let worker = &"tagger".parse().unwrap();
+    let request = WorkerRequest {
+        id: ID,
+        worker,
+        nonce: "2",
+        attempt: 1,
+        letter: &letter,
+        may_readdress: false,
+    };
+    let given = request.to_json(&[]).to_string();
     assert_eq!(run(&["cat"], given.as_bytes(), LATE).await, answered(&format!("{given}\n")));
 
     let script = "import json, sys\n\
@@ -107,20 +116,15 @@ async fn command_gets_the_letter_and_returns_its_output() {
     else {
         panic!("no answer");
     };
-    let answer =
-        WorkerAnswer::read(&bytes, ID, &"tagger".parse().unwrap(), &letter, false).unwrap();
-    assert_eq!(answer.result, Verdict::Pass);
-    assert_eq!(answer.letter.extra["seen"], json!(true));
-    assert_eq!(answer.letter.data, letter.data);
-}
-
-#[tokio::test]
-async fn any_output_is_returned_unparsed() {
+    let answer = request.parse_answer(&bytes).unwrap();
+    assert_eq!(answer.verdict, Verdict::Pass);
+    let changed = answer.letter.unwrap();
+    assert_eq!(changed.extra["seen"], json!(true));
+    assert_eq!(changed.data, letter.data);
     let AttemptResult::Answered(bytes) = sh("head -c 1000 /dev/urandom; echo").await else {
         panic!("no answer");
     };
-    let letter = Letter::default();
-    assert!(WorkerAnswer::read(&bytes, ID, &"x".parse().unwrap(), &letter, false).is_err());
+    assert!(request.parse_answer(&bytes).is_err(), "any output is returned unparsed");
 }
 
 #[tokio::test]

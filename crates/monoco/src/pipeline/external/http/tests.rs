@@ -18,9 +18,10 @@ fn test_signer() -> Signer {
     signer(&Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")).unwrap()
 }
 
-async fn post(target: &EgressTarget, attempt: u32, timeout: Duration) -> AttemptResult {
+async fn post(target: &EgressTarget, nonce: u32, timeout: Duration) -> AttemptResult {
     let egress = egress(timeout).unwrap();
-    let request = LetterRequest { id: ID, attempt, body: LETTER.to_vec(), now: NOW };
+    let request =
+        LetterRequest { id: ID, nonce: nonce.to_string(), body: LETTER.to_vec(), now: NOW };
     post_letter(&egress, target, &test_signer(), request, timeout).await
 }
 
@@ -30,13 +31,13 @@ async fn letter_is_posted_with_a_signature() {
         ["one", "two"].map(|body| ScriptedWorkerAct::Answer(answer("200 OK", body))),
     );
     let target = server.target("/worker?x=1");
-    for (attempt, said) in [(1, "one"), (2, "two")] {
-        assert_eq!(post(&target, attempt, LATE).await, AttemptResult::Answered(said.into()));
+    for (nonce, said) in [(1, "one"), (2, "two")] {
+        assert_eq!(post(&target, nonce, LATE).await, AttemptResult::Answered(said.into()));
         let request = server.request();
         assert_eq!(request.line, "POST /worker?x=1 HTTP/1.1");
         assert_eq!(request.body, LETTER);
         assert_eq!(request.headers["content-type"], "application/json");
-        let id = format!("ltr_7_0000abcd.{attempt}");
+        let id = format!("ltr_7_0000abcd.{nonce}");
         assert_eq!(request.headers["webhook-id"], id, "another try is no replay");
         let push = WebhookRequest { headers: &request.headers, body: &request.body, now: NOW };
         assert_eq!(test_signer().verify(&push), Ok(()));
