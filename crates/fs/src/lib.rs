@@ -4,16 +4,21 @@
 //! to their final name. A rename survives a power cut only after the directory has been
 //! synced, so a synced write syncs the directory of the new name as well.
 //!
-//! [`write()`] and [`write_via`] take paths. [`TemporaryFile`] takes open directories, for
-//! callers that must not follow symbolic links in the directories above the file.
+//! [`write()`] and [`write_via`] take paths. [`Dir`] and [`TemporaryFile`] take open
+//! directories, for callers that must not follow symbolic links in the directories above
+//! the file.
 
-use std::fs::{self, File, FileTimes};
+use std::fs::{File, FileTimes};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+
+mod dir;
+
+pub use dir::{Dir, DirEntry, FileStat, found, read_plain_file};
 
 /// Mode, time and durability of a file to write.
 #[derive(Clone, Copy, Debug)]
@@ -128,10 +133,19 @@ impl<D: AsFd> Drop for TemporaryFile<D> {
 ///
 /// When the file cannot be written or synced.
 pub fn write(path: &Path, bytes: &[u8], options: FileOptions) -> Result<(), WriteError> {
+    write_in(CWD, path, bytes, options)
+}
+
+fn write_in(
+    dir: impl AsFd,
+    path: &Path,
+    bytes: &[u8],
+    options: FileOptions,
+) -> Result<(), WriteError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.tmp"));
-    let _ = fs::remove_file(&temporary);
-    write_via(&temporary, path, bytes, options)
+    let _ = rustix::fs::unlinkat(&dir, &temporary, AtFlags::empty());
+    replace(dir, &temporary, path, bytes, options)
 }
 
 /// Writes the file at `path` atomically, using a temporary path on the same file system
@@ -146,14 +160,23 @@ pub fn write_via(
     bytes: &[u8],
     options: FileOptions,
 ) -> Result<(), WriteError> {
+    replace(CWD, temporary, path, bytes, options)
+}
+
+fn replace(
+    dir: impl AsFd,
+    temporary: &Path,
+    path: &Path,
+    bytes: &[u8],
+    options: FileOptions,
+) -> Result<(), WriteError> {
     let mut file =
-        TemporaryFile::create(CWD, temporary, options.mode).map_err(WriteError::Write)?;
+        TemporaryFile::create(&dir, temporary, options.mode).map_err(WriteError::Write)?;
     file.write(bytes, options)?;
-    file.rename(CWD, path).map_err(WriteError::Write)?;
-    match path.parent() {
-        Some(dir) if options.synced => sync_dir(dir).map_err(WriteError::Sync),
-        _ => Ok(()),
-    }
+    file.rename(&dir, path).map_err(WriteError::Write)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    if options.synced { sync_dir_in(dir, parent).map_err(WriteError::Sync) } else { Ok(()) }
 }
 
 /// Syncs the names in a directory to disk.
@@ -162,8 +185,12 @@ pub fn write_via(
 ///
 /// When the directory cannot be opened or synced.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
-    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-    File::open(dir)?.sync_all()
+    sync_dir_in(CWD, if dir.as_os_str().is_empty() { Path::new(".") } else { dir })
+}
+
+fn sync_dir_in(dir: impl AsFd, path: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::fsync(rustix::fs::openat(dir, path, flags, Mode::empty())?)?)
 }
 
 /// Syncs the whole file system that contains `dir`, which costs less than syncing many
@@ -185,6 +212,7 @@ pub fn sync_file_system(dir: impl AsFd) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::time::Duration;
 

@@ -4,18 +4,19 @@
 //! together when the claim is lost.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use monoco_core::mail::MailId;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
+
+use super::{CheckedDir, MailboxError, at};
 
 /// Size limit of a log. Further output is passed on but not logged.
 const MAX_LOG: u64 = 10 << 20;
@@ -37,8 +38,8 @@ pub struct CommandJob<'a> {
     pub command: &'a [OsString],
     pub variables: Vec<(&'static str, OsString)>,
     pub input: String,
-    /// Path of the log.
-    pub log: &'a Path,
+    /// File that receives the output, from [`create_log`].
+    pub log: File,
     /// Where the output goes besides the log.
     pub output: CommandOutput,
 }
@@ -71,12 +72,12 @@ struct CommandLog {
 ///
 /// # Errors
 ///
-/// When the log cannot be created, or the program does not exist.
+/// When the program does not exist or cannot be started.
 pub fn start(job: CommandJob<'_>) -> io::Result<CommandChild> {
     let Some((program, arguments)) = job.command.split_first() else {
         return Err(io::Error::other("there is no command"));
     };
-    let log = Arc::new(Mutex::new(CommandLog::create(job.log)?));
+    let log = Arc::new(Mutex::new(CommandLog { file: job.log, left: MAX_LOG, cut: false }));
     let mut child = Command::new(program)
         .args(arguments)
         .envs(job.variables)
@@ -168,22 +169,31 @@ pub fn how(status: ExitStatus) -> String {
     }
 }
 
-/// Path of the log of one attempt.
-pub fn log_path(dir: &Path, id: &str, attempt: u32) -> PathBuf {
-    dir.join(format!("{id}.{attempt}.log"))
+/// Creates the log of one attempt in the directory of the logs. Removes the oldest logs when
+/// there are too many.
+///
+/// # Errors
+///
+/// When the file cannot be created.
+pub fn create_log(dir: &CheckedDir, id: &MailId, attempt: u32) -> Result<File, MailboxError> {
+    prune(dir).map_err(at(dir.path()))?;
+    let name = log_name(id, attempt);
+    dir.dir().create_file(&name).map_err(at(&dir.path().join(name)))
+}
+
+fn log_name(id: &MailId, attempt: u32) -> String {
+    format!("{id}.{attempt}.log")
+}
+
+/// Whether a file of this name is a log of ours.
+fn is_log_name(name: &str) -> bool {
+    let parts = name.strip_suffix(".log").and_then(|stem| stem.rsplit_once('.'));
+    let parsed =
+        parts.and_then(|(id, attempt)| Some(log_name(&id.parse().ok()?, attempt.parse().ok()?)));
+    parsed.as_deref() == Some(name)
 }
 
 impl CommandLog {
-    fn create(path: &Path) -> io::Result<Self> {
-        if let Some(dir) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-            prune(dir)?;
-        }
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        Ok(Self { file, left: MAX_LOG, cut: false })
-    }
-
     fn write(&mut self, bytes: &[u8]) {
         let fits = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         // A full disk does not end the command.
@@ -195,17 +205,19 @@ impl CommandLog {
     }
 }
 
-/// Removes the oldest logs when there are too many.
-fn prune(dir: &Path) -> io::Result<()> {
-    let logs: Vec<_> = fs::read_dir(dir)?.filter_map(Result::ok).collect();
-    if logs.len() < MAX_LOGS {
+/// Removes the oldest logs when there are too many. Other files are not touched.
+fn prune(dir: &CheckedDir) -> io::Result<()> {
+    let names = dir.dir().names()?.into_iter().filter_map(|entry| entry.name);
+    let names: Vec<_> = names.filter(|name| is_log_name(name)).collect();
+    if names.len() < MAX_LOGS {
         return Ok(());
     }
-    let when = |log: &fs::DirEntry| log.metadata().and_then(|about| about.modified()).ok();
-    let mut logs: Vec<_> = logs.iter().map(|log| (when(log), log.path())).collect();
+    let stat = |name: &str| dir.dir().stat(name).ok()?.filter(|stat| stat.is_file);
+    let mut logs: Vec<_> =
+        names.into_iter().filter_map(|name| Some((stat(&name)?.modified_ms, name))).collect();
     logs.sort();
-    for (_, path) in logs.into_iter().take(OLDEST) {
-        let _ = fs::remove_file(path);
+    for (_, name) in logs.into_iter().take(OLDEST) {
+        let _ = dir.dir().remove(&name);
     }
     Ok(())
 }
@@ -251,19 +263,25 @@ fn keep_last_line(line: &mut Vec<u8>, bytes: &[u8], last: &Mutex<String>) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    const ID: &str = "webhook_0123456789abcdef01234567";
 
     const QUIET: CommandOutput = CommandOutput { out: |_| Ok(()), err: |_| Ok(()) };
 
     fn run(script: &str, input: &str, signal: Option<Signal>) -> (u8, String, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
-        let log = log_path(&dir.path().join("log"), "webhook_01", 2);
+        let logs = CheckedDir::open_root(dir.path()).unwrap();
+        let file = create_log(&logs, &ID.parse().unwrap(), 2).unwrap();
+        let log = dir.path().join(format!("{ID}.2.log"));
         let command: Vec<_> = ["sh", "-c", script].map(OsString::from).into();
         let job = CommandJob {
             command: &command,
             variables: vec![("MONOCO_MAIL_ID", "webhook_01".into())],
             input: input.to_owned(),
-            log: &log,
+            log: file,
             output: QUIET,
         };
         let mut child = start(job).unwrap();
@@ -305,6 +323,22 @@ mod tests {
         let (code, _, log) = run(&format!("{script}; exit $?"), "", Some(Signal::TERM));
         assert!(code == 143 || code == 3, "{code}");
         assert!(String::from_utf8_lossy(&log).contains("bye"), "the inner one heard it");
+    }
+
+    #[test]
+    fn only_the_oldest_own_logs_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = CheckedDir::open_root(dir.path()).unwrap();
+        for n in 0..MAX_LOGS {
+            fs::write(dir.path().join(format!("webhook_{n:024x}.1.log")), "").unwrap();
+            fs::write(dir.path().join(format!("notes-{n}.log")), "").unwrap();
+        }
+        create_log(&logs, &ID.parse().unwrap(), 1).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2 * MAX_LOGS - OLDEST + 1);
+        assert!((0..MAX_LOGS).all(|n| dir.path().join(format!("notes-{n}.log")).exists()));
+        for foreign in [".bashrc", "a.1.log", &format!("{ID}.log"), &format!("{ID}.01.log")] {
+            assert!(!is_log_name(foreign), "{foreign}");
+        }
     }
 
     #[test]

@@ -1,18 +1,20 @@
 //! Position of a workspace in the index: `cursor.json`.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-
 use monoco_fs::FileOptions;
 use serde::{Deserialize, Serialize};
 
-use super::{MailboxError, at};
+use super::{CheckedDir, MailboxError, at};
 
 /// Limit of Mails that are remembered because their files were changed.
 pub const MAX_REJECTED_FILES: usize = 1_000;
 
 const VERSION: u32 = 1;
+
+/// File name in the mailbox directory of a workspace.
+const FILE: &str = "cursor.json";
+
+/// Largest cursor file, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Position of a workspace in the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,14 +70,12 @@ impl SyncCursor {
     /// # Errors
     ///
     /// When the file cannot be read, or a newer version wrote it.
-    pub fn load(path: &Path) -> Result<Self, MailboxError> {
-        let text = match fs::read(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(at(path)(error)),
-        };
+    pub fn load(dir: &CheckedDir) -> Result<Self, MailboxError> {
+        let Some(text) = dir.read(FILE, MAX_BYTES)? else { return Ok(Self::default()) };
         match serde_json::from_slice::<Self>(&text) {
-            Ok(cursor) if cursor.version > VERSION => Err(MailboxError::Newer(path.to_owned())),
+            Ok(cursor) if cursor.version > VERSION => {
+                Err(MailboxError::Newer(dir.path().join(FILE)))
+            }
             Ok(cursor) => Ok(cursor),
             Err(_) => Ok(Self::default()),
         }
@@ -86,31 +86,34 @@ impl SyncCursor {
     /// # Errors
     ///
     /// When the file system returns an error.
-    pub fn save(&self, path: &Path) -> Result<(), MailboxError> {
-        let text = serde_json::to_vec(self).map_err(|error| at(path)(error.into()))?;
-        let written = monoco_fs::write(path, &text, FileOptions::PRIVATE_SYNCED);
-        written.map_err(|error| at(path)(error.into()))
+    pub fn save(&self, dir: &CheckedDir) -> Result<(), MailboxError> {
+        let text =
+            serde_json::to_vec(self).map_err(|error| at(&dir.path().join(FILE))(error.into()))?;
+        dir.write(FILE, &text, FileOptions::PRIVATE_SYNCED)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
     fn torn_cursor_starts_over_and_a_newer_version_is_an_error() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("cursor.json");
-        assert_eq!(SyncCursor::load(&path).unwrap(), SyncCursor::default());
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = CheckedDir::open_root(temporary.path()).unwrap();
+        let path = temporary.path().join(FILE);
+        assert_eq!(SyncCursor::load(&dir).unwrap(), SyncCursor::default());
         let cursor = SyncCursor { generation: 3, offset: 99, seq: 7, ..SyncCursor::default() };
-        cursor.save(&path).unwrap();
-        assert_eq!(SyncCursor::load(&path).unwrap(), cursor);
+        cursor.save(&dir).unwrap();
+        assert_eq!(SyncCursor::load(&dir).unwrap(), cursor);
         for torn in ["", "{\"version\":1,\"gen", "[]"] {
             fs::write(&path, torn).unwrap();
-            assert_eq!(SyncCursor::load(&path).unwrap(), SyncCursor::default(), "{torn}");
+            assert_eq!(SyncCursor::load(&dir).unwrap(), SyncCursor::default(), "{torn}");
         }
         fs::write(&path, r#"{"version":2,"generation":1,"offset":1,"seq":1}"#).unwrap();
-        assert!(matches!(SyncCursor::load(&path), Err(MailboxError::Newer(_))));
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
+        assert!(matches!(SyncCursor::load(&dir), Err(MailboxError::Newer(_))));
+        assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 1, "nothing is left behind");
     }
 }

@@ -4,13 +4,14 @@
 //! time, provider or id therefore open no files.
 
 use std::collections::BinaryHeap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use monoco_core::mail::{Mail, MailId};
 use monoco_core::time::Timestamp;
 
+use super::paths::MAX_MAIL_FILE_BYTES;
 use super::workspace::WorkspaceDir;
-use super::{MailboxError, inbox_cache, paths};
+use super::{CheckedDir, MailboxError, inbox_cache};
 
 /// Minimum number of hex digits that select a Mail.
 const MIN_HEX_DIGITS: usize = 6;
@@ -170,11 +171,10 @@ pub fn find(
 /// # Errors
 ///
 /// A message for the user.
-pub fn open(inbox: &Path, name: &MailFileName) -> Result<(Mail, String), String> {
-    let path: PathBuf = inbox.join(name.file());
-    let bytes = paths::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let bad = |why: &str| format!("{}: {why}", path.display());
-    let bytes = bytes.ok_or_else(|| bad("too large, or not a plain file"))?;
+pub fn open(inbox: &CheckedDir, name: &MailFileName) -> Result<(Mail, String), String> {
+    let bytes = inbox.read(name.file(), MAX_MAIL_FILE_BYTES).map_err(|error| error.to_string())?;
+    let bad = |why: &str| format!("{}: {why}", inbox.path().join(name.file()).display());
+    let bytes = bytes.ok_or_else(|| bad("the file was removed"))?;
     let text = String::from_utf8(bytes).map_err(|_| bad("not UTF-8"))?;
     let mail = Mail::parse(&text).map_err(|error| bad(&error.to_string()))?;
     if name.id().as_ref() != Some(&mail.header.id) {
@@ -240,7 +240,7 @@ mod tests {
         let here = post.workspace("[]");
         let now = Timestamp::from_ms(START);
         assert_eq!(newest_first(&here, now).unwrap().count(), 0, "there is no inbox yet");
-        let inbox = here.ensure_inbox().unwrap();
+        let inbox = here.ensure_inbox().unwrap().path().to_owned();
         let file = |second: u32| format!("20260206T2045{second:02}_{ID}.md");
         for second in [7, 1, 9, 3] {
             fs::write(inbox.join(file(second)), "").unwrap();

@@ -12,10 +12,8 @@
 //! When they do not match, another program changed the directory, and it is listed again.
 //! The cache can be deleted at any time.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::time::Duration;
 
 use monoco_core::time::Timestamp;
@@ -23,7 +21,7 @@ use monoco_fs::FileOptions;
 
 use super::inbox::MailFileName;
 use super::workspace::WorkspaceDir;
-use super::{MailboxError, at};
+use super::{CheckedDir, MailboxError, at};
 
 /// Number of names from which a cache is written.
 const MIN_CACHED_NAMES: usize = 1_000;
@@ -35,38 +33,46 @@ const MIN_UNCHANGED: Duration = Duration::from_secs(1);
 /// Upper limit of the length of the last line.
 const MAX_LAST_LINE: i64 = 64;
 
+/// File name in the mailbox directory of a workspace.
+const FILE: &str = "names";
+
+/// Largest cache, in bytes: several million names.
+const MAX_BYTES: u64 = 512 << 20;
+
 /// The names in the inbox, in no order.
 ///
 /// # Errors
 ///
 /// When the directory cannot be read.
 pub fn read(here: &WorkspaceDir, now: Timestamp) -> Result<Vec<MailFileName>, MailboxError> {
-    if let Some(names) = cached(here) {
+    let Some(inbox) = here.open_inbox()? else { return Ok(Vec::new()) };
+    let files = here.open_files()?;
+    if let Some(names) = cached(&files, &inbox) {
         return Ok(names);
     }
-    let (seen, changed_at) = stamp(&here.inbox()).unwrap_or_default();
-    let names = list(&here.inbox())?;
+    let (seen, changed_at) = stamp(&inbox).unwrap_or_default();
+    let names = list(&inbox)?;
     if names.len() >= MIN_CACHED_NAMES
         && now.since(changed_at) > MIN_UNCHANGED
         && let Some(_lock) = here.try_lock()
     {
         // Without a cache, only the next call is slower.
-        let _ = write(here, &names, &seen);
+        let _ = write(&files, &names, &seen);
     }
     Ok(names)
 }
 
 /// Whether the cache matches the directory.
-pub fn is_current(here: &WorkspaceDir) -> bool {
+pub fn is_current(files: &CheckedDir, inbox: &CheckedDir) -> bool {
     let last = || -> io::Result<String> {
-        let mut file = File::open(here.names())?;
+        let mut file = files.dir().append(FILE)?;
         let from = i64::try_from(file.metadata()?.len()).unwrap_or(i64::MAX).min(MAX_LAST_LINE);
         file.seek(SeekFrom::End(-from))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
-    let Ok((seen, _)) = stamp(&here.inbox()) else { return false };
+    let Ok((seen, _)) = stamp(inbox) else { return false };
     last().is_ok_and(|last| last.ends_with(&format!("\n{seen}")) || last == seen)
 }
 
@@ -75,12 +81,10 @@ pub fn is_current(here: &WorkspaceDir) -> bool {
 /// # Errors
 ///
 /// When the file system returns an error.
-pub fn add(here: &WorkspaceDir, names: &[String]) -> Result<(), MailboxError> {
-    let path = here.names();
-    let (seen, _) = stamp(&here.inbox()).map_err(at(&path))?;
+pub fn add(files: &CheckedDir, inbox: &CheckedDir, names: &[String]) -> io::Result<()> {
+    let (seen, _) = stamp(inbox)?;
     let text: String = names.iter().flat_map(|name| [name.as_str(), "\n"]).collect();
-    let file = OpenOptions::new().append(true).open(&path);
-    file.and_then(|mut file| file.write_all((text + &seen).as_bytes())).map_err(at(&path))
+    files.dir().append(FILE)?.write_all((text + &seen).as_bytes())
 }
 
 /// Writes the cache again. The caller holds the workspace lock.
@@ -88,49 +92,38 @@ pub fn add(here: &WorkspaceDir, names: &[String]) -> Result<(), MailboxError> {
 /// # Errors
 ///
 /// When the file system returns an error.
-pub fn rebuild(here: &WorkspaceDir) -> Result<(), MailboxError> {
-    let (seen, _) = stamp(&here.inbox()).map_err(at(&here.inbox()))?;
-    let names = list(&here.inbox())?;
+pub fn rebuild(files: &CheckedDir, inbox: &CheckedDir) -> Result<(), MailboxError> {
+    let (seen, _) = stamp(inbox).map_err(at(inbox.path()))?;
+    let names = list(inbox)?;
     if names.len() < MIN_CACHED_NAMES {
         return Ok(());
     }
-    write(here, &names, &seen)
+    write(files, &names, &seen)
 }
 
 /// The cached names; `None` when the cache is not current.
-fn cached(here: &WorkspaceDir) -> Option<Vec<MailFileName>> {
-    let text = fs::read_to_string(here.names()).ok()?;
-    let (seen, _) = stamp(&here.inbox()).ok()?;
+fn cached(files: &CheckedDir, inbox: &CheckedDir) -> Option<Vec<MailFileName>> {
+    let text = String::from_utf8(files.dir().read(FILE, MAX_BYTES).ok()??).ok()?;
+    let (seen, _) = stamp(inbox).ok()?;
     let names = text.strip_suffix(&seen)?;
     // Earlier last lines remain in the file.
     let names = names.lines().filter(|line| !line.starts_with('='));
     names.map(|name| MailFileName::new(name.to_owned())).collect()
 }
 
-fn write(here: &WorkspaceDir, names: &[MailFileName], seen: &str) -> Result<(), MailboxError> {
-    let path = here.names();
+fn write(files: &CheckedDir, names: &[MailFileName], seen: &str) -> Result<(), MailboxError> {
     let text: String = names.iter().flat_map(|name| [name.file(), "\n"]).collect();
-    let written = monoco_fs::write(&path, (text + seen).as_bytes(), FileOptions::PRIVATE);
-    written.map_err(|error| at(&path)(error.into()))
+    files.write(FILE, (text + seen).as_bytes(), FileOptions::PRIVATE)
 }
 
-fn list(inbox: &Path) -> Result<Vec<MailFileName>, MailboxError> {
-    let entries = match fs::read_dir(inbox) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(at(inbox)(error)),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(at(inbox))?.file_name();
-        names.extend(name.into_string().ok().and_then(MailFileName::new));
-    }
-    Ok(names)
+fn list(inbox: &CheckedDir) -> Result<Vec<MailFileName>, MailboxError> {
+    let entries = inbox.dir().names().map_err(at(inbox.path()))?;
+    Ok(entries.into_iter().filter_map(|entry| MailFileName::new(entry.name?)).collect())
 }
 
 /// Modification time of the directory, as last line of the cache and as time.
-fn stamp(inbox: &Path) -> io::Result<(String, Timestamp)> {
-    let about = fs::metadata(inbox)?;
+fn stamp(inbox: &CheckedDir) -> io::Result<(String, Timestamp)> {
+    let about = inbox.dir().metadata()?;
     let (seconds, nanoseconds) = (about.mtime(), about.mtime_nsec());
     let line = format!("= {seconds}.{nanoseconds:09} {}\n", about.ino());
     let ms = seconds.saturating_mul(1_000).saturating_add(nanoseconds / 1_000_000);
@@ -139,6 +132,9 @@ fn stamp(inbox: &Path) -> io::Result<(String, Timestamp)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
     use super::*;
     use crate::fixture::{CourierFixture, START};
     use crate::sync::{SyncOptions, sync};
@@ -150,6 +146,14 @@ mod tests {
         read(here, LATER).unwrap().len()
     }
 
+    fn current(here: &WorkspaceDir) -> bool {
+        is_current(&here.open_files().unwrap(), &here.open_inbox().unwrap().unwrap())
+    }
+
+    fn cache(here: &WorkspaceDir) -> PathBuf {
+        here.open_files().unwrap().path().join(FILE)
+    }
+
     fn file(n: usize) -> String {
         format!("20260206T204500_webhook_{n:024x}.md")
     }
@@ -157,12 +161,12 @@ mod tests {
     /// A workspace with a cached inbox.
     fn many(post: &CourierFixture) -> WorkspaceDir {
         let here = post.workspace("[{type: provider, value: webhook}]");
-        let inbox = here.ensure_inbox().unwrap();
+        let inbox = here.ensure_inbox().unwrap().path().to_owned();
         for n in 0..MIN_CACHED_NAMES {
             fs::write(inbox.join(file(n)), "").unwrap();
         }
         assert_eq!(count(&here), MIN_CACHED_NAMES);
-        assert!(is_current(&here));
+        assert!(current(&here));
         here
     }
 
@@ -172,12 +176,12 @@ mod tests {
         let here = many(&post);
         let mine = here.inbox().join(file(7));
         fs::remove_file(&mine).unwrap();
-        assert!(!is_current(&here));
+        assert!(!current(&here));
         assert_eq!(count(&here), MIN_CACHED_NAMES - 1, "what was deleted is gone");
         fs::write(&mine, "").unwrap();
         assert_eq!(count(&here), MIN_CACHED_NAMES, "what came back is there");
         for torn in ["", "= \n", "20260206T204500_web", "\0\0\0\0"] {
-            fs::write(here.names(), torn).unwrap();
+            fs::write(cache(&here), torn).unwrap();
             assert_eq!(count(&here), MIN_CACHED_NAMES, "{torn:?}");
         }
     }
@@ -189,13 +193,13 @@ mod tests {
         for round in 1..=3 {
             post.deliver("ann", "hi");
             sync(&here, &post.tree(), &SyncOptions::default(), &mut |_| true).unwrap();
-            assert!(is_current(&here));
+            assert!(current(&here));
             assert_eq!(count(&here), MIN_CACHED_NAMES + round);
         }
         fs::remove_file(here.inbox().join(file(0))).unwrap();
         post.deliver("ann", "hi");
         sync(&here, &post.tree(), &SyncOptions::default(), &mut |_| true).unwrap();
-        assert!(is_current(&here), "made anew");
+        assert!(current(&here), "made anew");
         assert_eq!(count(&here), MIN_CACHED_NAMES + 3);
     }
 
@@ -206,6 +210,6 @@ mod tests {
         post.deliver("ann", "hi");
         sync(&here, &post.tree(), &SyncOptions::default(), &mut |_| true).unwrap();
         assert_eq!(count(&here), 1);
-        assert!(!here.names().exists());
+        assert!(!cache(&here).exists());
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! # Reading order
 //!
-//! * [`workspace`]: location, name and filters of a workspace.
+//! * [`workspace`], `checked_dir`: location, name and filters of a workspace; its
+//!   directories, opened without following links.
 //! * [`paths`], [`index`]: layout of the courier's mailbox directory; its index.
 //! * [`cursor`], [`sync`]: position of a workspace in the index; pulling new Mails.
 //! * [`inbox`], `inbox_cache`: the Mails in a workspace, by file name.
@@ -19,6 +20,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+mod checked_dir;
 pub mod child;
 pub mod claim_info;
 pub mod cursor;
@@ -30,6 +32,8 @@ pub mod paths;
 pub mod sync;
 pub mod untrusted_text;
 pub mod workspace;
+
+pub use checked_dir::CheckedDir;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MailboxError {

@@ -12,14 +12,12 @@
 //! Readers use only files that the index names, and only with the content that the index
 //! describes. Other files may have been created by any program of the user.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use monoco_core::claim::MailLocation;
 use monoco_core::mail::{MailIndexEntry, digest};
-use rustix::fs::OFlags;
+use monoco_fs::read_plain_file;
 
 use super::{MailboxError, at};
 
@@ -101,12 +99,15 @@ impl MailboxPaths {
             for location in MAIL_DIRS {
                 let path = self.mail_path(location, entry.id.provider(), &entry.file);
                 let Some(path) = path else { continue };
-                match read(&path) {
+                match read_plain_file(&path, MAX_MAIL_FILE_BYTES) {
                     Ok(Some(bytes)) if digest(&bytes) == entry.sha256 => {
                         return Ok(MailFile::Here { path, bytes });
                     }
                     Ok(_) => return Ok(MailFile::Changed(path)),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                        return Ok(MailFile::Changed(path));
+                    }
                     Err(error) => return Err(at(&path)(error)),
                 }
             }
@@ -117,30 +118,4 @@ impl MailboxPaths {
     fn mail_path(&self, location: MailLocation, provider: &str, file: &str) -> Option<PathBuf> {
         Some(self.0.join(location.dir()?).join(provider).join(file))
     }
-}
-
-/// Reads a plain file of at most [`MAX_MAIL_FILE_BYTES`]. Returns `None` when the path is a
-/// symbolic link or another kind of file, or when the file is larger.
-///
-/// # Errors
-///
-/// When the file cannot be opened or read.
-pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let flags = flags.bits().cast_signed();
-    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = match opened {
-        Ok(file) => file,
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(error),
-    };
-    let metadata = file.metadata()?;
-    if !metadata.is_file() || metadata.len() > MAX_MAIL_FILE_BYTES {
-        return Ok(None);
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0) + 1);
-    File::take(file, MAX_MAIL_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= MAX_MAIL_FILE_BYTES).then_some(bytes))
 }

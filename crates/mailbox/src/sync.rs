@@ -5,23 +5,21 @@
 //! pulled again only by a full sync.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use monoco_core::filter::{FilterInput, FilterReport};
 use monoco_core::mail::{self, MailIndexEntry, digest};
 use monoco_core::time::Timestamp;
-use monoco_fs::FileOptions;
+use monoco_fs::{FileOptions, found};
 use serde::Serialize;
 
 use super::cursor::{MAX_REJECTED_FILES, RejectedFile, SyncCursor};
 use super::index::{IndexLine, IndexReader, ResumePosition};
-use super::paths::{self, MailFile, MailboxPaths};
+use super::paths::{MAX_MAIL_FILE_BYTES, MailFile, MailboxPaths};
 use super::workspace::WorkspaceDir;
-use super::{MailboxError, at, inbox_cache};
+use super::{CheckedDir, MailboxError, at, inbox_cache};
 
 /// Mails that are pulled before the cursor is written.
 const MAILS_PER_CURSOR: u64 = if cfg!(test) { 100 } else { 4_000 };
@@ -99,7 +97,11 @@ pub fn sync(
     tell: &mut dyn FnMut(SyncEvent<'_>) -> bool,
 ) -> Result<SyncSummary, MailboxError> {
     let _lock = if wish.dry_run { None } else { Some(here.lock()?) };
-    let before = SyncCursor::load(&here.cursor())?;
+    let target = SyncTarget::open(here, wish.dry_run)?;
+    let before = match &target.files {
+        Some(files) => SyncCursor::load(files)?,
+        None => SyncCursor::default(),
+    };
     let Some(mut index) = IndexReader::open(&tree.index())? else {
         return Ok(SyncSummary::default());
     };
@@ -108,14 +110,14 @@ pub fn sync(
             "the rules have changed; `monoco mailbox sync --full` looks at older Mails again";
         tell(SyncEvent::Warning(words.to_owned()));
     }
-    let inbox = if wish.dry_run { here.inbox() } else { here.ensure_inbox()? };
-    let noted = inbox_cache::is_current(here);
+    let noted = matches!((&target.files, &target.inbox),
+        (Some(files), Some(inbox)) if inbox_cache::is_current(files, inbox));
     let mut round = SyncRun {
         here,
         tree,
         wish,
         tell,
-        inbox,
+        target,
         summary: SyncSummary::default(),
         refused: Vec::new(),
         missing: Vec::new(),
@@ -155,10 +157,15 @@ pub fn sync(
         }
     }
     round.settle(&cursor, &before)?;
-    if !round.names.is_empty() {
+    if let SyncTarget { files: Some(files), inbox: Some(inbox), .. } = &round.target
+        && !round.names.is_empty()
+    {
         // Without the cache, only the next list is slower.
-        let _ =
-            if noted { inbox_cache::add(here, &round.names) } else { inbox_cache::rebuild(here) };
+        if noted {
+            let _ = inbox_cache::add(files, inbox, &round.names);
+        } else {
+            let _ = inbox_cache::rebuild(files, inbox);
+        }
     }
     Ok(round.summary)
 }
@@ -169,7 +176,7 @@ struct SyncRun<'a> {
     tree: &'a MailboxPaths,
     wish: &'a SyncOptions,
     tell: &'a mut dyn FnMut(SyncEvent<'_>) -> bool,
-    inbox: PathBuf,
+    target: SyncTarget,
     summary: SyncSummary,
     refused: Vec<RejectedFile>,
     /// Mails without a file, with their times.
@@ -177,8 +184,28 @@ struct SyncRun<'a> {
     /// Time of the newest Mail.
     newest: Timestamp,
     /// Pulled Mails that may not be on disk yet.
-    fresh: Vec<PathBuf>,
+    fresh: Vec<String>,
     names: Vec<String>,
+}
+
+/// Directories that a sync writes to. A dry run creates none, so they may be missing.
+struct SyncTarget {
+    files: Option<CheckedDir>,
+    inbox: Option<CheckedDir>,
+    /// Path of the inbox, for messages.
+    inbox_path: PathBuf,
+}
+
+impl SyncTarget {
+    fn open(here: &WorkspaceDir, dry_run: bool) -> Result<Self, MailboxError> {
+        let (files, inbox) = if dry_run {
+            let inbox = here.open_inbox()?;
+            (if inbox.is_some() { Some(here.open_files()?) } else { None }, inbox)
+        } else {
+            (Some(here.open_files()?), Some(here.ensure_inbox()?))
+        };
+        Ok(Self { files, inbox, inbox_path: here.inbox() })
+    }
 }
 
 /// How a Mail came into the inbox.
@@ -230,10 +257,10 @@ impl SyncRun<'_> {
             self.summary.passed_over += 1;
             return Ok(());
         }
-        let target = self.inbox.join(&entry.file);
+        let target = self.target.inbox_path.join(&entry.file);
         // The name becomes a path, so it must be derived from the id.
         let ours = entry.file == entry.id.file(entry.received_at);
-        if ours && target.symlink_metadata().is_ok() && self.keep_present(entry, &target)? {
+        if ours && self.keep_present(entry, &target)? {
             return Ok(());
         }
         if wish.ask && !(self.tell)(SyncEvent::Ask(entry)) {
@@ -261,10 +288,11 @@ impl SyncRun<'_> {
                     self.refuse(entry, line, format!("{} {words}", path.display()));
                 }
                 MailFile::Here { path, bytes } => {
-                    let took = if wish.dry_run {
-                        LinkResult::Linked
-                    } else {
-                        take(&path, &target, &bytes).map_err(at(&target))?
+                    let took = match &self.target.inbox {
+                        Some(inbox) if !wish.dry_run => {
+                            take(&path, inbox, &entry.file, &bytes).map_err(at(&target))?
+                        }
+                        _ => LinkResult::Linked,
                     };
                     match took {
                         LinkResult::Moved => continue,
@@ -303,7 +331,7 @@ impl SyncRun<'_> {
     fn pulled(&mut self, entry: &MailIndexEntry, path: &Path) {
         self.summary.pulled += 1;
         if !self.wish.dry_run {
-            self.fresh.push(path.to_owned());
+            self.fresh.push(entry.file.clone());
             self.names.push(entry.file.clone());
         }
         (self.tell)(SyncEvent::Pulled { entry, path });
@@ -330,19 +358,26 @@ impl SyncRun<'_> {
     }
 
     /// Handles an existing file of that name: it is the Mail's, or was edited. A file that
-    /// a power cut has torn is removed. Returns whether it stays.
+    /// a power cut has torn is removed. Returns whether there is one that stays.
     fn keep_present(
         &mut self,
         entry: &MailIndexEntry,
         target: &Path,
     ) -> Result<bool, MailboxError> {
+        let Some(inbox) = &self.target.inbox else { return Ok(false) };
+        let Some(stat) = inbox.dir().stat(&entry.file).map_err(at(target))? else {
+            return Ok(false);
+        };
         // A file that is also linked by the courier is not read again.
-        let shared = |about: fs::Metadata| about.nlink() > 1 && about.len() > 0;
-        let linked = self.wish.full && target.symlink_metadata().is_ok_and(shared);
+        let linked = self.wish.full && stat.is_file && stat.links > 1 && stat.len > 0;
         if !linked && !self.wish.dry_run {
-            let bytes = paths::read(target).map_err(at(target))?;
+            let read = inbox.dir().read(&entry.file, MAX_MAIL_FILE_BYTES);
+            let bytes = match read {
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => None,
+                read => read.map_err(at(target))?,
+            };
             if bytes.as_deref().is_some_and(|bytes| self.is_torn(entry, bytes)) {
-                fs::remove_file(target).map_err(at(target))?;
+                inbox.dir().remove(&entry.file).map_err(at(target))?;
                 return Ok(false);
             }
             if bytes.is_none_or(|bytes| digest(&bytes) != entry.sha256) {
@@ -377,7 +412,9 @@ impl SyncRun<'_> {
         if self.wish.dry_run {
             return Ok(());
         }
-        sync_pulled(&self.inbox, &self.fresh)?;
+        if let Some(inbox) = &self.target.inbox {
+            sync_pulled(inbox, &self.fresh)?;
+        }
         self.fresh.clear();
         if self.wish.provider.is_some() {
             return Ok(());
@@ -386,25 +423,24 @@ impl SyncRun<'_> {
         if cursor == *before {
             return Ok(());
         }
-        cursor.save(&self.here.cursor())
+        match &self.target.files {
+            Some(files) => cursor.save(files),
+            None => Ok(()),
+        }
     }
 }
 
 /// Syncs pulled Mails: the courier may not have synced the linked files yet, and the
 /// cursor must not outlive them.
-fn sync_pulled(inbox: &Path, fresh: &[PathBuf]) -> Result<(), MailboxError> {
+fn sync_pulled(inbox: &CheckedDir, fresh: &[String]) -> Result<(), MailboxError> {
     if fresh.len() > MAX_SINGLE_SYNCS {
-        let synced = File::open(inbox).and_then(monoco_fs::sync_file_system);
-        return synced.map_err(at(inbox));
+        return inbox.dir().sync_all().map_err(at(inbox.path()));
     }
-    for path in fresh {
-        match File::open(path).and_then(|file| file.sync_all()) {
-            // The user has deleted the file.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            synced => synced.map_err(at(path))?,
-        }
+    for name in fresh {
+        // The user may have deleted the file.
+        found(inbox.dir().sync_file(name)).map_err(at(&inbox.path().join(name)))?;
     }
-    if fresh.is_empty() { Ok(()) } else { monoco_fs::sync_dir(inbox).map_err(at(inbox)) }
+    if fresh.is_empty() { Ok(()) } else { inbox.dir().sync().map_err(at(inbox.path())) }
 }
 
 /// The text of an unchanged Mail file.
@@ -413,25 +449,21 @@ pub fn body(bytes: &[u8]) -> Option<String> {
     Some(body.strip_suffix('\n').unwrap_or(body).to_owned())
 }
 
-/// Links a file into the inbox, or copies it where links are not possible.
-fn take(path: &Path, target: &Path, bytes: &[u8]) -> io::Result<LinkResult> {
-    match fs::hard_link(path, target) {
+/// Links a file into the inbox, or copies it where links are not possible. The workspace is
+/// locked, so there is one copy at a time.
+fn take(path: &Path, inbox: &CheckedDir, name: &str, bytes: &[u8]) -> io::Result<LinkResult> {
+    match inbox.dir().link_from(path, name) {
         Ok(()) => Ok(LinkResult::Linked),
         Err(error) => match error.kind() {
             io::ErrorKind::AlreadyExists => Ok(LinkResult::Present),
             io::ErrorKind::NotFound if !path.exists() => Ok(LinkResult::Moved),
             // Another file system, one without links, or too many links.
-            _ => copy(target, bytes),
+            _ => {
+                inbox.dir().write(name, bytes, FileOptions::PRIVATE)?;
+                Ok(LinkResult::Copied)
+            }
         },
     }
-}
-
-/// Copies the file atomically. The workspace is locked, so there is one copy at a time.
-fn copy(target: &Path, bytes: &[u8]) -> io::Result<LinkResult> {
-    let temporary = target.with_file_name(".incoming.tmp");
-    let _ = fs::remove_file(&temporary);
-    monoco_fs::write_via(&temporary, target, bytes, FileOptions::PRIVATE)?;
-    Ok(LinkResult::Copied)
 }
 
 #[cfg(test)]

@@ -10,21 +10,31 @@
 //! log/           output of commands that ran on Mails
 //! ```
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use monoco_core::claim::Workspace;
 use monoco_core::filter::{self, FilterSet};
 use monoco_core::mail::digest;
+use monoco_fs::FileOptions;
 use serde_json::{Map, Value};
 
-use super::{MailboxError, at};
+use super::{CheckedDir, MailboxError, at};
 
 /// Mailbox directory below the root of a workspace.
 const DIR: &str = ".monoco/mailbox";
+const DIR_PARTS: [&str; 2] = [".monoco", "mailbox"];
+
+/// Names in the mailbox directory.
+const INBOX_DIR: &str = "inbox";
+const LOG_DIR: &str = "log";
+const LOCK_FILE: &str = ".lock";
+const CONFIG_FILE: &str = "config.yaml";
+
+/// Largest config file, in bytes.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// Content of `.gitignore`: only the config belongs in a repository.
 const GITIGNORE: &str = "inbox/\nlog/\ncursor.json\nnames\n.lock\n.*.tmp\n";
@@ -88,11 +98,13 @@ impl WorkspaceDir {
         if is_couriers(&dir, couriers) {
             return Err(MailboxError::Couriers(dir));
         }
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-        made.map_err(at(&dir))?;
-        let ignore = dir.join(".gitignore");
-        if !ignore.exists() {
-            fs::write(&ignore, GITIGNORE).map_err(at(&ignore))?;
+        let mut made = CheckedDir::create_root(root)?;
+        for part in DIR_PARTS {
+            made = made.make(part)?;
+        }
+        if made.dir().kind(".gitignore").is_none() {
+            let options = FileOptions { mode: 0o644, ..FileOptions::PRIVATE };
+            made.write(".gitignore", GITIGNORE.as_bytes(), options)?;
         }
         Self::read(root)
     }
@@ -103,12 +115,13 @@ impl WorkspaceDir {
     ///
     /// When the config is invalid.
     pub fn read(root: &Path) -> Result<Self, MailboxError> {
-        let path = root.join(DIR).join("config.yaml");
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(at(&path)(error)),
+        let path = root.join(DIR).join(CONFIG_FILE);
+        let bytes = match open_dir(root)? {
+            Some(dir) => dir.read(CONFIG_FILE, MAX_CONFIG_BYTES)?.unwrap_or_default(),
+            None => Vec::new(),
         };
+        let text = String::from_utf8(bytes)
+            .map_err(|_| MailboxError::Bad { path: path.clone(), why: "not UTF-8".to_owned() })?;
         let called = root.file_name().map(|name| name.to_string_lossy().into_owned());
         let (name, filters) = configure(&text, called.as_deref().unwrap_or("root"))
             .map_err(|why| MailboxError::Bad { path, why })?;
@@ -120,37 +133,53 @@ impl WorkspaceDir {
         self.root.join(DIR)
     }
 
+    /// Path of the inbox, for people and other programs. Use [`Self::open_inbox`] to read it.
     pub fn inbox(&self) -> PathBuf {
-        self.dir().join("inbox")
+        self.dir().join(INBOX_DIR)
     }
 
-    pub fn cursor(&self) -> PathBuf {
-        self.dir().join("cursor.json")
-    }
-
-    pub fn names(&self) -> PathBuf {
-        self.dir().join("names")
-    }
-
-    pub fn log(&self) -> PathBuf {
-        self.dir().join("log")
-    }
-
-    /// Creates the inbox if it is missing.
+    /// Opens the mailbox directory.
     ///
     /// # Errors
     ///
-    /// When the file system returns an error.
-    pub fn ensure_inbox(&self) -> Result<PathBuf, MailboxError> {
-        let inbox = self.inbox();
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&inbox);
-        made.map_err(at(&inbox))?;
-        Ok(inbox)
+    /// When it does not exist, or a part of it is a symbolic link.
+    pub fn open_files(&self) -> Result<CheckedDir, MailboxError> {
+        open_dir(&self.root)?.ok_or_else(|| MailboxError::NoWorkspace(self.root.clone()))
+    }
+
+    /// Opens the inbox; `None` when nothing was pulled yet.
+    ///
+    /// # Errors
+    ///
+    /// When a part of it is a symbolic link or a file.
+    pub fn open_inbox(&self) -> Result<Option<CheckedDir>, MailboxError> {
+        match open_dir(&self.root)? {
+            Some(dir) => dir.sub(INBOX_DIR),
+            None => Ok(None),
+        }
+    }
+
+    /// Opens the inbox, which is created if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// When a part of it is a symbolic link or a file, or it cannot be created.
+    pub fn ensure_inbox(&self) -> Result<CheckedDir, MailboxError> {
+        self.open_files()?.make(INBOX_DIR)
+    }
+
+    /// Opens the directory of the logs, which is created if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// When a part of it is a symbolic link or a file, or it cannot be created.
+    pub fn ensure_logs(&self) -> Result<CheckedDir, MailboxError> {
+        self.open_files()?.make(LOG_DIR)
     }
 
     /// Locks the workspace; `None` when it is locked.
     pub fn try_lock(&self) -> Option<SyncLock> {
-        let file = open_lock(&self.dir().join(".lock")).ok()?;
+        let file = self.open_files().ok()?.open_or_create(LOCK_FILE).ok()?;
         file.try_lock().ok()?;
         Some(SyncLock(file))
     }
@@ -161,8 +190,8 @@ impl WorkspaceDir {
     ///
     /// [`MailboxError::Busy`] after 10 s.
     pub fn lock(&self) -> Result<SyncLock, MailboxError> {
-        let path = self.dir().join(".lock");
-        let file = open_lock(&path).map_err(at(&path))?;
+        let path = self.dir().join(LOCK_FILE);
+        let file = self.open_files()?.open_or_create(LOCK_FILE)?;
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             match file.try_lock() {
@@ -179,8 +208,22 @@ impl WorkspaceDir {
     }
 }
 
-fn open_lock(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+/// Opens the mailbox directory below `root`; `None` when there is none.
+fn open_dir(root: &Path) -> Result<Option<CheckedDir>, MailboxError> {
+    let mut dir = match CheckedDir::open_root(root) {
+        Ok(dir) => dir,
+        Err(MailboxError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    for part in DIR_PARTS {
+        match dir.sub(part)? {
+            Some(sub) => dir = sub,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(dir))
 }
 
 /// Name and filters in the text of a `config.yaml`; `called` is the name of the directory.

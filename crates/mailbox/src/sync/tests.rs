@@ -1,6 +1,7 @@
 //! Tests of pulling Mails into a workspace.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use monoco_core::mail::MailIndexEntry;
 
@@ -39,6 +40,10 @@ fn full() -> SyncOptions {
     SyncOptions { full: true, ..SyncOptions::default() }
 }
 
+fn cursor_file(here: &WorkspaceDir) -> PathBuf {
+    here.open_files().unwrap().path().join("cursor.json")
+}
+
 fn remove(here: &WorkspaceDir, entry: &MailIndexEntry) {
     fs::remove_file(here.inbox().join(&entry.file)).unwrap();
 }
@@ -54,9 +59,9 @@ fn matching_mails_are_linked_once_and_only_new_ones_are_checked() {
     let linked = fs::metadata(here.inbox().join(&first.file)).unwrap();
     assert_eq!(linked.nlink(), 2, "a hard link");
     assert_eq!(counts(&post, &here, &plain()), [0, 0, 0, 0, 0]);
-    let cursor = fs::metadata(here.cursor()).unwrap();
+    let cursor = fs::metadata(cursor_file(&here)).unwrap();
     counts(&post, &here, &plain());
-    assert_eq!(fs::metadata(here.cursor()).unwrap().ino(), cursor.ino(), "nothing is written");
+    assert_eq!(fs::metadata(cursor_file(&here)).unwrap().ino(), cursor.ino(), "nothing is written");
     post.deliver("ann", "three");
     assert_eq!(counts(&post, &here, &plain()), [1, 0, 0, 0, 0]);
     assert_eq!(counts(&post, &here, &full()), [0, 2, 1, 0, 0]);
@@ -186,7 +191,7 @@ fn dry_run_changes_nothing_and_provider_option_keeps_the_cursor() {
     post.deliver("ann", "one");
     let dry = SyncOptions { dry_run: true, ..SyncOptions::default() };
     assert_eq!(counts(&post, &here, &dry), [1, 0, 0, 0, 0]);
-    assert!(!here.inbox().exists() && !here.cursor().exists());
+    assert!(!here.inbox().exists() && !cursor_file(&here).exists());
     let other = SyncOptions { provider: Some("lark".to_owned()), ..SyncOptions::default() };
     assert_eq!(counts(&post, &here, &other), [0, 0, 0, 0, 0]);
     let this = SyncOptions { provider: Some("webhook".to_owned()), ..SyncOptions::default() };
@@ -230,17 +235,15 @@ fn text_filters_work_and_changed_filters_are_reported() {
 #[test]
 fn file_is_copied_where_links_are_not_possible() {
     let dir = tempfile::tempdir().unwrap();
-    let target = dir.path().join("x.md");
-    assert!(matches!(copy(&target, b"whole").unwrap(), LinkResult::Copied));
-    assert_eq!(fs::read(&target).unwrap(), b"whole");
-    assert_eq!(names(dir.path()), ["x.md"]);
+    let inbox = CheckedDir::open_root(dir.path()).unwrap();
+    let take = |path: &Path, name, bytes| take(path, &inbox, name, bytes).unwrap();
     // A directory cannot be linked on any file system.
-    let other = dir.path().join("y.md");
-    assert!(matches!(take(dir.path(), &other, b"copy").unwrap(), LinkResult::Copied));
-    let missing = dir.path().join("missing");
-    let third = dir.path().join("z.md");
-    assert!(matches!(take(&missing, &third, b"").unwrap(), LinkResult::Moved));
-    assert!(matches!(take(&target, &other, b"").unwrap(), LinkResult::Present));
+    assert!(matches!(take(dir.path(), "y.md", b"copy"), LinkResult::Copied));
+    let target = dir.path().join("y.md");
+    assert_eq!(fs::read(&target).unwrap(), b"copy");
+    assert_eq!(names(dir.path()), ["y.md"]);
+    assert!(matches!(take(&dir.path().join("missing"), "z.md", b""), LinkResult::Moved));
+    assert!(matches!(take(&target, "y.md", b""), LinkResult::Present));
 }
 
 #[test]

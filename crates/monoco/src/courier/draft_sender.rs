@@ -9,14 +9,14 @@ use monoco_core::delivery::{Delivery, SendStateData};
 use monoco_core::draft::{Draft, DraftContext, MAX_DRAFT, PreparedDraft, with_outcome};
 use monoco_core::mail::{Mail, MailId, digest};
 use monoco_core::object::ObjId;
-use monoco_fs::FileOptions;
+use monoco_fs::{Dir, FileOptions};
 use monoco_mailbox::paths::{MAX_ATTACHMENT_BYTES, OUTBOUND_DIR};
 use monoco_store::{DraftResult, DraftSendRequest, SendRequest, SendResult, StoreError};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::drafts::{DraftLoop, DraftUid, DraftsError, SENDING_DIR, is_per_file, is_uid};
-use super::mailbox_dir::{Dir, OpenDirs};
+use super::mailbox_dir::OpenDirs;
 
 const MAX_DRAFTS_PER_BATCH: usize = 100;
 
@@ -303,7 +303,7 @@ fn read_draft(dirs: &mut OpenDirs<'_>, uid: &DraftUid) -> Result<Option<Vec<u8>>
 
 fn sending(dirs: &mut OpenDirs<'_>, uid: &DraftUid) -> io::Result<Option<Dir>> {
     match dirs.provider_dir(OUTBOUND_DIR, &uid.provider, false)? {
-        Some(dir) => super::mailbox_dir::found(dir.sub(SENDING_DIR)),
+        Some(dir) => monoco_fs::found(dir.sub(SENDING_DIR)),
         None => Ok(None),
     }
 }

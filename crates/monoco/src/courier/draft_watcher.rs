@@ -13,11 +13,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use monoco_fs::FileStat;
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RenameMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
-
-use super::mailbox_dir::FileStat;
 
 /// Time without changes after which a closed or renamed file is complete.
 const CLOSED_FILE_DELAY: Duration = Duration::from_millis(250);

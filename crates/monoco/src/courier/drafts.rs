@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::draft::{Draft, InvalidDraft, MAX_DRAFT};
 use monoco_core::time::Timestamp;
+use monoco_fs::FileStat;
 use monoco_mailbox::paths::OUTBOUND_DIR;
 use monoco_store::{SharedStore, StoreError};
 use tokio::runtime::Handle;
@@ -29,7 +30,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::draft_watcher::{self, DraftFiles, DraftPath, DraftWatcher, INCOMPLETE_DRAFT_TIMEOUT};
-use super::mailbox_dir::{FileStat, MailboxDir, OpenDirs};
+use super::mailbox_dir::{MailboxDir, OpenDirs};
 use super::tunnels::TunnelRegistry;
 use crate::background::{self, BackgroundTask, NextStep};
 use crate::center::PipelineEntry;

@@ -23,12 +23,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use monoco_core::mail::MailIndexEntry;
-use monoco_fs::TemporaryFile;
+use monoco_fs::{Dir, TemporaryFile};
 use monoco_mailbox::index::{IndexHead, write_line};
 use monoco_mailbox::paths::INDEX_FILE;
 use monoco_store::FileProgress;
 
-use super::mailbox_dir::{Dir, OpenDirs};
+use super::mailbox_dir::OpenDirs;
 
 /// State of the index after the last write.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,14 +7,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monoco_fs::FileOptions;
+use monoco_fs::{FileOptions, FileStat};
 use monoco_mailbox::claim_info::{ClaimInfo, LOCKS_VERSION};
 use monoco_store::{SharedStore, StoreError};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::mailbox_dir::{FileStat, MailboxDir};
+use super::mailbox_dir::MailboxDir;
 use crate::background::{self, BackgroundTask, NextStep};
 use crate::clock::Clock;
 

@@ -7,23 +7,18 @@
 //! ```
 //!
 //! Files are written under a temporary name and renamed, so that readers never see a
-//! partial file. Symbolic links below the two roots are not followed: every directory is
-//! opened relative to its parent and must be a directory.
+//! partial file. Symbolic links below the two roots are not followed.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
-use std::{fs, io::ErrorKind};
 
 use monoco_core::time::Timestamp;
-use monoco_fs::{FileOptions, TemporaryFile};
+use monoco_fs::{Dir, FileOptions, TemporaryFile, found};
 use monoco_mailbox::paths::{OUTBOUND_DIR, STATE_DIR};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
-use rustix::io::Errno;
 
 /// How many temporary names are tried before a write fails. Names are in use only when
 /// the random prefix of another courier is the same.
@@ -50,29 +45,6 @@ pub struct OpenDirs<'a> {
     provider_dirs: BTreeMap<(&'static str, String), Option<Arc<Dir>>>,
 }
 
-#[derive(Debug)]
-pub struct Dir(OwnedFd);
-
-/// Metadata of a directory entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileStat {
-    pub is_file: bool,
-    pub mode: u32,
-    pub len: u64,
-    /// Modification time in milliseconds since 1970.
-    pub modified_ms: i64,
-    /// Device and inode number.
-    pub node: (u64, u64),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirEntry {
-    /// `None` when the name is not UTF-8; the courier creates no such names.
-    pub name: Option<String>,
-    /// Whether the file system reports a directory; `false` also when it reports no type.
-    pub is_dir: bool,
-}
-
 impl MailboxDir {
     pub fn new(mailbox: PathBuf, dropzone: PathBuf) -> Self {
         // Without randomness all prefixes are equal, and leftovers are not removed.
@@ -90,12 +62,12 @@ impl MailboxDir {
     ///
     /// When a directory cannot be created, or is a symbolic link.
     pub fn create(&self) -> io::Result<()> {
-        let root = make_root(&self.mailbox)?;
+        let root = Dir::create_root(&self.mailbox)?;
         for name in ["inbound", OUTBOUND_DIR, "archive", ".deadletter"] {
             root.make(name)?;
         }
         let tmp = root.make(STATE_DIR)?.make("tmp")?;
-        let attachment = make_root(&self.dropzone)?.make(".tmp")?;
+        let attachment = Dir::create_root(&self.dropzone)?.make(".tmp")?;
         for dir in [tmp, attachment] {
             let names = dir.names()?.into_iter().filter_map(|entry| entry.name);
             for name in names.filter(|name| !name.starts_with(&self.mark)) {
@@ -111,7 +83,7 @@ impl MailboxDir {
     ///
     /// When the file system returns an error.
     pub fn open_dirs(&self) -> io::Result<OpenDirs<'_>> {
-        let root = make_root(&self.mailbox)?;
+        let root = Dir::create_root(&self.mailbox)?;
         let tmp = Arc::new(root.make(STATE_DIR)?.make("tmp")?);
         Ok(OpenDirs { tree: self, root, tmp, provider_dirs: BTreeMap::new() })
     }
@@ -122,9 +94,9 @@ impl MailboxDir {
     ///
     /// When a sync fails: which bytes are on disk is then unknown.
     pub fn sync(&self) -> io::Result<()> {
-        let root = make_root(&self.mailbox)?;
+        let root = Dir::create_root(&self.mailbox)?;
         root.sync_all()?;
-        let dropzone = make_root(&self.dropzone)?;
+        let dropzone = Dir::create_root(&self.dropzone)?;
         if dropzone.device()? != root.device()? {
             dropzone.sync_all()?;
         }
@@ -201,7 +173,7 @@ impl OpenDirs<'_> {
     ///
     /// When the file cannot be written.
     pub fn drop(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let dropzone = make_root(&self.tree.dropzone)?;
+        let dropzone = Dir::create_root(&self.tree.dropzone)?;
         let tmp = Arc::new(dropzone.make(".tmp")?);
         put(self.tree, &tmp, &dropzone, name, bytes, FileOptions::READ_ONLY)
     }
@@ -212,202 +184,7 @@ impl OpenDirs<'_> {
     ///
     /// When the file cannot be read or is larger.
     pub fn attachment(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
-        make_root(&self.tree.dropzone)?.read(name, most)
-    }
-}
-
-impl Dir {
-    /// Opens one of the roots. The user may have replaced a root by a symbolic link.
-    ///
-    /// # Errors
-    ///
-    /// When the file system returns an error.
-    fn root(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
-    }
-
-    /// Opens a subdirectory.
-    ///
-    /// # Errors
-    ///
-    /// When it does not exist or is something else, such as a symbolic link.
-    pub fn sub(&self, name: &str) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Self(rustix::fs::openat(&self.0, name, flags, Mode::empty())?))
-    }
-
-    /// Opens a subdirectory; creates it with mode 0700 when it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be created, or another kind of file has the name.
-    pub fn make(&self, name: &str) -> io::Result<Self> {
-        match self.sub(name) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                match rustix::fs::mkdirat(&self.0, name, Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => self.sub(name),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            other => other,
-        }
-    }
-
-    /// Lists the entries, without `.` and `..`.
-    ///
-    /// # Errors
-    ///
-    /// When the file system returns an error.
-    pub fn names(&self) -> io::Result<Vec<DirEntry>> {
-        let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&self.0)? {
-            let entry = entry?;
-            let name = entry.file_name().to_str().ok();
-            if name != Some(".") && name != Some("..") {
-                let is_dir = entry.file_type() == FileType::Directory;
-                names.push(DirEntry { name: name.map(str::to_owned), is_dir });
-            }
-        }
-        Ok(names)
-    }
-
-    /// Reads the metadata of an entry; `None` when there is none.
-    ///
-    /// # Errors
-    ///
-    /// When the file system returns an error.
-    pub fn stat(&self, name: &str) -> io::Result<Option<FileStat>> {
-        let stat = match rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        Ok(Some(file_stat(&stat)))
-    }
-
-    /// Reads a plain file of at most `most` bytes; `None` when there is no plain file of
-    /// this name.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be read or is larger.
-    pub fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
-        // NONBLOCK: opening a named pipe would otherwise wait for a writer.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match rustix::fs::openat(&self.0, name, flags, Mode::empty()) {
-            Ok(file) => file,
-            Err(Errno::NOENT | Errno::LOOP) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let stat = file_stat(&rustix::fs::fstat(&file)?);
-        if !stat.is_file {
-            return Ok(None);
-        }
-        if stat.len > most {
-            return Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than {most} bytes")));
-        }
-        let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0));
-        fs::File::from(file).take(most + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > most {
-            return Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than {most} bytes")));
-        }
-        Ok(Some(bytes))
-    }
-
-    /// Opens an existing plain file for appending.
-    ///
-    /// # Errors
-    ///
-    /// When there is none.
-    pub fn append(&self, name: &str) -> io::Result<fs::File> {
-        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(fs::File::from(rustix::fs::openat(&self.0, name, flags, Mode::empty())?))
-    }
-
-    /// Removes a file. Returns whether it existed.
-    ///
-    /// # Errors
-    ///
-    /// When the file system returns an error.
-    pub fn remove(&self, name: &str) -> io::Result<bool> {
-        match rustix::fs::unlinkat(&self.0, name, AtFlags::empty()) {
-            Ok(()) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Moves a file to another directory, replacing an existing file.
-    ///
-    /// # Errors
-    ///
-    /// When the file system returns an error.
-    pub fn rename(&self, name: &str, to: &Self, new: &str) -> io::Result<()> {
-        Ok(rustix::fs::renameat(&self.0, name, &to.0, new)?)
-    }
-
-    /// Syncs one file of the directory.
-    ///
-    /// # Errors
-    ///
-    /// When the file system returns an error.
-    pub fn sync_file(&self, name: &str) -> io::Result<()> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        Ok(rustix::fs::fsync(rustix::fs::openat(&self.0, name, flags, Mode::empty())?)?)
-    }
-
-    /// Syncs the names in the directory.
-    ///
-    /// # Errors
-    ///
-    /// When the file system returns an error.
-    pub fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::fsync(&self.0)?)
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        monoco_fs::sync_file_system(&self.0)
-    }
-
-    fn device(&self) -> io::Result<u64> {
-        Ok(file_stat(&rustix::fs::fstat(&self.0)?).node.0)
-    }
-}
-
-impl AsFd for Dir {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// Maps 'not found' to `None`.
-pub fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn make_root(path: &Path) -> io::Result<Dir> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    Dir::root(path)
-}
-
-fn file_stat(stat: &rustix::fs::Stat) -> FileStat {
-    // The widths of these fields differ between platforms.
-    let signed = |number: i128| i64::try_from(number).unwrap_or(i64::MAX);
-    let unsigned = |number: i128| u64::try_from(number).unwrap_or(0);
-    let seconds = signed(i128::from(stat.st_mtime));
-    let nanoseconds = signed(i128::from(stat.st_mtime_nsec));
-    FileStat {
-        is_file: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
-        mode: u32::try_from(i128::from(stat.st_mode)).unwrap_or(0) & 0o7777,
-        len: unsigned(i128::from(stat.st_size)),
-        modified_ms: seconds.saturating_mul(1000).saturating_add(nanoseconds / 1_000_000),
-        node: (unsigned(i128::from(stat.st_dev)), unsigned(i128::from(stat.st_ino))),
+        Dir::create_root(&self.tree.dropzone)?.read(name, most)
     }
 }
 
@@ -447,6 +224,7 @@ pub fn file_time(at: Timestamp) -> SystemTime {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
@@ -514,14 +292,5 @@ mod tests {
         symlink(&outside, tree.mailbox().join(".state/tmp")).unwrap();
         assert!(tree.create().is_err());
         assert!(outside.join("secret").exists(), "nothing of others is swept");
-    }
-
-    #[test]
-    fn named_pipe_does_not_block_a_read() {
-        let (_dir, tree) = tree();
-        let dirs = tree.open_dirs().unwrap();
-        let pipe = tree.mailbox().join("inbound/pipe");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
-        assert_eq!(dirs.root().sub("inbound").unwrap().read("pipe", 10).unwrap(), None);
     }
 }

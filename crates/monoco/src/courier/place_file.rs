@@ -10,13 +10,13 @@ use std::sync::Arc;
 use monoco_core::claim::MailLocation;
 use monoco_core::mail::{Mail, MailIndexEntry, digest};
 use monoco_core::object::ObjId;
-use monoco_fs::FileOptions;
+use monoco_fs::{Dir, FileOptions};
 use monoco_mailbox::paths::{MAIL_DIRS, MAX_ATTACHMENT_BYTES, MAX_MAIL_FILE_BYTES};
 use monoco_store::{FileChange, StoreError};
 use rustix::io::Errno;
 use serde_json::json;
 
-use super::mailbox_dir::{Dir, OpenDirs, file_time};
+use super::mailbox_dir::{OpenDirs, file_time};
 
 /// How much of the present files is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

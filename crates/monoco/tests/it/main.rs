@@ -4,6 +4,7 @@
 
 mod ack_checker;
 mod api;
+mod attacks;
 mod beanstalkd_faults;
 mod cli;
 mod clock;

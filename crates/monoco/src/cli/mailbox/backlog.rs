@@ -88,7 +88,8 @@ impl<'a> Backlog<'a> {
 
     /// Reads a Mail; `None` if it is unreadable or the filter does not match.
     fn open(&self, name: &MailFileName) -> Option<Mail> {
-        match inbox::open(&self.workspace.inbox(), name) {
+        let inbox = self.workspace.open_inbox().ok()??;
+        match inbox::open(&inbox, name) {
             Ok((mail, file)) => {
                 let Some(rule) = &self.rule else { return Some(mail) };
                 let entry = mail.entry(0, &file);
@@ -98,7 +99,7 @@ impl<'a> Backlog<'a> {
             }
             Err(words) => {
                 // A file that the user has deleted meanwhile is not reported.
-                if self.workspace.inbox().join(name.file()).exists() {
+                if inbox.dir().kind(name.file()).is_some() {
                     note(&format!("skipped {}", escape_line(&words)));
                 }
                 None

@@ -93,7 +93,7 @@ async fn search(
     workspace: &WorkspaceDir,
     query: &MailSearch,
 ) -> Result<Vec<MailTableRow>, CliError> {
-    let inbox = workspace.inbox();
+    let Some(inbox) = workspace.open_inbox()? else { return Ok(Vec::new()) };
     let stamp = query.since.map(Timestamp::compact);
     let mut names = inbox::newest_first(workspace, mailbox.now())?
         .take_while(|name| stamp.as_deref().is_none_or(|stamp| name.stamp() >= stamp))

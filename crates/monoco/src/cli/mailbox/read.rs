@@ -80,8 +80,9 @@ pub fn locate(mailbox: &MailboxContext<'_>, text: &str) -> Result<LocatedMail, C
     let wanted = MailSelector::from(&id);
     if let Some(workspace) = mailbox.maybe_workspace()?
         && let Some(name) = inbox::find(&workspace, &wanted, mailbox.now())?.first()
+        && let Some(inbox) = workspace.open_inbox()?
     {
-        let opened = inbox::open(&workspace.inbox(), name);
+        let opened = inbox::open(&inbox, name);
         let (mail, file) = opened.map_err(|words| CliError::new(CliExit::NotPossible, words))?;
         return Ok(LocatedMail { mail, file, path: workspace.inbox().join(name.file()) });
     }

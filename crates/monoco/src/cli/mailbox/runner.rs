@@ -145,7 +145,7 @@ impl MailRunner<'_> {
         // the exact bytes.
         let fenced = fence(text)?.wrap(&author_line(&mail.mail), header.trust, text);
         let input = escape_lines(&fenced) + "\n";
-        let log = child::log_path(&self.workspace.log(), &mail.id.to_string(), claim.attempts);
+        let log = child::create_log(&self.workspace.ensure_logs()?, &mail.id, claim.attempts)?;
         let file = self.workspace.inbox().join(mail.name.file());
         let variables: Vec<(&'static str, OsString)> = vec![
             ("MONOCO_MAIL_ID", mail.id.to_string().into()),
@@ -160,12 +160,13 @@ impl MailRunner<'_> {
             },
             err: |bytes| std::io::stderr().write_all(bytes),
         };
-        child::start(CommandJob { command: self.command, variables, input, log: &log, output })
-            .map_err(|error| {
+        child::start(CommandJob { command: self.command, variables, input, log, output }).map_err(
+            |error| {
                 let program = self.command.first().cloned().unwrap_or_default();
                 let message = format!("cannot run {}: {error}", program.display());
                 CliError::new(CliExit::NotPossible, message)
-            })
+            },
+        )
     }
 
     /// Waits for the command and renews the claim. Returns how the command ended, whether the
