@@ -1,13 +1,16 @@
 //! Runs a command on a Mail: passes the text on stdin and keeps its output in a log.
 //!
 //! The command and its child processes are one process group, so that they can be ended
-//! together when the claim is lost.
+//! together when the claim is lost. The leader of the group is a guard: a shell that waits
+//! for a line on a pipe and kills the group when the pipe closes without one. So the command
+//! also ends when this process is killed and cannot end it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -31,6 +34,9 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Limit of the line that explains a failure, in characters.
 const MAX_LINE: usize = 500;
+
+/// Script of the guard. SIGINT and SIGTERM are for the command; it may need time to end.
+const GUARD: &str = "trap '' INT TERM HUP; read -r line || kill -KILL 0";
 
 /// A command to run.
 #[derive(Debug)]
@@ -60,6 +66,9 @@ pub struct CommandChild {
     last_line: Arc<Mutex<String>>,
 }
 
+/// Kills its process group when this process ends without [`Self::release`].
+struct GroupGuard(Child);
+
 /// A log of limited size.
 #[derive(Debug)]
 struct CommandLog {
@@ -78,16 +87,18 @@ pub fn start(job: CommandJob<'_>) -> io::Result<CommandChild> {
         return Err(io::Error::other("there is no command"));
     };
     let log = Arc::new(Mutex::new(CommandLog { file: job.log, left: MAX_LOG, cut: false }));
+    let guard = GroupGuard::start()?;
+    let group = i32::try_from(guard.0.id()).ok();
+    let group = group.ok_or_else(|| io::Error::other("the process id is out of range"))?;
     let mut child = Command::new(program)
         .args(arguments)
         .envs(job.variables)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
+        .process_group(group)
         .spawn()?;
-    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let group = group.ok_or_else(|| io::Error::other("the command has no process"))?;
+    let group = Pid::from_raw(group).ok_or_else(|| io::Error::other("the guard has no process"))?;
 
     if let Some(mut stdin) = child.stdin.take() {
         let input = job.input;
@@ -117,9 +128,39 @@ pub fn start(job: CommandJob<'_>) -> io::Result<CommandChild> {
     std::thread::spawn(move || {
         let status = child.wait();
         ending.store(true, Ordering::SeqCst);
+        guard.release();
         say.send(status)
     });
     Ok(CommandChild { group, over, ended, drained, last_line })
+}
+
+impl GroupGuard {
+    fn start() -> io::Result<Self> {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", GUARD]).stdin(Stdio::piped()).stdout(Stdio::null());
+        Ok(Self(command.stderr(Stdio::null()).process_group(0).spawn()?))
+    }
+
+    /// Ends the guard. Processes that the command left behind stay alive.
+    fn release(mut self) {
+        if let Some(mut pipe) = self.0.stdin.take() {
+            let _ = pipe.write_all(b"over\n");
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// The path of a program, searched in `path` (as in the variable PATH) unless its name
+/// contains `/`. `None` when there is no executable file.
+pub fn find_program(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
+    let is_executable = |file: &Path| {
+        file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
+    };
+    let named = Path::new(program);
+    if program.as_encoded_bytes().contains(&b'/') {
+        return is_executable(named).then(|| named.to_owned());
+    }
+    std::env::split_paths(path).map(|dir| dir.join(named)).find(|file| is_executable(file))
 }
 
 impl CommandChild {
@@ -323,6 +364,23 @@ mod tests {
         let (code, _, log) = run(&format!("{script}; exit $?"), "", Some(Signal::TERM));
         assert!(code == 143 || code == 3, "{code}");
         assert!(String::from_utf8_lossy(&log).contains("bye"), "the inner one heard it");
+    }
+
+    #[test]
+    fn program_is_searched_in_the_path_unless_it_has_a_slash() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, plain) = (dir.path().join("tool"), dir.path().join("plain"));
+        fs::write(&path, "").unwrap();
+        fs::write(&plain, "").unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let dirs = std::env::join_paths([Path::new("/nonexistent"), dir.path()]).unwrap();
+        let find = |program: &OsStr| find_program(program, &dirs);
+        assert_eq!(find("tool".as_ref()), Some(path.clone()));
+        assert_eq!(find(path.as_os_str()), Some(path.clone()));
+        for bad in ["plain", "missing", "", "./tool"] {
+            assert_eq!(find(bad.as_ref()), None, "{bad}");
+        }
+        assert_eq!(find(dir.path().as_os_str()), None, "a directory");
     }
 
     #[test]

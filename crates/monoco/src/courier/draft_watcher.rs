@@ -69,7 +69,7 @@ struct DraftFile {
 
 /// Stands for a file of which only events are known.
 const NOT_SCANNED: FileStat =
-    FileStat { is_file: false, mode: 0, len: 0, modified_ms: 0, node: (0, 0) };
+    FileStat { is_file: false, mode: 0, len: 0, links: 0, modified_ms: 0, node: (0, 0) };
 
 /// Inodes that are open for writing; `None` where the system does not report it.
 pub type OpenForWrite = Option<BTreeSet<(u64, u64)>>;
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn stat(len: u64) -> FileStat {
-        FileStat { is_file: true, mode: 0o600, len, modified_ms: 0, node: (1, 2) }
+        FileStat { is_file: true, mode: 0o600, len, links: 1, modified_ms: 0, node: (1, 2) }
     }
 
     /// Runs a script such as `"w0 l0 c900"`: written, scanned, closed at those

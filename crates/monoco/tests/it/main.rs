@@ -25,6 +25,7 @@ mod letter_kill_points;
 mod letter_mime;
 mod letters;
 mod mail_checker;
+mod mailbox_run;
 mod mails;
 mod mime;
 mod pipeline;

@@ -17,9 +17,11 @@ use monoco_mailbox::workspace::WorkspaceDir;
 pub struct Backlog<'a> {
     mailbox: &'a MailboxContext<'a>,
     workspace: &'a WorkspaceDir,
-    rule: Option<Filter>,
+    filter: Option<Filter>,
     claims: ClaimLookup<'a>,
     names: BTreeSet<MailFileName>,
+    /// All names that were ever added.
+    seen: BTreeSet<MailFileName>,
 }
 
 /// A Mail that can be claimed now.
@@ -30,23 +32,33 @@ pub struct Claimable {
 }
 
 impl<'a> Backlog<'a> {
-    /// Creates the backlog from all Mails of the inbox. `rule` filters them when they are read.
+    /// Creates the backlog from all Mails of the inbox. `filter` filters them when they are read.
     pub fn new(
         mailbox: &'a MailboxContext<'a>,
         workspace: &'a WorkspaceDir,
-        rule: Option<&str>,
+        filter: Option<&str>,
     ) -> Result<Self, CliError> {
-        let rule = rule.map(|text| {
-            Filter::parse(text).map_err(|error| CliError::usage(format!("--rule: {error}")))
+        let filter = filter.map(|text| {
+            Filter::parse(text).map_err(|error| CliError::usage(format!("--filter: {error}")))
         });
         let claims = ClaimLookup::new(mailbox, &workspace.name);
-        let names = inbox::oldest_first(workspace, mailbox.now())?.into_iter().collect();
-        Ok(Self { mailbox, workspace, rule: rule.transpose()?, claims, names })
+        let (names, seen) = (BTreeSet::new(), BTreeSet::new());
+        let filter = filter.transpose()?;
+        let mut backlog = Self { mailbox, workspace, filter, claims, names, seen };
+        backlog.add_new()?;
+        Ok(backlog)
     }
 
-    /// Adds the file of a new Mail.
-    pub fn add(&mut self, file: &str) {
-        self.names.extend(MailFileName::new(file.to_owned()));
+    /// Adds the Mails that came into the inbox since the last call, also those that another
+    /// process has pulled.
+    pub fn add_new(&mut self) -> Result<(), CliError> {
+        for name in inbox::oldest_first(self.workspace, self.mailbox.now())? {
+            if !self.seen.contains(&name) {
+                self.seen.insert(name.clone());
+                self.names.insert(name);
+            }
+        }
+        Ok(())
     }
 
     /// Whether no Mail is left that can become claimable.
@@ -91,10 +103,10 @@ impl<'a> Backlog<'a> {
         let inbox = self.workspace.open_inbox().ok()??;
         match inbox::open(&inbox, name) {
             Ok((mail, file)) => {
-                let Some(rule) = &self.rule else { return Some(mail) };
+                let Some(filter) = &self.filter else { return Some(mail) };
                 let entry = mail.entry(0, &file);
                 let mut fetch = || Some(mail.text.clone());
-                let wanted = rule.matches(&mut FilterInput::new(&entry, &mut fetch));
+                let wanted = filter.matches(&mut FilterInput::new(&entry, &mut fetch));
                 wanted.then_some(mail)
             }
             Err(words) => {

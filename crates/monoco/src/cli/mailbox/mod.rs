@@ -96,8 +96,10 @@ enum MailboxCommand {
     /// The command gets the text on stdin, as `read` prints it, and the variables
     /// MONOCO_MAIL_ID, MONOCO_MAIL_FILE, MONOCO_WORKSPACE, MONOCO_ATTEMPT and MONOCO_TRUST. The
     /// claim is renewed while the command runs. Exit code 0 of the command completes the
-    /// Mail, 75 fails it with a retry, any other code fails it without a retry. The output is
-    /// logged in .monoco/mailbox/log. Exits with 1 when there is no Mail to claim. Example:
+    /// Mail, 65 makes it a dead letter, any other code or a signal fails it: it can be claimed
+    /// again after 1 s, 2 s and 4 s and is then a dead letter. The command is killed when this
+    /// program is killed. Its output is logged in .monoco/mailbox/log. Exits with 1, without a
+    /// claim, when the command is not found or there is no Mail to claim. Example:
     /// monoco mailbox run -- ./handle
     Run(run::RunArgs),
     /// Explain why the workspace's filters pull a Mail or not

@@ -13,7 +13,7 @@ use crate::cli::failure::{CliError, CliExit};
 pub struct RunArgs {
     /// Filter that the Mail must match, such as '{type: from, value: ann}'
     #[arg(long)]
-    rule: Option<String>,
+    filter: Option<String>,
     /// Process Mails until none is left to claim
     #[arg(long)]
     all: bool,
@@ -31,13 +31,14 @@ pub struct RunArgs {
 pub async fn run(mailbox: &MailboxContext<'_>, args: RunArgs) -> Result<(), CliError> {
     let workspace = mailbox.workspace()?;
     let mut signals = RunSignals::new()?;
-    mailbox.pull(&workspace, |_, _| ())?;
-    // Claims need a running courier, so that its absence is reported at once.
-    mailbox.context.client()?;
-    let mut backlog = Backlog::new(mailbox, &workspace, args.rule.as_deref())?;
     let (agent, timeout) = (agent_name(args.agent), args.timeout);
     let work =
         MailRunner { mailbox, workspace: &workspace, command: &args.command, agent, timeout };
+    work.check()?;
+    mailbox.pull(&workspace, |_, _| ())?;
+    // Claims need a running courier, so that its absence is reported at once.
+    mailbox.context.client()?;
+    let mut backlog = Backlog::new(mailbox, &workspace, args.filter.as_deref())?;
     let mut tried = BTreeSet::new();
     let (mut worked, mut worst) = (0_u64, 0);
     while let Some(mail) = backlog.next(&tried).await? {

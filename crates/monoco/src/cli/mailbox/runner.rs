@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -33,8 +33,11 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay between two requests while the courier is down.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Exit code of a command that asks for a retry (EX_TEMPFAIL).
-const RETRY_EXIT_CODE: u8 = 75;
+/// Exit code of a command that cannot process this Mail, now or later (EX_DATAERR).
+const BAD_DATA_EXIT_CODE: u8 = 65;
+
+/// Where programs are searched without a PATH.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Runs one command on Mails for one agent.
 pub struct MailRunner<'a> {
@@ -76,12 +79,48 @@ impl RunSignals {
     }
 }
 
+/// The error of a command that does not exist.
+fn no_command(program: &str) -> CliError {
+    CliError::new(CliExit::NotPossible, format!("command not found: {program}"))
+        .hint("no Mail was claimed; check the name, or give the path of an executable file")
+}
+
+/// Builds the command that runs a shell command line. Fails when its first word is not a
+/// command of the shell; a line that starts with an assignment or a quote is not checked.
+pub fn shell_command(line: &str) -> Result<Vec<OsString>, CliError> {
+    let word = line.split_whitespace().next().unwrap_or_default();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./+".contains(&byte);
+    let shell = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", word]).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status()
+    };
+    if line.trim().is_empty() {
+        return Err(CliError::usage("--exec: the command is empty"));
+    }
+    if word.bytes().all(plain) && !shell("command -v -- \"$1\"")?.success() {
+        return Err(no_command(word));
+    }
+    Ok(["sh", "-c", line].map(OsString::from).into())
+}
+
 /// Returns the exit code of a process that was ended by a signal.
 pub const fn code_of(signal: Signal) -> i32 {
     128 + signal.as_raw()
 }
 
 impl MailRunner<'_> {
+    /// Checks that the command exists and its output can be logged, before a Mail is claimed.
+    pub fn check(&self) -> Result<(), CliError> {
+        let program = self.command.first().cloned().unwrap_or_default();
+        let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+        if child::find_program(&program, &path).is_none() {
+            return Err(no_command(&program.to_string_lossy()));
+        }
+        self.workspace.ensure_logs()?;
+        Ok(())
+    }
+
     /// Claims a Mail; `None` when another agent has claimed it.
     pub async fn claim(&self, mail: &Claimable) -> Result<Option<ClaimInfo>, CliError> {
         let asked = self.step(mail, "claim", &json!({"timeout": self.timeout})).await;
@@ -121,10 +160,8 @@ impl MailRunner<'_> {
         let (step, mut body, word) = match (stopped, code) {
             (Some(_), _) => ("fail", json!({"retryable": true}), "stopped"),
             (None, 0) => ("complete", json!({}), "done"),
-            (None, RETRY_EXIT_CODE) => {
-                ("fail", json!({"retryable": true}), "failed, will be retried")
-            }
-            (None, _) => ("fail", json!({"retryable": false}), "failed"),
+            (None, BAD_DATA_EXIT_CODE) => ("fail", json!({"retryable": false}), "failed for good"),
+            (None, _) => ("fail", json!({"retryable": true}), "failed"),
         };
         if step == "fail" {
             let how = if stopped.is_some() { "stopped".to_owned() } else { child::how(status) };

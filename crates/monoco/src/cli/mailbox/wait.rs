@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::backlog::{Backlog, Claimable};
 use super::claim::agent_name;
-use super::runner::{MailRunner, RunEnd, RunSignals};
+use super::runner::{MailRunner, RunEnd, RunSignals, shell_command};
 use super::{MailboxContext, authors};
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, note, print};
@@ -32,7 +32,7 @@ pub struct WaitArgs {
     timeout: Option<u64>,
     /// Filter that the Mail must match, such as '{type: from, value: ann}'
     #[arg(long)]
-    rule: Option<String>,
+    filter: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub struct WatchArgs {
     exec: Option<String>,
     /// Filter that a Mail must match
     #[arg(long, requires = "exec")]
-    rule: Option<String>,
+    filter: Option<String>,
     /// Name of the agent; a Mail is claimed by one agent per workspace [default: user name]
     #[arg(long, env = "MONOCO_AGENT", hide_env_values = true)]
     agent: Option<String>,
@@ -56,7 +56,7 @@ pub async fn wait(mailbox: &MailboxContext<'_>, args: WaitArgs) -> Result<(), Cl
     let deadline = args.timeout.map(|secs| Instant::now() + Duration::from_secs(secs));
     mailbox.pull(&workspace, |_, _| ())?;
     let mut growth = IndexGrowth::new(&mailbox.paths);
-    let mut backlog = Backlog::new(mailbox, &workspace, args.rule.as_deref())?;
+    let mut backlog = Backlog::new(mailbox, &workspace, args.filter.as_deref())?;
     loop {
         if let Some(mail) = backlog.next(&BTreeSet::new()).await? {
             return print_found(mailbox.context.format, &workspace, &mail);
@@ -74,7 +74,8 @@ pub async fn wait(mailbox: &MailboxContext<'_>, args: WaitArgs) -> Result<(), Cl
             }
             sleep(next_check(deadline)).await;
         }
-        mailbox.pull(&workspace, |entry, _| backlog.add(&entry.file))?;
+        mailbox.pull(&workspace, |_, _| ())?;
+        backlog.add_new()?;
     }
 }
 
@@ -114,31 +115,32 @@ pub async fn watch(mailbox: &MailboxContext<'_>, args: WatchArgs) -> Result<(), 
     let workspace = mailbox.workspace()?;
     let mut signals = RunSignals::new()?;
     let command: Vec<OsString> = match &args.exec {
-        Some(command) => ["sh", "-c", command].map(OsString::from).into(),
+        Some(line) => shell_command(line)?,
         None => Vec::new(),
     };
     let (agent, timeout) = (agent_name(args.agent), args.timeout);
     let work = MailRunner { mailbox, workspace: &workspace, command: &command, agent, timeout };
+    if args.exec.is_some() {
+        work.check()?;
+    }
     let mut growth = IndexGrowth::new(&mailbox.paths);
     let mut backlog = match args.exec {
-        Some(_) => Some(Backlog::new(mailbox, &workspace, args.rule.as_deref())?),
+        Some(_) => Some(Backlog::new(mailbox, &workspace, args.filter.as_deref())?),
         None => None,
     };
     loop {
         let mut printed = Ok(());
-        mailbox.pull(&workspace, |entry, path| match &mut backlog {
-            Some(backlog) => backlog.add(&entry.file),
-            None => {
-                if printed.is_ok() {
-                    printed = print_new(mailbox.context.format, entry, path);
-                }
+        mailbox.pull(&workspace, |entry, path| {
+            if args.exec.is_none() && printed.is_ok() {
+                printed = print_new(mailbox.context.format, entry, path);
             }
         })?;
         printed?;
-        if let Some(backlog) = &mut backlog
-            && work_through(&work, backlog, &mut signals).await?
-        {
-            return Ok(());
+        if let Some(backlog) = &mut backlog {
+            backlog.add_new()?;
+            if work_through(&work, backlog, &mut signals).await? {
+                return Ok(());
+            }
         }
         let ask_at = Instant::now() + CLAIM_POLL_INTERVAL;
         let waiting = backlog.as_ref().is_some_and(|backlog| !backlog.is_empty());
