@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::{Holder, Lease, LeaseDuration, LeaseLost, LeaseProof};
 use crate::mail::MailId;
+use crate::names::variant_names;
 use crate::record::{InvalidTransition, TransitionError};
 use crate::retry::{Jitter, RetryPolicy};
 use crate::time::Timestamp;
@@ -320,25 +321,12 @@ impl From<Workspace> for String {
     }
 }
 
+variant_names! { MailLocation:
+    Inbound = "inbound", Archive = "archive", Deadletter = "deadletter", Held = "held",
+    Removed = "gone",
+}
+
 impl MailLocation {
-    pub const ALL: [Self; 5] =
-        [Self::Inbound, Self::Archive, Self::Deadletter, Self::Held, Self::Removed];
-
-    /// The name in the API, the CLI and the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Inbound => "inbound",
-            Self::Archive => "archive",
-            Self::Deadletter => "deadletter",
-            Self::Held => "held",
-            Self::Removed => "gone",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|place| place.as_str() == text)
-    }
-
     /// The directory below the mailbox; `None` when there is no file.
     pub const fn dir(self) -> Option<&'static str> {
         match self {
@@ -362,22 +350,8 @@ impl ClaimStateData {
     }
 }
 
-impl ClaimState {
-    pub const ALL: [Self; 4] = [Self::New, Self::Claimed, Self::Completed, Self::Deadletter];
-
-    /// The name in the API, the CLI and the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::New => "NEW",
-            Self::Claimed => "CLAIMED",
-            Self::Completed => "COMPLETED",
-            Self::Deadletter => "DEADLETTER",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
-    }
+variant_names! { ClaimState:
+    New = "NEW", Claimed = "CLAIMED", Completed = "COMPLETED", Deadletter = "DEADLETTER",
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::did::{Did, Endpoint, EndpointKind, TunnelId};
+use crate::names::variant_names;
 use crate::object::MsgObject;
 
 /// How much a contact is trusted.
@@ -235,37 +236,12 @@ fn resolve(target: &Did, book: &AddressBook) -> Result<TargetRoute, String> {
     }
 }
 
-impl ContactLevel {
-    pub const ALL: [Self; 4] = [Self::Block, Self::Stranger, Self::Temporary, Self::Friend];
-
-    /// The name in the API, the CLI and the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Block => "block",
-            Self::Stranger => "stranger",
-            Self::Temporary => "temporary",
-            Self::Friend => "friend",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|level| level.as_str() == text)
-    }
+variant_names! { ContactLevel:
+    Block = "block", Stranger = "stranger", Temporary = "temporary", Friend = "friend",
 }
 
-impl StrangerPolicy {
-    /// The name in the API, the CLI and the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Accept => "accept",
-            Self::Hold => "hold",
-            Self::Drop => "drop",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Accept, Self::Hold, Self::Drop].into_iter().find(|s| s.as_str() == text)
-    }
+variant_names! { StrangerPolicy:
+    Accept = "accept", Hold = "hold", Drop = "drop",
 }
 
 #[cfg(test)]

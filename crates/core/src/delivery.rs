@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::contact::DeliveryPlan;
 use crate::did::Did;
 use crate::lease::{Holder, Lease, LeaseDuration, LeaseProof};
+use crate::names::variant_names;
 use crate::object::ObjId;
 use crate::record::{InvalidTransition, RecordId, TransitionError};
 use crate::retry::{Failure, Jitter, RetryPolicy};
@@ -305,37 +306,9 @@ impl SendStateData {
     }
 }
 
-impl SendState {
-    pub const ALL: [Self; 9] = [
-        Self::Wait,
-        Self::Sending,
-        Self::Sent,
-        Self::Failed,
-        Self::Dead,
-        Self::Uncertain,
-        Self::Held,
-        Self::Archived,
-        Self::Deleted,
-    ];
-
-    /// The name in the API, the CLI and the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Wait => "WAIT",
-            Self::Sending => "SENDING",
-            Self::Sent => "SENT",
-            Self::Failed => "FAILED",
-            Self::Dead => "DEAD",
-            Self::Uncertain => "UNCERTAIN",
-            Self::Held => "HELD",
-            Self::Archived => "ARCHIVED",
-            Self::Deleted => "DELETED",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
-    }
+variant_names! { SendState:
+    Wait = "WAIT", Sending = "SENDING", Sent = "SENT", Failed = "FAILED", Dead = "DEAD",
+    Uncertain = "UNCERTAIN", Held = "HELD", Archived = "ARCHIVED", Deleted = "DELETED",
 }
 
 /// The delivery of one MsgObject to one target through one tunnel.

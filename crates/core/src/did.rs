@@ -18,6 +18,8 @@ use std::str::FromStr;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 
+use crate::names::text_conversions;
+
 /// Maximum length of a DID, in bytes.
 pub const MAX_DID: usize = 1024;
 
@@ -213,33 +215,9 @@ impl fmt::Display for TunnelId {
     }
 }
 
-impl TryFrom<String> for Did {
-    type Error = InvalidDid;
+text_conversions!(Did, InvalidDid, |did| did.0);
 
-    fn try_from(text: String) -> Result<Self, InvalidDid> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for TunnelId {
-    type Error = InvalidDid;
-
-    fn try_from(text: String) -> Result<Self, InvalidDid> {
-        text.parse()
-    }
-}
-
-impl From<Did> for String {
-    fn from(did: Did) -> Self {
-        did.0
-    }
-}
-
-impl From<TunnelId> for String {
-    fn from(id: TunnelId) -> Self {
-        id.0
-    }
-}
+text_conversions!(TunnelId, InvalidDid, |id| id.0);
 
 fn well_escaped(text: &str) -> bool {
     let bytes = text.as_bytes();

@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use crate::did::Did;
+use crate::names::variant_names;
 use crate::object::ObjId;
 use crate::record::RecordId;
 use crate::time::Timestamp;
@@ -77,65 +78,11 @@ pub struct Event {
     pub detail: Value,
 }
 
-impl EventKind {
-    pub const ALL: [Self; 24] = [
-        Self::Received,
-        Self::Merged,
-        Self::Claimed,
-        Self::Renewed,
-        Self::Completed,
-        Self::Moved,
-        Self::Dispatched,
-        Self::Posted,
-        Self::Duplicate,
-        Self::Blocked,
-        Self::Dropped,
-        Self::Taken,
-        Self::Marked,
-        Self::LeaseEnded,
-        Self::Sending,
-        Self::Sent,
-        Self::Failed,
-        Self::Uncertain,
-        Self::Dead,
-        Self::Receipt,
-        Self::Changed,
-        Self::Damaged,
-        Self::Letter,
-        Self::Verdict,
-    ];
-
-    /// The name in the API, the CLI and the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Received => "received",
-            Self::Merged => "merged",
-            Self::Claimed => "claimed",
-            Self::Renewed => "renewed",
-            Self::Completed => "completed",
-            Self::Moved => "moved",
-            Self::Dispatched => "dispatched",
-            Self::Posted => "posted",
-            Self::Duplicate => "duplicate",
-            Self::Blocked => "blocked",
-            Self::Dropped => "dropped",
-            Self::Taken => "taken",
-            Self::Marked => "marked",
-            Self::LeaseEnded => "lease_ended",
-            Self::Sending => "sending",
-            Self::Sent => "sent",
-            Self::Failed => "failed",
-            Self::Uncertain => "uncertain",
-            Self::Dead => "dead",
-            Self::Receipt => "receipt",
-            Self::Changed => "changed",
-            Self::Damaged => "damaged",
-            Self::Letter => "letter",
-            Self::Verdict => "verdict",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
-    }
+variant_names! { EventKind:
+    Received = "received", Merged = "merged", Claimed = "claimed", Renewed = "renewed",
+    Completed = "completed", Moved = "moved", Dispatched = "dispatched", Posted = "posted",
+    Duplicate = "duplicate", Blocked = "blocked", Dropped = "dropped", Taken = "taken",
+    Marked = "marked", LeaseEnded = "lease_ended", Sending = "sending", Sent = "sent",
+    Failed = "failed", Uncertain = "uncertain", Dead = "dead", Receipt = "receipt",
+    Changed = "changed", Damaged = "damaged", Letter = "letter", Verdict = "verdict",
 }

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::hex;
+use crate::names::{text_conversions, variant_names};
 use crate::record::InvalidTransition;
 use crate::time::Timestamp;
 
@@ -344,19 +345,8 @@ impl Verdict {
     }
 }
 
-impl ChainDirection {
-    pub const ALL: [Self; 2] = [Self::Inbound, Self::Outbound];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Inbound => "inbound",
-            Self::Outbound => "outbound",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|direction| direction.as_str() == text)
-    }
+variant_names! { ChainDirection:
+    Inbound = "inbound", Outbound = "outbound",
 }
 
 impl Chain {
@@ -442,19 +432,7 @@ impl FromStr for WorkerName {
     }
 }
 
-impl TryFrom<String> for WorkerName {
-    type Error = InvalidWorkerName;
-
-    fn try_from(text: String) -> Result<Self, InvalidWorkerName> {
-        text.parse()
-    }
-}
-
-impl From<WorkerName> for String {
-    fn from(name: WorkerName) -> Self {
-        name.0
-    }
-}
+text_conversions!(WorkerName, InvalidWorkerName, |name| name.0);
 
 impl fmt::Display for WorkerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -483,19 +461,7 @@ impl FromStr for LetterId {
     }
 }
 
-impl TryFrom<String> for LetterId {
-    type Error = InvalidLetterId;
-
-    fn try_from(text: String) -> Result<Self, InvalidLetterId> {
-        text.parse()
-    }
-}
-
-impl From<LetterId> for String {
-    fn from(id: LetterId) -> Self {
-        id.to_string()
-    }
-}
+text_conversions!(LetterId, InvalidLetterId, |id| id.to_string());
 
 #[cfg(test)]
 mod tests;

@@ -29,6 +29,7 @@
 //! * [`retention`]: elapsed-time counter for retention.
 //! * [`unsafe_text`]: characters that are escaped or removed in untrusted text.
 //! * [`config`]: reader of configuration sections for providers and workers.
+//! * `names`: macros for types that have a text form.
 //! * [`cursor`], [`json`], [`yaml`], [`hex`], [`time`]: page cursors, strict JSON, bounded YAML,
 //!   hex and timestamps.
 
@@ -48,6 +49,7 @@ pub mod lease;
 pub mod letter;
 pub mod mail;
 pub mod merge;
+mod names;
 pub mod object;
 pub mod outgoing;
 pub mod rate_limit;

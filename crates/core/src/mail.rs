@@ -32,6 +32,7 @@ use sha2::{Digest, Sha256};
 use crate::did::{Did, TunnelId};
 use crate::hex;
 use crate::inbound::{Artifact, ChatSession, InboundMessage, Participant};
+use crate::names::text_conversions;
 use crate::object::ObjId;
 use crate::time::{Timestamp, rfc3339};
 use crate::unsafe_text::is_unsafe;
@@ -559,19 +560,7 @@ impl FromStr for MailId {
     }
 }
 
-impl TryFrom<String> for MailId {
-    type Error = InvalidMailId;
-
-    fn try_from(text: String) -> Result<Self, InvalidMailId> {
-        text.parse()
-    }
-}
-
-impl From<MailId> for String {
-    fn from(id: MailId) -> Self {
-        id.to_string()
-    }
-}
+text_conversions!(MailId, InvalidMailId, |id| id.to_string());
 
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::did::Did;
 use crate::hex;
 use crate::json;
+use crate::names::text_conversions;
 use crate::time::Timestamp;
 
 /// Maximum size of an object, in bytes of its canonical form.
@@ -341,19 +342,7 @@ impl FromStr for ObjId {
     }
 }
 
-impl TryFrom<String> for ObjId {
-    type Error = InvalidObjId;
-
-    fn try_from(text: String) -> Result<Self, InvalidObjId> {
-        text.parse()
-    }
-}
-
-impl From<ObjId> for String {
-    fn from(id: ObjId) -> Self {
-        id.to_string()
-    }
-}
+text_conversions!(ObjId, InvalidObjId, |id| id.to_string());
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::did::Did;
 use crate::json;
+use crate::names::variant_names;
 use crate::object::{ObjId, ObjKind};
 use crate::time::Timestamp;
 
@@ -51,29 +52,7 @@ impl Receipt {
     }
 }
 
-impl ReceiptStatus {
-    pub const ALL: [Self; 6] = [
-        Self::Unread,
-        Self::Reading,
-        Self::Readed,
-        Self::Accepted,
-        Self::Rejected,
-        Self::Quarantined,
-    ];
-
-    /// The name in the API and the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unread => "UNREAD",
-            Self::Reading => "READING",
-            Self::Readed => "READED",
-            Self::Accepted => "ACCEPTED",
-            Self::Rejected => "REJECTED",
-            Self::Quarantined => "QUARANTINED",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
-    }
+variant_names! { ReceiptStatus:
+    Unread = "UNREAD", Reading = "READING", Readed = "READED", Accepted = "ACCEPTED",
+    Rejected = "REJECTED", Quarantined = "QUARANTINED",
 }

@@ -26,6 +26,7 @@ use sha2::{Digest, Sha256};
 use crate::did::Did;
 use crate::hex;
 use crate::lease::{Holder, Lease, LeaseDuration, LeaseLost, LeaseProof};
+use crate::names::{text_conversions, variant_names};
 use crate::object::ObjId;
 use crate::time::Timestamp;
 
@@ -196,45 +197,14 @@ impl ReadStateData {
     }
 }
 
-impl ReadState {
-    pub const ALL: [Self; 6] =
-        [Self::Unread, Self::Reading, Self::Readed, Self::Sent, Self::Archived, Self::Deleted];
-
-    /// The name in the API, the CLI and the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unread => "UNREAD",
-            Self::Reading => "READING",
-            Self::Readed => "READED",
-            Self::Sent => "SENT",
-            Self::Archived => "ARCHIVED",
-            Self::Deleted => "DELETED",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
-    }
+variant_names! { ReadState:
+    Unread = "UNREAD", Reading = "READING", Readed = "READED", Sent = "SENT",
+    Archived = "ARCHIVED", Deleted = "DELETED",
 }
 
-impl BoxKind {
-    pub const ALL: [Self; 5] =
-        [Self::Inbox, Self::Outbox, Self::GroupInbox, Self::RequestBox, Self::TunnelOutbox];
-
-    /// The name in the API, the CLI and the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Inbox => "INBOX",
-            Self::Outbox => "OUTBOX",
-            Self::GroupInbox => "GROUP_INBOX",
-            Self::RequestBox => "REQUEST_BOX",
-            Self::TunnelOutbox => "TUNNEL_OUTBOX",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
-    }
+variant_names! { BoxKind:
+    Inbox = "INBOX", Outbox = "OUTBOX", GroupInbox = "GROUP_INBOX", RequestBox = "REQUEST_BOX",
+    TunnelOutbox = "TUNNEL_OUTBOX",
 }
 
 /// The id of a record or a delivery, derived from its contents.
@@ -340,19 +310,7 @@ impl FromStr for RecordId {
     }
 }
 
-impl TryFrom<String> for RecordId {
-    type Error = InvalidRecordId;
-
-    fn try_from(text: String) -> Result<Self, InvalidRecordId> {
-        text.parse()
-    }
-}
-
-impl From<RecordId> for String {
-    fn from(id: RecordId) -> Self {
-        id.to_string()
-    }
-}
+text_conversions!(RecordId, InvalidRecordId, |id| id.to_string());
 
 /// The view of one owner on one object in one box.
 #[derive(Clone, Debug, PartialEq, Eq)]
