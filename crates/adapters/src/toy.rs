@@ -69,28 +69,10 @@ impl Adapter for Toy {
 
     async fn listen(&self, sink: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure> {
         let id = "ann".to_owned();
-        let session = ChatSession {
-            id: id.clone(),
-            kind: ChatSessionKind::Direct,
-            name: None,
-            thread_key: None,
-        };
-        let message = InboundMessage {
-            id: "1".to_owned(),
-            at: None,
-            received_at: Timestamp::from_ms(0),
-            session,
-            from: Participant { id, name: None },
-            to: Vec::new(),
-            cc: Vec::new(),
-            title: None,
-            text: self.config.greeting.clone(),
-            mentions: Vec::new(),
-            reply_to: None,
-            forwarded_from: None,
-            correlation_id: None,
-            artifacts: Vec::new(),
-        };
+        let kind = ChatSessionKind::Direct;
+        let session = ChatSession { id: id.clone(), kind, ..ChatSession::default() };
+        let from = Participant { id, name: None };
+        let message = InboundMessage::new("1", session, from, self.config.greeting.clone());
         let stored = sink.receive(message, Vec::new()).await;
         stored.map_err(|error| Failure::Permanent { detail: error.to_string() })?;
         stop.cancelled().await;

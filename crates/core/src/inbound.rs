@@ -156,6 +156,31 @@ pub struct InvalidInboundMessage {
 }
 
 impl InboundMessage {
+    /// A message with a text only, before the sink sets when it was received.
+    pub fn new(
+        id: impl Into<String>,
+        session: ChatSession,
+        from: Participant,
+        text: impl Into<String>,
+    ) -> Self {
+        Self {
+            id: id.into(),
+            at: None,
+            received_at: Timestamp::default(),
+            session,
+            from,
+            to: Vec::new(),
+            cc: Vec::new(),
+            title: None,
+            text: text.into(),
+            mentions: Vec::new(),
+            reply_to: None,
+            forwarded_from: None,
+            correlation_id: None,
+            artifacts: Vec::new(),
+        }
+    }
+
     /// Checks all limits and serialises the message.
     ///
     /// # Errors
@@ -514,27 +539,10 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn message(id: &str, from: &str, text: &str) -> InboundMessage {
-        InboundMessage {
-            id: id.to_owned(),
-            at: None,
-            received_at: Timestamp::default(),
-            session: ChatSession {
-                id: "room-7".to_owned(),
-                kind: ChatSessionKind::Group,
-                name: Some("Ops".to_owned()),
-                thread_key: None,
-            },
-            from: Participant { id: from.to_owned(), name: None },
-            to: Vec::new(),
-            cc: Vec::new(),
-            title: None,
-            text: text.to_owned(),
-            mentions: Vec::new(),
-            reply_to: None,
-            forwarded_from: None,
-            correlation_id: None,
-            artifacts: Vec::new(),
-        }
+        let (name, kind) = (Some("Ops".to_owned()), ChatSessionKind::Group);
+        let session = ChatSession { id: "room-7".to_owned(), kind, name, thread_key: None };
+        let from = Participant { id: from.to_owned(), name: None };
+        InboundMessage::new(id, session, from, text)
     }
 
     #[test]

@@ -139,22 +139,8 @@ pub fn mail(n: i64, from: &str, text: &str) -> Mail {
     let tunnel = "ci".parse().unwrap();
     let id = MailId::of("webhook", &tunnel, &n.to_string());
     let from = Participant { id: from.to_owned(), name: None };
-    let message = InboundMessage {
-        id: n.to_string(),
-        at: None,
-        received_at: at,
-        session: ChatSession::default(),
-        from: from.clone(),
-        to: Vec::new(),
-        cc: Vec::new(),
-        title: None,
-        correlation_id: None,
-        mentions: Vec::new(),
-        reply_to: None,
-        forwarded_from: None,
-        artifacts: Vec::new(),
-        text: String::new(),
-    };
+    let mut message = InboundMessage::new(n.to_string(), ChatSession::default(), from.clone(), "");
+    message.received_at = at;
     Mail {
         header: MailHeader {
             id,

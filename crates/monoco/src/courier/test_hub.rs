@@ -13,7 +13,6 @@ use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::mail::MailId;
 use monoco_core::merge::Debounce;
 use monoco_core::retry::RetryPolicy;
-use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{ClaimUpdate, MergeContext, SharedStore, StoreInboundRequest};
 
@@ -154,27 +153,11 @@ pub(super) fn permanent_failure() -> ClaimUpdate {
 }
 
 fn message(id: &str, artifacts: &[Artifact]) -> InboundMessage {
-    InboundMessage {
-        id: id.to_owned(),
-        at: None,
-        received_at: Timestamp::default(),
-        session: ChatSession {
-            id: format!("room-{id}"),
-            kind: ChatSessionKind::Group,
-            name: Some("Ops".to_owned()),
-            thread_key: None,
-        },
-        from: Participant { id: "ann".to_owned(), name: None },
-        to: Vec::new(),
-        cc: Vec::new(),
-        title: None,
-        text: format!("text of {id}"),
-        mentions: Vec::new(),
-        reply_to: None,
-        forwarded_from: None,
-        correlation_id: None,
-        artifacts: artifacts.to_vec(),
-    }
+    let (name, kind) = (Some("Ops".to_owned()), ChatSessionKind::Group);
+    let session = ChatSession { id: format!("room-{id}"), kind, name, thread_key: None };
+    let from = Participant { id: "ann".to_owned(), name: None };
+    let message = InboundMessage::new(id, session, from, format!("text of {id}"));
+    InboundMessage { artifacts: artifacts.to_vec(), ..message }
 }
 
 fn collect(root: &Path, dir: &Path, found: &mut BTreeMap<String, String>) {

@@ -16,26 +16,14 @@ fn tunnel() -> TunnelId {
 }
 
 fn message() -> InboundMessage {
+    let (name, kind) = (Some("Ops".to_owned()), ChatSessionKind::Group);
+    let session = ChatSession { id: "oc_42".to_owned(), kind, name, thread_key: None };
+    let from = Participant { id: "ou_7".to_owned(), name: Some("Ann".to_owned()) };
     InboundMessage {
-        id: "om_1".to_owned(),
         at: Some(Timestamp::from_ms(1_000)),
         received_at: Timestamp::from_ms(2_000),
-        session: ChatSession {
-            id: "oc_42".to_owned(),
-            kind: ChatSessionKind::Group,
-            name: Some("Ops".to_owned()),
-            thread_key: None,
-        },
-        from: Participant { id: "ou_7".to_owned(), name: Some("Ann".to_owned()) },
-        to: Vec::new(),
-        cc: Vec::new(),
         title: Some("Build".to_owned()),
-        text: "it is **red**".to_owned(),
-        mentions: Vec::new(),
-        reply_to: None,
-        forwarded_from: None,
-        correlation_id: None,
-        artifacts: Vec::new(),
+        ..InboundMessage::new("om_1", session, from, "it is **red**")
     }
 }
 
