@@ -172,23 +172,5 @@ pub trait Store:
 {
 }
 
-impl<T> Store for T where
-    T: ObjectStore
-        + RecordStore
-        + DeliveryStore
-        + InboundStore
-        + MailStore
-        + MailFileStore
-        + ClaimStore
-        + DraftStore
-        + LetterStore
-        + ContactStore
-        + SessionStore
-        + EventStore
-        + RetentionStore
-        + StatusStore
-{
-}
-
 /// Shared handle to a store.
 pub type SharedStore = Arc<dyn Store>;

@@ -80,8 +80,7 @@ fn is_invalid_transition(answer: &Result<Claim, StoreError>, from: &str) -> bool
     matches!(answer, Err(StoreError::InvalidTransition(InvalidTransition { from: was, .. })) if *was == from)
 }
 
-pub(crate) async fn only_one_agent_of_a_workspace_holds_a_mail(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn only_one_agent_of_a_workspace_holds_a_mail(store: &dyn Store) {
     let id = store_one_mail(store).await;
     let first = claim(store, &id, "ann", 10).await.unwrap();
     assert_eq!((first.mail.clone(), first.workspace.as_str()), (id.clone(), "alpha"));
@@ -98,8 +97,7 @@ pub(crate) async fn only_one_agent_of_a_workspace_holds_a_mail(home: &dyn TestHo
     assert_eq!(store.mail(&id, &workspace("beta")).await.unwrap().claim, None);
 }
 
-pub(crate) async fn workspaces_claim_a_mail_independently(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn workspaces_claim_a_mail_independently(store: &dyn Store) {
     let id = store_one_mail(store).await;
     claim(store, &id, "alpha/ann", 10).await.unwrap();
     claim(store, &id, "beta/ann", 10).await.unwrap();
@@ -110,8 +108,7 @@ pub(crate) async fn workspaces_claim_a_mail_independently(home: &dyn TestHome) {
     assert_eq!(states, [ClaimState::Completed, ClaimState::Claimed]);
 }
 
-pub(crate) async fn missing_and_finished_mails_cannot_be_claimed(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn missing_and_finished_mails_cannot_be_claimed(store: &dyn Store) {
     let [finished, dead] = &store_mails(store, &["finished", "dead"], 0).await[..] else {
         panic!()
     };
@@ -134,8 +131,7 @@ pub(crate) async fn missing_and_finished_mails_cannot_be_claimed(home: &dyn Test
     assert!(is_invalid_transition(&complete(store, dead, "ann", 4).await, "DEADLETTER"));
 }
 
-pub(crate) async fn expired_claim_is_lost_once_another_agent_claims(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn expired_claim_is_lost_once_another_agent_claims(store: &dyn Store) {
     let id = store_one_mail(store).await;
     let shared = workspace("alpha");
     let first = store
@@ -155,13 +151,17 @@ pub(crate) async fn expired_claim_is_lost_once_another_agent_claims(home: &dyn T
         let stale =
             matches!(late, Err(StoreError::LeaseLost(LeaseLost::Stale { shown: 1, current: 2 })));
         assert!(stale, "{late:?}");
-        let late = update(store, &id, "ann", step, 2).await;
-        assert!(matches!(late, Err(StoreError::LeaseLost(LeaseLost::Held(_)))), "{late:?}");
+        assert_matches!(
+            update(store, &id, "ann", step, 2).await,
+            Err(StoreError::LeaseLost(LeaseLost::Held(_)))
+        );
     }
     assert_eq!(store.claims(&id).await.unwrap(), [second]);
     complete(store, &id, "bob", 3).await.unwrap();
-    let late = store.update_claim(&id, &shared, by_epoch(1), ClaimUpdate::Complete, at(4)).await;
-    assert!(matches!(late, Err(StoreError::LeaseLost(LeaseLost::Stale { .. }))), "{late:?}");
+    assert_matches!(
+        store.update_claim(&id, &shared, by_epoch(1), ClaimUpdate::Complete, at(4)).await,
+        Err(StoreError::LeaseLost(LeaseLost::Stale { .. }))
+    );
 }
 
 pub(crate) async fn fourth_failure_makes_a_dead_letter(home: &dyn TestHome) {
@@ -196,8 +196,7 @@ pub(crate) async fn fourth_failure_makes_a_dead_letter(home: &dyn TestHome) {
     assert_eq!(kinds, "claimed failed claimed failed claimed failed claimed dead moved");
 }
 
-pub(crate) async fn permanent_failure_makes_a_dead_letter_at_once(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn permanent_failure_makes_a_dead_letter_at_once(store: &dyn Store) {
     let id = store_one_mail(store).await;
     fail_permanently(store, &id, "ann", 1).await;
     let claim = store.claims(&id).await.unwrap().remove(0);
@@ -208,24 +207,24 @@ pub(crate) async fn permanent_failure_makes_a_dead_letter_at_once(home: &dyn Tes
     );
 }
 
-pub(crate) async fn renewal_extends_the_lease(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn renewal_extends_the_lease(store: &dyn Store) {
     let id = store_one_mail(store).await;
     claim(store, &id, "ann", 0).await.unwrap();
     let renewed = update(store, &id, "ann", ClaimUpdate::Renew(lease_for(100)), 50).await.unwrap();
     let ClaimStateData::Claimed(lease) = &renewed.claiming.state else { panic!() };
     assert_eq!((lease.until, renewed.claiming.attempts, renewed.claiming.epoch), (at(150), 1, 1));
     assert!(matches!(claim(store, &id, "bob", 149).await, Err(StoreError::LeaseLost(_))));
-    let rejected = update(store, &id, "bob", ClaimUpdate::Renew(lease_for(100)), 60).await;
-    assert!(matches!(rejected, Err(StoreError::LeaseLost(LeaseLost::Held(_)))), "{rejected:?}");
+    assert_matches!(
+        update(store, &id, "bob", ClaimUpdate::Renew(lease_for(100)), 60).await,
+        Err(StoreError::LeaseLost(LeaseLost::Held(_)))
+    );
     assert_eq!(store.expire_claims(RetryPolicy::CLAIM, 10, at(149)).await.unwrap(), 0);
     // An expired lease can still be renewed until another agent claims the Mail.
     update(store, &id, "ann", ClaimUpdate::Renew(lease_for(1)), 151).await.unwrap();
     claim(store, &id, "bob", 152).await.unwrap();
 }
 
-pub(crate) async fn repeated_completion_changes_nothing(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn repeated_completion_changes_nothing(store: &dyn Store) {
     let id = store_one_mail(store).await;
     let leased = claim(store, &id, "ann", 0).await.unwrap();
     let epoch = by_epoch(leased.claiming.epoch);
@@ -242,8 +241,7 @@ pub(crate) async fn repeated_completion_changes_nothing(home: &dyn TestHome) {
     );
 }
 
-pub(crate) async fn mail_is_moved_when_no_claim_is_open(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn mail_is_moved_when_no_claim_is_open(store: &dyn Store) {
     let id = store_one_mail(store).await;
     let there = async || location_of(store, &id).await;
     claim(store, &id, "alpha/ann", 0).await.unwrap();
@@ -275,8 +273,7 @@ pub(crate) async fn mail_is_moved_when_no_claim_is_open(home: &dyn TestHome) {
     assert_eq!(moves, 2);
 }
 
-pub(crate) async fn dead_mail_lists_its_workspaces_and_reasons(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn dead_mail_lists_its_workspaces_and_reasons(store: &dyn Store) {
     let id = store_one_mail(store).await;
     let change = async || store.list_file_changes(0, 10).await.unwrap().remove(0);
     let new = change().await;
@@ -293,12 +290,10 @@ pub(crate) async fn dead_mail_lists_its_workspaces_and_reasons(home: &dyn TestHo
     assert_eq!(both.len(), 2);
 }
 
-pub(crate) async fn operator_can_retry_a_dead_claim(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn operator_can_retry_a_dead_claim(store: &dyn Store) {
     let id = store_one_mail(store).await;
     let alpha = workspace("alpha");
-    let missing = store.retry_claim(&id, &alpha, at(0)).await;
-    assert!(matches!(missing, Err(StoreError::Missing { .. })), "{missing:?}");
+    assert_matches!(store.retry_claim(&id, &alpha, at(0)).await, Err(StoreError::Missing { .. }));
     fail_permanently(store, &id, "ann", 0).await;
     let retried = store.retry_claim(&id, &alpha, at(5)).await.unwrap();
     assert_eq!(retried.claiming.state, ClaimStateData::New { due: at(5) });
@@ -306,8 +301,10 @@ pub(crate) async fn operator_can_retry_a_dead_claim(home: &dyn TestHome) {
         (retried.claiming.attempts, location_of(store, &id).await),
         (0, MailLocation::Inbound)
     );
-    let again = store.retry_claim(&id, &alpha, at(5)).await;
-    assert!(matches!(again, Err(StoreError::InvalidTransition(_))), "{again:?}");
+    assert_matches!(
+        store.retry_claim(&id, &alpha, at(5)).await,
+        Err(StoreError::InvalidTransition(_))
+    );
 
     // The retried claim is open, so a completed claim of beta does not archive the Mail.
     claim(store, &id, "beta/bob", 6).await.unwrap();
@@ -326,8 +323,7 @@ pub(crate) async fn operator_can_retry_a_dead_claim(home: &dyn TestHome) {
     assert_eq!(location_of(store, &id).await, MailLocation::Deadletter);
 }
 
-pub(crate) async fn operator_can_drop_a_dead_claim(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn operator_can_drop_a_dead_claim(store: &dyn Store) {
     let ids = store_mails(store, &["1", "2", "3"], 0).await;
     for (now, id) in (0..).zip(&ids) {
         fail_permanently(store, id, "ann", now).await;
@@ -345,13 +341,14 @@ pub(crate) async fn operator_can_drop_a_dead_claim(home: &dyn TestHome) {
     assert_eq!(dead(10).await, [ids[0].clone(), ids[2].clone()]);
     let again = store.drop_claim(&ids[1], &workspace("alpha"), at(5)).await;
     assert!(is_invalid_transition(&again, "COMPLETED"), "{again:?}");
-    let missing = store.drop_claim(&ids[0], &workspace("beta"), at(5)).await;
-    assert!(matches!(missing, Err(StoreError::Missing { .. })), "{missing:?}");
+    assert_matches!(
+        store.drop_claim(&ids[0], &workspace("beta"), at(5)).await,
+        Err(StoreError::Missing { .. })
+    );
 }
 
 /// A Mail whose agents never report, because it crashes them, becomes a dead letter too.
-pub(crate) async fn expired_lease_returns_mail_to_new(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn expired_lease_returns_mail_to_new(store: &dyn Store) {
     let ids = store_mails(store, &["1", "2", "3"], 0).await;
     let sweep = |limit, now| async move {
         store.expire_claims(RetryPolicy::CLAIM, limit, at(now)).await.unwrap()
@@ -379,8 +376,7 @@ pub(crate) async fn expired_lease_returns_mail_to_new(home: &dyn TestHome) {
 }
 
 /// An agent that claims before the sweeper runs gets no additional attempt.
-pub(crate) async fn expired_last_attempt_is_not_claimed_again(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn expired_last_attempt_is_not_claimed_again(store: &dyn Store) {
     let id = store_one_mail(store).await;
     for round in 1..=4 {
         claim(store, &id, "ann", round * 1_000).await.unwrap();
@@ -407,8 +403,7 @@ pub(crate) async fn open_claims_are_listed_oldest_first(home: &dyn TestHome) {
     assert_eq!(store.open_claims(1).await.unwrap().len(), 1);
 }
 
-pub(crate) async fn counts_report_the_oldest_unclaimed_mail(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn counts_report_the_oldest_unclaimed_mail(store: &dyn Store) {
     let oldest = async || store.counts().await.unwrap().oldest_unclaimed;
     assert_eq!(oldest().await, None);
     let first = store_mails(store, &["1"], 10).await.remove(0);
@@ -421,8 +416,7 @@ pub(crate) async fn counts_report_the_oldest_unclaimed_mail(home: &dyn TestHome)
     assert_eq!(oldest().await, None);
 }
 
-pub(crate) async fn one_of_eight_concurrent_claims_succeeds(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn one_of_eight_concurrent_claims_succeeds(store: &dyn Store) {
     let id = store_one_mail(store).await;
     let agents: Vec<_> = (0..8).map(|n| format!("agent-{n}")).collect();
     let answers = join_all(agents.iter().map(|agent| claim(store, &id, agent, 1))).await;
@@ -435,8 +429,7 @@ pub(crate) async fn one_of_eight_concurrent_claims_succeeds(home: &dyn TestHome)
     }
 }
 
-pub(crate) async fn eight_agents_complete_each_mail_once(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn eight_agents_complete_each_mail_once(store: &dyn Store) {
     let texts: Vec<_> = (0..60).map(|n| n.to_string()).collect();
     let texts: Vec<_> = texts.iter().map(String::as_str).collect();
     let ids = store_mails(store, &texts, 0).await;

@@ -7,8 +7,7 @@ fn dids_by_page<'a>(pages: impl Iterator<Item = Vec<&'a Did>>) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-pub(crate) async fn replaced_contact_keeps_its_bindings(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn replaced_contact_keeps_its_bindings(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_contact(store, "ann", ContactLevel::Stranger).await;
     store.bind(&did("ann"), binding("lark", "ou_1", 1), at(0)).await.unwrap();
@@ -33,8 +32,7 @@ pub(crate) async fn replaced_contact_keeps_its_bindings(home: &dyn TestHome) {
     assert_eq!(event_kinds(store).await, "changed ".repeat(7).trim_end());
 }
 
-pub(crate) async fn removed_contact_keeps_its_boxes(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn removed_contact_keeps_its_boxes(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_local_contact(store, "ann").await;
     store.bind(&did("ann"), binding("lark", "ou_1", 1), at(0)).await.unwrap();
@@ -48,8 +46,7 @@ pub(crate) async fn removed_contact_keeps_its_boxes(home: &dyn TestHome) {
     assert_eq!(store.contact(&did("ann")).await.unwrap().bindings, []);
 }
 
-pub(crate) async fn binding_requires_contact_and_tunnel(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn binding_requires_contact_and_tunnel(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_contact(store, "ann", ContactLevel::Friend).await;
     let before = event_kinds(store).await;
@@ -66,8 +63,7 @@ pub(crate) async fn binding_requires_contact_and_tunnel(home: &dyn TestHome) {
     assert!(matches!(subscribed, Err(StoreError::Missing { what: "group", .. })));
 }
 
-pub(crate) async fn contacts_and_groups_are_paged(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn contacts_and_groups_are_paged(store: &dyn Store) {
     for who in ["a", "b", "c", "d", "e"] {
         // Dispatching a message creates a row for its author, but no contact.
         dispatch(store, without_tunnel(chat(who, &["me"], "hi"))).await;
@@ -90,8 +86,7 @@ pub(crate) async fn contacts_and_groups_are_paged(home: &dyn TestHome) {
     assert_eq!(groups(true).await, "ed cb a");
 }
 
-pub(crate) async fn group_keeps_its_name_and_subscribers(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn group_keeps_its_name_and_subscribers(store: &dyn Store) {
     let team = did("team");
     assert_eq!(store.put_group(&team, None, at(0)).await.unwrap().name, None);
     for reader in ["ann", "bob", "ann"] {
@@ -106,8 +101,7 @@ pub(crate) async fn group_keeps_its_name_and_subscribers(home: &dyn TestHome) {
     assert_eq!(store.group(&team).await.unwrap(), left);
 }
 
-pub(crate) async fn putting_an_unchanged_tunnel_writes_no_event(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn putting_an_unchanged_tunnel_writes_no_event(store: &dyn Store) {
     put_tunnel(store, "slack", StrangerPolicy::Accept, true).await;
     put_tunnel(store, "lark", StrangerPolicy::Hold, false).await;
     put_tunnel(store, "lark", StrangerPolicy::Hold, false).await;
@@ -122,8 +116,7 @@ pub(crate) async fn putting_an_unchanged_tunnel_writes_no_event(home: &dyn TestH
     );
 }
 
-pub(crate) async fn owner_exists_for_contacts_groups_tunnels_and_box_owners(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn owner_exists_for_contacts_groups_tunnels_and_box_owners(store: &dyn Store) {
     let known = async |who: &str| store.owner_exists(&did(who)).await.unwrap();
     put_lark_tunnel(store).await;
     add_contact(store, "contact", ContactLevel::Block).await;
@@ -137,8 +130,7 @@ pub(crate) async fn owner_exists_for_contacts_groups_tunnels_and_box_owners(home
     }
 }
 
-pub(crate) async fn find_block_reports_blocked_author_and_blocking_target(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn find_block_reports_blocked_author_and_blocking_target(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_contact(store, "eve", ContactLevel::Block).await;
     store.bind(&did("eve"), binding("lark", "evil", 1), at(0)).await.unwrap();

@@ -3,7 +3,6 @@
 use futures_util::future::join_all;
 use monoco_core::delivery::{DeliveryOutcome, SendState, SendStateData, SendStatus};
 use monoco_core::lease::LeaseLost;
-use monoco_core::record::RecordId;
 use monoco_core::retry::Failure;
 
 use super::*;
@@ -58,8 +57,7 @@ async fn put_idempotent_tunnel(store: &dyn Store) {
     put_tunnel(store, "keyed", StrangerPolicy::Accept, true).await;
 }
 
-pub(crate) async fn concurrent_senders_lease_each_delivery_once(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn concurrent_senders_lease_each_delivery_once(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let texts: Vec<_> = (0..60).map(|n| n.to_string()).collect();
     join_all(texts.iter().map(|text| send_text(store, "lark", text, 0))).await;
@@ -75,8 +73,7 @@ pub(crate) async fn concurrent_senders_lease_each_delivery_once(home: &dyn TestH
     assert_eq!(leased, (0..60).collect::<Vec<_>>());
 }
 
-pub(crate) async fn next_due_follows_waiting_and_failed_deliveries(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn next_due_follows_waiting_and_failed_deliveries(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let lark_did = "lark".parse::<TunnelId>().unwrap().did();
     let due = async || store.next_due(&lark_did).await.unwrap();
@@ -92,8 +89,7 @@ pub(crate) async fn next_due_follows_waiting_and_failed_deliveries(home: &dyn Te
     assert_eq!(due().await, Some(at(7)));
 }
 
-pub(crate) async fn longest_due_delivery_is_leased_first(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn longest_due_delivery_is_leased_first(store: &dyn Store) {
     put_lark_tunnel(store).await;
     send_text_not_before(store, "lark", "posted first, due last", 0, Some(30)).await;
     send_text_not_before(store, "lark", "due second", 0, Some(20)).await;
@@ -107,8 +103,7 @@ pub(crate) async fn longest_due_delivery_is_leased_first(home: &dyn TestHome) {
     assert_eq!(order, want);
 }
 
-pub(crate) async fn delivery_is_not_leased_before_it_is_due(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn delivery_is_not_leased_before_it_is_due(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let id = send_text_not_before(store, "lark", "later", 0, Some(100)).await;
     assert_eq!(store.delivery(id).await.unwrap().sending, SendStatus::start(at(100)));
@@ -124,8 +119,7 @@ pub(crate) async fn delivery_is_not_leased_before_it_is_due(home: &dyn TestHome)
     assert_eq!(leased.sending.first_try, Some(at(200)));
 }
 
-pub(crate) async fn delivery_lease_matches_the_core_state_machine(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn delivery_lease_matches_the_core_state_machine(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let id = send_text(store, "lark", "hello", 0).await;
     let leased = lease_next_delivery(store, "lark", 7).await.unwrap();
@@ -144,40 +138,37 @@ pub(crate) async fn delivery_lease_matches_the_core_state_machine(home: &dyn Tes
 /// The lease of a slow sender expires, and a second sender leases the delivery. When the
 /// first sender reports, the state is SENDING again, so a check of the state alone would
 /// accept the report. The check of the epoch rejects it.
-pub(crate) async fn late_report_is_rejected(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn late_report_is_rejected(store: &dyn Store) {
     put_idempotent_tunnel(store).await;
     send_text(store, "keyed", "hello", 0).await;
     let slow = lease_next_delivery(store, "keyed", 0).await.unwrap().entry;
     store.expire_leases(RETRY, 10, at(60)).await.unwrap();
     let fast = lease_next_delivery(store, "keyed", 100).await.unwrap().entry;
 
-    let late = report(store, &slow, permanent_failure(), 101).await;
-    assert!(
-        matches!(late, Err(StoreError::LeaseLost(LeaseLost::Stale { shown: 1, current: 2 }))),
-        "{late:?}"
+    assert_matches!(
+        report(store, &slow, permanent_failure(), 101).await,
+        Err(StoreError::LeaseLost(LeaseLost::Stale { shown: 1, current: 2 }))
     );
     assert_eq!(store.delivery(slow.id).await.unwrap(), fast);
     report(store, &fast, accepted(), 102).await.unwrap();
-    let late = report(store, &slow, temporary_failure(None), 103).await;
-    assert!(matches!(late, Err(StoreError::LeaseLost(_))), "{late:?}");
+    assert_matches!(
+        report(store, &slow, temporary_failure(None), 103).await,
+        Err(StoreError::LeaseLost(_))
+    );
     assert_eq!(tunnel_contents(store, "keyed").await, "hello SENT");
 }
 
-pub(crate) async fn report_without_epoch_is_checked_by_holder(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn report_without_epoch_is_checked_by_holder(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let id = send_text(store, "lark", "hello", 0).await;
     lease_next_delivery(store, "lark", 0).await.unwrap();
     let settle = |who| store.report_delivery(id, accepted(), by_holder(who), RETRY, at(1));
-    let other = settle("other").await;
-    assert!(matches!(other, Err(StoreError::LeaseLost(LeaseLost::Held(_)))), "{other:?}");
+    assert_matches!(settle("other").await, Err(StoreError::LeaseLost(LeaseLost::Held(_))));
     let sent = settle("sender").await.unwrap().sending.state;
     assert_eq!(sent, SendStateData::Sent { external_msg_id: Some("om_out".to_owned()) });
 }
 
-pub(crate) async fn temporary_failure_is_retried_for_24_hours(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn temporary_failure_is_retried_for_24_hours(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let id = send_text(store, "lark", "hello", 0).await;
     let first = lease_next_delivery(store, "lark", 0).await.unwrap().entry;
@@ -199,8 +190,7 @@ pub(crate) async fn temporary_failure_is_retried_for_24_hours(home: &dyn TestHom
     assert!(kinds.ends_with("posted sending failed sending failed sending dead"), "{kinds}");
 }
 
-pub(crate) async fn permanent_failure_is_not_retried(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn permanent_failure_is_not_retried(store: &dyn Store) {
     put_idempotent_tunnel(store).await;
     send_text(store, "keyed", "hello", 0).await;
     let leased = lease_next_delivery(store, "keyed", 0).await.unwrap().entry;
@@ -212,8 +202,7 @@ pub(crate) async fn permanent_failure_is_not_retried(home: &dyn TestHome) {
 
 /// When the outcome is unknown, a tunnel with idempotency keys retries. Other tunnels mark
 /// the delivery UNCERTAIN, and the sender may still report the outcome later.
-pub(crate) async fn unknown_outcome_is_retried_only_by_idempotent_tunnels(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn unknown_outcome_is_retried_only_by_idempotent_tunnels(store: &dyn Store) {
     put_lark_tunnel(store).await;
     put_idempotent_tunnel(store).await;
     send_text(store, "lark", "hello", 0).await;
@@ -231,8 +220,7 @@ pub(crate) async fn unknown_outcome_is_retried_only_by_idempotent_tunnels(home: 
     assert_eq!(tunnel_contents(store, "lark").await, "hello SENT");
 }
 
-pub(crate) async fn repeated_report_changes_nothing(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn repeated_report_changes_nothing(store: &dyn Store) {
     put_lark_tunnel(store).await;
     send_text(store, "lark", "hello", 0).await;
     let leased = lease_next_delivery(store, "lark", 0).await.unwrap().entry;
@@ -240,13 +228,14 @@ pub(crate) async fn repeated_report_changes_nothing(home: &dyn TestHome) {
     assert_eq!(report(store, &leased, accepted(), 2).await.unwrap(), first);
     assert!(event_kinds(store).await.ends_with("sending sent"));
 
-    let contradiction = report(store, &leased, permanent_failure(), 3).await;
-    assert!(matches!(contradiction, Err(StoreError::InvalidTransition(_))), "{contradiction:?}");
+    assert_matches!(
+        report(store, &leased, permanent_failure(), 3).await,
+        Err(StoreError::InvalidTransition(_))
+    );
     assert_eq!(tunnel_contents(store, "lark").await, "hello SENT");
 }
 
-pub(crate) async fn expired_delivery_lease_becomes_failed_or_uncertain(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn expired_delivery_lease_becomes_failed_or_uncertain(store: &dyn Store) {
     put_lark_tunnel(store).await;
     put_idempotent_tunnel(store).await;
     send_text(store, "lark", "hello", 0).await;
@@ -261,12 +250,11 @@ pub(crate) async fn expired_delivery_lease_becomes_failed_or_uncertain(home: &dy
     assert_eq!(store.expire_leases(RETRY, 10, at(99)).await.unwrap(), SweepCounts::default());
 }
 
-pub(crate) async fn expire_leases_respects_its_limit(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn expire_leases_respects_its_limit(store: &dyn Store) {
     put_idempotent_tunnel(store).await;
     for text in ["1", "2", "3"] {
         send_text(store, "keyed", text, 0).await;
-        dispatch(store, without_tunnel(chat("ann", &["bob"], text))).await;
+        dispatch_text(store, text).await;
         lease_next_delivery(store, "keyed", 0).await.unwrap();
         lease_next_record(store, "bob", 0).await.unwrap();
     }
@@ -276,8 +264,7 @@ pub(crate) async fn expire_leases_respects_its_limit(home: &dyn TestHome) {
     assert_eq!(sweep().await, SweepCounts::default());
 }
 
-pub(crate) async fn release_leases_matches_the_holder_prefix(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn release_leases_matches_the_holder_prefix(store: &dyn Store) {
     put_lark_tunnel(store).await;
     put_idempotent_tunnel(store).await;
     for tunnel in ["lark", "keyed"] {
@@ -291,7 +278,7 @@ pub(crate) async fn release_leases_matches_the_holder_prefix(home: &dyn TestHome
                 .unwrap();
         }
     }
-    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+    dispatch_text(store, "hello").await;
     let bob = did("bob");
     let box_kind = BoxKind::Inbox;
     store
@@ -317,8 +304,7 @@ pub(crate) async fn release_leases_matches_the_holder_prefix(home: &dyn TestHome
     );
 }
 
-pub(crate) async fn operator_can_hold_and_retry_a_delivery(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn operator_can_hold_and_retry_a_delivery(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let id = send_text(store, "lark", "hello", 0).await;
     let mark = |to, secs| store.mark_delivery(id, to, by_holder("operator"), None, at(secs));
@@ -326,8 +312,7 @@ pub(crate) async fn operator_can_hold_and_retry_a_delivery(home: &dyn TestHome) 
     assert_eq!(lease_next_delivery(store, "lark", 1_000).await, None);
     mark(SendState::Wait, 1_000).await.unwrap();
     let leased = lease_next_delivery(store, "lark", 1_000).await.unwrap().entry;
-    let held = mark(SendState::Archived, 1_001).await;
-    assert!(matches!(held, Err(StoreError::LeaseLost(_))), "{held:?}");
+    assert_matches!(mark(SendState::Archived, 1_001).await, Err(StoreError::LeaseLost(_)));
 
     report(store, &leased, permanent_failure(), 1_002).await.unwrap();
     let retried = mark(SendState::Wait, 2_000).await.unwrap().sending;
@@ -335,25 +320,24 @@ pub(crate) async fn operator_can_hold_and_retry_a_delivery(home: &dyn TestHome) 
     assert_eq!(retried.state, SendStateData::Wait { due: at(2_000) });
     let same = store.delivery(id).await.unwrap();
     assert_eq!(mark(SendState::Wait, 2_001).await.unwrap(), same, "it is already waiting");
-    let wrong = mark(SendState::Sent, 2_001).await;
-    assert!(matches!(wrong, Err(StoreError::InvalidTransition(_))), "{wrong:?}");
+    assert_matches!(mark(SendState::Sent, 2_001).await, Err(StoreError::InvalidTransition(_)));
 }
 
-pub(crate) async fn marking_a_stale_delivery_revision_is_a_conflict(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn marking_a_stale_delivery_revision_is_a_conflict(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let id = send_text(store, "lark", "hello", 0).await;
     let mark =
         |to, revision| store.mark_delivery(id, to, by_holder("operator"), Some(revision), at(1));
     mark(SendState::Held, 0).await.unwrap();
-    let stale = mark(SendState::Deleted, 0).await;
-    assert!(matches!(stale, Err(StoreError::Conflict { revision: 1, .. })), "{stale:?}");
+    assert_matches!(
+        mark(SendState::Deleted, 0).await,
+        Err(StoreError::Conflict { revision: 1, .. })
+    );
     assert_eq!(tunnel_contents(store, "lark").await, "hello HELD");
 }
 
-pub(crate) async fn deliveries_are_listed_by_state_in_both_directions(home: &dyn TestHome) {
+pub(crate) async fn deliveries_are_listed_by_state_in_both_directions(store: &dyn Store) {
     use SendState::{Failed, Sending, Sent, Wait};
-    let store = &*home.open().await;
     put_lark_tunnel(store).await;
     for n in 0..6 {
         send_text(store, "lark", &n.to_string(), 0).await;

@@ -8,8 +8,8 @@ use monoco_core::retry::Failure;
 
 use super::letter_operator::{hand_over, mark_dead};
 use super::letters::{
-    accept_letter, outgoing_message, route_all, step_letter, submitted, then_send, then_trash,
-    then_wait,
+    accept_letter, apply_step, outgoing_message, route_all, step_letter, submitted, then_send,
+    then_trash, then_wait,
 };
 use super::*;
 use crate::{DraftSendRequest, LetterStep, PipelineRouting};
@@ -82,8 +82,7 @@ pub(crate) async fn draft_is_sent_once(home: &dyn TestHome) {
 }
 
 /// The file of a draft may be overwritten with other text after it was sent.
-pub(crate) async fn draft_uid_cannot_be_reused_for_another_message(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn draft_uid_cannot_be_reused_for_another_message(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let first = to_lark(&["ann"], "first");
     let keyed = |uid: &str, text: &str| {
@@ -92,15 +91,10 @@ pub(crate) async fn draft_uid_cannot_be_reused_for_another_message(home: &dyn Te
         draft
     };
     send_draft(store, draft_request("d1", first.clone())).await.unwrap();
-    let reused = send_draft(store, draft_request("d1", to_lark(&["ann"], "edited"))).await;
-    assert!(
-        matches!(&reused, Err(StoreError::KeyReused(id)) if *id == first.id().to_string()),
-        "{reused:?}"
-    );
+    assert_matches!(send_draft(store, draft_request("d1", to_lark(&["ann"], "edited"))).await, Err(StoreError::KeyReused(id)) if *id == first.id().to_string());
 
     send_draft(store, keyed("d2", "second")).await.unwrap();
-    let reused = send_draft(store, keyed("d3", "third")).await;
-    assert!(matches!(reused, Err(StoreError::KeyReused(_))), "{reused:?}");
+    assert_matches!(send_draft(store, keyed("d3", "third")).await, Err(StoreError::KeyReused(_)));
     assert!(!store.draft_exists("d3").await.unwrap());
     assert!(
         send_draft(store, keyed("d4", "second")).await.unwrap(),
@@ -109,10 +103,11 @@ pub(crate) async fn draft_uid_cannot_be_reused_for_another_message(home: &dyn Te
     assert_eq!(tunnel_contents(store, "lark").await, "first WAIT, second WAIT");
 }
 
-pub(crate) async fn rejected_draft_is_not_remembered(home: &dyn TestHome) {
-    let store = &*home.open().await;
-    let rejected = send_draft(store, draft_request("d1", to_lark(&["ann"], "hello"))).await;
-    assert!(matches!(rejected, Err(StoreError::UnresolvableTargets(_))), "{rejected:?}");
+pub(crate) async fn rejected_draft_is_not_remembered(store: &dyn Store) {
+    assert_matches!(
+        send_draft(store, draft_request("d1", to_lark(&["ann"], "hello"))).await,
+        Err(StoreError::UnresolvableTargets(_))
+    );
     assert!(!store.draft_exists("d1").await.unwrap());
     add_contact(store, "me", ContactLevel::Block).await;
     put_lark_tunnel(store).await;
@@ -201,15 +196,19 @@ pub(crate) async fn draft_finishes_with_its_letter(home: &dyn TestHome) {
     for uid in names {
         ids.insert(uid, send_chained_draft(&*store, uid, &outgoing_message("ann", uid)).await);
     }
-    let again = store
-        .send_draft(draft_request("d1", outgoing_message("ann", "d1")), &route_all(), at(0))
-        .await
-        .unwrap();
-    assert!(matches!(again, SendResult::Chained { duplicate: true, .. }), "{again:?}");
-    let other = store
-        .send_draft(draft_request("d1", outgoing_message("ann", "other")), &route_all(), at(0))
-        .await;
-    assert!(matches!(other, Err(StoreError::KeyReused(_))), "{other:?}");
+    assert_matches!(
+        store
+            .send_draft(draft_request("d1", outgoing_message("ann", "d1")), &route_all(), at(0))
+            .await
+            .unwrap(),
+        SendResult::Chained { duplicate: true, .. }
+    );
+    assert_matches!(
+        store
+            .send_draft(draft_request("d1", outgoing_message("ann", "other")), &route_all(), at(0))
+            .await,
+        Err(StoreError::KeyReused(_))
+    );
     assert!(store.draft_exists("d4").await.unwrap());
     assert_eq!(finished_drafts(&*store).await, "");
     hand_over(&*store, ids["d4"], "spam", 9).await;
@@ -242,8 +241,7 @@ pub(crate) async fn draft_finishes_with_its_letter(home: &dyn TestHome) {
     assert_eq!(store.purge_letters(9, 9, 9).await.unwrap(), 2);
 }
 
-pub(crate) async fn draft_of_a_merged_letter_finishes_with_the_merged_one(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn draft_of_a_merged_letter_finishes_with_the_merged_one(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let mut rows = Vec::new();
     for uid in ["d1", "d2"] {
@@ -252,7 +250,7 @@ pub(crate) async fn draft_of_a_merged_letter_finishes_with_the_merged_one(home: 
     }
     let joins = vec![(rows[1].id, rows[1].revision)];
     let step = LetterStep { joins, ..LetterStep::only(&rows[0], then_wait(None, 1)) };
-    store.step_letters(vec![step], at(1)).await.remove(0).unwrap();
+    apply_step(store, step, 1).await.unwrap();
     assert_eq!(finished_drafts(store).await, "");
     step_letter(store, rows[0].id, then_send(outgoing_message("ann", "both")), 1).await.unwrap();
     assert_eq!(finished_drafts(store).await, "");

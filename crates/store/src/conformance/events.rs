@@ -6,14 +6,15 @@ use monoco_core::event::EventKind;
 use super::*;
 
 async fn post_again(store: &dyn Store, msg: &MsgObject) {
-    let again = store.send(send_request(msg.clone()), at(3)).await.unwrap();
-    assert!(matches!(again, SendResult::Queued { duplicate: true, .. }), "{again:?}");
+    assert_matches!(
+        store.send(send_request(msg.clone()), at(3)).await.unwrap(),
+        SendResult::Queued { duplicate: true, .. }
+    );
 }
 
-pub(crate) async fn events_are_listed_in_order_after_any_number(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn events_are_listed_in_order_after_any_number(store: &dyn Store) {
     for n in 0..5 {
-        dispatch(store, without_tunnel(chat("ann", &["bob"], &n.to_string()))).await;
+        dispatch_text(store, &n.to_string()).await;
     }
     let all = store.events(0, 100).await.unwrap();
     assert_eq!(all.len(), 5);
@@ -28,12 +29,11 @@ pub(crate) async fn events_are_listed_in_order_after_any_number(home: &dyn TestH
     assert_eq!(first.detail["to"], json!(["did:web:bob"]));
 }
 
-pub(crate) async fn newest_event_is_published_after_commit(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn newest_event_is_published_after_commit(store: &dyn Store) {
     let mut newest = store.newest_event();
     assert_eq!(*newest.borrow_and_update(), 0);
     for n in 0..200 {
-        dispatch(store, without_tunnel(chat("ann", &["bob"], &n.to_string()))).await;
+        dispatch_text(store, &n.to_string()).await;
         assert!(newest.has_changed().unwrap(), "published before the call returns");
         let published = *newest.borrow_and_update();
         assert_eq!(store.events(published - 1, 10).await.unwrap().len(), 1);
@@ -44,8 +44,7 @@ pub(crate) async fn newest_event_is_published_after_commit(home: &dyn TestHome) 
     assert!(!newest.has_changed().unwrap());
 }
 
-pub(crate) async fn trace_lists_records_deliveries_and_events(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn trace_lists_records_deliveries_and_events(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_local_contact(store, "here").await;
     let msg = chat("me", &[&endpoint("oc_1", "lark"), "here"], "hello");

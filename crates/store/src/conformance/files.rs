@@ -16,8 +16,7 @@ pub(super) async fn newest_change(store: &dyn Store) -> i64 {
     file_changes(store, 0).await.last().map_or(0, |change| change.change)
 }
 
-pub(crate) async fn index_entries_and_file_changes_are_paged(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn index_entries_and_file_changes_are_paged(store: &dyn Store) {
     let ids = store_mails(store, &["a", "b", "c", "d", "e"], 0).await;
     let (shared, holder) = (Workspace::shared(), holder("agent"));
     store.claim(&ids[1], &shared, holder, lease_for(60), RetryPolicy::CLAIM, at(10)).await.unwrap();

@@ -70,6 +70,11 @@ pub(super) async fn dispatch(store: &dyn Store, one: DispatchRequest) -> String 
     describe(&try_dispatch(store, one).await.unwrap())
 }
 
+/// Dispatches a message of `ann` to `bob` and describes the result.
+pub(super) async fn dispatch_text(store: &dyn Store, text: &str) -> String {
+    dispatch(store, without_tunnel(chat("ann", &["bob"], text))).await
+}
+
 /// Describes the records: `ann/INBOX bob/INBOX`, with the prefix `again:` for a duplicate.
 pub(super) fn describe(answer: &DispatchResult) -> String {
     let (duplicate, records) = match &answer.outcome {
@@ -132,6 +137,16 @@ pub(super) async fn lease_next_record(
         .lease_record(&owner, BoxKind::Inbox, holder("reader"), lease_for(60), at(now))
         .await
         .unwrap()
+}
+
+/// Changes the state of a record as `reader`, at second `now`.
+pub(super) async fn mark(
+    store: &dyn Store,
+    id: RecordId,
+    to: ReadState,
+    now: i64,
+) -> Result<MsgRecord, StoreError> {
+    store.mark_record(id, to, by_holder("reader"), None, lease_for(60), at(now)).await
 }
 
 /// Leases the next delivery of a tunnel at second `now` for 60 s.

@@ -14,31 +14,16 @@ use monoco_core::merge::{Debounce, MAX_BYTES, MAX_MESSAGES};
 
 use super::mails::{list_mails, mail_texts, read_mail};
 use super::*;
+use crate::StoreInboundResult::{Blocked, Dropped, Duplicate, Stored};
 use crate::{MergeContext, StoreInboundRequest, StoreInboundResult};
 
 /// A message from `from` in the group chat `room` of the tunnel `lark`.
 pub(super) fn inbound_message(id: &str, from: &str, text: &str) -> StoreInboundRequest {
-    let message = InboundMessage {
-        id: id.to_owned(),
-        at: None,
-        received_at: at(0),
-        session: ChatSession {
-            id: "room".to_owned(),
-            kind: ChatSessionKind::Group,
-            name: None,
-            thread_key: None,
-        },
-        from: Participant { id: from.to_owned(), name: None },
-        to: Vec::new(),
-        cc: Vec::new(),
-        title: None,
-        text: text.to_owned(),
-        mentions: Vec::new(),
-        reply_to: None,
-        forwarded_from: None,
-        correlation_id: None,
-        artifacts: Vec::new(),
-    };
+    let kind = ChatSessionKind::Group;
+    let session = ChatSession { id: "room".to_owned(), kind, ..ChatSession::default() };
+    let from = Participant { id: from.to_owned(), name: None };
+    let message =
+        InboundMessage { received_at: at(0), ..InboundMessage::new(id, session, from, text) };
     let (tunnel, provider) = (tunnel_id("lark"), "lark".to_owned());
     StoreInboundRequest { tunnel, provider, message: stored(&message), debounce: Debounce::DEFAULT }
 }
@@ -109,36 +94,21 @@ pub(crate) async fn repeated_inbound_message_is_stored_once(home: &dyn TestHome)
     ];
     let answers: Vec<_> =
         store.store_inbound(batch, at(0)).await.into_iter().map(|answer| answer.unwrap()).collect();
-    assert_eq!(
-        answers,
-        [StoreInboundResult::Stored, StoreInboundResult::Duplicate, StoreInboundResult::Stored]
-    );
-    assert_eq!(
-        store_inbound(&*store, inbound_message("1", "ann", "edited"), 1).await,
-        StoreInboundResult::Duplicate
-    );
+    assert_eq!(answers, [Stored, Duplicate, Stored]);
+    assert_eq!(store_inbound(&*store, inbound_message("1", "ann", "edited"), 1).await, Duplicate);
     assert_eq!(
         store_inbound(&*store, via("slack", inbound_message("1", "ann", "c")), 1).await,
-        StoreInboundResult::Stored
+        Stored
     );
 
     drop(store);
     let store = home.open().await;
-    assert_eq!(
-        store_inbound(&*store, inbound_message("1", "ann", "a"), 2).await,
-        StoreInboundResult::Duplicate
-    );
+    assert_eq!(store_inbound(&*store, inbound_message("1", "ann", "a"), 2).await, Duplicate);
     assert_eq!(merge_due(&*store, 60).await, 2);
-    assert_eq!(
-        store_inbound(&*store, inbound_message("1", "ann", "a"), 61).await,
-        StoreInboundResult::Duplicate
-    );
+    assert_eq!(store_inbound(&*store, inbound_message("1", "ann", "a"), 61).await, Duplicate);
     drop(store);
     let store = home.open().await;
-    assert_eq!(
-        store_inbound(&*store, inbound_message("1", "ann", "a"), 62).await,
-        StoreInboundResult::Duplicate
-    );
+    assert_eq!(store_inbound(&*store, inbound_message("1", "ann", "a"), 62).await, Duplicate);
     assert_eq!(merge_due(&*store, 3_600).await, 0);
     assert_eq!(mail_texts(&*store).await, "a+b | c");
     let duplicates = store.events(0, 100).await.unwrap();
@@ -149,8 +119,7 @@ pub(crate) async fn repeated_inbound_message_is_stored_once(home: &dyn TestHome)
 }
 
 /// A message that an adapter failed to validate is rejected alone.
-pub(crate) async fn invalid_inbound_message_does_not_affect_its_batch(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn invalid_inbound_message_does_not_affect_its_batch(store: &dyn Store) {
     let mut batch = vec![
         inbound_message("1", "ann", "a"),
         inbound_message("2", "", "no author"),
@@ -162,37 +131,26 @@ pub(crate) async fn invalid_inbound_message_does_not_affect_its_batch(home: &dyn
     merge_due(store, 5).await;
     assert_eq!(mail_texts(store).await, "a+b");
     let second = with_message(batch.remove(1), |message| message.from.id = "bob".to_owned());
-    assert_eq!(
-        store_inbound(store, second, 6).await,
-        StoreInboundResult::Stored,
-        "the rejected id was not stored"
-    );
+    assert_eq!(store_inbound(store, second, 6).await, Stored, "the rejected id was not stored");
 }
 
-pub(crate) async fn blocked_and_dropped_messages_are_remembered_but_not_stored(
-    home: &dyn TestHome,
-) {
-    let store = &*home.open().await;
+pub(crate) async fn blocked_and_dropped_messages_are_remembered_but_not_stored(store: &dyn Store) {
     put_tunnel(store, "shut", StrangerPolicy::Drop, false).await;
     put_tunnel(store, "wary", StrangerPolicy::Hold, false).await;
     add_contact(store, &endpoint("pest", "lark"), ContactLevel::Block).await;
     add_contact(store, &endpoint("friend", "shut"), ContactLevel::Temporary).await;
     add_contact(store, &endpoint("name", "shut"), ContactLevel::Stranger).await;
     for (tunnel, from, result) in [
-        ("lark", "pest", StoreInboundResult::Blocked),
-        ("lark", "stranger", StoreInboundResult::Stored),
-        ("shut", "stranger", StoreInboundResult::Dropped),
-        ("shut", "name", StoreInboundResult::Dropped),
-        ("shut", "friend", StoreInboundResult::Stored),
-        ("wary", "stranger", StoreInboundResult::Stored),
+        ("lark", "pest", Blocked),
+        ("lark", "stranger", Stored),
+        ("shut", "stranger", Dropped),
+        ("shut", "name", Dropped),
+        ("shut", "friend", Stored),
+        ("wary", "stranger", Stored),
     ] {
         let message = via(tunnel, inbound_message(from, from, from));
         assert_eq!(store_inbound(store, message.clone(), 0).await, result, "{from} on {tunnel}");
-        assert_eq!(
-            store_inbound(store, message, 1).await,
-            StoreInboundResult::Duplicate,
-            "{from} on {tunnel}"
-        );
+        assert_eq!(store_inbound(store, message, 1).await, Duplicate, "{from} on {tunnel}");
     }
     assert_eq!(unmerged_count(store).await, 3);
     assert_eq!(merge_due(store, 60).await, 3);
@@ -201,8 +159,7 @@ pub(crate) async fn blocked_and_dropped_messages_are_remembered_but_not_stored(
     assert!(events.contains("blocked") && events.contains("dropped"), "{events}");
 }
 
-pub(crate) async fn merge_window_closes_after_its_debounce_time(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn merge_window_closes_after_its_debounce_time(store: &dyn Store) {
     assert_eq!(store.next_merge().await.unwrap(), None);
     for (now, text) in [(0, "a"), (2, "b"), (4, "c")] {
         store_inbound(store, inbound_message(text, "ann", text), now).await;
@@ -219,8 +176,7 @@ pub(crate) async fn merge_window_closes_after_its_debounce_time(home: &dyn TestH
     assert_eq!(received, [at(0), at(2), at(4)]);
 }
 
-pub(crate) async fn merge_window_closes_after_its_maximum_wait(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn merge_window_closes_after_its_maximum_wait(store: &dyn Store) {
     for now in (0..=32).step_by(4) {
         store_inbound(store, inbound_message(&now.to_string(), "ann", &now.to_string()), now).await;
     }
@@ -229,8 +185,7 @@ pub(crate) async fn merge_window_closes_after_its_maximum_wait(home: &dyn TestHo
     assert_eq!(mail_texts(store).await, "0+4+8+12+16+20+24+28 | 32");
 }
 
-pub(crate) async fn debounce_is_set_per_tunnel(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn debounce_is_set_per_tunnel(store: &dyn Store) {
     let quick = Debounce { window: Duration::from_secs(1), max_wait: Duration::from_secs(2) };
     for (now, text) in [(0, "a"), (1, "b")] {
         store_inbound(store, inbound_message(text, "ann", text), now).await;
@@ -246,8 +201,7 @@ pub(crate) async fn debounce_is_set_per_tunnel(home: &dyn TestHome) {
 
 /// A message after the end of a window opens the next window, even when the first has not
 /// been merged yet.
-pub(crate) async fn message_after_a_closed_window_opens_the_next(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn message_after_a_closed_window_opens_the_next(store: &dyn Store) {
     for (now, text) in [(0, "a"), (6, "b"), (7, "c"), (12, "d")] {
         store_inbound(store, inbound_message(text, "ann", text), now).await;
     }
@@ -256,8 +210,7 @@ pub(crate) async fn message_after_a_closed_window_opens_the_next(home: &dyn Test
     assert_eq!(mail_texts(store).await, "a | b+c | d");
 }
 
-pub(crate) async fn sessions_threads_and_tunnels_are_merged_separately(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn sessions_threads_and_tunnels_are_merged_separately(store: &dyn Store) {
     let places: [fn(StoreInboundRequest) -> StoreInboundRequest; 10] = [
         |k| k,
         |k| in_thread("t", k),
@@ -300,8 +253,7 @@ pub(crate) async fn sessions_threads_and_tunnels_are_merged_separately(home: &dy
     }
 }
 
-pub(crate) async fn authors_of_one_room_share_a_window(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn authors_of_one_room_share_a_window(store: &dyn Store) {
     store_inbound(store, inbound_message("1", "ann", "a"), 0).await;
     store_inbound(store, inbound_message("2", "bob", "b"), 1).await;
     let titled = with_message(inbound_message("3", "ann", "c"), |message| {
@@ -314,18 +266,15 @@ pub(crate) async fn authors_of_one_room_share_a_window(home: &dyn TestHome) {
 }
 
 /// A message is either in its window or in its Mail, at any time.
-pub(crate) async fn merge_is_one_transaction(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn merge_is_one_transaction(store: &dyn Store) {
     put_lark_tunnel(store).await;
     store_inbound(store, inbound_message("g1", "ann", "a"), 0).await;
     store_inbound(store, inbound_message("g2", "bob", "b"), 1).await;
     store_inbound(store, as_direct(inbound_message("d1", "ann", "psst")), 2).await;
     for id in ["g1", "d1"] {
-        let missing = store.find_by_external_id(id).await;
-        assert!(matches!(missing, Err(StoreError::Missing { .. })), "{missing:?}");
+        assert_matches!(store.find_by_external_id(id).await, Err(StoreError::Missing { .. }));
         let one = via_tunnel("lark", id, chat("ann", &["bob"], "through another interface"));
-        let rejected = try_dispatch(store, one).await;
-        assert!(matches!(rejected, Err(StoreError::InvalidTransition(_))), "{rejected:?}");
+        assert_matches!(try_dispatch(store, one).await, Err(StoreError::InvalidTransition(_)));
     }
     assert_eq!(merge_due(store, 60).await, 2);
     assert_eq!(unmerged_count(store).await, 0);
@@ -375,8 +324,7 @@ pub(crate) async fn merge_windows_survive_reopening(home: &dyn TestHome) {
     assert_eq!(mail_texts(&*store).await, "a+b");
 }
 
-pub(crate) async fn merging_all_closes_open_windows(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn merging_all_closes_open_windows(store: &dyn Store) {
     for room in ["a", "b", "c"] {
         store_inbound(store, in_room(room, inbound_message(room, "ann", room)), 0).await;
     }
@@ -386,8 +334,7 @@ pub(crate) async fn merging_all_closes_open_windows(home: &dyn TestHome) {
     assert_eq!((mail_texts(store).await.as_str(), unmerged_count(store).await), ("a | b | c", 0));
 }
 
-pub(crate) async fn merge_takes_the_oldest_windows_up_to_its_limit(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn merge_takes_the_oldest_windows_up_to_its_limit(store: &dyn Store) {
     for (now, room) in [(3, "b"), (0, "a"), (9, "d"), (6, "c")] {
         store_inbound(store, in_room(room, inbound_message(room, "ann", room)), now).await;
     }
@@ -397,8 +344,7 @@ pub(crate) async fn merge_takes_the_oldest_windows_up_to_its_limit(home: &dyn Te
     }
 }
 
-pub(crate) async fn full_window_is_followed_by_another(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn full_window_is_followed_by_another(store: &dyn Store) {
     let many = MAX_MESSAGES as usize + 1;
     let batch = (0..many).map(|n| inbound_message(&n.to_string(), "ann", "x")).collect();
     assert!(store.store_inbound(batch, at(0)).await.iter().all(Result::is_ok));
@@ -412,8 +358,7 @@ pub(crate) async fn full_window_is_followed_by_another(home: &dyn TestHome) {
     assert_eq!(sizes, [1, 1, 1, 500]);
 }
 
-pub(crate) async fn author_accepted_before_the_merge_is_not_held(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn author_accepted_before_the_merge_is_not_held(store: &dyn Store) {
     put_tunnel(store, "wary", StrangerPolicy::Hold, false).await;
     store_inbound(store, as_direct(via("wary", inbound_message("1", "eve", "hello?"))), 0).await;
     add_contact(store, &endpoint("eve", "wary"), ContactLevel::Friend).await;
@@ -425,10 +370,7 @@ pub(crate) async fn author_accepted_before_the_merge_is_not_held(home: &dyn Test
 }
 
 /// Messages of the blocked author are dropped from the window; those of others are merged.
-pub(crate) async fn blocking_an_author_before_the_merge_drops_only_that_author(
-    home: &dyn TestHome,
-) {
-    let store = &*home.open().await;
+pub(crate) async fn blocking_an_author_before_the_merge_drops_only_that_author(store: &dyn Store) {
     put_lark_tunnel(store).await;
     for (id, from) in [("1", "pest"), ("2", "ann"), ("3", "pest"), ("4", "bob")] {
         store_inbound(store, inbound_message(id, from, id), 0).await;
@@ -441,17 +383,13 @@ pub(crate) async fn blocking_an_author_before_the_merge_drops_only_that_author(
     assert_eq!(store.find_by_external_id("4").await.unwrap(), mail);
     for gone in ["1", "3", "5"] {
         assert!(matches!(store.find_by_external_id(gone).await, Err(StoreError::Missing { .. })));
-        assert_eq!(
-            store_inbound(store, inbound_message(gone, "pest", gone), 61).await,
-            StoreInboundResult::Duplicate
-        );
+        assert_eq!(store_inbound(store, inbound_message(gone, "pest", gone), 61).await, Duplicate);
     }
     let blocked = event_kinds(store).await.matches("blocked").count();
     assert_eq!(blocked, 3);
 }
 
-pub(crate) async fn owner_gets_no_mail_from_a_blocked_sender(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn owner_gets_no_mail_from_a_blocked_sender(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let pest = did(&endpoint("pest", "lark"));
     store.set_block(&pest, &did("me"), true, at(0)).await.unwrap();
@@ -463,8 +401,7 @@ pub(crate) async fn owner_gets_no_mail_from_a_blocked_sender(home: &dyn TestHome
 
 /// A window that cannot be merged is retried after 60 s. New messages of its session are
 /// merged meanwhile.
-pub(crate) async fn unmergeable_window_does_not_block_other_windows(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn unmergeable_window_does_not_block_other_windows(store: &dyn Store) {
     let mut broken = inbound_message("bad", "ann", "bad");
     // An invalid provider name, so no Mail id can be built.
     broken.provider = "No Provider".to_owned();

@@ -62,8 +62,7 @@ pub(super) async fn list_texts(
         .join(" ")
 }
 
-pub(crate) async fn away_letters_are_listed_by_deadline(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn away_letters_are_listed_by_deadline(store: &dyn Store) {
     for (text, worker_name, until) in
         [("a", "x", 30), ("b", "x", 10), ("c", "y", 5), ("d", "x", 20)]
     {
@@ -74,8 +73,7 @@ pub(crate) async fn away_letters_are_listed_by_deadline(home: &dyn TestHome) {
     assert_eq!(away.iter().map(|row| &*row.letter.data).collect::<String>(), "bd");
 }
 
-pub(crate) async fn letters_are_listed_by_every_filter_in_both_directions(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn letters_are_listed_by_every_filter_in_both_directions(store: &dyn Store) {
     put_lark_tunnel(store).await;
     for (n, text) in "abcdefghijkl".chars().enumerate() {
         let text = text.to_string();
@@ -126,8 +124,7 @@ pub(crate) async fn letters_are_listed_by_every_filter_in_both_directions(home: 
     }
 }
 
-pub(crate) async fn sparse_query_resumes_where_the_last_page_stopped(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn sparse_query_resumes_where_the_last_page_stopped(store: &dyn Store) {
     for n in 0..40_u8 {
         let text = char::from(b'A' + n).to_string();
         let inbound = LetterSource::Inbound(inbound_message(&text, "ann", &text));
@@ -146,8 +143,7 @@ pub(crate) async fn sparse_query_resumes_where_the_last_page_stopped(home: &dyn 
     assert_eq!(back, found.chars().rev().collect::<String>());
 }
 
-pub(crate) async fn letters_are_listed_since_a_time(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn letters_are_listed_since_a_time(store: &dyn Store) {
     let mut ids = Vec::new();
     for n in 0..20 {
         ids.push(accept_letter(store, submitted(&format!("{n} ")), n / 2 * 10).await);
@@ -168,8 +164,7 @@ pub(crate) async fn letters_are_listed_since_a_time(home: &dyn TestHome) {
     }
 }
 
-pub(crate) async fn newest_letter_changes_when_a_letter_starts_to_wait(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn newest_letter_changes_when_a_letter_starts_to_wait(store: &dyn Store) {
     let mut newest = store.newest_letter();
     // The counter changes after the call returns, so the test waits for it. A change too
     // many is found by the next wait.
@@ -189,8 +184,10 @@ pub(crate) async fn newest_letter_changes_when_a_letter_starts_to_wait(home: &dy
     step_letter(store, id, then_trash("no"), 5).await.unwrap();
     store.move_letter(id, OperatorAction::Restore, at(6)).await.unwrap();
     changed_times(5).await;
-    let late = store.move_letter(id, OperatorAction::Restore, at(6)).await;
-    assert!(matches!(late, Err(StoreError::InvalidTransition(_))), "{late:?}");
+    assert_matches!(
+        store.move_letter(id, OperatorAction::Restore, at(6)).await,
+        Err(StoreError::InvalidTransition(_))
+    );
     let batch = vec![submitted("b"), submitted("c")];
     assert!(store.accept(batch, route_all(), at(7)).await.iter().all(Result::is_ok));
     changed_times(6).await;

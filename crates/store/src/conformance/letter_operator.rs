@@ -4,8 +4,8 @@ use monoco_core::event::EventKind;
 use monoco_core::letter::LetterId;
 
 use super::letters::{
-    accept_letter, describe_letter, due_texts, letter, letter_status, pass_verdict, step_letter,
-    submitted, then_hold, then_trash, then_wait, worker,
+    accept_letter, apply_step, describe_letter, due_texts, letter, letter_status, pass_verdict,
+    step_letter, submitted, then_hold, then_trash, then_wait, worker,
 };
 use super::*;
 use crate::{LetterStep, NextAction, OperatorAction};
@@ -31,8 +31,7 @@ pub(super) async fn mark_dead(store: &dyn Store, id: LetterId) {
     step_letter(store, id, NextAction::MarkDead { why: "enough".to_owned() }, 0).await.unwrap();
 }
 
-pub(crate) async fn operator_can_trash_and_restore_a_letter(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn operator_can_trash_and_restore_a_letter(store: &dyn Store) {
     let id = accept_letter(store, submitted("a"), 0).await;
     assert_eq!(apply_action(store, id, OperatorAction::Restore, 1).await, "-");
     hand_over(store, id, "spam", 9).await;
@@ -53,8 +52,7 @@ pub(crate) async fn operator_can_trash_and_restore_a_letter(home: &dyn TestHome)
     assert_eq!(last.detail, json!({"letter": id, "to": "WAITING"}));
 }
 
-pub(crate) async fn dead_letter_is_retried_at_the_worker_that_failed(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn dead_letter_is_retried_at_the_worker_that_failed(store: &dyn Store) {
     let id = accept_letter(store, submitted("a"), 0).await;
     hand_over(store, id, "spam", 9).await;
     assert_eq!(apply_action(store, id, OperatorAction::Retry, 1).await, "-", "a worker has it");
@@ -77,8 +75,7 @@ pub(crate) async fn dead_letter_is_retried_at_the_worker_that_failed(home: &dyn 
     assert_eq!(apply_action(store, id, OperatorAction::Retry, 8).await, "-");
 }
 
-pub(crate) async fn replay_restores_the_original_letter(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn replay_restores_the_original_letter(store: &dyn Store) {
     for end in [then_trash("no"), NextAction::MarkDead { why: "enough".to_owned() }] {
         let id = accept_letter(store, submitted("as it came"), 0).await;
         assert_eq!(
@@ -95,7 +92,7 @@ pub(crate) async fn replay_restores_the_original_letter(home: &dyn TestHome) {
             verdicts: had,
             ..LetterStep::only(&row, end)
         };
-        store.step_letters(vec![change], at(1)).await.remove(0).unwrap();
+        apply_step(store, change, 1).await.unwrap();
         assert_eq!(store.letter(id).await.unwrap().letter, letter("changed"));
         assert_eq!(apply_action(store, id, OperatorAction::Replay, 2).await, "WAITING from 2");
         let row = store.letter(id).await.unwrap();
@@ -103,8 +100,7 @@ pub(crate) async fn replay_restores_the_original_letter(home: &dyn TestHome) {
     }
 }
 
-pub(crate) async fn letters_of_removed_workers_are_recalled(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn letters_of_removed_workers_are_recalled(store: &dyn Store) {
     let mut ids = Vec::new();
     for (text, worker_name) in
         [("a", "old"), ("b", "old"), ("c", "new"), ("d", "older"), ("e", "old")]
@@ -125,8 +121,7 @@ pub(crate) async fn letters_of_removed_workers_are_recalled(home: &dyn TestHome)
     assert_eq!(letter_status(store, ids[4]).await, "DEAD at old: enough");
 }
 
-pub(crate) async fn held_letters_are_recalled_with_their_reservations(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn held_letters_are_recalled_with_their_reservations(store: &dyn Store) {
     for (text, by) in [("a", "limit"), ("b", "limit"), ("c", "limit-2"), ("d", "limit")] {
         let id = accept_letter(store, submitted(text), 0).await;
         let row = store.letter(id).await.unwrap();
@@ -135,7 +130,7 @@ pub(crate) async fn held_letters_are_recalled_with_their_reservations(home: &dyn
             reservations: reserved,
             ..LetterStep::only(&row, then_hold(by, None, 50))
         };
-        store.step_letters(vec![step], at(1)).await.remove(0).unwrap();
+        apply_step(store, step, 1).await.unwrap();
     }
     assert_eq!(due_texts(store, None, 7).await, "");
     assert_eq!(store.recall_held_letters(&worker("limit"), 2, at(7)).await.unwrap(), 2);
@@ -146,8 +141,7 @@ pub(crate) async fn held_letters_are_recalled_with_their_reservations(home: &dyn
     assert_eq!(reserved, [("limit-2:c".to_owned(), 5)].into());
 }
 
-pub(crate) async fn released_letters_return_to_their_worker(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn released_letters_return_to_their_worker(store: &dyn Store) {
     let mut ids = Vec::new();
     for worker_name in ["exec", "exec", "http"] {
         let id = accept_letter(store, submitted(worker_name), 0).await;

@@ -4,9 +4,9 @@ use monoco_core::letter::{Letter, LetterState, WorkerName};
 
 use super::inbound::{inbound_message, with_message};
 use super::letters::{
-    accept, accept_duplicate, accept_letter, describe_letter, due_texts, letter, letter_status,
-    merge_all, outgoing_message, pass_verdict, send_source, step_letter, submitted, then_hold,
-    then_send, then_trash, then_wait, worker,
+    accept, accept_duplicate, accept_letter, apply_step, describe_letter, due_texts, letter,
+    letter_status, merge_all, outgoing_message, pass_verdict, send_source, step_letter, submitted,
+    then_hold, then_send, then_trash, then_wait, worker,
 };
 use super::mails::list_mails;
 use super::*;
@@ -54,8 +54,7 @@ away, mark dead: DEAD at a, 1 attempts: enough
 dead, trash: TRASHED: bad
 ";
 
-pub(crate) async fn due_letters_are_ordered_per_worker(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn due_letters_are_ordered_per_worker(store: &dyn Store) {
     let none: Option<&WorkerName> = None;
     assert_eq!(store.next_letter(none).await.unwrap(), None);
     for (text, worker_name, due) in [
@@ -81,8 +80,7 @@ pub(crate) async fn due_letters_are_ordered_per_worker(home: &dyn TestHome) {
     assert_eq!(store.next_letter(Some(&worker("spam"))).await.unwrap(), Some(at(5)));
 }
 
-pub(crate) async fn letter_steps_match_the_transition_table(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn letter_steps_match_the_transition_table(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let steps = [
         ("wait", then_wait(None, 40)),
@@ -139,8 +137,7 @@ pub(crate) async fn letter_steps_match_the_transition_table(home: &dyn TestHome)
     assert_eq!(table, STEPS.trim_start());
 }
 
-pub(crate) async fn step_of_a_changed_letter_is_a_conflict(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn step_of_a_changed_letter_is_a_conflict(store: &dyn Store) {
     let ids = [
         accept_letter(store, submitted("a"), 0).await,
         accept_letter(store, submitted("b"), 0).await,
@@ -165,8 +162,7 @@ pub(crate) async fn step_of_a_changed_letter_is_a_conflict(home: &dyn TestHome) 
     );
 }
 
-pub(crate) async fn letters_are_joined_atomically(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn letters_are_joined_atomically(store: &dyn Store) {
     let mut rows = Vec::new();
     for text in ["a", "b", "c"] {
         let id = accept_letter(store, submitted(text), 0).await;
@@ -184,10 +180,14 @@ pub(crate) async fn letters_are_joined_atomically(home: &dyn TestHome) {
         ..LetterStep::only(&rows[0], then_wait(None, 11))
     };
     step_letter(store, rows[2].id, then_hold("merge", Some("k"), 12), 1).await.unwrap();
-    let answer = store.step_letters(vec![join(&[&rows[1], &rows[2]])], at(11)).await.remove(0);
-    assert!(matches!(answer, Err(StoreError::Conflict { .. })), "{answer:?}");
-    let own = store.step_letters(vec![join(&[&rows[0]])], at(11)).await.remove(0);
-    assert!(matches!(own, Err(StoreError::InvalidTransition(_))), "{own:?}");
+    assert_matches!(
+        store.step_letters(vec![join(&[&rows[1], &rows[2]])], at(11)).await.remove(0),
+        Err(StoreError::Conflict { .. })
+    );
+    assert_matches!(
+        store.step_letters(vec![join(&[&rows[0]])], at(11)).await.remove(0),
+        Err(StoreError::InvalidTransition(_))
+    );
     assert_eq!(due_texts(store, None, 12).await, "a b c", "no letter was changed");
 
     let last = store.letter(rows[2].id).await.unwrap();
@@ -202,8 +202,7 @@ pub(crate) async fn letters_are_joined_atomically(home: &dyn TestHome) {
     let (main, away) = (store.letter(rows[0].id).await.unwrap(), store.letter(away).await.unwrap());
     let mut late = LetterStep::only(&main, then_wait(None, 1));
     late.joins.push((away.id, away.revision));
-    let rejected = store.step_letters(vec![late], at(11)).await.remove(0);
-    assert!(matches!(rejected, Err(StoreError::InvalidTransition(_))), "{rejected:?}");
+    assert_matches!(apply_step(store, late, 11).await, Err(StoreError::InvalidTransition(_)));
 }
 
 pub(crate) async fn reservations_are_written_with_their_step(home: &dyn TestHome) {
@@ -216,22 +215,15 @@ pub(crate) async fn reservations_are_written_with_their_step(home: &dyn TestHome
         ..LetterStep::only(&row, then_hold("limit", None, 9))
     };
     let keys = || ["limit:a", "limit:b", "limit:c"].map(str::to_owned).to_vec();
-    store
-        .step_letters(vec![reserve(1, &[("limit:a", 5), ("limit:b", 6)])], at(1))
-        .await
-        .remove(0)
-        .unwrap();
-    assert!(
-        store.step_letters(vec![reserve(1, &[("limit:c", 7)])], at(1)).await.remove(0).is_err()
-    );
-    store.step_letters(vec![reserve(2, &[("limit:a", 8)])], at(1)).await.remove(0).unwrap();
+    apply_step(&*store, reserve(1, &[("limit:a", 5), ("limit:b", 6)]), 1).await.unwrap();
+    assert!(apply_step(&*store, reserve(1, &[("limit:c", 7)]), 1).await.is_err());
+    apply_step(&*store, reserve(2, &[("limit:a", 8)]), 1).await.unwrap();
     drop(store);
     let reserved = home.open().await.reservations(keys()).await.unwrap();
     assert_eq!(reserved, [("limit:a".to_owned(), 8), ("limit:b".to_owned(), 6)].into());
 }
 
-pub(crate) async fn letter_is_sent_as_changed_by_workers(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn letter_is_sent_as_changed_by_workers(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let (first, other) =
         (outgoing_message("ann", "hello"), outgoing_message("ann", "hello, with a footer"));
@@ -247,7 +239,7 @@ pub(crate) async fn letter_is_sent_as_changed_by_workers(home: &dyn TestHome) {
         verdicts: had.clone(),
         ..LetterStep::only(&row, then)
     };
-    let result = store.step_letters(vec![letter_step], at(1)).await.remove(0).unwrap();
+    let result = apply_step(store, letter_step, 1).await.unwrap();
     assert_eq!(result, LetterStepResult { state: LetterState::Done, revision: 2 });
     assert_eq!(tunnel_contents(store, "lark").await, "hello, with a footer WAIT");
     let row = store.letter(id).await.unwrap();
@@ -275,8 +267,7 @@ pub(crate) async fn letter_is_sent_as_changed_by_workers(home: &dyn TestHome) {
     assert_eq!(kinds, ["posted", "verdict"]);
 }
 
-pub(crate) async fn unsendable_letter_becomes_dead_or_trashed(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn unsendable_letter_becomes_dead_or_trashed(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_contact(store, "eve", ContactLevel::Block).await;
     let late = msg_object(json!({"expires_at_ms": 5}), "me", &[&endpoint("oc", "lark")], "late");
@@ -308,8 +299,7 @@ pub(crate) async fn unsendable_letter_becomes_dead_or_trashed(home: &dyn TestHom
     assert_eq!(store.dead_letters(9).await.unwrap().len(), 3);
 }
 
-pub(crate) async fn inbound_letter_joins_its_merge_window_at_the_end(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn inbound_letter_joins_its_merge_window_at_the_end(store: &dyn Store) {
     put_tunnel(store, "wary", StrangerPolicy::Hold, false).await;
     let of = |id: &str, author: &str, tunnel: &str| {
         let mut request = inbound_message(id, author, id);
@@ -337,9 +327,10 @@ pub(crate) async fn inbound_letter_joins_its_merge_window_at_the_end(home: &dyn 
     assert_eq!(store.letter(ids[0]).await.unwrap().became, Some(mail));
     assert_eq!(store.letters_of(mail).await.unwrap()[0].id, ids[0]);
     let none = accept_letter(store, submitted("x"), 0).await;
-    let answer =
-        step_letter(store, none, NextAction::Deliver(Box::new(of("9", "ann", "lark"))), 1).await;
-    assert!(matches!(answer, Err(StoreError::Missing { .. })), "{answer:?}");
+    assert_matches!(
+        step_letter(store, none, NextAction::Deliver(Box::new(of("9", "ann", "lark"))), 1).await,
+        Err(StoreError::Missing { .. })
+    );
 }
 
 pub(crate) async fn large_letters_survive_reopening(home: &dyn TestHome) {
@@ -356,7 +347,7 @@ pub(crate) async fn large_letters_survive_reopening(home: &dyn TestHome) {
         letter: Some(letter(&large("new "))),
         ..LetterStep::only(&row, then_wait(None, 1))
     };
-    store.step_letters(vec![change], at(1)).await.remove(0).unwrap();
+    apply_step(&*store, change, 1).await.unwrap();
     drop(store);
     let store = home.open().await;
     let row = store.letter(handed_in).await.unwrap();

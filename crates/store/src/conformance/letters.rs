@@ -93,6 +93,15 @@ pub(super) fn pass_verdict(name: &str) -> WorkerVerdict {
     WorkerVerdict { worker: worker(name), result: Verdict::Pass, at: at(1), note: None }
 }
 
+/// Applies one step at second `now`.
+pub(super) async fn apply_step(
+    store: &dyn Store,
+    step: LetterStep,
+    now: i64,
+) -> Result<LetterStepResult, StoreError> {
+    store.step_letters(vec![step], at(now)).await.remove(0)
+}
+
 /// Applies a step with one verdict to the current revision of a letter.
 pub(super) async fn step_letter(
     store: &dyn Store,
@@ -101,9 +110,8 @@ pub(super) async fn step_letter(
     now: i64,
 ) -> Result<LetterStepResult, StoreError> {
     let row = store.letter(id).await.unwrap();
-    let letter_step =
-        LetterStep { verdicts: vec![pass_verdict("end")], ..LetterStep::only(&row, then) };
-    store.step_letters(vec![letter_step], at(now)).await.remove(0)
+    let verdicts = vec![pass_verdict("end")];
+    apply_step(store, LetterStep { verdicts, ..LetterStep::only(&row, then) }, now).await
 }
 
 pub(super) fn then_wait(worker_name: Option<&str>, due: i64) -> NextAction {
@@ -163,8 +171,7 @@ pub(super) async fn merge_all(store: &dyn Store, now: i64) -> usize {
     store.merge(Arc::new(merging), 100, at(now)).await.unwrap()
 }
 
-pub(crate) async fn submitted_letter_waits_for_the_dispatcher(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn submitted_letter_waits_for_the_dispatcher(store: &dyn Store) {
     let source = LetterSource::Submitted {
         letter: letter("hello"),
         tunnel: Some(tunnel_id("lark")),
@@ -187,15 +194,13 @@ pub(crate) async fn submitted_letter_waits_for_the_dispatcher(home: &dyn TestHom
     assert_eq!(event.detail["to"], 1);
 }
 
-pub(crate) async fn letter_id_of_another_store_is_missing(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn letter_id_of_another_store_is_missing(store: &dyn Store) {
     let id = accept_letter(store, submitted("hello"), 0).await;
     let other = LetterId { mark: id.mark ^ 1, ..id };
     assert!(matches!(store.letter(other).await, Err(StoreError::Missing { .. })));
     let mut letter_step = LetterStep::only(&store.letter(id).await.unwrap(), then_trash("no"));
     letter_step.id = other;
-    let answer = store.step_letters(vec![letter_step], at(1)).await.remove(0);
-    assert!(matches!(answer, Err(StoreError::Missing { .. })), "{answer:?}");
+    assert_matches!(apply_step(store, letter_step, 1).await, Err(StoreError::Missing { .. }));
     assert_ne!(id.mark, accept_letter(store, submitted("other"), 0).await.mark);
 }
 
@@ -221,8 +226,7 @@ pub(crate) async fn idempotency_key_cannot_be_reused_for_another_letter(home: &d
     assert_eq!(due_texts(&*store, None, 0).await, "hello hello");
 }
 
-pub(crate) async fn inbound_message_becomes_a_letter_once(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn inbound_message_becomes_a_letter_once(store: &dyn Store) {
     put_tunnel(store, "strict", StrangerPolicy::Drop, false).await;
     add_contact(store, &endpoint("eve", "lark"), ContactLevel::Block).await;
     let id =
@@ -256,8 +260,7 @@ pub(crate) async fn inbound_message_becomes_a_letter_once(home: &dyn TestHome) {
     );
 }
 
-pub(crate) async fn dispatched_message_becomes_a_letter_once(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn dispatched_message_becomes_a_letter_once(store: &dyn Store) {
     let msg = chat("ann", &["me"], "hello");
     let id =
         accept_letter(store, LetterSource::Dispatch(via_tunnel("lark", "om_1", msg.clone())), 0)
@@ -291,8 +294,7 @@ pub(crate) async fn dispatched_message_becomes_a_letter_once(home: &dyn TestHome
     }
 }
 
-pub(crate) async fn rejected_message_leaves_no_letter(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn rejected_message_leaves_no_letter(store: &dyn Store) {
     put_lark_tunnel(store).await;
     put_tunnel(store, "strict", StrangerPolicy::Drop, false).await;
     add_contact(store, "eve", ContactLevel::Block).await;
@@ -306,26 +308,27 @@ pub(crate) async fn rejected_message_leaves_no_letter(home: &dyn TestHome) {
     assert_eq!(answer(accept(store, dropped, 0).await.unwrap()), "dropped");
     let without_recipient =
         LetterSource::Dispatch(without_tunnel(chat("ann", &[&endpoint("oc", "lark")], "psst")));
-    let rejected = accept(store, without_recipient, 0).await;
-    assert!(matches!(rejected, Err(StoreError::NoLocalRecipient(_))), "{rejected:?}");
+    assert_matches!(
+        accept(store, without_recipient, 0).await,
+        Err(StoreError::NoLocalRecipient(_))
+    );
 
     let eve = send_source(chat("eve", &[&endpoint("oc", "lark")], "psst"));
-    let rejected = accept(store, eve, 0).await.unwrap();
-    assert!(
-        matches!(rejected, AcceptResult::Sent(SendResult::BlockedAuthor { .. })),
-        "{rejected:?}"
+    assert_matches!(
+        accept(store, eve, 0).await.unwrap(),
+        AcceptResult::Sent(SendResult::BlockedAuthor { .. })
     );
-    let rejected = accept(store, send_source(chat("me", &["unknown"], "psst")), 0).await;
-    assert!(matches!(rejected, Err(StoreError::UnresolvableTargets(_))), "{rejected:?}");
+    assert_matches!(
+        accept(store, send_source(chat("me", &["unknown"], "psst")), 0).await,
+        Err(StoreError::UnresolvableTargets(_))
+    );
     let late = msg_object(json!({"expires_at_ms": 5}), "me", &[&endpoint("oc", "lark")], "psst");
-    let rejected = accept(store, send_source(late), 0).await;
-    assert!(matches!(rejected, Err(StoreError::Expired(_))), "{rejected:?}");
+    assert_matches!(accept(store, send_source(late), 0).await, Err(StoreError::Expired(_)));
     assert_eq!(due_texts(store, None, 100).await, "");
     assert_eq!(store.letter_counts(at(0)).await.unwrap(), Default::default());
 }
 
-pub(crate) async fn pipeline_routing_decides_which_sends_become_letters(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn pipeline_routing_decides_which_sends_become_letters(store: &dyn Store) {
     put_lark_tunnel(store).await;
     put_tunnel(store, "mail", StrangerPolicy::Accept, false).await;
     add_local_contact(store, "bob").await;
@@ -374,12 +377,13 @@ pub(crate) async fn pipeline_routing_decides_which_sends_become_letters(home: &d
     };
     accept_letter(store, LetterSource::Send(reused.clone()), 0).await;
     let other = SendRequest { msg: outgoing_message("x", "2"), ..reused };
-    let rejected = accept(store, LetterSource::Send(other), 0).await;
-    assert!(matches!(rejected, Err(StoreError::KeyReused(_))), "{rejected:?}");
+    assert_matches!(
+        accept(store, LetterSource::Send(other), 0).await,
+        Err(StoreError::KeyReused(_))
+    );
 }
 
-pub(crate) async fn rejected_source_does_not_affect_the_rest_of_the_batch(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn rejected_source_does_not_affect_the_rest_of_the_batch(store: &dyn Store) {
     put_lark_tunnel(store).await;
     accept_letter(store, submitted_with_key("k", "first", None), 0).await;
     let batch = vec![

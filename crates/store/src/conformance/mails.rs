@@ -108,8 +108,7 @@ pub(crate) async fn large_mail_survives_reopening(home: &dyn TestHome) {
     assert_eq!(unmerged_count(store).await, 0);
 }
 
-pub(crate) async fn mail_has_the_binding_of_its_chat_or_tunnel(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn mail_has_the_binding_of_its_chat_or_tunnel(store: &dyn Store) {
     for (tunnel, room) in [("lark", "room"), ("lark", "oc_42"), ("slack", "oc_42"), ("ci", "x")] {
         store_inbound(store, via(tunnel, in_room(room, inbound_message(room, "ann", tunnel))), 0)
             .await;
@@ -135,8 +134,7 @@ pub(crate) async fn mail_has_the_binding_of_its_chat_or_tunnel(home: &dyn TestHo
     assert_eq!((label("slack oc_42"), label("ci x")), (None, None));
 }
 
-pub(crate) async fn mail_is_trusted_when_every_author_is_a_contact(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn mail_is_trusted_when_every_author_is_a_contact(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_contact(store, &endpoint("ann", "lark"), ContactLevel::Friend).await;
     add_contact(store, &endpoint("bob", "lark"), ContactLevel::Temporary).await;
@@ -164,8 +162,7 @@ pub(crate) async fn mail_is_trusted_when_every_author_is_a_contact(home: &dyn Te
     }
 }
 
-pub(crate) async fn held_mail_is_hidden_until_its_author_is_accepted(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn held_mail_is_hidden_until_its_author_is_accepted(store: &dyn Store) {
     let held = store_held_mail(store, "eve", "psst", 0).await;
     let other = store_held_mail(store, "mallory", "also", 0).await;
     let free = store_mails(store, &["free"], 100).await.remove(0);
@@ -180,8 +177,7 @@ pub(crate) async fn held_mail_is_hidden_until_its_author_is_accepted(home: &dyn 
             .claim(&id, &Workspace::shared(), holder, lease_for(60), RetryPolicy::CLAIM, at(200))
             .await
     };
-    let rejected = claim(held.clone()).await;
-    assert!(matches!(rejected, Err(StoreError::InvalidTransition(_))), "{rejected:?}");
+    assert_matches!(claim(held.clone()).await, Err(StoreError::InvalidTransition(_)));
 
     let newest = newest_change(store).await;
     for level in [ContactLevel::Stranger, ContactLevel::Block] {
@@ -205,8 +201,7 @@ pub(crate) async fn held_mail_is_hidden_until_its_author_is_accepted(home: &dyn 
     );
 }
 
-pub(crate) async fn binding_an_address_releases_its_held_mails(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn binding_an_address_releases_its_held_mails(store: &dyn Store) {
     let held = [
         store_held_mail(store, "eve", "one", 0).await,
         store_held_mail(store, "eve", "two", 100).await,
@@ -220,8 +215,7 @@ pub(crate) async fn binding_an_address_releases_its_held_mails(home: &dyn TestHo
     assert_eq!(list_mails(store).await.len(), 2);
 }
 
-pub(crate) async fn strangers_of_one_room_are_accepted_separately(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn strangers_of_one_room_are_accepted_separately(store: &dyn Store) {
     put_tunnel(store, "wary", StrangerPolicy::Hold, false).await;
     for (id, from) in [("1", "eve"), ("2", "mallory"), ("3", "eve")] {
         store_inbound(store, via("wary", inbound_message(id, from, id)), 0).await;
@@ -233,8 +227,7 @@ pub(crate) async fn strangers_of_one_room_are_accepted_separately(home: &dyn Tes
     assert_eq!(mail_texts(store).await, "1+3 | 2");
 }
 
-pub(crate) async fn mails_are_listed_by_every_filter_in_both_directions(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn mails_are_listed_by_every_filter_in_both_directions(store: &dyn Store) {
     let late = store_held_mail(store, "eve", "late Apple", 0).await;
     for (n, now) in (100..).step_by(10).take(12).enumerate() {
         let (author, text) = (["ann", "Bob"][n % 2], ["apple", "PEAR", "fig"][n % 3]);

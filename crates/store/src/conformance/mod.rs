@@ -19,7 +19,7 @@ use monoco_core::delivery::Delivery;
 use monoco_core::did::{Did, EndpointKind, TunnelId};
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::{MsgObject, ObjId};
-use monoco_core::record::{BoxKind, MsgRecord};
+use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId};
 use monoco_core::retry::{Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
 use proptest::strategy::Strategy;
@@ -111,9 +111,10 @@ macro_rules! conformance_tests {
         }
         crate::conformance::tests_of! { $home, objects:
             unknown_ids_are_reported_missing,
+            external_ids_of_received_and_sent_messages_are_found,
+            ;
             large_message_body_survives_reopening,
             blobs_are_stored_under_their_hash,
-            external_ids_of_received_and_sent_messages_are_found,
         }
         crate::conformance::tests_of! { $home, deliveries:
             concurrent_senders_lease_each_delivery_once,
@@ -135,7 +136,6 @@ macro_rules! conformance_tests {
             deliveries_are_listed_by_state_in_both_directions,
         }
         crate::conformance::tests_of! { $home, inbound:
-            repeated_inbound_message_is_stored_once,
             invalid_inbound_message_does_not_affect_its_batch,
             blocked_and_dropped_messages_are_remembered_but_not_stored,
             merge_window_closes_after_its_debounce_time,
@@ -145,7 +145,6 @@ macro_rules! conformance_tests {
             sessions_threads_and_tunnels_are_merged_separately,
             authors_of_one_room_share_a_window,
             merge_is_one_transaction,
-            merge_windows_survive_reopening,
             merging_all_closes_open_windows,
             merge_takes_the_oldest_windows_up_to_its_limit,
             full_window_is_followed_by_another,
@@ -153,18 +152,23 @@ macro_rules! conformance_tests {
             blocking_an_author_before_the_merge_drops_only_that_author,
             owner_gets_no_mail_from_a_blocked_sender,
             unmergeable_window_does_not_block_other_windows,
+            ;
+            repeated_inbound_message_is_stored_once,
+            merge_windows_survive_reopening,
         }
         crate::conformance::tests_of! { $home, mails:
-            large_mail_survives_reopening,
             mail_has_the_binding_of_its_chat_or_tunnel,
             mail_is_trusted_when_every_author_is_a_contact,
             held_mail_is_hidden_until_its_author_is_accepted,
             binding_an_address_releases_its_held_mails,
             strangers_of_one_room_are_accepted_separately,
             mails_are_listed_by_every_filter_in_both_directions,
+            ;
+            large_mail_survives_reopening,
         }
         crate::conformance::tests_of! { $home, files:
             index_entries_and_file_changes_are_paged,
+            ;
             file_progress_survives_reopening,
             newest_file_change_is_published_after_commit,
         }
@@ -173,7 +177,6 @@ macro_rules! conformance_tests {
             workspaces_claim_a_mail_independently,
             missing_and_finished_mails_cannot_be_claimed,
             expired_claim_is_lost_once_another_agent_claims,
-            fourth_failure_makes_a_dead_letter,
             permanent_failure_makes_a_dead_letter_at_once,
             renewal_extends_the_lease,
             repeated_completion_changes_nothing,
@@ -183,39 +186,44 @@ macro_rules! conformance_tests {
             operator_can_drop_a_dead_claim,
             expired_lease_returns_mail_to_new,
             expired_last_attempt_is_not_claimed_again,
-            open_claims_are_listed_oldest_first,
             counts_report_the_oldest_unclaimed_mail,
             one_of_eight_concurrent_claims_succeeds,
             eight_agents_complete_each_mail_once,
+            ;
+            fourth_failure_makes_a_dead_letter,
+            open_claims_are_listed_oldest_first,
         }
         crate::conformance::tests_of! { $home, drafts:
-            draft_is_sent_once,
             draft_uid_cannot_be_reused_for_another_message,
             rejected_draft_is_not_remembered,
+            draft_of_a_merged_letter_finishes_with_the_merged_one,
+            ;
+            draft_is_sent_once,
             draft_is_finished_when_all_deliveries_are,
             closed_draft_is_not_listed_again,
             draft_finishes_with_its_letter,
-            draft_of_a_merged_letter_finishes_with_the_merged_one,
         }
         crate::conformance::tests_of! { $home, letters:
             submitted_letter_waits_for_the_dispatcher,
             letter_id_of_another_store_is_missing,
-            idempotency_key_cannot_be_reused_for_another_letter,
             inbound_message_becomes_a_letter_once,
             dispatched_message_becomes_a_letter_once,
             rejected_message_leaves_no_letter,
             pipeline_routing_decides_which_sends_become_letters,
             rejected_source_does_not_affect_the_rest_of_the_batch,
+            ;
+            idempotency_key_cannot_be_reused_for_another_letter,
         }
         crate::conformance::tests_of! { $home, letter_steps:
             due_letters_are_ordered_per_worker,
             letter_steps_match_the_transition_table,
             step_of_a_changed_letter_is_a_conflict,
             letters_are_joined_atomically,
-            reservations_are_written_with_their_step,
             letter_is_sent_as_changed_by_workers,
             unsendable_letter_becomes_dead_or_trashed,
             inbound_letter_joins_its_merge_window_at_the_end,
+            ;
+            reservations_are_written_with_their_step,
             large_letters_survive_reopening,
         }
         crate::conformance::tests_of! { $home, letter_operator:
@@ -232,16 +240,18 @@ macro_rules! conformance_tests {
             sparse_query_resumes_where_the_last_page_stopped,
             letters_are_listed_since_a_time,
             newest_letter_changes_when_a_letter_starts_to_wait,
+            ;
             letter_counts_equal_a_recount,
         }
         crate::conformance::tests_of! { $home, retention:
             old_archived_mails_are_purged,
-            clock_jump_does_not_advance_retention,
-            purging_events_keeps_the_newest,
             finished_letters_are_purged_by_retention_day,
             expired_reservations_are_purged,
             leases_and_windows_of_a_wrong_clock_are_ended,
             letters_delayed_by_a_wrong_clock_become_due,
+            ;
+            clock_jump_does_not_advance_retention,
+            purging_events_keeps_the_newest,
         }
         crate::conformance::tests_of! { $home, contacts:
             replaced_contact_keeps_its_bindings,
@@ -265,26 +275,46 @@ macro_rules! conformance_tests {
             trace_lists_records_deliveries_and_events,
         }
         crate::conformance::tests_of! { $home, status:
+            ;
             counts_equal_a_recount,
             all_data_survives_reopening,
         }
     };
 }
 
+/// The tests before the semicolon get an empty store, those after it open the store themselves.
 macro_rules! tests_of {
-    ($home:path, $noun:ident: $($test:ident,)*) => {
+    ($home:path, $noun:ident: $($test:ident,)* $(; $($opening:ident,)*)?) => {
         mod $noun {
             $(
                 #[tokio::test]
                 async fn $test() {
-                    crate::conformance::$noun::$test(&$home()).await;
+                    let home = $home();
+                    let store = crate::conformance::TestHome::open(&home).await;
+                    crate::conformance::$noun::$test(&*store).await;
                 }
             )*
+            $($(
+                #[tokio::test]
+                async fn $opening() {
+                    crate::conformance::$noun::$opening(&$home()).await;
+                }
+            )*)?
         }
     };
 }
 
-pub(crate) use {conformance_tests, tests_of};
+/// Fails with the value unless it has the form of the pattern.
+macro_rules! assert_matches {
+    ($value:expr, $pattern:pat $(if $guard:expr)?) => {
+        match $value {
+            $pattern $(if $guard)? => {}
+            value => panic!("{value:?} is not {}", stringify!($pattern)),
+        }
+    };
+}
+
+pub(crate) use {assert_matches, conformance_tests, tests_of};
 
 /// Runs `replay` on 64 random sequences of at most `max_calls` calls. Panics with the
 /// shortest sequence on which the store and its model differ.

@@ -2,13 +2,11 @@
 
 use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::object::ObjKind;
-use monoco_core::record::{ReadState, RecordId};
 
 use super::*;
 
-pub(crate) async fn unknown_ids_are_reported_missing(home: &dyn TestHome) {
-    let store = &*home.open().await;
-    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+pub(crate) async fn unknown_ids_are_reported_missing(store: &dyn Store) {
+    dispatch_text(store, "hello").await;
     let missing = |result: Result<(), StoreError>| {
         assert!(matches!(result, Err(StoreError::Missing { .. })), "{result:?}");
     };
@@ -77,8 +75,7 @@ pub(crate) async fn blobs_are_stored_under_their_hash(home: &dyn TestHome) {
     assert_eq!(home.open().await.object(id).await.unwrap().len(), 300_000);
 }
 
-pub(crate) async fn external_ids_of_received_and_sent_messages_are_found(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn external_ids_of_received_and_sent_messages_are_found(store: &dyn Store) {
     let came = chat("ann", &["me"], "in");
     dispatch(store, via_tunnel("lark", "om_in", came.clone())).await;
     let went = chat("me", &[&endpoint("oc_1", "lark")], "out");

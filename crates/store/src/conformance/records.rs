@@ -2,13 +2,12 @@
 
 use futures_util::future::join_all;
 use monoco_core::lease::LeaseLost;
-use monoco_core::record::{ReadState, ReadStatus};
+use monoco_core::record::ReadStatus;
 
 use super::*;
 use crate::BoxHint;
 
-pub(crate) async fn concurrent_readers_lease_each_record_once(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn concurrent_readers_lease_each_record_once(store: &dyn Store) {
     let batch = (0..100).map(|n| without_tunnel(chat("ann", &["bob"], &n.to_string()))).collect();
     store.dispatch(batch, at(0)).await;
     let reader = async |_| {
@@ -23,18 +22,14 @@ pub(crate) async fn concurrent_readers_lease_each_record_once(home: &dyn TestHom
     assert_eq!(leased, (0..100).collect::<Vec<_>>());
 }
 
-pub(crate) async fn oldest_unread_record_is_leased_first(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn oldest_unread_record_is_leased_first(store: &dyn Store) {
     for text in ["a", "b", "c"] {
-        dispatch(store, without_tunnel(chat("ann", &["bob"], text))).await;
+        dispatch_text(store, text).await;
     }
     let first = lease_next_record(store, "bob", 0).await.unwrap();
     assert_eq!(leased_text(&first), "a");
     let id = first.entry.id;
-    store
-        .mark_record(id, ReadState::Unread, by_holder("reader"), None, lease_for(60), at(1))
-        .await
-        .unwrap();
+    mark(store, id, ReadState::Unread, 1).await.unwrap();
     for text in ["a", "b", "c"] {
         assert_eq!(leased_text(&lease_next_record(store, "bob", 2).await.unwrap()), text);
     }
@@ -42,8 +37,7 @@ pub(crate) async fn oldest_unread_record_is_leased_first(home: &dyn TestHome) {
     assert_eq!(lease_next_record(store, "unknown", 2).await, None);
 }
 
-pub(crate) async fn record_lease_matches_the_core_state_machine(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn record_lease_matches_the_core_state_machine(store: &dyn Store) {
     let msg = chat("ann", &["bob"], "hello");
     dispatch(store, without_tunnel(msg.clone())).await;
     let leased = lease_next_record(store, "bob", 7).await.unwrap();
@@ -55,19 +49,16 @@ pub(crate) async fn record_lease_matches_the_core_state_machine(home: &dyn TestH
     assert_eq!(store.record(leased.entry.id).await.unwrap(), leased.entry);
 
     // Marking a record READING by id is the same transition.
-    dispatch(store, without_tunnel(chat("ann", &["bob"], "second"))).await;
+    dispatch_text(store, "second").await;
     let page =
         store.records(&did("bob"), BoxKind::Inbox, &[ReadState::Unread], FULL_PAGE).await.unwrap();
     let id = page.entries[0].id;
-    let marked = store
-        .mark_record(id, ReadState::Reading, by_holder("reader"), None, lease_for(60), at(7))
-        .await;
+    let marked = mark(store, id, ReadState::Reading, 7).await;
     assert_eq!(marked.unwrap().reading, by_core);
 }
 
-pub(crate) async fn expired_lease_returns_record_to_unread(home: &dyn TestHome) {
-    let store = &*home.open().await;
-    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+pub(crate) async fn expired_lease_returns_record_to_unread(store: &dyn Store) {
+    dispatch_text(store, "hello").await;
     lease_next_record(store, "bob", 0).await.unwrap();
     assert_eq!(
         store.expire_leases(RETRY, 10, at(59)).await.unwrap(),
@@ -85,30 +76,29 @@ pub(crate) async fn expired_lease_returns_record_to_unread(home: &dyn TestHome) 
 /// The lease of a slow reader expires, and a second reader leases the record. When the
 /// first reader finishes, the state is READING again, so a check of the state alone would
 /// accept it. The check of the epoch rejects it.
-pub(crate) async fn late_reader_is_rejected(home: &dyn TestHome) {
-    let store = &*home.open().await;
-    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+pub(crate) async fn late_reader_is_rejected(store: &dyn Store) {
+    dispatch_text(store, "hello").await;
     let slow = lease_next_record(store, "bob", 0).await.unwrap().entry;
     store.expire_leases(RETRY, 10, at(60)).await.unwrap();
     let fast = lease_next_record(store, "bob", 61).await.unwrap().entry;
 
     let finish =
         |proof| store.mark_record(slow.id, ReadState::Readed, proof, None, lease_for(60), at(62));
-    let late = finish(by_epoch(slow.reading.epoch)).await;
-    assert!(
-        matches!(late, Err(StoreError::LeaseLost(LeaseLost::Stale { shown: 1, current: 2 }))),
-        "{late:?}"
+    assert_matches!(
+        finish(by_epoch(slow.reading.epoch)).await,
+        Err(StoreError::LeaseLost(LeaseLost::Stale { shown: 1, current: 2 }))
     );
-    let other = finish(by_holder("other")).await;
-    assert!(matches!(other, Err(StoreError::LeaseLost(LeaseLost::Held(_)))), "{other:?}");
+    assert_matches!(
+        finish(by_holder("other")).await,
+        Err(StoreError::LeaseLost(LeaseLost::Held(_)))
+    );
     assert_eq!(store.record(slow.id).await.unwrap(), fast);
     finish(by_epoch(fast.reading.epoch)).await.unwrap();
     assert_eq!(inbox_contents(store, "bob").await, "hello READED");
 }
 
-pub(crate) async fn marking_a_stale_record_revision_is_a_conflict(home: &dyn TestHome) {
-    let store = &*home.open().await;
-    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+pub(crate) async fn marking_a_stale_record_revision_is_a_conflict(store: &dyn Store) {
+    dispatch_text(store, "hello").await;
     let leased = lease_next_record(store, "bob", 0).await.unwrap().entry;
     let mark = |revision| {
         store.mark_record(
@@ -120,26 +110,15 @@ pub(crate) async fn marking_a_stale_record_revision_is_a_conflict(home: &dyn Tes
             at(1),
         )
     };
-    let stale = mark(0).await;
-    assert!(matches!(stale, Err(StoreError::Conflict { revision: 1, .. })), "{stale:?}");
+    assert_matches!(mark(0).await, Err(StoreError::Conflict { revision: 1, .. }));
     let done = mark(1).await.unwrap();
     assert_eq!((done.revision, done.updated_at), (2, at(1)));
 }
 
-pub(crate) async fn marking_the_current_state_changes_nothing(home: &dyn TestHome) {
-    let store = &*home.open().await;
-    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+pub(crate) async fn marking_the_current_state_changes_nothing(store: &dyn Store) {
+    dispatch_text(store, "hello").await;
     let leased = lease_next_record(store, "bob", 0).await.unwrap().entry;
-    let finish = |secs| {
-        store.mark_record(
-            leased.id,
-            ReadState::Readed,
-            by_holder("reader"),
-            None,
-            lease_for(60),
-            at(secs),
-        )
-    };
+    let finish = |secs| mark(store, leased.id, ReadState::Readed, secs);
     let first = finish(1).await.unwrap();
     assert_eq!(
         finish(2).await.unwrap(),
@@ -149,26 +128,22 @@ pub(crate) async fn marking_the_current_state_changes_nothing(home: &dyn TestHom
     assert_eq!(event_kinds(store).await, "dispatched taken marked");
 }
 
-pub(crate) async fn invalid_transition_changes_nothing(home: &dyn TestHome) {
-    let store = &*home.open().await;
-    dispatch(store, without_tunnel(chat("ann", &["bob"], "hello"))).await;
+pub(crate) async fn invalid_transition_changes_nothing(store: &dyn Store) {
+    dispatch_text(store, "hello").await;
     let page = store.records(&did("bob"), BoxKind::Inbox, &[], FULL_PAGE).await.unwrap();
     let before = page.entries[0].clone();
     let mark = |to| store.mark_record(before.id, to, by_holder("bob"), None, lease_for(60), at(1));
-    let wrong = mark(ReadState::Sent).await;
-    assert!(matches!(wrong, Err(StoreError::InvalidTransition(_))), "{wrong:?}");
+    assert_matches!(mark(ReadState::Sent).await, Err(StoreError::InvalidTransition(_)));
     assert_eq!(store.record(before.id).await.unwrap(), before);
     assert_eq!(event_kinds(store).await, "dispatched");
 
     mark(ReadState::Deleted).await.unwrap();
-    let wrong = mark(ReadState::Unread).await;
-    assert!(matches!(wrong, Err(StoreError::InvalidTransition(_))), "{wrong:?}");
+    assert_matches!(mark(ReadState::Unread).await, Err(StoreError::InvalidTransition(_)));
 }
 
-pub(crate) async fn records_are_paged_in_both_directions(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn records_are_paged_in_both_directions(store: &dyn Store) {
     for n in 0..7 {
-        dispatch(store, without_tunnel(chat("ann", &["bob"], &n.to_string()))).await;
+        dispatch_text(store, &n.to_string()).await;
     }
     let walk = async |newest_first, limit| {
         let page = async |request| {
@@ -196,7 +171,7 @@ pub(crate) async fn records_are_paged_in_both_directions(home: &dyn TestHome) {
     // A record that arrives between two pages is listed last, and no record is skipped.
     let request = PageRequest { beyond: None, limit: 3, newest_first: false };
     let first = store.records(&did("bob"), BoxKind::Inbox, &[], request).await.unwrap();
-    dispatch(store, without_tunnel(chat("ann", &["bob"], "7"))).await;
+    dispatch_text(store, "7").await;
     lease_next_record(store, "bob", 0).await.unwrap();
     let rest = PageRequest { beyond: first.next, limit: 9, newest_first: false };
     let rest = store.records(&did("bob"), BoxKind::Inbox, &[], rest).await.unwrap();
@@ -204,18 +179,14 @@ pub(crate) async fn records_are_paged_in_both_directions(home: &dyn TestHome) {
     assert_eq!(rest.next, None);
 }
 
-pub(crate) async fn records_are_listed_by_state(home: &dyn TestHome) {
+pub(crate) async fn records_are_listed_by_state(store: &dyn Store) {
     use ReadState::{Archived, Readed, Reading, Unread};
-    let store = &*home.open().await;
     for n in 0..6 {
-        dispatch(store, without_tunnel(chat("ann", &["bob"], &n.to_string()))).await;
+        dispatch_text(store, &n.to_string()).await;
     }
     for to in [Readed, Unread, Archived, Readed] {
         let leased = lease_next_record(store, "bob", 0).await.unwrap().entry;
-        store
-            .mark_record(leased.id, to, by_holder("reader"), None, lease_for(60), at(1))
-            .await
-            .unwrap();
+        mark(store, leased.id, to, 1).await.unwrap();
     }
     lease_next_record(store, "bob", 2).await.unwrap();
     let all = "0 READED, 1 ARCHIVED, 2 READED, 3 READING, 4 UNREAD, 5 UNREAD";
@@ -237,13 +208,12 @@ pub(crate) async fn records_are_listed_by_state(home: &dyn TestHome) {
 }
 
 /// The record or delivery of a hint can be leased when the hint arrives.
-pub(crate) async fn hint_arrives_after_the_commit_that_filled_the_box(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn hint_arrives_after_the_commit_that_filled_the_box(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let mut hints = store.hints();
     let hint = |owner: Did, box_kind| BoxHint { owner, box_kind };
 
-    dispatch(store, without_tunnel(chat("ann", &["bob"], "in"))).await;
+    dispatch_text(store, "in").await;
     assert_eq!(hints.recv().await.unwrap(), hint(did("bob"), BoxKind::Inbox));
     let leased = lease_next_record(store, "bob", 0).await.unwrap().entry;
 
@@ -254,18 +224,14 @@ pub(crate) async fn hint_arrives_after_the_commit_that_filled_the_box(home: &dyn
     assert_eq!(two, [hint(lark, BoxKind::TunnelOutbox), hint(did("me"), BoxKind::Outbox)]);
     assert!(lease_next_delivery(store, "lark", 0).await.is_some());
 
-    store
-        .mark_record(leased.id, ReadState::Unread, by_holder("reader"), None, lease_for(1), at(1))
-        .await
-        .unwrap();
+    mark(store, leased.id, ReadState::Unread, 1).await.unwrap();
     assert_eq!(hints.recv().await.unwrap(), hint(did("bob"), BoxKind::Inbox));
     lease_next_record(store, "bob", 2).await.unwrap();
     store.expire_leases(RETRY, 10, at(62)).await.unwrap();
     assert_eq!(hints.recv().await.unwrap(), hint(did("bob"), BoxKind::Inbox));
 }
 
-pub(crate) async fn boxes_are_listed_with_waiting_counts(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn boxes_are_listed_with_waiting_counts(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_group(store, "team", &["bob"]).await;
     for text in ["1", "2"] {

@@ -12,8 +12,8 @@ use super::inbound::{inbound_message, merge_due, store_inbound};
 use super::letter_lists::list_texts;
 use super::letter_operator::hand_over;
 use super::letters::{
-    accept_letter, letter, letter_status, outgoing_message, step_letter, submitted, then_hold,
-    then_send, then_trash, then_wait,
+    accept_letter, apply_step, letter, letter_status, outgoing_message, step_letter, submitted,
+    then_hold, then_send, then_trash, then_wait,
 };
 use super::mails::{location_of, store_mails};
 use super::*;
@@ -34,8 +34,7 @@ async fn complete_mail(store: &dyn Store, id: &MailId, workspace: &str, now: i64
         .unwrap();
 }
 
-pub(crate) async fn old_archived_mails_are_purged(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn old_archived_mails_are_purged(store: &dyn Store) {
     store.advance_retention_clock(at(0)).await.unwrap();
     let ids = store_mails(store, &["busy", "old", "young", "open"], 0).await;
     let [busy, old, young, open] = &ids[..] else { panic!() };
@@ -64,9 +63,10 @@ pub(crate) async fn old_archived_mails_are_purged(home: &dyn TestHome) {
     }
     let gone = file_changes(store, change).await;
     assert_eq!((gone.len(), &gone[0].entry.id, gone[0].place), (1, old, MailLocation::Removed));
-    let rejected =
-        store.claim(old, &late, holder("a"), lease_for(60), RetryPolicy::CLAIM, now).await;
-    assert!(matches!(rejected, Err(StoreError::InvalidTransition(_))), "{rejected:?}");
+    assert_matches!(
+        store.claim(old, &late, holder("a"), lease_for(60), RetryPolicy::CLAIM, now).await,
+        Err(StoreError::InvalidTransition(_))
+    );
     assert!(store.object(gone[0].entry.msg_id).await.is_ok(), "only the file is removed");
 
     store.update_claim(busy, &late, by_holder("a"), ClaimUpdate::Complete, now).await.unwrap();
@@ -132,8 +132,7 @@ pub(crate) async fn purging_events_keeps_the_newest(home: &dyn TestHome) {
     );
 }
 
-pub(crate) async fn finished_letters_are_purged_by_retention_day(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn finished_letters_are_purged_by_retention_day(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let advance_day = async |day: i64| {
         // One day in two steps: the clock ignores steps of more than one day.
@@ -185,8 +184,7 @@ pub(crate) async fn finished_letters_are_purged_by_retention_day(home: &dyn Test
     );
 }
 
-pub(crate) async fn expired_reservations_are_purged(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn expired_reservations_are_purged(store: &dyn Store) {
     let id = accept_letter(store, submitted("hello"), 0).await;
     let row = store.letter(id).await.unwrap();
     // A third of the reservations ends at second 10, the others 1 and 2 µs later.
@@ -195,7 +193,7 @@ pub(crate) async fn expired_reservations_are_purged(home: &dyn TestHome) {
         (0..25).map(|number| (format!("limit:{number:02}"), end(number))).collect();
     let step =
         LetterStep { reservations: reserved.clone(), ..LetterStep::only(&row, then_wait(None, 0)) };
-    store.step_letters(vec![step], at(0)).await.remove(0).unwrap();
+    apply_step(store, step, 0).await.unwrap();
     let purge_all = async |now| {
         let (mut gone, mut key) = (Vec::new(), Some(String::new()));
         while let Some(after) = key {
@@ -217,8 +215,7 @@ pub(crate) async fn expired_reservations_are_purged(home: &dyn TestHome) {
 
 /// The system clock was 10 years ahead: leases, retry times and merge windows of that time
 /// must not last for 10 years after the clock is corrected.
-pub(crate) async fn leases_and_windows_of_a_wrong_clock_are_ended(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn leases_and_windows_of_a_wrong_clock_are_ended(store: &dyn Store) {
     let years = 10 * 365 * DAY;
     let [held, waiting] = &store_mails(store, &["held", "waiting"], years).await[..] else {
         panic!()
@@ -252,8 +249,7 @@ pub(crate) async fn leases_and_windows_of_a_wrong_clock_are_ended(home: &dyn Tes
     assert_eq!(merge_due(store, 1).await, 1);
 }
 
-pub(crate) async fn letters_delayed_by_a_wrong_clock_become_due(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn letters_delayed_by_a_wrong_clock_become_due(store: &dyn Store) {
     let years = 10 * 365 * DAY;
     let mut ids = Vec::new();
     for text in ["away", "waiting", "held"] {
@@ -272,7 +268,8 @@ pub(crate) async fn letters_delayed_by_a_wrong_clock_become_due(home: &dyn TestH
     assert_eq!(letter_status(store, ids[0]).await, "AWAY at spam until 1, 1 attempts");
     assert_eq!(letter_status(store, ids[1]).await, "WAITING at spam from 1");
     assert_eq!(letter_status(store, ids[2]).await, format!("WAITING held by limit/- from {years}"));
-    let late =
-        store.step_letters(vec![LetterStep::only(&old, then_wait(None, 2))], at(2)).await.remove(0);
-    assert!(matches!(late, Err(StoreError::Conflict { .. })), "{late:?}");
+    assert_matches!(
+        apply_step(store, LetterStep::only(&old, then_wait(None, 2)), 2).await,
+        Err(StoreError::Conflict { .. })
+    );
 }

@@ -4,8 +4,7 @@ use monoco_core::record::RecordId;
 
 use super::*;
 
-pub(crate) async fn send_creates_a_delivery_or_record_per_target(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn send_creates_a_delivery_or_record_per_target(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_local_contact(store, "here").await;
     add_contact(store, "bound", ContactLevel::Friend).await;
@@ -30,8 +29,7 @@ pub(crate) async fn send_creates_a_delivery_or_record_per_target(home: &dyn Test
     }
 }
 
-pub(crate) async fn send_with_an_unresolvable_target_writes_nothing(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn send_with_an_unresolvable_target_writes_nothing(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_local_contact(store, "here").await;
     let (events_before, counts) = (event_kinds(store).await, store.counts().await.unwrap());
@@ -56,8 +54,7 @@ pub(crate) async fn send_with_an_unresolvable_target_writes_nothing(home: &dyn T
     assert!(store.send(other, at(0)).await.is_ok());
 }
 
-pub(crate) async fn repeated_send_returns_the_first_result(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn repeated_send_returns_the_first_result(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_local_contact(store, "here").await;
     add_local_contact(store, "deaf").await;
@@ -79,8 +76,7 @@ pub(crate) async fn repeated_send_returns_the_first_result(home: &dyn TestHome) 
     assert!(event_kinds(store).await.ends_with("posted duplicate"));
 }
 
-pub(crate) async fn idempotency_key_cannot_be_reused_for_another_message(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn idempotency_key_cannot_be_reused_for_another_message(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let to = endpoint("oc_1", "lark");
     let with_key = |text: &str| SendRequest {
@@ -89,8 +85,10 @@ pub(crate) async fn idempotency_key_cannot_be_reused_for_another_message(home: &
         not_before: None,
     };
     store.send(with_key("hello"), at(0)).await.unwrap();
-    let again = store.send(with_key("hello"), at(0)).await.unwrap();
-    assert!(matches!(again, SendResult::Queued { duplicate: true, .. }), "{again:?}");
+    assert_matches!(
+        store.send(with_key("hello"), at(0)).await.unwrap(),
+        SendResult::Queued { duplicate: true, .. }
+    );
 
     let other = store.send(with_key("other"), at(0)).await;
     let first = chat("me", &[&to], "hello").id();
@@ -101,8 +99,7 @@ pub(crate) async fn idempotency_key_cannot_be_reused_for_another_message(home: &
     assert_eq!(tunnel_contents(store, "lark").await, "hello WAIT");
 }
 
-pub(crate) async fn send_of_blocked_author_is_rejected(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn send_of_blocked_author_is_rejected(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_contact(store, "pest", ContactLevel::Block).await;
     let msg = chat("pest", &[&endpoint("oc_1", "lark")], "buy this");
@@ -116,8 +113,7 @@ pub(crate) async fn send_of_blocked_author_is_rejected(home: &dyn TestHome) {
     assert_eq!(send_message(store, msg).await.len(), 1);
 }
 
-pub(crate) async fn local_targets_get_records_instead_of_deliveries(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn local_targets_get_records_instead_of_deliveries(store: &dyn Store) {
     add_local_contact(store, "bob").await;
     add_local_contact(store, "deaf").await;
     add_group(store, "team", &["bob", "cat", "me"]).await;
@@ -144,17 +140,17 @@ pub(crate) async fn local_targets_get_records_instead_of_deliveries(home: &dyn T
     assert_eq!(inbox_contents(store, "met-before").await, "earlier UNREAD, hello UNREAD");
 }
 
-pub(crate) async fn expired_message_is_not_sent(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn expired_message_is_not_sent(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let to = endpoint("oc_1", "lark");
     let until =
         |secs, text| msg_object(json!({"expires_at_ms": at(secs).ms()}), "me", &[&to], text);
-    let rejected = store.send(send_request(until(5, "late")), at(5)).await;
-    assert!(matches!(rejected, Err(StoreError::Expired(when)) if when == at(5)), "{rejected:?}");
+    assert_matches!(store.send(send_request(until(5, "late")), at(5)).await, Err(StoreError::Expired(when)) if when == at(5));
     assert_eq!(event_kinds(store).await, "changed");
 
     store.send(send_request(until(5, "in time")), at(4)).await.unwrap();
-    let again = store.send(send_request(until(5, "in time")), at(9)).await.unwrap();
-    assert!(matches!(again, SendResult::Queued { duplicate: true, .. }), "{again:?}");
+    assert_matches!(
+        store.send(send_request(until(5, "in time")), at(9)).await.unwrap(),
+        SendResult::Queued { duplicate: true, .. }
+    );
 }

@@ -26,8 +26,7 @@ async fn list_session(
     page.entries.iter().map(|entry| describe_entry(owner, entry)).collect()
 }
 
-pub(crate) async fn receipt_is_stored_as_an_object(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn receipt_is_stored_as_an_object(store: &dyn Store) {
     add_group(store, "team", &["ann", "bob"]).await;
     let msg = group_chat("team", "ann", "standup");
     dispatch(store, without_tunnel(msg.clone())).await;
@@ -59,23 +58,23 @@ pub(crate) async fn receipt_is_stored_as_an_object(home: &dyn TestHome) {
     );
 }
 
-pub(crate) async fn receipt_requires_a_message_of_the_group(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn receipt_requires_a_message_of_the_group(store: &dyn Store) {
     add_group(store, "team", &["bob"]).await;
     let direct = chat("ann", &["bob"], "not in the group");
     dispatch(store, without_tunnel(direct.clone())).await;
     let before = event_kinds(store).await;
     for msg in [direct.id(), chat("ann", &["bob"], "never dispatched").id()] {
         let status = ReceiptStatus::Readed;
-        let rejected = store.set_receipt(&did("team"), msg, &did("new"), status, at(1)).await;
-        assert!(matches!(rejected, Err(StoreError::Missing { .. })), "{rejected:?}");
+        assert_matches!(
+            store.set_receipt(&did("team"), msg, &did("new"), status, at(1)).await,
+            Err(StoreError::Missing { .. })
+        );
     }
     assert_eq!(event_kinds(store).await, before);
     assert!(!store.owner_exists(&did("new")).await.unwrap());
 }
 
-pub(crate) async fn session_lists_both_directions(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn session_lists_both_directions(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let ann = endpoint("ann", "lark");
     dispatch(store, via_tunnel("lark", "1", chat(&ann, &["me"], "hello"))).await;
@@ -106,8 +105,7 @@ pub(crate) async fn session_lists_both_directions(home: &dyn TestHome) {
     );
 }
 
-pub(crate) async fn sessions_are_listed_most_recent_first(home: &dyn TestHome) {
-    let store = &*home.open().await;
+pub(crate) async fn sessions_are_listed_most_recent_first(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_contact(store, "ann", ContactLevel::Friend).await;
     add_group(store, "team", &["me"]).await;

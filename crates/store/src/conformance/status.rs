@@ -1,7 +1,6 @@
 //! Conformance tests of counts, and that all data survives reopening.
 
 use monoco_core::delivery::{DeliveryOutcome, SendState};
-use monoco_core::record::ReadState;
 use monoco_core::retry::Failure;
 
 use super::*;
@@ -46,10 +45,7 @@ async fn fill_store(store: &dyn Store) {
     }
     for to in [ReadState::Readed, ReadState::Archived, ReadState::Deleted] {
         let leased = lease_next_record(store, "bob", 10).await.unwrap().entry;
-        store
-            .mark_record(leased.id, to, by_holder("reader"), None, lease_for(60), at(11))
-            .await
-            .unwrap();
+        mark(store, leased.id, to, 11).await.unwrap();
     }
     lease_next_record(store, "cat", 10).await.unwrap();
     let outcomes = [

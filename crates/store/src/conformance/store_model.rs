@@ -10,7 +10,7 @@ use monoco_core::delivery::{
     DeliveryOutcome, SendState, SendStateData, SendStatus, TunnelCapabilities,
 };
 use monoco_core::lease::Lease;
-use monoco_core::record::{ReadState, ReadStateData, ReadStatus, RecordId};
+use monoco_core::record::{ReadStateData, ReadStatus};
 use monoco_core::retry::Failure;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;

@@ -82,15 +82,21 @@ fn expire(
     move_finished_mail(tx, &mail, now)
 }
 
-/// Returns the claim of a workspace for an operator's action.
-fn existing(
-    db: &Connection,
+/// Applies the step of an operator to a dead claim.
+fn step_dead_claim(
+    tx: &mut Tx<'_>,
     id: &MailId,
     workspace: &Workspace,
+    step: impl FnOnce(ClaimStatus) -> Result<ClaimStatus, InvalidTransition>,
+    now: Timestamp,
 ) -> Result<(StoredMail, Claim), StoreError> {
-    let mail = mails::by_id(db, id)?;
+    let mail = mails::by_id(tx.db, id)?;
     let missing = || StoreError::Missing { what: "claim on", key: id.to_string() };
-    let claim = find(db, &mail, workspace)?.ok_or_else(missing)?;
+    let claim = find(tx.db, &mail, workspace)?.ok_or_else(missing)?;
+    let next = step(claim.claiming.clone())?;
+    let detail = json!({"from": "DEADLETTER", "to": next.state.name().as_str()});
+    let claim = put(tx, &mail, claim, next, now)?;
+    append_event(tx, EventKind::Marked, &mail, &claim, detail, now)?;
     Ok((mail, claim))
 }
 
@@ -358,17 +364,12 @@ impl ClaimStore for SqliteStore {
         now: Timestamp,
     ) -> Result<Claim, StoreError> {
         let (id, workspace) = (id.clone(), workspace.clone());
-        self.writer
-            .run(move |tx| {
-                let (mail, claim) = existing(tx.db, &id, &workspace)?;
-                let next = claim.claiming.clone().retry(now)?;
-                let claim = put(tx, &mail, claim, next, now)?;
-                let detail = json!({"from": "DEADLETTER", "to": "NEW"});
-                append_event(tx, EventKind::Marked, &mail, &claim, detail, now)?;
-                mails::move_to(tx, &mail, MailLocation::Inbound, now)?;
-                Ok(claim)
-            })
-            .await
+        let retry = self.writer.run(move |tx| {
+            let (mail, claim) = step_dead_claim(tx, &id, &workspace, |it| it.retry(now), now)?;
+            mails::move_to(tx, &mail, MailLocation::Inbound, now)?;
+            Ok(claim)
+        });
+        retry.await
     }
 
     async fn drop_claim(
@@ -378,17 +379,12 @@ impl ClaimStore for SqliteStore {
         now: Timestamp,
     ) -> Result<Claim, StoreError> {
         let (id, workspace) = (id.clone(), workspace.clone());
-        self.writer
-            .run(move |tx| {
-                let (mail, claim) = existing(tx.db, &id, &workspace)?;
-                let next = claim.claiming.clone().drop_claim()?;
-                let claim = put(tx, &mail, claim, next, now)?;
-                let detail = json!({"from": "DEADLETTER", "to": "COMPLETED"});
-                append_event(tx, EventKind::Marked, &mail, &claim, detail, now)?;
-                move_finished_mail(tx, &mail, now)?;
-                Ok(claim)
-            })
-            .await
+        let drop_claim = self.writer.run(move |tx| {
+            let (mail, claim) = step_dead_claim(tx, &id, &workspace, ClaimStatus::drop_claim, now)?;
+            move_finished_mail(tx, &mail, now)?;
+            Ok(claim)
+        });
+        drop_claim.await
     }
 
     async fn dead_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError> {

@@ -88,6 +88,8 @@ struct Readers {
     permits: Semaphore,
 }
 
+impl crate::Store for SqliteStore {}
+
 impl SqliteStore {
     /// Opens the store in `dir`, and creates it when it does not exist.
     ///

@@ -301,6 +301,20 @@ fn mark(
     Ok(record)
 }
 
+/// Ends leases of records and of deliveries.
+fn end_all(
+    tx: &mut Tx<'_>,
+    cause: LeaseEndCause<'_>,
+    retry: JitteredRetry,
+    limit: usize,
+    now: Timestamp,
+) -> Result<SweepCounts, StoreError> {
+    Ok(SweepCounts {
+        records: end_leases(tx, cause, limit, now)?,
+        deliveries: deliveries::end_leases(tx, cause, retry, limit, now)?,
+    })
+}
+
 /// Sets records to UNREAD whose leases have expired, or whose holders are gone.
 fn end_leases(
     tx: &mut Tx<'_>,
@@ -506,15 +520,7 @@ impl RecordStore for SqliteStore {
         if !any.await? {
             return Ok(SweepCounts::default());
         }
-        self.writer
-            .run(move |tx| {
-                let cause = LeaseEndCause::Expired;
-                Ok(SweepCounts {
-                    records: end_leases(tx, cause, limit, now)?,
-                    deliveries: deliveries::end_leases(tx, cause, retry, limit, now)?,
-                })
-            })
-            .await
+        self.writer.run(move |tx| end_all(tx, LeaseEndCause::Expired, retry, limit, now)).await
     }
 
     async fn release_leases(
@@ -527,17 +533,11 @@ impl RecordStore for SqliteStore {
         // Ends when a commit releases less than its maximum.
         loop {
             let prefix = prefix.to_owned();
-            let some = self
-                .writer
-                .run(move |tx| {
-                    let (cause, limit) =
-                        (LeaseEndCause::HolderGone(&prefix), MAX_RELEASED_PER_COMMIT);
-                    Ok(SweepCounts {
-                        records: end_leases(tx, cause, limit, now)?,
-                        deliveries: deliveries::end_leases(tx, cause, retry, limit, now)?,
-                    })
-                })
-                .await?;
+            let release = self.writer.run(move |tx| {
+                let cause = LeaseEndCause::HolderGone(&prefix);
+                end_all(tx, cause, retry, MAX_RELEASED_PER_COMMIT, now)
+            });
+            let some = release.await?;
             total.records += some.records;
             total.deliveries += some.deliveries;
             if some.records.max(some.deliveries) < MAX_RELEASED_PER_COMMIT {
