@@ -531,6 +531,12 @@ pub struct Tracer {
 }
 
 impl Tracer {
+    /// Kills the courier at the `n`-th such call.
+    pub fn killing(courier: &Courier, call: (&str, Option<&str>), n: u32) -> Self {
+        let args = crate::crash::killing(courier.home(), call, n);
+        Self::attach(courier, &args.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
     pub fn attach(courier: &Courier, args: &[&str]) -> Self {
         use std::io::BufRead as _;
 

@@ -181,15 +181,10 @@ impl Courier {
 
     /// Asks until the answer is as wanted.
     pub fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        wait_for(|| {
             let answer = self.get(path).ok();
-            if wanted(&answer) {
-                return answer;
-            }
-            assert!(Instant::now() < deadline, "{path} never became right: {answer:#}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            if wanted(&answer) { Ok(answer) } else { Err(format!("{path}: {answer:#}")) }
+        })
     }
 }
 
@@ -316,6 +311,25 @@ pub fn cli(home: &Path, args: &[&str], stdin: &str) -> Ran {
         stdout: String::from_utf8_lossy(&stdout).into_owned(),
         stderr: String::from_utf8_lossy(&stderr).into_owned(),
     }
+}
+
+/// Repeats a question until its answer is a value. Fails with the last reason why not.
+#[track_caller]
+pub fn wait_for<T>(mut answer: impl FnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match answer() {
+            Ok(value) => return value,
+            Err(why) => assert!(Instant::now() < deadline, "never: {why}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits until a condition holds.
+#[track_caller]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    wait_for(|| if holds() { Ok(()) } else { Err(what.to_owned()) });
 }
 
 pub fn chat(from: &str, to: &str, text: &str) -> Value {

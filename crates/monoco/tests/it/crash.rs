@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ack_checker::{AckChecker, LARGE, TestRng, Tracer, long, say, times};
-use crate::common::{Courier, PATIENCE, binary, cli};
+use crate::common::{Courier, PATIENCE, binary};
 
 pub fn signal(courier: &Courier, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(courier.pid()).unwrap()).unwrap();
@@ -158,9 +158,7 @@ fn sweep<T>(
             names += 1;
             let name = format!("{what} {names}");
             let state = ready(&courier, &ledger, &name);
-            let args = killing(courier.home(), call, n);
-            let args: Vec<_> = args.iter().map(String::as_str).collect();
-            let tracer = Tracer::attach(&courier, &args);
+            let tracer = Tracer::killing(&courier, call, n);
             let ran = act(&mut courier, &ledger, &name, state);
             drop(tracer);
             let through = match ran {
@@ -281,9 +279,7 @@ fn killed_while_the_log_is_moved_into_the_database() {
     for (call, n) in writes.into_iter().chain([(("fsync", Some("store/monoco.db")), 1)]) {
         let ledger = AckChecker::default();
         let mut courier = Courier::start();
-        let args = killing(courier.home(), call, n);
-        let args: Vec<_> = args.iter().map(String::as_str).collect();
-        let tracer = Tracer::attach(&courier, &args);
+        let tracer = Tracer::killing(&courier, call, n);
         for number in 0..200 {
             if ledger.dispatch(&courier, &long(&format!("no. {number}"), 30_000)).is_err() {
                 break;
@@ -360,23 +356,4 @@ fn killed_at_every_step_of_the_start_that_follows_a_broken_one() {
         assert!(started.is_err(), "it was to be killed");
     };
     sweep_start("second start", 40, half_made);
-}
-
-#[test]
-fn a_second_courier_is_turned_away_and_a_third_follows_a_killed_one() {
-    let mut first = Courier::start();
-    let ledger = AckChecker::default();
-    ledger.dispatch(&first, "hello").unwrap().ok();
-    let home = first.home().to_owned();
-    let mut second = Command::new(binary());
-    second.args(["courier", "start", "--foreground", "--port", "0"]);
-    assert!(Courier::try_spawn(&home, &mut second).is_err(), "two couriers in one home");
-    let said = cli(&home, &["courier", "start", "--foreground", "--port", "0"], "").failed(2);
-    assert!(said.contains("already running"), "{said}");
-    ledger.dispatch(&first, "the first one did not notice").unwrap().ok();
-
-    first.kill();
-    let third = Courier::start_in(&home);
-    ledger.check(&third);
-    ledger.dispatch(&third, "all is well").unwrap().ok();
 }

@@ -5,12 +5,12 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Courier, PATIENCE, Ran, binary, cli};
+use crate::common::{Courier, PATIENCE, Ran, binary, cli, until};
 
 /// A secret of Standard Webhooks.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -58,11 +58,8 @@ impl Daemon {
 
     /// Waits until a process is gone, or is a zombie.
     fn gone(pid: i32) {
-        let deadline = Instant::now() + PATIENCE;
-        while state(pid).is_some_and(|state| state != 'Z') {
-            assert!(Instant::now() < deadline, "process {pid} is still there");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let gone = || state(pid).is_none_or(|state| state == 'Z');
+        until(&format!("process {pid} is gone"), gone);
     }
 }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::ack_checker::say;
+use crate::common::until;
 use crate::faults::{Disk, one_large_file, tool};
-use crate::files::until;
 use crate::mail_checker::{Office, Puller, answering, at_rest, mail_id};
 use crate::webhook_peer::{Receiver, configure};
 
@@ -60,8 +60,7 @@ fn a_mailbox_without_room_is_waited_out_and_messages_are_accepted() {
         }
         office.courier.mails(pushed + 5);
         let last = mail_id("later-5");
-        office.book.claim(&office.courier, &last).unwrap().ok();
-        office.book.complete(&office.courier, &last).unwrap().ok();
+        office.finish(&last);
         let torn = at_rest(&office.home);
         assert!(torn.is_empty(), "{limits}: {torn:#?}");
         // A draft is written whole, or its writer is told that it is not.
@@ -93,8 +92,7 @@ fn a_mailbox_that_turns_read_only_is_waited_out_and_messages_are_accepted() {
         health["mailbox"]["error"].as_str().is_some_and(|error| error.contains("ead-only"))
     });
     // Claims and reads go on.
-    office.book.claim(&office.courier, &first).unwrap().ok();
-    office.book.complete(&office.courier, &first).unwrap().ok();
+    office.finish(&first);
     office.book.claim(&office.courier, &mail_id("second")).unwrap().ok();
     let place = tempfile::tempdir().unwrap();
     let here = Puller::new(place.path().join("alpha"));
@@ -143,8 +141,7 @@ fn a_full_home_refuses_webhooks_and_goes_on_when_there_is_room() {
         again.status == 200
     });
     office.book.check(&office.courier);
-    office.book.claim(&office.courier, &first).unwrap().ok();
-    office.book.complete(&office.courier, &first).unwrap().ok();
+    office.finish(&first);
     office.book.check(&office.courier);
     office.restart();
     office.book.check(&office.courier);

@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{PATIENCE, Ran, binary};
+use crate::common::{Ran, binary, wait_for};
 use crate::reference_sdks::python;
 use crate::webhook_peer::{Receiver, SECRET};
 
@@ -88,15 +87,11 @@ impl User {
     /// Waits until a command line goes well and its output is as wanted.
     #[track_caller]
     pub fn until(&self, dir: &Path, line: &str, wanted: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        wait_for(|| {
             let ran = self.types(dir, line);
-            if ran.code == 0 && wanted(&ran.stdout) {
-                return ran.stdout;
-            }
-            assert!(Instant::now() < deadline, "{line}: {}{}", ran.stdout, ran.stderr);
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            let fits = ran.code == 0 && wanted(&ran.stdout);
+            if fits { Ok(ran.stdout) } else { Err(format!("{line}: {ran:?}")) }
+        })
     }
 
     /// Files of one place of the mailbox.
@@ -114,12 +109,10 @@ impl User {
     /// Waits until a place has so many files.
     #[track_caller]
     pub fn has(&self, place: &str, count: usize) -> Vec<String> {
-        let deadline = Instant::now() + PATIENCE;
-        while self.files(place).len() != count {
-            assert!(Instant::now() < deadline, "{place}: {:?}", self.files(place));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        self.files(place)
+        wait_for(|| {
+            let files = self.files(place);
+            if files.len() == count { Ok(files) } else { Err(format!("{place}: {files:?}")) }
+        })
     }
 }
 

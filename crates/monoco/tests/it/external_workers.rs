@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::common::until;
 use crate::pipeline_harness::{
     Beanstalkd, PostOffice, Python, block, documented, free_port, mail, mail_through, said,
     verdicts,
@@ -398,11 +399,7 @@ time.sleep(1000)
     let variables = [("BEANSTALKD", &*beanstalkd.address()), ("MARK", &*mark)];
     let mut doomed = Python::run(script, &variables);
     let id = office.post(&mail("bob@example.org", "Hello", "word-a"));
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !std::path::Path::new(&mark).exists() {
-        assert!(Instant::now() < deadline, "no worker took the letter");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("a worker took the letter", || std::path::Path::new(&mark).exists());
     doomed.kill();
     let killed = Instant::now();
     let _other = Python::tagger(&beanstalkd);

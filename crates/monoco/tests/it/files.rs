@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -14,20 +14,10 @@ use monoco_core::mail::{Mail, digest};
 use serde_json::{Value, json};
 
 use crate::ack_checker::say;
-use crate::common::{Courier, PATIENCE, binary, cli};
+use crate::common::{Courier, binary, cli, until};
 use crate::mail_checker::{Office, Puller, at_rest, list, mail_id, name};
 use crate::reference_sdks::python;
 use crate::webhook_peer::{body, config, courier};
-
-/// Waits until something is so.
-#[track_caller]
-pub fn until(what: &str, so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// The file of a Mail, wherever it is.
 #[track_caller]
@@ -81,8 +71,7 @@ fn what_is_done_to_files_by_hand_harms_nothing_and_is_set_right() {
         assert!(said.stderr.contains("changed by hand"), "{}", said.stderr);
         let wrong = here.complaints();
         assert!(wrong.is_empty(), "{repair}: {wrong:#?}");
-        office.book.claim(&office.courier, &mails[0]).unwrap().ok();
-        office.book.complete(&office.courier, &mails[0]).unwrap().ok();
+        office.finish(&mails[0]);
         office.book.claim(&office.courier, &mails[3]).unwrap().ok();
 
         match repair {
@@ -294,8 +283,7 @@ fn a_link_in_the_place_of_a_file_is_replaced_and_what_it_names_stays() {
     let locks = office.home.join("mailbox/.state/locks.json");
     fs::remove_file(&locks).unwrap();
     symlink(&secret, &locks).unwrap();
-    office.book.claim(&office.courier, &mail).unwrap().ok();
-    office.book.complete(&office.courier, &mail).unwrap().ok();
+    office.finish(&mail);
     office.book.check(&office.courier);
     assert!(fs::symlink_metadata(&archived).unwrap().is_file());
     until("locks.json is a file again", || fs::symlink_metadata(&locks).unwrap().is_file());

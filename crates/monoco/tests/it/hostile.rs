@@ -9,9 +9,8 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::cli::harmless;
-use crate::common::{Ran, binary, help_pages, raw};
+use crate::common::{Ran, binary, help_pages, raw, until};
 use crate::end_to_end::User;
-use crate::files::until;
 use crate::mail_checker::{list, mail_id, name};
 use crate::webhook_peer::{Receiver, SECRET, signed};
 

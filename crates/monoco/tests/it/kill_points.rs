@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::ack_checker::{TestRng, Tracer, events, say};
-use crate::common::{Courier, PATIENCE, binary};
+use crate::common::{Courier, binary, until};
 use crate::crash::{killing, start_killing};
 use crate::mail_checker::{Office, Puller, answering, at_rest, list, mail_id, mails, name, noted};
 use crate::webhook_peer::{Receiver, configure};
@@ -43,44 +43,52 @@ fn points_up_to(most: usize) -> Vec<u32> {
 /// How many homes are swept at the same time: mostly they wait.
 const LANES: usize = 3;
 
+/// A courier with callers and a receiver, and what they were told.
+pub trait CheckedCourier: Sized {
+    fn open() -> Self;
+    fn courier(&self) -> &Courier;
+    /// Starts another courier in the home of a killed one, and checks everything.
+    fn recover(&mut self);
+    fn check(&mut self);
+    /// At which calls of a kind to be killed.
+    fn points(call: Call) -> Vec<u32>;
+}
+
 /// Kills the courier at each of the calls that `act` makes it do, until `act` runs
 /// through. `ready` goes before, and is not swept. Each lane has one home, which lives
 /// through all of it.
-fn sweep<T>(
+pub fn sweep<C: CheckedCourier, T>(
     what: &str,
     least: u32,
     calls: &[Call],
-    ready: impl Fn(&mut Office, &str) -> T + Sync,
-    act: impl Fn(&mut Office, &str, T) -> io::Result<()> + Sync,
+    ready: impl Fn(&mut C, &str) -> T + Sync,
+    act: impl Fn(&mut C, &str, T) -> io::Result<()> + Sync,
 ) {
     let swept = Mutex::new(BTreeMap::<Call, u32>::new());
     let work = Mutex::new(calls.iter());
     let lane = |lane: usize| {
-        let mut office = Office::open();
+        let mut checked = C::open();
         let mut names = 0;
         loop {
             let Some(call) = work.lock().unwrap().next() else { break };
-            for n in points() {
+            for n in C::points(*call) {
                 names += 1;
-                let name = format!("{what}-{lane}-{names}");
-                let state = ready(&mut office, &name);
-                let args = killing(&office.home, *call, n);
-                let args: Vec<_> = args.iter().map(String::as_str).collect();
-                let tracer = Tracer::attach(&office.courier, &args);
-                let acted = act(&mut office, &name, state);
+                let name = format!("word-{what}-{lane}-{names}");
+                let state = ready(&mut checked, &name);
+                let tracer = Tracer::killing(checked.courier(), *call, n);
+                let acted = act(&mut checked, &name, state);
                 drop(tracer);
                 // It may have been killed after it had answered. The dead answer nothing, also
                 // when they are not quite gone yet.
-                let answers = office.courier.try_request("GET", "/health", None).is_ok();
+                let answers = checked.courier().try_request("GET", "/health", None).is_ok();
                 if acted.is_ok() && answers {
                     break;
                 }
                 *swept.lock().unwrap().entry(*call).or_default() += 1;
-                recover(&mut office);
+                checked.recover();
             }
         }
-        office.book.check(&office.courier);
-        office.book.check_drafts(&office.home, &office.receiver);
+        checked.check();
     };
     std::thread::scope(|scope| {
         let lanes: Vec<_> = (0..LANES).map(|number| scope.spawn(move || lane(number))).collect();
@@ -98,15 +106,54 @@ fn sweep<T>(
     }
 }
 
-/// Looks at what a killed courier left, starts another, and checks everything.
-fn recover(office: &mut Office) {
-    office.courier.kill();
-    let torn = at_rest(&office.home);
-    assert!(torn.is_empty(), "{torn:#?}");
-    office.restart();
-    office.book.insist(&office.courier);
-    office.book.check(&office.courier);
-    office.book.check_drafts(&office.home, &office.receiver);
+/// Calls `through` with each call and its first points, until it says that the courier or
+/// command ran through. The number is another one each time. Returns the points per call.
+fn sweep_starts(
+    what: &str,
+    calls: &[Call],
+    most: usize,
+    mut through: impl FnMut(Call, u32, usize) -> bool,
+) -> BTreeMap<Call, u32> {
+    let (mut points, mut number) = (BTreeMap::<Call, u32>::new(), 0);
+    for call in calls {
+        for n in points_up_to(most) {
+            number += 1;
+            if through(*call, n, number) {
+                break;
+            }
+            *points.entry(*call).or_default() += 1;
+        }
+    }
+    say(&format!("{what}: killed at {points:?}"));
+    points
+}
+
+impl CheckedCourier for Office {
+    fn open() -> Self {
+        Self::open()
+    }
+
+    fn courier(&self) -> &Courier {
+        &self.courier
+    }
+
+    fn recover(&mut self) {
+        self.courier.kill();
+        let torn = at_rest(&self.home);
+        assert!(torn.is_empty(), "{torn:#?}");
+        self.restart();
+        self.book.insist(&self.courier);
+        self.check();
+    }
+
+    fn check(&mut self) {
+        self.book.check(&self.courier);
+        self.book.check_drafts(&self.home, &self.receiver);
+    }
+
+    fn points(_: Call) -> Vec<u32> {
+        points()
+    }
 }
 
 const INBOUND: &str = "mailbox/inbound/webhook";
@@ -259,34 +306,23 @@ fn killed_at_every_step_of_the_start_that_repairs_the_files() {
         ("fsync", None),
     ];
     let mut office = Office::open();
-    let mut points = BTreeMap::<Call, u32>::new();
-    let mut names = 0;
-    for call in calls {
-        for n in points_up_to(8) {
-            names += 1;
-            damage(&mut office, &format!("start-{names}"));
-            let started = start_killing(&office.home, call, n);
-            let through = started.is_ok_and(|mut courier| {
-                // Until it is all right, or it is dead.
-                while courier.is_alive() {
-                    if office.book.try_complaints(&courier).is_ok_and(|wrong| wrong.is_empty()) {
-                        return true;
-                    }
+    let points = sweep_starts("start", &calls, 8, |call, n, number| {
+        damage(&mut office, &format!("start-{number}"));
+        let started = start_killing(&office.home, call, n);
+        let through = started.is_ok_and(|mut courier| {
+            // Until it is all right, or it is dead.
+            while courier.is_alive() {
+                if office.book.try_complaints(&courier).is_ok_and(|wrong| wrong.is_empty()) {
+                    return true;
                 }
-                false
-            });
-            office.courier = Courier::start_in(&office.home);
-            office.book.check(&office.courier);
-            if through {
-                break;
             }
-            *points.entry(call).or_default() += 1;
-        }
-    }
-    say(&format!("start: killed at {points:?}"));
-    for call in calls {
-        assert!(points.contains_key(&call), "there was no {call:?}");
-    }
+            false
+        });
+        office.courier = Courier::start_in(&office.home);
+        office.book.check(&office.courier);
+        through
+    });
+    assert_eq!(points.len(), calls.len(), "a call was never made: {points:?}");
 }
 
 /// Leaves a home with some Mails whose files are not as they should be, and no courier.
@@ -295,8 +331,7 @@ fn damage(office: &mut Office, name: &str) {
     office.until(|office| noted(&office.home) > 0).unwrap();
     let mails: Vec<_> = (0..4).map(|n| office.mail(&format!("{name}-{n}"))).collect();
     for mail in &mails[2..] {
-        office.book.claim(&office.courier, mail).unwrap().ok();
-        office.book.complete(&office.courier, mail).unwrap().ok();
+        office.finish(mail);
         office.until(|office| office.has("archive/webhook", mail)).unwrap();
     }
     office.courier.kill();
@@ -319,6 +354,15 @@ fn damage(office: &mut Office, name: &str) {
     std::fs::write(&index, text).unwrap();
 }
 
+/// Runs a command that is killed at the `n`-th such call below `place`. Returns whether it ran
+/// through.
+fn runs_through(home: &Path, place: &Path, call: Call, n: u32, args: &[&str]) -> bool {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null"]).args(killing(place, call, n));
+    command.arg(binary()).args(args).env("MONOCO_HOME", home);
+    command.output().unwrap().status.success()
+}
+
 /// The mailbox is rebuilt without a courier, and the rebuild is killed.
 #[test]
 fn killed_at_every_step_of_a_rebuild() {
@@ -331,28 +375,14 @@ fn killed_at_every_step_of_a_rebuild() {
         ("pwrite64", None),
     ];
     let mut office = Office::open();
-    let mut points = BTreeMap::<Call, u32>::new();
-    let mut names = 0;
-    for call in calls {
-        for n in points_up_to(5) {
-            names += 1;
-            damage(&mut office, &format!("rebuild-{names}"));
-            let mut command = Command::new("strace");
-            command.args(["-f", "-qq", "-o", "/dev/null"]).args(killing(&office.home, call, n));
-            command.arg(binary()).args(["courier", "rebuild"]).env("MONOCO_HOME", &office.home);
-            let ran = command.output().unwrap();
-            office.courier = Courier::start_in(&office.home);
-            office.book.check(&office.courier);
-            if ran.status.success() {
-                break;
-            }
-            *points.entry(call).or_default() += 1;
-        }
-    }
-    say(&format!("rebuild: killed at {points:?}"));
-    for call in calls {
-        assert!(points.contains_key(&call), "there was no {call:?}");
-    }
+    let points = sweep_starts("rebuild", &calls, 5, |call, n, number| {
+        damage(&mut office, &format!("rebuild-{number}"));
+        let through = runs_through(&office.home, &office.home, call, n, &["courier", "rebuild"]);
+        office.courier = Courier::start_in(&office.home);
+        office.book.check(&office.courier);
+        through
+    });
+    assert_eq!(points.len(), calls.len(), "a call was never made: {points:?}");
 }
 
 /// A workspace is killed while it pulls, and pulls again.
@@ -369,31 +399,22 @@ fn a_workspace_that_is_killed_while_it_pulls_has_every_mail_once() {
     ];
     let mut office = Office::open();
     let place = tempfile::tempdir().unwrap();
-    let mut points = BTreeMap::<Call, u32>::new();
-    let mut names = 0;
-    for call in calls {
-        // A new one for each kind, which has a lot to pull the first time.
-        let here = Puller::new(place.path().join(format!("{names}")));
-        for n in points_up_to(8) {
-            for _ in 0..2 {
-                names += 1;
-                office.mail(&format!("pull-{names}"));
-            }
-            let mut command = Command::new("strace");
-            command.args(["-f", "-qq", "-o", "/dev/null"]).args(killing(here.dir(), call, n));
-            command.arg(binary()).args(["mailbox", "sync", "--workspace"]).arg(here.dir());
-            let ran = command.env("MONOCO_HOME", &office.home).output().unwrap();
-            let wrong = here.complaints();
-            assert!(wrong.is_empty(), "{call:?} {n}: {wrong:#?}");
-            if ran.status.success() {
-                break;
-            }
-            *points.entry(call).or_default() += 1;
-            here.check(&office.courier);
+    let mut here = Puller::new(place.path().join("first"));
+    let points = sweep_starts("pull", &calls, 8, |call, n, number| {
+        if n == 1 {
+            // A new one for each kind, which has a lot to pull the first time.
+            here = Puller::new(place.path().join(number.to_string()));
         }
+        for part in ["a", "b"] {
+            office.mail(&format!("pull-{number}-{part}"));
+        }
+        let sync = ["mailbox", "sync", "--workspace", here.dir().to_str().unwrap()];
+        let through = runs_through(&office.home, here.dir(), call, n, &sync);
+        let wrong = here.complaints();
+        assert!(wrong.is_empty(), "{call:?} {n}: {wrong:#?}");
         here.check(&office.courier);
-    }
-    say(&format!("pull: killed at {points:?}"));
+        through
+    });
     assert!(points.len() >= 4, "{points:?}");
 }
 
@@ -447,11 +468,7 @@ fn eight_agents_of_whom_some_are_killed_complete_every_mail_once() {
     let done = |mails: &BTreeMap<String, serde_json::Value>| {
         mails.values().filter(|mail| mail["status"] == "COMPLETED").count()
     };
-    let deadline = Instant::now() + PATIENCE;
-    while done(&mails(&office.courier).unwrap()) < 100 {
-        assert!(Instant::now() < deadline, "{} of 100", done(&mails(&office.courier).unwrap()));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("100 Mails are completed", || done(&mails(&office.courier).unwrap()) == 100);
     drop(agents);
     office.book.check(&office.courier);
     here.check(&office.courier);

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::ack_checker::pages;
 use crate::common::{Answer, Courier, PATIENCE, raw};
-use crate::mail_checker::MailChecker;
+use crate::mail_checker::{MailChecker, settle};
 use crate::pipeline_harness::mail_through;
 use crate::webhook_peer::{Receiver, SECRET, configure};
 
@@ -277,16 +277,10 @@ impl LetterChecker {
     #[track_caller]
     pub fn check(&mut self) {
         self.book.check(&self.courier);
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        settle(|| {
             self.receive();
-            let wrong = self.complaints();
-            if wrong.is_empty() {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{wrong:#?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            self.complaints()
+        });
     }
 
     /// What is not as it was told, or not yet.

@@ -4,7 +4,6 @@
 //! nothing hands it in again under the same key, and there is one letter all the same.
 //! How a sweep works is in `kill_points.rs`; `MONOCO_POINTS=1000` takes every call here, too.
 
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +11,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::ack_checker::{TestRng, Tracer, long, say, times};
-use crate::crash::{killing, signal};
+use crate::ack_checker::{TestRng, long, say, times};
+use crate::common::{Courier, until};
+use crate::crash::signal;
 use crate::faults::{Disk, one_large_file, tool};
-use crate::kill_points::{Call, points};
+use crate::kill_points::{Call, CheckedCourier, points, sweep};
 use crate::letter_checker::{LetterChecker, PASSES};
 use crate::pipeline_harness::mail_through;
 use crate::webhook_peer::seconds;
@@ -23,68 +23,35 @@ use crate::webhook_peer::seconds;
 /// Writes of the store, its syncs, and answers.
 const CALLS: [Call; 3] = [("pwrite64", None), ("fsync", None), ("writev,sendto", None)];
 
-/// At which calls of a kind to be killed.
-fn points_of(call: Call) -> Vec<u32> {
-    let all = points();
-    match call {
-        // A caller that waits for a letter polls, and gets more and more answers.
-        ("writev,sendto", _) => all.into_iter().take(3).collect(),
-        _ => all,
+impl CheckedCourier for LetterChecker {
+    fn open() -> Self {
+        Self::open()
     }
-}
 
-/// Kills the courier at each of the calls that `act` makes it do, until `act` runs
-/// through. `ready` goes before, and is not swept. Each kind of call has a home of its
-/// own, which lives through all of it.
-fn sweep(
-    what: &str,
-    least: u32,
-    calls: &[Call],
-    ready: impl Fn(&mut LetterChecker, &str) + Sync,
-    act: impl Fn(&mut LetterChecker, &str) -> io::Result<()> + Sync,
-) {
-    let lane = |call: Call| {
-        let (mut clerk, mut killed) = (LetterChecker::open(), 0);
-        for n in points_of(call) {
-            let word = format!("word-{what}-{n}");
-            ready(&mut clerk, &word);
-            let args = killing(&clerk.home, call, n);
-            let args: Vec<_> = args.iter().map(String::as_str).collect();
-            let tracer = Tracer::attach(&clerk.courier, &args);
-            let acted = act(&mut clerk, &word);
-            drop(tracer);
-            // It may have been killed after it had answered.
-            let answers = clerk.courier.try_request("GET", "/health", None).is_ok();
-            if acted.is_ok() && answers {
-                break;
-            }
-            killed += 1;
-            clerk.recover();
-        }
-        clerk.check();
-        killed
-    };
-    let swept: Vec<(Call, u32)> = std::thread::scope(|scope| {
-        let lane = &lane;
-        let lanes: Vec<_> =
-            calls.iter().map(|call| (*call, scope.spawn(move || lane(*call)))).collect();
-        let join = |lane: std::thread::ScopedJoinHandle<'_, u32>| {
-            // The first complaint, in its own words.
-            lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        lanes.into_iter().map(|(call, lane)| (call, join(lane))).collect()
-    });
-    say(&format!("{what}: killed at {swept:?}"));
-    for (call, killed) in &swept {
-        assert!(*killed > 0, "{what}: there was no {call:?}");
+    fn courier(&self) -> &Courier {
+        &self.courier
     }
-    let points: u32 = swept.iter().map(|(_, killed)| killed).sum();
-    assert!(points >= least, "{what}: only {points} points were swept");
+
+    fn recover(&mut self) {
+        self.recover();
+    }
+
+    fn check(&mut self) {
+        self.check();
+    }
+
+    fn points(call: Call) -> Vec<u32> {
+        match call {
+            // A caller that waits for a letter polls, and gets more and more answers.
+            ("writev,sendto", _) => points().into_iter().take(3).collect(),
+            _ => points(),
+        }
+    }
 }
 
 #[test]
 fn killed_at_every_step_from_the_door_to_the_tunnel() {
-    let post = |clerk: &mut LetterChecker, word: &str| {
+    let post = |clerk: &mut LetterChecker, word: &str, ()| {
         clerk.sends(word, "plain/bob")?;
         clerk.arrives(word)?;
         clerk.stands(word, "DONE")
@@ -100,7 +67,7 @@ fn killed_at_every_step_of_a_large_letter() {
         ("fsync", None),
         ("rename,renameat,renameat2,link,linkat", None),
     ];
-    let post = |clerk: &mut LetterChecker, word: &str| {
+    let post = |clerk: &mut LetterChecker, word: &str, ()| {
         let mut letter = mail_through("plain", &long("large", 400_000));
         let data = letter["data"].as_str().unwrap().replace("Hello", word);
         letter["data"] = data.into();
@@ -113,7 +80,7 @@ fn killed_at_every_step_of_a_large_letter() {
 
 #[test]
 fn killed_at_every_step_from_the_door_to_the_bin() {
-    let post = |clerk: &mut LetterChecker, word: &str| {
+    let post = |clerk: &mut LetterChecker, word: &str, ()| {
         clerk.hand_in(word, "spammy/bob", "Subject: casino", &["TRASHED"])?;
         clerk.stands(word, "TRASHED")
     };
@@ -132,7 +99,7 @@ fn killed_at_every_step_of_throwing_away_by_hand() {
         clerk.hand_in(word, "shut/bob", "Subject: Hello", &["TRASHED"]).unwrap();
         clerk.is_kept(word);
     };
-    let trash = |clerk: &mut LetterChecker, word: &str| {
+    let trash = |clerk: &mut LetterChecker, word: &str, ()| {
         clerk.letters.ask(&clerk.courier, word, "trash")?;
         clerk.stands(word, "TRASHED")
     };
@@ -145,7 +112,7 @@ fn killed_at_every_step_from_the_bin_to_the_tunnel() {
         clerk.hand_in(word, "spammy/bob", "Subject: casino", &["DONE"]).unwrap();
         clerk.stands(word, "TRASHED").unwrap();
     };
-    let restore = |clerk: &mut LetterChecker, word: &str| {
+    let restore = |clerk: &mut LetterChecker, word: &str, ()| {
         clerk.letters.ask(&clerk.courier, word, "restore")?;
         clerk.arrives(word)?;
         clerk.stands(word, "DONE")
@@ -163,7 +130,7 @@ fn killed_at_every_step_of_another_chance_for_a_dead_letter() {
         std::fs::write(&program, format!("#!/bin/sh\n{PASSES}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
-    let retry = |clerk: &mut LetterChecker, word: &str| {
+    let retry = |clerk: &mut LetterChecker, word: &str, ()| {
         clerk.letters.ask(&clerk.courier, word, "retry")?;
         clerk.arrives(word)?;
         clerk.stands(word, "DONE")
@@ -180,7 +147,7 @@ fn killed_at_every_step_of_a_window_that_closes() {
             clerk.hand_in(&one, &to, "Subject: Hello", &["DONE", "MERGED"]).unwrap();
         }
     };
-    let close = |clerk: &mut LetterChecker, word: &str| {
+    let close = |clerk: &mut LetterChecker, word: &str, ()| {
         clerk.arrives(&three(word)[2])?;
         clerk.stands(&three(word)[0], "DONE")
     };
@@ -196,7 +163,7 @@ fn killed_at_every_step_of_a_letter_whose_turn_comes() {
         clerk.is_kept(word);
         clerk.arrives(&first).unwrap();
     };
-    let due = |clerk: &mut LetterChecker, word: &str| {
+    let due = |clerk: &mut LetterChecker, word: &str, ()| {
         clerk.arrives(word)?;
         clerk.stands(word, "DONE")
     };
@@ -206,7 +173,7 @@ fn killed_at_every_step_of_a_letter_whose_turn_comes() {
 #[test]
 fn killed_at_every_step_of_a_letter_that_goes_to_a_command() {
     let calls = [CALLS[0], CALLS[1], ("clone,clone3,vfork", None)];
-    let ask = |clerk: &mut LetterChecker, word: &str| {
+    let ask = |clerk: &mut LetterChecker, word: &str, ()| {
         clerk.sends(word, "asking/bob")?;
         clerk.arrives(word)?;
         clerk.stands(word, "DONE")
@@ -249,7 +216,7 @@ fn killed_while_a_command_has_a_letter_that_letter_is_tried_again() {
 
 #[test]
 fn killed_at_every_step_from_a_webhook_through_its_chain() {
-    let push = |clerk: &mut LetterChecker, word: &str| {
+    let push = |clerk: &mut LetterChecker, word: &str, ()| {
         clerk.book.push(&clerk.courier, word)?.ok();
         clerk.until(|clerk| {
             let mails = crate::mail_checker::mails(&clerk.courier)?;
@@ -324,7 +291,7 @@ fn a_full_disk_refuses_letters_and_all_go_on_when_there_is_room() {
         let over = |due: &jiff::Timestamp| due.as_second() + 1 < seconds().cast_signed();
         due.filter(over).count()
     };
-    crate::files::until("a turn has passed", || overdue(&clerk) > 0);
+    until("a turn has passed", || overdue(&clerk) > 0);
     let open = overdue(&clerk);
 
     for file in ballast {
@@ -334,7 +301,7 @@ fn a_full_disk_refuses_letters_and_all_go_on_when_there_is_room() {
     // Without a restart, its sender tries again, and every other letter goes its way.
     for word in &refused {
         let again = || clerk.letters.again(&clerk.courier, word).unwrap().status == 202;
-        crate::files::until("there is room", again);
+        until("there is room", again);
     }
     clerk.check();
     clerk.recover();

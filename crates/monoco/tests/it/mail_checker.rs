@@ -15,7 +15,7 @@ use monoco_core::mail::{Mail, MailId, MailIndexEntry, digest};
 use serde_json::{Value, json};
 
 use crate::ack_checker::try_events;
-use crate::common::{Answer, Courier, PATIENCE, Ran, cli};
+use crate::common::{Answer, Courier, PATIENCE, Ran, cli, wait_for};
 use crate::webhook_peer::{Receiver, SECRET, body, configure};
 
 /// The workspace that all claims are for.
@@ -305,18 +305,13 @@ impl MailChecker {
     }
 }
 
+/// Waits until nothing is wrong any more.
 #[track_caller]
-fn settle(complaints: impl Fn() -> Vec<String>) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let wrong = complaints();
-        if wrong.is_empty() {
-            return;
-        }
-        let shown: Vec<_> = wrong.iter().take(40).collect();
-        assert!(Instant::now() < deadline, "{} complaints: {shown:#?}", wrong.len());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+pub fn settle(mut complaints: impl FnMut() -> Vec<String>) {
+    wait_for(|| match complaints() {
+        wrong if wrong.is_empty() => Ok(()),
+        wrong => Err(format!("{} complaints: {:#?}", wrong.len(), &wrong[..wrong.len().min(40)])),
+    });
 }
 
 /// All Mails that the courier knows of, as the workspace sees them.
@@ -543,6 +538,13 @@ impl Office {
             name(path).contains(word)
                 || std::fs::read_to_string(path).is_ok_and(|text| text.contains(word))
         })
+    }
+
+    /// Claims a Mail and completes it.
+    #[track_caller]
+    pub fn finish(&self, mail: &str) {
+        self.book.claim(&self.courier, mail).unwrap().ok();
+        self.book.complete(&self.courier, mail).unwrap().ok();
     }
 
     /// One message that became one Mail with a file; the Mail's id.

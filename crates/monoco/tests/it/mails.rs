@@ -44,16 +44,7 @@ fn a_second_agent_is_told_who_has_it() {
 fn a_lease_ends_and_the_late_holder_is_refused() {
     let (courier, mail) = one_mail();
     let first = courier.ask(&mail, "claim", json!({"agent_id": "ann", "timeout": 1})).ok();
-    let deadline = Instant::now() + PATIENCE;
-    let second = loop {
-        let answer = courier.ask(&mail, "claim", json!({"agent_id": "bob", "timeout": 60}));
-        if answer.status == 200 {
-            break answer.json();
-        }
-        assert_eq!(answer.refused(409), "claimed");
-        assert!(Instant::now() < deadline, "the lease never ended");
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let second = courier.claim_at_last(&mail, &json!({"agent_id": "bob"}), "claimed");
     assert_eq!(second["attempts"], 2);
     let late = json!({"agent_id": "ann", "epoch": first["epoch"]});
     for verb in ["complete", "fail", "renew"] {
@@ -71,18 +62,8 @@ fn the_fourth_failure_is_a_dead_letter_and_each_wait_is_told() {
     let (courier, mail) = one_mail();
     let mut waits = Vec::new();
     for attempt in 1..=4 {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let answer = courier.ask(&mail, "claim", by("ann"));
-            if answer.status == 200 {
-                assert_eq!(answer.json()["attempts"], attempt);
-                break;
-            }
-            assert_eq!(answer.refused(409), "not_due");
-            assert!(answer.json()["next_retry_at"].is_string());
-            assert!(Instant::now() < deadline);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let claimed = courier.claim_at_last(&mail, &by("ann"), "not_due");
+        assert_eq!(claimed["attempts"], attempt);
         let failed =
             courier.ask(&mail, "fail", json!({"agent_id": "ann", "reason": "no luck"})).ok();
         waits.push(failed["status"].as_str().unwrap().to_owned());

@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use monoco_core::did::{Endpoint, EndpointKind};
 use serde_json::{Value, json};
 
-use crate::common::{ME, PATIENCE, chat};
+use crate::common::{ME, chat, until};
 use crate::mail_checker::{list, name};
 use crate::pipeline_harness::{Beanstalkd, PostOffice, mail, said, verdicts};
 use crate::reference_sdks::python;
@@ -36,16 +35,6 @@ fn on_both(story: impl Fn(&str)) {
     story("store");
     let beanstalkd = Beanstalkd::start();
     story(&beanstalkd.url());
-}
-
-/// Waits until something is so.
-#[track_caller]
-fn until(mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "it never became so");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -240,7 +229,7 @@ fn a_draft_is_put_away_when_its_letter_has_come_to_its_end() {
         files.into_iter().filter(|path| name(path).ends_with(".md")).collect()
     };
     let text = |path: &Path| fs::read_to_string(path).unwrap();
-    until(|| drafts("archive").len() == 1 && drafts(".deadletter").len() == 1);
+    until("both drafts ended", || drafts("archive").len() == 1 && drafts(".deadletter").len() == 1);
     assert_eq!(office.arrivals(1)[0].text, "hello\n\n-- \nSent by Monoco");
     assert!(text(&drafts("archive")[0]).contains("hello"));
     let dead = &drafts(".deadletter")[0];
@@ -344,7 +333,9 @@ fn a_worker_that_leaves_the_chain_holds_no_letter_back() {
         let ids: Vec<_> = (0..3)
             .map(|n| office.post(&mail("bob@example.org", "Hello", &format!("word-{n}"))))
             .collect();
-        until(|| (office.count("AWAY"), office.count("WAITING")) == (1, 2));
+        until("one is away, two wait", || {
+            (office.count("AWAY"), office.count("WAITING")) == (1, 2)
+        });
         change(&mut office, after, runs);
         for id in &ids {
             let done = office.stands(id, "DONE");
@@ -370,7 +361,7 @@ fn a_limit_that_leaves_the_chain_lets_go_at_once() {
             .map(|n| office.post(&mail("bob@example.org", "Hello", &format!("word-{n}"))))
             .collect();
         office.stands(&ids[0], "DONE");
-        until(|| office.count("WAITING") == 3);
+        until("three wait", || office.count("WAITING") == 3);
         change(&mut office, after, runs);
         for id in &ids[1..] {
             let done = office.stands(id, "DONE");

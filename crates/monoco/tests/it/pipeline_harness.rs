@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{Courier, PATIENCE};
+use crate::common::{Courier, PATIENCE, until};
 use crate::webhook_peer::{Receiver, SECRET, configure};
 
 /// A courier whose letters go through chains, and the receiver of what it sends.
@@ -268,11 +268,8 @@ pub fn free_port() -> u16 {
 /// Waits until a process listens on a port.
 #[track_caller]
 fn listens(port: u16) {
-    let deadline = Instant::now() + PATIENCE;
-    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-        assert!(Instant::now() < deadline, "no process listens on {port}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let connects = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+    until(&format!("a process listens on {port}"), connects);
 }
 
 /// A real beanstalkd, with a log on disk.

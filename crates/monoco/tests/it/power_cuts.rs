@@ -98,8 +98,7 @@ fn a_power_cut_at_rest_leaves_every_file_whole() {
     for cut in 0..cuts {
         let mails: Vec<_> = (0..5).map(|n| office.mail(&format!("rest-{cut}-{n}"))).collect();
         for mail in &mails[3..] {
-            office.book.claim(&office.courier, mail).unwrap().ok();
-            office.book.complete(&office.courier, mail).unwrap().ok();
+            office.finish(mail);
             office.until(|office| office.has("archive/webhook", mail)).unwrap();
         }
         here.check(&office.courier);

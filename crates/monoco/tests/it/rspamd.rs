@@ -6,13 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{PATIENCE, raw};
+use crate::common::{raw, until};
 use crate::pipeline_harness::{PostOffice, free_port, mail, said, verdicts};
 
 /// The line that every spam filter takes for spam, as the EICAR file is for viruses.
@@ -58,11 +57,7 @@ impl Rspamd {
             panic!("these tests need rspamd: apt-get install rspamd ({error})")
         });
         self.process = Some(process);
-        let deadline = Instant::now() + PATIENCE;
-        while !self.answers() {
-            assert!(Instant::now() < deadline, "rspamd never answered");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("rspamd answers", || self.answers());
     }
 
     fn answers(&self) -> bool {

@@ -15,7 +15,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::common::{Answer, Courier, PATIENCE, raw};
+use crate::common::{Answer, Courier, PATIENCE, raw, wait_for};
 
 /// The secret of every tunnel in these tests.
 pub const SECRET: &str = "whsec_dGhlIHNlY3JldCBvZiB0aGUgdGVzdHM=";
@@ -129,6 +129,20 @@ impl Courier {
         let named = |answer: &Value| find(answer, id).is_some();
         let answer = self.until(path, named);
         find(&answer, id).unwrap()
+    }
+
+    /// Claims a Mail as soon as that is possible; until then the answer must be `code`.
+    #[track_caller]
+    pub fn claim_at_last(&self, mail: &str, by: &Value, code: &str) -> Value {
+        wait_for(|| {
+            let answer = self.ask(mail, "claim", by.clone());
+            if answer.status == 200 {
+                return Ok(answer.json());
+            }
+            assert_eq!(answer.refused(409), code);
+            assert_eq!(answer.json()["next_retry_at"].is_string(), code == "not_due");
+            Err(format!("{mail} is still {code}"))
+        })
     }
 
     /// Asks something of a Mail.

@@ -8,8 +8,6 @@ use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::draft;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::merge::Debounce;
-use monoco_core::object::{ObjId, ObjKind};
-use monoco_core::retry::Failure;
 use monoco_store::{LeasedEntry, TunnelLabels};
 use serde_json::{Value, json};
 
@@ -109,12 +107,6 @@ impl Sender {
     fn stems(&self, part: &str) -> Vec<String> {
         self.at(part).into_iter().map(|(stem, _)| stem).collect()
     }
-
-    fn reason(&self) -> Value {
-        let files = self.hub.files();
-        let reason = files.iter().find(|(name, _)| name.ends_with(".reason.json")).unwrap();
-        serde_json::from_str(reason.1).unwrap()
-    }
 }
 
 fn accepted() -> DeliveryOutcome {
@@ -146,33 +138,6 @@ async fn draft_is_sent_once_and_archived_with_its_outcome() {
     assert!(text.ends_with("---\n\nhello\n"), "{text}");
 }
 
-/// The state after each step at which a courier can be killed.
-#[tokio::test]
-async fn draft_is_sent_once_when_the_courier_is_killed_at_any_step() {
-    // The draft has a uid and is not submitted.
-    let mut sender = Sender::new().await;
-    let uid = "20260206T204500_build_0123456789abcdef";
-    sender.write(&format!("stub/.sending/{uid}.md"), DRAFT);
-    sender.round().await.unwrap();
-    assert_eq!(sender.deliver(accepted()).await.len(), 1);
-
-    // The draft is submitted; more runs of other couriers change nothing.
-    for _ in 0..3 {
-        sender.drafts = Sender::courier(&sender.hub);
-        sender.round().await.unwrap();
-        assert_eq!(sender.deliver(accepted()).await.len(), 0);
-    }
-
-    // The draft is archived and still in `.sending`: the copy is removed.
-    let archived = sender.hub.mailbox().join(format!("archive/stub/{uid}.md"));
-    assert!(archived.exists());
-    sender.write(&format!("stub/.sending/{uid}.md"), DRAFT);
-    sender.round().await.unwrap();
-    assert_eq!(sender.stems("outbound"), Vec::<String>::new());
-    assert_eq!(sender.stems("archive"), ["stub/build"]);
-    assert_eq!(sender.deliver(accepted()).await.len(), 0);
-}
-
 #[tokio::test]
 async fn submitted_draft_is_not_validated_again() {
     let sender = Sender::new().await;
@@ -185,95 +150,6 @@ async fn submitted_draft_is_not_validated_again() {
     assert_eq!(sender.deliver(accepted()).await.len(), 1);
     sender.round().await.unwrap();
     assert_eq!(sender.stems("archive"), ["stub/build"]);
-}
-
-#[tokio::test]
-async fn invalid_draft_becomes_a_dead_letter_with_a_reason() {
-    let missing = ObjId::of(ObjKind::Bytes, b"nobody has this");
-    let attached = format!("---\nto: ann\nartifacts: [{{name: a, hash: '{missing}'}}]\n---\nx");
-    let unknown = "---\nreply_to: webhook_000000000000000000000000\n---\nx";
-    let large = format!("{DRAFT}{}", "x".repeat(MAX_DRAFT));
-    for (path, text, reason, at) in [
-        ("stub/a.md", "---\ntoo: ann\n---\nx", "unknown key `too`; did you mean `to`?", "stub/a"),
-        ("stub/a.md", "---\nto: ann\n", "the front matter is not closed", "stub/a"),
-        ("stub/a.md", "hello", "no front matter; expected it", "stub/a"),
-        ("stub/a.md", "---\nto: did:web:nobody\n---\nx", "did:web:nobody", "stub/a"),
-        ("stub/a.md", &attached, "neither in the dropzone nor in the store", "stub/a"),
-        ("stub/a.md", unknown, "there is no Mail webhook_0000", "stub/a"),
-        ("stub/a.md", &large, "more than 1048576 bytes", "stub/a"),
-        (
-            "lark/a.md",
-            DRAFT,
-            "unknown provider \"lark\"; configured providers: stub, webhook",
-            "lark/a",
-        ),
-        ("is this one/a.md", DRAFT, "unknown provider \"is this one\"", "unknown/a"),
-    ] {
-        let sender = Sender::new().await;
-        sender.write(path, text);
-        sender.round().await.unwrap();
-        assert_eq!(sender.at(".deadletter"), [(at.to_owned(), text.to_owned())]);
-        let said = sender.reason();
-        assert!(said["reason"].as_str().unwrap().contains(reason), "{said}");
-        assert_eq!(sender.stems("outbound"), Vec::<String>::new());
-        sender.round().await.unwrap();
-        assert_eq!(sender.stems(".deadletter"), [at]);
-    }
-}
-
-#[tokio::test]
-async fn undelivered_draft_becomes_a_dead_letter_with_its_attempts() {
-    let sender = Sender::new().await;
-    sender.write("stub/build.md", "---\nto: [ann, bob]\n---\n\nhello\n");
-    sender.round().await.unwrap();
-    let refused = Failure::Permanent { detail: "no such account".to_owned() };
-    assert_eq!(sender.deliver(DeliveryOutcome::Failed(refused)).await.len(), 2);
-    sender.round().await.unwrap();
-    assert_eq!(sender.stems(".deadletter"), ["stub/build"]);
-    let deliveries = &sender.reason()["deliveries"];
-    assert_eq!(deliveries[0]["state"], "DEAD");
-    assert_eq!(deliveries[1]["error"], "no such account");
-}
-
-#[tokio::test]
-async fn reply_is_sent_with_its_attachment() {
-    let sender = Sender::new().await;
-    let ids = sender.hub.receive(["evt-1"]).await;
-    let hash = ObjId::of(ObjKind::Bytes, b"log").to_string();
-    fs::write(sender.hub.dropzone().join(&hash["sha256:".len()..]), "log").unwrap();
-    let text = format!(
-        "---\nreply_to: {}\ncc: did:msgtunnel:bob.user.door\n\
-         artifacts:\n  - {{name: log.txt, hash: '{hash}'}}\n---\nit is\n",
-        ids[0]
-    );
-    sender.write("stub/answer.md", &text);
-    sender.round().await.unwrap();
-    let sent = sender.deliver(accepted()).await;
-    assert_eq!(sent[0]["to"][0], "did:msgtunnel:room-evt-1.group.ci");
-    assert_eq!(sent[0]["in_reply_to"], "evt-1");
-    assert_eq!(sent[0]["content"]["refs"][0]["target"]["size"], 3);
-    assert_eq!(sender.hub.store().object(hash.parse().unwrap()).await.unwrap(), b"log");
-}
-
-#[tokio::test]
-async fn repeated_key_is_sent_once_and_rejected_for_another_text() {
-    let sender = Sender::new().await;
-    let keyed = "---\nto: ann\nidempotency_key: build-7\n---\n\nhello\n";
-    sender.write("stub/one.md", keyed);
-    sender.write("stub/two.md", keyed);
-    sender.round().await.unwrap();
-    sender.write("stub/other.md", &keyed.replace("hello", "another"));
-    sender.round().await.unwrap();
-    assert_eq!(sender.deliver(accepted()).await.len(), 1);
-    sender.round().await.unwrap();
-    assert_eq!(sender.stems("archive"), ["stub/one", "stub/two"]);
-    assert_eq!(sender.stems(".deadletter"), ["stub/other"]);
-    assert!(
-        sender.reason()["reason"]
-            .as_str()
-            .unwrap()
-            .contains("idempotency key was already used for")
-    );
 }
 
 #[tokio::test]
@@ -338,31 +214,6 @@ async fn draft_of_a_slow_writer_is_sent_complete() {
     assert!(path.exists());
     sender.round().await.unwrap();
     assert_eq!(sender.stems(".deadletter"), ["stub/half"]);
-}
-
-/// The whole loop, driven by file events.
-#[tokio::test]
-async fn renamed_draft_is_sent_within_seconds() {
-    let sender = Sender::new().await;
-    let stop = CancellationToken::new();
-    let story = async {
-        let hidden = sender.write("stub/.draft", DRAFT);
-        fs::rename(&hidden, hidden.with_file_name("build.md")).unwrap();
-        let started = Instant::now();
-        loop {
-            if !sender.deliver(accepted()).await.is_empty() {
-                break;
-            }
-            assert!(started.elapsed() < Duration::from_secs(20));
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        while sender.stems("archive").is_empty() {
-            assert!(started.elapsed() < Duration::from_secs(20));
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        stop.cancel();
-    };
-    tokio::join!(Arc::clone(&sender.drafts).run(stop.clone()), story);
 }
 
 #[test]
