@@ -14,7 +14,10 @@ pub struct Args {
 }
 
 pub struct Benchmark {
-    pub usage: fn(&[&str]) -> String,
+    /// What is measured, as the heading of the usage.
+    pub about: &'static str,
+    /// What `--quick` changes.
+    pub quick: &'static str,
     /// Names that `--only` accepts.
     pub names: Vec<&'static str>,
     /// Measures and prints the tables.
@@ -30,14 +33,30 @@ enum Action {
 
 impl Args {
     pub fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == name)
+        self.wants_any(&[name])
+    }
+
+    /// Whether one of these names was selected; true when none was.
+    pub fn wants_any(&self, names: &[&str]) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| names.contains(&only.as_str()))
     }
 }
 
 impl Benchmark {
     /// Runs the benchmark with the arguments of the process.
     pub fn main(&self) -> ExitCode {
-        let usage = || (self.usage)(&self.names);
+        let usage = || {
+            format!(
+                "Usage: ./bench [--quick] [--only NAME]... [--dir DIR]\n\n\
+                 {}:\n\n\
+                 --quick      {}\n\
+                 --only NAME  run only NAME (may be repeated): {}\n\
+                 --dir DIR    directory for the data, on the disk to measure",
+                self.about,
+                self.quick,
+                self.names.join(", ")
+            )
+        };
         let args = match parse(std::env::args().skip(1), &self.names) {
             Ok(Action::Run(args)) => args,
             Ok(Action::Help) => {

@@ -5,17 +5,8 @@ use std::time::Duration;
 
 use crate::common::args::Args;
 
-/// A part of the benchmark that can run alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    Ingest,
-    Sync,
-    Claims,
-}
-
 /// Sizes and durations of the benchmark.
 pub struct Plan {
-    parts: Vec<Part>,
     /// Parent directory of all data.
     pub dir: PathBuf,
     /// Repetitions of the short measurements.
@@ -31,25 +22,9 @@ pub struct Plan {
     pub rounds: usize,
 }
 
-impl Part {
-    /// Names on the command line. The first selects all parts.
-    pub const NAMES: [&str; 4] = ["mailbox", "ingest", "sync", "claims"];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Ingest => "ingest",
-            Self::Sync => "sync",
-            Self::Claims => "claims",
-        }
-    }
-}
-
 impl Plan {
     pub fn new(args: &Args) -> Self {
-        let wanted = |part: &Part| args.wants("mailbox") || args.wants(part.name());
-        let parts = [Part::Ingest, Part::Sync, Part::Claims].into_iter().filter(wanted).collect();
         let full = Self {
-            parts,
             dir: args.dir.clone(),
             repeats: 3,
             rate: 1_000,
@@ -65,10 +40,6 @@ impl Plan {
         }
     }
 
-    pub fn wants(&self, part: Part) -> bool {
-        self.parts.contains(&part)
-    }
-
     pub const fn messages(&self) -> u64 {
         self.rate * self.seconds
     }
@@ -76,15 +47,4 @@ impl Plan {
     pub fn due(&self, message: u64) -> Duration {
         Duration::from_secs_f64(message as f64 / self.rate as f64)
     }
-}
-
-pub fn usage(names: &[&str]) -> String {
-    format!(
-        "Usage: ./bench [--quick] [--only NAME]... [--dir DIR]\n\n\
-         Courier and mailbox, compared with the Python predecessor:\n\n\
-         --quick      10 s of webhooks, 5,000 Mails, one repetition\n\
-         --only NAME  run only NAME (may be repeated): {}\n\
-         --dir DIR    directory for the data, on the disk to measure",
-        names.join(", ")
-    )
 }

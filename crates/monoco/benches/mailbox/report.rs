@@ -13,7 +13,7 @@ pub struct Report {
 
 struct Row {
     what: String,
-    wanted: String,
+    target: String,
     figures: [String; 2],
     ratio: String,
 }
@@ -37,11 +37,11 @@ impl Report {
 
     /// Adds a row: name, target, figures of Monoco and of the predecessor, and how many times
     /// better Monoco is.
-    pub fn row(&mut self, what: &str, wanted: &str, figures: [String; 2], ratio: &str) {
+    pub fn row(&mut self, what: &str, target: &str, figures: [String; 2], ratio: &str) {
         eprintln!("{what}: {} (predecessor {}) {ratio}", figures[0], figures[1]);
-        let [what, wanted, ratio] = [what, wanted, ratio].map(str::to_owned);
+        let [what, target, ratio] = [what, target, ratio].map(str::to_owned);
         if let Some((_, rows)) = self.sections.last_mut() {
-            rows.push(Row { what, wanted, figures, ratio });
+            rows.push(Row { what, target, figures, ratio });
         }
     }
 }
@@ -50,10 +50,10 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.conditions)?;
         for (heading, rows) in &self.sections {
-            let names = ["wanted", "monoco", "predecessor", "times better"].map(str::to_owned);
+            let names = ["target", "monoco", "predecessor", "times better"].map(str::to_owned);
             f.write_str(&head(heading, &names))?;
-            for Row { what, wanted, figures: [monoco_result, predecessor_result], ratio } in rows {
-                let cells = [wanted, monoco_result, predecessor_result, ratio]
+            for Row { what, target, figures: [monoco_result, predecessor_result], ratio } in rows {
+                let cells = [target, monoco_result, predecessor_result, ratio]
                     .map(|cell| if cell.is_empty() { "–".to_owned() } else { cell.clone() });
                 f.write_str(&line(what, &cells))?;
             }

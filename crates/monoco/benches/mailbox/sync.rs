@@ -19,7 +19,7 @@ use crate::report::{Report, ms, times};
 use crate::target::settle;
 
 /// Target in ms for commands whose time must not depend on the number of Mails.
-const WANTED: &str = "< 50";
+const TARGET: &str = "< 50";
 
 /// Number of filters of the workspace.
 const FILTERS: usize = 50;
@@ -68,7 +68,7 @@ pub fn measure(plan: &Plan, population: Population, report: &mut Report) -> Resu
     let measured = median_run(&mut sync(&home, &monoco_root))?.as_secs_f64();
     let predecessor_time = timed(&mut predecessor_sync(&mailbox, &predecessor_root))?;
     let figures = [ms(measured), ms(predecessor_time)];
-    report.row("sync, nothing new, ms", WANTED, figures, &times(predecessor_time / measured));
+    report.row("sync, nothing new, ms", TARGET, figures, &times(predecessor_time / measured));
 
     let mut measured = Vec::new();
     for round in 1..=plan.repeats {
@@ -93,7 +93,7 @@ pub fn measure(plan: &Plan, population: Population, report: &mut Report) -> Resu
     let figures = [ms(measured), ms(predecessor_time)];
     report.row(
         "list, newest 50, courier running, ms",
-        WANTED,
+        TARGET,
         figures,
         &times(predecessor_time / measured),
     );
@@ -103,7 +103,7 @@ pub fn measure(plan: &Plan, population: Population, report: &mut Report) -> Resu
     let figures = [ms(measured), ms(predecessor_time)];
     report.row(
         "list, newest 50, courier stopped, ms",
-        WANTED,
+        TARGET,
         figures,
         &times(predecessor_time / measured),
     );

@@ -4,34 +4,108 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::common::Result;
-use crate::common::drive::Bounds;
+use crate::common::drive::{Bounds, drive};
 use crate::common::figures::thousands;
 use crate::common::resources::IdleCost;
 
+/// One call of a producer or consumer. Returns how many messages it processed.
+pub type Call<'q> = Box<dyn FnMut() -> Result<u64> + 'q>;
+
 /// A durable queue that can be measured.
-///
-/// Rates are in messages per second, `None` when a measurement does not apply.
-pub trait Contender {
+pub trait Peer {
+    /// A started queue. Its processes and files are removed on drop.
+    type Queue: Sync;
+
     /// Name and version, for the line above the table.
     fn version(&self) -> String;
 
-    /// Rate at which producers put messages into an empty queue. Each waits for the response
-    /// before it sends the next message.
+    /// Starts an empty queue.
+    fn start(&self) -> Result<Self::Queue>;
+
+    /// Adds messages, faster than producers do.
+    fn fill(&self, queue: Self::Queue, messages: u64) -> Result<Self::Queue>;
+
+    /// A producer, which waits for the response before it sends the next message.
+    fn producer<'q>(&'q self, queue: &'q Self::Queue, number: usize) -> Result<Call<'q>>;
+
+    /// A consumer, which takes and finishes a message in two round trips.
+    fn taker<'q>(&'q self, queue: &'q Self::Queue, number: usize) -> Result<Call<'q>>;
+
+    /// Whether consumers are measured.
+    fn has_takers(&self) -> bool {
+        true
+    }
+
+    /// Resources of an empty, idle server, measured for `watch`.
+    fn idle_cost(&self, _watch: Duration) -> Result<Option<IdleCost>> {
+        Ok(None)
+    }
+}
+
+/// The measurements of a [`Peer`]. Rates are in messages per second, `None` when a
+/// measurement does not apply.
+pub trait Contender {
+    fn version(&self) -> String;
+
+    /// Rate at which producers put messages into an empty queue.
     fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>>;
 
-    /// Rate at which consumers take and finish messages, in two round trips each, with
-    /// `backlog` messages waiting at the start.
-    ///
-    /// The contender may keep the queue, so that the next call only replaces the messages
-    /// that this call took.
+    /// Rate at which consumers take and finish messages, with `backlog` messages waiting at
+    /// the start. The queue is kept, so that the next call only replaces the messages that
+    /// this call took.
     fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>>;
 
     /// Drops the queue that [`take_finish`](Self::take_finish) kept.
     fn release(&mut self);
 
-    /// Resources of an empty, idle server, measured for `watch`.
-    fn idle_cost(&mut self, _watch: Duration) -> Result<Option<IdleCost>> {
-        Ok(None)
+    fn idle_cost(&mut self, watch: Duration) -> Result<Option<IdleCost>>;
+}
+
+/// A peer and its filled queue.
+pub struct Measured<P: Peer> {
+    peer: P,
+    /// The filled queue and the number of waiting messages.
+    filled: Option<(P::Queue, u64)>,
+}
+
+impl<P: Peer> Measured<P> {
+    pub fn new(peer: P) -> Self {
+        Self { peer, filled: None }
+    }
+}
+
+impl<P: Peer + Sync> Contender for Measured<P> {
+    fn version(&self) -> String {
+        self.peer.version()
+    }
+
+    fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
+        let queue = self.peer.start()?;
+        let measured = drive(producers, bounds, |number| self.peer.producer(&queue, number))?;
+        Ok(Some(measured.rate))
+    }
+
+    fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
+        if !self.peer.has_takers() {
+            return Ok(None);
+        }
+        let (queue, waiting) = match self.filled.take() {
+            Some(filled) => filled,
+            None => (self.peer.start()?, 0),
+        };
+        let queue = self.peer.fill(queue, backlog.saturating_sub(waiting))?;
+        let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
+        let measured = drive(takers, bounds, |number| self.peer.taker(&queue, number))?;
+        self.filled = Some((queue, backlog - measured.messages));
+        Ok(Some(measured.rate))
+    }
+
+    fn release(&mut self) {
+        self.filled = None;
+    }
+
+    fn idle_cost(&mut self, watch: Duration) -> Result<Option<IdleCost>> {
+        self.peer.idle_cost(watch)
     }
 }
 

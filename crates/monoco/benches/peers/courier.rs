@@ -7,10 +7,10 @@ use tempfile::TempDir;
 
 use crate::common::Result;
 use crate::common::courier::{RunningCourier, between, unexpected_response};
-use crate::common::drive::{Bounds, drive, median};
+use crate::common::drive::median;
 use crate::common::http::Conn;
 use crate::common::resources::{self, IdleCost};
-use crate::contender::Contender;
+use crate::contender::{Call, Peer};
 use crate::payload::Payload;
 
 pub const NAME: &str = "monoco, HTTP";
@@ -20,85 +20,67 @@ pub const BATCHES: &str = "monoco, HTTP ×100";
 const FILL_BATCH: u64 = 1_000;
 
 pub struct Courier {
-    below: PathBuf,
-    batch: usize,
-    /// The filled courier and the number of waiting messages.
-    filled: Option<(RunningCourier, u64)>,
+    pub below: PathBuf,
+    /// Messages per request.
+    pub batch: usize,
 }
 
-impl Courier {
-    pub fn new(below: &Path, batch: usize) -> Self {
-        Self { below: below.to_owned(), batch, filled: None }
-    }
-}
+impl Peer for Courier {
+    type Queue = RunningCourier;
 
-impl Contender for Courier {
     fn version(&self) -> String {
         format!("its courier, {} per request", self.batch)
     }
 
-    fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
-        let courier = RunningCourier::start(TempDir::new_in(&self.below)?)?;
-        let (courier, batch) = (&courier, self.batch);
-        let measured = drive(producers, bounds, |producer| {
-            let (mut payload, mut body) = (Payload::new(), Vec::new());
-            let kind = if batch == 1 { "application/json" } else { "application/x-ndjson" };
-            let mut conn = Conn::open(courier.addr, &courier.token, kind)?;
-            Ok(move || {
-                write_batch(&mut body, &mut payload, producer, batch as u64);
-                let (status, answer) = conn.post("/api/v1/dispatch", &body)?;
-                let accepted = count(answer, br#""duplicate":false"#);
-                if status != 200 || accepted != batch {
-                    return Err(unexpected_response(status, answer));
-                }
-                Ok(batch as u64)
-            })
-        })?;
-        Ok(Some(measured.rate))
+    fn start(&self) -> Result<RunningCourier> {
+        RunningCourier::start(TempDir::new_in(&self.below)?)
     }
 
-    fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
+    fn fill(&self, courier: RunningCourier, messages: u64) -> Result<RunningCourier> {
+        fill(&courier, messages)?;
+        Ok(courier)
+    }
+
+    fn producer<'q>(&'q self, courier: &'q RunningCourier, number: usize) -> Result<Call<'q>> {
+        let (mut payload, mut body, batch) = (Payload::new(), Vec::new(), self.batch);
+        let kind = if batch == 1 { "application/json" } else { "application/x-ndjson" };
+        let mut conn = Conn::open(courier.addr, &courier.token, kind)?;
+        Ok(Box::new(move || {
+            write_batch(&mut body, &mut payload, number, batch as u64);
+            let (status, answer) = conn.post("/api/v1/dispatch", &body)?;
+            let accepted = count(answer, br#""duplicate":false"#);
+            if status != 200 || accepted != batch {
+                return Err(unexpected_response(status, answer));
+            }
+            Ok(batch as u64)
+        }))
+    }
+
+    fn taker<'q>(&'q self, courier: &'q RunningCourier, _: usize) -> Result<Call<'q>> {
+        let mut conn = Conn::open(courier.addr, &courier.token, "application/json")?;
+        Ok(Box::new(move || {
+            let (status, answer) = conn.post("/api/v1/boxes/did:monoco:me/INBOX/next", b"{}")?;
+            if status != 200 {
+                return Err(unexpected_response(status, answer));
+            }
+            let record = between(answer, r#""record_id":""#, "\"").ok_or("no record")?;
+            let epoch = between(answer, r#""epoch":"#, ",").ok_or("no epoch")?;
+            let path = format!("/api/v1/records/{record}/state");
+            let body = format!(r#"{{"state":"READED","epoch":{epoch}}}"#);
+            let (status, answer) = conn.post(&path, body.as_bytes())?;
+            if status == 200 { Ok(1) } else { Err(unexpected_response(status, answer)) }
+        }))
+    }
+
+    fn has_takers(&self) -> bool {
+        self.batch == 1
+    }
+
+    fn idle_cost(&self, watch: Duration) -> Result<Option<IdleCost>> {
         if self.batch > 1 {
             return Ok(None);
         }
-        let (courier, waiting) = match self.filled.take() {
-            Some(filled) => filled,
-            None => (RunningCourier::start(TempDir::new_in(&self.below)?)?, 0),
-        };
-        fill(&courier, backlog.saturating_sub(waiting))?;
-        let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
-        let measured = drive(takers, bounds, |_| {
-            let mut conn = Conn::open(courier.addr, &courier.token, "application/json")?;
-            Ok(move || {
-                let (status, answer) =
-                    conn.post("/api/v1/boxes/did:monoco:me/INBOX/next", b"{}")?;
-                if status != 200 {
-                    return Err(unexpected_response(status, answer));
-                }
-                let record = between(answer, r#""record_id":""#, "\"").ok_or("no record")?;
-                let epoch = between(answer, r#""epoch":"#, ",").ok_or("no epoch")?;
-                let path = format!("/api/v1/records/{record}/state");
-                let body = format!(r#"{{"state":"READED","epoch":{epoch}}}"#);
-                let (status, answer) = conn.post(&path, body.as_bytes())?;
-                if status != 200 {
-                    return Err(unexpected_response(status, answer));
-                }
-                Ok(1)
-            })
-        })?;
-        self.filled = Some((courier, backlog - measured.messages));
-        Ok(Some(measured.rate))
-    }
-
-    fn release(&mut self) {
-        self.filled = None;
-    }
-
-    fn idle_cost(&mut self, watch: Duration) -> Result<Option<IdleCost>> {
-        if self.batch > 1 {
-            return Ok(None);
-        }
-        let courier = RunningCourier::start(TempDir::new_in(&self.below)?)?;
+        let courier = self.start()?;
         IdleCost::watch(courier.pid(), watch, &mut courier.command(&["center", "list"])).map(Some)
     }
 }

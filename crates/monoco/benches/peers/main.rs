@@ -9,7 +9,7 @@
 //! * [`contender`]: the measurements of every contender.
 //! * [`beanstalkd`], [`redis`], [`sqlite`]: the peers.
 //! * [`store`], [`courier`]: Monoco through the store and over HTTP.
-//! * [`server`], [`resp`], [`payload`], [`table`]: processes, protocol, messages, output.
+//! * [`resp`], [`payload`], [`table`]: protocol, messages, output.
 //! * [`common`]: shared by all benchmarks.
 
 #![allow(
@@ -27,7 +27,6 @@ mod payload;
 mod plan;
 mod redis;
 mod resp;
-mod server;
 mod sqlite;
 mod store;
 mod table;
@@ -37,7 +36,7 @@ use std::process::ExitCode;
 use common::args::{Args, Benchmark};
 use common::figures::{machine, thousands};
 use common::{Result, drive};
-use contender::{Cell, Contender};
+use contender::{Cell, Contender, Measured, Peer};
 use plan::Plan;
 use table::Table;
 
@@ -46,20 +45,25 @@ type Make = fn(&std::path::Path) -> Result<Box<dyn Contender>>;
 
 /// All contenders, in the order of the rows.
 const CONTENDERS: &[(&str, Make)] = &[
-    (beanstalkd::NAME, |dir| Ok(Box::new(beanstalkd::Beanstalkd::new(dir)?))),
-    (redis::NAME, |dir| Ok(Box::new(redis::Redis::new(dir)?))),
-    (sqlite::NAME, |dir| Ok(Box::new(sqlite::Sqlite::new(dir)))),
-    (store::NAME, |dir| Ok(Box::new(store::StoreContender::new(dir)?))),
-    (courier::NAME, |dir| Ok(Box::new(courier::Courier::new(dir, 1)))),
-    (courier::BATCHES, |dir| Ok(Box::new(courier::Courier::new(dir, 100)))),
+    (beanstalkd::NAME, |dir| measured(beanstalkd::Beanstalkd::new(dir)?)),
+    (redis::NAME, |dir| measured(redis::Redis::new(dir)?)),
+    (sqlite::NAME, |dir| measured(sqlite::Sqlite { below: dir.to_owned() })),
+    (store::NAME, |dir| measured(store::StoreContender::new(dir)?)),
+    (courier::NAME, |dir| measured(courier::Courier { below: dir.to_owned(), batch: 1 })),
+    (courier::BATCHES, |dir| measured(courier::Courier { below: dir.to_owned(), batch: 100 })),
 ];
+
+fn measured(peer: impl Peer + Sync + 'static) -> Result<Box<dyn Contender>> {
+    Ok(Box::new(Measured::new(peer)))
+}
 
 /// Contenders by whose figures the others are divided.
 const YARDSTICKS: &[&str] = &[beanstalkd::NAME, redis::NAME];
 
 fn main() -> ExitCode {
     let names = CONTENDERS.iter().map(|(name, _)| *name).collect();
-    Benchmark { usage: plan::usage, names, run }.main()
+    let quick = "one short round per cell, and a backlog of 100,000 instead of 1,000,000";
+    Benchmark { about: "Message queues (`--only peers` selects all)", quick, names, run }.main()
 }
 
 fn run(args: &Args) -> Result<()> {

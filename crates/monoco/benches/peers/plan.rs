@@ -22,17 +22,6 @@ impl Plan {
     }
 }
 
-pub fn usage(names: &[&str]) -> String {
-    format!(
-        "Usage: ./bench [--quick] [--only NAME]... [--dir DIR]\n\n\
-         Message queues:\n\n\
-         --quick      one short round per cell, and a backlog of 100,000 instead of 1,000,000\n\
-         --only NAME  run only this contender (may be repeated): {}; `peers` selects all\n\
-         --dir DIR    directory for the data, on the disk to measure",
-        names.join(", ")
-    )
-}
-
 fn full() -> Plan {
     Plan {
         deep_backlog: 1_000_000,

@@ -10,12 +10,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::Result;
-use crate::common::drive::{Bounds, drive};
 use crate::common::resources::IdleCost;
-use crate::contender::Contender;
+use crate::common::server::{self, Launch, Server};
+use crate::contender::{Call, Peer};
 use crate::payload::{self, Payload};
 use crate::resp::{Answer, Connection};
-use crate::server::{self, Launch, Server};
 
 pub const NAME: &str = "redis";
 
@@ -27,8 +26,6 @@ const PIPELINE: u64 = 500;
 pub struct Redis {
     below: PathBuf,
     version: String,
-    /// The filled stream and the number of waiting entries.
-    filled: Option<(Server, u64)>,
 }
 
 impl Redis {
@@ -37,52 +34,53 @@ impl Redis {
         let output = server::version(PROGRAM, "--version")?;
         let number = output.split_whitespace().find_map(|word| word.strip_prefix("v="));
         let version = format!("Redis {}", number.unwrap_or("of unknown version"));
-        Ok(Self { below: below.to_owned(), version, filled: None })
+        Ok(Self { below: below.to_owned(), version })
     }
 }
 
-impl Contender for Redis {
+impl Peer for Redis {
+    type Queue = Server;
+
     fn version(&self) -> String {
         self.version.clone()
     }
 
-    fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
+    fn start(&self) -> Result<Server> {
         let server = Server::start(&self.below, DURABLE)?;
-        let measured = drive(producers, bounds, |_| {
-            let (mut client, mut payload) = (Client::new(server.connect()?), Payload::new());
-            Ok(move || client.add(payload.next()).map(|()| 1))
-        })?;
-        Ok(Some(measured.rate))
+        Client::new(server.connect()?).make_group()?;
+        Ok(server)
     }
 
-    fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
-        let (server, waiting) = match self.filled.take() {
-            Some(filled) => filled,
-            None => {
-                let server = Server::start(&self.below, DURABLE)?;
-                Client::new(server.connect()?).make_group()?;
-                (server, 0)
-            }
-        };
-        fill(&server, backlog.saturating_sub(waiting))?;
-        let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
-        let measured = drive(takers, bounds, |worker| {
-            let mut client = Client::new(server.connect()?);
-            let consumer = format!("taker-{worker}");
-            Ok(move || {
-                let id = client.take(consumer.as_bytes())?;
-                client.finish(&id).map(|()| 1)
-            })
-        })?;
-        self.filled = Some((server, backlog - measured.messages));
-        Ok(Some(measured.rate))
+    /// Adds entries without a sync for each, then enables syncing again.
+    fn fill(&self, server: Server, messages: u64) -> Result<Server> {
+        let mut client = Client::new(server.connect()?);
+        client.set_sync("no")?;
+        let mut payload = Payload::new();
+        let mut left = messages;
+        while left > 0 {
+            let batch = left.min(PIPELINE);
+            client.add_many(batch, &mut payload)?;
+            left -= batch;
+        }
+        client.set_sync("always")?;
+        server.sync_files()?;
+        Ok(server)
     }
 
-    fn release(&mut self) {
-        self.filled = None;
+    fn producer<'q>(&'q self, server: &'q Server, _: usize) -> Result<Call<'q>> {
+        let (mut client, mut payload) = (Client::new(server.connect()?), Payload::new());
+        Ok(Box::new(move || client.add(payload.next()).map(|()| 1)))
     }
 
-    fn idle_cost(&mut self, watch: Duration) -> Result<Option<IdleCost>> {
+    fn taker<'q>(&'q self, server: &'q Server, number: usize) -> Result<Call<'q>> {
+        let (mut client, consumer) = (Client::new(server.connect()?), format!("taker-{number}"));
+        Ok(Box::new(move || {
+            let id = client.take(consumer.as_bytes())?;
+            client.finish(&id).map(|()| 1)
+        }))
+    }
+
+    fn idle_cost(&self, watch: Duration) -> Result<Option<IdleCost>> {
         let server = Server::start(&self.below, DURABLE)?;
         IdleCost::watch(server.pid(), watch, Command::new(PROGRAM).arg("--version")).map(Some)
     }
@@ -96,21 +94,6 @@ fn command(addr: SocketAddr, data: &Path) -> Command {
     command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
     command.args(["--auto-aof-rewrite-percentage", "0", "--daemonize", "no", "--dir"]).arg(data);
     command
-}
-
-/// Adds entries without a sync for each, then enables syncing again.
-fn fill(server: &Server, messages: u64) -> Result<()> {
-    let mut client = Client::new(server.connect()?);
-    client.set_sync("no")?;
-    let mut payload = Payload::new();
-    let mut left = messages;
-    while left > 0 {
-        let batch = left.min(PIPELINE);
-        client.add_many(batch, &mut payload)?;
-        left -= batch;
-    }
-    client.set_sync("always")?;
-    server.sync_files()
 }
 
 /// The commands of a queue, over one connection.

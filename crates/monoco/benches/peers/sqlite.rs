@@ -10,8 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Statement};
 use tempfile::TempDir;
 
 use crate::common::Result;
-use crate::common::drive::{Bounds, drive};
-use crate::contender::Contender;
+use crate::contender::{Call, Peer};
 use crate::payload::{self, Payload};
 
 pub const NAME: &str = "sqlite";
@@ -58,51 +57,36 @@ const FILL: &str = "
 ";
 
 pub struct Sqlite {
-    below: PathBuf,
-    /// The filled table and the number of waiting messages.
-    filled: Option<(Database, u64)>,
+    pub below: PathBuf,
 }
 
-impl Sqlite {
-    pub fn new(below: &Path) -> Self {
-        Self { below: below.to_owned(), filled: None }
-    }
-}
+impl Peer for Sqlite {
+    type Queue = Database;
 
-impl Contender for Sqlite {
     fn version(&self) -> String {
         format!("SQLite {}", rusqlite::version())
     }
 
-    fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
-        let database = Database::create(&self.below)?;
-        let measured = drive(producers, bounds, |_| {
-            let (mut client, mut payload) = (database.client()?, Payload::new());
-            Ok(move || client.call(Request::Put(payload.next().to_vec())).map(|_| 1))
-        })?;
-        Ok(Some(measured.rate))
+    fn start(&self) -> Result<Database> {
+        Database::create(&self.below)
     }
 
-    fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
-        let (database, waiting) = match self.filled.take() {
-            Some(filled) => filled,
-            None => (Database::create(&self.below)?, 0),
-        };
-        database.fill(backlog.saturating_sub(waiting))?;
-        let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
-        let measured = drive(takers, bounds, |_| {
-            let mut client = database.client()?;
-            Ok(move || {
-                let id = client.call(Request::Take)?;
-                client.call(Request::Finish(id)).map(|_| 1)
-            })
-        })?;
-        self.filled = Some((database, backlog - measured.messages));
-        Ok(Some(measured.rate))
+    fn fill(&self, database: Database, messages: u64) -> Result<Database> {
+        database.fill(messages)?;
+        Ok(database)
     }
 
-    fn release(&mut self) {
-        self.filled = None;
+    fn producer<'q>(&'q self, database: &'q Database, _: usize) -> Result<Call<'q>> {
+        let (mut client, mut payload) = (database.client()?, Payload::new());
+        Ok(Box::new(move || client.call(Request::Put(payload.next().to_vec())).map(|_| 1)))
+    }
+
+    fn taker<'q>(&'q self, database: &'q Database, _: usize) -> Result<Call<'q>> {
+        let mut client = database.client()?;
+        Ok(Box::new(move || {
+            let id = client.call(Request::Take)?;
+            client.call(Request::Finish(id)).map(|_| 1)
+        }))
     }
 }
 
@@ -122,7 +106,7 @@ struct Job {
 }
 
 /// An open database: a thread that writes and a thread that checkpoints.
-struct Database {
+pub struct Database {
     // In this order: the threads end when their senders are dropped, and are joined before
     // the files are removed.
     jobs: Option<Sender<Job>>,

@@ -14,8 +14,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::common::Result;
-use crate::common::drive::{Bounds, drive};
-use crate::contender::Contender;
+use crate::contender::{Call, Peer};
 use crate::payload::Payload;
 
 pub const NAME: &str = "monoco, store";
@@ -26,96 +25,74 @@ const FILL_BATCH: u64 = 500;
 pub struct StoreContender {
     below: PathBuf,
     runtime: Runtime,
-    /// The filled store and the number of waiting messages.
-    filled: Option<(Store, u64)>,
 }
 
 /// An open store and its data.
-struct Store {
+pub struct Store {
     // In this order: the store is closed before the files are removed.
     store: SqliteStore,
     _data: TempDir,
 }
 
-impl Store {
-    fn create(below: &Path) -> Result<Self> {
-        let data = TempDir::new_in(below)?;
-        Ok(Self { store: SqliteStore::open(data.path())?, _data: data })
-    }
-}
-
 impl StoreContender {
     pub fn new(below: &Path) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        Ok(Self { below: below.to_owned(), runtime, filled: None })
+        Ok(Self { below: below.to_owned(), runtime })
+    }
+}
+
+impl Peer for StoreContender {
+    type Queue = Store;
+
+    fn version(&self) -> String {
+        format!("Monoco {}", env!("CARGO_PKG_VERSION"))
     }
 
-    fn fill(&self, store: &SqliteStore, messages: u64) -> Result<()> {
+    fn start(&self) -> Result<Store> {
+        let data = TempDir::new_in(&self.below)?;
+        Ok(Store { store: SqliteStore::open(data.path())?, _data: data })
+    }
+
+    fn fill(&self, queue: Store, messages: u64) -> Result<Store> {
         let mut payload = Payload::new();
         let mut left = messages;
         while left > 0 {
             let count = left.min(FILL_BATCH);
             let batch = (0..count).map(|_| dispatch(&mut payload, 0)).collect::<Result<_>>()?;
-            for answer in self.runtime.block_on(store.dispatch(batch, now())) {
+            for answer in self.runtime.block_on(queue.store.dispatch(batch, now())) {
                 answer?;
             }
             left -= count;
         }
-        Ok(())
-    }
-}
-
-impl Contender for StoreContender {
-    fn version(&self) -> String {
-        format!("Monoco {}", env!("CARGO_PKG_VERSION"))
+        Ok(queue)
     }
 
-    fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
-        let Store { store, _data } = Store::create(&self.below)?;
-        let runtime = &self.runtime;
-        let measured = drive(producers, bounds, |producer| {
-            let (store, mut payload) = (&store, Payload::new());
-            Ok(move || {
-                let batch = vec![dispatch(&mut payload, producer)?];
-                for answer in runtime.block_on(store.dispatch(batch, now())) {
-                    answer?;
-                }
+    fn producer<'q>(&'q self, queue: &'q Store, number: usize) -> Result<Call<'q>> {
+        let mut payload = Payload::new();
+        Ok(Box::new(move || {
+            let batch = vec![dispatch(&mut payload, number)?];
+            for answer in self.runtime.block_on(queue.store.dispatch(batch, now())) {
+                answer?;
+            }
+            Ok(1)
+        }))
+    }
+
+    fn taker<'q>(&'q self, queue: &'q Store, number: usize) -> Result<Call<'q>> {
+        let (store, owner) = (&queue.store, owner()?);
+        let holder = Holder::new(format!("taker-{number}"))?;
+        Ok(Box::new(move || {
+            self.runtime.block_on(async {
+                let (inbox, term) = (BoxKind::Inbox, LeaseDuration::DEFAULT);
+                let taken = store.lease_record(&owner, inbox, holder.clone(), term, now()).await?;
+                let record = taken.ok_or("nothing is waiting")?.entry;
+                let epoch = Some(record.reading.epoch);
+                let proof = LeaseProof { epoch, holder: holder.clone() };
+                let to = ReadState::Readed;
+                store.mark_record(record.id, to, proof, None, term, now()).await?;
                 Ok(1)
             })
-        })?;
-        Ok(Some(measured.rate))
-    }
-
-    fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
-        let (filled, waiting) = match self.filled.take() {
-            Some(filled) => filled,
-            None => (Store::create(&self.below)?, 0),
-        };
-        self.fill(&filled.store, backlog.saturating_sub(waiting))?;
-        let bounds = Bounds { calls: bounds.calls.min(backlog), ..bounds };
-        let (store, runtime) = (&filled.store, &self.runtime);
-        let measured = drive(takers, bounds, |taker| {
-            let (owner, holder) = (owner()?, Holder::new(format!("taker-{taker}"))?);
-            Ok(move || {
-                runtime.block_on(async {
-                    let (inbox, term) = (BoxKind::Inbox, LeaseDuration::DEFAULT);
-                    let taken =
-                        store.lease_record(&owner, inbox, holder.clone(), term, now()).await?;
-                    let record = taken.ok_or("nothing is waiting")?.entry;
-                    let guard =
-                        LeaseProof { epoch: Some(record.reading.epoch), holder: holder.clone() };
-                    let to = ReadState::Readed;
-                    store.mark_record(record.id, to, guard, None, term, now()).await?;
-                    Ok(1)
-                })
-            })
-        })?;
-        self.filled = Some((filled, backlog - measured.messages));
-        Ok(Some(measured.rate))
-    }
-
-    fn release(&mut self) {
-        self.filled = None;
+        }))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::report::{Report, Rounds, ratio};
 pub const CHAIN: [&str; 5] = ["spam", "subject", "footer", "limit", "send"];
 
 /// Target: time of a letter divided by the time of a dispatch.
-const WANTED: &str = "≤ 2";
+const TARGET: &str = "≤ 2";
 
 /// Measures dispatches and letters in turns.
 pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -40,10 +40,10 @@ pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     }
     let rates = |at: usize| rows.iter().map(move |rounds| thousands(rounds.rate(at)));
     report.heading("five built-in workers", &report.producers());
-    report.row("bare dispatch, messages/s", "", rates(0));
+    report.row("dispatch without a chain, messages/s", "", rates(0));
     report.row(&format!("{}, letters/s", CHAIN.join(", ")), "", rates(1));
     let times = rows.iter().map(|rounds| ratio(rounds.ratio(0, 1)));
-    report.row("time of a letter ÷ time of a dispatch", WANTED, times);
+    report.row("time of a letter ÷ time of a dispatch", TARGET, times);
     Ok(())
 }
 

@@ -30,9 +30,6 @@ mod hop;
 mod letters;
 mod plan;
 mod report;
-#[path = "../peers/server.rs"]
-#[expect(dead_code, reason = "the queues need more of it")]
-mod server;
 mod tubes;
 mod waiting;
 
@@ -40,24 +37,29 @@ use std::process::ExitCode;
 
 use common::Result;
 use common::args::{Args, Benchmark};
-use plan::{Part, Plan};
+use plan::Plan;
 use report::Report;
 
 fn main() -> ExitCode {
-    Benchmark { usage: plan::usage, names: Part::NAMES.to_vec(), run }.main()
+    let benchmark = Benchmark {
+        about: "Pipeline",
+        quick: "one repetition, and 50,000 waiting letters instead of 1,000,000",
+        names: vec!["pipeline", "chain", "hop", "waiting"],
+        run,
+    };
+    benchmark.main()
 }
 
 fn run(args: &Args) -> Result<()> {
     let plan = &Plan::new(args);
-    let mut report = Report::new(plan, &tubes::version()?);
-    if plan.wants(Part::Chain) {
-        chain::measure(plan, &mut report)?;
-    }
-    if plan.wants(Part::Hop) {
-        hop::measure(plan, &mut report)?;
-    }
-    if plan.wants(Part::Waiting) {
-        waiting::measure(plan, &mut report)?;
+    let mut report = Report::new(plan, &common::beanstalkd::version()?);
+    type Measure = fn(&Plan, &mut Report) -> Result<()>;
+    let parts: [(&str, Measure); 3] =
+        [("chain", chain::measure), ("hop", hop::measure), ("waiting", waiting::measure)];
+    for (name, measure) in parts {
+        if args.wants_any(&["pipeline", name]) {
+            measure(plan, &mut report)?;
+        }
     }
     println!("{report}");
     Ok(())

@@ -6,17 +6,8 @@ use std::time::Duration;
 use crate::common::args::Args;
 use crate::common::drive::Bounds;
 
-/// A part of the benchmark that can run alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    Chain,
-    Hop,
-    Waiting,
-}
-
 /// Sizes and durations of the benchmark.
 pub struct Plan {
-    parts: Vec<Part>,
     /// Parent directory of all data.
     pub dir: PathBuf,
     /// Repetitions of each rate.
@@ -40,25 +31,9 @@ const MAX_LETTERS: u64 = 500_000;
 /// faster than the worker answers.
 const MAX_LETTERS_EXTERNAL: [u64; 2] = [500, 4_000];
 
-impl Part {
-    /// Names on the command line. The first selects all parts.
-    pub const NAMES: [&str; 4] = ["pipeline", "chain", "hop", "waiting"];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Chain => "chain",
-            Self::Hop => "hop",
-            Self::Waiting => "waiting",
-        }
-    }
-}
-
 impl Plan {
     pub fn new(args: &Args) -> Self {
-        let wanted = |part: &Part| args.wants("pipeline") || args.wants(part.name());
-        let parts = [Part::Chain, Part::Hop, Part::Waiting].into_iter().filter(wanted).collect();
         let full = Self {
-            parts,
             dir: args.dir.clone(),
             repeats: 7,
             warm_up: Duration::from_millis(500),
@@ -72,10 +47,6 @@ impl Plan {
         } else {
             full
         }
-    }
-
-    pub fn wants(&self, part: Part) -> bool {
-        self.parts.contains(&part)
     }
 
     /// Limits of the warm-up and of the measurement.
@@ -92,15 +63,4 @@ impl Plan {
         let bounds = |measure, calls| Bounds { warm_up: Duration::ZERO, measure, calls };
         [bounds(self.warm_up, warming), bounds(self.measure, counting)]
     }
-}
-
-pub fn usage(names: &[&str]) -> String {
-    format!(
-        "Usage: ./bench [--quick] [--only NAME]... [--dir DIR]\n\n\
-         Pipeline:\n\n\
-         --quick      one repetition, and 50,000 waiting letters instead of 1,000,000\n\
-         --only NAME  run only NAME (may be repeated): {}\n\
-         --dir DIR    directory for the data, on the disk to measure",
-        names.join(", ")
-    )
 }

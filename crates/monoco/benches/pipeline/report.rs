@@ -27,16 +27,16 @@ impl Report {
     }
 
     pub fn heading(&mut self, text: &str, columns: &[String]) {
-        let mut names = vec!["wanted".to_owned()];
+        let mut names = vec!["target".to_owned()];
         names.extend_from_slice(columns);
         self.text += "\n";
         self.text += &head(text, &names);
     }
 
     /// Adds a row: name, target and figures.
-    pub fn row(&mut self, what: &str, wanted: &str, figures: impl Iterator<Item = String>) {
-        let wanted = if wanted.is_empty() { "–" } else { wanted };
-        let cells: Vec<_> = std::iter::once(wanted.to_owned()).chain(figures).collect();
+    pub fn row(&mut self, what: &str, target: &str, figures: impl Iterator<Item = String>) {
+        let target = if target.is_empty() { "–" } else { target };
+        let cells: Vec<_> = std::iter::once(target.to_owned()).chain(figures).collect();
         eprintln!("{what}: {}", cells.join(", "));
         self.text += &line(what, &cells);
     }

@@ -1,9 +1,7 @@
-//! A beanstalkd that syncs every job, a connection to it, and a worker that uses it.
+//! A beanstalkd that syncs every job, and a worker that uses it.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -12,9 +10,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::common::Result;
-use crate::server::{self, Launch, Server};
-
-const NAME: &str = "beanstalkd";
+use crate::common::beanstalkd::{BeanstalkdConnection, DURABLE};
+use crate::common::server::Server;
 
 /// Tubes of the letters for the worker, and of its answers.
 const LETTERS: &str = "monoco.worker.tagger";
@@ -28,21 +25,6 @@ const WORKER_CONNECTIONS: [usize; 2] = [4, 3];
 
 /// How long the worker waits for more letters before it answers them in one job.
 const GATHER_TIME: Duration = Duration::from_millis(50);
-
-const DURABLE: Launch = Launch {
-    command: |addr, data| {
-        let mut command = Command::new(NAME);
-        command.args(["-l", &addr.ip().to_string(), "-p", &addr.port().to_string()]);
-        command.args(["-z", "65535", "-f0", "-b"]).arg(data);
-        command
-    },
-    ping: b"list-tube-used\r\n",
-};
-
-/// Version of beanstalkd; an error when it is not installed.
-pub fn version() -> Result<String> {
-    server::version(NAME, "-v")
-}
 
 /// A running beanstalkd and its log. Both are removed on drop.
 pub struct Beanstalkd(Server);
@@ -60,74 +42,9 @@ impl Beanstalkd {
 
     /// Opens a connection that reserves from `from` and puts into `into`.
     pub fn connect(&self, from: &str, into: &str) -> Result<BeanstalkdConnection> {
-        let stream = BufReader::new(self.0.connect()?);
-        let mut line =
-            BeanstalkdConnection { stream, out: Vec::new(), word: String::new(), body: Vec::new() };
-        line.send(format_args!("watch {from}\r\nignore default\r\nuse {into}\r\n"))?;
-        for want in ["WATCHING ", "WATCHING ", "USING "] {
-            line.read_reply(want)?;
-        }
+        let mut line = BeanstalkdConnection::new(self.0.connect()?);
+        line.use_tubes(from, into)?;
         Ok(line)
-    }
-}
-
-/// One connection with reused buffers.
-pub struct BeanstalkdConnection {
-    stream: BufReader<TcpStream>,
-    out: Vec<u8>,
-    word: String,
-    body: Vec<u8>,
-}
-
-impl BeanstalkdConnection {
-    pub fn put(&mut self, body: &[u8]) -> Result<()> {
-        // Time to run of 1 h: no job may be released during the measurement.
-        write!(self.out, "put 0 0 3600 {}\r\n", body.len())?;
-        self.out.extend_from_slice(body);
-        self.send(format_args!("\r\n"))?;
-        self.read_reply("INSERTED ").map(drop)
-    }
-
-    /// Reserves a job. Returns `None` when none arrives within `seconds`.
-    pub fn reserve(&mut self, seconds: u32) -> Result<Option<u64>> {
-        self.send(format_args!("reserve-with-timeout {seconds}\r\n"))?;
-        let answer = self.read_reply("")?;
-        if answer == "TIMED_OUT" {
-            return Ok(None);
-        }
-        let parts: Vec<_> = answer.split(' ').collect();
-        let ["RESERVED", id, bytes] = parts[..] else {
-            return Err(format!("expected a job, found {answer:?}").into());
-        };
-        let (id, bytes): (u64, usize) = (id.parse()?, bytes.parse()?);
-        self.body.resize(bytes + 2, 0);
-        self.stream.read_exact(&mut self.body)?;
-        self.body.truncate(bytes);
-        Ok(Some(id))
-    }
-
-    /// Deletes jobs in one request.
-    pub fn delete(&mut self, ids: &[u64]) -> Result<()> {
-        for id in ids {
-            write!(self.out, "delete {id}\r\n")?;
-        }
-        self.send(format_args!(""))?;
-        ids.iter().try_for_each(|_| self.read_reply("DELETED").map(drop))
-    }
-
-    fn send(&mut self, words: std::fmt::Arguments<'_>) -> Result<()> {
-        self.out.write_fmt(words)?;
-        self.stream.get_mut().write_all(&self.out)?;
-        self.out.clear();
-        Ok(())
-    }
-
-    /// Reads a line that must start with `want`, and returns the rest.
-    fn read_reply(&mut self, want: &str) -> Result<&str> {
-        self.word.clear();
-        self.stream.read_line(&mut self.word)?;
-        let line = self.word.trim_end();
-        line.strip_prefix(want).ok_or_else(|| format!("expected {want}, found {line:?}").into())
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::common::Result;
+use super::Result;
 
 /// Maximum time until a server answers; it may have to read 1 GiB first.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
