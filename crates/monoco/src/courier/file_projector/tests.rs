@@ -40,55 +40,6 @@ async fn settled(hub: &TestHub) -> Arc<FileProjector> {
 }
 
 #[tokio::test]
-async fn mail_has_one_file_that_moves_with_its_claims() {
-    let hub = TestHub::new().await;
-    let ids = hub.receive(["1", "2", "3"]).await;
-    let projector = settled(&hub).await;
-    assert_eq!(hub.names().len(), 3);
-    let path = hub.path("inbound", &ids[0]).unwrap();
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o400);
-    let mail = Mail::parse(&fs::read_to_string(&path).unwrap()).unwrap();
-    assert_eq!((mail.text.as_str(), &mail.header.id), ("text of 1", &ids[0]));
-    let node = fs::metadata(&path).unwrap().ino();
-
-    hub.end(&ids[0], ClaimUpdate::Complete).await;
-    hub.end(&ids[1], permanent_failure()).await;
-    follow(&projector).await.unwrap();
-    let archived = hub.path("archive", &ids[0]).unwrap();
-    assert_eq!(fs::metadata(&archived).unwrap().ino(), node, "moved, not copied");
-    let dead = hub.path(".deadletter", &ids[1]).unwrap();
-    let reason = fs::read_to_string(format!("{}.reason.json", dead.display())).unwrap();
-    let reason: serde_json::Value = serde_json::from_str(&reason).unwrap();
-    assert_eq!(reason["reasons"], serde_json::json!([{"workspace": "shared", "reason": "no"}]));
-    assert_eq!(hub.names().len(), 4);
-
-    let shared = monoco_core::claim::Workspace::shared();
-    hub.store().retry_claim(&ids[1], &shared, hub.clock.now()).await.unwrap();
-    follow(&projector).await.unwrap();
-    assert_eq!(hub.names().len(), 3, "the reason leaves with it: {:?}", hub.names());
-    let lines: Vec<_> = hub.index().lines().map(str::to_owned).collect();
-    assert_eq!(lines[0], r#"{"monoco_index":1,"generation":1}"#);
-    let seqs =
-        lines[1..].iter().map(|line| serde_json::from_str::<MailIndexEntry>(line).unwrap().seq);
-    assert_eq!(seqs.collect::<Vec<_>>(), [1, 2, 3], "one line each, whatever happened");
-}
-
-#[tokio::test]
-async fn attachments_are_in_the_dropzone_under_their_hash() {
-    let hub = TestHub::new().await;
-    hub.receive_on("ci", "webhook", &["1", "2"], &[b"log", b"log", b"other"]).await;
-    settled(&hub).await;
-    let mut attachment: Vec<_> = fs::read_dir(hub.dropzone())
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.is_file())
-        .map(|path| fs::read_to_string(path).unwrap())
-        .collect();
-    attachment.sort();
-    assert_eq!(attachment, ["log", "other"]);
-}
-
-#[tokio::test]
 async fn held_mail_has_no_file_until_its_sender_is_accepted() {
     let hub = TestHub::new().await;
     hub.receive_on("door", "stub", &["1"], &[]).await;
@@ -268,63 +219,6 @@ async fn unknown_files_are_reported_and_not_changed() {
     assert_eq!(report.foreign_files, planted.len(), "{:?}", report.foreign);
     assert!(report.foreign.contains(&"inbound/webhook/notes.txt".to_owned()), "{report:?}");
     assert!(planted.iter().all(|path| fs::read_to_string(path).unwrap() == "mine"));
-}
-
-#[tokio::test]
-async fn symbolic_link_instead_of_a_directory_affects_only_its_provider() {
-    let hub = TestHub::new().await;
-    let outside = hub.dir.path().join("outside");
-    fs::create_dir(&outside).unwrap();
-    let tree = hub.tree();
-    symlink(&outside, hub.mailbox().join("inbound/webhook")).unwrap();
-    let projector = Arc::new(FileProjector::new(Arc::clone(hub.store()), tree));
-    let ids = hub.receive(["1"]).await;
-    let stub = hub.receive_on("ci", "stub", &["2"], &[]).await;
-    follow(&projector).await.unwrap();
-    sync(&projector).await;
-    assert!(hub.path("inbound", &stub[0]).is_some());
-    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
-    assert!(projector.report().bad.contains_key(&ids[0]), "{:?}", projector.report());
-    assert_eq!(hub.index().lines().count(), 2);
-
-    fs::remove_file(hub.mailbox().join("inbound/webhook")).unwrap();
-    projector.check().await.unwrap();
-    follow(&projector).await.unwrap();
-    assert!(hub.path("inbound", &ids[0]).is_some());
-    assert_eq!(projector.report().bad.len(), 0);
-    assert_eq!(hub.index().lines().count(), 3, "and workspaces see it");
-}
-
-#[tokio::test]
-async fn files_are_written_after_the_disk_recovers() {
-    let hub = TestHub::new().await;
-    let projector = settled(&hub).await;
-    let tmp = hub.mailbox().join(".state/tmp");
-    fs::remove_dir(&tmp).unwrap();
-    fs::write(&tmp, "in the way").unwrap();
-    let ids = hub.receive(["1"]).await;
-    let stop = CancellationToken::new();
-    let story = async {
-        until(|| projector.report().trouble.is_some()).await;
-        assert_eq!(hub.path("inbound", &ids[0]), None);
-        fs::remove_file(&tmp).unwrap();
-        until(|| hub.path("inbound", &ids[0]).is_some()).await;
-        until(|| projector.report().trouble.is_none()).await;
-        stop.cancel();
-    };
-    tokio::join!(Arc::clone(&projector).run(stop.clone()), story);
-    let progress = hub.store().file_progress().await.unwrap();
-    assert_eq!(progress.change, 1, "and noted before the end");
-    assert_eq!(progress.index_bytes, hub.index().len() as u64);
-}
-
-async fn until(mut met: impl FnMut() -> bool) {
-    let wait = async {
-        while !met() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap();
 }
 
 #[tokio::test]

@@ -81,79 +81,6 @@ impl DispatcherFixture {
     }
 }
 
-fn verdicts(row: &LetterRow) -> String {
-    let said = row.verdicts.iter().map(|had| format!("{} {}", had.worker, had.result.as_str()));
-    said.collect::<Vec<_>>().join(", ")
-}
-
-const FIVE: &str = "outbound: [spam, subject, footer, limit, send], workers: { \
-    spam: { threshold: 5, rules: [ { name: casino, text: casino, score: 5 } ] }, \
-    subject: { template: '[Team] {subject}' }, footer: { text: Bye }, \
-    limit: { per_recipient: 2/h } }";
-
-#[tokio::test]
-async fn letter_passes_all_workers_and_is_sent() {
-    let fixture = DispatcherFixture::new(FIVE).await;
-    let id = fixture.submit("ann@example.com", "hello").await;
-    fixture.process_due().await;
-    let row = fixture.letter(id).await;
-    assert_eq!(row.status.standing, LetterStateData::Done);
-    assert_eq!(verdicts(&row), "spam pass, subject pass, footer pass, limit pass, send pass");
-    let store = &fixture.dispatcher.store;
-    let sent = store.object(row.became.unwrap()).await.unwrap();
-    let sent: Value = serde_json::from_slice(&sent).unwrap();
-    let mail = sent["content"]["content"].as_str().unwrap();
-    assert!(mail.contains("Subject: [Team] News\r\n"), "{mail}");
-    assert!(mail.ends_with("hello\r\n-- \r\nBye\r\n"), "{mail}");
-    assert_eq!(sent["to"], json!(["did:msgtunnel:ann%40example%2Ecom.addr.mail"]));
-    let metrics = fixture.dispatcher.metrics.all();
-    assert_eq!(metrics[&"footer".parse().unwrap()].pass, 1);
-}
-
-#[tokio::test]
-async fn spam_is_trashed_and_ends_the_chain() {
-    let fixture = DispatcherFixture::new(FIVE).await;
-    let id = fixture.submit("ann@example.com", "the casino is open").await;
-    fixture.process_due().await;
-    let row = fixture.letter(id).await;
-    assert_eq!(verdicts(&row), "spam trash");
-    assert!(
-        matches!(row.status.standing, LetterStateData::Trashed { why } if why.contains("casino"))
-    );
-    assert_eq!(row.became, None);
-}
-
-#[tokio::test]
-async fn letters_over_the_limit_wait_in_order_and_others_pass() {
-    let fixture = DispatcherFixture::new(FIVE).await;
-    let mut ids = Vec::new();
-    for at in 0..5 {
-        ids.push(fixture.submit("ann@example.com", &format!("letter {at}")).await);
-    }
-    let other = fixture.submit("bob@example.com", "hello").await;
-    fixture.process_due().await;
-    let mut dues = Vec::new();
-    for id in &ids {
-        match fixture.letter(*id).await.status.standing {
-            LetterStateData::Done => dues.push(None),
-            LetterStateData::Waiting { due } => dues.push(Some(due)),
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!(dues[..2], [None, None]);
-    assert!(dues[2..].is_sorted() && dues[2..].iter().all(Option::is_some), "{dues:?}");
-    assert_eq!(fixture.state(other).await, LetterState::Done);
-    let kept = fixture.letter(ids[2]).await;
-    assert_eq!(kept.held_by.unwrap().as_str(), "limit");
-    // A later letter gets a slot behind the waiting ones, also in another batch.
-    let late = fixture.submit("ann@example.com", "the last").await;
-    fixture.process_due().await;
-    let LetterStateData::Waiting { due } = fixture.letter(late).await.status.standing else {
-        panic!()
-    };
-    assert!(Some(due) > dues[4]);
-}
-
 #[tokio::test]
 async fn decisions_of_a_batch_hold_across_its_commits() {
     let fixture = DispatcherFixture::new(
@@ -178,55 +105,6 @@ async fn decisions_of_a_batch_hold_across_its_commits() {
     assert_eq!((merged.len(), limited.len()), (100, count - 100));
     assert!(merged.iter().all(|one| *one == merged[0]), "one window: {merged:?}");
     assert!(limited.is_sorted_by(|(_, a), (_, b)| a < b), "one slot each: {limited:?}");
-}
-
-#[tokio::test]
-async fn held_letter_continues_with_earlier_changes() {
-    let fixture = DispatcherFixture::new(FIVE).await;
-    let mut last = None;
-    for _ in 0..3 {
-        last = Some(fixture.submit("ann@example.com", "hello").await);
-    }
-    fixture.process_due().await;
-    let last = last.unwrap();
-    assert_eq!(fixture.state(last).await, LetterState::Waiting);
-    let store = &fixture.dispatcher.store;
-    let now = fixture.dispatcher.clock.now();
-    store.move_letter(last, monoco_store::OperatorAction::Retry, now).await.unwrap();
-    fixture.process_due().await;
-    let row = fixture.letter(last).await;
-    assert_eq!(verdicts(&row), "spam pass, subject pass, footer pass, limit pass, send pass");
-    assert_eq!(row.letter.data.matches("Bye").count(), 1, "{}", row.letter.data);
-}
-
-#[tokio::test]
-async fn external_worker_gets_the_letter() {
-    let fixture = DispatcherFixture::new(
-        "outbound: [subject, tagger, send], workers: { subject: { template: 'x' }, \
-         tagger: { kind: exec, command: ['true'] } }",
-    )
-    .await;
-    let id = fixture.submit("ann@example.com", "hello").await;
-    fixture.process_due().await;
-    let row = fixture.letter(id).await;
-    assert_eq!(row.worker.as_ref().map(WorkerName::as_str), Some("tagger"));
-    assert_eq!(verdicts(&row), "subject pass");
-    let taken = fixture.dispatcher.clock.now();
-    let step =
-        LetterStep::only(&row, NextAction::HandOver { until: taken + Duration::from_secs(9) });
-    let store = &fixture.dispatcher.store;
-    let stepped = store.step_letters(vec![step], taken).await.pop().unwrap().unwrap();
-    let row = fixture.letter(id).await;
-    assert_eq!((row.revision, row.status.attempts), (stepped.revision, 1));
-    // The result moves the letter to the end of the chain in one commit.
-    let result = ExternalResult { worker: "tagger".parse().unwrap(), result: WorkerResult::PASS };
-    let outcomes = fixture
-        .dispatcher
-        .process_batch(vec![PendingLetter { row, result: Some(result) }])
-        .await
-        .unwrap();
-    assert_eq!(outcomes[0].1.as_ref().unwrap().state, LetterState::Done);
-    assert_eq!(verdicts(&fixture.letter(id).await), "subject pass, tagger pass, send pass");
 }
 
 #[tokio::test]
@@ -256,25 +134,6 @@ async fn letter_that_crashes_the_courier_becomes_dead_after_its_attempts() {
     assert!(worker.lease(9).await.unwrap().is_empty());
     let LetterStateData::Dead { why } = fixture.letter(id).await.status.standing else { panic!() };
     assert!(why.contains("tried 2 times: the courier stopped"), "{why}");
-}
-
-#[tokio::test]
-async fn changed_chain_applies_to_letters_in_progress() {
-    let fixture = DispatcherFixture::new(
-        "outbound: [tagger, send], workers: { tagger: { kind: exec, command: ['true'] } }",
-    )
-    .await;
-    let id = fixture.submit("ann@example.com", "hello").await;
-    fixture.process_due().await;
-    assert_eq!(fixture.letter(id).await.worker.unwrap().as_str(), "tagger");
-    fixture.config.send_replace(config(
-        "outbound: [subject, send], workers: { subject: { template: 'New' } }",
-    ));
-    let store = &fixture.dispatcher.store;
-    let now = fixture.dispatcher.clock.now();
-    assert_eq!(store.recall_letters(&[], 10, now).await.unwrap(), 1);
-    fixture.process_due().await;
-    assert_eq!(verdicts(&fixture.letter(id).await), "subject pass, send pass");
 }
 
 #[tokio::test]
@@ -319,34 +178,4 @@ async fn letters_with_the_same_key_are_merged_and_none_is_lost() {
 
 fn original_data(row: &LetterRow) -> String {
     row.source.letter().unwrap().data
-}
-
-#[tokio::test]
-async fn letter_that_cannot_be_sent_becomes_dead_and_blocks_no_other() {
-    let fixture = DispatcherFixture::new("outbound: [send]").await;
-    let id = fixture.submit("ann@example.com", "hello").await;
-    // A valid letter to a target that cannot be reached.
-    let lost = json!({
-        "from": "did:monoco:me", "to": ["did:monoco:nobody"],
-        "data": "hello", "extra": {"content_type": "text/markdown"},
-    });
-    let source = fixture.source(lost);
-    let lost = match fixture
-        .dispatcher
-        .store
-        .accept(vec![source], Arc::default(), fixture.dispatcher.now())
-        .await
-        .pop()
-    {
-        Some(Ok(AcceptResult::Letter { id, .. })) => id,
-        other => panic!("{other:?}"),
-    };
-    let after = fixture.submit("bob@example.com", "hello").await;
-    fixture.process_due().await;
-    let LetterStateData::Dead { why } = fixture.letter(lost).await.status.standing else {
-        panic!("{:?}", fixture.letter(lost).await)
-    };
-    assert!(why.contains("did:monoco:nobody"), "{why}");
-    assert_eq!(fixture.state(id).await, LetterState::Done);
-    assert_eq!(fixture.state(after).await, LetterState::Done);
 }
