@@ -162,7 +162,7 @@ impl<'a> ConfigSection<'a> {
         let unknown = self.entries.iter().find(|entry| !known.contains(&entry.key.as_str()));
         let Some(entry) = unknown else { return Ok(()) };
         let hint = match (nearest(&entry.key, &known), known.is_empty()) {
-            (Some(meant), _) => format!(", did you mean `{meant}`?"),
+            (Some(meant), _) => format!("; did you mean `{meant}`?"),
             (None, false) => format!("; known keys are {}", known.join(", ")),
             (None, true) => "; no keys are known here".to_owned(),
         };
@@ -396,7 +396,7 @@ impl ConfigValue<'_> {
             return Ok(*value);
         }
         let names: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        let meant = nearest(self.raw, &names).map(|word| format!(", did you mean {word}?"));
+        let meant = nearest(self.raw, &names).map(|word| format!("; did you mean {word}?"));
         let (expected, found) = (or_list(&names), self.quoted());
         let why = format!("expected {expected}, found {found}{}", meant.unwrap_or_default());
         Err(self.invalid(why))

@@ -117,7 +117,7 @@ fn errors_name_the_key_or_the_line() {
         assert_eq!(read(yaml, number), Err(error.to_owned()), "{yaml}");
     }
     let words = |root: &ConfigSection<'_>| root.one_of("k", &[("hold", 1), ("drop", 2)]);
-    let error = "k: expected hold or drop, found \"hodl\", did you mean hold?";
+    let error = "k: expected hold or drop, found \"hodl\"; did you mean hold?";
     assert_eq!(read("k: hodl", words), Err(error.to_owned()));
 }
 
@@ -128,8 +128,8 @@ fn unknown_keys_are_reported_with_the_nearest_known_one() {
     };
     assert_eq!(read("a: {enabled: 1, port: 2, secret: 3}", keys), Ok(()));
     for (yaml, error) in [
-        ("a:\n  secrt: 1", "line 2, column 3: unknown key `secrt`, did you mean `secret`?"),
-        ("a: {enable: 1}", "line 1, column 5: unknown key `enable`, did you mean `enabled`?"),
+        ("a:\n  secrt: 1", "line 2, column 3: unknown key `secrt`; did you mean `secret`?"),
+        ("a: {enable: 1}", "line 1, column 5: unknown key `enable`; did you mean `enabled`?"),
         (
             "a: {zzzzzz: 1}",
             "line 1, column 5: unknown key `zzzzzz`; known keys are enabled, secret, port",

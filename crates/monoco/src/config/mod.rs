@@ -337,4 +337,6 @@ fn read_retention(section: &ConfigSection<'_>) -> Result<RetentionConfig, Invali
 }
 
 #[cfg(test)]
+pub(crate) mod error_table;
+#[cfg(test)]
 mod tests;

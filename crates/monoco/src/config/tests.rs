@@ -8,6 +8,7 @@ use monoco_core::letter::{ChainDirection, WorkerName};
 use monoco_store::PipelineRouting;
 
 use super::changes::ConfigChange;
+use super::error_table::error_cases;
 use super::*;
 
 /// A secret of Standard Webhooks.
@@ -180,14 +181,14 @@ fn planned_providers_are_rejected_by_name() {
 #[test]
 fn unknown_key_is_reported_with_the_nearest_known_one() {
     for (text, wanted) in [
-        ("currier: {}", "line 1, column 1: unknown key `currier`, did you mean `courier`?"),
+        ("currier: {}", "line 1, column 1: unknown key `currier`; did you mean `courier`?"),
         (
             "courier:\n  debounse: {}",
-            "line 2, column 3: unknown key `debounse`, did you mean `debounce`?",
+            "line 2, column 3: unknown key `debounse`; did you mean `debounce`?",
         ),
         (
             "courier:\n  service:\n    prot: 1",
-            "line 3, column 5: unknown key `prot`, did you mean `port`?",
+            "line 3, column 5: unknown key `prot`; did you mean `port`?",
         ),
         ("courier: {storage: {mailboxroot: /x}}", "did you mean `mailbox_root`?"),
         ("courier: {debounce: {windowms: 1}}", "did you mean `window_ms`?"),
@@ -210,84 +211,77 @@ fn unknown_key_is_reported_with_the_nearest_known_one() {
     }
 }
 
+/// Each line is followed by the error that it causes.
+const INVALID_VALUES: &str = r#"
+courier: {service: {host: 0.0.0.0}}
+    courier.service.host: expected localhost, 127.0.0.1 or ::1
+courier: {service: {host: example.com}}
+    put a proxy with TLS in front
+courier: {service: {port: 65536}}
+    courier.service.port: expected a number from 0 to 65535, found "65536"
+courier: {service: {port: -1}}
+    found "-1"
+courier: {service: {port: 80.5}}
+    found "80.5"
+courier: {service: {port: [1]}}
+    line 1, column 27: expected a single value here
+courier: {service: {port: 8645}}
+    courier.service.webhook_port: must differ from the port of the API
+courier: {service: {log_level: inof}}
+    expected error, warn, info, debug or trace, found "inof"; did you mean info?
+courier: {storage: {mailbox_root: mail}}
+    expected an absolute path or one with ~/, found "mail"
+courier: {storage: {mailbox_root: ~bob/mail}}
+    expected an absolute path
+courier: {storage: {store: mysql}}
+    courier.storage.store: unknown store; expected sqlite
+courier: {debounce: {window_ms: 600001}}
+    courier.debounce.window_ms: expected a number from 0 to 600000
+courier: {debounce: {window_ms: 31000}}
+    courier.debounce.max_wait_ms: 30000 is less than window_ms, 31000
+courier: {claims: {timeout_s: 0}}
+    courier.claims.timeout_s: expected a number from 1 to 86400
+courier: {claims: {max_retries: many}}
+    found "many"
+courier: {claims: {backoff_ms: 5000, max_backoff_ms: 10}}
+    10 is less than backoff_ms, 5000
+courier: {retention: {archive_days: 0}}
+    expected a number from 1 to 36500
+courier: {adapters: {ci: {}}}
+    courier.adapters.ci: `provider` is missing
+courier: {adapters: {ci: {provider: webhok}}}
+    unknown provider "webhok"; did you mean webhook?
+courier: {adapters: {slack: {provider: webhook}}}
+    the tunnel is called slack, but `provider` is "webhook"
+courier: {adapters: {stub: {secret: x}}}
+    line 1, column 29: unknown key `secret`; known keys are provider, enabled
+courier: {adapters: {stub: {enabled: yes}}}
+    courier.adapters.stub.enabled: expected true or false, found "yes"
+courier: {adapters: {stub: {strangers: droop}}}
+    did you mean drop?
+courier: {adapters: {stub: {binding: ''}}}
+    courier.adapters.stub.binding: expected a label
+courier: {adapters: {stub: {bindings: {c1: "a\nb"}}}}
+    courier.adapters.stub.bindings.c1: expected a label
+courier: {service: {port: '${NOT_SET}'}}
+    courier.service.port: the variable NOT_SET is not set
+courier: {service: {port: 1, port: 2}}
+    duplicate key `port`
+courier: &a {owner: *a}
+    anchors and aliases are not supported
+courier: {service: {port: "1}}
+    not valid YAML
+courier: 1
+    expected keys and values here
+- a
+    expected keys and values here
+"#;
+
 #[test]
 fn invalid_values_are_rejected_with_what_is_expected() {
-    for (text, wanted) in [
+    let others: [(&str, &str); 14] = [
         ("courier: {owner: ann}", "courier.owner: "),
-        (
-            "courier: {service: {host: 0.0.0.0}}",
-            "courier.service.host: expected localhost, 127.0.0.1 or ::1",
-        ),
-        ("courier: {service: {host: example.com}}", "put a proxy with TLS in front"),
-        (
-            "courier: {service: {port: 65536}}",
-            "courier.service.port: expected a number from 0 to 65535, found \"65536\"",
-        ),
-        ("courier: {service: {port: -1}}", "found \"-1\""),
-        ("courier: {service: {port: 80.5}}", "found \"80.5\""),
-        ("courier: {service: {port: [1]}}", "line 1, column 27: expected a single value here"),
-        (
-            "courier: {service: {port: 8645}}",
-            "courier.service.webhook_port: must differ from the port of the API",
-        ),
-        (
-            "courier: {service: {log_level: inof}}",
-            "expected error, warn, info, debug or trace, found \"inof\", did you mean info?",
-        ),
-        (
-            "courier: {storage: {mailbox_root: mail}}",
-            "expected an absolute path or one with ~/, found \"mail\"",
-        ),
-        ("courier: {storage: {mailbox_root: ~bob/mail}}", "expected an absolute path"),
-        (
-            "courier: {storage: {store: mysql}}",
-            "courier.storage.store: unknown store; expected sqlite",
-        ),
-        (
-            "courier: {debounce: {window_ms: 600001}}",
-            "courier.debounce.window_ms: expected a number from 0 to 600000",
-        ),
-        (
-            "courier: {debounce: {window_ms: 31000}}",
-            "courier.debounce.max_wait_ms: 30000 is less than window_ms, 31000",
-        ),
-        (
-            "courier: {claims: {timeout_s: 0}}",
-            "courier.claims.timeout_s: expected a number from 1 to 86400",
-        ),
-        ("courier: {claims: {max_retries: many}}", "found \"many\""),
-        (
-            "courier: {claims: {backoff_ms: 5000, max_backoff_ms: 10}}",
-            "10 is less than backoff_ms, 5000",
-        ),
-        ("courier: {retention: {archive_days: 0}}", "expected a number from 1 to 36500"),
         ("courier: {adapters: {CI: {provider: webhook}}}", "courier.adapters.CI: "),
-        ("courier: {adapters: {ci: {}}}", "courier.adapters.ci: `provider` is missing"),
-        (
-            "courier: {adapters: {ci: {provider: webhok}}}",
-            "unknown provider \"webhok\", did you mean webhook?",
-        ),
-        (
-            "courier: {adapters: {slack: {provider: webhook}}}",
-            "the tunnel is called slack, but `provider` is \"webhook\"",
-        ),
-        (
-            "courier: {adapters: {stub: {secret: x}}}",
-            "line 1, column 29: unknown key `secret`; known keys are provider, enabled",
-        ),
-        (
-            "courier: {adapters: {stub: {enabled: yes}}}",
-            "courier.adapters.stub.enabled: expected true or false, found \"yes\"",
-        ),
-        ("courier: {adapters: {stub: {strangers: droop}}}", "did you mean drop?"),
-        (
-            "courier: {adapters: {stub: {binding: ''}}}",
-            "courier.adapters.stub.binding: expected a label",
-        ),
-        (
-            "courier: {adapters: {stub: {bindings: {c1: \"a\\nb\"}}}}",
-            "courier.adapters.stub.bindings.c1: expected a label",
-        ),
         (
             &hook("verify: github"),
             "courier.adapters.ci.secret: missing or empty: a tunnel without a secret does not start",
@@ -314,19 +308,12 @@ fn invalid_values_are_rejected_with_what_is_expected() {
             &hook("verify: github, secret: '${NOT_SET}'"),
             "courier.adapters.ci.secret: the variable NOT_SET is not set",
         ),
-        (
-            "courier: {service: {port: '${NOT_SET}'}}",
-            "courier.service.port: the variable NOT_SET is not set",
-        ),
-        ("courier: {service: {port: 1, port: 2}}", "duplicate key `port`"),
         ("courier: {}\n---\ncourier: {}\n", "second YAML document"),
-        ("courier: &a {owner: *a}", "anchors and aliases are not supported"),
-        ("courier: {service: {port: \"1}}", "not valid YAML"),
-        ("courier: 1", "expected keys and values here"),
-        ("- a", "expected keys and values here"),
-    ] {
+    ];
+    let others = others.map(|(text, wanted)| (text, wanted.to_owned()));
+    for (text, wanted) in error_cases(INVALID_VALUES).into_iter().chain(others) {
         let said = bad(text);
-        assert!(said.contains(wanted), "{text}\nsaid   {said}\nwanted {wanted}");
+        assert!(said.contains(&wanted), "{text}\nsaid   {said}\nwanted {wanted}");
     }
     let unset = |text| Config::parse(text, &env).unwrap_err().unset;
     assert!(unset("courier: {owner: '${NOT_SET}'}") && !unset("courier: {owner: ann}"));

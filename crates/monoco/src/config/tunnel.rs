@@ -84,7 +84,7 @@ fn read_provider(
         (false, Some(value)) if is_known(value.raw()) => value.raw(),
         (false, Some(value)) => {
             let hint = match nearest(value.raw(), &names) {
-                Some(meant) => format!(", did you mean {meant}?"),
+                Some(meant) => format!("; did you mean {meant}?"),
                 None => format!("; known providers are {}", names.join(", ")),
             };
             return Err(value.invalid(format!("unknown provider {}{hint}", value.quoted())));

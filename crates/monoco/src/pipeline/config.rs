@@ -314,7 +314,7 @@ fn worker_name(
         Some(name) => format!("did you mean {name}?"),
         None => format!("configure it under {WORKERS_PATH}"),
     };
-    Err(entry.invalid(format!("unknown worker {}, {hint}", quoted(entry.raw()))))
+    Err(entry.invalid(format!("unknown worker {}; {hint}", quoted(entry.raw()))))
 }
 
 /// Adds the built-in worker `name` with its defaults if it is missing. Returns whether there

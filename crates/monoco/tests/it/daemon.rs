@@ -135,7 +135,7 @@ fn what_is_in_the_way_has_its_exit_code_in_the_background_too() {
     let other = Daemon::new();
     other.configure("courier: {servise: {}}");
     let said = other.run(&["courier", "start"]).failed(1);
-    assert!(said.contains("unknown key `servise`, did you mean `service`?"), "{said}");
+    assert!(said.contains("unknown key `servise`; did you mean `service`?"), "{said}");
     let said = other.run(&["courier", "start", "--config", "/nowhere.yaml"]).failed(1);
     assert!(said.contains("/nowhere.yaml: No such file"), "{said}");
     other.configure("courier: {adapters: {ci: {provider: webhook}}}");
@@ -281,7 +281,7 @@ fn a_reload_says_what_changed_and_a_wrong_config_changes_nothing() {
     assert!(status.contains("ci     webhook  quiet"), "{status}");
     daemon.configure("courier: {adapters: {ci: {provider: webhook, secrt: hunter2}}}");
     let said = daemon.run(&["courier", "reload"]).failed(1);
-    assert!(said.contains("unknown key `secrt`, did you mean `secret`?"), "{said}");
+    assert!(said.contains("unknown key `secrt`; did you mean `secret`?"), "{said}");
     let status = daemon.run(&["courier", "status"]).ok();
     assert!(status.contains("ci     webhook  quiet"), "{status}");
     assert_eq!(daemon.pid(), pid, "it is the same process");

@@ -61,7 +61,7 @@ fn new_kind_of_worker_needs_one_file_and_one_line() {
     let changes = config.changes(&other);
     assert_eq!(changes[0].what, "pipeline worker t: changed word");
     let error = pipeline("t: {kind: toy, wrd: hello}").unwrap_err();
-    assert!(error.ends_with("unknown key `wrd`, did you mean `word`?"), "{error}");
+    assert!(error.ends_with("unknown key `wrd`; did you mean `word`?"), "{error}");
     let error = pipeline("t: {kind: toy}").unwrap_err();
     assert_eq!(error, "courier.pipeline.workers.t.word: is missing");
 }
