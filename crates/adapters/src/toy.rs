@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_registered_provider_checks_its_own_keys() {
         let error = parse("greting: hello").unwrap_err();
-        assert_eq!(error, "line 1, column 1: unknown key `greting`, did you mean `greeting`?");
+        assert_eq!(error, "line 1, column 1: unknown key `greting`; did you mean `greeting`?");
         assert_eq!(parse("{}").unwrap_err(), "greeting: is missing");
         let (old, new) = (parse("greeting: a").unwrap(), parse("greeting: b").unwrap());
         assert_eq!(old.changed_keys(new.as_ref()), ["greeting"]);

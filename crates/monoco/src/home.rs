@@ -228,7 +228,7 @@ impl Home {
                 let mut secret = [0; 32];
                 let random = getrandom::fill(&mut secret);
                 random.map_err(|error| io(io::Error::other(error.to_string())))?;
-                let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+                let token = monoco_core::hex::encode(&secret);
                 // Atomic and synced: an empty token would keep every later courier from starting.
                 monoco_fs::write(&path, token.as_bytes(), FileOptions::PRIVATE_SYNCED)
                     .map_err(|error| io(error.into()))?;

@@ -13,7 +13,7 @@ pub struct FileChange {
     /// Numbers rise with every change. A Mail has only its last change.
     pub change: i64,
     pub entry: MailIndexEntry,
-    pub place: MailLocation,
+    pub location: MailLocation,
     /// For a dead letter: the failure reason of each workspace.
     pub reasons: Vec<(Workspace, String)>,
 }

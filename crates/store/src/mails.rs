@@ -12,7 +12,7 @@ use crate::{Page, PageRequest, StoreError};
 pub struct MailRow {
     pub entry: MailIndexEntry,
     /// The directory that its file belongs in.
-    pub place: MailLocation,
+    pub location: MailLocation,
     /// The claim of the requested workspace; `None` when it never claimed the Mail.
     pub claim: Option<Claim>,
 }

@@ -17,7 +17,7 @@ pub struct StoreCounts {
     /// Creation time of the oldest delivery that is not sent yet.
     pub oldest_waiting: Option<Timestamp>,
     /// Inbound messages that are not merged into a Mail yet.
-    pub kept: i64,
+    pub unmerged: i64,
     /// Time of the oldest Mail without a claim.
     pub oldest_unclaimed: Option<Timestamp>,
 }

@@ -242,7 +242,7 @@ pub(super) fn header(headers: &HeaderMap, name: &str) -> Option<String> {
 
 fn body_id(body: &[u8]) -> String {
     let hash = Sha256::digest(body);
-    hash.iter().fold("sha256-".to_owned(), |id, byte| id + &format!("{byte:02x}"))
+    format!("sha256-{}", monoco_core::hex::encode(&hash))
 }
 
 /// Accepts the kinds of sessions, and those of shadow DIDs, which `outbound` writes.

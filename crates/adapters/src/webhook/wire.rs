@@ -260,7 +260,7 @@ fn check_time(text: &str, now: Timestamp) -> Result<(), WebhookError> {
 impl SignatureEncoding {
     fn encode(self, bytes: &[u8]) -> String {
         match self {
-            Self::Hex => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+            Self::Hex => monoco_core::hex::encode(bytes),
             Self::Base64 => STANDARD.encode(bytes),
         }
     }

@@ -134,7 +134,7 @@ fn pipeline(
 fn mailbox(api: &Api, counts: &StoreCounts) -> MailboxHealth {
     let report = api.projector.report();
     MailboxHealth {
-        waiting_messages: counts.kept,
+        waiting_messages: counts.unmerged,
         foreign_files: report.foreign_files,
         foreign: report.foreign,
         repaired: report.repaired,
@@ -154,7 +154,7 @@ impl From<&StoreCounts> for HealthCounts {
         };
         let waiting = [SendState::Wait, SendState::Failed, SendState::Sending, SendState::Held];
         Self {
-            messages_received: records(|kind, _| kind != BoxKind::Outbox) + counts.kept,
+            messages_received: records(|kind, _| kind != BoxKind::Outbox) + counts.unmerged,
             messages_sent: deliveries(&[SendState::Sent]),
             messages_pending: records(|kind, state| {
                 kind == BoxKind::Inbox && matches!(state, ReadState::Unread | ReadState::Reading)

@@ -100,6 +100,6 @@ async fn receive(
             false => duplicates += 1,
         }
     }
-    let body = json!({"ok": true, "kept": stored, "duplicate": stored == 0 && duplicates > 0});
+    let body = json!({"ok": true, "stored": stored, "duplicate": stored == 0 && duplicates > 0});
     Ok((StatusCode::OK, axum::Json(body)).into_response())
 }

@@ -276,7 +276,7 @@ impl FileProjector {
             let Some(end) = changes.last() else { break };
             (seq, last) = (end.entry.seq, Some(end.entry.clone()));
             let gone = |place: MailLocation| place.dir().is_none();
-            let there = changes.into_iter().filter(|change| !gone(change.place)).collect();
+            let there = changes.into_iter().filter(|change| !gone(change.location)).collect();
             for entry in self.in_place(state, dirs, there, handle)? {
                 if Some(entry.seq) == last.as_ref().map(|last| last.seq) {
                     last = None;

@@ -135,7 +135,7 @@ impl FileProjector {
             let reason = scan.reasons.remove(&change.entry.file);
             scan.seq = change.entry.seq;
             scan.rebuilt.mails += 1;
-            scan.live += u64::from(change.place.dir().is_some());
+            scan.live += u64::from(change.location.dir().is_some());
             if scan.level == VerifyLevel::Usual && is_in_place(dirs, change, there, reason)? {
                 continue;
             }
@@ -285,13 +285,13 @@ fn is_in_place(
     there: u8,
     reason: bool,
 ) -> Result<bool, ProjectorError> {
-    let Some(at) = MAIL_DIRS.iter().position(|place| *place == change.place) else {
+    let Some(at) = MAIL_DIRS.iter().position(|place| *place == change.location) else {
         return Ok(there == 0 && !reason);
     };
-    if there != 1 << at || reason != (change.place == MailLocation::Deadletter) {
+    if there != 1 << at || reason != (change.location == MailLocation::Deadletter) {
         return Ok(false);
     }
-    let Some(part) = change.place.dir() else { return Ok(true) };
+    let Some(part) = change.location.dir() else { return Ok(true) };
     match dirs.provider_dir(part, change.entry.id.provider(), false) {
         Ok(Some(dir)) => Ok(is_unmodified(&dir, &change.entry)?),
         _ => Ok(false),

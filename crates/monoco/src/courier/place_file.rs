@@ -80,7 +80,7 @@ pub fn place(
         return Err(PlaceFileError::Bad(format!("file name {file:?} does not match Mail {id}")));
     }
     let mut done = PlaceFileResult::Nothing;
-    if let Some(to) = change.place.dir() {
+    if let Some(to) = change.location.dir() {
         let to = provider_dir(dirs, to, id.provider(), true)?.ok_or_else(gone)?;
         let trusted = level != VerifyLevel::Fresh;
         if !(trusted && has_expected_content(&to, entry)?) {
@@ -99,11 +99,11 @@ pub fn place(
         if level == VerifyLevel::Whole && done != PlaceFileResult::Written {
             write_attachments(dirs, &read_mail(entry, load)?, load)?;
         }
-        if change.place == MailLocation::Deadletter {
+        if change.location == MailLocation::Deadletter {
             write_reasons(dirs, &to, change)?;
         }
     }
-    for other in MAIL_DIRS.into_iter().filter(|place| *place != change.place) {
+    for other in MAIL_DIRS.into_iter().filter(|place| *place != change.location) {
         let Some(dir) = other.dir() else { continue };
         let Some(dir) = provider_dir(dirs, dir, id.provider(), false)? else { continue };
         if dir.remove(file).map_err(sort)? && done == PlaceFileResult::Nothing {
@@ -143,7 +143,7 @@ fn find_in_other_dir(
     dirs: &mut OpenDirs<'_>,
     change: &FileChange,
 ) -> Result<Option<Arc<Dir>>, PlaceFileError> {
-    for other in MAIL_DIRS.into_iter().filter(|place| *place != change.place) {
+    for other in MAIL_DIRS.into_iter().filter(|place| *place != change.location) {
         let Some(dir) = other.dir() else { continue };
         let Some(dir) = provider_dir(dirs, dir, change.entry.id.provider(), false)? else {
             continue;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use serde_json::{Value, json};
 
-use crate::common::{Answer, Courier, ME, PATIENCE, chat, raw};
+use crate::common::{Answer, Courier, ME, PATIENCE, chat};
 
 /// A body of this size is a file of its own and not a row.
 pub const LARGE: usize = 100_000;
@@ -459,12 +459,8 @@ pub fn pages(courier: &Courier, path: &str, key: &str) -> Vec<Value> {
 
 /// Dispatches many messages in one commit.
 pub fn batch_dispatch(courier: &Courier, lines: &str) -> Answer {
-    let headers = [
-        ("Host".to_owned(), format!("localhost:{}", courier.address.port())),
-        ("Authorization".to_owned(), format!("Bearer {}", courier.token)),
-        ("Content-Type".to_owned(), "application/x-ndjson".to_owned()),
-    ];
-    raw(courier.address, "POST", "/api/v1/dispatch", &headers, lines.as_bytes()).unwrap()
+    let lines_of_json = [("Content-Type", "application/x-ndjson")];
+    courier.send("POST", "/api/v1/dispatch", &lines_of_json, lines.as_bytes()).unwrap()
 }
 
 fn id_of(msg: &Value) -> String {

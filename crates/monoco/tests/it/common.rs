@@ -161,15 +161,26 @@ impl Courier {
         path: &str,
         body: Option<&Value>,
     ) -> std::io::Result<Answer> {
-        let body = body.map(Value::to_string);
-        let mut headers = vec![
+        let json = [("Content-Type", "application/json")];
+        let headers = if body.is_some() { &json[..] } else { &[] };
+        let body = body.map(Value::to_string).unwrap_or_default();
+        self.send(method, path, headers, body.as_bytes())
+    }
+
+    /// Sends any body, with the token and further headers.
+    pub fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<Answer> {
+        let mut all = vec![
             ("Host".to_owned(), format!("localhost:{}", self.address.port())),
             ("Authorization".to_owned(), format!("Bearer {}", self.token)),
         ];
-        if body.is_some() {
-            headers.push(("Content-Type".to_owned(), "application/json".to_owned()));
-        }
-        raw(self.address, method, path, &headers, body.as_deref().unwrap_or("").as_bytes())
+        all.extend(headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        raw(self.address, method, path, &all, body)
     }
 
     /// Dispatches a message from a contact to `to`, and returns its record id.

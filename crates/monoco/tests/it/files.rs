@@ -228,7 +228,7 @@ fn planted_links_are_not_followed() {
         let mut said = body("second", "second", "ann", "about second");
         said["attachments"] = json!([{"name": "a.txt", "base64": "aGVsbG8="}]);
         assert_eq!(
-            office.courier.push(&said).ok()["kept"],
+            office.courier.push(&said).ok()["stored"],
             1,
             "{link}: no request waits for files"
         );
@@ -538,7 +538,7 @@ fn another_reader_of_yaml_sees_the_same_in_every_field() {
             "attachments": [{"name": text, "mime_type": text, "base64": BASE64_STANDARD.encode(text)},
                             {"name": text, "mime_type": text, "url": text}],
         });
-        assert_eq!(courier.push(&said).ok()["kept"], 1, "{text:?}");
+        assert_eq!(courier.push(&said).ok()["stored"], 1, "{text:?}");
     }
     let mails = courier.mails(nasty.len());
     let mut judged = Vec::new();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::ack_checker::pages;
-use crate::common::{Answer, Courier, PATIENCE, raw};
+use crate::common::{Answer, Courier, PATIENCE};
 use crate::mail_checker::{MailChecker, settle};
 use crate::pipeline_harness::mail_through;
 use crate::webhook_peer::{Receiver, SECRET, configure};
@@ -84,15 +84,9 @@ impl Letters {
     /// Hands a letter in under its key, whether or not it was before.
     pub fn again(&self, courier: &Courier, word: &str) -> io::Result<Answer> {
         let Line { letter, id: known, .. } = self.line(word);
-        let headers = [
-            ("Host", format!("localhost:{}", courier.address.port())),
-            ("Authorization", format!("Bearer {}", courier.token)),
-            ("Content-Type", "application/json".to_owned()),
-            ("Idempotency-Key", word.to_owned()),
-        ];
-        let headers = headers.map(|(name, value)| (name.to_owned(), value));
+        let headers = [("Content-Type", "application/json"), ("Idempotency-Key", word)];
         let body = letter.to_string();
-        let answer = raw(courier.address, "POST", "/api/v1/letters", &headers, body.as_bytes())?;
+        let answer = courier.send("POST", "/api/v1/letters", &headers, body.as_bytes())?;
         if answer.status == 202 {
             let id = answer.json()["id"].as_str().unwrap().to_owned();
             assert!(known.is_none_or(|known| known == id), "{word} is two letters");

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::common::{Answer, Courier, raw};
+use crate::common::{Answer, Courier};
 use crate::mime::{corpus, directory, in_base64, run_checker};
 use crate::pipeline_harness::{PostOffice, mail, said, verdicts};
 use crate::reference_sdks::python;
@@ -30,14 +30,8 @@ fn post_raw(office: &PostOffice, query: &str, mail: &[u8]) -> Answer {
 }
 
 fn post_raw_to(courier: &Courier, query: &str, mail: &[u8]) -> Answer {
-    let headers = [
-        ("Host", format!("localhost:{}", courier.address.port())),
-        ("Authorization", format!("Bearer {}", courier.token)),
-        ("Content-Type", "message/rfc822".to_owned()),
-    ];
-    let headers = headers.map(|(name, value)| (name.to_owned(), value));
-    let path = format!("/api/v1/letters{query}");
-    raw(courier.address, "POST", &path, &headers, mail).unwrap()
+    let headers = [("Content-Type", "message/rfc822")];
+    courier.send("POST", &format!("/api/v1/letters{query}"), &headers, mail).unwrap()
 }
 
 /// The bytes of the mail that a letter became, and of the text that a tunnel was given.

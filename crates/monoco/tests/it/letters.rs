@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::common::{Answer, Courier, ME, Ran, binary, chat, cli, raw};
+use crate::common::{Answer, Courier, ME, Ran, binary, chat, cli};
 use crate::pipeline_harness::{PostOffice, mail, said, verdicts};
 
 /// A chain that throws away what matches, marks and signs the rest, and sends it.
@@ -23,12 +23,7 @@ pub fn chain(spam: &str) -> Value {
 
 /// Hands something in that is no plain JSON, or has headers of its own.
 pub fn hand_in(courier: &Courier, query: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-    let mut all = vec![
-        ("Host".to_owned(), format!("localhost:{}", courier.address.port())),
-        ("Authorization".to_owned(), format!("Bearer {}", courier.token)),
-    ];
-    all.extend(headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    raw(courier.address, "POST", &format!("/api/v1/letters{query}"), &all, body).unwrap()
+    courier.send("POST", &format!("/api/v1/letters{query}"), headers, body).unwrap()
 }
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");

@@ -66,7 +66,7 @@ print(urllib.request.urlopen(request).read().decode())
     let url = format!("http://{}/webhooks/ci", courier.webhooks());
     let answer = python(script, &json!({"secret": SECRET, "url": url}));
     let answer: Value = serde_json::from_str(&answer).unwrap();
-    assert_eq!(answer["kept"], 1, "{answer}");
+    assert_eq!(answer["stored"], 1, "{answer}");
     assert_eq!(courier.mails(1)[0]["preview"], "grüße 世界");
 }
 

@@ -18,7 +18,7 @@ fn a_burst_becomes_one_mail_that_keeps_every_message() {
         said["timestamp"] = json!(format!("2026-02-06T20:45:0{n}Z"));
         said["reply_to"] = json!(format!("evt-{}", n - 1));
         said["mentions"] = json!([format!("@user-{n}")]);
-        assert_eq!(courier.push(&said).ok()["kept"], 1);
+        assert_eq!(courier.push(&said).ok()["stored"], 1);
     }
     let mails = courier.mails(1);
     assert_eq!(mails[0]["messages"], 5);
@@ -48,7 +48,7 @@ fn sessions_threads_and_pauses_are_not_merged() {
     courier.hears("b1", "room-b", "ann", "two");
     let mut threaded = body("a2", "room-a", "ann", "three");
     threaded["session"]["thread_key"] = json!("t-1");
-    assert_eq!(courier.push(&threaded).ok()["kept"], 1);
+    assert_eq!(courier.push(&threaded).ok()["stored"], 1);
     courier.mails(3);
     courier.hears("a3", "room-a", "ann", "much later");
     courier.mails(4);
@@ -97,7 +97,7 @@ fn a_webhook_replayed_ten_times_across_restarts_gives_one_mail() {
     let said = body("evt-1", "room", "ann", "only once");
     for round in 0..10 {
         let answer = courier.push(&said).ok();
-        assert_eq!(answer["kept"], i32::from(round == 0), "{round}");
+        assert_eq!(answer["stored"], i32::from(round == 0), "{round}");
         assert_eq!(answer["duplicate"], round != 0, "{round}");
         if round % 3 == 1 {
             courier = courier.restart();
@@ -271,7 +271,7 @@ fn attachments_come_back_by_their_hash() {
     let mut said = body("evt-1", "room", "ann", "see the log");
     said["attachments"] =
         json!([{"name": "../../log.txt", "mime_type": "text/plain", "base64": "aGVsbG8="}]);
-    assert_eq!(courier.push(&said).ok()["kept"], 1);
+    assert_eq!(courier.push(&said).ok()["stored"], 1);
     let mail = &courier.mails(1)[0];
     let id = mail["id"].as_str().unwrap();
     let whole = courier.get(&format!("/api/v1/messages/{id}")).ok();
@@ -291,9 +291,9 @@ fn strangers_meet_the_tunnels_rule() {
         )
     };
     let shut = courier(&config("drop"));
-    assert_eq!(shut.push(&body("1", "room", "eve", "hi")).ok()["kept"], 0);
+    assert_eq!(shut.push(&body("1", "room", "eve", "hi")).ok()["stored"], 0);
     let wary = courier(&config("hold"));
-    assert_eq!(wary.push(&body("1", "room", "eve", "hi")).ok()["kept"], 1);
+    assert_eq!(wary.push(&body("1", "room", "eve", "hi")).ok()["stored"], 1);
     wary.until("/api/v1/events?limit=1000", |events| events.to_string().contains("merged"));
     assert_eq!(wary.mails(0).len(), 0, "held Mails are not listed");
     // When a sender is let in, its held messages are delivered.
@@ -396,7 +396,7 @@ fn a_link_to_an_attachment_is_kept_and_not_followed() {
     let mut said = body("evt-1", "room", "eve", "look here");
     said["attachments"] =
         json!([{"name": "x.png", "mime_type": "image/png", "url": receiver.url("/x.png")}]);
-    assert_eq!(courier.push(&said).ok()["kept"], 1);
+    assert_eq!(courier.push(&said).ok()["stored"], 1);
     let mail = courier.mails(1)[0]["id"].as_str().unwrap().to_owned();
     let whole = courier.get(&format!("/api/v1/messages/{mail}")).ok();
     let artifact = &whole["msg"]["content"]["machine"]["data"]["mail"]["artifacts"][0];

@@ -277,11 +277,11 @@ pub(crate) async fn dead_mail_lists_its_workspaces_and_reasons(store: &dyn Store
     let id = store_one_mail(store).await;
     let change = async || store.list_file_changes(0, 10).await.unwrap().remove(0);
     let new = change().await;
-    assert_eq!((new.place, new.reasons.len()), (MailLocation::Inbound, 0));
+    assert_eq!((new.location, new.reasons.len()), (MailLocation::Inbound, 0));
     fail_permanently(store, &id, "beta/bob", 0).await;
     let dead = change().await;
     assert!(dead.change > new.change);
-    assert_eq!(dead.place, MailLocation::Deadletter);
+    assert_eq!(dead.location, MailLocation::Deadletter);
     assert_eq!(dead.reasons, [(workspace("beta"), "hopeless".to_owned())]);
     claim(store, &id, "alpha/ann", 1).await.unwrap();
     update(store, &id, "alpha/ann", fail_update("me too", false), 2).await.unwrap();
@@ -368,7 +368,7 @@ pub(crate) async fn expired_lease_returns_mail_to_new(store: &dyn Store) {
         }
     }
     let dead = store.list_file_changes(0, 10).await.unwrap();
-    assert!(dead.iter().all(|change| change.place == MailLocation::Deadletter));
+    assert!(dead.iter().all(|change| change.location == MailLocation::Deadletter));
     let (_, why) = &dead[0].reasons[0];
     assert!(why.contains("ann"), "{why}");
     let kinds = event_kinds(store).await;
@@ -450,6 +450,6 @@ pub(crate) async fn eight_agents_complete_each_mail_once(store: &dyn Store) {
     let mut want = ids.clone();
     want.sort();
     assert_eq!(completed, want);
-    assert!(list_mails(store).await.iter().all(|row| row.place == MailLocation::Archive));
+    assert!(list_mails(store).await.iter().all(|row| row.location == MailLocation::Archive));
     assert_eq!(event_kinds(store).await.matches("completed").count(), 60);
 }

@@ -35,7 +35,7 @@ pub(crate) async fn index_entries_and_file_changes_are_paged(store: &dyn Store) 
             assert!(page.len() <= 2);
             let Some(last) = page.last() else { return walked };
             after = if index { last.entry.seq } else { last.change };
-            walked.extend(page.into_iter().map(|change| (change.entry.id, change.place)));
+            walked.extend(page.into_iter().map(|change| (change.entry.id, change.location)));
         }
     };
     let line = |n: usize, place| (ids[n].clone(), place);

@@ -82,7 +82,7 @@ pub(super) async fn merge_due(store: &dyn Store, now: i64) -> usize {
 }
 
 pub(super) async fn unmerged_count(store: &dyn Store) -> i64 {
-    store.counts().await.unwrap().kept
+    store.counts().await.unwrap().unmerged
 }
 
 pub(crate) async fn repeated_inbound_message_is_stored_once(home: &dyn TestHome) {
@@ -308,7 +308,7 @@ pub(crate) async fn merge_is_one_transaction(store: &dyn Store) {
     let answer = try_dispatch(store, again).await.unwrap();
     assert_eq!(answer.msg_id, group.entry.msg_id, "a merged message is a duplicate");
     assert_eq!(group.entry.id, MailId::of("lark", &tunnel_id("lark"), "g1"));
-    assert_eq!((group.entry.messages, group.place), (2, MailLocation::Inbound));
+    assert_eq!((group.entry.messages, group.location), (2, MailLocation::Inbound));
 }
 
 pub(crate) async fn merge_windows_survive_reopening(home: &dyn TestHome) {
@@ -364,7 +364,7 @@ pub(crate) async fn author_accepted_before_the_merge_is_not_held(store: &dyn Sto
     add_contact(store, &endpoint("eve", "wary"), ContactLevel::Friend).await;
     assert_eq!(merge_due(store, 60).await, 1);
     let row = list_mails(store).await.remove(0);
-    assert_eq!((row.place, row.entry.trust), (MailLocation::Inbound, Trust::Known));
+    assert_eq!((row.location, row.entry.trust), (MailLocation::Inbound, Trust::Known));
     assert_eq!(inbox_contents(store, "me").await, "hello? UNREAD");
     assert_eq!(box_contents(store, "me", BoxKind::RequestBox).await, "");
 }

@@ -183,19 +183,20 @@ async fn contents(store: &dyn Store) -> (Vec<String>, Vec<String>, String) {
                 format!("{} {}", c.workspace.as_str(), describe_status(&c.claiming, c.revision))
             })
             .collect();
-        shown.push(format!("{} {:?} {:?}", row.entry.id, row.place, claims));
+        shown.push(format!("{} {:?} {:?}", row.entry.id, row.location, claims));
     }
     let visible = store.list_index_entries(0, 1_000).await.unwrap();
     assert_eq!(visible.len(), shown.len());
     assert!(visible.iter().zip(&shown).all(|(v, s)| s.starts_with(&v.entry.id.to_string())));
     let changes = store.list_file_changes(0, 1_000).await.unwrap();
-    let changes = changes.iter().map(|f| format!("{} {:?}", f.entry.id, f.place)).collect();
-    let (kept, next) = (store.counts().await.unwrap().kept, store.next_merge().await.unwrap());
+    let changes = changes.iter().map(|f| format!("{} {:?}", f.entry.id, f.location)).collect();
+    let (unmerged, next) =
+        (store.counts().await.unwrap().unmerged, store.next_merge().await.unwrap());
     let open: BTreeSet<_> =
         store.open_claims(1_000).await.unwrap().into_iter().map(claim_key).collect();
     let dead: BTreeSet<_> =
         store.dead_claims(1_000).await.unwrap().into_iter().map(claim_key).collect();
-    (shown, changes, format!("{kept} {:?} {open:?} {dead:?}", next.map(Timestamp::ms)))
+    (shown, changes, format!("{unmerged} {:?} {open:?} {dead:?}", next.map(Timestamp::ms)))
 }
 
 fn claim_key(claim: Claim) -> String {
@@ -486,7 +487,7 @@ impl MailModel {
         let mut changed: Vec<_> = self.mails.iter().collect();
         changed.sort_by_key(|mail| mail.change);
         let changes = changed.iter().map(|mail| format!("{} {:?}", mail.id, mail.place)).collect();
-        let kept: usize = self.windows.iter().map(|entry| entry.messages.len()).sum();
+        let unmerged: usize = self.windows.iter().map(|entry| entry.messages.len()).sum();
         let closes =
             self.windows.iter().map(|entry| entry.window.closes_at(&Debounce::DEFAULT).ms());
         let next = closes.min();
@@ -501,6 +502,6 @@ impl MailModel {
             matches!(state, ClaimStateData::New { .. } | ClaimStateData::Claimed(_))
         });
         let dead = claims(|state| matches!(state, ClaimStateData::Deadletter { .. }));
-        (shown.collect(), changes, format!("{kept} {next:?} {open:?} {dead:?}"))
+        (shown.collect(), changes, format!("{unmerged} {next:?} {open:?} {dead:?}"))
     }
 }

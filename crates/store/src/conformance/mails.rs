@@ -53,7 +53,7 @@ pub(super) async fn mail_texts(store: &dyn Store) -> String {
 }
 
 pub(super) async fn location_of(store: &dyn Store, id: &MailId) -> MailLocation {
-    store.mail(id, &Workspace::shared()).await.unwrap().place
+    store.mail(id, &Workspace::shared()).await.unwrap().location
 }
 
 /// Stores a Mail from a stranger through the tunnel `wary`, which holds Mails of strangers.
@@ -186,11 +186,11 @@ pub(crate) async fn held_mail_is_hidden_until_its_author_is_accepted(store: &dyn
     }
     add_contact(store, &endpoint("eve", "wary"), ContactLevel::Temporary).await;
     let row = store.mail(&held, &Workspace::shared()).await.unwrap();
-    assert_eq!(row.place, MailLocation::Inbound);
+    assert_eq!(row.location, MailLocation::Inbound);
     assert!(row.entry.seq > seen[0].entry.seq, "it comes after the Mails that were visible before");
     let after = file_changes(store, newest).await;
     assert_eq!(after.len(), 1);
-    assert_eq!((&after[0].entry, after[0].place), (&row.entry, MailLocation::Inbound));
+    assert_eq!((&after[0].entry, after[0].location), (&row.entry, MailLocation::Inbound));
     let visible = store.list_index_entries(seen[0].entry.seq, 10).await.unwrap();
     assert_eq!(visible, after);
     claim(held).await.unwrap();

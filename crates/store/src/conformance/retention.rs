@@ -62,7 +62,7 @@ pub(crate) async fn old_archived_mails_are_purged(store: &dyn Store) {
         assert_eq!(location_of(store, id).await, there);
     }
     let gone = file_changes(store, change).await;
-    assert_eq!((gone.len(), &gone[0].entry.id, gone[0].place), (1, old, MailLocation::Removed));
+    assert_eq!((gone.len(), &gone[0].entry.id, gone[0].location), (1, old, MailLocation::Removed));
     assert_matches!(
         store.claim(old, &late, holder("a"), lease_for(60), RetryPolicy::CLAIM, now).await,
         Err(StoreError::InvalidTransition(_))

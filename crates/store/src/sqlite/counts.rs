@@ -136,7 +136,7 @@ impl StatusStore for SqliteStore {
         self.read(|db| {
             Ok(StoreCounts {
                 oldest_waiting: deliveries::oldest_waiting(db)?,
-                kept: inbound::count_waiting(db)?,
+                unmerged: inbound::count_waiting(db)?,
                 oldest_unclaimed: mails::oldest_unclaimed(db)?,
                 ..by_box(db)?
             })

@@ -35,7 +35,7 @@ fn list(
         } else {
             Vec::new()
         };
-        Ok(FileChange { change: mail.change, entry: mail.entry, place: mail.location, reasons })
+        Ok(FileChange { change: mail.change, entry: mail.entry, location: mail.location, reasons })
     };
     found.into_iter().map(with_reasons).collect()
 }

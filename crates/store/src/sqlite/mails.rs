@@ -217,7 +217,7 @@ fn list(
             && query.provider.as_ref().is_none_or(|provider| provider == mail.entry.id.provider())
             && text.as_ref().is_none_or(|text| contains_text(&mail.entry, text));
         if matches {
-            entries.push(MailRow { entry: mail.entry, place: mail.location, claim });
+            entries.push(MailRow { entry: mail.entry, location: mail.location, claim });
         }
     }
     // After the maximum number of rows there may be more behind them.
@@ -243,7 +243,7 @@ impl MailStore for SqliteStore {
         self.read(move |db| {
             let mail = by_id(db, &id)?;
             let claim = claims::find(db, &mail, &workspace)?;
-            Ok(MailRow { entry: mail.entry, place: mail.location, claim })
+            Ok(MailRow { entry: mail.entry, location: mail.location, claim })
         })
         .await
     }

@@ -120,7 +120,7 @@ impl From<MailRow> for MailView {
     fn from(row: MailRow) -> Self {
         let state = row.claim.as_ref().map_or(ClaimState::New, |it| it.claiming.state.name());
         Self {
-            place: row.place.as_str().into(),
+            place: row.location.as_str().into(),
             status: state.as_str().into(),
             claim: row.claim.as_ref().map(Into::into),
             entry: row.entry,
