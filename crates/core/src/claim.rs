@@ -61,7 +61,6 @@ pub enum MailLocation {
     Removed,
 }
 
-/// The state of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ClaimState {
     /// Not leased to an agent of this workspace.

@@ -374,7 +374,6 @@ impl ConfigValue<'_> {
         })
     }
 
-    /// Returns a number in `range`.
     pub fn number<T>(&self, range: &RangeInclusive<T>) -> Result<T, InvalidConfig>
     where
         T: FromStr + PartialOrd + Display,

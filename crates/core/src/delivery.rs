@@ -54,7 +54,6 @@ pub enum SendState {
     Deleted,
 }
 
-/// A [`SendState`] with its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendStateData {
     Wait {

@@ -127,7 +127,6 @@ pub struct Letter {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain(pub Vec<WorkerName>);
 
-/// The state of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LetterState {
     /// Waits for a worker, or is held by one.

@@ -70,7 +70,6 @@ pub struct ReadStatus {
     pub epoch: u64,
 }
 
-/// A [`ReadState`] with its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadStateData {
     Unread,

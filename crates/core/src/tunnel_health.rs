@@ -32,7 +32,6 @@ pub struct TunnelHealth {
     pub listening: bool,
     /// Time of the last authentic inbound request, duplicates included.
     pub last_frame: Option<Timestamp>,
-    /// Time of the last new message.
     pub last_message: Option<Timestamp>,
     /// Time of the last delivery.
     pub last_sent: Option<Timestamp>,

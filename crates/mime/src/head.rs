@@ -21,7 +21,6 @@ impl HeaderLine {
     }
 }
 
-/// The line that starts at `start`, if there is one.
 pub(super) fn line_at(mail: &[u8], start: usize) -> Option<HeaderLine> {
     let rest = mail.get(start..).filter(|rest| !rest.is_empty())?;
     let Some(length) = memchr(b'\n', rest) else {

@@ -17,7 +17,6 @@ pub enum TextKind {
     Html,
 }
 
-/// One text of a mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailText {
     pub mime_type: TextKind,

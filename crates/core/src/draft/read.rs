@@ -37,7 +37,6 @@ const CONTENT: [&str; 1] = ["format"];
 const OPTIONS: [&str; 3] = ["silent", "urgent", "schedule_at"];
 const ARTIFACT: [&str; 3] = ["name", "mime_type", "hash"];
 
-/// The front matter of a draft.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DraftFrontMatter {

@@ -107,7 +107,6 @@ impl Drop for RunningCourier {
     }
 }
 
-/// The text between `start` and `end`.
 pub fn between<'a>(text: &'a [u8], start: &str, end: &str) -> Option<&'a str> {
     let text = std::str::from_utf8(text).ok()?;
     text.split_once(start)?.1.split_once(end).map(|(found, _)| found)

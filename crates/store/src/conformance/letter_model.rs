@@ -14,8 +14,8 @@ use proptest::test_runner::TestCaseError;
 use self::model::LetterModel;
 use super::letter_lists::recount_letters;
 use super::letters::{
-    accept, letter, outgoing_message, pass_verdict, send_source, submitted, then_hold, then_send,
-    then_trash, then_wait, worker,
+    accept, apply_step, letter, outgoing_message, pass_verdict, send_source, submitted, then_hold,
+    then_send, then_trash, then_wait, worker,
 };
 use super::*;
 use crate::{
@@ -33,51 +33,20 @@ const HOLDING_WORKERS: [&str; 2] = ["limit", "merge"];
 /// Selects a letter: index into all letters of the model, modulo their count.
 type LetterNumber = usize;
 
+/// A call. `Send` uses one of 4 messages, so that duplicates occur; a stale `Step` is one of
+/// the previous revision; `Join` joins `others` into another letter.
 #[derive(Clone, Debug)]
 enum LetterCall {
-    Submit {
-        key: Option<u8>,
-        text: u8,
-    },
-    /// One of 4 messages, so that duplicates occur.
-    Send {
-        text: u8,
-    },
-    /// A step of the current or of the previous revision.
-    Step {
-        which: LetterNumber,
-        stale: bool,
-        step: Step,
-        change: bool,
-    },
-    /// Joins `others` into another letter.
-    Join {
-        into: LetterNumber,
-        others: Vec<LetterNumber>,
-    },
-    Operator {
-        which: LetterNumber,
-        how: u8,
-    },
-    Recall {
-        worker_index: usize,
-        limit: usize,
-    },
-    RecallHeld {
-        by: usize,
-        limit: usize,
-    },
-    Release {
-        worker_index: usize,
-    },
-    Purge {
-        trashed: bool,
-        done: bool,
-        limit: usize,
-    },
-    AdvanceClock {
-        secs: i64,
-    },
+    Submit { key: Option<u8>, text: u8 },
+    Send { text: u8 },
+    Step { which: LetterNumber, stale: bool, step: Step, change: bool },
+    Join { into: LetterNumber, others: Vec<LetterNumber> },
+    Operator { which: LetterNumber, how: u8 },
+    Recall { worker_index: usize, limit: usize },
+    RecallHeld { by: usize, limit: usize },
+    Release { worker_index: usize },
+    Purge { trashed: bool, done: bool, limit: usize },
+    AdvanceClock { secs: i64 },
     Reopen,
 }
 
@@ -213,7 +182,7 @@ async fn call_store(store: &dyn Store, model: &mut LetterModel, call: &LetterCal
                 joins: Vec::new(),
                 then: step.then(model.now),
             };
-            describe_step(store.step_letters(vec![letter_step], now).await.remove(0))
+            describe_step(apply_step(store, letter_step, model.now).await)
         }
         LetterCall::Join { into, others } => {
             let Some(one) = model.find(*into) else { return String::new() };
@@ -228,7 +197,7 @@ async fn call_store(store: &dyn Store, model: &mut LetterModel, call: &LetterCal
                 joins: joins.map(|other| (other.id, other.revision)).collect(),
                 then: then_wait(None, model.now),
             };
-            describe_step(store.step_letters(vec![letter_step], now).await.remove(0))
+            describe_step(apply_step(store, letter_step, model.now).await)
         }
         LetterCall::Operator { which, how } => {
             let Some(one) = model.find(*which) else { return String::new() };
@@ -238,12 +207,9 @@ async fn call_store(store: &dyn Store, model: &mut LetterModel, call: &LetterCal
             }
         }
         LetterCall::Recall { worker_index, limit } => {
-            let known: Vec<_> = WORKERS
-                .iter()
-                .enumerate()
-                .filter(|(n, name)| n != worker_index && !name.is_empty())
-                .collect();
-            let known: Vec<_> = known.into_iter().map(|(_, name)| worker(name)).collect();
+            let mut known = WORKERS.to_vec();
+            known.remove(*worker_index);
+            let known: Vec<_> = known.iter().filter_map(|name| name.parse().ok()).collect();
             store.recall_letters(&known, *limit, now).await.unwrap().to_string()
         }
         LetterCall::RecallHeld { by, limit } => store
@@ -252,10 +218,7 @@ async fn call_store(store: &dyn Store, model: &mut LetterModel, call: &LetterCal
             .unwrap()
             .to_string(),
         LetterCall::Release { worker_index } => {
-            let workers: Vec<_> = WORKERS[*worker_index..=*worker_index]
-                .iter()
-                .filter_map(|name| name.parse().ok())
-                .collect();
+            let workers: Vec<_> = WORKERS[*worker_index].parse().into_iter().collect();
             store.release_letters(&workers, now).await.unwrap().to_string()
         }
         LetterCall::Purge { trashed, done, limit } => {

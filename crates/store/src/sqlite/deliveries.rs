@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 
 use super::bulk_index::RecentEntries;
 use super::events::{self, EventSubject};
-use super::open::db_error;
 use super::records::{self, LeaseEndCause};
 use super::rows::{self, parsed};
 use super::writer::Tx;
@@ -453,15 +452,12 @@ impl DeliveryStore for SqliteStore {
                   ORDER BY d.seq {order}
                   LIMIT ?4"
             );
-            let mut statement = db.prepare_cached(&sql).map_err(db_error)?;
             let (start, limit) = (rows::start(&page), rows::limit(page.limit) + 1);
             let mut entries = Vec::new();
             for state in states {
                 let row = params![tunnel, state.as_str(), start, limit];
-                for delivery in statement.query_map(row, read).map_err(db_error)? {
-                    let delivery = delivery.map_err(db_error)?;
-                    entries.push((delivery.seq, delivery));
-                }
+                let found = rows::list(db, &sql, row, read)?;
+                entries.extend(found.into_iter().map(|delivery| (delivery.seq, delivery)));
             }
             Ok(rows::page(entries, &page))
         })

@@ -17,7 +17,6 @@ use tokio::sync::broadcast;
 
 use super::bulk_index::RecentEntries;
 use super::events::{self, EventSubject};
-use super::open::db_error;
 use super::rows::{self, parsed};
 use super::writer::Tx;
 use super::{
@@ -487,17 +486,14 @@ impl RecordStore for SqliteStore {
                   ORDER BY r.seq {order}
                   LIMIT ?5"
             );
-            let mut statement = db.prepare_cached(&sql).map_err(db_error)?;
             let (start, limit) = (rows::start(&page), rows::limit(page.limit) + 1);
             // One range scan per state: the index starts with the state, so that leasing the
             // next record is a single seek.
             let mut entries = Vec::new();
             for state in states {
                 let row = params![owner, box_kind.as_str(), state.as_str(), start, limit];
-                for record in statement.query_map(row, read).map_err(db_error)? {
-                    let record = record.map_err(db_error)?;
-                    entries.push((record.seq, record));
-                }
+                let found = rows::list(db, &sql, row, read)?;
+                entries.extend(found.into_iter().map(|record| (record.seq, record)));
             }
             Ok(rows::page(entries, &page))
         })
