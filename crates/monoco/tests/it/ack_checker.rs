@@ -332,6 +332,15 @@ impl AckChecker {
         }
     }
 
+    /// Repeats everything, finishes it, and checks it.
+    #[track_caller]
+    pub fn settle(&self, courier: &Courier) {
+        self.resend(courier);
+        self.drain(courier);
+        self.wait_until_sent(courier);
+        self.check(courier);
+    }
+
     /// Waits until everything that was posted is delivered.
     pub fn wait_until_sent(&self, courier: &Courier) {
         let deliveries: Vec<_> =
@@ -342,7 +351,7 @@ impl AckChecker {
     }
 
     /// Takes and finishes until nothing is left, also what others hold and will lose.
-    pub fn drain(&self, courier: &Courier) {
+    fn drain(&self, courier: &Courier) {
         let mut deadline = Instant::now() + PATIENCE;
         loop {
             while let Some((record, epoch)) = self.take(courier, 60).unwrap() {

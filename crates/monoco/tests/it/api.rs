@@ -296,8 +296,7 @@ fn a_batch_is_answered_line_by_line() {
     assert_eq!(box_["records"].as_array().unwrap().len(), 3);
 
     let many = vec!["{}"; 1_001].join("\n");
-    let answer =
-        raw(courier.address, "POST", "/api/v1/dispatch", &headers, many.as_bytes()).unwrap();
+    let answer = crate::ack_checker::batch_dispatch(&courier, &many);
     assert_eq!(answer.refused(422), "bad_field");
 }
 

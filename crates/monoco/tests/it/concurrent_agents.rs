@@ -150,27 +150,3 @@ fn eight_processes_finish_every_record_once_while_some_of_them_are_killed() {
     let records = records.len();
     say(&format!("{records} records, {TAKERS} takers, {kills} kills, {returned} leases ended"));
 }
-
-#[test]
-fn whoever_comes_back_late_is_told_and_the_other_ones_work_stands() {
-    let courier = Courier::start();
-    let record = courier.deliver(ME, "hello");
-    let (taken, late) = Taker::killed_in_the_middle(courier.home(), "first");
-    assert_eq!(taken, record);
-
-    courier.until(&format!("/api/v1/records/{record}"), |record| record["state"] == "UNREAD");
-    let body = json!({"lease_s": 60, "holder": "second"});
-    let taken = courier.post(&format!("/api/v1/boxes/{ME}/INBOX/next"), &body).ok();
-    let epoch = taken["record"]["epoch"].as_u64().unwrap();
-    assert!(epoch > late);
-
-    assert_eq!(finish(&courier, &record, late).refused(409), "lease_lost");
-    let command = ["center", "state", &record, "READED", "--epoch", &late.to_string()];
-    let _ = courier.cli(&command).failed(2);
-    let now = courier.get(&format!("/api/v1/records/{record}")).ok();
-    assert_eq!((&now["state"], &now["lease"]["holder"]), (&json!("READING"), &json!("second")));
-
-    finish(&courier, &record, epoch).ok();
-    assert_eq!(finish(&courier, &record, late).refused(409), "lease_lost");
-    assert_eq!(completions(&courier), BTreeMap::from([(record, 1)]));
-}

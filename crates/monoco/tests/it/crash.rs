@@ -73,10 +73,7 @@ fn killed_at_random_moments_under_load_it_loses_nothing_it_acknowledged() {
         ledger.check(&courier);
     }
     // The callers who heard nothing try again, as callers do.
-    ledger.resend(&courier);
-    ledger.drain(&courier);
-    ledger.wait_until_sent(&courier);
-    ledger.check(&courier);
+    ledger.settle(&courier);
     let (told, finished) = (ledger.told(), ledger.finished());
     say(&format!("{round} kills, {told} messages, {finished} finished"));
 }
@@ -177,10 +174,7 @@ fn sweep<T>(
             assert!(n < 500, "{what}: {call:?} never runs through");
         }
     }
-    ledger.resend(&courier);
-    ledger.drain(&courier);
-    ledger.wait_until_sent(&courier);
-    ledger.check(&courier);
+    ledger.settle(&courier);
     swept.done(what, least);
     swept
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::ack_checker::{AckChecker, LARGE, TestRng, Tracer, long, say, times};
-use crate::common::{Answer, Courier, ME, PATIENCE, binary, chat};
+use crate::common::{Answer, Courier, ME, PATIENCE, binary, chat, until};
 use crate::crash::load;
 
 /// Runs a tool of the system that must go well.
@@ -192,10 +192,7 @@ fn a_power_cut_under_load_loses_nothing_that_was_acknowledged() {
         }
         // The callers who heard nothing try again, as callers do.
         let courier = Courier::start_in(&disk.home());
-        ledger.resend(&courier);
-        ledger.drain(&courier);
-        ledger.wait_until_sent(&courier);
-        ledger.check(&courier);
+        ledger.settle(&courier);
         messages += ledger.told();
     }
     say(&format!("{cuts} cuts under load, {messages} messages"));
@@ -258,11 +255,8 @@ fn full(limits: &str, size: usize, ballast: impl Fn(&Path) -> Vec<PathBuf>) {
     for file in ballast {
         fs::remove_file(file).unwrap();
     }
-    let freed = Instant::now();
-    while ledger.dispatch(&courier, &long("there is room", size)).unwrap().status != 200 {
-        assert!(freed.elapsed() < Duration::from_secs(10), "it does not go on");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let goes_on = || ledger.dispatch(&courier, &long("there is room", size)).unwrap().status == 200;
+    until("it goes on", goes_on);
     assert_eq!(health(&courier).1["status"], "ok");
     ledger.check(&courier);
     let courier = courier.restart();
@@ -486,10 +480,7 @@ fn too_many_connections_are_waited_out_without_haste() {
 
     let crowd: Vec<_> = (0..100).map(|_| TcpStream::connect(courier.address).unwrap()).collect();
     let files = format!("/proc/{}/fd", courier.pid());
-    let deadline = Instant::now() + PATIENCE;
-    while fs::read_dir(&files).unwrap().count() < 64 {
-        assert!(Instant::now() < deadline, "there are files left");
-    }
+    until("no file is left", || fs::read_dir(&files).unwrap().count() >= 64);
     let before = worked(&courier);
     std::thread::sleep(Duration::from_secs(1));
     let spent = worked(&courier) - before;

@@ -97,76 +97,25 @@ fn a_letter_that_is_handed_in_is_kept_goes_through_and_can_be_followed() {
     }
 }
 
-/// Letters that are refused, with the field that is wrong.
+/// Letters that are refused, with the field that is wrong: one of each kind. `core` has the
+/// tests of all fields and addresses.
 fn bad_letters() -> Vec<(Value, &'static str)> {
-    let good = || mail("bob@example.org", "Hello", "hi");
     let with = |key: &str, value: Value| {
-        let mut letter = good();
+        let mut letter = mail("bob@example.org", "Hello", "hi");
         letter[key] = value;
         letter
     };
-    let without = |key: &str| {
-        let mut letter = good();
-        letter.as_object_mut().unwrap().remove(key);
-        letter
-    };
-    let data = |data: &str| with("data", json!(data));
-    let extra = |extra: Value| with("extra", extra);
-    let mut bad = vec![
-        (json!([good()]), "letter"),
-        (with("id", json!("ltr_1_00000abc")), "id"),
-        (with("processed", json!(["spam"])), "processed"),
-        (with("last_worker", json!("spam")), "last_worker"),
+    vec![
+        (json!([]), "letter"),
         (with("result", json!("pass")), "result"),
-        (without("from"), "from"),
-        (with("from", json!(["a@example.com"])), "from"),
-        (without("to"), "to"),
-        (with("to", json!("a@example.com")), "to"),
-        (with("to", json!([])), "to"),
-        (with("to", json!(vec!["a@example.com"; 1_001])), "to"),
+        (with("from", json!("a@example.com\r\nBcc: eve@example.com")), "from"),
         (with("to", json!([7])), "to[0]"),
-        (without("data"), "data"),
-        (with("data", json!(7)), "data"),
-        (data(""), "data"),
-        (data("no header"), "data"),
-        (data("Subject: a\rBcc: eve@example.com\r\n\r\nhi"), "data"),
-        (data("Subject: a\r\nX: \u{0}\r\n\r\nhi"), "data"),
-        (data("Subject: a\r\n\r\nhi\u{0}"), "data"),
-        (data("Subject: a\r\nnot a field\r\n\r\nhi"), "data"),
-        (extra(json!([])), "extra"),
-        (extra(json!({"content_type": "text/html"})), "extra.content_type"),
-        (extra(json!({"content_type": 7})), "extra.content_type"),
-        (extra(json!({"charset": "utf-7"})), "extra.charset"),
-        (extra(json!({"tunnel": "no such"})), "extra.tunnel"),
-        (extra(json!({"tunnel": "elsewhere"})), "extra.tunnel"),
-        (extra(json!({"subject": "a\r\nBcc: eve@example.com"})), "extra.subject"),
-        (extra(json!({"subject": "x".repeat(999)})), "extra.subject"),
-        (extra(json!({"merge_key": "a\nb"})), "extra.merge_key"),
-        (extra(json!({"large": "x".repeat(70_000)})), "extra"),
+        (with("data", json!("no header")), "data"),
+        (with("data", json!("Subject: a\rBcc: eve@example.com\r\n\r\nhi")), "data"),
+        (with("extra", json!({"content_type": "text/html"})), "extra.content_type"),
+        (with("extra", json!({"tunnel": "elsewhere"})), "extra.tunnel"),
         (with("large", json!("x".repeat(70_000))), "letter"),
-    ];
-    let mut wide = data("Subject: a\r\n\r\n\u{20ac}");
-    wide["extra"] = json!({"charset": "latin-1"});
-    bad.push((wide, "data"));
-    // What would put a line of its own into an envelope or a header.
-    for address in [
-        "a@example.com\r\nBcc: eve@example.com",
-        "a@example.com\nRCPT TO:<eve@example.com>",
-        "a\r@example.com",
-        "a@exam\rple.com",
-        "a\u{0}@example.com",
-        "Ann <a@example.com>",
-        "a@example.com, eve@example.com",
-        "a b@example.com",
-        "@example.com",
-        "a@",
-        "a",
-        "",
-    ] {
-        bad.push((with("from", json!(address)), "from"));
-        bad.push((with("to", json!(["bob@example.org", address])), "to[1]"));
-    }
-    bad
+    ]
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! Claims over HTTP: what the predecessor got wrong, and what it never had.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
-use crate::common::{Courier, PATIENCE};
+use crate::common::Courier;
 use crate::webhook_peer::{config, courier};
 
 fn one_mail() -> (Courier, String) {
@@ -173,28 +171,4 @@ fn a_mail_is_found_by_every_filter_that_fits_it() {
         let answer = courier.get(&format!("/api/v1/messages?{bad}"));
         assert_eq!(answer.status, 400, "{bad}: {}", answer.text());
     }
-}
-
-/// B22: an agent that dies each time on one Mail is counted too.
-#[test]
-fn a_mail_whose_workers_die_ends_in_the_dead_letters() {
-    let config = format!("{}  claims: {{ max_retries: 1 }}\n", config(50));
-    let courier = courier(&config);
-    let mail = courier.mail("room-1");
-    let deadline = Instant::now() + PATIENCE;
-    let mut claims = 0;
-    loop {
-        assert!(Instant::now() < deadline, "it never died");
-        let answer = courier.ask(&mail, "claim", json!({"agent_id": "ann", "timeout": 1}));
-        match answer.status {
-            200 => claims += 1,
-            _ if answer.refused(409) == "dead" => break,
-            _ => std::thread::sleep(Duration::from_millis(50)),
-        }
-    }
-    assert_eq!(claims, 2);
-    let path = format!("/api/v1/messages/{mail}");
-    let shown = courier.until(&path, |mail| mail["claims"][0]["status"] == "DEADLETTER");
-    let reason = shown["claims"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("the lease of ann expired"), "{reason}");
 }

@@ -202,24 +202,6 @@ fn letters_wait_while_rspamd_is_down_and_go_on_when_it_is_back() {
 }
 
 #[test]
-fn without_rspamd_letters_go_on_or_are_given_up_where_that_is_wanted() {
-    let rspamd = Rspamd::install();
-    for (when_down, state, said_of_it) in
-        [("skip", "DONE", said(&[("spam", "skip"), ("send", "pass")])), ("dead", "DEAD", said(&[]))]
-    {
-        let mut worker = rspamd.worker();
-        worker["when_down"] = json!(when_down);
-        let pipeline = json!({"outbound": ["spam", "send"], "workers": {"spam": worker}});
-        let office = PostOffice::open(&pipeline);
-        let id = office.post(&mail("bob@example.org", "Hello", GTUBE));
-        let letter = office.stands(&id, state);
-        assert_eq!(verdicts(&letter), said_of_it, "{when_down}");
-        assert_eq!(spam(&letter), &Value::Null, "it was not scanned");
-        assert_eq!(office.arrivals(usize::from(state == "DONE")).len(), office.came().len());
-    }
-}
-
-#[test]
 fn our_own_rules_are_asked_before_rspamd() {
     let rspamd = Rspamd::install();
     let mut worker = rspamd.worker();

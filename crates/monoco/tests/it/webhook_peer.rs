@@ -80,7 +80,6 @@ pub fn signed_at(secret: &str, body: &[u8], secs: u64) -> Vec<(String, String)> 
 }
 
 impl Courier {
-    /// Where its webhooks are.
     pub fn webhooks(&self) -> SocketAddr {
         self.try_webhooks().unwrap()
     }

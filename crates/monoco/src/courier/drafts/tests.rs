@@ -5,11 +5,10 @@ use std::path::PathBuf;
 
 use monoco_adapters::stub::Stub;
 use monoco_core::delivery::DeliveryOutcome;
-use monoco_core::draft;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::merge::Debounce;
 use monoco_store::{LeasedEntry, TunnelLabels};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::*;
 use crate::center::lease::{delivery_retry, lease_next_delivery};
@@ -114,29 +113,6 @@ fn accepted() -> DeliveryOutcome {
 }
 
 const DRAFT: &str = "---\nto: ann\n---\n\nhello\n";
-
-#[tokio::test]
-async fn draft_is_sent_once_and_archived_with_its_outcome() {
-    let sender = Sender::new().await;
-    sender.write("stub/Build is green!.md", DRAFT);
-    sender.round().await.unwrap();
-    assert_eq!(sender.stems("outbound"), ["stub/.sending/Build-is-green-"]);
-    let sent = sender.deliver(accepted()).await;
-    assert_eq!(sent.len(), 1);
-    assert_eq!(sent[0]["content"]["content"], "hello");
-    sender.round().await.unwrap();
-    assert_eq!(sender.stems("outbound"), Vec::<String>::new());
-    let [(stem, text)] = &sender.at("archive")[..] else { panic!("{:?}", sender.hub.files()) };
-    assert_eq!(stem, "stub/Build-is-green-");
-    let outcome = draft::outcome(text).unwrap();
-    assert_eq!(
-        outcome["deliveries"],
-        json!([{"target": "did:msgtunnel:ann.user.door", "state": "SENT", "attempts": 1,
-                "external_msg_id": "om_1"}])
-    );
-    assert!(outcome["msg_id"].as_str().unwrap().starts_with("cymsg:"));
-    assert!(text.ends_with("---\n\nhello\n"), "{text}");
-}
 
 #[tokio::test]
 async fn submitted_draft_is_not_validated_again() {

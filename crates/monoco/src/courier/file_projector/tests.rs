@@ -6,7 +6,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use monoco_core::contact::{Contact, ContactLevel};
-use monoco_core::mail::Mail;
 use monoco_store::ClaimUpdate;
 
 use super::*;

@@ -19,28 +19,6 @@ async fn job_is_put_peeked_and_deleted() {
 }
 
 #[tokio::test]
-async fn times_are_rounded_up_and_ttr_is_at_least_one_second() {
-    let server = Beanstalkd::start(&[]);
-    let (client, tube) = (server.client(), tube("a"));
-    let times = |delay, ttr| PutOptions {
-        delay: Duration::from_millis(delay),
-        ttr: Duration::from_millis(ttr),
-        ..put("x")
-    };
-    for (delay, ttr, state, want_ttr) in [
-        (0, 0, "ready", 1),
-        (1, 1001, "delayed", 2),
-        (100_000, 60_000, "delayed", 60),
-        (u64::MAX, u64::MAX, "delayed", u64::from(u32::MAX)),
-    ] {
-        let id = client.put(&tube, times(delay, ttr)).await.unwrap();
-        let stats = client.stats_job(id).await.unwrap().unwrap();
-        assert_eq!((stats.state.as_str(), stats.ttr), (state, seconds(want_ttr)), "{delay} {ttr}");
-        assert!(stats.time_left <= seconds(delay.div_ceil(1000)), "{stats:?}");
-    }
-}
-
-#[tokio::test]
 async fn consumer_reserves_deletes_releases_and_buries() {
     let server = Beanstalkd::start(&[]);
     let (client, tube) = (server.client(), tube("a"));

@@ -4,7 +4,7 @@ use monoco_core::letter::{ChainDirection, FinishContext, RFC822, letter_to_messa
 use monoco_core::object::MsgObject;
 use proptest::prelude::*;
 
-use super::super::tests::{field_names, parts};
+use super::super::tests::parts;
 use super::*;
 
 fn id(seq: i64) -> LetterId {
@@ -187,20 +187,6 @@ fn digest_of_mails_without_subjects() {
     let joined = join(&numbered(&letters));
     let bytes = joined.bytes();
     assert_eq!(monoco_mime::subject(&bytes).as_deref(), Some("(and 1 more)"));
-}
-
-#[test]
-fn any_subject_makes_a_valid_digest() {
-    let attack = b"Subject: =?utf-8?q?x=0D=0ABcc:_victim=40example.com?=\r\n\r\nhi";
-    let joined = join(&numbered(&[mail(attack), mail(attack)]));
-    let bytes = joined.bytes();
-    let names = field_names(&bytes);
-    assert!(!names.iter().any(|name| name.eq_ignore_ascii_case("bcc")), "{names:?}");
-    let long = format!("Subject: {}\n\nhi", "€".repeat(9_000));
-    let joined = join(&numbered(&[mail(long.as_bytes()), mail(b"Subject: y\n\nhi")]));
-    let bytes = joined.bytes();
-    let subject = monoco_mime::subject(&bytes).unwrap();
-    assert!(subject.len() <= 998 && subject.ends_with("€ (and 1 more)"), "{subject}");
 }
 
 #[test]
