@@ -5,8 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::binary;
-use crate::files::until;
+use crate::common::{binary, until};
 use crate::mail_checker::{list, name};
 use crate::webhook_peer::{config, courier};
 

@@ -6,8 +6,8 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
+use crate::common::until;
 use crate::end_to_end::User;
-use crate::files::until;
 use crate::webhook_peer::{SECRET, body};
 
 /// A user with a running courier and a workspace that pulls all webhook Mails.

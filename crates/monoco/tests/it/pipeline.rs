@@ -361,7 +361,8 @@ fn a_limit_that_leaves_the_chain_lets_go_at_once() {
             .map(|n| office.post(&mail("bob@example.org", "Hello", &format!("word-{n}"))))
             .collect();
         office.stands(&ids[0], "DONE");
-        until("three wait", || office.count("WAITING") == 3);
+        let held = |status: &Value| status["workers"]["limit"]["kept"] == 3;
+        office.courier.until("/api/v1/pipeline", held);
         change(&mut office, after, runs);
         for id in &ids[1..] {
             let done = office.stands(id, "DONE");

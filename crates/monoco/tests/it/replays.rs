@@ -275,7 +275,7 @@ fn what_is_counted_is_shown_and_a_worker_that_is_down_is_said() {
         "monoco_worker_letters_total{worker=\"spam\",result=\"trash\"} 1\n",
         "monoco_worker_letters_total{worker=\"send\",result=\"pass\"} 1\n",
         "monoco_worker_letters_total{worker=\"send\",result=\"error\"} 0\n",
-        "monoco_worker_letters_total{worker=\"send\",result=\"late\"} 0\n",
+        "monoco_worker_letters_total{worker=\"send\",result=\"rejected\"} 0\n",
         "monoco_worker_seconds_total{worker=\"footer\"} ",
         "monoco_worker_up{worker=\"mine\"} 0\n",
         "monoco_letters{state=\"TRASHED\"} 1\n",
