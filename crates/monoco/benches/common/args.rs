@@ -16,7 +16,7 @@ pub struct Args {
 pub struct Benchmark {
     /// What is measured, as the heading of the usage.
     pub about: &'static str,
-    /// What `--quick` changes.
+    /// What the option `--quick` changes.
     pub quick: &'static str,
     /// Names that `--only` accepts.
     pub names: Vec<&'static str>,

@@ -21,7 +21,7 @@ const FILL_BATCH: u64 = 1_000;
 
 pub struct Courier {
     pub below: PathBuf,
-    /// Messages per request.
+    /// Messages that one request dispatches.
     pub batch: usize,
 }
 
