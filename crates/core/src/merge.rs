@@ -20,7 +20,9 @@ use crate::did::{Did, TunnelId};
 use crate::inbound::{
     ChatSession, ChatSessionKind, InboundMessage, MAX_LIST_ENTRIES, MAX_MESSAGE_BYTES,
 };
-use crate::mail::{FORMAT, InvalidMailId, Mail, MailHeader, MailId, Participants, Trust};
+use crate::mail::{
+    FORMAT, InvalidMailFile, InvalidMailId, Mail, MailHeader, MailId, Participants, Trust,
+};
 use crate::object::{InvalidObject, MsgObject};
 use crate::time::Timestamp;
 
@@ -178,6 +180,35 @@ impl MailBuilder {
     }
 }
 
+/// Reproduces a Mail and its object from the Mail's file.
+///
+/// # Errors
+///
+/// [`InvalidMailFile`] when the file was modified, or when it does not reproduce the object that
+/// it names: the Mail had another owner, or a text looks like the start of the next message.
+pub fn restore(file: &str, owner: &Did) -> Result<BuiltMail, InvalidMailFile> {
+    let not_mail = |error: &dyn std::fmt::Display| InvalidMailFile::NotMail(error.to_string());
+    let mut mail = Mail::parse(file)?;
+    let header = &mail.header;
+    let first = mail
+        .messages
+        .iter()
+        .find(|message| MailId::of(header.id.provider(), &header.tunnel, &message.id) == header.id);
+    let first = first.ok_or_else(|| not_mail(&"no message has the id of the Mail"))?;
+    let author = first.from.did(&header.tunnel).map_err(|error| not_mail(&error))?;
+    let texts = split_texts(&mail.messages, &mail.text)
+        .ok_or_else(|| not_mail(&"the body does not have the texts of the messages"))?;
+    for (message, text) in mail.messages.iter_mut().zip(texts) {
+        message.text = text;
+    }
+    let object = object(&mail.header, &mail.messages, &mail.text, &author, owner)
+        .map_err(|error| not_mail(&error))?;
+    if object.id() != mail.msg_id || mail.render() != file {
+        return Err(not_mail(&format!("it does not reproduce {} for {owner}", mail.msg_id)));
+    }
+    Ok(BuiltMail { mail, object })
+}
+
 fn object(
     header: &MailHeader,
     messages: &[InboundMessage],
@@ -285,37 +316,66 @@ fn thread(header: &MailHeader) -> Option<Value> {
 /// The text of a Mail: that of its only message, or the text of each message below a line
 /// with its author and time.
 fn compose(messages: &[InboundMessage]) -> String {
-    if let [only] = messages
-        && only.forwarded_from.is_none()
-        && only.artifacts.is_empty()
-    {
-        return only.text.clone();
+    if is_plain(messages) {
+        return messages[0].text.clone();
     }
+    let parts = messages
+        .iter()
+        .map(|message| format!("{}{}{}", heading(message), message.text, attachments(message)));
+    parts.collect::<Vec<_>>().join("\n\n")
+}
+
+/// The texts of messages, found in the text that [`compose`] made of them.
+fn split_texts(messages: &[InboundMessage], text: &str) -> Option<Vec<String>> {
+    if is_plain(messages) {
+        return Some(vec![text.to_owned()]);
+    }
+    let mut rest = text;
+    let mut texts = Vec::with_capacity(messages.len());
+    for (at, message) in messages.iter().enumerate() {
+        rest = rest.strip_prefix(&heading(message))?;
+        let end = match messages.get(at + 1) {
+            Some(next) => rest.find(&format!("{}\n\n{}", attachments(message), heading(next)))?,
+            None => rest.strip_suffix(&attachments(message))?.len(),
+        };
+        texts.push(rest[..end].to_owned());
+        let after = &rest[end + attachments(message).len()..];
+        rest = after.strip_prefix("\n\n").unwrap_or(after);
+    }
+    Some(texts)
+}
+
+/// Whether the text of a Mail is that of its only message.
+fn is_plain(messages: &[InboundMessage]) -> bool {
+    matches!(messages, [only] if only.forwarded_from.is_none() && only.artifacts.is_empty())
+}
+
+/// The line above the text of a message: its author and time.
+fn heading(message: &InboundMessage) -> String {
+    let at = message.at.unwrap_or(message.received_at).rfc3339();
+    let author = one_line(message.from.display_name());
+    let mut out = format!("**{author}** · {} {}", &at[..10], &at[11..19]);
+    if let Some(id) = &message.reply_to {
+        let _ = write!(out, " · in reply to {}", one_line(id));
+    }
+    if let Some(author) = &message.forwarded_from {
+        let _ = write!(out, " · forwarded from {}", one_line(author));
+    }
+    out.push_str("\n\n");
+    out
+}
+
+/// The lines below the text of a message, one for each attachment.
+fn attachments(message: &InboundMessage) -> String {
     let mut out = String::new();
-    for message in messages {
-        if !out.is_empty() {
-            out.push_str("\n\n");
-        }
-        let at = message.at.unwrap_or(message.received_at).rfc3339();
-        let author = one_line(message.from.display_name());
-        let _ = write!(out, "**{author}** · {} {}", &at[..10], &at[11..19]);
-        if let Some(id) = &message.reply_to {
-            let _ = write!(out, " · in reply to {}", one_line(id));
-        }
-        if let Some(author) = &message.forwarded_from {
-            let _ = write!(out, " · forwarded from {}", one_line(author));
-        }
-        out.push_str("\n\n");
-        out.push_str(&message.text);
-        for artifact in &message.artifacts {
-            let (name, mime_type) = (one_line(&artifact.name), one_line(&artifact.mime_type));
-            let _ = write!(out, "\n\n* {name} ({mime_type}) ");
-            match &artifact.hash {
-                Some(hash) => {
-                    let _ = write!(out, "{hash}");
-                }
-                None => out.push_str(&one_line(artifact.url.as_deref().unwrap_or_default())),
+    for artifact in &message.artifacts {
+        let (name, mime_type) = (one_line(&artifact.name), one_line(&artifact.mime_type));
+        let _ = write!(out, "\n\n* {name} ({mime_type}) ");
+        match &artifact.hash {
+            Some(hash) => {
+                let _ = write!(out, "{hash}");
             }
+            None => out.push_str(&one_line(artifact.url.as_deref().unwrap_or_default())),
         }
     }
     out

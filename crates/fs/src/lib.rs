@@ -58,6 +58,11 @@ impl From<WriteError> for io::Error {
     }
 }
 
+/// Whether the user may write to `path` and its file system is writable. Opens nothing.
+pub fn is_writable(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
 /// A file under a temporary name. Dropping it before [`Self::rename`] removes the file.
 #[derive(Debug)]
 pub struct TemporaryFile<D: AsFd> {

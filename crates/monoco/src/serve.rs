@@ -12,6 +12,7 @@ use monoco_core::did::Did;
 use monoco_core::lease::Holder;
 use monoco_core::letter::ChainDirection;
 use monoco_core::retention::MAX_CLOCK_STEP;
+use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{PipelineRouting, SharedStore, StoreError};
 use tokio::net::TcpListener;
@@ -350,16 +351,27 @@ async fn start_clock(store: &SharedStore) -> Result<Clock, StoreError> {
 /// Adds the owner as a contact and releases the leases of an earlier run.
 async fn prepare_store(store: &SharedStore, clock: Clock, owner: &Did) -> Result<(), StoreError> {
     let now = clock.now();
-    if !store.owner_exists(owner).await? {
-        let (did, names) = (owner.clone(), vec!["me".to_owned()]);
-        let contact =
-            Contact { did, names, level: ContactLevel::Friend, here: true, bindings: Vec::new() };
-        store.put_contact(contact, now).await?;
-    }
+    add_owner(store, owner, now).await?;
     let released = store.release_leases(HOLDER, delivery_retry(), now).await?;
     if released.records + released.deliveries > 0 {
         tracing::info!(released.records, released.deliveries, "leases of an earlier run ended");
     }
+    Ok(())
+}
+
+/// Adds the owner as a contact with a local INBOX, unless the contact exists.
+///
+/// # Errors
+///
+/// When the store fails.
+pub async fn add_owner(store: &SharedStore, owner: &Did, now: Timestamp) -> Result<(), StoreError> {
+    if store.owner_exists(owner).await? {
+        return Ok(());
+    }
+    let (did, names) = (owner.clone(), vec!["me".to_owned()]);
+    let contact =
+        Contact { did, names, level: ContactLevel::Friend, here: true, bindings: Vec::new() };
+    store.put_contact(contact, now).await?;
     Ok(())
 }
 

@@ -35,7 +35,8 @@ impl BlobFiles {
     pub(crate) fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError> {
         let path = self.path(id);
         let dir = path.parent().expect("a blob's path has a directory");
-        if path.try_exists().map_err(WriteError::Write)? {
+        // A damaged file has another size or other bytes, and is replaced.
+        if fs::read(&path).is_ok_and(|there| there == bytes) {
             // Another caller may have written it and not synced it yet.
             let file = File::open(&path).map_err(WriteError::Write)?;
             file.sync_all().map_err(WriteError::Sync)?;
@@ -57,11 +58,21 @@ impl BlobFiles {
     }
 
     fn path(&self, id: &ObjId) -> PathBuf {
-        let name = id.to_string();
-        let hex = name.rsplit(':').next().unwrap_or(&name);
-        let (dir, _) = hex.split_at(2);
-        self.root.join(dir).join(hex)
+        self.root.join(relative_path(id))
     }
+
+    /// Whether there is a file named `id` with this size.
+    pub(crate) fn has(&self, id: &ObjId, bytes: u64) -> bool {
+        fs::metadata(self.path(id)).is_ok_and(|found| found.is_file() && found.len() == bytes)
+    }
+}
+
+/// The path of the file named `id` below the directory of blobs.
+pub(crate) fn relative_path(id: &ObjId) -> PathBuf {
+    let name = id.to_string();
+    let hex = name.rsplit(':').next().unwrap_or(&name);
+    let (dir, _) = hex.split_at(2);
+    Path::new(dir).join(hex)
 }
 
 /// Creates a directory and its parents, and syncs them.

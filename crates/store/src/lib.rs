@@ -64,7 +64,7 @@ pub use letters::{
     AcceptResult, LetterCounts, LetterQuery, LetterRow, LetterSource, LetterSourceKind, LetterStep,
     LetterStepResult, LetterStore, NextAction, OperatorAction, PipelineRouting,
 };
-pub use mails::{MailQuery, MailRow, MailStore};
+pub use mails::{MailQuery, MailRow, MailStore, RestoreMailResult};
 pub use objects::ObjectStore;
 pub use records::{
     BoxSummary, CreatedRecord, DispatchOutcome, DispatchRequest, DispatchResult, LeasedEntry,

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use monoco_core::claim::{Claim, ClaimState, MailLocation, Workspace};
 use monoco_core::mail::{MailId, MailIndexEntry};
+use monoco_core::merge::BuiltMail;
 use monoco_core::time::Timestamp;
 
 use crate::{Page, PageRequest, StoreError};
@@ -31,6 +32,19 @@ pub struct MailQuery {
     pub text: Option<String>,
 }
 
+/// What became of a Mail that was read from its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestoreMailResult {
+    /// The store has the Mail; nothing was changed.
+    Known,
+    /// The store had the Mail, but a row or its object was damaged.
+    Repaired,
+    /// The store did not have the Mail.
+    Restored,
+    /// The author is blocked or dropped; nothing was stored.
+    Rejected,
+}
+
 #[async_trait]
 pub trait MailStore: Send + Sync {
     /// Returns one Mail with the claim of `workspace`.
@@ -39,4 +53,20 @@ pub trait MailStore: Send + Sync {
     /// Lists Mails by number, except held ones.
     async fn mails(&self, query: MailQuery, page: PageRequest)
     -> Result<Page<MailRow>, StoreError>;
+
+    /// Returns those of `ids` that the store does not know.
+    async fn unknown_mails(&self, ids: Vec<MailId>) -> Result<Vec<MailId>, StoreError>;
+
+    /// Stores a Mail again that was read from its file in `location`, with its object and its
+    /// records. A Mail in the archive was processed, so its record is READED. Damaged rows of
+    /// a known Mail are written again.
+    async fn restore_mail(
+        &self,
+        mail: BuiltMail,
+        location: MailLocation,
+        now: Timestamp,
+    ) -> Result<RestoreMailResult, StoreError>;
+
+    /// Gives new Mails only numbers above `number`, because readers have seen lower ones.
+    async fn reserve_mail_numbers(&self, number: i64) -> Result<(), StoreError>;
 }

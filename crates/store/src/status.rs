@@ -40,6 +40,14 @@ pub trait StatusStore: Send + Sync {
     /// Returns the row counts and the ages of the oldest rows.
     async fn counts(&self) -> Result<StoreCounts, StoreError>;
 
+    /// Lists attachments and large objects whose files are missing or have another size: the
+    /// number, and up to `limit` names.
+    async fn missing_blobs(&self, limit: usize) -> Result<(usize, Vec<String>), StoreError>;
+
     /// Returns whether the store accepts writes.
     fn health(&self) -> StoreHealth;
+
+    /// Lists up to 100 damaged rows that were found since the start, with the reasons. Lists
+    /// and background loops pass over them.
+    fn damaged_rows(&self) -> Vec<String>;
 }

@@ -474,6 +474,9 @@ proptest! {
             prop_assert!(text.contains(&message.text));
         }
         prop_assert_eq!(&Mail::read(object.id(), object.canonical()).unwrap(), &mail);
+        let owner = "did:monoco:me".parse().unwrap();
+        let restored = restore(&mail.render(), &owner);
+        prop_assert_eq!(restored, Ok(BuiltMail { mail: mail.clone(), object }));
         for (merged, message) in mail.messages.into_iter().zip(messages) {
             let (received_at, session) = (merged.received_at, ChatSession::default());
             prop_assert_eq!(merged, InboundMessage { received_at, session, ..message });

@@ -12,10 +12,11 @@ use monoco_core::time::Timestamp;
 use monoco_core::tunnel_health::TunnelStatus;
 use monoco_store::{LetterCounts, StoreCounts, StoreHealth};
 
+use super::SharedApi;
 use super::views::health::{
     AdapterHealth, HealthCounts, HealthView, MailboxHealth, PipelineHealth, StorageHealth,
 };
-use super::{Api, SharedApi};
+use crate::courier::file_projector::ProjectorReport;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::dispatcher::LetterDispatcher;
 
@@ -40,9 +41,12 @@ pub async fn health(State(api): State<SharedApi>) -> Response {
     let now = api.clock.now();
     let letters = api.store.letter_counts(now).await;
     let pipeline = pipeline(api.pipeline.dispatcher(), letters.ok().as_ref(), now);
+    let report = api.projector.report();
+    let damaged_rows = api.store.damaged_rows();
+    let intact = damaged_rows.is_empty() && !report.has_damage();
     let (status, code) = match (storage, &counts, pipeline.status.as_ref()) {
         ("broken", ..) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
-        ("ok", Ok(_), "ok") => ("ok", StatusCode::OK),
+        ("ok", Ok(_), "ok") if intact => ("ok", StatusCode::OK),
         _ => ("degraded", StatusCode::OK),
     };
     let counts = counts.unwrap_or_default();
@@ -52,8 +56,14 @@ pub async fn health(State(api): State<SharedApi>) -> Response {
         version: env!("CARGO_PKG_VERSION").into(),
         adapters: adapters(&api.tunnels, now),
         metrics: HealthCounts::from(&counts),
-        storage: StorageHealth { status: storage.into(), detail },
-        mailbox: mailbox(&api, &counts),
+        storage: StorageHealth {
+            status: storage.into(),
+            detail,
+            damaged_rows,
+            missing_files: report.missing_blobs,
+            missing: report.missing.clone(),
+        },
+        mailbox: mailbox(report, &counts),
         post_office: pipeline,
         oldest_waiting_delivery_ms: counts.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: counts.oldest_unclaimed.map(age),
@@ -131,14 +141,15 @@ fn pipeline(
     }
 }
 
-fn mailbox(api: &Api, counts: &StoreCounts) -> MailboxHealth {
-    let report = api.projector.report();
+fn mailbox(report: ProjectorReport, counts: &StoreCounts) -> MailboxHealth {
     MailboxHealth {
         waiting_messages: counts.unmerged,
         foreign_files: report.foreign_files,
         foreign: report.foreign,
         repaired: report.repaired,
         unwritten: report.bad.iter().map(|(id, why)| format!("{id}: {why}")).collect(),
+        lost_mails: report.lost_mails,
+        lost: report.lost,
         error: report.trouble,
     }
 }

@@ -58,6 +58,13 @@ pub struct MailListQuery {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+pub struct RebuildQuery {
+    /// Restore Mails that the store has lost from intact files; default false
+    from_files: Option<bool>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 pub struct WorkspaceQuery {
     /// Workspace of the claim; default `shared`
     workspace: Option<String>,
@@ -339,13 +346,23 @@ pub async fn drop_claim(
 /// Rebuild the files of the mailbox from the store
 ///
 /// Writes files that are missing or changed, moves files from wrong directories, and starts a
-/// new index. Files of other programs are counted and not changed.
+/// new index. Files of other programs are counted and not changed. With `from_files`, Mails
+/// that the store has lost are first stored again from their files.
 #[utoipa::path(
-    post, path = "/api/v1/mailbox/rebuild", tag = "mails",
+    post, path = "/api/v1/mailbox/rebuild", tag = "mails", params(RebuildQuery),
     responses((status = 200, body = RebuildView), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn rebuild(State(api): State<SharedApi>) -> Result<axum::Json<RebuildView>, ApiError> {
-    match api.projector.rebuild().await {
+pub async fn rebuild(
+    State(api): State<SharedApi>,
+    QueryParams(RebuildQuery { from_files }): QueryParams<RebuildQuery>,
+) -> Result<axum::Json<RebuildView>, ApiError> {
+    let rebuilt = if from_files.unwrap_or(false) {
+        let owner = api.config.borrow().owner.clone();
+        api.projector.rebuild_from_files(owner, api.clock.now()).await
+    } else {
+        api.projector.rebuild().await
+    };
+    match rebuilt {
         Ok(rebuilt) => Ok(axum::Json(rebuilt.into())),
         Err(ProjectorError::Store(error)) => Err(error.into()),
         Err(error) => Err(StoreError::Unavailable(error.to_string()).into()),

@@ -1,12 +1,17 @@
 //! `monoco doctor`: checks everything that the courier needs and prints how to fix it.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use monoco_core::claim::MailLocation;
+use monoco_core::mail::{MailId, MailIndexEntry};
+use monoco_mailbox::paths::{MAIL_DIRS, MailboxPaths};
+use monoco_store::sqlite;
 use serde::Serialize;
 use serde_json::json;
 
@@ -17,6 +22,7 @@ use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
 use crate::api::views::health::{AdapterHealth, HealthView, PipelineHealth, StorageHealth};
 use crate::clock::wall_now;
 use crate::config::{Config, ConfigError, ConfigSource};
+use crate::courier::mailbox_check::mail_of;
 use crate::home::{CourierInfo, Home};
 
 /// How long the courier may take to answer a health request.
@@ -30,6 +36,10 @@ const STALE_AGE: Duration = Duration::from_secs(3600);
 
 /// Maximum number of directory entries that one check reads.
 const MAX_DIR_ENTRIES: usize = 100_000;
+
+/// How to repair a store that has lost data.
+const RESTORE_HINT: &str = "restore a backup, or run `monoco courier rebuild --from-files`, which \
+                            restores Mails from intact files; `monoco courier logs` shows the rest";
 
 /// 2026-01-01 in milliseconds: an earlier time means that the clock is not set.
 const MIN_CLOCK_MS: i64 = 1_767_225_600_000;
@@ -92,7 +102,8 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
         }
         None => {
             checks.push(no_courier(home));
-            checks.push(store(&home.store()));
+            let mailbox = config.as_ref().map_or_else(|_| home.mailbox(), |it| it.mailbox(home));
+            checks.extend(store(&home.store(), &mailbox));
             if let Ok(config) = &config {
                 checks.push(port("port", config.host, config.port));
                 checks.push(port("webhook port", config.host, config.webhook_port));
@@ -336,7 +347,7 @@ async fn courier(home: &Home, running: &CourierInfo) -> (DoctorCheck, Option<Hea
         "failed" => {
             DoctorCheck::fail(name, detail, "check the disk, then `monoco courier restart`")
         }
-        // The pipeline is degraded; its own check has the details.
+        // A part is degraded; its own check has the details.
         "degraded" if health.storage.status == "ok" => DoctorCheck::ok(name, detail),
         _ => DoctorCheck::fail(name, detail, "see the check of the store"),
     };
@@ -346,10 +357,14 @@ async fn courier(home: &Home, running: &CourierInfo) -> (DoctorCheck, Option<Hea
 /// Evaluates the health report: store, tunnels, mailbox and pipeline.
 fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
     let mut checks = Vec::new();
-    let StorageHealth { status, detail } = &health.storage;
+    let StorageHealth { status, detail, damaged_rows, missing_files, missing } = &health.storage;
     let detail = format!("{status} {}", detail.as_deref().unwrap_or_default());
     let detail = detail.trim().to_owned();
+    let problems = store_problems(damaged_rows, *missing_files, missing);
     checks.push(match status.as_ref() {
+        "ok" if !problems.is_empty() => {
+            DoctorCheck::fail("store", problems.join("; "), RESTORE_HINT)
+        }
         "ok" => DoctorCheck::ok("store", detail),
         "full" => DoctorCheck::fail("store", detail, "free disk space; the courier then continues"),
         "failing" => {
@@ -362,9 +377,13 @@ fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
     if let Some(error) = &mailbox.error {
         let hint = "free disk space or make the directory writable; the courier then continues";
         checks.push(DoctorCheck::fail("mailbox", error, hint));
+    } else if mailbox.lost_mails > 0 {
+        checks.push(lost_mails(mailbox.lost_mails, &mailbox.lost));
+    } else if !mailbox.unwritten.is_empty() {
+        let detail = format!("cannot write {}", first_names(&mailbox.unwritten));
+        checks.push(DoctorCheck::fail("mailbox", detail, RESTORE_HINT));
     } else if mailbox.foreign_files > 0 {
-        let names: Vec<_> = mailbox.foreign.iter().take(3).map(String::as_str).collect();
-        let (count, names) = (mailbox.foreign_files, names.join(", "));
+        let (count, names) = (mailbox.foreign_files, first_names(&mailbox.foreign));
         let detail = format!("{count} files were not written by the courier: {names}");
         let hint = "move these files to another directory; the courier ignores them";
         checks.push(DoctorCheck::warn("mailbox", detail, hint));
@@ -373,6 +392,30 @@ fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
     }
     checks.push(pipeline(&health.post_office));
     checks
+}
+
+/// Names the first three entries of a list.
+fn first_names(names: &[String]) -> String {
+    let first: Vec<_> = names.iter().take(3).map(String::as_str).collect();
+    first.join(", ")
+}
+
+/// What is damaged in the store.
+fn store_problems(damaged: &[String], missing_files: usize, missing: &[String]) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !damaged.is_empty() {
+        problems.push(format!("{} damaged rows: {}", damaged.len(), first_names(damaged)));
+    }
+    if missing_files > 0 {
+        problems.push(format!("{missing_files} files are missing: {}", first_names(missing)));
+    }
+    problems
+}
+
+/// The check of Mails that the store does not know.
+fn lost_mails(count: usize, names: &[String]) -> DoctorCheck {
+    let detail = format!("{count} Mails are not in the store: {}", first_names(names));
+    DoctorCheck::fail("mailbox", detail, RESTORE_HINT)
 }
 
 fn tunnel_check(id: &str, tunnel: &AdapterHealth) -> DoctorCheck {
@@ -412,26 +455,48 @@ fn pipeline(health: &PipelineHealth) -> DoctorCheck {
     }
 }
 
-/// Checks the store file while no courier is running.
-fn store(dir: &Path) -> DoctorCheck {
+/// Checks the store while no courier is running: its format, its files, and whether it knows
+/// the Mails of the index and the directories.
+fn store(dir: &Path, mailbox: &Path) -> Vec<DoctorCheck> {
     let (name, path) = ("store", dir.join("monoco.db"));
-    let mut head = [0; 16];
-    match fs::File::open(&path).and_then(|mut file| file.read_exact(&mut head)) {
-        Ok(()) if &head == b"SQLite format 3\0" => {
-            DoctorCheck::ok(name, path.display().to_string())
-        }
-        Ok(()) => {
-            let detail = format!("{} is not an SQLite database", path.display());
-            DoctorCheck::fail(name, detail, "restore the file from a backup")
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            DoctorCheck::ok(name, "none yet; the courier creates it at the first start")
-        }
+    let mails = mails_of_files(mailbox);
+    let found = match sqlite::check(dir, &mails) {
+        Ok(found) => found,
         Err(error) => {
             let detail = format!("{}: {error}", path.display());
-            DoctorCheck::fail(name, detail, "make the file readable, or restore it from a backup")
+            return vec![DoctorCheck::fail(name, detail, RESTORE_HINT)];
         }
+    };
+    let mut checks = Vec::new();
+    let mut problems = found.problems;
+    problems.extend(store_problems(&[], found.missing_blobs.len(), &found.missing_blobs));
+    checks.push(match (problems.is_empty(), path.exists()) {
+        (false, _) => DoctorCheck::fail(name, problems.join("; "), RESTORE_HINT),
+        (true, true) => DoctorCheck::ok(name, path.display().to_string()),
+        (true, false) => {
+            DoctorCheck::ok(name, "none yet; the courier creates it at the first start")
+        }
+    });
+    if !found.unknown_mails.is_empty() {
+        let names: Vec<_> = found.unknown_mails.iter().map(ToString::to_string).collect();
+        checks.push(lost_mails(names.len(), &names));
     }
+    checks
+}
+
+/// The Mails that the index and the directories name.
+fn mails_of_files(mailbox: &Path) -> BTreeSet<MailId> {
+    let paths = MailboxPaths::new(mailbox.to_owned());
+    let index = fs::File::open(paths.index()).map(BufReader::new);
+    let lines = index.into_iter().flat_map(|index| index.lines().map_while(Result::ok));
+    let entries = lines.filter_map(|line| serde_json::from_str::<MailIndexEntry>(&line).ok());
+    let mut mails: BTreeSet<_> = entries.map(|entry| entry.id).collect();
+    let entries = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten();
+    for dir in MAIL_DIRS.into_iter().filter_map(MailLocation::dir) {
+        let files = entries(mailbox.join(dir)).flat_map(|provider| entries(provider.path()));
+        mails.extend(files.filter_map(|file| mail_of(file.file_name().to_str()?)));
+    }
+    mails
 }
 
 fn port(name: &'static str, host: IpAddr, port: u16) -> DoctorCheck {
@@ -602,11 +667,12 @@ mod tests {
     #[test]
     fn file_that_is_not_a_database_is_reported() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(store(dir.path()).state, CheckState::Ok);
-        fs::write(dir.path().join("monoco.db"), "this is not a database but a text").unwrap();
-        assert_eq!(store(dir.path()).state, CheckState::Fail);
-        fs::write(dir.path().join("monoco.db"), "short").unwrap();
-        assert_eq!(store(dir.path()).state, CheckState::Fail);
+        let state = || store(dir.path(), &dir.path().join("mailbox"))[0].state;
+        assert_eq!(state(), CheckState::Ok);
+        for text in ["this is not a database but a text", "short"] {
+            fs::write(dir.path().join("monoco.db"), text).unwrap();
+            assert_eq!(state(), CheckState::Fail, "{text}");
+        }
     }
 
     #[test]

@@ -65,6 +65,21 @@ pub struct ProjectorReport {
     pub repaired: usize,
     /// Mails that cannot be written, with the reason; at most 100.
     pub bad: BTreeMap<MailId, String>,
+    /// Mails in the index or the directories that the store does not know, as of the last scan.
+    pub lost_mails: usize,
+    /// File names of the first 100 of them.
+    pub lost: Vec<String>,
+    /// Attachments and large objects without their file, as of the last scan.
+    pub missing_blobs: usize,
+    /// Names of the first 100 of them.
+    pub missing: Vec<String>,
+}
+
+impl ProjectorReport {
+    /// Whether data of the store is lost or damaged.
+    pub fn has_damage(&self) -> bool {
+        self.lost_mails + self.missing_blobs + self.bad.len() > 0
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +109,8 @@ pub(super) struct ProjectorState {
     /// The scan in progress, and when the next one is due.
     pub(super) scan: Option<MailboxScan>,
     next_check: Option<Instant>,
+    /// Generation of an index that was set aside because the store does not know its Mails.
+    pub(super) old_generation: i64,
 }
 
 /// The projector as a background task.
@@ -203,6 +220,7 @@ impl FileProjector {
         self.tree.create()?;
         let progress = handle.block_on(self.store.file_progress())?;
         let newest = *self.store.newest_file_change().borrow();
+        self.set_lost_index_aside(state, &progress, handle)?;
         state.index = MailIndexFile::open(&self.tree.open_dirs()?.state()?, &progress)?;
         state.change = progress.change;
         state.verify_until = (newest, Some(VerifyLevel::Whole));
@@ -267,6 +285,7 @@ impl FileProjector {
     ) -> Result<bool, ProjectorError> {
         let progress = state.progress.unwrap_or_default();
         let generation = MailIndexFile::next_generation(&dirs.state()?, &progress)?;
+        let generation = generation.max(state.old_generation.saturating_add(1));
         let mut building = MailIndexFile::build(dirs, generation)?;
         let (mut seq, mut last) = (0, None);
         loop {
@@ -410,7 +429,7 @@ impl FileProjector {
         // A scan uses at most 1 % of the time.
         let pause = MIN_SCAN_INTERVAL.max(scan.started.elapsed() * 100);
         state.next_check = Some(Instant::now() + pause);
-        self.finish_scan(state, scan, dirs)?;
+        self.finish_scan(state, scan, dirs, handle)?;
         Ok(state.index.is_none())
     }
 

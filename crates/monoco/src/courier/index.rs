@@ -76,6 +76,16 @@ impl MailIndexFile {
         }))
     }
 
+    /// Returns the generation of the index; `None` when there is none of this version.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read.
+    pub fn generation_of(state: &Dir) -> io::Result<Option<i64>> {
+        let is_file = state.stat(INDEX_FILE)?.is_some_and(|stat| stat.is_file);
+        if is_file { generation(&state.append(INDEX_FILE)?) } else { Ok(None) }
+    }
+
     /// Returns an unused generation number.
     ///
     /// # Errors
@@ -83,8 +93,7 @@ impl MailIndexFile {
     /// When an index exists and cannot be read.
     pub fn next_generation(state: &Dir, progress: &FileProgress) -> io::Result<i64> {
         // Anything that is not a plain file is replaced.
-        let is_file = state.stat(INDEX_FILE)?.is_some_and(|stat| stat.is_file);
-        let there = if is_file { generation(&state.append(INDEX_FILE)?)?.unwrap_or(0) } else { 0 };
+        let there = Self::generation_of(state)?.unwrap_or(0);
         Ok(there.max(progress.generation).saturating_add(1))
     }
 

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use monoco_core::claim::MailLocation;
+use monoco_core::did::Did;
 use monoco_core::mail::MailId;
+use monoco_core::time::Timestamp;
 use monoco_mailbox::paths::MAIL_DIRS;
 use monoco_store::{FileChange, SharedStore};
 use tokio::runtime::Handle;
@@ -40,7 +42,7 @@ pub(super) struct MailboxScan {
     seq: i64,
     /// Files that have the name of a Mail, with their directories: one bit per entry of
     /// [`MAIL_DIRS`].
-    files: HashMap<String, u8>,
+    pub(super) files: HashMap<String, u8>,
     /// Reason files, by the name of the Mail file that they belong to.
     reasons: HashSet<String>,
     foreign: Vec<String>,
@@ -64,6 +66,10 @@ pub struct RebuildResult {
     pub bad: usize,
     /// Files that the courier did not create; they are not changed
     pub foreign: usize,
+    /// Mails that were stored again from their files
+    pub restored: usize,
+    /// Mails of files or of the index that the store does not know
+    pub lost: usize,
 }
 
 impl FileProjector {
@@ -73,7 +79,25 @@ impl FileProjector {
     ///
     /// When the disk or the store fails. Files that were written before remain.
     pub async fn rebuild(self: &Arc<Self>) -> Result<RebuildResult, ProjectorError> {
-        self.blocking(Self::rebuild_all).await
+        self.blocking(|projector, handle| projector.rebuild_all(0, handle)).await
+    }
+
+    /// Stores Mails again that the store has lost, from intact files, and then rebuilds the
+    /// mailbox directory. Direct messages are those of `owner`.
+    ///
+    /// # Errors
+    ///
+    /// When the disk or the store fails.
+    pub async fn rebuild_from_files(
+        self: &Arc<Self>,
+        owner: Did,
+        now: Timestamp,
+    ) -> Result<RebuildResult, ProjectorError> {
+        self.blocking(move |projector, handle| {
+            let restored = projector.restore_from_files(&owner, now, handle)?;
+            projector.rebuild_all(restored, handle)
+        })
+        .await
     }
 
     /// Runs a full scan at once.
@@ -87,13 +111,17 @@ impl FileProjector {
             let mut dirs = projector.tree().open_dirs()?;
             let mut scan = MailboxScan::start(&dirs, VerifyLevel::Usual)?;
             while projector.scan_batch(state, &mut scan, &mut dirs, handle)? {}
-            projector.finish_scan(state, scan, &dirs)?;
+            projector.finish_scan(state, scan, &dirs, handle)?;
             Ok(projector.report())
         })
         .await
     }
 
-    fn rebuild_all(&self, handle: &Handle) -> Result<RebuildResult, ProjectorError> {
+    fn rebuild_all(
+        &self,
+        restored: usize,
+        handle: &Handle,
+    ) -> Result<RebuildResult, ProjectorError> {
         let state = &mut *self.lock_state();
         self.start(state, handle)?;
         let mut dirs = self.tree().open_dirs()?;
@@ -105,8 +133,11 @@ impl FileProjector {
                 tracing::info!(mails = told, written = scan.rebuilt.written, "rebuilding mailbox");
             }
         }
-        let rebuilt = scan.rebuilt();
-        self.finish_scan(state, scan, &dirs)?;
+        let mut rebuilt = scan.rebuilt;
+        self.finish_scan(state, scan, &dirs, handle)?;
+        let report = self.report();
+        (rebuilt.restored, rebuilt.lost) = (restored, report.lost_mails);
+        rebuilt.foreign = report.foreign_files;
         self.build(state, &mut dirs, handle)?;
         state.touch();
         self.sync(state, handle)?;
@@ -160,7 +191,15 @@ impl FileProjector {
         state: &mut ProjectorState,
         mut scan: MailboxScan,
         dirs: &OpenDirs<'_>,
-    ) -> io::Result<()> {
+        handle: &Handle,
+    ) -> Result<(), ProjectorError> {
+        let lost = self.lost_mails(&mut scan, dirs, handle)?;
+        let (missing_blobs, missing) =
+            handle.block_on(self.store().missing_blobs(MAX_REPORTED_NAMES))?;
+        if lost.0 + missing_blobs > 0 {
+            let (mails, first) = (lost.0, lost.1.first().or(missing.first()));
+            tracing::error!(mails, missing_blobs, first, "data of the store is lost");
+        }
         scan.report_rest();
         let RebuildResult { written, moved, removed, .. } = scan.rebuilt;
         if written + moved + removed > 0 {
@@ -176,6 +215,8 @@ impl FileProjector {
             tracing::warn!(files = scan.foreign_files, first, "unknown files in mailbox directory");
         }
         let mut report = self.lock_report();
+        (report.lost_mails, report.lost) = lost;
+        (report.missing_blobs, report.missing) = (missing_blobs, missing);
         report.repaired += written + moved + removed;
         report.foreign_files = scan.foreign_files;
         report.foreign = scan.foreign;
@@ -200,9 +241,14 @@ pub async fn rebuild_offline(
     store: SharedStore,
     mailbox: PathBuf,
     dropzone: PathBuf,
+    from_files: Option<(Did, Timestamp)>,
 ) -> Result<RebuildResult, ProjectorError> {
     let tree = Arc::new(MailboxDir::new(mailbox, dropzone));
-    Arc::new(FileProjector::new(store, tree)).rebuild().await
+    let projector = Arc::new(FileProjector::new(store, tree));
+    match from_files {
+        Some((owner, now)) => projector.rebuild_from_files(owner, now).await,
+        None => projector.rebuild().await,
+    }
 }
 
 impl MailboxScan {
@@ -259,17 +305,12 @@ impl MailboxScan {
         }
     }
 
-    /// Reports the files that have the name of a Mail but belong to none.
+    /// Reports the files that have the name of a Mail and are not its file.
     fn report_rest(&mut self) {
         let mut rest: Vec<_> = self.files.drain().map(|(file, _)| file).collect();
         rest.extend(self.reasons.drain().map(|of| reason_file(&of)));
         rest.sort();
         rest.into_iter().for_each(|file| self.report(file));
-    }
-
-    fn rebuilt(&self) -> RebuildResult {
-        let rest = self.files.len() + self.reasons.len();
-        RebuildResult { foreign: self.foreign_files + rest, ..self.rebuilt }
     }
 }
 
@@ -299,7 +340,7 @@ fn is_in_place(
 }
 
 /// The Mail id in a file name; `None` when the name is not that of a Mail file.
-fn mail_of(file: &str) -> Option<MailId> {
+pub fn mail_of(file: &str) -> Option<MailId> {
     let (_time, id) = file.strip_suffix(".md")?.split_once('_')?;
     id.parse().ok()
 }

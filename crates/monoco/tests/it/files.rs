@@ -172,14 +172,19 @@ fn a_foreign_file_is_reported_and_nobody_is_given_it() {
     }
     let rebuilt = office.courier.cli(&["courier", "rebuild", "--format", "json"]).ok();
     let rebuilt: Value = serde_json::from_str(&rebuilt).unwrap();
-    assert_eq!(rebuilt["foreign"], foreign.len(), "{rebuilt}");
+    assert_eq!((&rebuilt["foreign"], &rebuilt["lost"]), (&json!(3), &json!(2)), "{rebuilt}");
     let health = office.courier.get("/health").ok();
-    assert_eq!(health["mailbox"]["foreign_files"], foreign.len(), "{health:#}");
-    let shown = health["mailbox"]["foreign"].to_string();
-    assert!(shown.contains("notes.md") && shown.contains(&forged), "{shown}");
+    let mailbox = &health["mailbox"];
+    assert_eq!((&mailbox["foreign_files"], &mailbox["lost_mails"]), (&json!(3), &json!(2)));
+    assert!(mailbox["foreign"].to_string().contains("notes.md"), "{health:#}");
+    assert!(mailbox["lost"].to_string().contains(&forged), "{health:#}");
     let doctor = office.courier.cli(&["doctor"]).stdout;
-    assert!(doctor.contains("not written by the courier"), "{doctor}");
+    assert!(doctor.contains("2 Mails are not in the store"), "{doctor}");
     assert!(!doctor.contains(['\u{1b}', '\u{202e}']), "{doctor:?}");
+    // The forged file has the messages of another Mail, and is not restored.
+    let rebuilt = office.courier.cli(&["courier", "rebuild", "--from-files", "--format", "json"]);
+    let rebuilt: Value = serde_json::from_str(&rebuilt.ok()).unwrap();
+    assert_eq!((&rebuilt["restored"], &rebuilt["lost"]), (&json!(0), &json!(2)), "{rebuilt}");
 
     let place = tempfile::tempdir().unwrap();
     let here = Puller::new(place.path().join("alpha"));

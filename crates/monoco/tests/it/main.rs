@@ -12,6 +12,7 @@ mod common;
 mod concurrent_agents;
 mod crash;
 mod daemon;
+mod data_loss;
 mod disk_full;
 mod drafts;
 mod end_to_end;

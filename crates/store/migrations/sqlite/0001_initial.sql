@@ -73,6 +73,13 @@ CREATE TABLE objects (
     body      BLOB                          -- canonical text; NULL: in a file named by the hash
 ) STRICT;
 
+-- Files with the bodies of large objects and with attachments. A row is written after the sync
+-- of its file.
+CREATE TABLE blobs (
+    hash      BLOB    NOT NULL PRIMARY KEY, -- SHA-256 of the bytes, the name of the file
+    bytes     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Objects by hash. Written in bulk.
 CREATE TABLE object_hashes (
     hash_prefix INTEGER NOT NULL,           -- first eight bytes of the hash

@@ -5,9 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use monoco_core::contact::{AddressBook, Binding, ContactLevel, Party, StrangerPolicy, TunnelInfo};
 use monoco_core::did::{Did, Endpoint, TunnelId};
 use monoco_core::object::MsgObject;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Row, params};
 
 use super::contacts;
+use super::damage::Db;
 use super::rows::{self, parsed};
 use super::writer::Tx;
 use crate::StoreError;
@@ -80,7 +81,7 @@ impl AddressCache {
         *self = Self::default();
     }
 
-    fn tunnel(&mut self, db: &Connection, id: &TunnelId) -> Result<Option<TunnelInfo>, StoreError> {
+    fn tunnel(&mut self, db: &Db, id: &TunnelId) -> Result<Option<TunnelInfo>, StoreError> {
         if let Some(tunnel) = self.tunnels.get(id) {
             return Ok(tunnel.clone());
         }
@@ -90,7 +91,7 @@ impl AddressCache {
         Ok(tunnel)
     }
 
-    fn party(&mut self, db: &Connection, id: i64) -> Result<Party, StoreError> {
+    fn party(&mut self, db: &Db, id: i64) -> Result<Party, StoreError> {
         if let Some(party) = self.parties.get(&id) {
             return Ok(party.clone());
         }
@@ -100,11 +101,7 @@ impl AddressCache {
         Ok(party)
     }
 
-    fn bound_contact(
-        &mut self,
-        db: &Connection,
-        endpoint: Endpoint,
-    ) -> Result<Option<i64>, StoreError> {
+    fn bound_contact(&mut self, db: &Db, endpoint: Endpoint) -> Result<Option<i64>, StoreError> {
         if let Some(contact) = self.bound_contacts.get(&endpoint) {
             return Ok(*contact);
         }
@@ -115,7 +112,7 @@ impl AddressCache {
         Ok(contact)
     }
 
-    fn blocked_by(&mut self, db: &Connection, sender: i64) -> Result<&BTreeSet<Did>, StoreError> {
+    fn blocked_by(&mut self, db: &Db, sender: i64) -> Result<&BTreeSet<Did>, StoreError> {
         if !self.blocked_by.contains_key(&sender) {
             let targets: BTreeSet<Did> = dids(db, BLOCKED_BY, sender)?.into_iter().collect();
             self.size += 1 + targets.len();
@@ -153,7 +150,7 @@ pub(super) fn of_parties(
 
 /// Collects what is known about an author and the other parties, on a reading connection.
 pub(super) fn read(
-    db: &Connection,
+    db: &Db,
     author: &Did,
     others: &[&Did],
     tunnel: Option<&TunnelId>,
@@ -163,7 +160,7 @@ pub(super) fn read(
 }
 
 fn collect(
-    db: &Connection,
+    db: &Db,
     cache: &mut AddressCache,
     mut party_id: impl FnMut(&Did) -> Result<Option<i64>, StoreError>,
     author: &Did,
@@ -209,7 +206,7 @@ fn collect(
 }
 
 fn add_tunnel(
-    db: &Connection,
+    db: &Db,
     cache: &mut AddressCache,
     id: &TunnelId,
     book: &mut AddressBook,
@@ -222,7 +219,7 @@ fn add_tunnel(
     Ok(())
 }
 
-fn party(db: &Connection, id: i64) -> Result<Party, StoreError> {
+fn party(db: &Db, id: i64) -> Result<Party, StoreError> {
     let (level, here, has_box, is_group) = rows::one(db, PARTY, [id], |row| {
         Ok((level(row, 0)?, row.get(1)?, row.get(2)?, row.get(3)?))
     })?;
@@ -241,7 +238,7 @@ pub(super) fn tunnel_exists(tx: &mut Tx<'_>, id: &TunnelId) -> Result<bool, Stor
     Ok(tx.cache.address_book.tunnel(tx.db, id)?.is_some())
 }
 
-pub(super) fn tunnel(db: &Connection, id: &TunnelId) -> Result<Option<TunnelInfo>, StoreError> {
+pub(super) fn tunnel(db: &Db, id: &TunnelId) -> Result<Option<TunnelInfo>, StoreError> {
     rows::optional(db, TUNNEL, [id.as_str()], read_tunnel)
 }
 
@@ -256,15 +253,15 @@ pub(super) fn read_tunnel(row: &Row<'_>) -> rusqlite::Result<TunnelInfo> {
     })
 }
 
-pub(super) fn subscribers(db: &Connection, group: i64) -> Result<Vec<Did>, StoreError> {
+pub(super) fn subscribers(db: &Db, group: i64) -> Result<Vec<Did>, StoreError> {
     dids(db, SUBSCRIBERS, group)
 }
 
-fn dids(db: &Connection, sql: &str, id: i64) -> Result<Vec<Did>, StoreError> {
+fn dids(db: &Db, sql: &str, id: i64) -> Result<Vec<Did>, StoreError> {
     rows::list(db, sql, [id], |row| parsed(row, 0))
 }
 
-pub(super) fn bindings(db: &Connection, contact: i64) -> Result<Vec<Binding>, StoreError> {
+pub(super) fn bindings(db: &Db, contact: i64) -> Result<Vec<Binding>, StoreError> {
     rows::list(db, BINDINGS, [contact], |row| {
         Ok(Binding {
             tunnel: parsed(row, 0)?,

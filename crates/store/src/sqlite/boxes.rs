@@ -2,8 +2,9 @@
 
 use monoco_core::did::Did;
 use monoco_core::record::BoxKind;
-use rusqlite::{Connection, params};
+use rusqlite::params;
 
+use super::damage::Db;
 use super::rows::{self, parsed};
 use crate::{BoxSummary, Page, PageRequest, StoreError};
 
@@ -16,7 +17,6 @@ const OWNERS: &str = "
      WHERE (has_box = 1 OR here = 1 OR EXISTS (SELECT 1 FROM tunnels t WHERE t.party = parties.id))
        AND id > ?1
      ORDER BY id
-     LIMIT ?2
 ";
 
 const ANY_RECORD: &str = "SELECT 1 FROM records WHERE owner = ?1 AND box = ?2 LIMIT 1";
@@ -38,10 +38,12 @@ const WAITING: &str = "
 ";
 
 /// Lists the boxes of the next owners, oldest owner first.
-pub(super) fn list(db: &Connection, page: &PageRequest) -> Result<Page<BoxSummary>, StoreError> {
-    let row = params![page.beyond.unwrap_or(0), rows::limit(page.limit) + 1];
+pub(super) fn list(db: &Db, page: &PageRequest) -> Result<Page<BoxSummary>, StoreError> {
+    let (start, limit) = (page.beyond.unwrap_or(0), page.limit.saturating_add(1));
     let mut owners: Vec<(i64, Did)> =
-        rows::list(db, OWNERS, row, |row| Ok((row.get(0)?, parsed(row, 1)?)))?;
+        rows::list_undamaged(db, "party", limit, OWNERS, [start], |row| {
+            Ok((row.get(0)?, parsed(row, 1)?))
+        })?;
     let more = owners.len() > page.limit;
     owners.truncate(page.limit);
     let next = owners.last().filter(|_| more).map(|(id, _)| *id);
@@ -59,7 +61,7 @@ pub(super) fn list(db: &Connection, page: &PageRequest) -> Result<Page<BoxSummar
 
 /// Counts the waiting entries of a box; `None` when the owner has no such box.
 fn count_waiting(
-    db: &Connection,
+    db: &Db,
     id: i64,
     owner: &Did,
     box_kind: BoxKind,

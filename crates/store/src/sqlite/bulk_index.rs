@@ -21,9 +21,9 @@ use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Row, params};
 
-use super::open::db_error;
+use super::damage::Db;
 use super::{external_ids, objects, rows, sessions};
 use crate::{PageRequest, StoreError};
 
@@ -125,18 +125,14 @@ struct MergeSlice {
 
 impl BulkIndex {
     /// Reads the entries that are not in the table yet.
-    fn open(
-        db: &Connection,
-        table: &'static BulkTable,
-        merge_size: usize,
-    ) -> Result<Self, StoreError> {
+    fn open(db: &Db, table: &'static BulkTable, merge_size: usize) -> Result<Self, StoreError> {
         let sql = "SELECT up_to FROM bulk_index_progress WHERE name = ?1";
         let up_to = rows::one(db, sql, [table.name], |row| row.get(0))?;
-        let mut statement = db.prepare(table.rows_after).map_err(db_error)?;
-        let rows = statement
-            .query_map([up_to], |row| Ok(((table.key)(row)?, row.get(0)?)))
-            .map_err(db_error)?;
-        let fresh = rows.collect::<rusqlite::Result<_>>().map_err(db_error)?;
+        let fresh =
+            rows::list_undamaged(db, table.name, usize::MAX, table.rows_after, [up_to], |row| {
+                Ok(((table.key)(row)?, row.get(0)?))
+            })?;
+        let fresh = fresh.into_iter().collect();
         let entries = Entries { fresh, frozen: BTreeSet::new() };
         Ok(Self {
             table,
@@ -155,7 +151,7 @@ impl BulkIndex {
     }
 
     /// Adds the entry of a row that was just inserted.
-    pub(super) fn add(&mut self, db: &Connection, key: i64, row: i64) -> Result<(), StoreError> {
+    pub(super) fn add(&mut self, db: &Db, key: i64, row: i64) -> Result<(), StoreError> {
         // Rows up to `frozen_to` are not read again at the next start.
         if row <= self.frozen_to {
             return self.add_to_table(db, key, row);
@@ -167,12 +163,7 @@ impl BulkIndex {
     }
 
     /// Adds an entry to the table at once. Needed for a key that cannot be derived from the row.
-    pub(super) fn add_to_table(
-        &self,
-        db: &Connection,
-        key: i64,
-        row: i64,
-    ) -> Result<(), StoreError> {
+    pub(super) fn add_to_table(&self, db: &Db, key: i64, row: i64) -> Result<(), StoreError> {
         rows::execute(db, self.table.insert, [key, row])?;
         Ok(())
     }
@@ -185,7 +176,7 @@ impl BulkIndex {
         }
     }
 
-    fn merge(&mut self, db: &Connection) -> Result<(), StoreError> {
+    fn merge(&mut self, db: &Db) -> Result<(), StoreError> {
         if self.uncommitted.is_empty() {
             return Ok(());
         }
@@ -249,7 +240,7 @@ pub(super) struct BulkIndexes {
 }
 
 impl BulkIndexes {
-    pub(super) fn open(db: &Connection, merge_size: usize) -> Result<Self, StoreError> {
+    pub(super) fn open(db: &Db, merge_size: usize) -> Result<Self, StoreError> {
         Ok(Self {
             hashes: BulkIndex::open(db, &objects::HASHES, merge_size)?,
             external_ids: BulkIndex::open(db, &external_ids::EXTERNAL_IDS, merge_size)?,
@@ -274,7 +265,7 @@ impl BulkIndexes {
     }
 
     /// Merges a slice of each index that has new entries. Called before the commit.
-    pub(super) fn merge(&mut self, db: &Connection) -> Result<(), StoreError> {
+    pub(super) fn merge(&mut self, db: &Db) -> Result<(), StoreError> {
         self.each().into_iter().try_for_each(|index| index.merge(db))
     }
 
@@ -299,7 +290,7 @@ mod tests {
 
     /// A database with an index that merges at four entries.
     struct IndexFixture {
-        db: Connection,
+        db: Db,
         hashes: BulkIndex,
         _dir: tempfile::TempDir,
     }
@@ -308,6 +299,7 @@ mod tests {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let db = open::writer(&dir.path().join("monoco.db")).unwrap();
+            let db = Db::new(db, Arc::default());
             let hashes = BulkIndex::open(&db, &objects::HASHES, 4).unwrap();
             Self { db, hashes, _dir: dir }
         }

@@ -10,10 +10,11 @@ use monoco_core::mail::MailId;
 use monoco_core::record::InvalidTransition;
 use monoco_core::retry::RetryPolicy;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Row, params};
 use serde_json::{Value, json};
 
 use super::SqliteStore;
+use super::damage::Db;
 use super::events::{self, EventSubject};
 use super::mails::{self, StoredMail};
 use super::rows::{self, parsed};
@@ -42,7 +43,6 @@ const EXPIRED: &str = "
       FROM claims
      WHERE state = 'CLAIMED' AND lease_until <= ?1
      ORDER BY lease_until
-     LIMIT ?2
 ";
 
 /// The event of a failed attempt, by the state that it led to.
@@ -167,7 +167,7 @@ fn append_event(
 
 /// Returns the claim of a workspace on a Mail, or `None` when it never claimed it.
 pub(super) fn find(
-    db: &Connection,
+    db: &Db,
     mail: &StoredMail,
     workspace: &Workspace,
 ) -> Result<Option<Claim>, StoreError> {
@@ -177,31 +177,34 @@ pub(super) fn find(
 }
 
 /// Lists the claims of all workspaces on a Mail.
-pub(super) fn of_mail(db: &Connection, mail: &StoredMail) -> Result<Vec<Claim>, StoreError> {
+pub(super) fn of_mail(db: &Db, mail: &StoredMail) -> Result<Vec<Claim>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM claims c WHERE c.mail = ?1 ORDER BY c.workspace");
-    rows::list(db, &sql, [mail.seq], |row| read(row, &mail.entry.id))
+    rows::list_undamaged(db, "claim of workspace", usize::MAX, &sql, [mail.seq], |row| {
+        read(row, &mail.entry.id)
+    })
 }
 
 /// Lists claims that match a condition, oldest first.
-fn list(db: &Connection, condition: &str, limit: usize) -> Result<Vec<Claim>, StoreError> {
+fn list(db: &Db, condition: &str, limit: usize) -> Result<Vec<Claim>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS}, m.provider || '_' || m.uid
            FROM claims c JOIN mails m ON m.seq = c.mail
-          WHERE {condition} ORDER BY c.id LIMIT ?1"
+          WHERE {condition} ORDER BY c.id"
     );
-    rows::list(db, &sql, [rows::limit(limit)], |row| read(row, &parsed(row, 10)?))
+    rows::list_undamaged(db, "claim of workspace", limit, &sql, [], |row| {
+        read(row, &parsed(row, 10)?)
+    })
 }
 
 /// The failure reasons of the dead claims on a Mail.
-pub(super) fn failure_reasons(
-    db: &Connection,
-    mail: i64,
-) -> Result<Vec<(Workspace, String)>, StoreError> {
+pub(super) fn failure_reasons(db: &Db, mail: i64) -> Result<Vec<(Workspace, String)>, StoreError> {
     let sql = "
         SELECT workspace, coalesce(reason, '') FROM claims
          WHERE mail = ?1 AND state = 'DEADLETTER' ORDER BY workspace
     ";
-    rows::list(db, sql, [mail], |row| Ok((workspace(row, 0)?, row.get(1)?)))
+    rows::list_undamaged(db, "claim of workspace", usize::MAX, sql, [mail], |row| {
+        Ok((workspace(row, 0)?, row.get(1)?))
+    })
 }
 
 fn read(row: &Row<'_>, id: &MailId) -> rusqlite::Result<Claim> {
@@ -346,13 +349,17 @@ impl ClaimStore for SqliteStore {
         }
         self.writer
             .run(move |tx| {
-                let row = params![now.ms(), rows::limit(limit)];
+                let row = [now.ms()];
                 let expired: Vec<(i64, Workspace)> =
-                    rows::list(tx.db, EXPIRED, row, |row| Ok((row.get(0)?, workspace(row, 1)?)))?;
+                    rows::list_undamaged(tx.db, "claim on Mail", limit, EXPIRED, row, |row| {
+                        Ok((row.get(0)?, workspace(row, 1)?))
+                    })?;
+                let mut ended = 0;
                 for (mail, workspace) in &expired {
-                    expire(tx, *mail, workspace, &retry, now)?;
+                    let result = expire(tx, *mail, workspace, &retry, now);
+                    ended += usize::from(tx.db.unless_damaged("Mail", mail, result)?.is_some());
                 }
-                Ok(expired.len())
+                Ok(ended)
             })
             .await
     }

@@ -5,9 +5,10 @@ use monoco_core::contact::{Binding, Contact, ContactLevel, StrangerPolicy, Tunne
 use monoco_core::did::{Did, Endpoint, TunnelId};
 use monoco_core::event::EventKind;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Row, params};
 use serde_json::{Value, json};
 
+use super::damage::Db;
 use super::events::{self, EventSubject};
 use super::open::db_error;
 use super::rows::{self, parsed};
@@ -57,7 +58,7 @@ const PUT_TUNNEL: &str = "
 ";
 
 /// Returns the party id of a DID, on any connection.
-pub(super) fn find(db: &Connection, did: &Did) -> Result<Option<i64>, StoreError> {
+pub(super) fn find(db: &Db, did: &Did) -> Result<Option<i64>, StoreError> {
     rows::optional(db, PARTY_ID, [did.as_str()], |row| row.get(0))
 }
 
@@ -83,7 +84,7 @@ pub(super) fn find_party_id(tx: &mut Tx<'_>, did: &Did) -> Result<Option<i64>, S
     Ok(id)
 }
 
-fn read_contact(db: &Connection, row: &Row<'_>) -> Result<Contact, StoreError> {
+fn read_contact(db: &Db, row: &Row<'_>) -> Result<Contact, StoreError> {
     let id = row.get(0).map_err(db_error)?;
     let names: String = row.get(3).map_err(db_error)?;
     let level = address_book::level(row, 2).map_err(db_error)?;
@@ -96,7 +97,7 @@ fn read_contact(db: &Connection, row: &Row<'_>) -> Result<Contact, StoreError> {
     })
 }
 
-fn contact(db: &Connection, did: &Did) -> Result<Contact, StoreError> {
+fn contact(db: &Db, did: &Did) -> Result<Contact, StoreError> {
     let mut statement = db.prepare_cached(CONTACT).map_err(db_error)?;
     let mut rows = statement.query([did.as_str()]).map_err(db_error)?;
     match rows.next().map_err(db_error)? {
@@ -120,7 +121,7 @@ fn release_held_mails(tx: &mut Tx<'_>, did: &Did, now: Timestamp) -> Result<Cont
     Ok(contact)
 }
 
-fn read_group(db: &Connection, row: &Row<'_>) -> Result<Group, StoreError> {
+fn read_group(db: &Db, row: &Row<'_>) -> Result<Group, StoreError> {
     let id = row.get(0).map_err(db_error)?;
     let names: String = row.get(2).map_err(db_error)?;
     let names: Vec<String> = serde_json::from_str(&names).unwrap_or_default();
@@ -131,7 +132,7 @@ fn read_group(db: &Connection, row: &Row<'_>) -> Result<Group, StoreError> {
     })
 }
 
-fn group(db: &Connection, did: &Did) -> Result<Group, StoreError> {
+fn group(db: &Db, did: &Did) -> Result<Group, StoreError> {
     let sql = "SELECT id, did, names FROM parties WHERE did = ?1 AND is_group = 1";
     let mut statement = db.prepare_cached(sql).map_err(db_error)?;
     let mut rows = statement.query([did.as_str()]).map_err(db_error)?;
@@ -143,7 +144,7 @@ fn group(db: &Connection, did: &Did) -> Result<Group, StoreError> {
 
 /// Lists a page of parties. The first of `columns` is the id.
 fn list_parties<T>(
-    db: &Connection,
+    db: &Db,
     columns: &str,
     condition: &str,
     page: &PageRequest,
@@ -151,14 +152,17 @@ fn list_parties<T>(
 ) -> Result<Page<T>, StoreError> {
     let (beyond, order) = rows::direction(page);
     let sql = format!(
-        "SELECT {columns} FROM parties WHERE ({condition}) AND id {beyond} ?1 ORDER BY id {order} LIMIT ?2"
+        "SELECT {columns} FROM parties WHERE ({condition}) AND id {beyond} ?1 ORDER BY id {order}"
     );
     let mut statement = db.prepare_cached(&sql).map_err(db_error)?;
-    let row = params![rows::start(page), rows::limit(page.limit) + 1];
-    let mut rows = statement.query(row).map_err(db_error)?;
+    let mut rows = statement.query([rows::start(page)]).map_err(db_error)?;
     let mut entries = Vec::new();
-    while let Some(row) = rows.next().map_err(db_error)? {
-        entries.push((row.get(0).map_err(db_error)?, read(row)?));
+    while entries.len() <= page.limit
+        && let Some(row) = rows.next().map_err(db_error)?
+    {
+        let id: i64 = row.get(0).map_err(db_error)?;
+        let entry = db.unless_damaged("party", id, read(row))?;
+        entries.extend(entry.map(|entry| (id, entry)));
     }
     Ok(rows::page(entries, page))
 }
@@ -406,7 +410,7 @@ impl ContactStore for SqliteStore {
     async fn tunnels(&self) -> Result<Vec<TunnelInfo>, StoreError> {
         self.read(|db| {
             let sql = "SELECT name, provider, strangers, idempotent FROM tunnels ORDER BY name";
-            rows::list(db, sql, [], address_book::read_tunnel)
+            rows::list_undamaged(db, "tunnel", usize::MAX, sql, [], address_book::read_tunnel)
         })
         .await
     }

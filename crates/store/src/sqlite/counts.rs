@@ -4,13 +4,16 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use monoco_core::delivery::SendState;
 use monoco_core::letter::LetterState;
+use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::record::{BoxKind, ReadState};
-use rusqlite::{Connection, params};
+use rusqlite::params;
 
+use super::damage::Db;
 use super::{SqliteStore, deliveries, inbound, mails, rows};
 use crate::{LetterCounts, StatusStore, StoreCounts, StoreError, StoreHealth};
 
@@ -72,7 +75,7 @@ impl RowCounts {
     }
 
     /// Writes the changes to the table.
-    pub(super) fn save(&self, db: &Connection) -> Result<(), StoreError> {
+    pub(super) fn save(&self, db: &Db) -> Result<(), StoreError> {
         for ((kind, state), by) in self.0.iter().filter(|(_, by)| **by != 0) {
             rows::execute(db, ADD, params![kind, state, by])?;
         }
@@ -80,7 +83,7 @@ impl RowCounts {
     }
 }
 
-fn by_box(db: &Connection) -> Result<StoreCounts, StoreError> {
+fn by_box(db: &Db) -> Result<StoreCounts, StoreError> {
     let sql = "
         SELECT kind, state, entries
           FROM counts
@@ -108,7 +111,7 @@ fn by_box(db: &Connection) -> Result<StoreCounts, StoreError> {
 }
 
 /// Numbers of letters; `oldest_due` is left empty.
-pub(super) fn letters(db: &Connection) -> Result<LetterCounts, StoreError> {
+pub(super) fn letters(db: &Db) -> Result<LetterCounts, StoreError> {
     let count = |kind: &str| -> Result<Vec<(String, i64)>, StoreError> {
         let sql = "SELECT state, entries FROM counts WHERE kind = ?1 AND entries <> 0";
         rows::list(db, sql, [kind], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -145,6 +148,31 @@ impl StatusStore for SqliteStore {
     }
 
     fn health(&self) -> StoreHealth {
-        self.channels.health()
+        self.channels.checked_health()
+    }
+
+    async fn missing_blobs(&self, limit: usize) -> Result<(usize, Vec<String>), StoreError> {
+        let blobs = Arc::clone(&self.blobs);
+        self.read(move |db| {
+            let (mut missing, mut names) = (0, Vec::new());
+            let sql = "SELECT hex(hash), hash, bytes FROM blobs";
+            let all = rows::list_undamaged(db, "blob", usize::MAX, sql, [], |row| {
+                let id = ObjId::from_parts(ObjKind::Bytes, row.get(1)?);
+                let there = blobs.has(&id, rows::unsigned(row, 2)?);
+                Ok((id, there))
+            })?;
+            for (id, _) in all.into_iter().filter(|(_, there)| !there) {
+                missing += 1;
+                if names.len() < limit {
+                    names.push(id.to_string());
+                }
+            }
+            Ok((missing, names))
+        })
+        .await
+    }
+
+    fn damaged_rows(&self) -> Vec<String> {
+        self.readers.damaged.list()
     }
 }

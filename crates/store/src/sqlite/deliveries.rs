@@ -12,15 +12,16 @@ use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::record::{BoxKind, RecordId, RecordKind};
 use monoco_core::retry::{Failure, Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Row, params};
 use serde_json::{Value, json};
 
 use super::bulk_index::RecentEntries;
+use super::damage::Db;
 use super::events::{self, EventSubject};
 use super::records::{self, LeaseEndCause};
 use super::rows::{self, parsed};
 use super::writer::Tx;
-use super::{SqliteStore, address_book, contacts, objects, send};
+use super::{DAMAGED_ROW_DELAY, SqliteStore, address_book, contacts, objects, send};
 use crate::{
     BoxHint, DeliveryStore, JitteredRetry, LeasedEntry, Page, PageRequest, SendRequest, SendResult,
     StoreError,
@@ -50,7 +51,12 @@ const LONGEST_DUE: &str = "
       FROM deliveries
      WHERE tunnel = ?1 AND state IN ('WAIT', 'FAILED') AND due_at <= ?2
      ORDER BY due_at, seq
-     LIMIT 1
+";
+
+const POSTPONE_DUE: &str = "
+    UPDATE deliveries
+       SET due_at = ?3
+     WHERE tunnel = ?1 AND state IN ('WAIT', 'FAILED') AND due_at <= ?2
 ";
 
 const UPDATE: &str = "
@@ -139,17 +145,13 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     })
 }
 
-fn by_seq(db: &Connection, seq: i64) -> Result<(Delivery, i64), StoreError> {
+fn by_seq(db: &Db, seq: i64) -> Result<(Delivery, i64), StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.seq = ?1");
     rows::one(db, &sql, [seq], |row| Ok((read(row)?, row.get(17)?)))
 }
 
 /// Returns a delivery and the row of its object.
-fn by_id(
-    db: &Connection,
-    recent: &RecentEntries,
-    id: &RecordId,
-) -> Result<(Delivery, i64), StoreError> {
+fn by_id(db: &Db, recent: &RecentEntries, id: &RecordId) -> Result<(Delivery, i64), StoreError> {
     let missing = || StoreError::Missing { what: "delivery", key: id.to_string() };
     let object = objects::find_by_half_hash(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
     let sql = "SELECT seq FROM deliveries WHERE object = ?1 AND tag = ?2";
@@ -158,13 +160,9 @@ fn by_id(
 }
 
 /// Lists the first deliveries of a message.
-pub(super) fn of_object(
-    db: &Connection,
-    object: i64,
-    limit: usize,
-) -> Result<Vec<Delivery>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.object = ?1 ORDER BY d.seq LIMIT ?2");
-    rows::list(db, &sql, params![object, rows::limit(limit)], read)
+pub(super) fn of_object(db: &Db, object: i64, limit: usize) -> Result<Vec<Delivery>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.object = ?1 ORDER BY d.seq");
+    rows::list_undamaged(db, "delivery", limit, &sql, [object], read)
 }
 
 fn lease_longest_due(
@@ -176,9 +174,14 @@ fn lease_longest_due(
 ) -> Result<Option<(Delivery, i64)>, StoreError> {
     let Some(tunnel) = contacts::find_party_id(tx, tunnel)? else { return Ok(None) };
     let row = params![tunnel, now.ms()];
-    let seq = rows::optional(tx.db, LONGEST_DUE, row, |row| row.get(0))?;
-    let Some(seq) = seq else { return Ok(None) };
-    let (delivery, object) = by_seq(tx.db, seq)?;
+    let Some((delivery, object)) =
+        rows::first_undamaged(tx.db, "delivery", LONGEST_DUE, row, |seq| by_seq(tx.db, seq))?
+    else {
+        // All that are due are damaged. Postponed, so that the sender does not wake for them.
+        let until = (now + DAMAGED_ROW_DELAY).ms();
+        rows::execute(tx.db, POSTPONE_DUE, params![tunnel, now.ms(), until])?;
+        return Ok(None);
+    };
     let next = delivery.sending.clone().lease(holder.clone(), now, term)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
     let delivery = update(tx, delivery, next, now)?;
@@ -202,7 +205,8 @@ pub(super) fn end_leases(
         }
     };
     for seq in &seqs {
-        let (mut delivery, object) = by_seq(tx.db, *seq)?;
+        let found = tx.db.unless_damaged("delivery", seq, by_seq(tx.db, *seq))?;
+        let Some((mut delivery, object)) = found else { continue };
         if let (LeaseEndCause::HolderGone(_), SendStateData::Sending(lease)) =
             (cause, &mut delivery.sending.state)
         {
@@ -218,7 +222,7 @@ pub(super) fn end_leases(
 }
 
 /// The capabilities of a delivery's tunnel. A tunnel that was removed has none.
-fn capabilities(db: &Connection, delivery: &Delivery) -> Result<TunnelCapabilities, StoreError> {
+fn capabilities(db: &Db, delivery: &Delivery) -> Result<TunnelCapabilities, StoreError> {
     let tunnel = match delivery.plan.tunnel_did.tunnel() {
         Some(id) => address_book::tunnel(db, &id)?,
         None => None,
@@ -301,7 +305,7 @@ fn append_event(
 }
 
 /// Creation time of the oldest delivery that is not sent yet: one seek per tunnel and state.
-pub(super) fn oldest_waiting(db: &Connection) -> Result<Option<Timestamp>, StoreError> {
+pub(super) fn oldest_waiting(db: &Db) -> Result<Option<Timestamp>, StoreError> {
     let sql = "
         SELECT min((SELECT d.created_at
                       FROM deliveries d
@@ -449,15 +453,14 @@ impl DeliveryStore for SqliteStore {
             let sql = format!(
                 "SELECT {COLUMNS} FROM {TABLES}
                   WHERE d.tunnel = ?1 AND d.state = ?2 AND d.seq {beyond} ?3
-                  ORDER BY d.seq {order}
-                  LIMIT ?4"
+                  ORDER BY d.seq {order}"
             );
-            let (start, limit) = (rows::start(&page), rows::limit(page.limit) + 1);
+            let (start, limit) = (rows::start(&page), page.limit.saturating_add(1));
             let mut entries = Vec::new();
             for state in states {
-                let row = params![tunnel, state.as_str(), start, limit];
-                let found = rows::list(db, &sql, row, read)?;
-                entries.extend(found.into_iter().map(|delivery| (delivery.seq, delivery)));
+                let row = params![tunnel, state.as_str(), start];
+                let read = |row: &Row<'_>| read(row).map(|delivery| (delivery.seq, delivery));
+                entries.extend(rows::list_undamaged(db, "delivery", limit, &sql, row, read)?);
             }
             Ok(rows::page(entries, &page))
         })

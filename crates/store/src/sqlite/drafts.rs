@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use monoco_core::letter::LetterStateData;
 use monoco_core::object::MAX_TARGETS;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::params;
 
+use super::damage::Db;
 use super::open::db_error;
 use super::{SqliteStore, deliveries, letters, objects, rows};
 use crate::{
@@ -42,7 +43,7 @@ struct DraftEnd {
 }
 
 /// Returns the end of the draft with this object, or `None` while it is pending.
-fn end(db: &Connection, mut object: i64) -> Result<Option<DraftEnd>, StoreError> {
+fn end(db: &Db, mut object: i64) -> Result<Option<DraftEnd>, StoreError> {
     let mut letter = letters::accept::of_object(db, object, LetterSourceKind::Send)?;
     for _ in 0..MAX_MERGES {
         let Some(head) = letter else { break };
@@ -65,7 +66,7 @@ fn end(db: &Connection, mut object: i64) -> Result<Option<DraftEnd>, StoreError>
 }
 
 /// Returns the object of a draft, or `None` when there is no draft with this name.
-fn object_of(db: &Connection, uid: &str) -> Result<Option<i64>, StoreError> {
+fn object_of(db: &Db, uid: &str) -> Result<Option<i64>, StoreError> {
     rows::optional(db, "SELECT object FROM drafts WHERE uid = ?1", [uid], |row| row.get(0))
 }
 

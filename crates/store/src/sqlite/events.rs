@@ -79,9 +79,8 @@ pub(super) fn newest(db: &Connection) -> Result<i64, StoreError> {
 impl EventStore for SqliteStore {
     async fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StoreError> {
         self.read(move |db| {
-            let sql =
-                format!("SELECT {COLUMNS} FROM {TABLES} WHERE e.seq > ?1 ORDER BY e.seq LIMIT ?2");
-            rows::list(db, &sql, params![after, rows::limit(limit)], read)
+            let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE e.seq > ?1 ORDER BY e.seq");
+            rows::list_undamaged(db, "event", limit, &sql, [after], read)
         })
         .await
     }
@@ -89,17 +88,15 @@ impl EventStore for SqliteStore {
     async fn trace(&self, msg_id: ObjId) -> Result<MessageTrace, StoreError> {
         let rows_of_message = self.read_by_hash(move |db, recent| {
             let object = objects::seq_of(db, recent, &msg_id)?;
-            let row = params![object, rows::limit(MAX_TRACE_ROWS)];
             let sql = format!(
-                "SELECT {} FROM {} WHERE r.object = ?1 ORDER BY r.seq LIMIT ?2",
+                "SELECT {} FROM {} WHERE r.object = ?1 ORDER BY r.seq",
                 records::COLUMNS,
                 records::TABLES
             );
-            let records = rows::list(db, &sql, row, records::read)?;
-            let sql = format!(
-                "SELECT {COLUMNS} FROM {TABLES} WHERE e.object = ?1 ORDER BY e.seq LIMIT ?2"
-            );
-            let events = rows::list(db, &sql, row, read)?;
+            let limit = MAX_TRACE_ROWS;
+            let records = rows::list_undamaged(db, "record", limit, &sql, [object], records::read)?;
+            let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE e.object = ?1 ORDER BY e.seq");
+            let events = rows::list_undamaged(db, "event", limit, &sql, [object], read)?;
             let deliveries = deliveries::of_object(db, object, MAX_TRACE_ROWS)?;
             let truncated =
                 [records.len(), deliveries.len(), events.len()].contains(&MAX_TRACE_ROWS);

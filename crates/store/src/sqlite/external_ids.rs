@@ -1,9 +1,10 @@
 //! External ids: the message ids of providers, by which repeated messages are recognised.
 
 use monoco_core::object::{ObjId, ObjKind};
-use rusqlite::{Connection, params};
+use rusqlite::params;
 
 use super::bulk_index::{BulkTable, RecentEntries};
+use super::damage::Db;
 use super::writer::Tx;
 use super::{objects, rows};
 use crate::StoreError;
@@ -55,7 +56,7 @@ pub(super) fn set_object(tx: &Tx<'_>, seq: i64, object: i64) -> Result<(), Store
 
 /// Finds an external id of one tunnel, or of any. Returns its row and the row of its object.
 pub(super) fn find(
-    db: &Connection,
+    db: &Db,
     recent: &RecentEntries,
     external_id: &str,
     tunnel: Option<i64>,

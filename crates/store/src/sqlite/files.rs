@@ -2,9 +2,10 @@
 
 use async_trait::async_trait;
 use monoco_core::claim::MailLocation;
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 use tokio::sync::watch;
 
+use super::damage::Db;
 use super::retention::{progress, set_progress};
 use super::{SqliteStore, claims, mails, rows};
 use crate::{FileChange, FileProgress, MailFileStore, StoreError};
@@ -21,14 +22,9 @@ pub(super) fn newest_change(db: &Connection) -> Result<i64, StoreError> {
 }
 
 /// Lists the locations of Mails that match a condition on `?1`, with an order.
-fn list(
-    db: &Connection,
-    condition: &str,
-    after: i64,
-    limit: usize,
-) -> Result<Vec<FileChange>, StoreError> {
-    let sql = format!("SELECT {} FROM mails m WHERE {condition} LIMIT ?2", mails::COLUMNS);
-    let found = rows::list(db, &sql, params![after, rows::limit(limit)], mails::read)?;
+fn list(db: &Db, condition: &str, after: i64, limit: usize) -> Result<Vec<FileChange>, StoreError> {
+    let sql = format!("SELECT {} FROM mails m WHERE {condition}", mails::COLUMNS);
+    let found = rows::list_undamaged(db, "Mail", limit, &sql, [after], mails::read)?;
     let with_reasons = |mail: mails::StoredMail| {
         let reasons = if mail.location == MailLocation::Deadletter {
             claims::failure_reasons(db, mail.seq)?

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use monoco_core::claim::MailLocation;
 use monoco_core::contact::{AddressBook, StrangerPolicy};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::EventKind;
@@ -14,10 +15,11 @@ use monoco_core::mail::{MailId, MailIndexEntry, Trust};
 use monoco_core::merge::{BuiltMail, Debounce, MailBuilder, MergeWindow};
 use monoco_core::object::MsgObject;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::params;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::damage::Db;
 use super::events::{self, EventSubject};
 use super::mails::{self, NewMail};
 use super::rows::{self, parsed};
@@ -293,7 +295,7 @@ fn join_window(
 }
 
 /// Number of messages that are not merged yet.
-pub(super) fn count_waiting(db: &Connection) -> Result<i64, StoreError> {
+pub(super) fn count_waiting(db: &Db) -> Result<i64, StoreError> {
     let sql = "SELECT coalesce(sum(messages), 0) FROM merge_windows";
     rows::one(db, sql, [], |row| row.get(0))
 }
@@ -330,7 +332,7 @@ struct RejectedMessage {
 
 /// Builds the Mail of a window. Returns `None` when the window was merged meanwhile.
 fn prepare_merge(
-    db: &Connection,
+    db: &Db,
     window: i64,
     context: &MergeContext,
     now: Timestamp,
@@ -443,12 +445,13 @@ fn insert_mail(
     }
     let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &mail.object.id())?;
     let author = contacts::party_id(tx, mail.object.author())?;
-    mails::insert(tx, NewMail { id: &mail.id, entry: &mail.entry, object, author, held }, now)?;
+    let location = if held { MailLocation::Held } else { MailLocation::Inbound };
+    mails::insert(tx, NewMail { id: &mail.id, entry: &mail.entry, object, author, location })?;
     Ok(Some(object))
 }
 
 /// Lists the messages of a window with their rows.
-fn read_messages(db: &Connection, window: i64) -> Result<Vec<(i64, InboundMessage)>, StoreError> {
+fn read_messages(db: &Db, window: i64) -> Result<Vec<(i64, InboundMessage)>, StoreError> {
     rows::list(db, MESSAGES, [window], |row| {
         let message = row.get_ref(1)?.as_str()?;
         let message =

@@ -18,7 +18,7 @@ use rusqlite::params;
 use tokio::sync::watch;
 
 use super::rows as sql;
-use super::{MAX_RELEASED_PER_COMMIT, SqliteStore, counts, objects};
+use super::{DAMAGED_ROW_DELAY, MAX_RELEASED_PER_COMMIT, SqliteStore, counts, objects};
 use crate::{
     AcceptResult, LetterCounts, LetterQuery, LetterRow, LetterSource, LetterStep, LetterStepResult,
     LetterStore, OperatorAction, Page, PageRequest, PipelineRouting, StoreError,
@@ -87,6 +87,30 @@ impl SqliteStore {
         }
         Ok(letters)
     }
+
+    /// Postpones the due letters of a worker when all of them are damaged, so that the
+    /// dispatcher does not wake for them.
+    async fn postpone_damaged_letters(
+        &self,
+        worker: String,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let name = worker.clone();
+        let due = self.read(move |db| lists::next_due(db, &name)).await?;
+        if due.is_none_or(|due| due > now) {
+            return Ok(());
+        }
+        self.writer
+            .run(move |tx| {
+                if !rows::list(tx.db, lists::DUE, params![worker, now.ms()], 1)?.is_empty() {
+                    return Ok(());
+                }
+                let until = (now + DAMAGED_ROW_DELAY).ms();
+                sql::execute(tx.db, lists::POSTPONE_DUE, params![worker, now.ms(), until])?;
+                Ok(())
+            })
+            .await
+    }
 }
 
 /// The name of a worker in the column `worker`; the dispatcher has the name "".
@@ -125,14 +149,16 @@ impl LetterStore for SqliteStore {
     ) -> Result<Vec<LetterRow>, StoreError> {
         // Ends when a letter is undamaged or none is due.
         loop {
-            let worker = worker_column(worker);
-            let find = self.read(move |db| {
-                rows::list(db, lists::DUE, params![worker, now.ms(), sql::limit(limit)])
-            });
+            let name = worker_column(worker);
+            let find =
+                self.read(move |db| rows::list(db, lists::DUE, params![name, now.ms()], limit));
             let found = find.await?;
-            let any = !found.is_empty();
+            if found.is_empty() {
+                self.postpone_damaged_letters(worker_column(worker), now).await?;
+                return Ok(Vec::new());
+            }
             let letters = self.read_letters(found, Some(now)).await?;
-            if !letters.is_empty() || !any {
+            if !letters.is_empty() {
                 return Ok(letters);
             }
         }
@@ -153,9 +179,8 @@ impl LetterStore for SqliteStore {
         limit: usize,
     ) -> Result<Vec<LetterRow>, StoreError> {
         let (by, key) = (by.clone(), key.to_owned());
-        let find = self.read(move |db| {
-            rows::list(db, lists::HELD, params![by.as_str(), key, sql::limit(limit)])
-        });
+        let find =
+            self.read(move |db| rows::list(db, lists::HELD, params![by.as_str(), key], limit));
         self.read_letters(find.await?, None).await
     }
 
@@ -165,9 +190,8 @@ impl LetterStore for SqliteStore {
         limit: usize,
     ) -> Result<Vec<LetterRow>, StoreError> {
         let worker = worker.clone();
-        let find = self.read(move |db| {
-            rows::list(db, lists::AWAY, params![worker.as_str(), sql::limit(limit)])
-        });
+        let find =
+            self.read(move |db| rows::list(db, lists::AWAY, params![worker.as_str()], limit));
         self.read_letters(find.await?, None).await
     }
 
@@ -237,7 +261,7 @@ impl LetterStore for SqliteStore {
     }
 
     async fn dead_letters(&self, limit: usize) -> Result<Vec<LetterRow>, StoreError> {
-        let find = self.read(move |db| rows::list(db, lists::DEAD, params![sql::limit(limit)]));
+        let find = self.read(move |db| rows::list(db, lists::DEAD, params![], limit));
         self.show_letters(find.await?).await
     }
 

@@ -9,18 +9,23 @@ use monoco_core::claim::{ClaimState, MailLocation, Workspace};
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::mail::{MailId, MailIndexEntry};
+use monoco_core::merge::BuiltMail;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, Row, ToSql, params};
+use rusqlite::{Row, ToSql, params};
 use serde_json::json;
 
+use super::damage::{self, Db};
 use super::events::{self, EventSubject};
 use super::open::db_error;
 use super::writer::Tx;
 use super::{SqliteStore, claims, contacts, retention, rows};
-use crate::{MailQuery, MailRow, MailStore, Page, PageRequest, StoreError};
+use crate::{MailQuery, MailRow, MailStore, Page, PageRequest, RestoreMailResult, StoreError};
 
 /// Rows that a search reads for one page. Few in tests, so that they reach the limit.
 const MAX_ROWS_SEARCHED: usize = if cfg!(test) { 5 } else { 10_000 };
+
+/// Name of the row in the table `progress` below which no Mail gets a number.
+const RESERVED_NUMBERS: &str = "reserved_mail_numbers";
 
 /// Held Mails of one author that are released at once.
 const MAX_RELEASED: usize = 10_000;
@@ -48,24 +53,23 @@ pub(super) struct NewMail<'a> {
     pub(super) entry: &'a MailIndexEntry,
     pub(super) object: i64,
     pub(super) author: i64,
-    pub(super) held: bool,
+    pub(super) location: MailLocation,
 }
 
 /// Inserts a Mail and gives it a number.
-pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>, now: Timestamp) -> Result<(), StoreError> {
-    let seq = next(tx.db, "SELECT coalesce(max(seq), 0) + 1 FROM mails")?;
+pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>) -> Result<(), StoreError> {
+    let seq = next_seq(tx)?;
     let change = next_change(tx)?;
     let entry = MailIndexEntry { seq, ..new.entry.clone() };
-    let location = if new.held { MailLocation::Held } else { MailLocation::Inbound };
     let row = params![
         seq,
         new.id.uid(),
         new.id.provider(),
         new.object,
         new.author,
-        location.as_str(),
+        new.location.as_str(),
         change,
-        now.ms(),
+        new.entry.received_at.ms(),
         rows::as_json(&entry)?,
     ];
     rows::execute(tx.db, INSERT, row)?;
@@ -100,9 +104,9 @@ pub(super) fn release_held(
     let Some(author) = contacts::find_party_id(tx, author)? else { return Ok(()) };
     let sql = "SELECT seq FROM mails WHERE author = ?1 AND location = 'held' ORDER BY seq LIMIT ?2";
     for seq in rows::numbers(tx.db, sql, params![author, rows::limit(MAX_RELEASED)])? {
-        let mail = by_seq(tx.db, seq)?;
+        let Some(mail) = tx.db.unless_damaged("Mail", seq, by_seq(tx.db, seq))? else { continue };
         // A new number, behind all visible Mails.
-        let new_seq = next(tx.db, "SELECT max(seq) + 1 FROM mails")?;
+        let new_seq = next_seq(tx)?;
         let entry = MailIndexEntry { seq: new_seq, ..mail.entry.clone() };
         let sql = "UPDATE mails SET seq = ?2, entry = ?3 WHERE seq = ?1";
         rows::execute(tx.db, sql, params![seq, new_seq, rows::as_json(&entry)?])?;
@@ -111,11 +115,22 @@ pub(super) fn release_held(
     Ok(())
 }
 
-fn next(db: &Connection, sql: &str) -> Result<i64, StoreError> {
+fn next(db: &Db, sql: &str) -> Result<i64, StoreError> {
     rows::one(db, sql, [], |row| row.get(0))
 }
 
-fn next_change(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+/// The number of the next Mail: above all Mails, and above the reserved numbers.
+fn next_seq(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+    let reserved = match tx.cache.reserved_mail_numbers {
+        Some(reserved) => reserved,
+        None => retention::progress(tx.db, RESERVED_NUMBERS)?.unwrap_or(0),
+    };
+    tx.cache.reserved_mail_numbers = Some(reserved);
+    let next = next(tx.db, "SELECT coalesce(max(seq), 0) + 1 FROM mails")?;
+    Ok(next.max(reserved + 1))
+}
+
+pub(super) fn next_change(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
     let change = next(tx.db, "SELECT coalesce(max(change), 0) + 1 FROM mails")?;
     tx.effects.file_change = Some(change);
     Ok(change)
@@ -134,24 +149,30 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<StoredMail> {
     })
 }
 
-pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<StoredMail, StoreError> {
+pub(super) fn by_seq(db: &Db, seq: i64) -> Result<StoredMail, StoreError> {
     rows::one(db, &format!("SELECT {COLUMNS} FROM mails m WHERE m.seq = ?1"), [seq], read)
 }
 
-pub(super) fn by_id(db: &Connection, id: &MailId) -> Result<StoredMail, StoreError> {
+pub(super) fn by_id(db: &Db, id: &MailId) -> Result<StoredMail, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM mails m WHERE m.uid = ?1 AND m.provider = ?2");
     let found = rows::optional(db, &sql, [id.uid(), id.provider()], read)?;
     found.ok_or_else(|| StoreError::Missing { what: "Mail", key: id.to_string() })
 }
 
+/// The number of a Mail, or `None` when the store does not know the Mail.
+pub(super) fn find_seq(db: &Db, id: &MailId) -> Result<Option<i64>, StoreError> {
+    let sql = "SELECT seq FROM mails WHERE uid = ?1 AND provider = ?2";
+    rows::optional(db, sql, [id.uid(), id.provider()], |row| row.get(0))
+}
+
 /// Returns the Mail of an object, or `None` when the object is not a Mail.
-pub(super) fn of_object(db: &Connection, object: i64) -> Result<Option<StoredMail>, StoreError> {
+pub(super) fn of_object(db: &Db, object: i64) -> Result<Option<StoredMail>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM mails m WHERE m.object = ?1 LIMIT 1");
     rows::optional(db, &sql, [object], read)
 }
 
 /// Time of the oldest Mail without a claim.
-pub(super) fn oldest_unclaimed(db: &Connection) -> Result<Option<Timestamp>, StoreError> {
+pub(super) fn oldest_unclaimed(db: &Db) -> Result<Option<Timestamp>, StoreError> {
     let sql = "
         SELECT received_at
           FROM mails m
@@ -163,11 +184,7 @@ pub(super) fn oldest_unclaimed(db: &Connection) -> Result<Option<Timestamp>, Sto
     Ok(at.map(Timestamp::from_ms))
 }
 
-fn list(
-    db: &Connection,
-    query: &MailQuery,
-    page: &PageRequest,
-) -> Result<Page<MailRow>, StoreError> {
+fn list(db: &Db, query: &MailQuery, page: &PageRequest) -> Result<Page<MailRow>, StoreError> {
     let (beyond, order) = rows::direction(page);
     // Claims in other states than NEW always have a row, and an index.
     let by_claim = query.status.filter(|status| *status != ClaimState::New);
@@ -209,8 +226,13 @@ fn list(
         if query.since.is_some_and(|since| received_at < since) {
             continue;
         }
-        let mail = read(row).map_err(db_error)?;
-        let claim = claims::find(db, &mail, &query.workspace)?;
+        let found = read(row).map_err(db_error).and_then(|mail| {
+            let claim = claims::find(db, &mail, &query.workspace)?;
+            Ok((mail, claim))
+        });
+        let Some((mail, claim)) = db.unless_damaged("Mail", damage::key(row), found)? else {
+            continue;
+        };
         let state = claim.as_ref().map_or(ClaimState::New, |claim| claim.claiming.state.name());
         let matches = !matches!(mail.location, MailLocation::Held)
             && query.status.is_none_or(|status| status == state)
@@ -254,5 +276,37 @@ impl MailStore for SqliteStore {
         page: PageRequest,
     ) -> Result<Page<MailRow>, StoreError> {
         self.read(move |db| list(db, &query, &page)).await
+    }
+
+    async fn unknown_mails(&self, ids: Vec<MailId>) -> Result<Vec<MailId>, StoreError> {
+        self.read(move |db| {
+            let mut unknown = Vec::new();
+            for id in ids {
+                if find_seq(db, &id)?.is_none() {
+                    unknown.push(id);
+                }
+            }
+            Ok(unknown)
+        })
+        .await
+    }
+
+    async fn restore_mail(
+        &self,
+        mail: BuiltMail,
+        location: MailLocation,
+        now: Timestamp,
+    ) -> Result<RestoreMailResult, StoreError> {
+        self.restore(mail, location, now).await
+    }
+
+    async fn reserve_mail_numbers(&self, number: i64) -> Result<(), StoreError> {
+        self.writer
+            .run(move |tx| {
+                let reserved = retention::progress(tx.db, RESERVED_NUMBERS)?.unwrap_or(0);
+                tx.cache.reserved_mail_numbers = None;
+                retention::set_progress(tx.db, RESERVED_NUMBERS, number.max(reserved))
+            })
+            .await
     }
 }

@@ -12,26 +12,31 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_fs::WriteError;
-use rusqlite::Connection;
+use rusqlite::params;
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::blobs::{self, BlobFiles};
 use crate::{StoreError, StoreHealth};
 use bulk_index::{BulkIndexes, RecentEntries};
+pub use check::{StoreCheck, check};
 use checkpoint::Checkpointer;
+use damage::{DamagedRows, Db};
 use open::db_error;
-use writer::{Writer, WriterChannels};
+use writer::{DatabaseFile, Writer, WriterChannels};
 
 mod address_book;
 mod boxes;
 mod bulk_index;
+mod check;
 mod checkpoint;
 mod claims;
 mod contacts;
 mod counts;
+mod damage;
 mod deliveries;
 mod dispatch;
 mod drafts;
@@ -44,6 +49,7 @@ mod mails;
 mod objects;
 mod open;
 mod records;
+mod restore;
 mod retention;
 mod rows;
 mod send;
@@ -60,6 +66,9 @@ const HINT_CAPACITY: usize = 1024;
 
 /// Rows of each kind that one commit releases at start. Bounds how long other commands wait.
 const MAX_RELEASED_PER_COMMIT: usize = 1_000;
+
+/// How long a damaged row that is due waits until it is read again.
+const DAMAGED_ROW_DELAY: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 pub struct SqliteStore {
@@ -84,7 +93,8 @@ struct BulkIndexCaches {
 #[derive(Debug)]
 struct Readers {
     path: PathBuf,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Vec<Db>>,
+    damaged: Arc<DamagedRows>,
     permits: Semaphore,
 }
 
@@ -105,7 +115,9 @@ impl SqliteStore {
         blobs::create_dir(dir).map_err(blob_error)?;
         let path = dir.join("monoco.db");
         let mut db = open::writer(&path)?;
+        let file = DatabaseFile::open(path.clone()).map_err(disk_error)?;
         let channels = Arc::new(WriterChannels {
+            file,
             hints: broadcast::channel(HINT_CAPACITY).0,
             event: watch::channel(events::newest(&db)?).0,
             file_change: watch::channel(files::newest_change(&db)?).0,
@@ -116,6 +128,8 @@ impl SqliteStore {
         let checkpointer =
             Checkpointer::start(open::writer(&path)?, Arc::clone(&channels)).map_err(disk_error)?;
         let wal = checkpointer.watch(&mut db)?;
+        let damaged = Arc::<DamagedRows>::default();
+        let db = Db::new(db, Arc::clone(&damaged));
         let indexes = BulkIndexes::open(&db, merge_size)?;
         Ok(Self {
             recent: BulkIndexCaches {
@@ -128,6 +142,7 @@ impl SqliteStore {
             readers: Arc::new(Readers {
                 path,
                 idle: Mutex::new(Vec::new()),
+                damaged,
                 permits: Semaphore::new(MAX_READERS),
             }),
             blobs: Arc::new(BlobFiles::open(dir.join("blobs")).map_err(blob_error)?),
@@ -138,7 +153,7 @@ impl SqliteStore {
     /// Runs `work` on a read-only connection, in one snapshot.
     async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let _permit = self.readers.permits.acquire().await.map_err(|_| closed())?;
         let readers = Arc::clone(&self.readers);
@@ -148,7 +163,7 @@ impl SqliteStore {
     /// Like [`Self::read`], for `work` that looks up objects by hash.
     async fn read_by_hash<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection, &RecentEntries) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Db, &RecentEntries) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let hashes = Arc::clone(&self.recent.hashes);
         self.read(move |db| work(db, &hashes)).await
@@ -160,15 +175,22 @@ impl SqliteStore {
         if let StoreHealth::Broken(why) = self.channels.health() {
             return Err(StoreError::Broken(why));
         }
-        let (blobs, body) = (Arc::clone(&self.blobs), body.to_vec());
-        let stored = match tokio::task::spawn_blocking(move || blobs.put(&id, &body)).await {
+        let (blobs, bytes) = (Arc::clone(&self.blobs), body.to_vec());
+        let stored = match tokio::task::spawn_blocking(move || blobs.put(&id, &bytes)).await {
             Ok(result) => result.map_err(blob_error),
             Err(_) => Err(closed()),
         };
         if let Err(error) = &stored {
             self.channels.record_health(Err(error));
         }
-        stored
+        stored?;
+        let size = rows::signed(body.len() as u64);
+        let known = self.read(move |db| blob_size(db, &id)).await?;
+        if known != Some(size) {
+            let sql = "INSERT OR REPLACE INTO blobs (hash, bytes) VALUES (?1, ?2)";
+            self.writer.run(move |tx| rows::execute(tx.db, sql, params![id.hash(), size])).await?;
+        }
+        Ok(())
     }
 
     /// Writes the text of a message to a file when it is too large for a row.
@@ -243,19 +265,16 @@ impl SqliteStore {
 }
 
 impl Readers {
-    fn with<T>(
-        &self,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+    fn with<T>(&self, work: impl FnOnce(&Db) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
         let db = match idle {
             Some(db) => db,
-            None => open::reader(&self.path)?,
+            None => Db::new(open::reader(&self.path)?, Arc::clone(&self.damaged)),
         };
         // One snapshot for all statements: between two of them the writer could move a row
         // from a part that is not read yet to a part that is.
         let tx = db.unchecked_transaction().map_err(db_error)?;
-        let result = work(&tx);
+        let result = work(&db);
         // A rollback loses nothing, because the connection is read-only.
         drop(tx);
         if let Ok(mut idle) = self.idle.lock() {
@@ -263,6 +282,11 @@ impl Readers {
         }
         result
     }
+}
+
+/// The stored size of the file of an object or attachment, or `None` when it has no file.
+fn blob_size(db: &Db, id: &ObjId) -> Result<Option<i64>, StoreError> {
+    rows::optional(db, "SELECT bytes FROM blobs WHERE hash = ?1", [id.hash()], |row| row.get(0))
 }
 
 fn closed() -> StoreError {

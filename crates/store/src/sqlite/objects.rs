@@ -5,9 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::record::{RecordId, RecordKind};
-use rusqlite::{Connection, params};
+use rusqlite::params;
 
 use super::bulk_index::{BulkTable, RecentEntries};
+use super::damage::Db;
 use super::writer::Tx;
 use super::{SqliteStore, external_ids, rows};
 use crate::{DeliveryStore, ObjectStore, RecordStore, StoreError};
@@ -64,17 +65,13 @@ const FIND_BY_HALF_HASH: &str = "
 ";
 
 /// Returns the row of an object, or `None` when it is not stored.
-pub(super) fn find(
-    db: &Connection,
-    recent: &RecentEntries,
-    id: &ObjId,
-) -> Result<Option<i64>, StoreError> {
+pub(super) fn find(db: &Db, recent: &RecentEntries, id: &ObjId) -> Result<Option<i64>, StoreError> {
     find_by_hash(db, recent, id.hash(), HAS_HASH, FIND)
 }
 
 /// Returns the row of the message whose hash starts with `half`.
 pub(super) fn find_by_half_hash(
-    db: &Connection,
+    db: &Db,
     recent: &RecentEntries,
     half: &[u8; 16],
 ) -> Result<Option<i64>, StoreError> {
@@ -83,7 +80,7 @@ pub(super) fn find_by_half_hash(
 
 /// Checks the candidates for `hash` in memory, then those in the table.
 fn find_by_hash(
-    db: &Connection,
+    db: &Db,
     recent: &RecentEntries,
     hash: &[u8],
     check_row: &str,
@@ -100,11 +97,7 @@ fn find_by_hash(
 }
 
 /// Returns the row of an object that must exist.
-pub(super) fn seq_of(
-    db: &Connection,
-    recent: &RecentEntries,
-    id: &ObjId,
-) -> Result<i64, StoreError> {
+pub(super) fn seq_of(db: &Db, recent: &RecentEntries, id: &ObjId) -> Result<i64, StoreError> {
     let missing = || StoreError::Missing { what: "object", key: id.to_string() };
     find(db, recent, id)?.ok_or_else(missing)
 }
@@ -133,7 +126,7 @@ pub(super) fn insert_message(
 
 /// Returns id and body of an object, without checking the hash. The body is `None` when it is
 /// in a file.
-pub(super) fn body(db: &Connection, seq: i64) -> Result<(ObjId, Option<Vec<u8>>), StoreError> {
+pub(super) fn body(db: &Db, seq: i64) -> Result<(ObjId, Option<Vec<u8>>), StoreError> {
     let (hash, kind, body) = rows::one(db, BODY, [seq], |row| {
         Ok((row.get::<_, [u8; 32]>(0)?, row.get::<_, String>(1)?, row.get(2)?))
     })?;

@@ -10,12 +10,13 @@ use monoco_core::record::{
 };
 use monoco_core::routing::Placement;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Row, params};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::broadcast;
 
 use super::bulk_index::RecentEntries;
+use super::damage::Db;
 use super::events::{self, EventSubject};
 use super::rows::{self, parsed};
 use super::writer::Tx;
@@ -55,7 +56,6 @@ const OLDEST_UNREAD: &str = "
       FROM records
      WHERE owner = ?1 AND box = ?2 AND state = 'UNREAD'
      ORDER BY seq
-     LIMIT 1
 ";
 
 const UPDATE: &str = "
@@ -173,7 +173,7 @@ fn in_conversation(box_kind: BoxKind) -> bool {
 
 /// The records that a dispatch created for a message.
 pub(super) fn created(
-    db: &Connection,
+    db: &Db,
     object: i64,
     msg_id: &ObjId,
 ) -> Result<Vec<CreatedRecord>, StoreError> {
@@ -184,7 +184,7 @@ pub(super) fn created(
          WHERE r.object = ?1 AND r.box <> 'OUTBOX'
          ORDER BY r.seq
     ";
-    rows::list(db, sql, [object], |row| {
+    rows::list_undamaged(db, "record of", usize::MAX, sql, [object], |row| {
         Ok(CreatedRecord {
             owner: parsed(row, 0)?,
             box_kind: box_kind(row, 1)?,
@@ -237,14 +237,14 @@ fn box_kind(row: &Row<'_>, column: usize) -> rusqlite::Result<BoxKind> {
 }
 
 /// Returns a record and the row of its object.
-pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<(MsgRecord, i64), StoreError> {
+pub(super) fn by_seq(db: &Db, seq: i64) -> Result<(MsgRecord, i64), StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE r.seq = ?1");
     rows::one(db, &sql, [seq], |row| Ok((read(row)?, row.get(16)?)))
 }
 
 /// Returns a record and the row of its object.
 pub(super) fn by_id(
-    db: &Connection,
+    db: &Db,
     recent: &RecentEntries,
     id: &RecordId,
 ) -> Result<(MsgRecord, i64), StoreError> {
@@ -265,9 +265,11 @@ fn lease_oldest(
 ) -> Result<Option<(MsgRecord, i64)>, StoreError> {
     let Some(owner) = contacts::find_party_id(tx, owner)? else { return Ok(None) };
     let row = params![owner, box_kind.as_str()];
-    let seq = rows::optional(tx.db, OLDEST_UNREAD, row, |row| row.get(0))?;
-    let Some(seq) = seq else { return Ok(None) };
-    let (record, object) = by_seq(tx.db, seq)?;
+    let Some((record, object)) =
+        rows::first_undamaged(tx.db, "record", OLDEST_UNREAD, row, |seq| by_seq(tx.db, seq))?
+    else {
+        return Ok(None);
+    };
     let next = record.reading.clone().lease(holder.clone(), now, term)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
     let record = update(tx, record, next, now)?;
@@ -331,7 +333,8 @@ fn end_leases(
         }
     };
     for seq in &seqs {
-        let (record, object) = by_seq(tx.db, *seq)?;
+        let found = tx.db.unless_damaged("record", seq, by_seq(tx.db, *seq))?;
+        let Some((record, object)) = found else { continue };
         let next = record.reading.clone().expire(expire_at)?;
         let detail = match &record.reading.state {
             ReadStateData::Reading(lease) => json!({"held_by": lease.holder, "until": lease.until}),
@@ -483,17 +486,16 @@ impl RecordStore for SqliteStore {
             let sql = format!(
                 "SELECT {COLUMNS} FROM {TABLES}
                   WHERE r.owner = ?1 AND r.box = ?2 AND r.state = ?3 AND r.seq {beyond} ?4
-                  ORDER BY r.seq {order}
-                  LIMIT ?5"
+                  ORDER BY r.seq {order}"
             );
-            let (start, limit) = (rows::start(&page), rows::limit(page.limit) + 1);
+            let (start, limit) = (rows::start(&page), page.limit.saturating_add(1));
             // One range scan per state: the index starts with the state, so that leasing the
             // next record is a single seek.
             let mut entries = Vec::new();
             for state in states {
-                let row = params![owner, box_kind.as_str(), state.as_str(), start, limit];
-                let found = rows::list(db, &sql, row, read)?;
-                entries.extend(found.into_iter().map(|record| (record.seq, record)));
+                let row = params![owner, box_kind.as_str(), state.as_str(), start];
+                let read = |row: &Row<'_>| read(row).map(|record| (record.seq, record));
+                entries.extend(rows::list_undamaged(db, "record", limit, &sql, row, read)?);
             }
             Ok(rows::page(entries, &page))
         })

@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use monoco_core::claim::MailLocation;
 use monoco_core::retention::{ClockStep, RetentionClock};
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::params;
 
+use super::damage::Db;
 use super::writer::Tx;
 use super::{SqliteStore, events, mails, rows};
 use crate::{RetentionStore, StoreError};
@@ -21,12 +22,12 @@ const MAX_LEASE_MS: i64 = 86_400_000;
 const MAX_WAIT_MS: i64 = 7_200_000;
 
 /// Reads one number of the table `progress`.
-pub(super) fn progress(db: &Connection, name: &str) -> Result<Option<i64>, StoreError> {
+pub(super) fn progress(db: &Db, name: &str) -> Result<Option<i64>, StoreError> {
     rows::optional(db, "SELECT value FROM progress WHERE name = ?1", [name], |row| row.get(0))
 }
 
 /// Writes one number of the table `progress`.
-pub(super) fn set_progress(db: &Connection, name: &str, value: i64) -> Result<(), StoreError> {
+pub(super) fn set_progress(db: &Db, name: &str, value: i64) -> Result<(), StoreError> {
     let sql = "
         INSERT INTO progress (name, value) VALUES (?1, ?2)
             ON CONFLICT (name) DO UPDATE SET value = excluded.value
@@ -150,7 +151,8 @@ impl RetentionStore for SqliteStore {
                 ";
                 let seqs = rows::numbers(tx.db, sql, params![day, rows::limit(limit)])?;
                 for seq in &seqs {
-                    let mail = mails::by_seq(tx.db, *seq)?;
+                    let mail = mails::by_seq(tx.db, *seq);
+                    let Some(mail) = tx.db.unless_damaged("Mail", seq, mail)? else { continue };
                     mails::move_to(tx, &mail, MailLocation::Removed, now)?;
                 }
                 Ok(seqs.len())

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 use serde::Serialize;
 
+use super::damage::{self, Db};
 use super::open::db_error;
 use crate::{Page, PageRequest, StoreError};
 
@@ -54,6 +55,49 @@ pub(super) fn list<T>(
     let mut statement = db.prepare_cached(sql).map_err(db_error)?;
     let rows = statement.query_map(params, read).map_err(db_error)?;
     rows.collect::<rusqlite::Result<_>>().map_err(db_error)
+}
+
+/// Reads up to `limit` rows of a query. Damaged rows are passed over and reported as `what`
+/// and their first column. The query has no limit of its own, which would count them.
+pub(super) fn list_undamaged<T>(
+    db: &Db,
+    what: &str,
+    limit: usize,
+    sql: &str,
+    params: impl Params,
+    mut read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, StoreError> {
+    let mut statement = db.prepare_cached(sql).map_err(db_error)?;
+    let mut rows = statement.query(params).map_err(db_error)?;
+    let mut entries = Vec::new();
+    while entries.len() < limit
+        && let Some(row) = rows.next().map_err(db_error)?
+    {
+        let entry = read(row).map_err(db_error);
+        entries.extend(db.unless_damaged(what, damage::key(row), entry)?);
+    }
+    Ok(entries)
+}
+
+/// Finds the first row of a query on row numbers that `find` can read. Damaged rows are passed
+/// over and reported as `what` and their number.
+pub(super) fn first_undamaged<T>(
+    db: &Db,
+    what: &str,
+    sql: &str,
+    params: impl Params,
+    find: impl Fn(i64) -> Result<T, StoreError>,
+) -> Result<Option<T>, StoreError> {
+    let mut statement = db.prepare_cached(sql).map_err(db_error)?;
+    let mut rows = statement.query(params).map_err(db_error)?;
+    while let Some(row) = rows.next().map_err(db_error)? {
+        let seq = row.get(0).map_err(db_error)?;
+        let found = db.unless_damaged(what, seq, find(seq))?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
 }
 
 /// Reads the first column of all rows of a query.

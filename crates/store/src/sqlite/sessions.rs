@@ -11,10 +11,11 @@ use monoco_core::receipt::{Receipt, ReceiptStatus};
 use monoco_core::record::MsgRecord;
 use monoco_core::session::aggregate;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::params;
 use serde_json::json;
 
 use super::bulk_index::{BulkTable, RecentEntries};
+use super::damage::Db;
 use super::events::{self, EventSubject};
 use super::rows::{self, parsed};
 use super::writer::Tx;
@@ -55,7 +56,7 @@ const ADD_UNREAD: &str = "
 ";
 
 /// Maximum number of receipts in a list.
-const MAX_RECEIPTS: i64 = 10_000;
+const MAX_RECEIPTS: usize = 10_000;
 
 /// A message of a conversation before its text is read.
 struct SessionEntryHead {
@@ -114,7 +115,7 @@ fn find(tx: &mut Tx<'_>, owner: i64, peer: i64) -> Result<Option<i64>, StoreErro
     Ok(session)
 }
 
-fn list(db: &Connection, owner: &Did, page: &PageRequest) -> Result<Page<SessionHead>, StoreError> {
+fn list(db: &Db, owner: &Did, page: &PageRequest) -> Result<Page<SessionHead>, StoreError> {
     let Some(owner) = contacts::find(db, owner)? else { return Ok(rows::page(Vec::new(), page)) };
     let (beyond, order) = rows::direction(page);
     let sql = format!(
@@ -122,29 +123,34 @@ fn list(db: &Connection, owner: &Did, page: &PageRequest) -> Result<Page<Session
            FROM sessions s
            JOIN parties p ON p.id = s.peer
           WHERE s.owner = ?1 AND s.last {beyond} ?2
-          ORDER BY s.last {order}
-          LIMIT ?3"
+          ORDER BY s.last {order}"
     );
-    let row = params![owner, rows::start(page), rows::limit(page.limit) + 1];
-    let found: Vec<(i64, u64, Did, String)> = rows::list(db, &sql, row, |row| {
-        Ok((row.get(0)?, rows::unsigned(row, 1)?, parsed(row, 2)?, row.get(3)?))
-    })?;
+    let row = params![owner, rows::start(page)];
+    let limit = page.limit.saturating_add(1);
+    let found: Vec<(i64, u64, Did, String)> =
+        rows::list_undamaged(db, "session with last record", limit, &sql, row, |row| {
+            Ok((row.get(0)?, rows::unsigned(row, 1)?, parsed(row, 2)?, row.get(3)?))
+        })?;
+    let next = found.get(page.limit.wrapping_sub(1)).filter(|_| found.len() == limit);
+    let next = next.map(|(last, ..)| *last);
     let mut entries = Vec::with_capacity(found.len());
-    for (last, unread, peer, names) in found {
+    for (last, unread, peer, names) in found.into_iter().take(page.limit) {
         let names: Vec<String> = serde_json::from_str(&names).unwrap_or_default();
-        let session = SessionHead {
+        let Some(newest) = db.unless_damaged("record", last, read_head(db, last, &peer))? else {
+            continue;
+        };
+        entries.push(SessionHead {
             name: names.into_iter().next(),
             unread: usize::try_from(unread).unwrap_or(usize::MAX),
-            last: read_head(db, last, &peer)?,
+            last: newest,
             peer,
-        };
-        entries.push((last, session));
+        });
     }
-    Ok(rows::page(entries, page))
+    Ok(Page { entries, next })
 }
 
 fn list_entries(
-    db: &Connection,
+    db: &Db,
     recent: &RecentEntries,
     session: i64,
     peer: &Did,
@@ -169,32 +175,30 @@ fn list_entries(
         records.reverse();
     }
     records.truncate(one_more.limit);
+    let next = records.get(page.limit.wrapping_sub(1)).copied();
+    let next = next.filter(|_| records.len() > page.limit);
     let mut entries = Vec::with_capacity(records.len());
-    for seq in records {
-        entries.push((seq, read_head(db, seq, peer)?));
+    for seq in records.into_iter().take(page.limit) {
+        entries.extend(db.unless_damaged("record", seq, read_head(db, seq, peer))?);
     }
-    Ok(rows::page(entries, page))
+    Ok(Page { entries, next })
 }
 
-fn read_head(db: &Connection, seq: i64, peer: &Did) -> Result<SessionEntryHead, StoreError> {
+fn read_head(db: &Db, seq: i64, peer: &Did) -> Result<SessionEntryHead, StoreError> {
     let (record, object) = records::by_seq(db, seq)?;
     let delivery = delivery_state(db, object, peer)?;
     Ok(SessionEntryHead { record, object, delivery })
 }
 
 /// The combined state of the deliveries of a message to `peer`.
-fn delivery_state(
-    db: &Connection,
-    object: i64,
-    peer: &Did,
-) -> Result<Option<SendState>, StoreError> {
+fn delivery_state(db: &Db, object: i64, peer: &Did) -> Result<Option<SendState>, StoreError> {
     let sql = "SELECT state FROM deliveries WHERE object = ?1 AND plan ->> 'target_did' = ?2";
     let states: Vec<String> =
         rows::list(db, sql, params![object, peer.as_str()], |row| row.get(0))?;
     Ok(aggregate(states.iter().filter_map(|state| SendState::parse(state))))
 }
 
-fn is_in_group(db: &Connection, object: i64, group: i64) -> Result<bool, StoreError> {
+fn is_in_group(db: &Db, object: i64, group: i64) -> Result<bool, StoreError> {
     let sql = "
         SELECT EXISTS (SELECT 1
                          FROM records
@@ -204,7 +208,7 @@ fn is_in_group(db: &Connection, object: i64, group: i64) -> Result<bool, StoreEr
 }
 
 fn receipts(
-    db: &Connection,
+    db: &Db,
     recent: &RecentEntries,
     group: &Did,
     msg_id: ObjId,
@@ -218,10 +222,9 @@ fn receipts(
           JOIN parties p ON p.id = r.reader
          WHERE r.group_id = ?1 AND r.object = ?2 AND (?3 IS NULL OR p.did = ?3)
          ORDER BY r.reader
-         LIMIT ?4
     ";
-    let row = params![group_id, object, reader.map(Did::as_str), MAX_RECEIPTS];
-    rows::list(db, sql, row, |row| {
+    let row = params![group_id, object, reader.map(Did::as_str)];
+    rows::list_undamaged(db, "receipt of", MAX_RECEIPTS, sql, row, |row| {
         let reader: Did = parsed(row, 0)?;
         let status: String = row.get(1)?;
         Ok(Receipt {

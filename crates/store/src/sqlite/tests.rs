@@ -6,11 +6,12 @@ use std::sync::mpsc;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use monoco_core::did::Did;
-use monoco_core::event::EventKind;
+use monoco_core::event::{Event, EventKind};
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::{MsgObject, ObjKind};
 use monoco_core::record::{BoxKind, ReadState};
 use monoco_core::time::Timestamp;
+use rusqlite::Connection;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -18,7 +19,7 @@ use super::*;
 use crate::conformance::{TestHome, letter_model, mail_model, store_model};
 use crate::{
     DispatchOutcome, DispatchRequest, DispatchResult, EventStore, ObjectStore, PageRequest,
-    RecordStore, SessionStore, SharedStore,
+    RecordStore, SessionStore, SharedStore, StatusStore,
 };
 
 #[async_trait]
@@ -375,4 +376,32 @@ async fn crash_during_an_index_merge_loses_nothing() {
         let lines = found.session(&bob, &ann, window).await.unwrap();
         assert_eq!(lines.entries.len(), (round + 1) * 20);
     }
+}
+
+#[tokio::test]
+async fn damaged_rows_are_passed_over_and_reported() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    for text in ["one", "two", "three"] {
+        dispatch(&store, chat(text)).await;
+    }
+    let db = Connection::open(dir.path().join("monoco.db")).unwrap();
+    db.execute_batch(
+        "UPDATE events SET kind = 'fabricated' WHERE seq = 1;
+         UPDATE records SET box = 'INBOX', holder = 'x', lease_until = 1 WHERE seq = 1;",
+    )
+    .unwrap();
+
+    assert_eq!(record_count(&store).await, 2, "the damaged record is passed over");
+    let numbers = |events: Vec<Event>| events.iter().map(|event| event.seq).collect::<Vec<_>>();
+    assert_eq!(numbers(store.events(0, 1).await.unwrap()), [2], "a page is full");
+    assert_eq!(numbers(store.events(0, 100).await.unwrap()), [2, 3]);
+    let (bob, holder) = ("did:web:bob".parse().unwrap(), Holder::anonymous());
+    let term = LeaseDuration::DEFAULT;
+    let leased = store.lease_record(&bob, BoxKind::Inbox, holder, term, NOON).await.unwrap();
+    assert!(leased.unwrap().message.canonical().contains("two"));
+    let peer = store.sessions(&bob, PageRequest { beyond: None, limit: 9, newest_first: true });
+    assert_eq!(peer.await.unwrap().entries.len(), 1);
+    let damaged: Vec<_> = store.damaged_rows().iter().map(|row| row[..8].to_owned()).collect();
+    assert_eq!(damaged, ["event 1:", "record 1"]);
 }

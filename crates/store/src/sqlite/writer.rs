@@ -15,17 +15,19 @@
 //! rejected, until the courier is restarted and reads back what is on disk.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::address_book::AddressCache;
 use super::bulk_index::BulkIndexes;
 use super::checkpoint::WalSize;
 use super::counts::RowCounts;
+use super::damage::Db;
 use super::open::db_error;
 use crate::{BoxHint, StoreError, StoreHealth};
 
@@ -40,7 +42,7 @@ const MAX_CACHED_ROWS: usize = 16_384;
 
 /// The transaction that a command runs in.
 pub(super) struct Tx<'c> {
-    pub(super) db: &'c Connection,
+    pub(super) db: &'c Db,
     pub(super) cache: &'c mut RowCache,
     pub(super) indexes: &'c mut BulkIndexes,
     /// Published after the commit.
@@ -94,6 +96,8 @@ pub(super) struct RowCache {
     pub(super) address_book: AddressCache,
     /// The current day of the retention clock.
     pub(super) day: Option<i64>,
+    /// Mails get numbers above this one.
+    pub(super) reserved_mail_numbers: Option<i64>,
 }
 
 impl RowCache {
@@ -146,14 +150,55 @@ pub(super) struct WriterChannels {
     pub(super) inbound: watch::Sender<u64>,
     pub(super) letter: watch::Sender<u64>,
     pub(super) health: Mutex<StoreHealth>,
+    pub(super) file: DatabaseFile,
+}
+
+/// Notices when the database file is deleted, replaced or made read-only while it is open.
+#[derive(Debug)]
+pub(super) struct DatabaseFile {
+    path: PathBuf,
+    /// Device and inode number.
+    node: (u64, u64),
+}
+
+impl DatabaseFile {
+    pub(super) fn open(path: PathBuf) -> std::io::Result<Self> {
+        let found = std::fs::metadata(&path)?;
+        Ok(Self { path, node: (found.dev(), found.ino()) })
+    }
+
+    /// Whether the open database is still the file of this name. What is written to a deleted
+    /// file is lost when the courier ends.
+    fn is_there(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.node)
+    }
+
+    fn is_writable(&self) -> bool {
+        let dir = self.path.parent().unwrap_or(&self.path);
+        monoco_fs::is_writable(&self.path) && monoco_fs::is_writable(dir)
+    }
 }
 
 impl WriterChannels {
     pub(super) fn health(&self) -> StoreHealth {
+        if !self.file.is_there() {
+            let why = format!("{} was deleted or replaced", self.file.path.display());
+            self.record_health(Err(&StoreError::Broken(why)));
+        }
         self.health.lock().map_or_else(
             |_| StoreHealth::Broken("the writer thread panicked".to_owned()),
             |health| health.clone(),
         )
+    }
+
+    /// Like [`Self::health`], and checks whether the files may be written.
+    pub(super) fn checked_health(&self) -> StoreHealth {
+        match self.health() {
+            StoreHealth::Ok if !self.file.is_writable() => {
+                StoreHealth::Failing(format!("{} is read-only", self.file.path.display()))
+            }
+            health => health,
+        }
     }
 
     /// Records the result of the last write. A broken store stays broken.
@@ -166,7 +211,7 @@ impl WriterChannels {
             Ok(()) => StoreHealth::Ok,
             Err(StoreError::DiskFull) => StoreHealth::Full,
             Err(StoreError::Broken(why)) => {
-                tracing::error!(why, "sync to disk failed; rejecting writes until restart");
+                tracing::error!(why, "the store is broken; rejecting writes until restart");
                 StoreHealth::Broken(why.clone())
             }
             Err(other) => StoreHealth::Failing(other.to_string()),
@@ -242,7 +287,7 @@ where
 impl Writer {
     /// Starts the thread that owns `db`.
     pub(super) fn start(
-        db: Connection,
+        db: Db,
         indexes: BulkIndexes,
         wal: Arc<WalSize>,
         channels: Arc<WriterChannels>,
@@ -297,7 +342,7 @@ type Batch = Vec<Box<dyn QueuedCommand>>;
 
 /// State of the writer thread.
 struct WriterThread {
-    db: Connection,
+    db: Db,
     cache: RowCache,
     indexes: BulkIndexes,
     wal: Arc<WalSize>,
@@ -458,7 +503,7 @@ fn savepoint<'c>(
 }
 
 /// Runs a transaction statement.
-fn execute(db: &Connection, sql: &str) -> Result<(), StoreError> {
+fn execute(db: &Db, sql: &str) -> Result<(), StoreError> {
     db.prepare_cached(sql).and_then(|mut statement| statement.raw_execute()).map_err(db_error)?;
     Ok(())
 }

@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct HealthView {
-    /// `ok`, `degraded` (writes fail for now, or letters are delayed) or `failed` (restart the
-    /// courier)
+    /// `ok`, `degraded` (writes fail for now, letters are delayed, or data is lost or damaged) or
+    /// `failed` (restart the courier)
     pub status: Cow<'static, str>,
     pub version: Cow<'static, str>,
     pub adapters: BTreeMap<String, AdapterHealth>,
@@ -66,6 +66,13 @@ pub struct MailboxHealth {
     pub repaired: usize,
     /// Some Mails that cannot be written, with the reason
     pub unwritten: Vec<String>,
+    /// Number of Mails in the index or in files that the store does not know: the store has
+    /// lost data
+    #[serde(default)]
+    pub lost_mails: usize,
+    /// Names of some of their files
+    #[serde(default)]
+    pub lost: Vec<String>,
     /// The last error of the file system, until a write succeeds
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -99,4 +106,13 @@ pub struct StorageHealth {
     pub status: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// Some damaged rows, which lists pass over, with the reason
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged_rows: Vec<String>,
+    /// Number of attachments and large objects whose files are missing
+    #[serde(default)]
+    pub missing_files: usize,
+    /// Names of some of them
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
 }

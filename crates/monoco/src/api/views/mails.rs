@@ -114,6 +114,10 @@ pub struct RebuildView {
     pub bad: usize,
     /// Files of other programs; they are not changed
     pub foreign: usize,
+    /// Mails that the store had lost, and that were restored from their files
+    pub restored: usize,
+    /// Mails in the index or in files that the store does not know; the log has the reasons
+    pub lost: usize,
 }
 
 impl From<MailRow> for MailView {
@@ -130,7 +134,7 @@ impl From<MailRow> for MailView {
 
 impl From<RebuildResult> for RebuildView {
     fn from(result: RebuildResult) -> Self {
-        let RebuildResult { mails, written, moved, removed, bad, foreign } = result;
-        Self { mails, written, moved, removed, bad, foreign }
+        let RebuildResult { mails, written, moved, removed, bad, foreign, restored, lost } = result;
+        Self { mails, written, moved, removed, bad, foreign, restored, lost }
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use monoco_store::SharedStore;
 use monoco_store::sqlite::SqliteStore;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -12,9 +13,11 @@ use crate::api::views::mails::RebuildView;
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, Column, ToCell, note};
-use crate::config;
+use crate::clock::wall_now;
+use crate::config::ConfigSource;
 use crate::courier::mailbox_check;
 use crate::home::{CourierInfo, Home};
+use crate::serve;
 
 /// How long `stop` waits by default: the courier gives running work 30 s.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(35);
@@ -86,11 +89,14 @@ pub fn reload(home: &Home) -> Result<(), CliError> {
 }
 
 /// Rebuilds the mailbox files: through the courier, or directly when no courier is running.
-pub async fn rebuild(context: &CliContext) -> Result<(), CliError> {
+pub async fn rebuild(context: &CliContext, from_files: bool) -> Result<(), CliError> {
     let result: RebuildView = match context.client() {
-        Ok(client) => client.post("/api/v1/mailbox/rebuild", &json!({})).await?,
+        Ok(client) => {
+            let path = format!("/api/v1/mailbox/rebuild?from_files={from_files}");
+            client.post(&path, &json!({})).await?
+        }
         Err(failure) if failure.exit == CliExit::NoCourier => {
-            rebuild_offline(&context.home).await?
+            rebuild_offline(&context.home, from_files).await?
         }
         Err(failure) => return Err(failure),
     };
@@ -101,13 +107,15 @@ pub async fn rebuild(context: &CliContext) -> Result<(), CliError> {
         ("removed", |result| result.removed.cell()),
         ("bad", |result| result.bad.cell()),
         ("foreign", |result| result.foreign.cell()),
+        ("restored", |result| result.restored.cell()),
+        ("lost", |result| result.lost.cell()),
     ];
     output::one(context.format, &result, &result.written.to_string(), fields)
 }
 
-async fn rebuild_offline(home: &Home) -> Result<RebuildView, CliError> {
+async fn rebuild_offline(home: &Home, from_files: bool) -> Result<RebuildView, CliError> {
     let path = home.store();
-    if !path.exists() {
+    if !path.exists() && !from_files {
         return Err(CliError::new(
             CliExit::NotPossible,
             "there is no store to rebuild the mailbox from",
@@ -115,12 +123,22 @@ async fn rebuild_offline(home: &Home) -> Result<RebuildView, CliError> {
         .hint("`monoco courier start` creates the store"));
     }
     let failed = |error: String| CliError::new(CliExit::NotPossible, error);
-    let mailbox = config::mailbox(home).map_err(|error| failed(error.to_string()))?;
+    let config = ConfigSource::of(home).load().map_err(|error| failed(error.to_string()))?;
+    home.create()?;
     // The lock keeps a courier from starting meanwhile.
     let lock = home.lock()?;
     note("no courier is running; rebuilding from the store directly");
     let store = SqliteStore::open(&path).map_err(|error| failed(error.to_string()))?;
-    let rebuilt = mailbox_check::rebuild_offline(Arc::new(store), mailbox, home.dropzone()).await;
+    let store: SharedStore = Arc::new(store);
+    let mut owner = None;
+    if from_files {
+        let now = wall_now();
+        let added = serve::add_owner(&store, &config.owner, now).await;
+        added.map_err(|error| failed(error.to_string()))?;
+        owner = Some((config.owner.clone(), now));
+    }
+    let (mailbox, dropzone) = (config.mailbox(home), home.dropzone());
+    let rebuilt = mailbox_check::rebuild_offline(store, mailbox, dropzone, owner).await;
     home.withdraw();
     drop(lock);
     let rebuilt = rebuilt.map_err(|error| failed(error.to_string()))?;

@@ -53,7 +53,15 @@ pub enum CourierCommand {
     /// Write all mailbox files again
     ///
     /// Restores files that were changed or removed by hand from the store.
-    Rebuild,
+    Rebuild {
+        /// First restore Mails that the store has lost from intact files
+        ///
+        /// Use it when the store was lost or damaged and there is no newer backup. The log
+        /// lists the Mails that cannot be restored. Claims are not in the files: dead letters
+        /// become new Mails.
+        #[arg(long)]
+        from_files: bool,
+    },
     /// Print the token for API requests
     Token,
     /// Install the courier as a user service: systemd, or launchd on macOS
@@ -77,7 +85,9 @@ pub fn run(context: &CliContext, command: CourierCommand) -> Result<(), CliError
         CourierCommand::Reload => control::reload(&context.home),
         CourierCommand::Status(args) => super::block_on(status::run(context, args)),
         CourierCommand::Logs(args) => logs::run(context, args),
-        CourierCommand::Rebuild => super::block_on(control::rebuild(context)),
+        CourierCommand::Rebuild { from_files } => {
+            super::block_on(control::rebuild(context, from_files))
+        }
         CourierCommand::Token => match context.home.token() {
             Ok(token) => output::print(&token),
             Err(_) => Err(CliError::new(CliExit::NotPossible, "no token found")

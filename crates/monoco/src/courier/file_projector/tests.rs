@@ -215,7 +215,8 @@ async fn unknown_files_are_reported_and_not_changed() {
     let draft = hub.mailbox().join("archive/lark/20260206T204500_build_0123456789abcdef.md");
     fs::write(&draft, "a draft that was sent").unwrap();
     let report = projector.check().await.unwrap();
-    assert_eq!(report.foreign_files, planted.len(), "{:?}", report.foreign);
+    assert_eq!(report.foreign_files + report.lost_mails, planted.len(), "{report:?}");
+    assert_eq!(report.lost, ["20260206T204500_webhook_000000000000000000000000.md"]);
     assert!(report.foreign.contains(&"inbound/webhook/notes.txt".to_owned()), "{report:?}");
     assert!(planted.iter().all(|path| fs::read_to_string(path).unwrap() == "mine"));
 }
@@ -293,7 +294,7 @@ async fn rebuild_produces_identical_files() {
     fs::remove_dir_all(hub.mailbox()).unwrap();
     fs::remove_dir_all(hub.dropzone()).unwrap();
     let store = Arc::clone(hub.store());
-    let rebuilt = rebuild_offline(store, hub.mailbox(), hub.dropzone()).await.unwrap();
+    let rebuilt = rebuild_offline(store, hub.mailbox(), hub.dropzone(), None).await.unwrap();
     assert_eq!(rebuilt, RebuildResult { mails: 3, written: 3, ..RebuildResult::default() });
     let (mut found, mut before) = (hub.files(), whole);
     let index = "mailbox/.state/mails.jsonl";

@@ -5,11 +5,12 @@ use monoco_core::event::EventKind;
 use monoco_core::letter::{ChainDirection, Letter, LetterId};
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::params;
 use serde_json::{Value, json};
 
 use super::rows::{self, LetterHead, NewLetter};
 use super::texts::{self, HashedText};
+use crate::sqlite::damage::Db;
 use crate::sqlite::dispatch::{self, DispatchCheck};
 use crate::sqlite::events::{self, EventSubject};
 use crate::sqlite::inbound::{self, InboundCheck};
@@ -235,7 +236,7 @@ fn accept_send(
 
 /// Returns the newest letter that was created from a message in this way.
 pub(in crate::sqlite) fn of_object(
-    db: &Connection,
+    db: &Db,
     object: i64,
     source: LetterSourceKind,
 ) -> Result<Option<LetterHead>, StoreError> {

@@ -2,9 +2,10 @@
 
 use monoco_core::letter::{LetterId, LetterState};
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, Row, params};
 
 use super::rows::{self, LetterWithTexts};
+use crate::sqlite::damage::{self, Db};
 use crate::sqlite::open::db_error;
 use crate::sqlite::rows as sql;
 use crate::{LetterQuery, Page, PageRequest, StoreError};
@@ -17,10 +18,16 @@ const MAX_OF_OBJECT: usize = 1_000;
 
 // Conditions and orders for `rows::list`.
 pub(super) const DUE: &str =
-    "l.state = 'WAITING' AND l.worker = ?1 AND l.due_at <= ?2 ORDER BY l.due_at, l.seq LIMIT ?3";
-pub(super) const HELD: &str = "l.held_by = ?1 AND l.hold_key = ?2 ORDER BY l.seq LIMIT ?3";
-pub(super) const AWAY: &str = "l.state = 'AWAY' AND l.worker = ?1 ORDER BY l.until, l.seq LIMIT ?2";
-pub(super) const DEAD: &str = "l.state = 'DEAD' AND l.state <> 'DONE' ORDER BY l.seq LIMIT ?1";
+    "l.state = 'WAITING' AND l.worker = ?1 AND l.due_at <= ?2 ORDER BY l.due_at, l.seq";
+pub(super) const HELD: &str = "l.held_by = ?1 AND l.hold_key = ?2 ORDER BY l.seq";
+pub(super) const AWAY: &str = "l.state = 'AWAY' AND l.worker = ?1 ORDER BY l.until, l.seq";
+pub(super) const DEAD: &str = "l.state = 'DEAD' AND l.state <> 'DONE' ORDER BY l.seq";
+
+pub(super) const POSTPONE_DUE: &str = "
+    UPDATE letters
+       SET due_at = ?3
+     WHERE state = 'WAITING' AND worker = ?1 AND due_at <= ?2
+";
 
 pub(super) const NEXT_DUE: &str = "
     SELECT due_at
@@ -31,22 +38,22 @@ pub(super) const NEXT_DUE: &str = "
 ";
 
 /// When the next letter of a worker is due.
-pub(super) fn next_due(db: &Connection, worker: &str) -> Result<Option<Timestamp>, StoreError> {
+pub(super) fn next_due(db: &Db, worker: &str) -> Result<Option<Timestamp>, StoreError> {
     let at = sql::optional(db, NEXT_DUE, [worker], |row| row.get(0))?;
     Ok(at.map(Timestamp::from_ms))
 }
 
-pub(super) fn by_id(db: &Connection, id: LetterId) -> Result<LetterWithTexts, StoreError> {
+pub(super) fn by_id(db: &Db, id: LetterId) -> Result<LetterWithTexts, StoreError> {
     let found = by_seq(db, id.seq)?;
     found.filter(|letter| letter.head.id == id).ok_or_else(|| rows::missing(id))
 }
 
-fn by_seq(db: &Connection, seq: i64) -> Result<Option<LetterWithTexts>, StoreError> {
-    Ok(rows::list(db, "l.seq = ?1", params![seq])?.pop())
+fn by_seq(db: &Db, seq: i64) -> Result<Option<LetterWithTexts>, StoreError> {
+    Ok(rows::list(db, "l.seq = ?1", params![seq], 1)?.pop())
 }
 
 /// Lists letters that were created from an object or became it.
-pub(super) fn of_object(db: &Connection, object: i64) -> Result<Vec<LetterWithTexts>, StoreError> {
+pub(super) fn of_object(db: &Db, object: i64) -> Result<Vec<LetterWithTexts>, StoreError> {
     let mut found = Vec::new();
     for select in [
         "SELECT seq FROM letters WHERE object = ?1 ORDER BY seq LIMIT ?2",
@@ -63,7 +70,7 @@ pub(super) fn of_object(db: &Connection, object: i64) -> Result<Vec<LetterWithTe
 
 /// Lists letters by number.
 pub(super) fn page(
-    db: &Connection,
+    db: &Db,
     query: &LetterQuery,
     page: &PageRequest,
 ) -> Result<Page<LetterWithTexts>, StoreError> {
@@ -123,7 +130,7 @@ pub(super) fn scan_sql(by_state: bool, page: &PageRequest) -> String {
 }
 
 fn scan(
-    db: &Connection,
+    db: &Db,
     query: &LetterQuery,
     states: &[LetterState],
     state: Option<LetterState>,
@@ -141,7 +148,8 @@ fn scan(
         }
         searched += 1;
         last = Some(row.get(0).map_err(db_error)?);
-        if matches(row, query, states).map_err(db_error)? {
+        let matches = matches(row, query, states).map_err(db_error);
+        if db.unless_damaged("letter", damage::key(row), matches)? == Some(true) {
             found.extend(last);
         }
     }
@@ -178,7 +186,7 @@ fn matches(row: &Row<'_>, query: &LetterQuery, states: &[LetterState]) -> rusqli
 
 /// The number of the first letter that was created at this time or later, by binary search. The
 /// courier's clock does not go back, so that numbers and times rise together.
-fn first_since(db: &Connection, since: Timestamp) -> Result<i64, StoreError> {
+fn first_since(db: &Db, since: Timestamp) -> Result<i64, StoreError> {
     let select = "SELECT seq, created_at FROM letters WHERE seq >= ?1 ORDER BY seq LIMIT 1";
     let mut statement = db.prepare_cached(select).map_err(db_error)?;
     let newest: i64 =

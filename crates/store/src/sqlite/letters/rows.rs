@@ -7,10 +7,11 @@ use monoco_core::letter::{
 };
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, Row, ToSql, params};
+use rusqlite::{Row, ToSql, params};
 
 use super::texts::{HashedText, StoredText};
 use crate::sqlite::counts::LetterCountKey;
+use crate::sqlite::damage::Db;
 use crate::sqlite::retention;
 use crate::sqlite::rows::{self as sql, damaged, parsed};
 use crate::sqlite::writer::Tx;
@@ -256,7 +257,7 @@ pub(super) fn delete(tx: &mut Tx<'_>, head: &LetterHead) -> Result<(), StoreErro
     Ok(())
 }
 
-pub(super) fn find(db: &Connection, id: LetterId) -> Result<LetterHead, StoreError> {
+pub(super) fn find(db: &Db, id: LetterId) -> Result<LetterHead, StoreError> {
     by_seq(db, id.seq)?.filter(|head| head.id == id).ok_or_else(|| missing(id))
 }
 
@@ -264,13 +265,13 @@ pub(super) fn missing(id: LetterId) -> StoreError {
     StoreError::Missing { what: "letter", key: id.to_string() }
 }
 
-pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<Option<LetterHead>, StoreError> {
+pub(super) fn by_seq(db: &Db, seq: i64) -> Result<Option<LetterHead>, StoreError> {
     first(db, "l.seq = ?1", params![seq])
 }
 
 /// Returns the first letter that matches a condition, which can have an order.
 pub(in crate::sqlite) fn first(
-    db: &Connection,
+    db: &Db,
     condition: &str,
     values: &[&dyn ToSql],
 ) -> Result<Option<LetterHead>, StoreError> {
@@ -280,11 +281,12 @@ pub(in crate::sqlite) fn first(
 
 /// Lists letters that match a condition, which can have an order and a limit.
 pub(super) fn list(
-    db: &Connection,
+    db: &Db,
     condition: &str,
     values: &[&dyn ToSql],
+    limit: usize,
 ) -> Result<Vec<LetterWithTexts>, StoreError> {
-    sql::list(db, &list_sql(condition), values, read_with_texts)
+    sql::list_undamaged(db, "letter", limit, &list_sql(condition), values, read_with_texts)
 }
 
 pub(super) fn list_sql(condition: &str) -> String {
