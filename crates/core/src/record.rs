@@ -8,6 +8,8 @@
 //!      ├── lease expires ─────┘                     │
 //!      └── reopened by an operator ─────────────────┘
 //!
+//!    UNREAD, READING ──▶ READED     when the Mail of the same object is completed
+//!
 //!    SENT      the initial state in an OUTBOX: the owner has sent it
 //!
 //!    UNREAD, READING, READED, SENT ──▶ ARCHIVED      any ──▶ DELETED
@@ -143,6 +145,20 @@ impl ReadStatus {
                 Ok(Self { state: ReadStateData::Unread, ..self })
             }
             _ => Err(self.invalid(ReadState::Unread)),
+        }
+    }
+
+    /// UNREAD, READING → READED, because the Mail of the same object was completed.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTransition`] from any other state.
+    pub fn complete(self) -> Result<Self, InvalidTransition> {
+        match self.state {
+            ReadStateData::Unread | ReadStateData::Reading(_) => {
+                Ok(Self { state: ReadStateData::Readed, ..self })
+            }
+            _ => Err(self.invalid(ReadState::Readed)),
         }
     }
 
@@ -374,6 +390,7 @@ mod tests {
                 standing(state).lease(holder, at(1), LeaseDuration::DEFAULT).map(end),
             );
             table.row(from, "expire", standing(state).expire(at(301)).map(end));
+            table.row(from, "complete", standing(state).complete().map(end));
             for to in ReadState::ALL {
                 let marked = standing(state).mark(to, &proof("ann"), at(1), LeaseDuration::DEFAULT);
                 table.row(from, &format!("mark {}", to.as_str()), marked.map(end));

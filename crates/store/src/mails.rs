@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use monoco_core::claim::{Claim, ClaimState, MailLocation, Workspace};
+use monoco_core::did::Did;
 use monoco_core::mail::{MailId, MailIndexEntry};
 use monoco_core::merge::BuiltMail;
 use monoco_core::time::Timestamp;
@@ -64,6 +65,7 @@ pub trait MailStore: Send + Sync {
         &self,
         mail: BuiltMail,
         location: MailLocation,
+        owner: &Did,
         now: Timestamp,
     ) -> Result<RestoreMailResult, StoreError>;
 

@@ -188,7 +188,7 @@ impl FileProjector {
             MailLocation::Deadletter => MailLocation::Inbound,
             other => other,
         };
-        let restored = self.store().restore_mail(built, location, now);
+        let restored = self.store().restore_mail(built, location, owner, now);
         match handle.block_on(restored) {
             Ok(result) => Ok(Ok(result)),
             Err(error @ StoreError::NoLocalRecipient(_)) => Ok(Err(error.to_string())),

@@ -232,6 +232,7 @@ CREATE TABLE mails (
     provider         TEXT    NOT NULL,
     object           INTEGER NOT NULL,      -- objects.seq
     author           INTEGER NOT NULL,      -- parties.id
+    owner            INTEGER NOT NULL,      -- parties.id of the courier's owner
     location         TEXT    NOT NULL,      -- directory that the file belongs in
     change           INTEGER NOT NULL,      -- number of the last change of location
     left_inbound_day INTEGER,               -- retention day on which the location last changed

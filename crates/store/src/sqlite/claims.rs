@@ -13,12 +13,12 @@ use monoco_core::time::Timestamp;
 use rusqlite::{Row, params};
 use serde_json::{Value, json};
 
-use super::SqliteStore;
 use super::damage::Db;
 use super::events::{self, EventSubject};
 use super::mails::{self, StoredMail};
 use super::rows::{self, parsed};
 use super::writer::Tx;
+use super::{SqliteStore, records};
 use crate::{ClaimStore, ClaimUpdate, StoreError};
 
 const COLUMNS: &str = "
@@ -114,7 +114,14 @@ fn move_finished_mail(
         )
     });
     match location_after_claims(claims.iter().map(|claim| &claim.claiming)) {
-        Some(location) if ended => mails::move_to(tx, mail, location, now),
+        Some(location) if ended && location != mail.location => {
+            mails::move_to(tx, mail, location, now)?;
+            if location == MailLocation::Archive {
+                // Processed by a workspace, so that it does not wait for the owner.
+                records::complete(tx, mail.object, mail.owner, now)?;
+            }
+            Ok(())
+        }
         _ => Ok(()),
     }
 }

@@ -319,6 +319,7 @@ struct PreparedMail {
     object: MsgObject,
     /// Its index entry; the number is set when it is inserted.
     entry: MailIndexEntry,
+    owner: Did,
     messages: usize,
 }
 
@@ -379,7 +380,7 @@ fn prepare_merge(
             let BuiltMail { mail, object } =
                 builder.build(now).map_err(|error| damaged_message(&error))?;
             let entry = mail.entry(0, &mail.render());
-            Some(PreparedMail { id, object, entry, messages: count })
+            Some(PreparedMail { id, object, entry, owner: context.owner.clone(), messages: count })
         }
         None => None,
     };
@@ -446,7 +447,9 @@ fn insert_mail(
     let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &mail.object.id())?;
     let author = contacts::party_id(tx, mail.object.author())?;
     let location = if held { MailLocation::Held } else { MailLocation::Inbound };
-    mails::insert(tx, NewMail { id: &mail.id, entry: &mail.entry, object, author, location })?;
+    let owner = contacts::party_id(tx, &mail.owner)?;
+    let (id, entry) = (&mail.id, &mail.entry);
+    mails::insert(tx, NewMail { id, entry, object, author, owner, location })?;
     Ok(Some(object))
 }
 

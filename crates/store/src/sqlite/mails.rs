@@ -31,13 +31,14 @@ const RESERVED_NUMBERS: &str = "reserved_mail_numbers";
 const MAX_RELEASED: usize = 10_000;
 
 const INSERT: &str = "
-    INSERT INTO mails (seq, uid, provider, object, author, location, change,
+    INSERT INTO mails (seq, uid, provider, object, author, owner, location, change,
                        received_at, entry)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
 ";
 
 /// Columns of [`read`], in its order. The table has the alias `m`.
-pub(super) const COLUMNS: &str = "m.seq, m.entry, m.location, m.change, m.object, m.received_at";
+pub(super) const COLUMNS: &str =
+    "m.seq, m.entry, m.location, m.change, m.object, m.received_at, m.owner";
 
 pub(super) struct StoredMail {
     pub(super) seq: i64,
@@ -45,6 +46,8 @@ pub(super) struct StoredMail {
     pub(super) location: MailLocation,
     pub(super) change: i64,
     pub(super) object: i64,
+    /// `parties.id` of the courier's owner.
+    pub(super) owner: i64,
 }
 
 /// A Mail to insert.
@@ -53,6 +56,7 @@ pub(super) struct NewMail<'a> {
     pub(super) entry: &'a MailIndexEntry,
     pub(super) object: i64,
     pub(super) author: i64,
+    pub(super) owner: i64,
     pub(super) location: MailLocation,
 }
 
@@ -67,6 +71,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>) -> Result<(), StoreError
         new.id.provider(),
         new.object,
         new.author,
+        new.owner,
         new.location.as_str(),
         change,
         new.entry.received_at.ms(),
@@ -146,6 +151,7 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<StoredMail> {
             .ok_or_else(|| rows::damaged(2, "unknown location"))?,
         change: row.get(3)?,
         object: row.get(4)?,
+        owner: row.get(6)?,
     })
 }
 
@@ -295,9 +301,10 @@ impl MailStore for SqliteStore {
         &self,
         mail: BuiltMail,
         location: MailLocation,
+        owner: &Did,
         now: Timestamp,
     ) -> Result<RestoreMailResult, StoreError> {
-        self.restore(mail, location, now).await
+        self.restore(mail, location, owner.clone(), now).await
     }
 
     async fn reserve_mail_numbers(&self, number: i64) -> Result<(), StoreError> {

@@ -316,6 +316,26 @@ fn end_all(
     })
 }
 
+/// Marks the record of a completed Mail in the INBOX of `owner` as read, where there is one.
+pub(super) fn complete(
+    tx: &mut Tx<'_>,
+    object: i64,
+    owner: i64,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let sql = "SELECT seq FROM records WHERE object = ?1 AND owner = ?2 AND box = 'INBOX'";
+    let seq = rows::optional(tx.db, sql, [object, owner], |row| row.get(0))?;
+    let Some(seq) = seq else { return Ok(()) };
+    let found = tx.db.unless_damaged("record", seq, by_seq(tx.db, seq))?;
+    let Some((record, object)) = found else { return Ok(()) };
+    let from = record.reading.state.name();
+    // A record that was read, archived or deleted before stays as it is.
+    let Ok(next) = record.reading.clone().complete() else { return Ok(()) };
+    let detail = json!({"from": from.as_str(), "to": next.state.name().as_str(), "by": "claim"});
+    let record = update(tx, record, next, now)?;
+    append_event(tx, EventKind::Marked, &record, object, &detail, now)
+}
+
 /// Sets records to UNREAD whose leases have expired, or whose holders are gone.
 fn end_leases(
     tx: &mut Tx<'_>,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use monoco_core::claim::MailLocation;
+use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::mail::MailIndexEntry;
 use monoco_core::merge::BuiltMail;
@@ -13,7 +14,7 @@ use serde_json::json;
 use super::events::{self, EventSubject};
 use super::mails::{self, NewMail};
 use super::writer::Tx;
-use super::{SqliteStore, contacts, dispatch, external_ids, objects, retention, rows};
+use super::{SqliteStore, contacts, dispatch, external_ids, objects, records, retention, rows};
 use crate::{DispatchOutcome, DispatchRequest, ObjectStore, RestoreMailResult, StoreError};
 
 impl SqliteStore {
@@ -22,6 +23,7 @@ impl SqliteStore {
         &self,
         built: BuiltMail,
         location: MailLocation,
+        owner: Did,
         now: Timestamp,
     ) -> Result<RestoreMailResult, StoreError> {
         let id = built.mail.header.id.clone();
@@ -44,7 +46,7 @@ impl SqliteStore {
         }
         self.put_large_message(&built.object).await?;
         let built = Arc::new(built);
-        self.writer.run(move |tx| restore(tx, &built, location, now)).await
+        self.writer.run(move |tx| restore(tx, &built, location, &owner, now)).await
     }
 }
 
@@ -52,6 +54,7 @@ fn restore(
     tx: &mut Tx<'_>,
     built: &BuiltMail,
     location: MailLocation,
+    owner: &Did,
     now: Timestamp,
 ) -> Result<RestoreMailResult, StoreError> {
     let BuiltMail { mail, object: msg } = built;
@@ -84,11 +87,13 @@ fn restore(
     }
     let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &msg.id())?;
     let author = contacts::party_id(tx, msg.author())?;
-    mails::insert(tx, NewMail { id, entry: &entry, object, author, location })?;
+    let owner = contacts::party_id(tx, owner)?;
+    mails::insert(tx, NewMail { id, entry: &entry, object, author, owner, location })?;
     if location == MailLocation::Archive {
         let (day, seq) = (retention::day(tx)?, mails::find_seq(tx.db, id)?);
         let sql = "UPDATE mails SET left_inbound_day = ?2 WHERE seq = ?1";
         rows::execute(tx.db, sql, params![seq, day])?;
+        records::complete(tx, object, owner, now)?;
     }
     let tunnel_id = contacts::party_id(tx, &tunnel.did())?;
     for message in &mail.messages {
