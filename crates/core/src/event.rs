@@ -25,6 +25,8 @@ pub enum EventKind {
     Completed,
     /// The file of a Mail moved to another directory.
     Moved,
+    /// A Mail that no workspace claimed was archived.
+    Expired,
     /// A Mail that the store had lost was stored again from its file.
     Restored,
     /// An inbound message was put into boxes.
@@ -82,7 +84,8 @@ pub struct Event {
 
 variant_names! { EventKind:
     Received = "received", Merged = "merged", Claimed = "claimed", Renewed = "renewed",
-    Completed = "completed", Moved = "moved", Restored = "restored", Dispatched = "dispatched", Posted = "posted",
+    Completed = "completed", Moved = "moved", Expired = "expired", Restored = "restored",
+    Dispatched = "dispatched", Posted = "posted",
     Duplicate = "duplicate", Blocked = "blocked", Dropped = "dropped", Taken = "taken",
     Marked = "marked", LeaseEnded = "lease_ended", Sending = "sending", Sent = "sent",
     Failed = "failed", Uncertain = "uncertain", Dead = "dead", Receipt = "receipt",

@@ -24,6 +24,15 @@ pub trait RetentionStore: Send + Sync {
         now: Timestamp,
     ) -> Result<(RetentionClock, ClockStep), StoreError>;
 
+    /// Archives at most `limit` Mails that arrived in `inbound` on `day` or before and that no
+    /// workspace has ever claimed. Their records keep their states. Returns their number.
+    async fn expire_unclaimed_mails(
+        &self,
+        day: i64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
+
     /// Removes the files of at most `limit` Mails that were archived on `day` or before.
     /// Mails with an open claim stay. Returns their number.
     async fn purge_archived_mails(

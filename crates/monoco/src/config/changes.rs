@@ -49,6 +49,7 @@ impl Config {
         changes.ms("claims backoff_ms", old_retry.backoff.first, new_retry.backoff.first);
         changes.ms("claims max_backoff_ms", old_retry.backoff.longest, new_retry.backoff.longest);
         let (old, new_retention) = (self.retention, new.retention);
+        changes.live("retention inbound_days", &old.inbound_days, &new_retention.inbound_days);
         changes.live("retention archive_days", &old.archive_days, &new_retention.archive_days);
         changes.live("retention trash_days", &old.trash_days, &new_retention.trash_days);
         changes.live("retention events_days", &old.events_days, &new_retention.events_days);

@@ -72,6 +72,8 @@ pub struct ClaimsConfig {
 /// How many days finished data is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionConfig {
+    /// Mails that no workspace claims; they are archived.
+    pub inbound_days: u32,
     pub archive_days: u32,
     /// Letters that a worker moved to the trash.
     pub trash_days: u32,
@@ -327,9 +329,10 @@ fn read_claims(section: &ConfigSection<'_>) -> Result<ClaimsConfig, InvalidConfi
 }
 
 fn read_retention(section: &ConfigSection<'_>) -> Result<RetentionConfig, InvalidConfig> {
-    section.deny_unknown_keys(&["archive_days", "trash_days", "events_days"])?;
+    section.deny_unknown_keys(&["inbound_days", "archive_days", "trash_days", "events_days"])?;
     let days = |key: &str, default| section.number_or(key, 1..=36_500_u32, default);
     Ok(RetentionConfig {
+        inbound_days: days("inbound_days", 30)?,
         archive_days: days("archive_days", 30)?,
         trash_days: days("trash_days", 30)?,
         events_days: days("events_days", 90)?,

@@ -106,8 +106,9 @@ fn empty_file_is_valid_and_gives_the_defaults() {
             config.claims,
             ClaimsConfig { term: LeaseDuration::DEFAULT, retry: RetryPolicy::CLAIM }
         );
-        let RetentionConfig { archive_days, trash_days, events_days } = config.retention;
-        assert_eq!((archive_days, trash_days, events_days), (30, 30, 90));
+        let retention = config.retention;
+        assert_eq!((retention.inbound_days, retention.archive_days), (30, 30));
+        assert_eq!((retention.trash_days, retention.events_days), (30, 90));
         let home = Home::new("/home/ann/.monoco".into());
         assert_eq!(config.mailbox(&home), Path::new("/home/ann/.monoco/mailbox"));
         let names: Vec<_> =
@@ -126,7 +127,7 @@ courier:
   storage:   { mailbox_root: ~/.monoco/mailbox, store: sqlite }      # or postgres://…
   debounce:  { window_ms: 5000, max_wait_ms: 30000 }
   claims:    { timeout_s: 300, max_retries: 3, backoff_ms: 1000, max_backoff_ms: 30000 }
-  retention: { archive_days: 30, trash_days: 30, events_days: 90 }
+  retention: { inbound_days: 30, archive_days: 30, trash_days: 30, events_days: 90 }
   pipeline:
     queue: store                 # or beanstalkd://127.0.0.1:11300
     inbound:  [block, deliver]
@@ -456,7 +457,7 @@ fn reload_reports_live_changes_and_those_that_need_a_restart() {
   storage: { mailbox_root: /m }
   debounce: { window_ms: 1000 }
   claims: { timeout_s: 60, max_retries: 5, backoff_ms: 10, max_backoff_ms: 20 }
-  retention: { archive_days: 1, trash_days: 2, events_days: 3 }
+  retention: { inbound_days: 4, archive_days: 1, trash_days: 2, events_days: 3 }
   pipeline: { queue: 'beanstalkd://127.0.0.1', outbound: [merge, send] }
   adapters:
     stub: { enabled: false }
@@ -479,6 +480,7 @@ fn reload_reports_live_changes_and_those_that_need_a_restart() {
             "claims max_retries: 3 becomes 5",
             "claims backoff_ms: 1000 becomes 10",
             "claims max_backoff_ms: 30000 becomes 20",
+            "retention inbound_days: 30 becomes 4",
             "retention archive_days: 30 becomes 1",
             "retention trash_days: 30 becomes 2",
             "retention events_days: 90 becomes 3",

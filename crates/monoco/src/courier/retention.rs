@@ -1,5 +1,5 @@
-//! Purges Mails, letters, rate-limit reservations, events and sent drafts after their
-//! retention time.
+//! Archives Mails that no workspace claims, and purges Mails, letters, rate-limit reservations,
+//! events and sent drafts after their retention time.
 //!
 //! Age is counted in days of the retention clock, not by the wall clock: a clock step
 //! makes nothing older.
@@ -89,6 +89,7 @@ pub async fn run(
 /// The last retention days that are purged, by kind.
 #[derive(Clone, Copy, Debug)]
 struct PurgeDays {
+    inbound: i64,
     archive: i64,
     trash: i64,
     events: i64,
@@ -98,6 +99,7 @@ impl PurgeDays {
     /// The day on which an entry was archived does not count: 30 days are 30 full days.
     fn new(today: i64, config: &RetentionConfig) -> Self {
         Self {
+            inbound: today - i64::from(config.inbound_days) - 1,
             archive: today - i64::from(config.archive_days) - 1,
             trash: today - i64::from(config.trash_days) - 1,
             events: today - i64::from(config.events_days) - 1,
@@ -132,6 +134,18 @@ async fn purge_store(
     days: PurgeDays,
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
+    let mut expired = 0;
+    for _ in 0..MAX_COMMITS_PER_PURGE {
+        let archived =
+            store.expire_unclaimed_mails(days.inbound, MAX_MAILS_PER_COMMIT, clock.now()).await?;
+        expired += archived;
+        if archived < MAX_MAILS_PER_COMMIT || stop.is_cancelled() {
+            break;
+        }
+    }
+    if expired > 0 {
+        tracing::info!(mails = expired, "archived Mails that no workspace has claimed");
+    }
     let mut mails = 0;
     for _ in 0..MAX_COMMITS_PER_PURGE {
         let purged =
@@ -234,7 +248,8 @@ mod tests {
         let notes = archive.join("20200206T204500_notes.md");
         fs::write(&notes, "of the user").unwrap();
 
-        let config = RetentionConfig { archive_days: 30, trash_days: 30, events_days: 90 };
+        let (archive_days, trash_days, events_days) = (30, 30, 90);
+        let config = RetentionConfig { inbound_days: 60, archive_days, trash_days, events_days };
         let stop = CancellationToken::new();
         for (days, purged) in [(0, false), (30, false), (1, true)] {
             // The clock jumps ten years ahead and back.
@@ -254,6 +269,28 @@ mod tests {
             assert_eq!(!draft.exists(), purged, "day {today}");
             assert!(hub.path("inbound", &ids[1]).is_some(), "not archived");
             assert!(notes.exists());
+        }
+    }
+
+    #[tokio::test]
+    async fn unclaimed_mail_is_archived_after_30_full_days_and_then_purged() {
+        let hub = TestHub::new().await;
+        let tree = hub.tree();
+        advance_days(&hub, 0).await;
+        let ids = hub.receive(["1"]).await;
+        let projector = Arc::new(FileProjector::new(Arc::clone(hub.store()), Arc::clone(&tree)));
+        let (inbound_days, archive_days, trash_days, events_days) = (30, 2, 30, 90);
+        let config = RetentionConfig { inbound_days, archive_days, trash_days, events_days };
+        let stop = CancellationToken::new();
+        for (days, dir) in [(30, Some("inbound")), (1, Some("archive")), (3, None)] {
+            let today = advance_days(&hub, days).await;
+            purge(hub.store(), hub.clock, &tree, PurgeDays::new(today, &config), &stop).await;
+            let stopped = CancellationToken::new();
+            stopped.cancel();
+            Arc::clone(&projector).run(stopped).await;
+            for other in ["inbound", "archive"] {
+                assert_eq!(hub.path(other, &ids[0]).is_some(), dir == Some(other), "day {today}");
+            }
         }
     }
 }

@@ -235,7 +235,7 @@ CREATE TABLE mails (
     owner            INTEGER NOT NULL,      -- parties.id of the courier's owner
     location         TEXT    NOT NULL,      -- directory that the file belongs in
     change           INTEGER NOT NULL,      -- number of the last change of location
-    left_inbound_day INTEGER,               -- retention day on which the location last changed
+    day              INTEGER NOT NULL,      -- retention day on which the location last changed
     received_at      INTEGER NOT NULL,      -- time of the merge
     entry            TEXT    NOT NULL       -- JSON: the Mail's line in the index
 ) STRICT;
@@ -243,8 +243,8 @@ CREATE UNIQUE INDEX mails_by_uid ON mails (uid, provider);
 CREATE UNIQUE INDEX mails_by_change ON mails (change);
 CREATE INDEX mails_by_object ON mails (object);
 CREATE INDEX mails_by_provider ON mails (provider, seq);
-CREATE INDEX mails_inbound ON mails (seq) WHERE location = 'inbound';
-CREATE INDEX mails_archived ON mails (left_inbound_day) WHERE location = 'archive';
+CREATE INDEX mails_inbound ON mails (day, seq) WHERE location = 'inbound';
+CREATE INDEX mails_archived ON mails (day) WHERE location = 'archive';
 CREATE INDEX mails_held ON mails (author) WHERE location = 'held';
 
 -- One workspace's claim on one Mail, created when the workspace first claims it.

@@ -245,6 +245,8 @@ macro_rules! conformance_tests {
         }
         crate::conformance::tests_of! { $home, retention:
             old_archived_mails_are_purged,
+            unclaimed_mails_expire_and_can_still_be_claimed,
+            completed_mail_marks_the_owners_record_as_read,
             finished_letters_are_purged_by_retention_day,
             expired_reservations_are_purged,
             leases_and_windows_of_a_wrong_clock_are_ended,

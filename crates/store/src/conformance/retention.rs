@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use monoco_core::claim::{MailLocation, Workspace};
+use monoco_core::inbound::ChatSessionKind;
 use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
+use monoco_core::record::ReadState;
 use monoco_core::retention::ClockStep;
 
 use super::files::{file_changes, newest_change};
-use super::inbound::{inbound_message, merge_due, store_inbound};
+use super::inbound::{inbound_message, merge_context, merge_due, store_inbound, with_message};
 use super::letter_lists::list_texts;
 use super::letter_operator::hand_over;
 use super::letters::{
@@ -76,6 +78,77 @@ pub(crate) async fn old_archived_mails_are_purged(store: &dyn Store) {
         MailLocation::Inbound,
         "a Mail that is not archived stays"
     );
+}
+
+/// The states of the owner's INBOX records.
+async fn inbox_states(store: &dyn Store) -> Vec<ReadState> {
+    let owner = merge_context(true).owner.clone();
+    let page = store.records(&owner, BoxKind::Inbox, &[], FULL_PAGE).await.unwrap();
+    page.entries.iter().map(|record| record.reading.state.name()).collect()
+}
+
+/// Stores one direct message for each text, each a Mail of its own author.
+async fn store_direct_mails(store: &dyn Store, texts: &[&str]) -> Vec<MailId> {
+    for text in texts {
+        let direct = with_message(inbound_message(text, text, text), |message| {
+            message.session.kind = ChatSessionKind::Direct;
+            message.session.id = (*text).to_owned();
+        });
+        store_inbound(store, direct, 0).await;
+    }
+    store.merge(merge_context(true), 1_000, at(0)).await.unwrap();
+    texts.iter().map(|text| MailId::of("lark", &tunnel_id("lark"), text)).collect()
+}
+
+pub(crate) async fn unclaimed_mails_expire_and_can_still_be_claimed(store: &dyn Store) {
+    store.advance_retention_clock(at(0)).await.unwrap();
+    let ids = store_direct_mails(store, &["free", "claimed"]).await;
+    let work = Workspace::new("w").unwrap();
+    let claim = |id| {
+        let now = at(2 * DAY);
+        store.claim(id, &work, holder("a"), lease_for(60), RetryPolicy::CLAIM, now)
+    };
+    claim(&ids[1]).await.unwrap();
+    for day in 1..=2 {
+        store.advance_retention_clock(at(day * DAY)).await.unwrap();
+    }
+    let young = store_mails(store, &["young"], 2 * DAY).await;
+    let now = at(2 * DAY);
+    assert_eq!(store.expire_unclaimed_mails(-1, 10, now).await.unwrap(), 0);
+    assert_eq!(store.expire_unclaimed_mails(1, 10, now).await.unwrap(), 1);
+    assert_eq!(store.expire_unclaimed_mails(1, 10, now).await.unwrap(), 0, "once");
+    let locations = [MailLocation::Archive, MailLocation::Inbound, MailLocation::Inbound];
+    for (id, location) in ids.iter().chain(&young).zip(locations) {
+        assert_eq!(location_of(store, id).await, location, "{id}");
+    }
+    assert_eq!(inbox_states(store).await[0], ReadState::Unread, "the record keeps its state");
+    let events = store.events(0, 1_000).await.unwrap();
+    let expired = events.iter().filter(|event| event.kind.as_str() == "expired");
+    assert_eq!(expired.map(|event| &event.detail["mail"]).collect::<Vec<_>>(), [&json!(ids[0])]);
+    complete_mail(store, &ids[0], "w", 2 * DAY).await;
+    assert_eq!(inbox_states(store).await[0], ReadState::Readed);
+}
+
+pub(crate) async fn completed_mail_marks_the_owners_record_as_read(store: &dyn Store) {
+    let ids = store_direct_mails(store, &["one", "two"]).await;
+    let other = Workspace::new("other").unwrap();
+    let claim = store.claim(&ids[0], &other, holder("b"), lease_for(60), RetryPolicy::CLAIM, at(1));
+    claim.await.unwrap();
+    complete_mail(store, &ids[0], "w", 1).await;
+    assert_eq!(inbox_states(store).await, [ReadState::Unread; 2], "another claim is open");
+    let done = store.update_claim(&ids[0], &other, by_holder("b"), ClaimUpdate::Complete, at(2));
+    done.await.unwrap();
+    assert_eq!(inbox_states(store).await, [ReadState::Readed, ReadState::Unread]);
+    let counts = store.counts().await.unwrap().records;
+    assert_eq!(counts.get(&(BoxKind::Inbox, ReadState::Unread)), Some(&1));
+
+    // A record that is being read becomes READED too.
+    let owner = merge_context(true).owner.clone();
+    let (inbox, reader) = (BoxKind::Inbox, holder("reader"));
+    let leased = store.lease_record(&owner, inbox, reader, lease_for(60), at(3)).await.unwrap();
+    assert!(leased.is_some());
+    complete_mail(store, &ids[1], "w", 3).await;
+    assert_eq!(inbox_states(store).await, [ReadState::Readed; 2]);
 }
 
 pub(crate) async fn clock_jump_does_not_advance_retention(home: &dyn TestHome) {

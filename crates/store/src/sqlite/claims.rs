@@ -114,7 +114,7 @@ fn move_finished_mail(
         )
     });
     match location_after_claims(claims.iter().map(|claim| &claim.claiming)) {
-        Some(location) if ended && location != mail.location => {
+        Some(location) if ended => {
             mails::move_to(tx, mail, location, now)?;
             if location == MailLocation::Archive {
                 // Processed by a workspace, so that it does not wait for the owner.

@@ -12,7 +12,7 @@ use monoco_core::mail::{MailId, MailIndexEntry};
 use monoco_core::merge::BuiltMail;
 use monoco_core::time::Timestamp;
 use rusqlite::{Row, ToSql, params};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::damage::{self, Db};
 use super::events::{self, EventSubject};
@@ -32,8 +32,8 @@ const MAX_RELEASED: usize = 10_000;
 
 const INSERT: &str = "
     INSERT INTO mails (seq, uid, provider, object, author, owner, location, change,
-                       received_at, entry)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+                       day, received_at, entry)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ";
 
 /// Columns of [`read`], in its order. The table has the alias `m`.
@@ -64,6 +64,7 @@ pub(super) struct NewMail<'a> {
 pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>) -> Result<(), StoreError> {
     let seq = next_seq(tx)?;
     let change = next_change(tx)?;
+    let day = retention::day(tx)?;
     let entry = MailIndexEntry { seq, ..new.entry.clone() };
     let row = params![
         seq,
@@ -74,6 +75,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>) -> Result<(), StoreError
         new.owner,
         new.location.as_str(),
         change,
+        day,
         new.entry.received_at.ms(),
         rows::as_json(&entry)?,
     ];
@@ -91,13 +93,30 @@ pub(super) fn move_to(
     if mail.location == to {
         return Ok(());
     }
+    let detail = json!({"mail": mail.entry.id, "from": mail.location.as_str(), "to": to.as_str()});
+    set_location(tx, mail, to, EventKind::Moved, &detail, now)
+}
+
+/// Archives a Mail that no workspace has claimed.
+pub(super) fn expire(tx: &mut Tx<'_>, mail: &StoredMail, now: Timestamp) -> Result<(), StoreError> {
+    let detail = json!({"mail": mail.entry.id, "received_at": mail.entry.received_at.rfc3339()});
+    set_location(tx, mail, MailLocation::Archive, EventKind::Expired, &detail, now)
+}
+
+fn set_location(
+    tx: &mut Tx<'_>,
+    mail: &StoredMail,
+    to: MailLocation,
+    kind: EventKind,
+    detail: &Value,
+    now: Timestamp,
+) -> Result<(), StoreError> {
     let change = next_change(tx)?;
     let day = retention::day(tx)?;
-    let sql = "UPDATE mails SET location = ?2, change = ?3, left_inbound_day = ?4 WHERE seq = ?1";
+    let sql = "UPDATE mails SET location = ?2, change = ?3, day = ?4 WHERE seq = ?1";
     rows::execute(tx.db, sql, params![mail.seq, to.as_str(), change, day])?;
     let subject = EventSubject { object: Some(mail.object), ..EventSubject::default() };
-    let detail = json!({"mail": mail.entry.id, "from": mail.location.as_str(), "to": to.as_str()});
-    events::append(tx, EventKind::Moved, subject, &detail, now)
+    events::append(tx, kind, subject, detail, now)
 }
 
 /// Makes the held Mails of an author visible.
@@ -183,7 +202,7 @@ pub(super) fn oldest_unclaimed(db: &Db) -> Result<Option<Timestamp>, StoreError>
         SELECT received_at
           FROM mails m
          WHERE location = 'inbound' AND NOT EXISTS (SELECT 1 FROM claims c WHERE c.mail = m.seq)
-         ORDER BY seq
+         ORDER BY day, seq
          LIMIT 1
     ";
     let at = rows::optional(db, sql, [], |row| row.get(0))?;

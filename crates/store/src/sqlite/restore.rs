@@ -14,7 +14,7 @@ use serde_json::json;
 use super::events::{self, EventSubject};
 use super::mails::{self, NewMail};
 use super::writer::Tx;
-use super::{SqliteStore, contacts, dispatch, external_ids, objects, records, retention, rows};
+use super::{SqliteStore, contacts, dispatch, external_ids, objects, records, rows};
 use crate::{DispatchOutcome, DispatchRequest, ObjectStore, RestoreMailResult, StoreError};
 
 impl SqliteStore {
@@ -90,9 +90,6 @@ fn restore(
     let owner = contacts::party_id(tx, owner)?;
     mails::insert(tx, NewMail { id, entry: &entry, object, author, owner, location })?;
     if location == MailLocation::Archive {
-        let (day, seq) = (retention::day(tx)?, mails::find_seq(tx.db, id)?);
-        let sql = "UPDATE mails SET left_inbound_day = ?2 WHERE seq = ?1";
-        rows::execute(tx.db, sql, params![seq, day])?;
         records::complete(tx, object, owner, now)?;
     }
     let tunnel_id = contacts::party_id(tx, &tunnel.did())?;

@@ -133,6 +133,31 @@ impl RetentionStore for SqliteStore {
             .await
     }
 
+    async fn expire_unclaimed_mails(
+        &self,
+        day: i64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        self.writer
+            .run(move |tx| {
+                let sql = "
+                    SELECT seq FROM mails m
+                     WHERE location = 'inbound' AND day <= ?1
+                       AND NOT EXISTS (SELECT 1 FROM claims c WHERE c.mail = m.seq)
+                     ORDER BY day, seq LIMIT ?2
+                ";
+                let seqs = rows::numbers(tx.db, sql, params![day, rows::limit(limit)])?;
+                for seq in &seqs {
+                    let mail = mails::by_seq(tx.db, *seq);
+                    let Some(mail) = tx.db.unless_damaged("Mail", seq, mail)? else { continue };
+                    mails::expire(tx, &mail, now)?;
+                }
+                Ok(seqs.len())
+            })
+            .await
+    }
+
     async fn purge_archived_mails(
         &self,
         day: i64,
@@ -144,10 +169,10 @@ impl RetentionStore for SqliteStore {
                 // A workspace can claim an archived Mail late; then it still reads the file.
                 let sql = "
                     SELECT seq FROM mails m
-                     WHERE location = 'archive' AND left_inbound_day <= ?1
+                     WHERE location = 'archive' AND day <= ?1
                        AND NOT EXISTS (SELECT 1 FROM claims c
                                         WHERE c.mail = m.seq AND c.state IN ('NEW', 'CLAIMED'))
-                     ORDER BY left_inbound_day LIMIT ?2
+                     ORDER BY day LIMIT ?2
                 ";
                 let seqs = rows::numbers(tx.db, sql, params![day, rows::limit(limit)])?;
                 for seq in &seqs {
