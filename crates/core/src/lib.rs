@@ -61,6 +61,7 @@ pub mod routing;
 pub mod session;
 #[cfg(test)]
 mod state_tables;
+pub mod tag;
 pub mod time;
 pub mod tunnel_health;
 pub mod unsafe_text;

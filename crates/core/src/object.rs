@@ -70,6 +70,8 @@ pub struct MsgObject {
     pub source: Option<Did>,
     pub to: Vec<Did>,
     pub kind: MsgKind,
+    /// The thread within the conversation.
+    pub topic: Option<String>,
     /// The message that this one answers.
     pub reply_to: Option<ObjId>,
     /// The sender's id for related messages.
@@ -167,9 +169,10 @@ impl MsgObject {
             Some(id) => Some(text(id, "thread.correlation_id")?.to_owned()),
             None => None,
         };
-        if let Some(topic) = thread.and_then(|t| t.get("topic")) {
-            text(topic, "thread.topic")?;
-        }
+        let topic = match thread.and_then(|t| t.get("topic")) {
+            Some(topic) => Some(text(topic, "thread.topic")?.to_owned()),
+            None => None,
+        };
         if let Some(workspace) = fields.get("workspace") {
             did(workspace, "workspace")?;
         }
@@ -188,7 +191,18 @@ impl MsgObject {
             return Err(InvalidObject::TooLarge { size: canonical.len(), most });
         }
         let id = ObjId::of(ObjKind::Msg, canonical.as_bytes());
-        Ok(Self { id, canonical, from, source, to, kind, reply_to, correlation_id, expires_at })
+        Ok(Self {
+            id,
+            canonical,
+            from,
+            source,
+            to,
+            kind,
+            topic,
+            reply_to,
+            correlation_id,
+            expires_at,
+        })
     }
 
     pub const fn id(&self) -> ObjId {

@@ -341,8 +341,10 @@ pub struct MsgRecord {
     pub revision: i64,
     /// The conversation: the other party, or the group.
     pub session: Did,
-    /// `group:<did>` for messages that came through a group.
+    /// `group:<did>` for a message that came through a group, then the user's tags.
     pub tags: Vec<String>,
+    /// The thread of the message, if it has one of at most 512 bytes.
+    pub thread_key: Option<String>,
     /// The tunnel that the message came through, if any.
     pub tunnel: Option<Did>,
     pub created_at: Timestamp,

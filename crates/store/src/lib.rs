@@ -30,6 +30,7 @@ use monoco_core::did::Did;
 use monoco_core::lease::LeaseLost;
 use monoco_core::record::{BoxKind, InvalidTransition, TransitionError};
 use monoco_core::routing::NoLocalRecipient;
+use monoco_core::tag::InvalidTag;
 use monoco_core::time::Timestamp;
 
 mod blobs;
@@ -68,7 +69,7 @@ pub use mails::{MailQuery, MailRow, MailStore, RestoreMailResult};
 pub use objects::ObjectStore;
 pub use records::{
     BoxSummary, CreatedRecord, DispatchOutcome, DispatchRequest, DispatchResult, LeasedEntry,
-    RecordStore, SweepCounts,
+    RecordFilter, RecordStore, SweepCounts,
 };
 pub use retention::RetentionStore;
 pub use sessions::{SessionEntry, SessionStore, SessionSummary};
@@ -103,6 +104,9 @@ pub enum StoreError {
     /// The idempotency key belongs to another message or letter.
     #[error("idempotency key was already used for {0}; use a new key for a different message")]
     KeyReused(String),
+    /// The tags cannot be set.
+    #[error(transparent)]
+    InvalidTag(#[from] InvalidTag),
     /// The disk is full. The next write tries again.
     #[error("disk full: nothing was stored; free some space and try again")]
     DiskFull,

@@ -6,6 +6,7 @@ use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::letter::LetterId;
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId};
+use monoco_core::tag::Tag;
 use monoco_core::time::Timestamp;
 use tokio::sync::broadcast;
 
@@ -57,6 +58,16 @@ pub struct LeasedEntry<T> {
     /// The entry after the lease was taken.
     pub entry: T,
     pub message: MsgObject,
+}
+
+/// Selects records of a box. An empty filter selects all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordFilter {
+    /// Records in one of these states; empty: in any state.
+    pub states: Vec<ReadState>,
+    /// Records with this tag: of a user, or `group:<did>`.
+    pub tag: Option<String>,
+    pub thread_key: Option<String>,
 }
 
 /// One box and its number of waiting entries.
@@ -120,14 +131,27 @@ pub trait RecordStore: Send + Sync {
         now: Timestamp,
     ) -> Result<MsgRecord, StoreError>;
 
-    /// Lists the records of a box in the order of arrival. No `states` means all states.
+    /// Lists the records of a box in the order of arrival.
     async fn records(
         &self,
         owner: &Did,
         box_kind: BoxKind,
-        states: &[ReadState],
+        filter: &RecordFilter,
         page: PageRequest,
     ) -> Result<Page<MsgRecord>, StoreError>;
+
+    /// Adds and removes tags of a record.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::InvalidTag`] when the record would have too many tags.
+    async fn tag_record(
+        &self,
+        id: RecordId,
+        add: Vec<Tag>,
+        remove: Vec<Tag>,
+        now: Timestamp,
+    ) -> Result<MsgRecord, StoreError>;
 
     /// Lists the boxes of `page.limit` owners, oldest owner first.
     async fn boxes(&self, page: PageRequest) -> Result<Page<BoxSummary>, StoreError>;

@@ -40,6 +40,7 @@ pub trait SessionStore: Send + Sync {
         msg_id: ObjId,
         reader: &Did,
         status: ReceiptStatus,
+        reason: Option<String>,
         now: Timestamp,
     ) -> Result<Receipt, StoreError>;
 

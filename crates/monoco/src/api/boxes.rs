@@ -7,6 +7,7 @@ use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::Did;
 use monoco_core::record::{RecordId, RecordKind};
 use monoco_core::retry::Failure;
+use monoco_core::tag::Tag;
 use monoco_store::LeasedEntry;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -52,6 +53,10 @@ pub async fn boxes(
 pub struct BoxListQuery {
     /// States to list, separated by commas; default all
     state: Option<String>,
+    /// Only records with this tag; not in a TUNNEL_OUTBOX
+    tag: Option<String>,
+    /// Only records of this thread; not in a TUNNEL_OUTBOX
+    thread_key: Option<String>,
     /// `next_cursor` of the previous page
     cursor: Option<String>,
     /// Maximum number of records, 1 to 1000; default 50
@@ -79,12 +84,13 @@ pub async fn list(
 ) -> Result<axum::Json<RecordPage>, ApiError> {
     let owner: Did = path.parse("owner")?;
     let box_kind = path.box_kind()?;
-    let BoxListQuery { state, cursor, limit, order } = query;
+    let BoxListQuery { state, tag, thread_key, cursor, limit, order } = query;
     let scope = format!("box {owner} {}", box_kind.as_str());
     let request = PagingQuery { cursor, limit, order }.page_request(&scope)?;
     let states: Vec<String> =
         state.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
-    let page = boxes::list(&api.store, &owner, box_kind, &states, request.clone()).await?;
+    let (store, page) = (&api.store, request.clone());
+    let page = boxes::list(store, &owner, box_kind, &states, tag, thread_key, page).await?;
     let next_cursor = input::next_cursor(&scope, &request, page.next);
     Ok(axum::Json(RecordPage { next_cursor, ..page.into() }))
 }
@@ -219,6 +225,46 @@ pub async fn update_state(
     let changed = boxes::update_state(store, id, &body.state, proof, body.revision, duration, now);
     let entry = changed.await?;
     Ok(axum::Json(entry.into()))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordTagsBody {
+    /// Tags to add, 1 to 64 bytes each, without spaces
+    #[serde(default)]
+    add: Vec<String>,
+    /// Tags to remove from it
+    #[serde(default)]
+    remove: Vec<String>,
+}
+
+/// Add and remove tags of a record
+///
+/// A record has at most 32 tags, e.g. `starred`. The courier sets `group:<did>`, which cannot
+/// be changed. Deliveries have no tags.
+#[utoipa::path(
+    post, path = "/api/v1/records/{record_id}/tags", tag = "boxes",
+    params(("record_id" = String, Path, description = "`rec_…`")),
+    request_body = RecordTagsBody,
+    responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn update_tags(
+    State(api): State<SharedApi>,
+    path: PathParams,
+    JsonBody(body): JsonBody<RecordTagsBody>,
+) -> Result<axum::Json<RecordView>, ApiError> {
+    let id: RecordId = path.parse("record_id")?;
+    if id.kind() != RecordKind::Record {
+        let why = "found the id of a delivery (dlv_…), expected that of a record (rec_…)";
+        return Err(ApiError::bad_parameter("record_id", why));
+    }
+    let parse = |field: &str, tags: Vec<String>| {
+        let tags = tags.into_iter().map(Tag::try_from).collect::<Result<Vec<_>, _>>();
+        tags.map_err(|error| ApiError::bad_field(field, error))
+    };
+    let (add, remove) = (parse("add", body.add)?, parse("remove", body.remove)?);
+    let record = api.store.tag_record(id, add, remove, api.clock.now()).await?;
+    Ok(axum::Json(BoxEntry::Record(record).into()))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]

@@ -305,6 +305,7 @@ impl From<StoreError> for ApiError {
                 let what = if id.starts_with("ltr_") { "letter" } else { "msg_id" };
                 new(StatusCode::CONFLICT, "key_reused").with(what, id)
             }
+            StoreError::InvalidTag(_) => new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_tags"),
             StoreError::DiskFull => new(StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
             StoreError::Damaged { .. } => {
                 tracing::error!(%error, "stored data is damaged");
@@ -334,6 +335,9 @@ impl From<CenterError> for ApiError {
             CenterError::UnknownOwner(owner) => {
                 Self::new(StatusCode::NOT_FOUND, "unknown_owner", message)
                     .with("owner", owner.as_str())
+            }
+            CenterError::DeliveriesHaveNoTags => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "no_tags", message)
             }
             CenterError::UnknownId(_) => Self::new(StatusCode::NOT_FOUND, "not_found", message),
         }

@@ -124,6 +124,7 @@ pub fn router(api: Api, guard: RequestGuard) -> Router {
         .routes(routes!(boxes::next))
         .routes(routes!(boxes::record))
         .routes(routes!(boxes::update_state))
+        .routes(routes!(boxes::update_tags))
         .routes(routes!(boxes::report))
         .routes(routes!(contacts::contacts))
         .routes(routes!(contacts::contact, contacts::put_contact, contacts::remove_contact))

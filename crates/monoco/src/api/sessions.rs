@@ -23,6 +23,8 @@ pub struct ReceiptBody {
     reader: String,
     /// UNREAD, READING, READED, ACCEPTED, REJECTED or QUARANTINED
     state: String,
+    /// Why the reader has set this state; at most 4096 bytes
+    reason: Option<String>,
 }
 
 /// Set the read state of a group message for a reader
@@ -45,8 +47,11 @@ pub async fn set_receipt(
         let known: Vec<_> = ReceiptStatus::ALL.iter().map(|s| s.as_str()).collect();
         ApiError::bad_field("state", format_args!("expected {}", known.join(", ")))
     })?;
-    let now = api.clock.now();
-    let receipt = api.store.set_receipt(&group, msg_id, &reader, status, now).await?;
+    let (reason, now) = (body.reason.filter(|reason| !reason.is_empty()), api.clock.now());
+    if reason.as_ref().is_some_and(|reason| reason.len() > 4096) {
+        return Err(ApiError::bad_field("reason", "longer than 4096 bytes"));
+    }
+    let receipt = api.store.set_receipt(&group, msg_id, &reader, status, reason, now).await?;
     Ok(axum::Json(receipt.into()))
 }
 

@@ -5,7 +5,7 @@ use monoco_core::did::Did;
 use monoco_core::lease::{LeaseDuration, LeaseProof};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
 use monoco_core::time::Timestamp;
-use monoco_store::{Page, PageRequest, SharedStore, StoreError};
+use monoco_store::{Page, PageRequest, RecordFilter, SharedStore, StoreError};
 
 use super::{CenterError, UnknownState, check_owner};
 
@@ -43,14 +43,20 @@ pub async fn list(
     owner: &Did,
     box_kind: BoxKind,
     states: &[String],
+    tag: Option<String>,
+    thread_key: Option<String>,
     request: PageRequest,
 ) -> Result<Page<BoxEntry>, CenterError> {
     check_owner(store, owner).await?;
     Ok(match StateFilter::parse(box_kind, states)? {
         StateFilter::Read(states) => {
-            let page = store.records(owner, box_kind, &states, request).await?;
+            let filter = RecordFilter { states, tag, thread_key };
+            let page = store.records(owner, box_kind, &filter, request).await?;
             let entries = page.entries.into_iter().map(BoxEntry::Record).collect();
             Page { entries, next: page.next }
+        }
+        StateFilter::Send(_) if tag.is_some() || thread_key.is_some() => {
+            return Err(CenterError::DeliveriesHaveNoTags);
         }
         StateFilter::Send(states) => {
             let page = store.deliveries(owner, &states, request).await?;
@@ -77,7 +83,7 @@ pub async fn peek(
         _ => &["UNREAD".to_owned()],
     };
     let request = PageRequest { beyond: None, limit: count, newest_first: false };
-    list(store, owner, box_kind, waiting, request).await
+    list(store, owner, box_kind, waiting, None, None, request).await
 }
 
 /// Gets one record or delivery.

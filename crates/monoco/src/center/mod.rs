@@ -97,6 +97,8 @@ pub enum CenterError {
     UnknownOwner(Did),
     #[error("entries of an OUTBOX cannot be leased: it only records what was sent; list it")]
     OutboxNotLeasable,
+    #[error("deliveries have neither tags nor threads; filter a TUNNEL_OUTBOX by state")]
+    DeliveriesHaveNoTags,
     #[error(
         "no message found for id {0}; use the id of a message, Mail, letter, record or \
          delivery, or an id given by a provider"

@@ -80,6 +80,12 @@ pub enum CenterCommand {
         /// Filter by these states, separated by commas
         #[arg(long)]
         state: Option<String>,
+        /// Filter by a tag, such as starred
+        #[arg(long)]
+        tag: Option<String>,
+        /// Filter by a thread
+        #[arg(long, value_name = "KEY")]
+        thread_key: Option<String>,
         #[command(flatten)]
         page: PageArgs,
     },
@@ -103,6 +109,19 @@ pub enum CenterCommand {
         /// Holder name that was passed to `next`
         #[arg(long)]
         holder: Option<String>,
+    },
+    /// Add or remove tags of a record
+    ///
+    /// Example: monoco center tag rec_0f3a9c --add starred
+    Tag {
+        /// Id of a record (rec_…)
+        record: String,
+        /// Tag to add; can be repeated
+        #[arg(long, value_name = "TAG", required_unless_present = "remove")]
+        add: Vec<String>,
+        /// Tag to remove; can be repeated
+        #[arg(long, value_name = "TAG")]
+        remove: Vec<String>,
     },
     /// Report the outcome of a delivery attempt
     Report {
@@ -150,6 +169,9 @@ pub enum CenterCommand {
         /// New state: UNREAD, READING, READED, ACCEPTED, REJECTED or QUARANTINED
         #[arg(long, value_name = "STATE", requires = "reader")]
         set: Option<String>,
+        /// Why the reader has set this state
+        #[arg(long, value_name = "TEXT", requires = "set")]
+        reason: Option<String>,
     },
     /// List the sessions of an owner, or show one session
     Sessions {
@@ -231,6 +253,7 @@ const RECORD_FIELDS: &[Column<RecordView>] = &[
     ("until", |record| record.lease.as_ref()?.until.time()),
     ("with", |record| record.session.cell()),
     ("tags", |record| record.tags.cell()),
+    ("thread", |record| record.thread_key.cell()),
     ("tunnel", |record| record.tunnel.cell()),
     ("target", |record| record.delivery.as_ref()?.target.cell()),
     ("due", |record| record.delivery.as_ref()?.due_at.time()),
@@ -249,6 +272,7 @@ const RECEIPT_COLUMNS: &[Column<ReceiptView>] = &[
     ("reader", |receipt| receipt.reader.cell()),
     ("state", |receipt| receipt.state.cell()),
     ("at", |receipt| receipt.at.time()),
+    ("reason", |receipt| receipt.reason.cell()),
     ("id", |receipt| receipt.receipt_id.cell()),
 ];
 
@@ -340,8 +364,9 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             let cursor = page.next_cursor.as_deref();
             output::page(format, &page, &page.records, RECORD_COLUMNS, cursor)
         }
-        CenterCommand::List { place, state, page } => {
-            let path = format!("{}{}", place.path(), page.query(&[("state", state)]));
+        CenterCommand::List { place, state, tag, thread_key, page } => {
+            let filter = [("state", state), ("tag", tag), ("thread_key", thread_key)];
+            let path = format!("{}{}", place.path(), page.query(&filter));
             let page: RecordPage = client.get(&path).await?;
             let cursor = page.next_cursor.as_deref();
             output::page(format, &page, &page.records, RECORD_COLUMNS, cursor)
@@ -359,6 +384,12 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("holder", holder.map(Value::from)),
             ]);
             let path = format!("/api/v1/records/{}/state", segment(&record));
+            let record: RecordView = client.post(&path, &body).await?;
+            output::one(format, &record, &record.record_id, RECORD_FIELDS)
+        }
+        CenterCommand::Tag { record, add, remove } => {
+            let path = format!("/api/v1/records/{}/tags", segment(&record));
+            let body = json!({"add": add, "remove": remove});
             let record: RecordView = client.post(&path, &body).await?;
             output::one(format, &record, &record.record_id, RECORD_FIELDS)
         }
@@ -391,10 +422,15 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             let object: Value = client.get(&format!("/api/v1/objects/{}", segment(&id))).await?;
             output::print_json(&object)
         }
-        CenterCommand::Receipts { group, msg_id, reader, set } => {
+        CenterCommand::Receipts { group, msg_id, reader, set, reason } => {
             let path = format!("/api/v1/groups/{}/receipts", segment(&group));
             if let Some(state) = set {
-                let body = json!({"msg_id": msg_id, "reader": reader, "state": state});
+                let body = fields([
+                    ("msg_id", Some(msg_id.into())),
+                    ("reader", reader.map(Value::from)),
+                    ("state", Some(state.into())),
+                    ("reason", reason.map(Value::from)),
+                ]);
                 let receipt: ReceiptView = client.put(&path, &body).await?;
                 return output::one(format, &receipt, &receipt.receipt_id, RECEIPT_COLUMNS);
             }

@@ -124,12 +124,27 @@ CREATE TABLE records (
     session     INTEGER NOT NULL,           -- parties.id of the other party
     group_id    INTEGER,                    -- parties.id of the group it was sent to
     tunnel      INTEGER,                    -- parties.id of the tunnel it came through
+    thread_key  TEXT,                       -- thread of the message
+    tags        TEXT,                       -- JSON array of the user's tags; NULL: none
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX records_by_tag ON records (object, tag);
 CREATE INDEX records_by_state ON records (owner, box, state, seq);
 CREATE INDEX records_leased ON records (lease_until) WHERE state = 'READING';
+-- Only records with a thread or a group have an entry, so that a plain dispatch does not pay.
+CREATE INDEX records_by_thread ON records (owner, box, thread_key, seq)
+    WHERE thread_key IS NOT NULL;
+CREATE INDEX records_by_group ON records (owner, box, group_id, seq) WHERE group_id IS NOT NULL;
+
+-- Records by the user's tags.
+CREATE TABLE record_tags (
+    owner     INTEGER NOT NULL,             -- parties.id
+    box       TEXT    NOT NULL,
+    tag       TEXT    NOT NULL,
+    record    INTEGER NOT NULL,             -- records.seq
+    PRIMARY KEY (owner, box, tag, record)
+) STRICT, WITHOUT ROWID;
 
 -- One message on its way to one target through one tunnel.
 CREATE TABLE deliveries (
@@ -185,6 +200,7 @@ CREATE TABLE receipts (
     status    TEXT    NOT NULL,
     at        INTEGER NOT NULL,             -- time of the receipt
     receipt   INTEGER NOT NULL,             -- objects.seq of the receipt
+    reason    TEXT,                         -- given by the reader
     PRIMARY KEY (group_id, object, reader)
 ) STRICT, WITHOUT ROWID;
 

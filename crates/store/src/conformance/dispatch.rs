@@ -47,7 +47,12 @@ pub(crate) async fn concurrent_dispatches_store_each_message_once(store: &dyn St
     let answers = join_all((0..128).map(one)).await;
     assert_eq!(answers.iter().filter(|answer| *answer == "bob/INBOX").count(), 16);
     assert_eq!(
-        store.records(&did("bob"), BoxKind::Inbox, &[], FULL_PAGE).await.unwrap().entries.len(),
+        store
+            .records(&did("bob"), BoxKind::Inbox, &RecordFilter::default(), FULL_PAGE)
+            .await
+            .unwrap()
+            .entries
+            .len(),
         16
     );
 }

@@ -194,7 +194,8 @@ pub(super) async fn texts_by_page(store: &dyn Store, pages: Vec<Vec<ObjId>>) -> 
 
 /// Describes the records of a box, oldest first: `hello UNREAD, bye READED`.
 pub(super) async fn box_contents(store: &dyn Store, owner: &str, box_kind: BoxKind) -> String {
-    let page = store.records(&did(owner), box_kind, &[], FULL_PAGE).await.unwrap();
+    let page =
+        store.records(&did(owner), box_kind, &RecordFilter::default(), FULL_PAGE).await.unwrap();
     let mut lines = Vec::new();
     for record in page.entries {
         let text = text_of_record(store, &record).await;
@@ -281,4 +282,9 @@ pub(super) async fn add_group(store: &dyn Store, group: &str, readers: &[&str]) 
     for reader in readers {
         store.set_subscriber(&did(group), &did(reader), true, at(0)).await.unwrap();
     }
+}
+
+/// A filter for records in some states.
+pub(super) fn in_states(states: &[ReadState]) -> RecordFilter {
+    RecordFilter { states: states.to_vec(), ..RecordFilter::default() }
 }

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use self::fixture::*;
 use crate::{
     DispatchOutcome, DispatchRequest, DispatchResult, JitteredRetry, LeasedEntry, Page,
-    PageRequest, SendRequest, SendResult, SharedStore, Store, StoreError,
+    PageRequest, RecordFilter, SendRequest, SendResult, SharedStore, Store, StoreError,
 };
 
 pub(crate) mod claims;
@@ -106,6 +106,7 @@ macro_rules! conformance_tests {
             invalid_transition_changes_nothing,
             records_are_paged_in_both_directions,
             records_are_listed_by_state,
+            records_are_listed_by_tag_and_thread,
             hint_arrives_after_the_commit_that_filled_the_box,
             boxes_are_listed_with_waiting_counts,
         }

@@ -3,6 +3,7 @@
 use futures_util::future::join_all;
 use monoco_core::lease::LeaseLost;
 use monoco_core::record::ReadStatus;
+use monoco_core::tag::Tag;
 
 use super::*;
 use crate::BoxHint;
@@ -50,8 +51,10 @@ pub(crate) async fn record_lease_matches_the_core_state_machine(store: &dyn Stor
 
     // Marking a record READING by id is the same transition.
     dispatch_text(store, "second").await;
-    let page =
-        store.records(&did("bob"), BoxKind::Inbox, &[ReadState::Unread], FULL_PAGE).await.unwrap();
+    let page = store
+        .records(&did("bob"), BoxKind::Inbox, &in_states(&[ReadState::Unread]), FULL_PAGE)
+        .await
+        .unwrap();
     let id = page.entries[0].id;
     let marked = mark(store, id, ReadState::Reading, 7).await;
     assert_eq!(marked.unwrap().reading, by_core);
@@ -130,7 +133,10 @@ pub(crate) async fn marking_the_current_state_changes_nothing(store: &dyn Store)
 
 pub(crate) async fn invalid_transition_changes_nothing(store: &dyn Store) {
     dispatch_text(store, "hello").await;
-    let page = store.records(&did("bob"), BoxKind::Inbox, &[], FULL_PAGE).await.unwrap();
+    let page = store
+        .records(&did("bob"), BoxKind::Inbox, &RecordFilter::default(), FULL_PAGE)
+        .await
+        .unwrap();
     let before = page.entries[0].clone();
     let mark = |to| store.mark_record(before.id, to, by_holder("bob"), None, lease_for(60), at(1));
     assert_matches!(mark(ReadState::Sent).await, Err(StoreError::InvalidTransition(_)));
@@ -147,7 +153,10 @@ pub(crate) async fn records_are_paged_in_both_directions(store: &dyn Store) {
     }
     let walk = async |newest_first, limit| {
         let page = async |request| {
-            let page = store.records(&did("bob"), BoxKind::Inbox, &[], request).await.unwrap();
+            let page = store
+                .records(&did("bob"), BoxKind::Inbox, &RecordFilter::default(), request)
+                .await
+                .unwrap();
             Page { entries: page.entries.iter().map(|r| r.msg_id).collect(), next: page.next }
         };
         texts_by_page(store, all_pages(limit, newest_first, page).await).await
@@ -163,18 +172,25 @@ pub(crate) async fn records_are_paged_in_both_directions(store: &dyn Store) {
         [(i64::MIN, false, 7), (i64::MIN, true, 0), (i64::MAX, false, 0), (i64::MAX, true, 7)]
     {
         let request = PageRequest { beyond: Some(beyond), limit: 9, newest_first };
-        let records = store.records(&bob, BoxKind::Inbox, &[], request.clone()).await.unwrap();
+        let records = store
+            .records(&bob, BoxKind::Inbox, &RecordFilter::default(), request.clone())
+            .await
+            .unwrap();
         let lines = store.session(&bob, &ann, request).await.unwrap();
         assert_eq!((records.entries.len(), lines.entries.len()), (count, count));
     }
 
     // A record that arrives between two pages is listed last, and no record is skipped.
     let request = PageRequest { beyond: None, limit: 3, newest_first: false };
-    let first = store.records(&did("bob"), BoxKind::Inbox, &[], request).await.unwrap();
+    let first = store
+        .records(&did("bob"), BoxKind::Inbox, &RecordFilter::default(), request)
+        .await
+        .unwrap();
     dispatch_text(store, "7").await;
     lease_next_record(store, "bob", 0).await.unwrap();
     let rest = PageRequest { beyond: first.next, limit: 9, newest_first: false };
-    let rest = store.records(&did("bob"), BoxKind::Inbox, &[], rest).await.unwrap();
+    let rest =
+        store.records(&did("bob"), BoxKind::Inbox, &RecordFilter::default(), rest).await.unwrap();
     assert_eq!(rest.entries.len(), 5);
     assert_eq!(rest.next, None);
 }
@@ -194,7 +210,10 @@ pub(crate) async fn records_are_listed_by_state(store: &dyn Store) {
 
     let list = async |states: &[ReadState], newest_first| {
         let page = async |request| {
-            let page = store.records(&did("bob"), BoxKind::Inbox, states, request).await.unwrap();
+            let page = store
+                .records(&did("bob"), BoxKind::Inbox, &in_states(states), request)
+                .await
+                .unwrap();
             Page { entries: page.entries.iter().map(|r| r.msg_id).collect(), next: page.next }
         };
         texts_by_page(store, all_pages(3, newest_first, page).await).await
@@ -252,4 +271,52 @@ pub(crate) async fn boxes_are_listed_with_waiting_counts(store: &dyn Store) {
         shown,
         ["did:msgtunnel:lark/TUNNEL_OUTBOX 1", "team/GROUP_INBOX 2", "bob/INBOX 1", "bob/OUTBOX 0"]
     );
+}
+
+pub(crate) async fn records_are_listed_by_tag_and_thread(store: &dyn Store) {
+    for (text, topic) in [("a", None), ("b", Some("t1")), ("c", Some("t1")), ("d", Some("t2"))] {
+        let mut fields = json!({});
+        if let Some(topic) = topic {
+            fields["thread"] = json!({"topic": topic});
+        }
+        dispatch(store, without_tunnel(msg_object(fields, "ann", &["bob"], text))).await;
+    }
+    store.put_group(&did("team"), None, super::at(0)).await.unwrap();
+    store.set_subscriber(&did("team"), &did("bob"), true, super::at(0)).await.unwrap();
+    dispatch(store, without_tunnel(group_chat("team", "ann", "e"))).await;
+    let bob = did("bob");
+    let all = store.records(&bob, BoxKind::Inbox, &RecordFilter::default(), FULL_PAGE).await;
+    let ids: Vec<_> = all.unwrap().entries.iter().map(|record| record.id).collect();
+    let tag = |name: &str| name.parse::<Tag>().unwrap();
+    for at in [0, 2] {
+        let add = vec![tag("starred"), tag("later")];
+        let tagged =
+            store.tag_record(ids[at], add, vec![tag("later")], super::at(1)).await.unwrap();
+        assert_eq!((tagged.tags, tagged.revision), (vec!["starred".to_owned()], 1));
+    }
+    let list = async |states: &[ReadState], tag: Option<&str>, thread_key: Option<&str>| {
+        let (tag, thread_key) = (tag.map(str::to_owned), thread_key.map(str::to_owned));
+        let filter = RecordFilter { states: states.to_vec(), tag, thread_key };
+        let mut found = Vec::new();
+        let page = async |request| {
+            store.records(&did("bob"), BoxKind::Inbox, &filter, request).await.unwrap()
+        };
+        for record in all_pages(1, false, page).await.concat() {
+            found.push(ids.iter().position(|id| *id == record.id).unwrap());
+        }
+        found
+    };
+    assert_eq!(list(&[], Some("starred"), None).await, [0, 2]);
+    assert_eq!(list(&[], Some("later"), None).await, [0_usize; 0]);
+    assert_eq!(list(&[], None, Some("t1")).await, [1, 2]);
+    assert_eq!(list(&[], Some("starred"), Some("t1")).await, [2]);
+    assert_eq!(list(&[ReadState::Readed], Some("starred"), None).await, [0_usize; 0]);
+    let same = store.tag_record(ids[0], vec![tag("starred")], vec![], super::at(2)).await.unwrap();
+    assert_eq!(same.revision, 1, "setting a tag twice changes nothing");
+    store.tag_record(ids[0], vec![], vec![tag("starred")], super::at(3)).await.unwrap();
+    assert_eq!(list(&[ReadState::Unread], Some("starred"), None).await, [2]);
+    let many = (0..40).map(|n| tag(&format!("t{n}"))).collect();
+    let rejected = store.tag_record(ids[0], many, vec![], super::at(4)).await;
+    assert!(matches!(rejected, Err(StoreError::InvalidTag(_))), "{rejected:?}");
+    assert_eq!(list(&[], Some("group:did:web:team"), None).await, [4]);
 }

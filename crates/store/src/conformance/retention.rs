@@ -83,7 +83,8 @@ pub(crate) async fn old_archived_mails_are_purged(store: &dyn Store) {
 /// The states of the owner's INBOX records.
 async fn inbox_states(store: &dyn Store) -> Vec<ReadState> {
     let owner = merge_context(true).owner.clone();
-    let page = store.records(&owner, BoxKind::Inbox, &[], FULL_PAGE).await.unwrap();
+    let page =
+        store.records(&owner, BoxKind::Inbox, &RecordFilter::default(), FULL_PAGE).await.unwrap();
     page.entries.iter().map(|record| record.reading.state.name()).collect()
 }
 

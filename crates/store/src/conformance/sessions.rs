@@ -32,7 +32,7 @@ pub(crate) async fn receipt_is_stored_as_an_object(store: &dyn Store) {
     dispatch(store, without_tunnel(msg.clone())).await;
     let msg = msg.id();
     let set = async |reader: &str, status, secs| {
-        store.set_receipt(&did("team"), msg, &did(reader), status, at(secs)).await
+        store.set_receipt(&did("team"), msg, &did(reader), status, None, at(secs)).await
     };
     let read = set("bob", ReceiptStatus::Readed, 1).await.unwrap();
     let body = store.object(read.id()).await.unwrap();
@@ -66,7 +66,7 @@ pub(crate) async fn receipt_requires_a_message_of_the_group(store: &dyn Store) {
     for msg in [direct.id(), chat("ann", &["bob"], "never dispatched").id()] {
         let status = ReceiptStatus::Readed;
         assert_matches!(
-            store.set_receipt(&did("team"), msg, &did("new"), status, at(1)).await,
+            store.set_receipt(&did("team"), msg, &did("new"), status, None, at(1)).await,
             Err(StoreError::Missing { .. })
         );
     }

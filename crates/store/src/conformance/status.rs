@@ -11,7 +11,10 @@ async fn recount(store: &dyn Store, owners: &[&str], tunnels: &[&str]) -> StoreC
     let mut counts = StoreCounts::default();
     for owner in owners {
         for box_kind in BoxKind::ALL {
-            let page = store.records(&did(owner), box_kind, &[], FULL_PAGE).await.unwrap();
+            let page = store
+                .records(&did(owner), box_kind, &RecordFilter::default(), FULL_PAGE)
+                .await
+                .unwrap();
             for record in page.entries {
                 *counts.records.entry((box_kind, record.reading.state.name())).or_default() += 1;
             }
@@ -78,7 +81,10 @@ pub(crate) async fn all_data_survives_reopening(home: &dyn TestHome) {
         let mut out = format!("{:#?}", store.events(0, 10_000).await.unwrap());
         for owner in ["ann", "bob", "cat", "team"] {
             for box_kind in BoxKind::ALL {
-                let page = store.records(&did(owner), box_kind, &[], FULL_PAGE).await.unwrap();
+                let page = store
+                    .records(&did(owner), box_kind, &RecordFilter::default(), FULL_PAGE)
+                    .await
+                    .unwrap();
                 out += &format!("{page:#?}");
             }
             out += &format!("{:#?}", store.sessions(&did(owner), FULL_PAGE).await.unwrap());

@@ -252,7 +252,10 @@ async fn contents(store: &dyn Store) -> (Vec<String>, Vec<String>) {
     let (mut records, mut deliveries) = (Vec::new(), Vec::new());
     for owner in OWNERS {
         for box_kind in [BoxKind::Inbox, BoxKind::Outbox] {
-            let page = store.records(&did(owner), box_kind, &[], FULL_PAGE).await.unwrap();
+            let page = store
+                .records(&did(owner), box_kind, &RecordFilter::default(), FULL_PAGE)
+                .await
+                .unwrap();
             let line = |r: MsgRecord| (r.seq, format!("{} {:?} {}", r.id, r.reading, r.revision));
             records.extend(page.entries.into_iter().map(line));
         }

@@ -102,7 +102,8 @@ fn insert_records(
     let DispatchRequest { msg, tunnel, external_id } = request;
     let object = objects::insert_message(tx, resolved.known, msg)?;
     let (tunnel_id, _) = insert_external_id(tx, request, object, now)?;
-    let new = NewRecord { object, msg_id: &msg.id(), tunnel: tunnel_id };
+    let thread_key = records::thread_key(msg);
+    let new = NewRecord { object, msg_id: &msg.id(), tunnel: tunnel_id, thread_key };
     let mut records = Vec::with_capacity(resolved.placements.len());
     for placement in &resolved.placements {
         records.push(records::insert(tx, &new, placement, now)?);

@@ -1,23 +1,28 @@
 //! Records: one message in one box of one owner.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::lease::{Holder, Lease, LeaseDuration, LeaseProof};
-use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::record::{
     BoxKind, MsgRecord, ReadState, ReadStateData, ReadStatus, RecordId, RecordKind,
 };
 use monoco_core::routing::Placement;
+use monoco_core::tag::{Tag, change_tags};
 use monoco_core::time::Timestamp;
-use rusqlite::{Row, params};
+use rusqlite::types::Null;
+use rusqlite::{Row, ToSql, params};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::broadcast;
 
 use super::bulk_index::RecentEntries;
-use super::damage::Db;
+use super::damage::{self, Db};
 use super::events::{self, EventSubject};
+use super::open::db_error;
 use super::rows::{self, parsed};
 use super::writer::Tx;
 use super::{
@@ -25,13 +30,14 @@ use super::{
 };
 use crate::{
     BoxHint, BoxSummary, CreatedRecord, DispatchRequest, DispatchResult, JitteredRetry,
-    LeasedEntry, Page, PageRequest, RecordStore, StoreError, SweepCounts,
+    LeasedEntry, Page, PageRequest, RecordFilter, RecordStore, StoreError, SweepCounts,
 };
 
 /// Columns of [`read`], in its order.
 pub(super) const COLUMNS: &str = "
     r.seq, o.hash, r.tag, p.did, r.box, r.state, r.attempts, r.epoch, r.revision, r.holder,
-    r.lease_until, s.did, g.did, t.did, r.created_at, r.updated_at, r.object
+    r.lease_until, s.did, g.did, t.did, r.created_at, r.updated_at, r.object, r.thread_key,
+    r.tags
 ";
 
 pub(super) const TABLES: &str = "
@@ -45,8 +51,8 @@ pub(super) const TABLES: &str = "
 
 const INSERT: &str = "
     INSERT INTO records (object, tag, owner, box, state, attempts, epoch, revision, session,
-                         group_id, tunnel, created_at, updated_at)
-    VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, 0, ?6, ?7, ?8, ?9, ?9)
+                         group_id, tunnel, thread_key, created_at, updated_at)
+    VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, 0, ?6, ?7, ?8, ?9, ?10, ?10)
         ON CONFLICT (object, tag) DO NOTHING
 ";
 
@@ -85,6 +91,9 @@ const ANY_EXPIRED: &str = "
         OR EXISTS (SELECT 1 FROM deliveries WHERE state = 'SENDING' AND lease_until <= ?1)
 ";
 
+/// Longer thread keys are not stored with records.
+const MAX_THREAD_KEY_BYTES: usize = 512;
+
 const SET_HAS_BOX: &str = "UPDATE parties SET has_box = 1 WHERE id = ?1 AND has_box = 0";
 
 /// The message of a new record.
@@ -92,6 +101,12 @@ pub(super) struct NewRecord<'a> {
     pub(super) object: i64,
     pub(super) msg_id: &'a ObjId,
     pub(super) tunnel: Option<i64>,
+    pub(super) thread_key: Option<&'a str>,
+}
+
+/// The thread of a message, unless its key is too long for an index.
+pub(super) fn thread_key(msg: &MsgObject) -> Option<&str> {
+    msg.topic.as_deref().filter(|key| key.len() <= MAX_THREAD_KEY_BYTES)
 }
 
 /// Why leases are ended.
@@ -124,6 +139,7 @@ pub(super) fn insert(
         session_id,
         group_id,
         new.tunnel,
+        new.thread_key,
         now.ms(),
     ];
     // No RETURNING clause: SQLite would build a temporary table for its result and keep a
@@ -207,6 +223,8 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
         _ => return Err(rows::damaged(5, "the state does not match the lease")),
     };
     let group: Option<String> = row.get(12)?;
+    let mut tags: Vec<String> = group.map(|group| format!("group:{group}")).into_iter().collect();
+    tags.extend(user_tags(row)?.into_iter().map(String::from));
     Ok(MsgRecord {
         id: RecordId::from_tag(RecordKind::Record, &msg_id, row.get(2)?),
         seq: row.get(0)?,
@@ -216,11 +234,18 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
         reading: ReadStatus { state, attempts: row.get(6)?, epoch: rows::unsigned(row, 7)? },
         revision: row.get(8)?,
         session: parsed(row, 11)?,
-        tags: group.map(|group| format!("group:{group}")).into_iter().collect(),
+        tags,
+        thread_key: row.get(17)?,
         tunnel: row.get::<_, Option<String>>(13)?.and_then(|did| did.parse().ok()),
         created_at: Timestamp::from_ms(row.get(14)?),
         updated_at: Timestamp::from_ms(row.get(15)?),
     })
+}
+
+/// The user's tags of a record.
+fn user_tags(row: &Row<'_>) -> rusqlite::Result<BTreeSet<Tag>> {
+    let Some(tags) = row.get::<_, Option<String>>(18)? else { return Ok(BTreeSet::new()) };
+    serde_json::from_str(&tags).map_err(|_| rows::damaged(18, "invalid tags"))
 }
 
 /// Reads the columns of a lease; `None` when they are NULL.
@@ -334,6 +359,113 @@ pub(super) fn complete(
     let detail = json!({"from": from.as_str(), "to": next.state.name().as_str(), "by": "claim"});
     let record = update(tx, record, next, now)?;
     append_event(tx, EventKind::Marked, &record, object, &detail, now)
+}
+
+/// Adds and removes tags of a record.
+fn set_tags(
+    tx: &mut Tx<'_>,
+    id: &RecordId,
+    add: &[Tag],
+    remove: &[Tag],
+    now: Timestamp,
+) -> Result<MsgRecord, StoreError> {
+    let (record, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
+    let own = record.tags.iter().filter_map(|tag| tag.parse::<Tag>().ok());
+    let before: BTreeSet<Tag> = own.collect();
+    let tags = change_tags(&before, add, remove)?;
+    if tags == before {
+        return Ok(record);
+    }
+    let owner = contacts::party_id(tx, &record.owner)?;
+    let kind = record.box_kind.as_str();
+    for tag in before.difference(&tags) {
+        let sql = "
+            DELETE FROM record_tags WHERE owner = ?1 AND box = ?2 AND tag = ?3 AND record = ?4
+        ";
+        rows::execute(tx.db, sql, params![owner, kind, tag.as_str(), record.seq])?;
+    }
+    for tag in tags.difference(&before) {
+        let sql = "INSERT INTO record_tags (owner, box, tag, record) VALUES (?1, ?2, ?3, ?4)";
+        rows::execute(tx.db, sql, params![owner, kind, tag.as_str(), record.seq])?;
+    }
+    let json = if tags.is_empty() { None } else { Some(rows::as_json(&tags)?) };
+    let sql = "
+        UPDATE records SET tags = ?3, updated_at = ?4, revision = revision + 1
+         WHERE seq = ?1 AND revision = ?2
+    ";
+    rows::execute(tx.db, sql, params![record.seq, record.revision, json, now.ms()])?;
+    let detail = json!({"tags": tags});
+    append_event(tx, EventKind::Marked, &record, object, &detail, now)?;
+    by_seq(tx.db, record.seq).map(|(record, _)| record)
+}
+
+/// Lists a page of records that match a filter.
+fn list(
+    db: &Db,
+    owner: i64,
+    box_kind: BoxKind,
+    filter: &RecordFilter,
+    page: &PageRequest,
+) -> Result<Page<MsgRecord>, StoreError> {
+    let (beyond, order) = rows::direction(page);
+    let (start, limit) = (rows::start(page), page.limit.saturating_add(1));
+    let (kind, states) = (box_kind.as_str(), &filter.states);
+    let read = |row: &Row<'_>| read(row).map(|record| (record.seq, record));
+    let group = filter.tag.as_ref().and_then(|tag| tag.strip_prefix("group:"));
+    let of_box = "r.owner = ?1 AND r.box = ?2 AND r.seq";
+    let (index, rows_of, condition, key): (_, _, _, Box<dyn ToSql>) =
+        match (&filter.tag, group, &filter.thread_key) {
+            (Some(_), Some(group), _) => {
+                ("", of_box, "r.group_id = ?4", Box::new(group_id(db, group)?))
+            }
+            (Some(tag), None, _) => (
+                "record_tags x CROSS JOIN",
+                "x.owner = ?1 AND x.box = ?2 AND x.record",
+                "x.tag = ?4 AND r.seq = x.record",
+                Box::new(tag.clone()),
+            ),
+            (None, _, Some(thread)) => ("", of_box, "r.thread_key = ?4", Box::new(thread.clone())),
+            (None, _, None) => ("", of_box, "r.state = ?4", Box::new(Null)),
+        };
+    let seq = if index.is_empty() { "r.seq" } else { "x.record" };
+    let sql = format!(
+        "SELECT {COLUMNS} FROM {index} {TABLES}
+          WHERE {rows_of} {beyond} ?3 AND {condition}
+          ORDER BY {seq} {order}"
+    );
+    let mut entries = Vec::new();
+    if filter.tag.is_none() && filter.thread_key.is_none() {
+        // One range scan per state: the index starts with the state, so that leasing the next
+        // record is a single seek.
+        let all = if states.is_empty() { &ReadState::ALL[..] } else { states };
+        for state in all {
+            let row = params![owner, kind, start, state.as_str()];
+            entries.extend(rows::list_undamaged(db, "record", limit, &sql, row, read)?);
+        }
+        return Ok(rows::page(entries, page));
+    }
+    let mut statement = db.prepare_cached(&sql).map_err(db_error)?;
+    let mut found = statement.query(params![owner, kind, start, key]).map_err(db_error)?;
+    while entries.len() < limit
+        && let Some(row) = found.next().map_err(db_error)?
+    {
+        let entry = read(row).map_err(db_error);
+        let Some((seq, record)) = db.unless_damaged("record", damage::key(row), entry)? else {
+            continue;
+        };
+        let in_state = states.is_empty() || states.contains(&record.reading.state.name());
+        let in_thread = filter.thread_key.is_none() || filter.thread_key == record.thread_key;
+        if in_state && in_thread {
+            entries.push((seq, record));
+        }
+    }
+    Ok(rows::page(entries, page))
+}
+
+/// The party of the group that a tag `group:<did>` names; 0 when it is unknown.
+fn group_id(db: &Db, did: &str) -> Result<i64, StoreError> {
+    let Ok(did) = did.parse::<Did>() else { return Ok(0) };
+    Ok(contacts::find(db, &did)?.unwrap_or(0))
 }
 
 /// Sets records to UNREAD whose leases have expired, or whose holders are gone.
@@ -493,33 +625,25 @@ impl RecordStore for SqliteStore {
         &self,
         owner: &Did,
         box_kind: BoxKind,
-        states: &[ReadState],
+        filter: &RecordFilter,
         page: PageRequest,
     ) -> Result<Page<MsgRecord>, StoreError> {
-        let owner = owner.clone();
-        let states = if states.is_empty() { ReadState::ALL.to_vec() } else { states.to_vec() };
-        self.read(move |db| {
-            let Some(owner) = contacts::find(db, &owner)? else {
-                return Ok(rows::page(Vec::new(), &page));
-            };
-            let (beyond, order) = rows::direction(&page);
-            let sql = format!(
-                "SELECT {COLUMNS} FROM {TABLES}
-                  WHERE r.owner = ?1 AND r.box = ?2 AND r.state = ?3 AND r.seq {beyond} ?4
-                  ORDER BY r.seq {order}"
-            );
-            let (start, limit) = (rows::start(&page), page.limit.saturating_add(1));
-            // One range scan per state: the index starts with the state, so that leasing the
-            // next record is a single seek.
-            let mut entries = Vec::new();
-            for state in states {
-                let row = params![owner, box_kind.as_str(), state.as_str(), start];
-                let read = |row: &Row<'_>| read(row).map(|record| (record.seq, record));
-                entries.extend(rows::list_undamaged(db, "record", limit, &sql, row, read)?);
-            }
-            Ok(rows::page(entries, &page))
+        let (owner, filter) = (owner.clone(), filter.clone());
+        self.read(move |db| match contacts::find(db, &owner)? {
+            Some(owner) => list(db, owner, box_kind, &filter, &page),
+            None => Ok(rows::page(Vec::new(), &page)),
         })
         .await
+    }
+
+    async fn tag_record(
+        &self,
+        id: RecordId,
+        add: Vec<Tag>,
+        remove: Vec<Tag>,
+        now: Timestamp,
+    ) -> Result<MsgRecord, StoreError> {
+        self.writer.run(move |tx| set_tags(tx, &id, &add, &remove, now)).await
     }
 
     async fn boxes(&self, page: PageRequest) -> Result<Page<BoxSummary>, StoreError> {

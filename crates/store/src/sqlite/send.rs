@@ -117,7 +117,8 @@ pub(super) fn insert(
     }
     let author = contacts::party_id(tx, msg.author())?;
     let msg_id = msg.id();
-    let new = NewRecord { object, msg_id: &msg_id, tunnel: None };
+    let thread_key = records::thread_key(msg);
+    let new = NewRecord { object, msg_id: &msg_id, tunnel: None, thread_key };
     let peers: Vec<Did> =
         plans.remote.iter().map(|plan| &plan.target_did).chain(&plans.local).cloned().collect();
     let outbox = Placement {

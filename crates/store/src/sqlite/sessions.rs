@@ -217,7 +217,7 @@ fn receipts(
     let object = objects::seq_of(db, recent, &msg_id)?;
     let Some(group_id) = contacts::find(db, group)? else { return Ok(Vec::new()) };
     let sql = "
-        SELECT p.did, r.status, r.at
+        SELECT p.did, r.status, r.at, r.reason
           FROM receipts r
           JOIN parties p ON p.id = r.reader
          WHERE r.group_id = ?1 AND r.object = ?2 AND (?3 IS NULL OR p.did = ?3)
@@ -235,7 +235,7 @@ fn receipts(
             at_ms: Timestamp::from_ms(row.get(2)?),
             status: ReceiptStatus::parse(&status)
                 .ok_or_else(|| rows::damaged(1, "unknown status"))?,
-            reason: None,
+            reason: row.get(3)?,
         })
     })
 }
@@ -255,6 +255,7 @@ impl SessionStore for SqliteStore {
         msg_id: ObjId,
         reader: &Did,
         status: ReceiptStatus,
+        reason: Option<String>,
         now: Timestamp,
     ) -> Result<Receipt, StoreError> {
         let (group, reader) = (group.clone(), reader.clone());
@@ -270,6 +271,7 @@ impl SessionStore for SqliteStore {
                 let recent = tx.indexes.hashes.recent();
                 if let Some(before) = receipts(tx.db, recent, &group, msg_id, Some(&reader))?.pop()
                     && before.status == status
+                    && before.reason == reason
                 {
                     return Ok(before);
                 }
@@ -280,7 +282,7 @@ impl SessionStore for SqliteStore {
                     group_id: Some(group.clone()),
                     at_ms: now,
                     status,
-                    reason: None,
+                    reason: reason.clone(),
                 };
                 let id = receipt.id();
                 let stored = match objects::find(tx.db, tx.indexes.hashes.recent(), &id)? {
@@ -288,12 +290,14 @@ impl SessionStore for SqliteStore {
                     None => objects::insert(tx, &id, Some(&receipt.canonical()))?,
                 };
                 let sql = "
-                    INSERT INTO receipts (group_id, object, reader, status, at, receipt)
-                    VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                    INSERT INTO receipts (group_id, object, reader, status, at, receipt, reason)
+                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
                         ON CONFLICT (group_id, object, reader) DO UPDATE
-                       SET status = excluded.status, at = excluded.at, receipt = excluded.receipt
+                       SET status = excluded.status, at = excluded.at, receipt = excluded.receipt,
+                           reason = excluded.reason
                 ";
-                let row = params![group_id, object, reader_id, status.as_str(), now.ms(), stored];
+                let state = status.as_str();
+                let row = params![group_id, object, reader_id, state, now.ms(), stored, reason];
                 rows::execute(tx.db, sql, row)?;
                 let subject =
                     EventSubject { object: Some(object), record: None, owner: Some(reader_id) };

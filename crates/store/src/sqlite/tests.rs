@@ -19,7 +19,7 @@ use super::*;
 use crate::conformance::{TestHome, letter_model, mail_model, store_model};
 use crate::{
     DispatchOutcome, DispatchRequest, DispatchResult, EventStore, ObjectStore, PageRequest,
-    RecordStore, SessionStore, SharedStore, StatusStore,
+    RecordFilter, RecordStore, SessionStore, SharedStore, StatusStore,
 };
 
 #[async_trait]
@@ -78,7 +78,12 @@ async fn dispatch(store: &SqliteStore, msg: MsgObject) -> DispatchResult {
 async fn record_count(store: &SqliteStore) -> usize {
     let window = PageRequest { beyond: None, limit: 1_000, newest_first: false };
     let bob = "did:web:bob".parse().unwrap();
-    store.records(&bob, BoxKind::Inbox, &[], window).await.unwrap().entries.len()
+    store
+        .records(&bob, BoxKind::Inbox, &RecordFilter::default(), window)
+        .await
+        .unwrap()
+        .entries
+        .len()
 }
 
 /// Changes one byte after each occurrence of `text` in the files below `dir`.

@@ -55,6 +55,9 @@ pub struct RecordView {
     pub session: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// The thread of the message within the conversation
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_key: Option<String>,
     /// The tunnel that the message was received through
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<String>,
@@ -175,6 +178,7 @@ impl From<MsgRecord> for RecordView {
             lease,
             session: Some(record.session.into()),
             tags: record.tags,
+            thread_key: record.thread_key,
             tunnel: record.tunnel.map(Into::into),
             delivery: None,
             created_at: record.created_at.rfc3339(),
@@ -207,6 +211,7 @@ impl From<Delivery> for RecordView {
             lease,
             session: None,
             tags: Vec::new(),
+            thread_key: None,
             tunnel: None,
             delivery: Some(DeliveryView {
                 target: plan.target_did.to_string(),

@@ -64,6 +64,9 @@ pub struct ReceiptView {
     pub group: Option<String>,
     pub state: Cow<'static, str>,
     pub at: String,
+    /// Why the reader has set this state
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -107,6 +110,7 @@ impl From<Receipt> for ReceiptView {
             group: receipt.group_id.map(Into::into),
             state: receipt.status.as_str().into(),
             at: receipt.at_ms.rfc3339(),
+            reason: receipt.reason,
         }
     }
 }
