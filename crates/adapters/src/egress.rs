@@ -131,7 +131,7 @@ impl Egress {
                  or name their file in SSL_CERT_FILE",
                 detail(&error)
             );
-            Failure::Temporary { detail, retry_after_ms: None }
+            Failure::Temporary { detail, retry_after_ms: None, error_code: None }
         })?;
         Ok(cached.get_or_init(|| client).clone())
     }
@@ -153,18 +153,21 @@ fn builder(reach: AddressScope, limits: EgressLimits) -> reqwest::ClientBuilder 
 /// Classifies an error without a response.
 fn failure(error: &reqwest::Error, peer: &str) -> Failure {
     if let Some(refused) = find::<InvalidTarget>(error) {
-        return Failure::Permanent { detail: refused.to_string() };
+        return Failure::Permanent { detail: refused.to_string(), error_code: None };
     }
     let words = detail(error);
     if error.is_builder() {
-        return Failure::Permanent { detail: format!("{peer}: {words}") };
+        return Failure::Permanent { detail: format!("{peer}: {words}"), error_code: None };
     }
     if error.is_connect() {
         let detail = format!("cannot connect to {peer}: {words}");
-        return Failure::Temporary { detail, retry_after_ms: None };
+        return Failure::Temporary { detail, retry_after_ms: None, error_code: None };
     }
     let event = if error.is_timeout() { "no response in time" } else { "connection lost" };
-    Failure::Unknown { detail: format!("{peer}: {event} after the message was sent: {words}") }
+    Failure::Unknown {
+        detail: format!("{peer}: {event} after the message was sent: {words}"),
+        error_code: None,
+    }
 }
 
 /// Returns the first cause of `error` that is a `T`.

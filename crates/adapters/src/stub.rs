@@ -148,11 +148,11 @@ impl StubState {
         match request.address {
             "refuse" => {
                 let detail = "stub: this address is rejected".to_owned();
-                return Some(Failure::Permanent { detail });
+                return Some(Failure::Permanent { detail, error_code: None });
             }
             "vanish" => {
                 let detail = "stub: connection lost after the message was sent".to_owned();
-                return Some(Failure::Unknown { detail });
+                return Some(Failure::Unknown { detail, error_code: None });
             }
             _ => {}
         }
@@ -166,7 +166,7 @@ impl StubState {
         }
         *attempts += 1;
         let detail = format!("stub: busy, attempt {attempts} of {failures}");
-        Some(Failure::Temporary { detail, retry_after_ms: None })
+        Some(Failure::Temporary { detail, retry_after_ms: None, error_code: None })
     }
 }
 

@@ -74,7 +74,8 @@ impl Adapter for Toy {
         let from = Participant { id, name: None };
         let message = InboundMessage::new("1", session, from, self.config.greeting.clone());
         let stored = sink.receive(message, Vec::new()).await;
-        stored.map_err(|error| Failure::Permanent { detail: error.to_string() })?;
+        stored
+            .map_err(|error| Failure::Permanent { detail: error.to_string(), error_code: None })?;
         stop.cancelled().await;
         Ok(())
     }

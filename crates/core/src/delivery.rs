@@ -63,6 +63,8 @@ pub enum SendStateData {
     Sent {
         /// The provider's id of the message, if it returned one.
         external_msg_id: Option<String>,
+        /// When the provider accepted it, by the courier's clock.
+        delivered_at: Timestamp,
     },
     Failed {
         /// The earliest time of the next attempt.
@@ -163,7 +165,7 @@ impl SendStatus {
                 lease.check(self.epoch, proof)?;
                 let state = match outcome {
                     DeliveryOutcome::Accepted { external_msg_id } => {
-                        SendStateData::Sent { external_msg_id }
+                        SendStateData::Sent { external_msg_id, delivered_at: now }
                     }
                     DeliveryOutcome::Failed(why) => {
                         self.after(why, now, retry, capabilities, jitter)
@@ -180,7 +182,8 @@ impl SendStatus {
                 if proof.epoch.is_some() =>
             {
                 proof.check_free(self.epoch)?;
-                Ok(Self { state: SendStateData::Sent { external_msg_id }, ..self })
+                let state = SendStateData::Sent { external_msg_id, delivered_at: now };
+                Ok(Self { state, ..self })
             }
             (_, DeliveryOutcome::Accepted { .. }) => {
                 proof.check_free(self.epoch)?;
@@ -209,8 +212,13 @@ impl SendStatus {
             SendStateData::Sending(lease) if lease.has_expired(now) => {
                 let detail =
                     format!("{} did not report before its lease expired", lease.holder.as_str());
-                let state =
-                    self.after(Failure::Unknown { detail }, now, retry, capabilities, jitter);
+                let state = self.after(
+                    Failure::Unknown { detail, error_code: None },
+                    now,
+                    retry,
+                    capabilities,
+                    jitter,
+                );
                 Ok(Self { state, ..self })
             }
             _ => Err(self.invalid(SendState::Failed)),
@@ -242,7 +250,9 @@ impl SendStatus {
                 return Ok(Self { state, attempts: 0, first_try: None, ..self });
             }
             (Wait { .. } | Failed { .. }, To::Held) => Held,
-            (Uncertain { .. }, To::Sent) => SendStateData::Sent { external_msg_id: None },
+            (Uncertain { .. }, To::Sent) => {
+                SendStateData::Sent { external_msg_id: None, delivered_at: now }
+            }
             (SendStateData::Deleted, _) => return Err(self.invalid(to).into()),
             (_, To::Archived) => SendStateData::Archived,
             (_, To::Deleted) => SendStateData::Deleted,
@@ -343,11 +353,15 @@ mod tests {
     }
 
     fn why() -> Failure {
-        Failure::Unknown { detail: "line went dead".into() }
+        Failure::Unknown { detail: "line went dead".into(), error_code: None }
     }
 
     fn busy() -> DeliveryOutcome {
-        DeliveryOutcome::Failed(Failure::Temporary { detail: "429".into(), retry_after_ms: None })
+        DeliveryOutcome::Failed(Failure::Temporary {
+            detail: "429".into(),
+            retry_after_ms: None,
+            error_code: None,
+        })
     }
 
     fn accepted() -> DeliveryOutcome {
@@ -359,7 +373,7 @@ mod tests {
         let state = match state {
             SendState::Wait => SendStateData::Wait { due: at(0) },
             SendState::Sending => SendStateData::Sending(lease),
-            SendState::Sent => SendStateData::Sent { external_msg_id: None },
+            SendState::Sent => SendStateData::Sent { external_msg_id: None, delivered_at: at(0) },
             SendState::Failed => SendStateData::Failed { due: at(0), why: why() },
             SendState::Dead => SendStateData::Dead { why: why() },
             SendState::Uncertain => SendStateData::Uncertain { why: why() },
@@ -394,7 +408,12 @@ mod tests {
             let from = state.as_str();
             let now = || standing(state);
             let lost = || DeliveryOutcome::Failed(why());
-            let refused = || DeliveryOutcome::Failed(Failure::Permanent { detail: "no".into() });
+            let refused = || {
+                DeliveryOutcome::Failed(Failure::Permanent {
+                    detail: "no".into(),
+                    error_code: None,
+                })
+            };
             let holder = Holder::new("bob").unwrap();
             table.row(from, "lease", now().lease(holder, at(1), LeaseDuration::DEFAULT).map(end));
             table.row(from, "accepted", report(now(), accepted(), ONCE).map(end));

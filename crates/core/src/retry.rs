@@ -17,11 +17,22 @@ pub enum Failure {
         /// The delay that the peer asked for, in milliseconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
+        /// The peer's error code, if it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error_code: Option<String>,
     },
     /// No further attempt can succeed: invalid address, no permission.
-    Permanent { detail: String },
+    Permanent {
+        detail: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error_code: Option<String>,
+    },
     /// The request was sent and no response came back. The peer may have accepted it.
-    Unknown { detail: String },
+    Unknown {
+        detail: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error_code: Option<String>,
+    },
 }
 
 /// Exponential backoff: the delay doubles with each failure up to a cap.
@@ -56,8 +67,17 @@ impl Failure {
     pub fn detail(&self) -> &str {
         match self {
             Self::Temporary { detail, .. }
-            | Self::Permanent { detail }
-            | Self::Unknown { detail } => detail,
+            | Self::Permanent { detail, .. }
+            | Self::Unknown { detail, .. } => detail,
+        }
+    }
+
+    /// The peer's error code, if it has one.
+    pub fn error_code(&self) -> Option<&str> {
+        match self {
+            Self::Temporary { error_code, .. }
+            | Self::Permanent { error_code, .. }
+            | Self::Unknown { error_code, .. } => error_code.as_deref(),
         }
     }
 }

@@ -160,7 +160,7 @@ impl Courier {
     ) -> Result<Self, StoreError> {
         let store: SharedStore = Arc::new(SqliteStore::open(&home.store())?);
         let clock = start_clock(&store).await?;
-        prepare_store(&store, clock, &config.owner).await?;
+        prepare_store(&store, clock, &config).await?;
 
         let (receivers, loops) = (TaskGroup::default(), TaskGroup::default());
         let settings = Arc::new(config.pipeline.clone());
@@ -173,6 +173,7 @@ impl Courier {
             Pipeline::start(Arc::clone(&store), clock, notifier, settings, queue, tasks, stop);
         let pipeline = Arc::new(pipeline.await?);
 
+        let (config_sender, config_receiver) = watch::channel(Arc::clone(&config));
         let holder = Holder::new(format!("{HOLDER}{}", clock.now().ms()));
         let supervisor = TunnelSupervisor {
             store: Arc::clone(&store),
@@ -180,13 +181,13 @@ impl Courier {
             entry: entry.clone(),
             resources: AdapterResources { egress: Egress::new().map_err(|e| e.to_string()) },
             tunnels: Arc::new(TunnelRegistry::default()),
+            config: config_receiver.clone(),
             holder: holder.unwrap_or_else(|_| Holder::anonymous()),
             receivers: receivers.clone(),
             loops: loops.clone(),
         };
         supervisor.apply(None, &config).await?;
 
-        let (config_sender, config_receiver) = watch::channel(Arc::clone(&config));
         let tunnels = Arc::clone(&supervisor.tunnels);
         let parts =
             CourierParts { store, clock, entry, tunnels, config: config_receiver, pipeline };
@@ -349,10 +350,14 @@ async fn start_clock(store: &SharedStore) -> Result<Clock, StoreError> {
 }
 
 /// Adds the owner as a contact and releases the leases of an earlier run.
-async fn prepare_store(store: &SharedStore, clock: Clock, owner: &Did) -> Result<(), StoreError> {
+async fn prepare_store(
+    store: &SharedStore,
+    clock: Clock,
+    config: &Config,
+) -> Result<(), StoreError> {
     let now = clock.now();
-    add_owner(store, owner, now).await?;
-    let released = store.release_leases(HOLDER, delivery_retry(), now).await?;
+    add_owner(store, &config.owner, now).await?;
+    let released = store.release_leases(HOLDER, delivery_retry(config.deliveries), now).await?;
     if released.records + released.deliveries > 0 {
         tracing::info!(released.records, released.deliveries, "leases of an earlier run ended");
     }

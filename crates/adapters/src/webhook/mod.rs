@@ -104,7 +104,7 @@ impl Adapter for Webhook {
     async fn deliver(&self, request: &DeliveryRequest<'_>) -> DeliveryOutcome {
         let Some(target) = &self.target else {
             let detail = "this tunnel cannot send: it has no send_to".to_owned();
-            return DeliveryOutcome::Failed(Failure::Permanent { detail });
+            return DeliveryOutcome::Failed(Failure::Permanent { detail, error_code: None });
         };
         let body = outbound::body(request);
         let headers = outbound::headers(&self.signer, request, &body);

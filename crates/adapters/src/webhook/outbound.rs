@@ -100,10 +100,11 @@ pub fn outcome(reply: &EgressResponse, peer: &str, now: Timestamp) -> DeliveryOu
 /// permanent.
 pub fn failure(reply: &EgressResponse, peer: &str, now: Timestamp) -> Failure {
     let status = reply.status;
+    let error_code = Some(status.as_str().to_owned());
     let mut detail = format!("{peer} answered {status}");
     if status.is_redirection() {
         detail.push_str("; redirects are never followed: set send_to to the final address");
-        return Failure::Permanent { detail };
+        return Failure::Permanent { detail, error_code };
     }
     let excerpt = excerpt(&reply.body);
     if !excerpt.is_empty() {
@@ -111,9 +112,13 @@ pub fn failure(reply: &EgressResponse, peer: &str, now: Timestamp) -> Failure {
     }
     let busy = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
     if status.is_server_error() || busy.contains(&status) {
-        return Failure::Temporary { detail, retry_after_ms: retry_after(&reply.headers, now) };
+        return Failure::Temporary {
+            detail,
+            retry_after_ms: retry_after(&reply.headers, now),
+            error_code,
+        };
     }
-    Failure::Permanent { detail }
+    Failure::Permanent { detail, error_code }
 }
 
 /// Returns the delay that `Retry-After` asks for, in milliseconds. The header holds seconds

@@ -195,7 +195,9 @@ async fn busy_receiver_sets_the_retry_delay() {
     ] {
         let failure =
             failed(try_once(&ScriptedServer::answering(status, header, "slow down"), LONG).await);
-        let Failure::Temporary { detail, retry_after_ms } = failure else { panic!("{failure:?}") };
+        let Failure::Temporary { detail, retry_after_ms, .. } = failure else {
+            panic!("{failure:?}")
+        };
         assert_eq!(retry_after_ms, want, "{status}");
         assert!(detail.contains(&status[..3]) && detail.ends_with(": slow down"), "{detail}");
     }
@@ -205,7 +207,7 @@ async fn busy_receiver_sets_the_retry_delay() {
 async fn rejections_and_redirects_are_permanent_failures() {
     let rejected =
         failed(try_once(&ScriptedServer::answering("400 Bad Request", "", "no text"), LONG).await);
-    let Failure::Permanent { detail } = rejected else { panic!("{rejected:?}") };
+    let Failure::Permanent { detail, .. } = rejected else { panic!("{rejected:?}") };
     assert!(detail.starts_with("http://127.0.0.1:"), "{detail}");
     assert!(detail.ends_with(" answered 400 Bad Request: no text"), "{detail}");
 
@@ -251,7 +253,10 @@ async fn message_without_allowed_target_is_not_sent() {
     let failure = failed(send(&deaf, message()).await);
     assert_eq!(
         failure,
-        Failure::Permanent { detail: "this tunnel cannot send: it has no send_to".to_owned() }
+        Failure::Permanent {
+            detail: "this tunnel cannot send: it has no send_to".to_owned(),
+            error_code: None
+        }
     );
 
     let server = ScriptedServer::answering("200 OK", "", "");

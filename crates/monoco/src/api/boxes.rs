@@ -276,6 +276,8 @@ pub struct ReportBody {
     external_msg_id: Option<String>,
     /// The provider's error message, when `ok` is false
     error: Option<String>,
+    /// The provider's error code, when `ok` is false
+    error_code: Option<String>,
     /// true: another attempt may succeed. false: none will. Omitted: the outcome is unknown,
     /// the provider may have the message
     retryable: Option<bool>,
@@ -309,17 +311,18 @@ pub async fn report(
     }
     let proof = input::lease_proof(body.epoch, body.holder.clone())?;
     let (outcome, now) = (outcome(body)?, api.clock.now());
-    let delivery = api.store.report_delivery(id, outcome, proof, delivery_retry(), now).await?;
+    let retry = delivery_retry(api.config.borrow().deliveries);
+    let delivery = api.store.report_delivery(id, outcome, proof, retry, now).await?;
     Ok(axum::Json(BoxEntry::Delivery(delivery).into()))
 }
 
 fn outcome(body: ReportBody) -> Result<DeliveryOutcome, ApiError> {
-    let ReportBody { ok, external_msg_id, error, retryable, retry_after_ms, .. } = body;
+    let ReportBody { ok, external_msg_id, error, error_code, retryable, retry_after_ms, .. } = body;
     let too_long = |text: &Option<String>| text.as_ref().is_some_and(|text| text.len() > 4096);
-    if too_long(&external_msg_id) || too_long(&error) {
+    if too_long(&external_msg_id) || too_long(&error) || too_long(&error_code) {
         return Err(ApiError::bad_field(
             "error",
-            "error or external_msg_id is longer than 4096 bytes",
+            "error, error_code or external_msg_id is longer than 4096 bytes",
         ));
     }
     if ok {
@@ -332,8 +335,8 @@ fn outcome(body: ReportBody) -> Result<DeliveryOutcome, ApiError> {
         ));
     };
     Ok(DeliveryOutcome::Failed(match retryable {
-        Some(true) => Failure::Temporary { detail, retry_after_ms },
-        Some(false) => Failure::Permanent { detail },
-        None => Failure::Unknown { detail },
+        Some(true) => Failure::Temporary { detail, retry_after_ms, error_code },
+        Some(false) => Failure::Permanent { detail, error_code },
+        None => Failure::Unknown { detail, error_code },
     }))
 }

@@ -14,9 +14,9 @@ use crate::clock::{self, Clock};
 /// Expired deliveries that one call marks as failed before it gives up.
 const MAX_EXPIRED_PER_CALL: usize = 100;
 
-/// The retry policy of deliveries, with new jitter.
-pub fn delivery_retry() -> JitteredRetry {
-    JitteredRetry { retry: RetryPolicy::DELIVERY, jitter: clock::jitter() }
+/// A retry policy of deliveries, with new jitter.
+pub fn delivery_retry(retry: RetryPolicy) -> JitteredRetry {
+    JitteredRetry { retry, jitter: clock::jitter() }
 }
 
 /// Leases the next entry of a box. Returns `None` when nothing waits in it.
@@ -89,9 +89,11 @@ pub async fn lease_next_delivery(
         };
         let detail = format!("message expired at {} before it was sent", expired_at.rfc3339());
         let proof = LeaseProof { epoch: Some(leased.entry.sending.epoch), holder: holder.clone() };
-        let outcome = DeliveryOutcome::Failed(Failure::Permanent { detail });
+        let outcome = DeliveryOutcome::Failed(Failure::Permanent { detail, error_code: None });
         let id = leased.entry.id;
-        store.report_delivery(id, outcome, proof, delivery_retry(), clock.now()).await?;
+        // A permanent failure is not retried, whatever the policy.
+        let retry = delivery_retry(RetryPolicy::DELIVERY);
+        store.report_delivery(id, outcome, proof, retry, clock.now()).await?;
     }
     Ok(None)
 }

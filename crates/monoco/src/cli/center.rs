@@ -136,6 +136,9 @@ pub enum CenterCommand {
         /// Report failure, with the error message of the provider
         #[arg(long)]
         error: Option<String>,
+        /// Error code of the provider
+        #[arg(long, value_name = "CODE", requires = "error")]
+        error_code: Option<String>,
         /// The failure is temporary: retry later
         #[arg(long, requires = "error", conflicts_with = "permanent")]
         retryable: bool,
@@ -258,7 +261,9 @@ const RECORD_FIELDS: &[Column<RecordView>] = &[
     ("target", |record| record.delivery.as_ref()?.target.cell()),
     ("due", |record| record.delivery.as_ref()?.due_at.time()),
     ("failure", |record| record.delivery.as_ref()?.failure.as_ref()?.detail().cell()),
+    ("error code", |record| record.delivery.as_ref()?.failure.as_ref()?.error_code()?.cell()),
     ("external id", |record| record.delivery.as_ref()?.external_msg_id.cell()),
+    ("delivered", |record| record.delivery.as_ref()?.delivered_at.time()),
     ("created", |record| record.created_at.time()),
 ];
 
@@ -398,6 +403,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             ok,
             external_id,
             error,
+            error_code,
             retryable,
             permanent,
             retry_after,
@@ -409,6 +415,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("ok", Some(ok.into())),
                 ("external_msg_id", external_id.map(Value::from)),
                 ("error", error.map(Value::from)),
+                ("error_code", error_code.map(Value::from)),
                 ("retryable", retryable.map(Value::from)),
                 ("retry_after_ms", retry_after.map(Value::from)),
                 ("epoch", epoch.map(Value::from)),

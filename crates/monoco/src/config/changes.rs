@@ -48,6 +48,12 @@ impl Config {
         let (old_retry, new_retry) = (old_claims.retry, new_claims.retry);
         changes.ms("claims backoff_ms", old_retry.backoff.first, new_retry.backoff.first);
         changes.ms("claims max_backoff_ms", old_retry.backoff.longest, new_retry.backoff.longest);
+        let attempts = |config: &Self| {
+            config.deliveries.max_attempts.map_or("unlimited".to_owned(), |max| max.to_string())
+        };
+        changes.live("deliveries max_attempts", &attempts(self), &attempts(new));
+        let give_up = |config: &Self| config.deliveries.give_up_after.map_or(0, |at| at.as_secs());
+        changes.live("deliveries give_up_after, in seconds", &give_up(self), &give_up(new));
         let (old, new_retention) = (self.retention, new.retention);
         changes.live("retention inbound_days", &old.inbound_days, &new_retention.inbound_days);
         changes.live("retention archive_days", &old.archive_days, &new_retention.archive_days);

@@ -49,6 +49,8 @@ pub struct Config {
     /// How long to wait for another message of a session; tunnels may set their own.
     pub debounce: Debounce,
     pub claims: ClaimsConfig,
+    /// When failed deliveries are retried, and when they become dead letters.
+    pub deliveries: RetryPolicy,
     pub retention: RetentionConfig,
     pub pipeline: PipelineConfig,
     /// All tunnels, including those that are not enabled.
@@ -141,6 +143,7 @@ impl Config {
             store,
             debounce,
             claims: read_claims(&courier.section("claims")?)?,
+            deliveries: read_deliveries(&courier.section("deliveries")?)?,
             retention: read_retention(&courier.section("retention")?)?,
             pipeline: PipelineConfig::parse(&courier.section("pipeline")?)?,
             tunnels: tunnel::read_tunnels(&courier.section("adapters")?, debounce)?,
@@ -159,8 +162,17 @@ impl Config {
 }
 
 /// The keys of `courier`.
-const COURIER_KEYS: [&str; 8] =
-    ["owner", "service", "storage", "debounce", "claims", "retention", "pipeline", "adapters"];
+const COURIER_KEYS: [&str; 9] = [
+    "owner",
+    "service",
+    "storage",
+    "debounce",
+    "claims",
+    "deliveries",
+    "retention",
+    "pipeline",
+    "adapters",
+];
 
 impl ConfigSource {
     /// Returns the config file of `home`, without options.
@@ -326,6 +338,37 @@ fn read_claims(section: &ConfigSection<'_>) -> Result<ClaimsConfig, InvalidConfi
         ..RetryPolicy::CLAIM
     };
     Ok(ClaimsConfig { term, retry })
+}
+
+fn read_deliveries(section: &ConfigSection<'_>) -> Result<RetryPolicy, InvalidConfig> {
+    section.deny_unknown_keys(&["max_attempts", "give_up_after"])?;
+    let max_attempts = match section.text("max_attempts")?.as_deref() {
+        None | Some("unlimited") => None,
+        Some(_) => Some(section.number_or("max_attempts", 1..=1_000_000_u32, 1)?),
+    };
+    let give_up_after = match section.text("give_up_after")? {
+        None => RetryPolicy::DELIVERY.give_up_after,
+        Some(text) => Some(parse_duration(&text).ok_or_else(|| {
+            let why = format!("found {text:?}, expected 1s to 365d, such as 90s, 30m, 24h or 7d");
+            section.invalid_key("give_up_after", why)
+        })?),
+    };
+    Ok(RetryPolicy { max_attempts, give_up_after, ..RetryPolicy::DELIVERY })
+}
+
+/// Parses a duration with a unit: `90s`, `30m`, `24h` or `7d`, up to a year.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let unit = text.chars().last()?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        _ => return None,
+    };
+    let count: u64 = text[..text.len() - unit.len_utf8()].parse().ok()?;
+    let length = count.checked_mul(seconds)?;
+    (1..=365 * 86_400).contains(&length).then(|| Duration::from_secs(length))
 }
 
 fn read_retention(section: &ConfigSection<'_>) -> Result<RetentionConfig, InvalidConfig> {

@@ -106,6 +106,7 @@ fn empty_file_is_valid_and_gives_the_defaults() {
             config.claims,
             ClaimsConfig { term: LeaseDuration::DEFAULT, retry: RetryPolicy::CLAIM }
         );
+        assert_eq!(config.deliveries, RetryPolicy::DELIVERY);
         let retention = config.retention;
         assert_eq!((retention.inbound_days, retention.archive_days), (30, 30));
         assert_eq!((retention.trash_days, retention.events_days), (30, 90));
@@ -127,6 +128,7 @@ courier:
   storage:   { mailbox_root: ~/.monoco/mailbox, store: sqlite }      # or postgres://…
   debounce:  { window_ms: 5000, max_wait_ms: 30000 }
   claims:    { timeout_s: 300, max_retries: 3, backoff_ms: 1000, max_backoff_ms: 30000 }
+  deliveries: { give_up_after: 24h }                                 # and max_attempts; default unlimited
   retention: { inbound_days: 30, archive_days: 30, trash_days: 30, events_days: 90 }
   pipeline:
     queue: store                 # or beanstalkd://127.0.0.1:11300
@@ -248,6 +250,12 @@ courier: {claims: {backoff_ms: 5000, max_backoff_ms: 10}}
     10 is less than backoff_ms, 5000
 courier: {retention: {archive_days: 0}}
     expected a number from 1 to 36500
+courier: {deliveries: {give_up_after: 24}}
+    such as 90s, 30m, 24h or 7d
+courier: {deliveries: {give_up_after: 0s}}
+    such as 90s, 30m, 24h or 7d
+courier: {deliveries: {max_attempts: 0}}
+    expected a number from 1 to 1000000
 courier: {adapters: {ci: {}}}
     courier.adapters.ci: `provider` is missing
 courier: {adapters: {ci: {provider: webhok}}}

@@ -239,7 +239,7 @@ fn shown(delivery: &Delivery) -> Value {
         "state": sending.state.name().as_str(),
         "attempts": sending.attempts,
     });
-    if let SendStateData::Sent { external_msg_id: Some(id) } = &sending.state {
+    if let SendStateData::Sent { external_msg_id: Some(id), .. } = &sending.state {
         shown["external_msg_id"] = json!(id);
     }
     if let Some(why) = sending.state.failure() {

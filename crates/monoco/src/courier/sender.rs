@@ -12,13 +12,14 @@ use monoco_core::outgoing::OutgoingMessage;
 use monoco_core::record::BoxKind;
 use monoco_core::retry::Failure;
 use monoco_store::{BoxHint, LeasedEntry, SharedStore, StoreError};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::tunnels::RunningTunnel;
 use crate::background::{self, BackgroundTask, NextStep};
 use crate::center::lease::{delivery_retry, lease_next_delivery};
 use crate::clock::Clock;
+use crate::config::Config;
 
 /// How often the sender looks for due deliveries without a hint.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
@@ -42,6 +43,7 @@ pub struct DeliverySender {
     tunnel: Arc<RunningTunnel>,
     holder: Holder,
     hints: broadcast::Receiver<BoxHint>,
+    config: watch::Receiver<Arc<Config>>,
 }
 
 impl BackgroundTask for DeliverySender {
@@ -82,9 +84,10 @@ impl DeliverySender {
         clock: Clock,
         tunnel: Arc<RunningTunnel>,
         holder: Holder,
+        config: watch::Receiver<Arc<Config>>,
     ) -> Self {
         let hints = store.hints();
-        Self { store, clock, tunnel, holder, hints }
+        Self { store, clock, tunnel, holder, hints, config }
     }
 
     /// Sends deliveries until `stop`. An attempt that has begun is finished and reported.
@@ -116,7 +119,8 @@ impl DeliverySender {
         delivery: &Delivery,
         message: &MsgObject,
     ) -> Result<DeliveryOutcome, StoreError> {
-        let permanent = |detail| Ok(DeliveryOutcome::Failed(Failure::Permanent { detail }));
+        let permanent =
+            |detail| Ok(DeliveryOutcome::Failed(Failure::Permanent { detail, error_code: None }));
         let message = match OutgoingMessage::parse(message.canonical()) {
             Ok(message) => message,
             Err(error) => return permanent(format!("not a message: {error}")),
@@ -137,7 +141,7 @@ impl DeliverySender {
         let outcome = tokio::time::timeout(ATTEMPT_TIMEOUT, attempt).await;
         Ok(outcome.unwrap_or_else(|_| {
             let detail = format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs());
-            DeliveryOutcome::Failed(Failure::Unknown { detail })
+            DeliveryOutcome::Failed(Failure::Unknown { detail, error_code: None })
         }))
     }
 
@@ -151,7 +155,8 @@ impl DeliverySender {
         let (id, now) = (delivery.id, self.clock.now());
         let epoch = Some(delivery.sending.epoch);
         let proof = LeaseProof { epoch, holder: self.holder.clone() };
-        match self.store.report_delivery(id, outcome, proof, delivery_retry(), now).await {
+        let retry = delivery_retry(self.config.borrow().deliveries);
+        match self.store.report_delivery(id, outcome, proof, retry, now).await {
             Ok(reported) => {
                 let state = reported.sending.state.name();
                 if matches!(state, SendState::Dead | SendState::Uncertain) {

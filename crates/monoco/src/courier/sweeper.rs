@@ -30,13 +30,16 @@ impl BackgroundTask for SweepTask {
     type Error = StoreError;
 
     async fn step(&mut self) -> Result<NextStep, StoreError> {
-        let retry = self.config.borrow().claims.retry;
+        let (retry, deliveries) = {
+            let config = self.config.borrow();
+            (config.claims.retry, delivery_retry(config.deliveries))
+        };
         let now = self.clock.now();
         let claims = self.store.expire_claims(retry, MAX_ROWS_PER_COMMIT, now).await?;
         if claims > 0 {
             tracing::info!(claims, "claims expired");
         }
-        let leases = self.store.expire_leases(delivery_retry(), MAX_ROWS_PER_COMMIT, now).await?;
+        let leases = self.store.expire_leases(deliveries, MAX_ROWS_PER_COMMIT, now).await?;
         if leases.records + leases.deliveries > 0 {
             tracing::info!(leases.records, leases.deliveries, "leases expired");
         }

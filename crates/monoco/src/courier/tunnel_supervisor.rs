@@ -8,6 +8,7 @@ use monoco_core::contact::TunnelInfo;
 use monoco_core::did::TunnelId;
 use monoco_core::lease::Holder;
 use monoco_store::{SharedStore, StoreError, TunnelLabels};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::inbound::DurableInboundSink;
@@ -28,6 +29,7 @@ pub struct TunnelSupervisor {
     pub entry: PipelineEntry,
     pub resources: AdapterResources,
     pub tunnels: Arc<TunnelRegistry>,
+    pub config: watch::Receiver<Arc<Config>>,
     /// The holder of the senders' leases.
     pub holder: Holder,
     /// The group of tasks that receive messages.
@@ -91,7 +93,8 @@ impl TunnelSupervisor {
         let tunnel = Arc::new(RunningTunnel::new(adapter, config.debounce, labels, stop));
         for _ in 0..SENDS_PER_TUNNEL {
             let (store, holder) = (Arc::clone(&self.store), self.holder.clone());
-            let sender = DeliverySender::new(store, self.clock, Arc::clone(&tunnel), holder);
+            let (of_tunnel, config) = (Arc::clone(&tunnel), self.config.clone());
+            let sender = DeliverySender::new(store, self.clock, of_tunnel, holder, config);
             self.loops.spawn(sender.run(tunnel.stop.clone()));
         }
         let (store, entry) = (Arc::clone(&self.store), self.entry.clone());

@@ -32,6 +32,7 @@ mod mime;
 mod pipeline;
 mod pipeline_harness;
 mod power_cuts;
+mod records;
 mod reference_sdks;
 mod replays;
 mod rspamd;

@@ -164,6 +164,7 @@ CREATE TABLE deliveries (
     first_try       INTEGER,                -- time of the first attempt
     failure         TEXT,                   -- JSON, only in states FAILED, DEAD and UNCERTAIN
     external_msg_id TEXT,                   -- the provider's message id, only in state SENT
+    delivered_at    INTEGER,                -- only in state SENT
     created_at      INTEGER NOT NULL,
     updated_at      INTEGER NOT NULL
 ) STRICT;

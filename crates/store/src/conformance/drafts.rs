@@ -134,11 +134,12 @@ pub(crate) async fn draft_is_finished_when_all_deliveries_are(home: &dyn TestHom
     send_draft(&*store, draft_request("d2", to_lark(&["ann"], "other"))).await.unwrap();
     let failed = |failure| DeliveryOutcome::Failed(failure);
     let detail = || "no".to_owned();
-    let busy = failed(Failure::Temporary { detail: detail(), retry_after_ms: None });
+    let busy =
+        failed(Failure::Temporary { detail: detail(), retry_after_ms: None, error_code: None });
     for (now, outcome) in [
         (0, DeliveryOutcome::Accepted { external_msg_id: None }),
-        (0, failed(Failure::Permanent { detail: detail() })),
-        (0, failed(Failure::Unknown { detail: detail() })),
+        (0, failed(Failure::Permanent { detail: detail(), error_code: None })),
+        (0, failed(Failure::Unknown { detail: detail(), error_code: None })),
         (0, busy),
     ] {
         assert_eq!(finished_uids(&*store).await, "", "deliveries are waiting");

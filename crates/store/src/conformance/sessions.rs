@@ -92,7 +92,8 @@ pub(crate) async fn session_lists_both_directions(store: &dyn Store) {
     // The entry of a peer shows the delivery to that peer.
     let leased = lease_next_delivery(store, "lark", 1).await.unwrap().entry;
     assert_eq!(leased.plan.target_did, did(&ann));
-    let no = DeliveryOutcome::Failed(Failure::Permanent { detail: "gone".into() });
+    let no =
+        DeliveryOutcome::Failed(Failure::Permanent { detail: "gone".into(), error_code: None });
     store.report_delivery(leased.id, no, by_epoch(1), RETRY, at(2)).await.unwrap();
     let newest = PageRequest { beyond: None, limit: 2, newest_first: true };
     assert_eq!(

@@ -53,9 +53,13 @@ async fn fill_store(store: &dyn Store) {
     lease_next_record(store, "cat", 10).await.unwrap();
     let outcomes = [
         DeliveryOutcome::Accepted { external_msg_id: None },
-        DeliveryOutcome::Failed(Failure::Unknown { detail: "?".into() }),
-        DeliveryOutcome::Failed(Failure::Permanent { detail: "no".into() }),
-        DeliveryOutcome::Failed(Failure::Temporary { detail: "busy".into(), retry_after_ms: None }),
+        DeliveryOutcome::Failed(Failure::Unknown { detail: "?".into(), error_code: None }),
+        DeliveryOutcome::Failed(Failure::Permanent { detail: "no".into(), error_code: None }),
+        DeliveryOutcome::Failed(Failure::Temporary {
+            detail: "busy".into(),
+            retry_after_ms: None,
+            error_code: None,
+        }),
     ];
     for outcome in outcomes {
         let leased = lease_next_delivery(store, "lark", 10).await.unwrap().entry;

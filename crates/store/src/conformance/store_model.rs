@@ -75,11 +75,11 @@ fn any_call() -> impl Strategy<Value = StoreCall> {
     };
     let outcome = prop_oneof![
         2 => Just(DeliveryOutcome::Accepted { external_msg_id: None }),
-        1 => Just(DeliveryOutcome::Failed(Failure::Permanent { detail: "no".into() })),
-        1 => Just(DeliveryOutcome::Failed(Failure::Unknown { detail: "?".into() })),
+        1 => Just(DeliveryOutcome::Failed(Failure::Permanent { detail: "no".into(), error_code: None })),
+        1 => Just(DeliveryOutcome::Failed(Failure::Unknown { detail: "?".into(), error_code: None })),
         2 => (0..5_000_u64).prop_map(|ms| DeliveryOutcome::Failed(Failure::Temporary {
             detail: "busy".into(),
-            retry_after_ms: Some(ms),
+            retry_after_ms: Some(ms), error_code: None
         })),
     ];
     let reading = prop::sample::select(ReadState::ALL.to_vec());

@@ -30,7 +30,7 @@ use crate::{
 const COLUMNS: &str = "
     d.seq, o.hash, d.tag, d.plan, a.did, d.state, d.due_at, d.attempts, d.epoch, d.revision,
     d.holder, d.lease_until, d.first_try, d.failure, d.external_msg_id, d.created_at,
-    d.updated_at, d.object
+    d.updated_at, d.object, d.delivered_at
 ";
 
 const TABLES: &str = "
@@ -63,7 +63,7 @@ const UPDATE: &str = "
     UPDATE deliveries
        SET state = ?3, due_at = ?4, attempts = ?5, epoch = ?6, holder = ?7, lease_until = ?8,
            first_try = ?9, failure = ?10, external_msg_id = ?11, updated_at = ?12,
-           revision = revision + 1
+           delivered_at = ?13, revision = revision + 1
      WHERE seq = ?1 AND revision = ?2
 ";
 
@@ -117,7 +117,8 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
         (Some(SendState::Wait), Some(due), None, None) => SendStateData::Wait { due },
         (Some(SendState::Sending), None, Some(lease), None) => SendStateData::Sending(lease),
         (Some(SendState::Sent), None, None, None) => {
-            SendStateData::Sent { external_msg_id: row.get(14)? }
+            let delivered_at = Timestamp::from_ms(row.get(18)?);
+            SendStateData::Sent { external_msg_id: row.get(14)?, delivered_at }
         }
         (Some(SendState::Failed), Some(due), None, Some(why)) => SendStateData::Failed { due, why },
         (Some(SendState::Dead), None, None, Some(why)) => SendStateData::Dead { why },
@@ -237,13 +238,15 @@ fn update(
     next: SendStatus,
     now: Timestamp,
 ) -> Result<Delivery, StoreError> {
-    let (due, lease, external) = match &next.state {
+    let (due, lease, external, delivered_at) = match &next.state {
         SendStateData::Wait { due } | SendStateData::Failed { due, .. } => {
-            (Some(due.ms()), None, None)
+            (Some(due.ms()), None, None, None)
         }
-        SendStateData::Sending(lease) => (None, Some(lease), None),
-        SendStateData::Sent { external_msg_id } => (None, None, external_msg_id.as_deref()),
-        _ => (None, None, None),
+        SendStateData::Sending(lease) => (None, Some(lease), None, None),
+        SendStateData::Sent { external_msg_id, delivered_at } => {
+            (None, None, external_msg_id.as_deref(), Some(delivered_at.ms()))
+        }
+        _ => (None, None, None, None),
     };
     let row = params![
         delivery.seq,
@@ -258,6 +261,7 @@ fn update(
         next.state.failure().map(rows::as_json).transpose()?,
         external,
         now.ms(),
+        delivered_at,
     ];
     if rows::execute(tx.db, UPDATE, row)? != 1 {
         return Err(StoreError::Conflict { what: "delivery", revision: delivery.revision });
@@ -275,7 +279,7 @@ fn append_outcome(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let (kind, mut detail) = match &delivery.sending.state {
-        SendStateData::Sent { external_msg_id } => {
+        SendStateData::Sent { external_msg_id, .. } => {
             (EventKind::Sent, json!({"external_msg_id": external_msg_id}))
         }
         SendStateData::Failed { due, why } => {
@@ -349,7 +353,8 @@ impl DeliveryStore for SqliteStore {
                     let proof = LeaseProof { epoch, holder: holder.clone() };
                     let retry =
                         JitteredRetry { retry: RetryPolicy::DELIVERY, jitter: Jitter::NONE };
-                    let outcome = DeliveryOutcome::Failed(Failure::Permanent { detail });
+                    let outcome =
+                        DeliveryOutcome::Failed(Failure::Permanent { detail, error_code: None });
                     self.report_delivery(entry.id, outcome, proof, retry, now).await?;
                 }
                 Err(error) => return Err(error),

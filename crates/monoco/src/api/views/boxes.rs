@@ -86,13 +86,17 @@ pub struct DeliveryView {
     pub due_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_try_at: Option<String>,
-    /// Why the last attempt failed: `kind` (`temporary`, `permanent` or `unknown`) and `detail`
+    /// Why the last attempt failed: `kind` (`temporary`, `permanent` or `unknown`), `detail`, and
+    /// the provider's `error_code` if it has one
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub failure: Option<Failure>,
     /// The provider's id of the message
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_msg_id: Option<String>,
+    /// When the provider accepted the message
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_at: Option<String>,
 }
 
 /// How a target is reached.
@@ -191,12 +195,16 @@ impl From<Delivery> for RecordView {
     fn from(delivery: Delivery) -> Self {
         let Delivery { plan, sending, .. } = delivery;
         let (mut lease, mut due_at, mut external_msg_id) = (None, None, None);
+        let mut sent_at = None;
         match &sending.state {
             SendStateData::Sending(held) => lease = Some(held.into()),
             SendStateData::Wait { due } | SendStateData::Failed { due, .. } => {
                 due_at = Some(due.rfc3339());
             }
-            SendStateData::Sent { external_msg_id: id } => external_msg_id.clone_from(id),
+            SendStateData::Sent { external_msg_id: id, delivered_at } => {
+                external_msg_id.clone_from(id);
+                sent_at = Some(delivered_at.rfc3339());
+            }
             _ => {}
         }
         Self {
@@ -221,6 +229,7 @@ impl From<Delivery> for RecordView {
                 first_try_at: sending.first_try.map(Timestamp::rfc3339),
                 failure: sending.state.failure().cloned(),
                 external_msg_id,
+                delivered_at: sent_at,
             }),
             created_at: delivery.created_at.rfc3339(),
             updated_at: delivery.updated_at.rfc3339(),

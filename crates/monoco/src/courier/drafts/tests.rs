@@ -7,6 +7,7 @@ use monoco_adapters::stub::Stub;
 use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::merge::Debounce;
+use monoco_core::retry::RetryPolicy;
 use monoco_store::{LeasedEntry, TunnelLabels};
 use serde_json::Value;
 
@@ -82,7 +83,7 @@ impl Sender {
                 .unwrap()
         {
             let guard = LeaseProof { epoch: Some(entry.sending.epoch), holder: holder.clone() };
-            let retry = delivery_retry();
+            let retry = delivery_retry(RetryPolicy::DELIVERY);
             let reported =
                 store.report_delivery(entry.id, outcome.clone(), guard, retry, clock.now());
             reported.await.unwrap();
