@@ -14,6 +14,7 @@ use client::Client;
 use failure::{CliError, CliExit};
 use output::OutputFormat;
 
+mod backup;
 mod center;
 mod client;
 mod contact;
@@ -27,6 +28,7 @@ mod mailbox;
 mod message;
 mod output;
 mod pipeline;
+mod restore;
 mod since;
 mod trace;
 
@@ -77,6 +79,19 @@ enum CliCommand {
     /// Checks config, permissions, disk, clock, ports, the courier, its store, tunnels and
     /// files. Exits with 1 when a check fails.
     Doctor,
+    /// Back up the store, the attachments and the config to a new directory
+    ///
+    /// Works while the courier runs: the copy is one consistent snapshot, checked and synced. Mail
+    /// files are not copied, because the courier writes them again from the store. The backup
+    /// contains messages and may contain secrets; only you can read it. Example:
+    /// monoco backup /mnt/backups/monoco-2026-02-06
+    Backup(backup::BackupArgs),
+    /// Restore a backup into an empty home directory
+    ///
+    /// Checks the backup first. Deliveries that wait are HELD, because they may have been sent
+    /// after the backup; --resend keeps them waiting. Example:
+    /// monoco --home ~/.monoco-new restore /mnt/backups/monoco-2026-02-06
+    Restore(restore::RestoreArgs),
     /// Run a demo: a group chat becomes Mails, which are claimed and answered
     ///
     /// Takes less than a minute. Uses a temporary directory and a courier of its own; your
@@ -146,6 +161,8 @@ fn run(cli: Cli) -> Result<(), CliError> {
         CliCommand::Events(args) => block_on(events::run(&context, args)),
         CliCommand::Trace(args) => block_on(trace::run(&context, args)),
         CliCommand::Doctor => block_on(doctor::run(&context)),
+        CliCommand::Backup(args) => backup::run(&context, &args),
+        CliCommand::Restore(args) => block_on(restore::run(&context, &args)),
         CliCommand::Demo(args) => block_on(demo::run(args)),
         CliCommand::Completions { shell } => {
             let mut script = Vec::new();

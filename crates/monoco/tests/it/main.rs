@@ -5,6 +5,7 @@
 mod ack_checker;
 mod api;
 mod attacks;
+mod backup;
 mod beanstalkd_faults;
 mod cli;
 mod clock;
@@ -29,6 +30,7 @@ mod mail_checker;
 mod mailbox_run;
 mod mails;
 mod mime;
+mod operations;
 mod pipeline;
 mod pipeline_harness;
 mod power_cuts;

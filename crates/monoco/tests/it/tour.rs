@@ -8,7 +8,7 @@ const README: &str = include_str!("../../../../README.md");
 const SECOND_PART: &str = include_str!("../../../../docs/tour.md");
 
 /// The fenced blocks of a document that start with `fence`.
-fn blocks(document: &'static str, fence: &str) -> Vec<&'static str> {
+pub fn blocks(document: &'static str, fence: &str) -> Vec<&'static str> {
     let mut blocks = Vec::new();
     let mut rest = document;
     while let Some((_, after)) = rest.split_once(&format!("```{fence}\n")) {

@@ -21,6 +21,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::blobs::{self, BlobFiles};
 use crate::{StoreError, StoreHealth};
+pub use backup::{StoreCopy, copy, verify};
 use bulk_index::{BulkIndexes, RecentEntries};
 pub use check::{StoreCheck, check};
 use checkpoint::Checkpointer;
@@ -29,6 +30,7 @@ use open::db_error;
 use writer::{DatabaseFile, Writer, WriterChannels};
 
 mod address_book;
+mod backup;
 mod boxes;
 mod bulk_index;
 mod check;
