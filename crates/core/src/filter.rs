@@ -51,6 +51,8 @@ pub enum Filter {
         session: Option<Folded>,
     },
     Provider(Folded),
+    /// The id of the tunnel.
+    Tunnel(Folded),
     /// The id or name of the session.
     Session(Folded),
     /// The id or name of an author.
@@ -162,6 +164,7 @@ impl Filter {
                 label && session.as_ref().is_none_or(|session| is_session(entry, session))
             }
             Self::Provider(value) => value.is(entry.id.provider()),
+            Self::Tunnel(value) => value.is(entry.tunnel.as_str()),
             Self::Session(value) => is_session(entry, value),
             Self::From(value) => entry
                 .participants
@@ -219,6 +222,7 @@ impl Filter {
             Self::Binding(_) => binding(entry),
             Self::ChatBinding { .. } => format!("{}; {}", binding(entry), session(entry)),
             Self::Provider(_) => format!("its provider is {}", entry.id.provider()),
+            Self::Tunnel(_) => format!("its tunnel is {}", entry.tunnel),
             Self::Session(_) => session(entry),
             Self::From(_) | Self::FromDomain(_) => {
                 format!("it is from {}", first_entries(entry.participants.from.iter().map(person)))
@@ -342,6 +346,7 @@ impl fmt::Display for Filter {
             Self::Mention(value)
             | Self::Binding(value)
             | Self::Provider(value)
+            | Self::Tunnel(value)
             | Self::Session(value)
             | Self::From(value)
             | Self::FromDomain(value)

@@ -4,13 +4,14 @@
 //! cannot ask the courier. Claims that are not open are derived from the directory of the
 //! Mail's file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 
 use monoco_core::claim::{Claim, ClaimState, ClaimStateData, MailLocation, Workspace};
 use monoco_core::mail::MailId;
 use monoco_core::time::{Timestamp, rfc3339_maybe};
+use monoco_fs::{Dir, found};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::inbox::MailFileName;
@@ -144,24 +145,8 @@ impl<'a> LocksFile<'a> {
         workspace: &'a Workspace,
         now: Timestamp,
     ) -> Result<Self, MailboxError> {
-        let path = tree.locks();
-        let none = LocksFileContent { version: LOCKS_VERSION, locks: Vec::new() };
-        let mut unreadable = None;
-        let locks = match fs::read(&path) {
-            // The courier rewrites the file when it starts. Until then, the directories
-            // of the Mail files still show completed claims.
-            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-                unreadable = Some(format!("{}: {error}", path.display()));
-                none
-            }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => none,
-            Err(error) => return Err(at(&path)(error)),
-        };
-        if locks.version != LOCKS_VERSION {
-            return Err(MailboxError::Newer(path));
-        }
-        let of_workspace =
-            locks.locks.into_iter().filter(|lock| lock.workspace == workspace.as_str());
+        let (locks, unreadable) = read_locks(tree)?;
+        let of_workspace = locks.into_iter().filter(|lock| lock.workspace == workspace.as_str());
         let open = of_workspace.map(|lock| (lock.id.clone(), lock)).collect();
         Ok(Self { tree, workspace, open, now, unreadable })
     }
@@ -188,6 +173,53 @@ impl<'a> LocksFile<'a> {
     }
 }
 
+/// Mails that no workspace has claimed or pulled, as far as files show it: the file is in
+/// `inbound/`, no workspace has a hard link to it, and there is no open claim on it. Returns
+/// their file names.
+///
+/// # Errors
+///
+/// When a directory or `locks.json` cannot be read.
+pub fn unrouted(tree: &MailboxPaths) -> Result<BTreeSet<String>, MailboxError> {
+    let claimed: BTreeSet<_> = read_locks(tree)?.0.into_iter().map(|lock| lock.id).collect();
+    let mut names = BTreeSet::new();
+    let inbound = tree.root().join("inbound");
+    let Some(dir) = found(Dir::open_root(&inbound)).map_err(at(&inbound))? else {
+        return Ok(names);
+    };
+    let providers = dir.names().map_err(at(&inbound))?;
+    for provider in providers.into_iter().filter_map(|entry| entry.name) {
+        // A file in place of a directory is not the courier's.
+        let Ok(dir) = dir.sub(&provider) else { continue };
+        let files = dir.names().map_err(at(&inbound.join(&provider)))?;
+        for name in files.into_iter().filter_map(|entry| MailFileName::new(entry.name?)) {
+            let stat = dir.stat(name.file()).map_err(at(&inbound.join(&provider)))?;
+            let alone = stat.is_some_and(|stat| stat.is_file && stat.links == 1);
+            if alone && name.id().is_some_and(|id| !claimed.contains(&id)) {
+                names.insert(name.file().to_owned());
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// Reads all open claims, and why they are missing when the file cannot be parsed.
+fn read_locks(tree: &MailboxPaths) -> Result<(Vec<ClaimInfo>, Option<String>), MailboxError> {
+    let path = tree.locks();
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), None)),
+        Err(error) => return Err(at(&path)(error)),
+    };
+    // The courier rewrites the file when it starts. Until then, the directories of the Mail
+    // files still show completed claims.
+    match serde_json::from_slice::<LocksFileContent>(&text) {
+        Ok(locks) if locks.version != LOCKS_VERSION => Err(MailboxError::Newer(path)),
+        Ok(locks) => Ok((locks.locks, None)),
+        Err(error) => Ok((Vec::new(), Some(format!("{}: {error}", path.display())))),
+    }
+}
+
 fn write_state<S: Serializer>(state: &ClaimState, writer: S) -> Result<S::Ok, S::Error> {
     writer.serialize_str(state.as_str())
 }
@@ -204,6 +236,26 @@ mod tests {
 
     use super::*;
     use crate::fixture::{CourierFixture, START};
+    use crate::sync::{SyncOptions, sync};
+
+    #[test]
+    fn unrouted_mails_are_neither_pulled_nor_claimed() {
+        let mut post = CourierFixture::new();
+        let here = post.workspace("[{type: from, value: ann}]");
+        assert!(unrouted(&post.tree()).unwrap().is_empty());
+        let [pulled, claimed, alone, done] =
+            ["ann", "bob", "bob", "bob"].map(|from| post.deliver(from, "hi"));
+        fs::write(post.inbound(&alone).with_file_name("notes.md"), "foreign").unwrap();
+        post.shelve(&done, "archive");
+        let locks = json!({"version": LOCKS_VERSION, "locks": [
+            ClaimInfo { attempts: 1, ..ClaimInfo::untouched(claimed.id, &here.name) }
+        ]});
+        fs::write(post.tree().locks(), locks.to_string()).unwrap();
+        let both = BTreeSet::from([pulled.file, alone.file.clone()]);
+        assert_eq!(unrouted(&post.tree()).unwrap(), both);
+        sync(&here, &post.tree(), &SyncOptions::default(), &mut |_| true).unwrap();
+        assert_eq!(unrouted(&post.tree()).unwrap(), BTreeSet::from([alone.file]));
+    }
 
     #[test]
     fn claim_status_is_read_from_files_when_courier_is_down() {

@@ -127,7 +127,7 @@ impl From<&MailId> for MailSelector {
 pub fn newest_first(
     here: &WorkspaceDir,
     now: Timestamp,
-) -> Result<impl Iterator<Item = MailFileName>, MailboxError> {
+) -> Result<impl Iterator<Item = MailFileName> + use<>, MailboxError> {
     // A heap, because callers mostly need the first few.
     let mut heap = BinaryHeap::from(inbox_cache::read(here, now)?);
     Ok(std::iter::from_fn(move || heap.pop()))

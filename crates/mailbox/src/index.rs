@@ -11,7 +11,7 @@
 //! is ignored.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use monoco_core::mail::MailIndexEntry;
@@ -31,6 +31,22 @@ pub struct IndexReader {
     offset: u64,
     line: Vec<u8>,
 }
+
+/// Reads an index backwards, the newest Mail first. Lines that cannot be parsed are skipped.
+#[derive(Debug)]
+pub struct NewestFirst {
+    path: PathBuf,
+    file: File,
+    /// Offset of the first line.
+    start: u64,
+    /// Offset of the first byte in `rest`.
+    offset: u64,
+    /// Bytes before the last line that was returned.
+    rest: Vec<u8>,
+}
+
+/// Number of bytes that are read at once when an index is read backwards.
+const BLOCK: u64 = 64 << 10;
 
 #[derive(Debug)]
 pub struct IndexLine {
@@ -211,6 +227,41 @@ impl IndexReader {
         Ok(found)
     }
 
+    /// Reads the Mails of the index backwards.
+    ///
+    /// # Errors
+    ///
+    /// When the index cannot be read.
+    pub fn newest_first(self) -> Result<NewestFirst, MailboxError> {
+        let Self { path, file, start, .. } = self;
+        let file = file.into_inner();
+        let offset = file.metadata().map_err(at(&path))?.len().max(start);
+        let mut newest = NewestFirst { path, file, start, offset, rest: Vec::new() };
+        // The bytes after the last line end are a line that is still being written.
+        while newest.line_end().is_none() && newest.read_block()? {}
+        newest.rest.truncate(newest.line_end().map_or(0, |end| end + 1));
+        Ok(newest)
+    }
+
+    /// The number of Mails in the index. Reads the whole index without parsing it.
+    ///
+    /// # Errors
+    ///
+    /// When the index cannot be read.
+    pub fn count(&mut self) -> Result<u64, MailboxError> {
+        self.seek(self.start)?;
+        let mut count = 0;
+        loop {
+            let bytes = self.file.fill_buf().map_err(at(&self.path))?;
+            if bytes.is_empty() {
+                return Ok(count);
+            }
+            count += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+            let read = bytes.len();
+            self.file.consume(read);
+        }
+    }
+
     /// Reads a complete line and returns the offset of the next one.
     fn read_line(&mut self) -> Result<Option<u64>, MailboxError> {
         self.line.clear();
@@ -229,6 +280,75 @@ impl IndexReader {
     }
 }
 
+impl NewestFirst {
+    /// Reads the next older Mail; `None` when there is none.
+    ///
+    /// # Errors
+    ///
+    /// When the index cannot be read.
+    pub fn next_entry(&mut self) -> Result<Option<MailIndexEntry>, MailboxError> {
+        loop {
+            // Without the line end of the next line.
+            let Some(body) = self.rest.len().checked_sub(1) else { return Ok(None) };
+            let begin = match self.rest[..body].iter().rposition(|byte| *byte == b'\n') {
+                Some(end) => end + 1,
+                None if self.read_block()? => continue,
+                None => 0,
+            };
+            let entry = serde_json::from_slice(&self.rest[begin..body]).ok();
+            self.rest.truncate(begin);
+            if entry.is_some() {
+                return Ok(entry);
+            }
+        }
+    }
+
+    /// Position of the last line end in `rest`.
+    fn line_end(&self) -> Option<usize> {
+        self.rest.iter().rposition(|byte| *byte == b'\n')
+    }
+
+    /// Reads the block before `rest`. Returns whether there was one.
+    fn read_block(&mut self) -> Result<bool, MailboxError> {
+        let length = BLOCK.min(self.offset - self.start);
+        let mut block = vec![0; usize::try_from(length).unwrap_or_default()];
+        self.offset -= length;
+        let read = self.file.seek(SeekFrom::Start(self.offset));
+        read.and_then(|_| self.file.read_exact(&mut block)).map_err(at(&self.path))?;
+        block.append(&mut self.rest);
+        self.rest = block;
+        Ok(length > 0)
+    }
+}
+
 fn contains(line: &[u8], part: &[u8]) -> bool {
     part.is_empty() || line.windows(part.len()).any(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::CourierFixture;
+
+    #[test]
+    fn index_is_read_backwards_across_blocks_without_incomplete_and_malformed_lines() {
+        let mut post = CourierFixture::new();
+        let open =
+            |post: &CourierFixture| IndexReader::open(&post.tree().index()).unwrap().unwrap();
+        assert!(open(&post).newest_first().unwrap().next_entry().unwrap().is_none());
+        let long = "x".repeat(usize::try_from(BLOCK).unwrap() / 100);
+        for n in 0..300 {
+            post.deliver(&format!("{long}{n}"), "hi");
+            if n == 150 {
+                post.append("malformed\n");
+            }
+        }
+        post.append("{\"seq\":301,");
+        let mut newest = open(&post).newest_first().unwrap();
+        for seq in (1..=300).rev() {
+            assert_eq!(newest.next_entry().unwrap().unwrap().seq, seq);
+        }
+        assert!(newest.next_entry().unwrap().is_none());
+        assert_eq!(open(&post).count().unwrap(), 301, "with the malformed line");
+    }
 }

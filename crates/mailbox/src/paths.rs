@@ -115,6 +115,11 @@ impl MailboxPaths {
         Ok(MailFile::Gone)
     }
 
+    /// The path of a Mail file, in the directory that has it; `None` when there is none.
+    pub fn file_path(&self, provider: &str, file: &str) -> Option<PathBuf> {
+        self.mail_path(self.location(provider, file)?, provider, file)
+    }
+
     fn mail_path(&self, location: MailLocation, provider: &str, file: &str) -> Option<PathBuf> {
         Some(self.0.join(location.dir()?).join(provider).join(file))
     }

@@ -8,7 +8,7 @@ use super::{Filter, FilterSet, Folded, MAX_DEPTH, MAX_RULES};
 use crate::yaml::bounded;
 
 /// The types of filters.
-pub const KINDS: [&str; 13] = [
+pub const KINDS: [&str; 14] = [
     "all",
     "any",
     "not",
@@ -16,6 +16,7 @@ pub const KINDS: [&str; 13] = [
     "binding",
     "chat_binding",
     "provider",
+    "tunnel",
     "session",
     "from",
     "from_domain",
@@ -71,6 +72,7 @@ impl Filter {
             Self::Binding(_) => "binding",
             Self::ChatBinding { .. } => "chat_binding",
             Self::Provider(_) => "provider",
+            Self::Tunnel(_) => "tunnel",
             Self::Session(_) => "session",
             Self::From(_) => "from",
             Self::FromDomain(_) => "from_domain",
@@ -157,6 +159,7 @@ fn rule(
             Filter::ChatBinding { value, session }
         }
         "provider" => Filter::Provider(fields.one("value")?),
+        "tunnel" => Filter::Tunnel(fields.one("value")?),
         "session" => Filter::Session(fields.one("value")?),
         "from" => Filter::From(fields.one("value")?),
         "from_domain" => Filter::FromDomain(fields.one("domain")?),

@@ -58,6 +58,8 @@ fn every_filter_type_matches_as_documented() {
         ("{type: chat_binding, session: room-7}", json!({}), false),
         ("{type: provider, value: webhook}", json!({}), true),
         ("{type: provider, value: email}", json!({}), false),
+        ("{type: tunnel, value: CI}", json!({}), true),
+        ("{type: tunnel, value: c}", json!({}), false),
         ("{type: session, value: room-7}", json!({}), true),
         ("{type: session, value: ops}", json!({}), true),
         ("{type: session, value: room}", json!({}), false),

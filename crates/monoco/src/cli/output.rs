@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 
-use comfy_table::{ContentArrangement, Table};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table};
 use monoco_core::claim::ClaimState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
@@ -110,19 +110,7 @@ pub fn list<T>(
     match format {
         OutputFormat::Json => print_json(answer),
         OutputFormat::Table if rows.is_empty() => Ok(()),
-        OutputFormat::Table => {
-            let mut table = Table::new();
-            table.load_style(comfy_table::presets::NOTHING);
-            table.set_content_arrangement(ContentArrangement::Disabled);
-            table.set_header(columns.iter().map(|(name, _)| name.to_uppercase()));
-            for row in rows {
-                table.add_row(cells(row, columns));
-            }
-            for column in table.column_iter_mut() {
-                column.set_padding((0, 1));
-            }
-            print(&table.trim_fmt())
-        }
+        OutputFormat::Table => print(&table(rows, columns).trim_fmt()),
         OutputFormat::Compact => {
             rows.iter().try_for_each(|row| print(&cells(row, columns).join("\t")))
         }
@@ -131,6 +119,40 @@ pub fn list<T>(
             rows.iter().try_for_each(|row| print(&cells(row, id).join("")))
         }
     }
+}
+
+/// Prints rows as a table that fits the terminal, or 80 columns when stdout is not a
+/// terminal. Cells that are too long are cut, except in the first column.
+pub fn narrow_table<T>(rows: &[T], columns: &[Column<T>]) -> Result<(), CliError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
+    let width = size.map(|size| size.ws_col).filter(|width| *width > 0).unwrap_or(80);
+    let mut table = table(rows, columns);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(width).set_truncation_indicator("…");
+    if let Some(first) = table.column_mut(0) {
+        first.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    for row in table.row_iter_mut() {
+        row.max_height(1);
+    }
+    print(&table.trim_fmt())
+}
+
+fn table<T>(rows: &[T], columns: &[Column<T>]) -> Table {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(columns.iter().map(|(name, _)| name.to_uppercase()));
+    for row in rows {
+        table.add_row(cells(row, columns));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 1));
+    }
+    table
 }
 
 /// Prints one page of a list, and how to get the next one.

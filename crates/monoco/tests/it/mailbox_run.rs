@@ -18,10 +18,15 @@ pub struct Worker {
 
 impl Worker {
     pub fn new() -> Self {
+        Self::with_tunnel("")
+    }
+
+    /// The same, with further keys of the tunnel.
+    pub fn with_tunnel(keys: &str) -> Self {
         let user = User::new(&format!(
             "courier:\n  service: {{ port: 0, webhook_port: 0 }}\n  debounce: {{ window_ms: 50 }}\n  \
              claims: {{ backoff_ms: 1, max_backoff_ms: 1 }}\n  adapters:\n    \
-             ci: {{ provider: webhook, verify: standard, secret: '{SECRET}' }}\n"
+             ci: {{ provider: webhook, verify: standard, secret: '{SECRET}'{keys} }}\n"
         ));
         let filters = "mailbox: {name: alpha, filters: [{type: provider, value: webhook}]}";
         let workspace = user.workspace("alpha", filters);

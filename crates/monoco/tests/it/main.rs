@@ -27,6 +27,7 @@ mod letter_kill_points;
 mod letter_mime;
 mod letters;
 mod mail_checker;
+mod mailbox_list;
 mod mailbox_run;
 mod mails;
 mod mime;

@@ -1,24 +1,37 @@
-//! `monoco mailbox list`: lists the Mails of a workspace, newest first.
+//! `monoco mailbox list`: lists the Mails of a workspace or of the courier, newest first.
 
-use monoco_core::claim::ClaimState;
-use monoco_core::mail::{Mail, MailId, preview};
+use std::path::PathBuf;
+
+use monoco_core::claim::{ClaimState, Workspace};
+use monoco_core::mail::{MailIndexEntry, preview};
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::claim_lookup::{ClaimLookup, MAX_MAILS_PER_REQUEST};
+use super::list_source::{MailCandidate, MailSource};
 use super::{MailboxContext, authors};
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, note};
 use crate::cli::since;
 use monoco_mailbox::claim_info::ClaimInfo;
-use monoco_mailbox::inbox::{self, MailFileName};
-use monoco_mailbox::workspace::WorkspaceDir;
 
 /// Maximum number of unreadable files that are reported one by one.
 const MAX_NOTES: usize = 10;
 
+/// Number of hex digits of an id in a table. Commands accept such a prefix.
+const TABLE_ID_DIGITS: usize = 8;
+
 #[derive(Debug, clap::Args)]
 pub struct MailListArgs {
+    /// List all Mails of the courier, not only those of the workspace
+    #[arg(long)]
+    global: bool,
+    /// List Mails that no workspace has claimed or, as far as can be seen, pulled
+    #[arg(long)]
+    unrouted: bool,
+    /// Filter by text in subject, names, session and content, ignoring case
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
     /// Filter by status: new, claimed, completed or deadletter
     #[arg(long)]
     status: Option<String>,
@@ -46,13 +59,33 @@ pub struct MailListArgs {
 }
 
 /// Conditions that a listed Mail must meet.
-struct MailSearch {
+#[derive(Clone, Debug, Default)]
+pub struct MailSearch {
     status: Option<ClaimState>,
     unread: bool,
-    provider: Option<String>,
-    since: Option<Timestamp>,
+    pub provider: Option<String>,
+    pub since: Option<Timestamp>,
     correlation: Option<String>,
+    /// Text in lower case.
+    text: Option<String>,
     limit: usize,
+}
+
+/// One Mail with its claim.
+struct MailTableRow {
+    entry: MailIndexEntry,
+    claim: ClaimInfo,
+    /// `None` when the file was purged.
+    file: Option<PathBuf>,
+}
+
+/// The Mails that a search has found.
+#[derive(Default)]
+struct MailSearchResult {
+    rows: Vec<MailTableRow>,
+    has_more: bool,
+    /// Number of all Mails that match, if it is known without reading them.
+    total: Option<u64>,
 }
 
 pub async fn run(mailbox: &MailboxContext<'_>, args: MailListArgs) -> Result<(), CliError> {
@@ -73,58 +106,64 @@ pub async fn run(mailbox: &MailboxContext<'_>, args: MailListArgs) -> Result<(),
         provider: args.provider,
         since,
         correlation: args.correlation,
+        text: args.search.map(|text| text.to_lowercase()),
         limit: if args.all { usize::MAX } else { args.limit },
     };
-    let workspace = mailbox.workspace()?;
-    let rows = search(mailbox, &workspace, &query).await?;
-    show(mailbox.context.format, &workspace, &rows)
-}
-
-/// One Mail with its claim.
-struct MailTableRow {
-    name: MailFileName,
-    mail: Mail,
-    claim: ClaimInfo,
+    let (source, workspace) = if args.global || args.unrouted {
+        let source = MailSource::courier(&mailbox.paths, args.unrouted)?;
+        let workspace = mailbox.maybe_workspace()?;
+        (source, workspace.map_or_else(Workspace::shared, |workspace| workspace.name))
+    } else {
+        let workspace = mailbox.workspace()?;
+        (MailSource::workspace(&workspace, now)?, workspace.name)
+    };
+    let found = search(mailbox, source, &workspace, &query).await?;
+    show(mailbox.context.format, &found)
 }
 
 /// Returns the newest Mails that match. Opens only as many files as needed.
 async fn search(
     mailbox: &MailboxContext<'_>,
-    workspace: &WorkspaceDir,
+    mut source: MailSource<'_>,
+    workspace: &Workspace,
     query: &MailSearch,
-) -> Result<Vec<MailTableRow>, CliError> {
-    let Some(inbox) = workspace.open_inbox()? else { return Ok(Vec::new()) };
-    let stamp = query.since.map(Timestamp::compact);
-    let mut names = inbox::newest_first(workspace, mailbox.now())?
-        .take_while(|name| stamp.as_deref().is_none_or(|stamp| name.stamp() >= stamp))
-        .filter(|name| query.provider.as_deref().is_none_or(|p| p == name.provider()))
-        .filter_map(|name| name.id().map(|id| (name, id)));
-    let mut claims = ClaimLookup::new(mailbox, &workspace.name);
-    let (mut rows, mut unreadable) = (Vec::new(), 0);
-    // With a status filter many claims may be read to find a few Mails.
-    let by_status = query.status.is_some() || query.unread;
-    while rows.len() < query.limit {
-        let want = if by_status {
-            MAX_MAILS_PER_REQUEST
-        } else {
-            MAX_MAILS_PER_REQUEST.min(query.limit - rows.len())
+) -> Result<MailSearchResult, CliError> {
+    let mut claims = ClaimLookup::new(mailbox, workspace);
+    let (mut found, mut unreadable) = (MailSearchResult::default(), 0);
+    // With such filters many Mails may be read to find a few.
+    let is_selective = query.status.is_some()
+        || query.unread
+        || query.correlation.is_some()
+        || query.text.is_some();
+    while !found.has_more {
+        let want = match query.limit.saturating_sub(found.rows.len()).saturating_add(1) {
+            want if !is_selective => want.min(MAX_MAILS_PER_REQUEST),
+            _ => MAX_MAILS_PER_REQUEST,
         };
-        let page: Vec<(MailFileName, MailId)> = names.by_ref().take(want).collect();
+        let page = source.next_page(query, want)?;
         if page.is_empty() {
             break;
         }
-        let asked = claims.of(&page).await?;
-        for ((name, _), claim) in page.into_iter().zip(asked) {
+        let ids: Vec<_> = page.iter().map(|it| (it.name.clone(), it.id.clone())).collect();
+        let mut at = 0;
+        for (candidate, claim) in page.into_iter().zip(claims.of(&ids).await?) {
+            at += 1;
             let fits = query.status.is_none_or(|status| status == claim.status)
                 && (!query.unread || claim.unread());
-            if !fits || rows.len() >= query.limit {
+            if !fits {
                 continue;
             }
-            match inbox::open(&inbox, &name) {
-                Ok((mail, _)) if wanted(query, &mail) => {
-                    rows.push(MailTableRow { name, mail, claim });
+            match matching(&source, query, candidate) {
+                Ok(Some(_)) if found.rows.len() >= query.limit => {
+                    found.has_more = true;
+                    if !is_selective {
+                        let left = ids.len() - at + 1;
+                        found.total = source.count_all(query, found.rows.len() + left)?;
+                    }
+                    break;
                 }
-                Ok(_) => {}
+                Ok(Some((entry, file))) => found.rows.push(MailTableRow { entry, claim, file }),
+                Ok(None) => {}
                 Err(words) => {
                     unreadable += 1;
                     if unreadable <= MAX_NOTES {
@@ -137,60 +176,117 @@ async fn search(
     if unreadable > MAX_NOTES {
         note(&format!("skipped {} more unreadable files", unreadable - MAX_NOTES));
     }
-    Ok(rows)
+    Ok(found)
 }
 
-fn wanted(query: &MailSearch, mail: &Mail) -> bool {
-    query.since.is_none_or(|since| mail.header.received_at >= since)
-        && (query.correlation.is_none() || query.correlation == mail.header.correlation_id)
+/// Reads a Mail; `None` when it does not match.
+fn matching(
+    source: &MailSource<'_>,
+    query: &MailSearch,
+    candidate: MailCandidate,
+) -> Result<Option<(MailIndexEntry, Option<PathBuf>)>, String> {
+    let (entry, text) = source.entry(candidate)?;
+    let wanted = query.since.is_none_or(|since| entry.received_at >= since)
+        && (query.correlation.is_none() || query.correlation == entry.correlation_id);
+    let contains = |part: &str, text: Option<String>| {
+        let text = text.or_else(|| source.text(&entry));
+        text.is_some_and(|text| text.to_lowercase().contains(part))
+    };
+    let is_found = match &query.text {
+        Some(part) => in_header(&entry, part) || contains(part, text),
+        None => true,
+    };
+    if !wanted || !is_found {
+        return Ok(None);
+    }
+    let path = source.path(&entry);
+    Ok(Some((entry, path)))
 }
 
-fn show(
-    format: OutputFormat,
-    workspace: &WorkspaceDir,
-    rows: &[MailTableRow],
-) -> Result<(), CliError> {
+/// Whether the subject, a name or an id of a Mail contains `part`, which is in lower case.
+fn in_header(entry: &MailIndexEntry, part: &str) -> bool {
+    let people = entry.participants.from.iter();
+    let people = people.flat_map(|person| [Some(&person.id), person.name.as_ref()]);
+    let others = [entry.title.as_ref(), Some(&entry.session.id), entry.session.name.as_ref()];
+    people.chain(others).flatten().any(|text| text.to_lowercase().contains(part))
+}
+
+fn show(format: OutputFormat, found: &MailSearchResult) -> Result<(), CliError> {
     let columns: &[Column<MailTableRow>] = &[
-        ("id", |row| Some(row.mail.header.id.to_string())),
-        ("status", |row| row.claim.status.as_str().cell()),
-        ("from", |row| authors(&row.mail.header.participants).cell()),
+        ("id", |row| row.entry.id.cell()),
+        ("status", |row| row.claim.status.cell()),
+        ("from", |row| authors(&row.entry.participants).cell()),
         ("session", |row| {
-            let session = &row.mail.header.session;
+            let session = &row.entry.session;
             session.name.cell().or_else(|| session.id.cell())
         }),
-        ("messages", |row| row.mail.messages.len().cell()),
-        ("at", |row| row.mail.header.received_at.rfc3339().time()),
-        ("text", |row| match &row.mail.header.title {
-            Some(title) => preview(&format!("{title}: {}", row.mail.text)).cell(),
-            None => preview(&row.mail.text).cell(),
+        ("messages", |row| row.entry.messages.cell()),
+        ("at", |row| row.entry.received_at.rfc3339().time()),
+        ("text", |row| match &row.entry.title {
+            Some(title) => preview(&format!("{title}: {}", row.entry.preview)).cell(),
+            None => row.entry.preview.cell(),
         }),
     ];
-    let json: Vec<Value> = match format {
-        OutputFormat::Json => rows.iter().map(|row| json_row(workspace, row)).collect(),
-        _ => Vec::new(),
-    };
-    output::list(format, &json!({"messages": json}), rows, columns)
+    if format == OutputFormat::Table {
+        let mut columns = columns.to_vec();
+        columns[0].1 = |row| {
+            let id = &row.entry.id;
+            Some(format!("{}_{}", id.provider(), &id.uid()[..TABLE_ID_DIGITS]))
+        };
+        columns.retain(|(name, _)| *name != "messages");
+        output::narrow_table(&found.rows, &columns)?;
+    } else {
+        let json: Vec<Value> = match format {
+            OutputFormat::Json => found.rows.iter().map(json_row).collect(),
+            _ => Vec::new(),
+        };
+        let answer = json!({"messages": json, "has_more": found.has_more, "total": found.total});
+        output::list(format, &answer, &found.rows, columns)?;
+    }
+    if found.has_more && format != OutputFormat::Json {
+        let shown = found.rows.len();
+        note(&match found.total {
+            Some(total) => {
+                let (shown, total) = (grouped(shown as u64), grouped(total));
+                format!("showing {shown} of {total} Mails; use --limit or --all")
+            }
+            None => format!("showing the newest {shown} Mails; more match, use --limit or --all"),
+        });
+    }
+    Ok(())
+}
+
+/// Formats a number with thousands separators.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
 }
 
 /// Builds the JSON of a Mail.
-fn json_row(workspace: &WorkspaceDir, MailTableRow { name, mail, claim }: &MailTableRow) -> Value {
-    let header = &mail.header;
+fn json_row(MailTableRow { entry, claim, file }: &MailTableRow) -> Value {
     json!({
-        "id": header.id,
+        "id": entry.id,
         "status": claim.status.as_str(),
         "claim": claim,
-        "provider": header.id.provider(),
-        "tunnel": header.tunnel,
-        "session": header.session,
-        "participants": header.participants,
-        "title": header.title,
-        "correlation_id": header.correlation_id,
-        "binding": header.binding,
-        "trust": header.trust,
-        "messages": mail.messages.len(),
-        "received_at": header.received_at.rfc3339(),
-        "preview": preview(&mail.text),
-        "file": workspace.inbox().join(name.file()),
+        "provider": entry.id.provider(),
+        "tunnel": entry.tunnel,
+        "session": entry.session,
+        "participants": entry.participants,
+        "title": entry.title,
+        "correlation_id": entry.correlation_id,
+        "binding": entry.binding,
+        "trust": entry.trust,
+        "messages": entry.messages,
+        "received_at": entry.received_at.rfc3339(),
+        "preview": entry.preview,
+        "file": file,
     })
 }
 
@@ -206,15 +302,18 @@ mod tests {
         provider: None,
         since: None,
         correlation: None,
+        text: None,
         limit: usize::MAX,
     };
 
     /// Returns the texts of the Mails that a search finds.
     fn found(fixture: &MailboxFixture, query: MailSearch) -> String {
         let mailbox = fixture.mailbox();
+        let source = MailSource::workspace(&fixture.workspace, mailbox.now()).unwrap();
+        let found = search(&mailbox, source, &fixture.workspace.name, &query);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let rows = runtime.unwrap().block_on(search(&mailbox, &fixture.workspace, &query)).unwrap();
-        let texts: Vec<_> = rows.into_iter().map(|row| row.mail.text).collect();
+        let rows = runtime.unwrap().block_on(found).unwrap().rows;
+        let texts: Vec<_> = rows.into_iter().map(|row| row.entry.preview).collect();
         texts.join(" ")
     }
 
@@ -243,8 +342,17 @@ mod tests {
             (MailSearch { correlation: Some("job-7".to_owned()), ..ALL }, "three"),
             (MailSearch { correlation: Some("job-7".to_owned()), limit: 1, ..ALL }, "three"),
             (MailSearch { provider: Some("lark".to_owned()), ..ALL }, ""),
+            (MailSearch { text: Some("hre".to_owned()), ..ALL }, "three"),
+            (MailSearch { text: Some("ann".to_owned()), limit: 1, ..ALL }, "four"),
         ] {
             assert_eq!(found(&fixture, query), expected);
+        }
+    }
+
+    #[test]
+    fn thousands_are_separated() {
+        for (number, text) in [(0, "0"), (999, "999"), (1_234, "1,234"), (1_000_000, "1,000,000")] {
+            assert_eq!(grouped(number), text);
         }
     }
 }

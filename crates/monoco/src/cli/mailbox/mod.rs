@@ -23,6 +23,7 @@ mod claim;
 mod claim_lookup;
 mod explain;
 mod list;
+mod list_source;
 mod read;
 mod run;
 mod runner;
@@ -50,7 +51,11 @@ enum MailboxCommand {
     Sync(sync::SyncArgs),
     /// List the Mails of the workspace, newest first
     ///
-    /// Example: monoco mailbox list --unread --since 2h
+    /// With --global, lists all Mails of the courier; works outside a workspace. --unrouted
+    /// lists the Mails in the courier's inbound directory that no workspace has claimed and
+    /// that have no hard link in a workspace; a workspace on another file system copies its
+    /// Mails, which cannot be seen until it claims them. Works without the courier. Example:
+    /// monoco mailbox list --unread --since 2h
     List(list::MailListArgs),
     /// Print Mails without changing them
     ///
@@ -279,8 +284,10 @@ impl From<MailboxError> for CliError {
         let message = error.to_string();
         match error {
             MailboxError::Busy(_) => Self::new(CliExit::Held, message),
-            MailboxError::NoWorkspace(_) => Self::new(CliExit::NotPossible, message)
-                .hint("`monoco mailbox sync` creates a workspace in the current directory"),
+            MailboxError::NoWorkspace(_) => Self::new(CliExit::NotPossible, message).hint(
+                "`monoco mailbox sync` creates a workspace in the current directory; \
+                 `monoco mailbox list --global` lists all Mails",
+            ),
             MailboxError::Couriers(_) => Self::new(CliExit::NotPossible, message)
                 .hint("change to a project directory, or pass one with --workspace"),
             MailboxError::Newer(_) => Self::new(CliExit::NotPossible, message)
