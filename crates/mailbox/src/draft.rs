@@ -128,12 +128,19 @@ fn check(file: &str, provider: &str) -> Result<(), InvalidDraft> {
     }
 }
 
-/// Copies a file into the dropzone, as an attachment of a draft.
+/// An attachment of a draft, with its bytes.
+#[derive(Clone, Debug)]
+pub struct AttachedFile {
+    pub attachment: DraftAttachment,
+    bytes: Vec<u8>,
+}
+
+/// Reads a file to attach. Writes nothing.
 ///
 /// # Errors
 ///
-/// When the file cannot be read or copied, or is larger than 64 MiB.
-pub fn attach(dropzone: &Path, file: &Path, mark: u64) -> Result<DraftAttachment, MailboxError> {
+/// When the file cannot be read, or is larger than 64 MiB.
+pub fn read_attachment(file: &Path) -> Result<AttachedFile, MailboxError> {
     let mut bytes = Vec::new();
     let opened = fs::File::open(file);
     let read = opened.and_then(|file| file.take(MAX_ATTACHMENT_BYTES + 1).read_to_end(&mut bytes));
@@ -143,15 +150,31 @@ pub fn attach(dropzone: &Path, file: &Path, mark: u64) -> Result<DraftAttachment
         return Err(MailboxError::Bad { path: file.to_owned(), why });
     }
     let hash = ObjId::of(ObjKind::Bytes, &bytes);
-    let text = hash.to_string();
-    let name = text.strip_prefix("sha256:").unwrap_or(&text);
-    let there = dropzone.join(name).metadata().is_ok_and(|it| it.len() == bytes.len() as u64);
-    if !there {
-        put(dropzone, name, &bytes, 0o400, mark)?;
-    }
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mime_type = mime_type(&name).to_owned();
-    Ok(DraftAttachment { name, mime_type, hash })
+    Ok(AttachedFile { attachment: DraftAttachment { name, mime_type, hash }, bytes })
+}
+
+impl AttachedFile {
+    /// Copies the bytes into the dropzone.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn store(&self, dropzone: &Path, mark: u64) -> Result<(), MailboxError> {
+        let hash = self.attachment.hash.to_string();
+        let name = hash.strip_prefix("sha256:").unwrap_or(&hash);
+        let length = self.bytes.len() as u64;
+        if !dropzone.join(name).metadata().is_ok_and(|it| it.len() == length) {
+            put(dropzone, name, &self.bytes, 0o400, mark)?;
+        }
+        Ok(())
+    }
+
+    /// Number of bytes of the file.
+    pub const fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
 }
 
 /// Returns the status of the draft at `path`.
@@ -305,8 +328,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (file, dropzone) = (dir.path().join("log.TXT"), dir.path().join("dropzone"));
         fs::write(&file, "red").unwrap();
-        let first = attach(&dropzone, &file, 1).unwrap();
-        assert_eq!(first, attach(&dropzone, &file, 2).unwrap());
+        let attached = read_attachment(&file).unwrap();
+        assert!(!dropzone.exists(), "nothing is written yet");
+        attached.store(&dropzone, 1).unwrap();
+        attached.store(&dropzone, 2).unwrap();
+        let first = attached.attachment;
         assert_eq!((first.name.as_str(), first.mime_type.as_str()), ("log.TXT", "text/plain"));
         let names: Vec<_> = fs::read_dir(&dropzone).unwrap().map(|e| e.unwrap().path()).collect();
         let [kept] = names.as_slice() else { panic!("{names:?}") };

@@ -97,6 +97,10 @@ pub trait ContactStore: Send + Sync {
         now: Timestamp,
     ) -> Result<TunnelInfo, StoreError>;
 
+    /// Removes a tunnel, so that nothing can be sent through it. Deliveries that wait for it
+    /// stay. An unknown tunnel is not an error.
+    async fn remove_tunnel(&self, id: &TunnelId, now: Timestamp) -> Result<(), StoreError>;
+
     /// Lists all tunnels by name.
     async fn tunnels(&self) -> Result<Vec<TunnelInfo>, StoreError>;
 

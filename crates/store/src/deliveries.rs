@@ -68,6 +68,13 @@ pub trait DeliveryStore: Send + Sync {
     /// nothing is written.
     async fn send(&self, request: SendRequest, now: Timestamp) -> Result<SendResult, StoreError>;
 
+    /// Resolves the targets of a message as [`Self::send`] would, and stores nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::UnresolvableTargets`] names every target that cannot be reached.
+    async fn plan_send(&self, msg: MsgObject) -> Result<Vec<TargetResult>, StoreError>;
+
     /// Leases the delivery of a tunnel that has been due the longest, or returns `None` when
     /// none is due.
     ///

@@ -8,6 +8,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use monoco_adapters::{InboundError, WebhookError};
+use monoco_core::filter::nearest;
 use monoco_core::json::InvalidJson;
 use monoco_core::lease::{Lease, LeaseLost};
 use monoco_core::letter::InvalidLetter;
@@ -162,7 +163,12 @@ impl ApiError {
 
     /// The body is JSON with missing, unknown or mistyped keys.
     pub fn wrong_shape(error: &serde_json::Error) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong_shape", error.to_string())
+        let message = error.to_string();
+        let message = match meant_key(&message) {
+            Some(key) => format!("{message}; did you mean `{key}`?"),
+            None => message,
+        };
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong_shape", message)
     }
 
     /// A letter cannot make this transition.
@@ -361,4 +367,12 @@ impl From<ApiError> for Response {
     fn from(error: ApiError) -> Self {
         error.into_response()
     }
+}
+
+/// The known key that an unknown one probably means, from the text of serde's error:
+/// "unknown field `a`, expected `b`" or "…, expected one of `b`, `c`".
+fn meant_key(message: &str) -> Option<&str> {
+    let (unknown, known) = message.strip_prefix("unknown field `")?.split_once("`, expected ")?;
+    let known: Vec<_> = known.split('`').skip(1).step_by(2).collect();
+    nearest(unknown, &known)
 }

@@ -1,8 +1,10 @@
 //! Mails: list them, claim them, report the outcome; dead letters; rebuild of the files.
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use monoco_core::claim::{ClaimState, InvalidWorkspace, Workspace};
 use monoco_core::delivery::SendState;
+use monoco_core::draft::DraftAttachment;
 use monoco_core::lease::{Holder, LeaseLost};
 use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
@@ -14,14 +16,18 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
+use super::messages::parse_key;
 use super::trace::trace_of;
 use super::views::boxes::RecordView;
 use super::views::letters::LetterView;
 use super::views::mails::{
     ClaimList, ClaimSchema, DeadView, MailDetailView, MailPage, RebuildView,
 };
+use super::views::messages::SendResponse;
 use super::views::trace::TraceView;
 use super::{Api, SharedApi};
+use crate::center;
+use crate::center::reply::{ReplyError, ReplyRequest};
 use crate::courier::file_projector::ProjectorError;
 use crate::pipeline::letter_pages::LetterPages;
 
@@ -120,6 +126,21 @@ pub struct FailBody {
     workspace: Option<String>,
     /// The epoch that the claim was returned with; without it only the name is checked
     epoch: Option<i64>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplyBody {
+    /// Text of the answer, Markdown
+    text: String,
+    /// Subject of the answer
+    title: Option<String>,
+    /// Attachments; their bytes must be stored with `POST /api/v1/objects` before
+    #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
+    attachments: Vec<DraftAttachment>,
+    /// Idempotency key, 1 to 256 bytes; the same as the header `Idempotency-Key`
+    idempotency_key: Option<String>,
 }
 
 /// List Mails with their status for a workspace
@@ -305,6 +326,43 @@ pub async fn fail(
     let retry = api.claims().retry;
     let step = ClaimUpdate::Fail { reason, retryable: retryable.unwrap_or(true), retry };
     update(&api, &path, agent_id, workspace, epoch, step).await
+}
+
+/// Answer a Mail
+///
+/// The answer goes exactly to the `answer_to` of the Mail, in its thread. Each attachment is
+/// `{name, mime_type?, hash}`, where `hash` is the id of stored bytes.
+#[utoipa::path(
+    post, path = "/api/v1/messages/{id}/reply", tag = "mails", request_body = ReplyBody,
+    params(("id" = String, Path, description = "Id of the Mail")),
+    responses((status = 200, body = SendResponse), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn reply(
+    State(api): State<SharedApi>,
+    path: PathParams,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<ReplyBody>,
+) -> Result<axum::Json<SendResponse>, ApiError> {
+    let ReplyBody { text, title, attachments, idempotency_key } = body;
+    if text.trim().is_empty() && attachments.is_empty() {
+        return Err(ApiError::bad_field("text", "empty; expected text or attachments"));
+    }
+    let key = parse_key(&headers, idempotency_key)?;
+    let request = ReplyRequest { mail: mail_id(&path)?, text, title, attachments, key };
+    let (owner, now) = (api.config.borrow().owner.clone(), api.clock.now());
+    let random = getrandom::u64()
+        .map_err(|error| StoreError::Unavailable(format!("no random bytes: {error}")))?;
+    let uid = format!("{}_reply_{random:016x}", now.compact());
+    let result = center::reply::reply(&api.store, &api.entry, &owner, request, &uid, now).await;
+    let response = SendResponse::from(result.map_err(|error| match error {
+        ReplyError::Store(error) => error.into(),
+        ReplyError::Invalid(error) => ApiError::bad_field("text", error),
+        ReplyError::Unreadable(id, why) => {
+            StoreError::Damaged { what: "Mail", detail: format!("{id}: {why}") }.into()
+        }
+    })?);
+    api.metrics.record_send(response.ok, response.duplicate);
+    Ok(axum::Json(response))
 }
 
 /// Retry a dead letter, with all its attempts

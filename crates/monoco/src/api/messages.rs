@@ -8,7 +8,7 @@ use monoco_core::did::TunnelId;
 use monoco_core::inbound::check_external_id;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
-use monoco_store::{DispatchOutcome, DispatchRequest, SendRequest};
+use monoco_store::{DispatchOutcome, DispatchRequest, SendRequest, SendResult};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -138,6 +138,10 @@ pub struct SendBody {
     /// Earliest time to send: RFC 3339, or milliseconds since 1970
     #[schema(value_type = Option<String>)]
     schedule_at: Option<Value>,
+    /// Only resolve the targets and store nothing; default false. The deliveries in the
+    /// response have no `record_id`
+    #[serde(default)]
+    dry_run: bool,
 }
 
 /// Send a message to all its targets
@@ -163,6 +167,12 @@ pub async fn post_send(
     let key = parse_key(&headers, body.idempotency_key)?;
     let not_before = body.schedule_at.as_ref().map(parse_schedule).transpose()?;
     let msg = parse_message(body.msg, body.msg_id.as_deref())?;
+    if body.dry_run {
+        let msg_id = msg.id();
+        let ways = api.store.plan_send(msg).await?;
+        let planned = SendResult::Queued { msg_id, duplicate: false, ways };
+        return Ok(axum::Json(SendResponse::from(planned)));
+    }
     let request = SendRequest { msg, key, not_before };
     let result = center::post_send(&api.store, &api.entry, request, api.clock.now()).await?;
     let response = SendResponse::from(result);
@@ -170,7 +180,7 @@ pub async fn post_send(
     Ok(axum::Json(response))
 }
 
-fn parse_key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, ApiError> {
+pub fn parse_key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, ApiError> {
     let header = input::idempotency_key(headers)
         .map_err(|why| ApiError::bad_parameter("Idempotency-Key", why))?;
     if let (Some(header), Some(field)) = (&header, &field)
@@ -255,7 +265,7 @@ impl ApiMetrics {
         });
     }
 
-    fn record_send(&self, ok: bool, duplicate: bool) {
+    pub fn record_send(&self, ok: bool, duplicate: bool) {
         self.count_send(match (ok, duplicate) {
             (true, false) => "posted",
             (true, true) => "duplicate",

@@ -106,6 +106,7 @@ pub fn router(api: Api, guard: RequestGuard) -> Router {
         .routes(routes!(mails::renew))
         .routes(routes!(mails::complete))
         .routes(routes!(mails::fail))
+        .routes(routes!(mails::reply))
         .routes(routes!(mails::retry))
         .routes(routes!(mails::drop_claim))
         .routes(routes!(mails::dead))

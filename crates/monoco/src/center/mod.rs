@@ -2,6 +2,7 @@
 //!
 //! * [`mod@dispatch`]: puts received messages into boxes, or into the inbound chain.
 //! * [`send`]: queues a message for its targets, or puts it into the outbound chain.
+//! * [`reply`]: answers a Mail in its thread.
 //! * [`boxes`]: lists and changes records and deliveries alike.
 //! * [`lease`]: leases the next entry of a box.
 //! * [`trace`]: resolves any id to the history of one message.
@@ -21,6 +22,7 @@ use crate::pipeline::queue::QueueNotifier;
 pub mod boxes;
 mod dispatch;
 pub mod lease;
+pub mod reply;
 mod send;
 pub mod trace;
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use monoco_core::claim::Workspace;
 use monoco_core::delivery::{Delivery, SendStateData};
 use monoco_core::draft::{Draft, DraftContext, MAX_DRAFT, PreparedDraft, with_outcome};
 use monoco_core::mail::{Mail, MailId, digest};
@@ -17,6 +16,7 @@ use tokio::runtime::Handle;
 
 use super::drafts::{DraftLoop, DraftUid, DraftsError, SENDING_DIR, is_per_file, is_uid};
 use super::mailbox_dir::OpenDirs;
+use crate::center::reply::{ReplyError, read_mail};
 
 const MAX_DRAFTS_PER_BATCH: usize = 100;
 
@@ -112,13 +112,10 @@ impl DraftLoop {
 
     /// Reads the Mail that a draft replies to.
     fn replied_mail(&self, id: &MailId, handle: &Handle) -> Result<Mail, DraftSendError> {
-        let store = &self.store;
-        let row = handle.block_on(store.mail(id, &Workspace::shared())).map_err(send_error)?;
-        let msg_id = row.entry.msg_id;
-        let object = handle.block_on(store.object(msg_id)).map_err(send_error)?;
-        let unreadable = |why: String| bad(format!("reply_to: cannot read {id}: {why}"));
-        let text = String::from_utf8(object).map_err(|error| unreadable(error.to_string()))?;
-        Mail::read(msg_id, &text).map_err(|error| unreadable(error.to_string()))
+        handle.block_on(read_mail(&self.store, id)).map_err(|error| match error {
+            ReplyError::Store(error) => send_error(error),
+            other => bad(format!("reply_to: {other}")),
+        })
     }
 
     /// Stores the attachments of a draft that are in the dropzone. Returns the size of

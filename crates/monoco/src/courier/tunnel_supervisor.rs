@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use monoco_adapters::Adapter;
-use monoco_adapters::registry::AdapterResources;
+use monoco_adapters::registry::{self, AdapterResources};
 use monoco_core::contact::TunnelInfo;
 use monoco_core::did::TunnelId;
 use monoco_core::lease::Holder;
@@ -65,12 +65,27 @@ impl TunnelSupervisor {
                 }
             }
         }
+        self.remove_unconfigured(new).await?;
         for tunnel in before.iter() {
             if !running.iter().any(|kept| Arc::ptr_eq(kept, tunnel)) {
                 tunnel.stop.cancel();
             }
         }
         self.tunnels.set(running, inactive);
+        Ok(())
+    }
+
+    /// Removes the stored tunnels of built-in providers that are not in the config: a message
+    /// to one of them would wait forever. Tunnels of other programs have other providers.
+    async fn remove_unconfigured(&self, config: &Config) -> Result<(), StoreError> {
+        for tunnel in self.store.tunnels().await? {
+            if registry::find(&tunnel.provider).is_some()
+                && !config.tunnels.contains_key(&tunnel.id)
+            {
+                tracing::info!(tunnel = %tunnel.id, "removed tunnel that is not configured");
+                self.store.remove_tunnel(&tunnel.id, self.clock.now()).await?;
+            }
+        }
         Ok(())
     }
 

@@ -29,6 +29,7 @@ mod letters;
 mod mail_checker;
 mod mailbox_list;
 mod mailbox_run;
+mod mailbox_send;
 mod mails;
 mod mime;
 mod operations;

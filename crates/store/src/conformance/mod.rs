@@ -89,6 +89,8 @@ macro_rules! conformance_tests {
         crate::conformance::tests_of! { $home, send:
             send_creates_a_delivery_or_record_per_target,
             send_with_an_unresolvable_target_writes_nothing,
+            plan_names_the_tunnel_of_each_target_and_writes_nothing,
+            nothing_is_sent_through_a_removed_tunnel,
             repeated_send_returns_the_first_result,
             idempotency_key_cannot_be_reused_for_another_message,
             send_of_blocked_author_is_rejected,

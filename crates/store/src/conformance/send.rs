@@ -54,6 +54,36 @@ pub(crate) async fn send_with_an_unresolvable_target_writes_nothing(store: &dyn 
     assert!(store.send(other, at(0)).await.is_ok());
 }
 
+pub(crate) async fn plan_names_the_tunnel_of_each_target_and_writes_nothing(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    add_local_contact(store, "here").await;
+    let counts = store.counts().await.unwrap();
+    let shadow = endpoint("oc_1", "lark");
+    let planned = store.plan_send(chat("me", &["here", &shadow], "hello")).await.unwrap();
+    let tunnels: Vec<_> =
+        planned.iter().map(|way| way.plan.as_ref().map(|plan| plan.tunnel_did.clone())).collect();
+    assert_eq!(tunnels, [Some(tunnel_id("lark").did()), None]);
+    let rejected = store.plan_send(chat("me", &[&shadow, "unknown"], "hello")).await;
+    assert!(matches!(rejected, Err(StoreError::UnresolvableTargets(_))), "{rejected:?}");
+    assert_eq!(store.counts().await.unwrap(), counts);
+}
+
+pub(crate) async fn nothing_is_sent_through_a_removed_tunnel(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    let target = endpoint("oc_1", "lark");
+    send_message(store, chat("me", &[&target], "before")).await;
+    for _ in 0..2 {
+        store.remove_tunnel(&tunnel_id("lark"), at(1)).await.unwrap();
+        let msg = chat("me", &[&target], "after");
+        let rejected = store.send(send_request(msg), at(1)).await;
+        assert!(matches!(rejected, Err(StoreError::UnresolvableTargets(_))), "{rejected:?}");
+    }
+    assert!(store.tunnels().await.unwrap().is_empty());
+    assert_eq!(tunnel_contents(store, "lark").await, "before WAIT");
+    put_lark_tunnel(store).await;
+    send_message(store, chat("me", &[&target], "again")).await;
+}
+
 pub(crate) async fn repeated_send_returns_the_first_result(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_local_contact(store, "here").await;

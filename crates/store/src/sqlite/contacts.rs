@@ -407,6 +407,20 @@ impl ContactStore for SqliteStore {
         self.writer.run(move |tx| put_tunnel(tx, &tunnel, now)).await
     }
 
+    async fn remove_tunnel(&self, id: &TunnelId, now: Timestamp) -> Result<(), StoreError> {
+        let name = id.clone();
+        self.writer
+            .run(move |tx| {
+                if !address_book::tunnel_exists(tx, &name)? {
+                    return Ok(());
+                }
+                let id = party_id(tx, &name.did())?;
+                rows::execute(tx.db, "DELETE FROM tunnels WHERE party = ?1", [id])?;
+                changed(tx, id, json!({"tunnel": name, "removed": true}), now)
+            })
+            .await
+    }
+
     async fn tunnels(&self) -> Result<Vec<TunnelInfo>, StoreError> {
         self.read(|db| {
             let sql = "SELECT name, provider, strangers, idempotent FROM tunnels ORDER BY name";

@@ -1,14 +1,14 @@
 //! Deliveries: one message on its way to one target through one tunnel.
 
 use async_trait::async_trait;
-use monoco_core::contact::DeliveryPlan;
+use monoco_core::contact::{DeliveryPlan, DeliveryPlans, plan_delivery};
 use monoco_core::delivery::{
     Delivery, DeliveryOutcome, SendState, SendStateData, SendStatus, TunnelCapabilities,
 };
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
-use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::record::{BoxKind, RecordId, RecordKind};
 use monoco_core::retry::{Failure, Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
@@ -24,7 +24,7 @@ use super::writer::Tx;
 use super::{DAMAGED_ROW_DELAY, SqliteStore, address_book, contacts, objects, send};
 use crate::{
     BoxHint, DeliveryStore, JitteredRetry, LeasedEntry, Page, PageRequest, SendRequest, SendResult,
-    StoreError,
+    StoreError, TargetResult,
 };
 
 const COLUMNS: &str = "
@@ -329,6 +329,19 @@ impl DeliveryStore for SqliteStore {
     async fn send(&self, request: SendRequest, now: Timestamp) -> Result<SendResult, StoreError> {
         self.put_large_message(&request.msg).await?;
         self.writer.run(move |tx| send::send(tx, &request, now)).await
+    }
+
+    async fn plan_send(&self, msg: MsgObject) -> Result<Vec<TargetResult>, StoreError> {
+        self.read(move |db| {
+            let others: Vec<&Did> = msg.to.iter().chain([&msg.from]).collect();
+            let book = address_book::read(db, msg.author(), &others, None)?;
+            let DeliveryPlans { remote, local } = plan_delivery(&msg, &book)?;
+            let result = |target, plan| TargetResult { target, record_id: None, plan };
+            let remote = remote.into_iter().map(|plan| result(plan.target_did.clone(), Some(plan)));
+            let local = local.into_iter().map(|target| result(target, None));
+            Ok(remote.chain(local).collect())
+        })
+        .await
     }
 
     async fn lease_delivery(

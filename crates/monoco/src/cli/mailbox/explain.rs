@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::read::locate;
 use super::sync::print_filters;
-use super::{MailboxContext, no_such};
+use super::{MailboxContext, no_such, read_one_id};
 use crate::api::views::mails::MailDetailView;
 use crate::cli::client::segment;
 use crate::cli::failure::CliError;
@@ -18,13 +18,14 @@ use monoco_mailbox::sync::body;
 
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// Id of the Mail, or a unique prefix
+    /// Id of the Mail, or a unique prefix; - reads it from stdin
     id: String,
 }
 
 pub async fn run(mailbox: &MailboxContext<'_>, args: ExplainArgs) -> Result<(), CliError> {
     let workspace = mailbox.workspace()?;
-    let id = mailbox.id(&args.id)?;
+    let given = read_one_id(args.id)?;
+    let id = mailbox.id(&given)?;
     let wanted = MailSelector::from(&id);
     let listed = match IndexReader::open(&mailbox.paths.index())? {
         Some(mut index) => index.search(&wanted.part())?.into_iter().find(|entry| entry.id == id),
@@ -32,7 +33,7 @@ pub async fn run(mailbox: &MailboxContext<'_>, args: ExplainArgs) -> Result<(), 
     };
     let entry = match listed {
         Some(entry) => entry,
-        None => match from_file(mailbox, &args.id) {
+        None => match from_file(mailbox, &given) {
             Ok(entry) => entry,
             Err(failure) => {
                 return Err(why_no_file(mailbox, &id.to_string()).await.unwrap_or(failure));
@@ -41,7 +42,7 @@ pub async fn run(mailbox: &MailboxContext<'_>, args: ExplainArgs) -> Result<(), 
     };
     let mut fetch = || match mailbox.paths.find(&entry) {
         Ok(MailFile::Here { bytes, .. }) => body(&bytes),
-        _ => locate(mailbox, &args.id).ok().map(|located| located.mail.text),
+        _ => locate(mailbox, &given).ok().map(|located| located.mail.text),
     };
     let explained = workspace.filters.explain(&mut FilterInput::new(&entry, &mut fetch));
     let pulled = explained.pulled;

@@ -28,6 +28,7 @@ mod read;
 mod run;
 mod runner;
 mod send;
+mod send_check;
 mod sync;
 mod wait;
 
@@ -83,10 +84,16 @@ enum MailboxCommand {
     Fail(claim::FailArgs),
     /// Send a message, or answer a Mail
     ///
-    /// Writes a draft to the courier's outbound directory and prints its path. Works without
-    /// the courier; it sends the draft when it is running. Example:
+    /// Writes a draft to the courier's outbound directory and prints its path. Recipient and
+    /// tunnel are checked first; on an error nothing is written. Works without the courier,
+    /// which then checks the recipients when it sends the draft. Example:
     /// monoco mailbox send --reply-to webhook_0f3a9c -m 'It is green again.'
     Send(Box<send::SendArgs>),
+    /// Answer a Mail, in its thread
+    ///
+    /// The answer goes exactly to the account or chat that the Mail names as `answer_to`.
+    /// Writes a draft like `send`. Example: monoco mailbox reply 0f3a9c -m 'Fixed.'
+    Reply(send::ReplyArgs),
     /// Wait for a Mail that can be claimed and print its path
     ///
     /// Exits with 1 after the timeout. Example: monoco mailbox wait --timeout 60
@@ -124,6 +131,7 @@ pub fn run(context: &CliContext, args: MailboxArgs) -> Result<(), CliError> {
         MailboxCommand::Done(args) => super::block_on(claim::done(&mailbox, args)),
         MailboxCommand::Fail(args) => super::block_on(claim::fail(&mailbox, args)),
         MailboxCommand::Send(args) => super::block_on(send::run(&mailbox, *args)),
+        MailboxCommand::Reply(args) => super::block_on(send::reply(&mailbox, args)),
         MailboxCommand::Wait(args) => super::block_on(wait::wait(&mailbox, args)),
         MailboxCommand::Watch(args) => super::block_on(wait::watch(&mailbox, args)),
         MailboxCommand::Run(args) => super::block_on(run::run(&mailbox, args)),
@@ -279,6 +287,18 @@ pub fn read_ids(given: Vec<String>) -> Result<Vec<String>, CliError> {
     Ok(ids)
 }
 
+/// Returns the id of an argument; `-` is replaced by the only id on stdin.
+fn read_one_id(given: String) -> Result<String, CliError> {
+    let mut ids = read_ids(vec![given])?;
+    match (ids.pop(), ids.len()) {
+        (Some(id), 0) => Ok(id),
+        (last, others) => {
+            let found = others + usize::from(last.is_some());
+            Err(CliError::usage(format!("expected one id on stdin, found {found}")))
+        }
+    }
+}
+
 impl From<MailboxError> for CliError {
     fn from(error: MailboxError) -> Self {
         let message = error.to_string();
@@ -288,8 +308,10 @@ impl From<MailboxError> for CliError {
                 "`monoco mailbox sync` creates a workspace in the current directory; \
                  `monoco mailbox list --global` lists all Mails",
             ),
-            MailboxError::Couriers(_) => Self::new(CliExit::NotPossible, message)
-                .hint("change to a project directory, or pass one with --workspace"),
+            MailboxError::Couriers(_) => Self::new(CliExit::NotPossible, message).hint(
+                "change to a project directory, or pass one with --workspace; \
+                 `monoco mailbox list --global` lists all Mails",
+            ),
             MailboxError::Newer(_) => Self::new(CliExit::NotPossible, message)
                 .hint("use the newer version of monoco, or remove the file to start over"),
             _ => Self::new(CliExit::NotPossible, message),

@@ -13,11 +13,11 @@ use monoco_core::time::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{MailboxContext, random};
+use super::{MailboxContext, random, read_one_id, send_check};
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, OutputFormat, escape_line, print};
 use crate::config::ConfigSource;
-use monoco_mailbox::draft::{self, DraftStatus, NewDraft};
+use monoco_mailbox::draft::{self, AttachedFile, DraftStatus, NewDraft};
 
 /// How often `--wait` checks the draft.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// between directories.
 const MAX_MISSING_CHECKS: u32 = 20;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct SendArgs {
     /// Recipient: an account, user:ACCOUNT, group:ACCOUNT or a DID (can be repeated)
     #[arg(long, value_name = "WHOM")]
@@ -87,9 +87,53 @@ pub struct SendArgs {
     timeout: u64,
 }
 
+#[derive(Debug, clap::Args)]
+pub struct ReplyArgs {
+    /// Id of the Mail to answer, or a unique prefix; - reads it from stdin
+    id: String,
+    /// Text of the answer; - reads it from stdin [default: stdin]
+    #[arg(long, short = 'm')]
+    text: Option<String>,
+    /// Subject of the answer
+    #[arg(long)]
+    title: Option<String>,
+    /// File to attach (can be repeated)
+    #[arg(long, value_name = "FILE")]
+    attach: Vec<PathBuf>,
+    /// Idempotency key: a second message with this key is not sent
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+    /// Wait until the answer is sent or has failed, and print the result
+    #[arg(long)]
+    wait: bool,
+    /// Maximum number of seconds to wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "wait")]
+    timeout: u64,
+}
+
+pub async fn reply(mailbox: &MailboxContext<'_>, args: ReplyArgs) -> Result<(), CliError> {
+    let id = read_one_id(args.id)?;
+    let ReplyArgs { text, title, attach, idempotency_key, wait, timeout, .. } = args;
+    let args = SendArgs {
+        reply_to: Some(id),
+        text,
+        title,
+        attach,
+        idempotency_key,
+        wait,
+        timeout,
+        ..SendArgs::default()
+    };
+    run(mailbox, args).await
+}
+
 pub async fn run(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<(), CliError> {
     let (wait, timeout) = (args.wait, Duration::from_secs(args.timeout));
-    let (file, provider) = compose(mailbox, args)?;
+    let ComposedDraft { file, provider, attached } = compose(mailbox, args)?;
+    send_check::check(mailbox, &file, &provider, &attached).await?;
+    for attachment in &attached {
+        attachment.store(&mailbox.context.home.dropzone(), random()?)?;
+    }
     let path = draft::post(mailbox.paths.root(), &provider, &file, mailbox.now(), random()?)?;
     if !wait {
         return show(
@@ -99,7 +143,7 @@ pub async fn run(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<(), Cli
     }
     let report = follow(mailbox, &path, timeout).await?;
     show(mailbox.context.format, &report)?;
-    if report.status == "archived" {
+    if report.status == "sent" {
         return Ok(());
     }
     let outcome = report.outcome.unwrap_or_default();
@@ -120,7 +164,7 @@ fn why(outcome: &Value) -> String {
 /// Status and file of a draft.
 #[derive(Serialize)]
 struct SendReport {
-    /// `waiting`, `archived` or `dead`
+    /// `waiting`, `sent` or `dead`
     status: &'static str,
     file: PathBuf,
     /// Content of the result file beside an archived or dead draft
@@ -141,8 +185,15 @@ fn show(format: OutputFormat, report: &SendReport) -> Result<(), CliError> {
     print(&words.join("\t"))
 }
 
-/// Returns the content of the draft file and its provider.
-fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<(String, String), CliError> {
+/// A draft that is not written yet.
+struct ComposedDraft {
+    /// Content of the file.
+    file: String,
+    provider: String,
+    attached: Vec<AttachedFile>,
+}
+
+fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<ComposedDraft, CliError> {
     if let Some(path) = &args.draft {
         let file = if path.as_os_str() == "-" { stdin()? } else { text_of(path)? };
         let draft = Draft::parse(&file).map_err(|error| {
@@ -158,7 +209,7 @@ fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<(String, Stri
             draft.tunnel.as_ref(),
             &draft.to,
         )?;
-        return Ok((file, provider));
+        return Ok(ComposedDraft { file, provider, attached: Vec::new() });
     }
     let reply_to = args.reply_to.map(|id| mailbox.id(&id)).transpose()?;
     let tunnel: Option<TunnelId> = match &args.tunnel {
@@ -179,10 +230,10 @@ fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<(String, Stri
         None if !args.attach.is_empty() && std::io::stdin().is_terminal() => String::new(),
         None => stdin()?,
     };
-    let mut artifacts = Vec::new();
-    for file in &args.attach {
-        artifacts.push(draft::attach(&mailbox.context.home.dropzone(), file, random()?)?);
-    }
+    let attached: Result<Vec<_>, _> =
+        args.attach.iter().map(|file| draft::read_attachment(file)).collect();
+    let attached = attached?;
+    let artifacts = attached.iter().map(|file| file.attachment.clone()).collect();
     let draft = NewDraft {
         to: args.to,
         cc: args.cc,
@@ -199,7 +250,7 @@ fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<(String, Stri
         correlation_id: args.correlation_id,
         idempotency_key: args.idempotency_key,
     };
-    Ok((draft.render(), provider))
+    Ok(ComposedDraft { file: draft.render(), provider, attached })
 }
 
 /// Selects the provider directory of a draft: the option, the provider of the answered Mail,
@@ -258,7 +309,7 @@ async fn follow(
     loop {
         match draft::fate(mailbox.paths.root(), path)? {
             DraftStatus::Settled { place: MailLocation::Archive, path, outcome } => {
-                return Ok(SendReport { status: "archived", file: path, outcome: Some(outcome) });
+                return Ok(SendReport { status: "sent", file: path, outcome: Some(outcome) });
             }
             DraftStatus::Settled { path, outcome, .. } => {
                 return Ok(SendReport { status: "dead", file: path, outcome: Some(outcome) });
