@@ -175,6 +175,10 @@ impl FromStr for TunnelId {
     }
 }
 
+impl EndpointKind {
+    pub const ALL: [Self; 4] = [Self::User, Self::Group, Self::Channel, Self::Addr];
+}
+
 impl FromStr for EndpointKind {
     type Err = InvalidDid;
 

@@ -24,6 +24,7 @@
 //! * [`contact`]: contacts and bindings; [`contact::plan_delivery`].
 //! * [`routing`]: which boxes an inbound message goes to.
 //! * [`session`]: conversations of one owner.
+//! * [`short_id`]: ids that are given in part.
 //! * [`event`]: the log of events.
 //! * [`tunnel_health`]: status and last errors of a tunnel.
 //! * [`retention`]: elapsed-time counter for retention.
@@ -59,6 +60,7 @@ pub mod retention;
 pub mod retry;
 pub mod routing;
 pub mod session;
+pub mod short_id;
 #[cfg(test)]
 mod state_tables;
 pub mod tag;

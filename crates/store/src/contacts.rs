@@ -26,6 +26,19 @@ pub trait ContactStore: Send + Sync {
     /// Returns one contact by DID.
     async fn contact(&self, did: &Did) -> Result<Contact, StoreError>;
 
+    /// Returns the contacts and groups with a name, at most `limit`. Upper and lower case of
+    /// ASCII letters are equal.
+    async fn contacts_by_name(&self, name: &str, limit: usize) -> Result<Vec<Did>, StoreError>;
+
+    /// Returns the contacts that are bound to an account of a tunnel, at most `limit`, or else
+    /// the shadow DIDs of the account that the store has seen.
+    async fn contacts_by_account(
+        &self,
+        tunnel: &TunnelId,
+        account: &str,
+        limit: usize,
+    ) -> Result<Vec<Did>, StoreError>;
+
     /// Lists contacts in the order of creation.
     async fn contacts(&self, page: PageRequest) -> Result<Page<Contact>, StoreError>;
 

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use monoco_core::object::ObjId;
 use monoco_core::record::RecordId;
+use monoco_core::short_id::ShortId;
 
 use crate::StoreError;
 
@@ -18,6 +19,9 @@ pub trait ObjectStore: Send + Sync {
 
     /// Returns the id of the message that a record or delivery refers to.
     async fn object_of_record(&self, id: RecordId) -> Result<ObjId, StoreError>;
+
+    /// Returns the ids that a shortened id can mean, at most `limit`, in ascending order.
+    async fn find_ids(&self, short: &ShortId, limit: usize) -> Result<Vec<String>, StoreError>;
 
     /// Returns the message with a provider's message id: one that was received or one that
     /// was sent. A received message that is not merged into a Mail yet counts as missing.

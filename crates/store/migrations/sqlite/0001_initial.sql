@@ -32,6 +32,22 @@ CREATE TABLE parties (
 CREATE INDEX parties_known ON parties (id) WHERE level IS NOT NULL OR here = 1;
 CREATE INDEX parties_groups ON parties (id) WHERE is_group = 1;
 
+-- Names of contacts and groups, kept in step with parties.names.
+CREATE TABLE contact_names (
+    name      TEXT    NOT NULL,             -- with ASCII letters in lower case
+    party     INTEGER NOT NULL,             -- parties.id
+    PRIMARY KEY (name, party)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX contact_names_by_party ON contact_names (party);
+CREATE TRIGGER contact_names_replace AFTER UPDATE OF names ON parties BEGIN
+    DELETE FROM contact_names WHERE party = old.id;
+    INSERT OR IGNORE INTO contact_names (name, party)
+    SELECT lower(value), new.id FROM json_each(new.names);
+END;
+CREATE TRIGGER contact_names_remove AFTER DELETE ON parties BEGIN
+    DELETE FROM contact_names WHERE party = old.id;
+END;
+
 CREATE TABLE tunnels (
     party      INTEGER PRIMARY KEY,         -- parties.id of the tunnel's DID
     name       TEXT    NOT NULL UNIQUE,

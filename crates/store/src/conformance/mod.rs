@@ -118,6 +118,7 @@ macro_rules! conformance_tests {
             ;
             large_message_body_survives_reopening,
             blobs_are_stored_under_their_hash,
+            ids_are_found_by_their_beginning_and_end,
         }
         crate::conformance::tests_of! { $home, deliveries:
             concurrent_senders_lease_each_delivery_once,

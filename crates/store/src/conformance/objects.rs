@@ -2,6 +2,7 @@
 
 use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::object::ObjKind;
+use monoco_core::short_id::ShortId;
 
 use super::*;
 
@@ -36,6 +37,43 @@ pub(crate) async fn unknown_ids_are_reported_missing(store: &dyn Store) {
     missing(store.session(&did("bob"), &did("cat"), FULL_PAGE).await.map(drop));
     missing(store.remove_contact(&did("ann"), at(0)).await.map(drop));
     assert_eq!(inbox_contents(store, "unknown").await, "");
+}
+
+pub(crate) async fn ids_are_found_by_their_beginning_and_end(home: &dyn TestHome) {
+    let store = home.open().await;
+    // More messages than a bulk index of the tests holds in memory.
+    let texts: Vec<String> = (0..200).map(|n| format!("message {n}")).collect();
+    for text in &texts {
+        dispatch(&*store, without_tunnel(chat("ann", &["bob", "cat"], text))).await;
+    }
+    check_short_ids(&*store, &texts).await;
+    drop(store);
+    check_short_ids(&*home.open().await, &texts).await;
+}
+
+async fn check_short_ids(store: &dyn Store, texts: &[String]) {
+    let find = async |text: &str| store.find_ids(&ShortId::parse(text).unwrap(), 10).await.unwrap();
+    for text in texts {
+        let msg_id = chat("ann", &["bob", "cat"], text).id();
+        let mut records = ["bob", "cat"]
+            .map(|owner| RecordId::record(&did(owner), BoxKind::Inbox, &msg_id).to_string());
+        records.sort();
+        let id = msg_id.to_string();
+        for length in [10, 16, 22, 40, id.len()] {
+            assert!(find(&id[..length]).await.contains(&id), "{}", &id[..length]);
+        }
+        assert_eq!(find(&id[..18]).await, [id.as_str()]);
+        assert_eq!(find(&format!("{}..{}", &id[..14], &id[66..])).await, [id.as_str()]);
+        // The records of one message start alike and end differently.
+        assert_eq!(find(&records[0][..20]).await, records);
+        for record in &records {
+            let short = format!("{}..{}", &record[..12], &record[48..]);
+            assert_eq!(find(&short).await, [record.as_str()]);
+        }
+    }
+    for unknown in ["rec_0000000000000000", "dlv_0000", "ltr_1", "lark_0000"] {
+        assert_eq!(find(unknown).await, [""; 0]);
+    }
 }
 
 pub(crate) async fn large_message_body_survives_reopening(home: &dyn TestHome) {

@@ -90,6 +90,17 @@ impl RecentEntries {
         rows
     }
 
+    /// Rows whose keys are in a range, at most `limit` fresh and `limit` frozen ones.
+    pub(super) fn rows_between(&self, low: i64, high: i64, limit: usize) -> Vec<i64> {
+        let entries = self.read();
+        let sets = [&entries.fresh, &entries.frozen].into_iter();
+        let range = |set: &BTreeSet<(i64, i64)>| {
+            let range = set.range((low, i64::MIN)..=(high, i64::MAX)).take(limit);
+            range.map(|(_, row)| *row).collect::<Vec<_>>()
+        };
+        sets.flat_map(range).collect()
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, Entries> {
         // A panic cannot leave a partial change, because each change is one call.
         self.0.read().unwrap_or_else(PoisonError::into_inner)

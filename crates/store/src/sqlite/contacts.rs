@@ -13,7 +13,7 @@ use super::events::{self, EventSubject};
 use super::open::db_error;
 use super::rows::{self, parsed};
 use super::writer::Tx;
-use super::{SqliteStore, address_book, mails};
+use super::{SqliteStore, address_book, contact_lookup, mails};
 use crate::{ContactStore, Group, Page, PageRequest, StoreError};
 
 const PARTY_ID: &str = "SELECT id FROM parties WHERE did = ?1";
@@ -229,6 +229,21 @@ impl ContactStore for SqliteStore {
     async fn contact(&self, did: &Did) -> Result<Contact, StoreError> {
         let did = did.clone();
         self.read(move |db| contact(db, &did)).await
+    }
+
+    async fn contacts_by_name(&self, name: &str, limit: usize) -> Result<Vec<Did>, StoreError> {
+        let name = name.to_owned();
+        self.read(move |db| contact_lookup::by_name(db, &name, limit)).await
+    }
+
+    async fn contacts_by_account(
+        &self,
+        tunnel: &TunnelId,
+        account: &str,
+        limit: usize,
+    ) -> Result<Vec<Did>, StoreError> {
+        let (tunnel, account) = (tunnel.clone(), account.to_owned());
+        self.read(move |db| contact_lookup::by_account(db, &tunnel, &account, limit)).await
     }
 
     async fn contacts(&self, page: PageRequest) -> Result<Page<Contact>, StoreError> {

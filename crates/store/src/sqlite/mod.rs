@@ -36,6 +36,7 @@ mod bulk_index;
 mod check;
 mod checkpoint;
 mod claims;
+mod contact_lookup;
 mod contacts;
 mod counts;
 mod damage;
@@ -56,6 +57,7 @@ mod retention;
 mod rows;
 mod send;
 mod sessions;
+mod short_ids;
 #[cfg(test)]
 mod tests;
 mod writer;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::record::{RecordId, RecordKind};
+use monoco_core::short_id::ShortId;
 use rusqlite::params;
 
 use super::bulk_index::{BulkTable, RecentEntries};
 use super::damage::Db;
 use super::writer::Tx;
-use super::{SqliteStore, external_ids, rows};
+use super::{SqliteStore, external_ids, rows, short_ids};
 use crate::{DeliveryStore, ObjectStore, RecordStore, StoreError};
 
 /// Larger bodies are stored in files. A row of this size takes a handful of pages.
@@ -172,6 +173,11 @@ impl ObjectStore for SqliteStore {
             RecordKind::Record => self.record(id).await.map(|record| record.msg_id),
             RecordKind::Delivery => self.delivery(id).await.map(|delivery| delivery.msg_id),
         }
+    }
+
+    async fn find_ids(&self, short: &ShortId, limit: usize) -> Result<Vec<String>, StoreError> {
+        let short = short.clone();
+        self.read_by_hash(move |db, recent| short_ids::find(db, recent, &short, limit)).await
     }
 
     async fn find_by_external_id(&self, external_id: &str) -> Result<ObjId, StoreError> {
