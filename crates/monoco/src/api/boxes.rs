@@ -12,11 +12,11 @@ use monoco_store::LeasedEntry;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::SharedApi;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::boxes::{BoxPage, LeasedEntryView, RecordPage, RecordView};
 use super::views::raw;
+use super::{Api, SharedApi, ids};
 use crate::center::boxes::{self, BoxEntry};
 use crate::center::lease::{delivery_retry, lease_next};
 
@@ -175,17 +175,23 @@ pub async fn next(
     .into_response())
 }
 
+/// The record id in the path.
+async fn record_id(api: &Api, path: &PathParams) -> Result<RecordId, ApiError> {
+    let invalid = |error| ApiError::bad_parameter("record_id", error);
+    ids::resolve(api, path.text("record_id"), invalid).await
+}
+
 /// Get a record or delivery
 #[utoipa::path(
     get, path = "/api/v1/records/{record_id}", tag = "boxes",
-    params(("record_id" = String, Path, description = "`rec_…` or `dlv_…`")),
+    params(("record_id" = String, Path, description = "`rec_…` or `dlv_…`, or a unique prefix")),
     responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn record(
     State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<RecordView>, ApiError> {
-    Ok(axum::Json(boxes::get(&api.store, path.parse("record_id")?).await?.into()))
+    Ok(axum::Json(boxes::get(&api.store, record_id(&api, &path).await?).await?.into()))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -209,7 +215,7 @@ pub struct RecordStateBody {
 /// other one is rejected with 409 and both states.
 #[utoipa::path(
     post, path = "/api/v1/records/{record_id}/state", tag = "boxes",
-    params(("record_id" = String, Path, description = "`rec_…` or `dlv_…`")),
+    params(("record_id" = String, Path, description = "`rec_…` or `dlv_…`, or a unique prefix")),
     request_body = RecordStateBody,
     responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
 )]
@@ -218,7 +224,7 @@ pub async fn update_state(
     path: PathParams,
     JsonBody(body): JsonBody<RecordStateBody>,
 ) -> Result<axum::Json<RecordView>, ApiError> {
-    let id: RecordId = path.parse("record_id")?;
+    let id = record_id(&api, &path).await?;
     let proof = input::lease_proof(body.epoch, body.holder)?;
     let duration = input::lease_duration("lease_s", body.lease_s)?;
     let (store, now) = (&api.store, api.clock.now());
@@ -295,7 +301,7 @@ pub struct ReportBody {
 /// unknown outcome makes it UNCERTAIN, unless the tunnel is idempotent.
 #[utoipa::path(
     post, path = "/api/v1/deliveries/{record_id}/report", tag = "boxes",
-    params(("record_id" = String, Path, description = "`dlv_…`")),
+    params(("record_id" = String, Path, description = "`dlv_…`, or a unique prefix")),
     request_body = ReportBody,
     responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
 )]
@@ -304,7 +310,7 @@ pub async fn report(
     path: PathParams,
     JsonBody(body): JsonBody<ReportBody>,
 ) -> Result<axum::Json<RecordView>, ApiError> {
-    let id: RecordId = path.parse("record_id")?;
+    let id = record_id(&api, &path).await?;
     if id.kind() != RecordKind::Delivery {
         let why = "found the id of a record (rec_…), expected that of a delivery (dlv_…)";
         return Err(ApiError::bad_parameter("record_id", why));

@@ -10,9 +10,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::contacts::{
-    ContactPage, ContactView, GroupPage, GroupView, TunnelList, TunnelView,
+    ContactPage, ContactView, DidList, GroupPage, GroupView, TunnelList, TunnelView,
 };
 use super::{Api, SharedApi};
+use crate::center::find_contacts;
 
 /// Longest name of a contact, group or provider.
 const MAX_NAME_BYTES: usize = 256;
@@ -48,6 +49,28 @@ pub async fn contact(
 ) -> Result<axum::Json<ContactView>, ApiError> {
     let contact = api.store.contact(&path.parse("did")?).await?;
     Ok(axum::Json(contact.into()))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct DidQuery {
+    /// A DID, `tunnel:account`, an e-mail address, or the name of a contact or group
+    text: String,
+}
+
+/// Find the DIDs that a text can mean
+///
+/// None when the text is unknown, several when it is ambiguous; at most 10.
+#[utoipa::path(
+    get, path = "/api/v1/dids", tag = "people", params(DidQuery),
+    responses((status = 200, body = DidList), (status = "4XX", body = ApiErrorView))
+)]
+pub async fn dids(
+    State(api): State<SharedApi>,
+    QueryParams(DidQuery { text }): QueryParams<DidQuery>,
+) -> Result<axum::Json<DidList>, ApiError> {
+    let dids = find_contacts(&api.store, &text).await?;
+    Ok(axum::Json(DidList { dids: dids.into_iter().map(Into::into).collect() }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]

@@ -179,6 +179,13 @@ impl ApiError {
             .with("to", wrong.to)
     }
 
+    /// A shortened id can mean several ids.
+    pub fn ambiguous_id(text: &str, candidates: &[String]) -> Self {
+        let message = format!("{text} is ambiguous; use a longer id: {}", candidates.join(", "));
+        Self::new(StatusCode::CONFLICT, "ambiguous_id", message)
+            .with("candidates", json!(candidates))
+    }
+
     pub fn id_mismatch(expected: &str, found: &str) -> Self {
         let message = format!("msg_id: expected {expected}, but the message has the id {found}");
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "id_mismatch", message).with("msg_id", found)

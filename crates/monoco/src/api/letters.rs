@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PathParams, QueryParams};
 use super::views::letters::{LetterDetailView, LetterPage, LetterView};
-use super::{Api, SharedApi};
+use super::{Api, SharedApi, ids};
 use crate::pipeline::letter_pages::LetterPages;
 
 /// Longest reason for trashing a letter, in bytes. The rest is cut.
@@ -109,7 +109,7 @@ pub fn parse_time(text: &str) -> Result<Timestamp, String> {
 /// Get a letter with its text
 #[utoipa::path(
     get, path = "/api/v1/letters/{id}", tag = "letters",
-    params(("id" = String, Path, description = "Id of the letter, `ltr_…`"), LetterDetailQuery),
+    params(("id" = String, Path, description = "Id of the letter, `ltr_…`, or `ltr_` and its number"), LetterDetailQuery),
     responses((status = 200, body = LetterDetailView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn show(
@@ -117,7 +117,7 @@ pub async fn show(
     path: PathParams,
     QueryParams(LetterDetailQuery { original }): QueryParams<LetterDetailQuery>,
 ) -> Result<axum::Json<LetterDetailView>, ApiError> {
-    let row = api.store.letter(letter_id(&path)?).await?;
+    let row = api.store.letter(letter_id(&api, &path).await?).await?;
     let wanted = original.unwrap_or(false);
     let original = row.source.letter().ok().filter(|letter| wanted && *letter != row.letter);
     let merged = row.letter.extra.get("merged").and_then(Value::as_array);
@@ -134,7 +134,7 @@ pub async fn show(
 /// Retry a dead letter, or process a waiting letter now
 #[utoipa::path(
     post, path = "/api/v1/letters/{id}/retry", tag = "letters",
-    params(("id" = String, Path, description = "Id of the letter, `ltr_…`")),
+    params(("id" = String, Path, description = "Id of the letter, `ltr_…`, or `ltr_` and its number")),
     responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn retry(
@@ -149,7 +149,7 @@ pub async fn retry(
 /// It stays in the trash until it is purged by retention, and can be restored until then.
 #[utoipa::path(
     post, path = "/api/v1/letters/{id}/trash", tag = "letters", request_body = TrashLetterBody,
-    params(("id" = String, Path, description = "Id of the letter, `ltr_…`")),
+    params(("id" = String, Path, description = "Id of the letter, `ltr_…`, or `ltr_` and its number")),
     responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn trash(
@@ -167,7 +167,7 @@ pub async fn trash(
 /// It continues with the worker after the one that trashed it.
 #[utoipa::path(
     post, path = "/api/v1/letters/{id}/restore", tag = "letters",
-    params(("id" = String, Path, description = "Id of the letter, `ltr_…`")),
+    params(("id" = String, Path, description = "Id of the letter, `ltr_…`, or `ltr_` and its number")),
     responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn restore(
@@ -182,7 +182,7 @@ pub async fn restore(
 /// Only a letter that is TRASHED or DEAD: a letter that was sent or delivered is not sent again.
 #[utoipa::path(
     post, path = "/api/v1/letters/{id}/replay", tag = "letters",
-    params(("id" = String, Path, description = "Id of the letter, `ltr_…`")),
+    params(("id" = String, Path, description = "Id of the letter, `ltr_…`, or `ltr_` and its number")),
     responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn replay(
@@ -197,7 +197,7 @@ async fn operate(
     path: &PathParams,
     action: OperatorAction,
 ) -> Result<axum::Json<LetterView>, ApiError> {
-    let id = letter_id(path)?;
+    let id = letter_id(api, path).await?;
     let row = api.pipeline.move_letter(id, action).await.map_err(transition_error)?;
     Ok(axum::Json(LetterView::with_notes(&row)))
 }
@@ -218,9 +218,9 @@ fn transition_error(error: StoreError) -> ApiError {
 }
 
 /// The id in the path. Text that is not an id is reported as a letter that does not exist.
-fn letter_id(path: &PathParams) -> Result<LetterId, ApiError> {
-    path.text("id").parse().map_err(|_| {
-        let key = path.text("id").chars().take(80).collect();
-        StoreError::Missing { what: "letter", key }.into()
-    })
+async fn letter_id(api: &Api, path: &PathParams) -> Result<LetterId, ApiError> {
+    let text = path.text("id");
+    let missing =
+        |_| StoreError::Missing { what: "letter", key: text.chars().take(80).collect() }.into();
+    ids::resolve(api, text, missing).await
 }

@@ -25,7 +25,7 @@ use super::views::mails::{
 };
 use super::views::messages::SendResponse;
 use super::views::trace::TraceView;
-use super::{Api, SharedApi};
+use super::{Api, SharedApi, ids};
 use crate::center;
 use crate::center::reply::{ReplyError, ReplyRequest};
 use crate::courier::file_projector::ProjectorError;
@@ -186,7 +186,7 @@ pub async fn mail(
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
 ) -> Result<axum::Json<MailDetailView>, ApiError> {
-    let id = mail_id(&path)?;
+    let id = mail_id(&api, &path).await?;
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
     let store = &api.store;
@@ -211,7 +211,7 @@ pub async fn trace(
     State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<TraceView>, ApiError> {
-    trace_of(&api, &mail_id(&path)?.to_string()).await
+    trace_of(&api, &mail_id(&api, &path).await?.to_string()).await
 }
 
 /// List the claims of a workspace on given Mails
@@ -260,7 +260,7 @@ pub async fn claim(
     path: PathParams,
     JsonBody(ClaimBody { agent_id, timeout, workspace }): JsonBody<ClaimBody>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    let id = mail_id(&path)?;
+    let id = mail_id(&api, &path).await?;
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     let holder = agent(agent_id)?;
@@ -348,7 +348,7 @@ pub async fn reply(
         return Err(ApiError::bad_field("text", "empty; expected text or attachments"));
     }
     let key = parse_key(&headers, idempotency_key)?;
-    let request = ReplyRequest { mail: mail_id(&path)?, text, title, attachments, key };
+    let request = ReplyRequest { mail: mail_id(&api, &path).await?, text, title, attachments, key };
     let (owner, now) = (api.config.borrow().owner.clone(), api.clock.now());
     let random = getrandom::u64()
         .map_err(|error| StoreError::Unavailable(format!("no random bytes: {error}")))?;
@@ -376,7 +376,7 @@ pub async fn retry(
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    let id = mail_id(&path)?;
+    let id = mail_id(&api, &path).await?;
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
     let retried = api.store.retry_claim(&id, &workspace, api.clock.now()).await;
@@ -394,7 +394,7 @@ pub async fn drop_claim(
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    let id = mail_id(&path)?;
+    let id = mail_id(&api, &path).await?;
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
     let dropped = api.store.drop_claim(&id, &workspace, api.clock.now()).await;
@@ -464,7 +464,7 @@ async fn update(
     epoch: Option<i64>,
     step: ClaimUpdate,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    let id = mail_id(path)?;
+    let id = mail_id(api, path).await?;
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
     agent(agent_id.clone())?;
@@ -475,10 +475,11 @@ async fn update(
 }
 
 /// The id in the path. Text that is not an id is reported as a Mail that does not exist.
-fn mail_id(path: &PathParams) -> Result<MailId, ApiError> {
-    path.text("id").parse().map_err(|_| {
-        StoreError::Missing { what: "Mail", key: path.text("id").chars().take(80).collect() }.into()
-    })
+async fn mail_id(api: &Api, path: &PathParams) -> Result<MailId, ApiError> {
+    let text = path.text("id");
+    let missing =
+        |_| StoreError::Missing { what: "Mail", key: text.chars().take(80).collect() }.into();
+    ids::resolve(api, text, missing).await
 }
 
 fn parse_workspace(workspace: Option<String>) -> Result<Workspace, InvalidWorkspace> {

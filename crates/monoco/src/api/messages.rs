@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PathParams};
 use super::views::messages::{BlobView, DispatchResponse, SendResponse};
-use super::{Api, ApiMetrics, SharedApi, batch};
+use super::{Api, ApiMetrics, SharedApi, batch, ids};
 use crate::center;
 
 /// Longest idempotency key, in bytes.
@@ -238,11 +238,12 @@ pub async fn put_blob(
 /// A message or a receipt as canonical JSON; bytes unchanged.
 #[utoipa::path(
     get, path = "/api/v1/objects/{id}", tag = "center",
-    params(("id" = String, Path, description = "`cymsg:…`, `cymsgr:…` or `sha256:…`")),
+    params(("id" = String, Path, description = "`cymsg:…`, `cymsgr:…` or `sha256:…`; the first two can be shortened")),
     responses((status = 200, body = Object), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn object(State(api): State<SharedApi>, path: PathParams) -> Result<Response, ApiError> {
-    let id: ObjId = path.parse("id")?;
+    let invalid = |error| ApiError::bad_parameter("id", error);
+    let id: ObjId = ids::resolve(&api, path.text("id"), invalid).await?;
     let bytes = api.store.object(id).await?;
     let (kind, disposition) = match id.kind() {
         ObjKind::Msg | ObjKind::Receipt => ("application/json", "inline"),

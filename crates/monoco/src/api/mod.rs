@@ -35,6 +35,7 @@ pub mod error;
 mod events;
 mod guard;
 mod health;
+mod ids;
 mod input;
 mod letters;
 mod mails;
@@ -129,6 +130,7 @@ pub fn router(api: Api, guard: RequestGuard) -> Router {
         .routes(routes!(boxes::report))
         .routes(routes!(contacts::contacts))
         .routes(routes!(contacts::contact, contacts::put_contact, contacts::remove_contact))
+        .routes(routes!(contacts::dids))
         .routes(routes!(contacts::bind, contacts::unbind))
         .routes(routes!(contacts::block, contacts::unblock))
         .routes(routes!(contacts::groups))

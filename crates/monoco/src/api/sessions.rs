@@ -7,12 +7,12 @@ use monoco_core::receipt::ReceiptStatus;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::SharedApi;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::sessions::{
     ReceiptList, ReceiptView, SessionEntryPage, SessionEntryView, SessionPage, SessionSummaryView,
 };
+use super::{SharedApi, ids};
 use crate::center::check_owner;
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -40,8 +40,8 @@ pub async fn set_receipt(
     JsonBody(body): JsonBody<ReceiptBody>,
 ) -> Result<axum::Json<ReceiptView>, ApiError> {
     let group: Did = path.parse("group")?;
-    let msg_id: ObjId =
-        body.msg_id.parse().map_err(|error| ApiError::bad_field("msg_id", error))?;
+    let invalid = |error| ApiError::bad_field("msg_id", error);
+    let msg_id: ObjId = ids::resolve(&api, &body.msg_id, invalid).await?;
     let reader = input::did("reader", &body.reader)?;
     let status = ReceiptStatus::parse(&body.state).ok_or_else(|| {
         let known: Vec<_> = ReceiptStatus::ALL.iter().map(|s| s.as_str()).collect();
@@ -76,8 +76,8 @@ pub async fn receipts(
     QueryParams(query): QueryParams<ReceiptQuery>,
 ) -> Result<axum::Json<ReceiptList>, ApiError> {
     let group: Did = path.parse("group")?;
-    let msg_id: ObjId =
-        query.msg_id.parse().map_err(|error| ApiError::bad_parameter("msg_id", error))?;
+    let invalid = |error| ApiError::bad_parameter("msg_id", error);
+    let msg_id: ObjId = ids::resolve(&api, &query.msg_id, invalid).await?;
     let reader = query.reader.map(|reader| reader.parse::<Did>()).transpose();
     let reader = reader.map_err(|error| ApiError::bad_parameter("reader", error))?;
     let receipts = api.store.receipts(&group, msg_id, reader.as_ref()).await?;

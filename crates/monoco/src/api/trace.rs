@@ -7,14 +7,14 @@ use super::error::{ApiError, ApiErrorView};
 use super::input::PathParams;
 use super::views::letters::LetterView;
 use super::views::trace::TraceView;
-use super::{Api, SharedApi};
+use super::{Api, SharedApi, ids};
 use crate::center::trace::{self, LetterTrace};
 
 /// Get the history of a message
 #[utoipa::path(
     get, path = "/api/v1/trace/{id}", tag = "events",
     params(("id" = String, Path, description =
-        "Id of a message, Mail, letter, record or delivery, or an id given by a provider")),
+        "Id of a message, Mail, letter, record or delivery, which can be shortened, or an id given by a provider")),
     responses((status = 200, body = TraceView), (status = "4XX", body = ApiErrorView))
 )]
 pub async fn trace(
@@ -26,6 +26,8 @@ pub async fn trace(
 
 /// The history of the message that `id` refers to.
 pub async fn trace_of(api: &Api, id: &str) -> Result<axum::Json<TraceView>, ApiError> {
+    let whole = ids::expand(api, id).await?;
+    let id = whole.as_deref().unwrap_or(id);
     let Ok(letter) = id.parse::<LetterId>() else {
         let trace = trace::trace(&api.store, id).await?;
         return Ok(axum::Json(trace.try_into()?));

@@ -5,6 +5,7 @@
 //! * [`reply`]: answers a Mail in its thread.
 //! * [`boxes`]: lists and changes records and deliveries alike.
 //! * [`lease`]: leases the next entry of a box.
+//! * [`mod@contact_lookup`]: finds the DIDs that a person can mean by a name or an address.
 //! * [`trace`]: resolves any id to the history of one message.
 //!
 //! A caller that needs a single store call uses the store itself.
@@ -20,12 +21,14 @@ use tokio::sync::watch;
 use crate::pipeline::queue::QueueNotifier;
 
 pub mod boxes;
+mod contact_lookup;
 mod dispatch;
 pub mod lease;
 pub mod reply;
 mod send;
 pub mod trace;
 
+pub use contact_lookup::find_contacts;
 pub use dispatch::dispatch;
 pub use send::post_send;
 

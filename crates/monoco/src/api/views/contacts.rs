@@ -36,6 +36,12 @@ pub struct ContactPage {
     pub next_cursor: Option<String>,
 }
 
+/// DIDs that a text can mean.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct DidList {
+    pub dids: Vec<String>,
+}
+
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Group)]
 pub struct GroupView {
