@@ -121,7 +121,7 @@ pub fn run(context: &CliContext, args: &BackupArgs) -> Result<(), CliError> {
 /// Prints the facts of a backup.
 pub fn show(context: &CliContext, manifest: &BackupManifest, dir: &Path) -> Result<(), CliError> {
     let fields: &[Column<BackupManifest>] = &[
-        ("created", |it| it.created_at.time()),
+        ("created", |it| it.created_at.cell()),
         ("version", |it| it.version.cell()),
         ("mails", |it| it.mails.cell()),
         ("records", |it| it.records.cell()),

@@ -3,17 +3,22 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::CliContext;
 use super::client::{query, segment};
+use super::contact::did_of;
 use super::failure::{CliError, CliExit};
 use super::message::{MessageArgs, MessageSummary};
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, escape_lines, note, print};
-use crate::api::views::boxes::{BoxPage, BoxView, LeasedEntryView, RecordPage, RecordView};
-use crate::api::views::contacts::{TunnelList, TunnelView};
+use super::{CliContext, for_each_id};
+use crate::api::views::boxes::{BoxPage, LeasedEntryView, RecordPage, RecordView};
+use crate::api::views::contacts::TunnelList;
 use crate::api::views::messages::{DispatchResponse, SendResponse};
-use crate::api::views::sessions::{
-    ReceiptList, ReceiptView, SessionEntryPage, SessionEntryView, SessionPage, SessionSummaryView,
+use crate::api::views::sessions::{ReceiptList, ReceiptView, SessionEntryPage, SessionPage};
+use columns::{
+    BOX_COLUMNS, RECEIPT_COLUMNS, RECORD_FIELDS, SESSION_COLUMNS, SESSION_ENTRY_COLUMNS,
+    TUNNEL_COLUMNS, record_columns,
 };
+
+mod columns;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum CenterCommand {
@@ -91,12 +96,12 @@ pub enum CenterCommand {
     },
     /// Show one record or delivery
     Show {
-        /// Id of a record (rec_…) or delivery (dlv_…)
+        /// Id of a record (rec_…) or delivery (dlv_…); - reads ids from stdin
         record: String,
     },
     /// Set the state of a record or delivery
     State {
-        /// Id of a record (rec_…) or delivery (dlv_…)
+        /// Id of a record (rec_…) or delivery (dlv_…); - reads ids from stdin
         record: String,
         /// New state, such as READED, UNREAD or ARCHIVED; for a delivery WAIT or HELD
         state: String,
@@ -114,7 +119,7 @@ pub enum CenterCommand {
     ///
     /// Example: monoco center tag rec_0f3a9c --add starred
     Tag {
-        /// Id of a record (rec_…)
+        /// Id of a record (rec_…); - reads ids from stdin
         record: String,
         /// Tag to add; can be repeated
         #[arg(long, value_name = "TAG", required_unless_present = "remove")]
@@ -125,7 +130,7 @@ pub enum CenterCommand {
     },
     /// Report the outcome of a delivery attempt
     Report {
-        /// Id of the delivery (dlv_…)
+        /// Id of the delivery (dlv_…); - reads ids from stdin
         delivery: String,
         /// Report success: the provider accepted the message
         #[arg(long, conflicts_with = "error", required_unless_present = "error")]
@@ -157,7 +162,7 @@ pub enum CenterCommand {
     },
     /// Print an object as JSON
     Object {
-        /// Id of the object: cymsg:…, cymsgr:… or sha256:…
+        /// Id of the object: cymsg:…, cymsgr:… or sha256:…; - reads ids from stdin
         id: String,
     },
     /// Show or set the read receipts of a group message
@@ -181,8 +186,8 @@ pub enum CenterCommand {
         /// DID of the owner of the sessions
         #[arg(default_value = "did:monoco:me")]
         owner: String,
-        /// Show the session with this DID
-        #[arg(long, value_name = "DID")]
+        /// Show the session with this contact: a DID, name, e-mail address or TUNNEL:ACCOUNT
+        #[arg(long, value_name = "CONTACT")]
         with: Option<String>,
         #[command(flatten)]
         page: PageArgs,
@@ -233,83 +238,6 @@ impl PageArgs {
     }
 }
 
-const RECORD_COLUMNS: &[Column<RecordView>] = &[
-    ("record", |record| record.record_id.cell()),
-    ("box", |record| record.r#box.cell()),
-    ("state", |record| record.state.cell()),
-    ("owner", |record| record.owner.cell()),
-    ("with", |record| record.session.cell()),
-    ("target", |record| record.delivery.as_ref()?.target.cell()),
-    ("created", |record| record.created_at.time()),
-];
-
-const RECORD_FIELDS: &[Column<RecordView>] = &[
-    ("record", |record| record.record_id.cell()),
-    ("msg", |record| record.msg_id.cell()),
-    ("owner", |record| record.owner.cell()),
-    ("box", |record| record.r#box.cell()),
-    ("state", |record| record.state.cell()),
-    ("epoch", |record| record.epoch.cell()),
-    ("attempts", |record| record.attempts.cell()),
-    ("revision", |record| record.revision.cell()),
-    ("holder", |record| record.lease.as_ref()?.holder.cell()),
-    ("until", |record| record.lease.as_ref()?.until.time()),
-    ("with", |record| record.session.cell()),
-    ("tags", |record| record.tags.cell()),
-    ("thread", |record| record.thread_key.cell()),
-    ("tunnel", |record| record.tunnel.cell()),
-    ("target", |record| record.delivery.as_ref()?.target.cell()),
-    ("due", |record| record.delivery.as_ref()?.due_at.time()),
-    ("failure", |record| record.delivery.as_ref()?.failure.as_ref()?.detail().cell()),
-    ("error code", |record| record.delivery.as_ref()?.failure.as_ref()?.error_code()?.cell()),
-    ("external id", |record| record.delivery.as_ref()?.external_msg_id.cell()),
-    ("delivered", |record| record.delivery.as_ref()?.delivered_at.time()),
-    ("created", |record| record.created_at.time()),
-];
-
-const BOX_COLUMNS: &[Column<BoxView>] = &[
-    ("owner", |it| it.owner.cell()),
-    ("box", |it| it.r#box.cell()),
-    ("waiting", |it| it.waiting.cell()),
-];
-
-const RECEIPT_COLUMNS: &[Column<ReceiptView>] = &[
-    ("reader", |receipt| receipt.reader.cell()),
-    ("state", |receipt| receipt.state.cell()),
-    ("at", |receipt| receipt.at.time()),
-    ("reason", |receipt| receipt.reason.cell()),
-    ("id", |receipt| receipt.receipt_id.cell()),
-];
-
-const SESSION_COLUMNS: &[Column<SessionSummaryView>] = &[
-    ("with", |session| session.id.cell()),
-    ("name", |session| session.name.cell()),
-    ("unread", |session| session.unread.cell()),
-    ("last", |session| text(&session.last)),
-    ("at", |session| session.last.record.created_at.time()),
-];
-
-const SESSION_ENTRY_COLUMNS: &[Column<SessionEntryView>] = &[
-    ("record", |entry| entry.record.record_id.cell()),
-    ("way", |entry| entry.direction.cell()),
-    ("state", |entry| entry.record.state.cell()),
-    ("delivery", |entry| entry.delivery_state.cell()),
-    ("at", |entry| entry.record.created_at.time()),
-    ("text", text),
-];
-
-const TUNNEL_COLUMNS: &[Column<TunnelView>] = &[
-    ("id", |tunnel| tunnel.id.cell()),
-    ("provider", |tunnel| tunnel.provider.cell()),
-    ("strangers", |tunnel| tunnel.strangers.cell()),
-    ("idempotent", |tunnel| tunnel.idempotent.cell()),
-    ("did", |tunnel| tunnel.did.cell()),
-];
-
-fn text(entry: &SessionEntryView) -> Option<String> {
-    Some(MessageSummary::parse(entry.msg.as_deref())?.content.content)
-}
-
 pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), CliError> {
     let format = context.format;
     let client = context.client()?;
@@ -323,7 +251,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
         }
         CenterCommand::Send { message, idempotency_key, schedule_at } => {
             let body = fields([
-                ("msg", Some(message.read()?)),
+                ("msg", Some(message.read(&client).await?)),
                 ("idempotency_key", idempotency_key.map(Value::from)),
                 ("schedule_at", schedule_at.map(Value::from)),
             ]);
@@ -341,7 +269,8 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("tunnel", tunnel.map(Value::from)),
                 ("external_id", external_id.map(Value::from)),
             ]);
-            let body = fields([("msg", Some(message.read()?)), ("ingress", Some(ingress))]);
+            let body =
+                fields([("msg", Some(message.read(&client).await?)), ("ingress", Some(ingress))]);
             let result: DispatchResponse = client.post("/api/v1/dispatch", &body).await?;
             check_accepted(format, result.ok, result.reason.as_deref(), result.duplicate)?;
             print_accepted(format, &result, &result.msg_id, result.letter.as_deref())?;
@@ -367,19 +296,21 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             let path = format!("{}/peek?n={n}", place.path());
             let page: RecordPage = client.get(&path).await?;
             let cursor = page.next_cursor.as_deref();
-            output::page(format, &page, &page.records, RECORD_COLUMNS, cursor)
+            output::page(format, &page, &page.records, record_columns(format), cursor)
         }
         CenterCommand::List { place, state, tag, thread_key, page } => {
             let filter = [("state", state), ("tag", tag), ("thread_key", thread_key)];
             let path = format!("{}{}", place.path(), page.query(&filter));
             let page: RecordPage = client.get(&path).await?;
             let cursor = page.next_cursor.as_deref();
-            output::page(format, &page, &page.records, RECORD_COLUMNS, cursor)
+            output::page(format, &page, &page.records, record_columns(format), cursor)
         }
         CenterCommand::Show { record } => {
-            let path = format!("/api/v1/records/{}", segment(&record));
-            let record: RecordView = client.get(&path).await?;
-            output::one(format, &record, &record.record_id, RECORD_FIELDS)
+            let show = async |id: &str| {
+                let path = format!("/api/v1/records/{}", segment(id));
+                print_record(format, &client.get(&path).await?)
+            };
+            for_each_id(context, record, show).await
         }
         CenterCommand::State { record, state, epoch, revision, holder } => {
             let body = fields([
@@ -388,15 +319,19 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("revision", revision.map(Value::from)),
                 ("holder", holder.map(Value::from)),
             ]);
-            let path = format!("/api/v1/records/{}/state", segment(&record));
-            let record: RecordView = client.post(&path, &body).await?;
-            output::one(format, &record, &record.record_id, RECORD_FIELDS)
+            let set = async |id: &str| {
+                let path = format!("/api/v1/records/{}/state", segment(id));
+                print_record(format, &client.post(&path, &body).await?)
+            };
+            for_each_id(context, record, set).await
         }
         CenterCommand::Tag { record, add, remove } => {
-            let path = format!("/api/v1/records/{}/tags", segment(&record));
             let body = json!({"add": add, "remove": remove});
-            let record: RecordView = client.post(&path, &body).await?;
-            output::one(format, &record, &record.record_id, RECORD_FIELDS)
+            let tag = async |id: &str| {
+                let path = format!("/api/v1/records/{}/tags", segment(id));
+                print_record(format, &client.post(&path, &body).await?)
+            };
+            for_each_id(context, record, tag).await
         }
         CenterCommand::Report {
             delivery,
@@ -421,13 +356,18 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 ("epoch", epoch.map(Value::from)),
                 ("holder", holder.map(Value::from)),
             ]);
-            let path = format!("/api/v1/deliveries/{}/report", segment(&delivery));
-            let record: RecordView = client.post(&path, &body).await?;
-            output::one(format, &record, &record.record_id, RECORD_FIELDS)
+            let report = async |id: &str| {
+                let path = format!("/api/v1/deliveries/{}/report", segment(id));
+                print_record(format, &client.post(&path, &body).await?)
+            };
+            for_each_id(context, delivery, report).await
         }
         CenterCommand::Object { id } => {
-            let object: Value = client.get(&format!("/api/v1/objects/{}", segment(&id))).await?;
-            output::print_json(&object)
+            let show = async |id: &str| {
+                let path = format!("/api/v1/objects/{}", segment(id));
+                output::print_json(&client.get::<Value>(&path).await?)
+            };
+            for_each_id(context, id, show).await
         }
         CenterCommand::Receipts { group, msg_id, reader, set, reason } => {
             let path = format!("/api/v1/groups/{}/receipts", segment(&group));
@@ -452,6 +392,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
                 let cursor = page.next_cursor.as_deref();
                 return output::page(format, &page, &page.sessions, SESSION_COLUMNS, cursor);
             };
+            let peer = did_of(&client, &peer).await?;
             let path = format!("/api/v1/sessions/{}{query}", segment(&peer));
             let page: SessionEntryPage = client.get(&path).await?;
             let cursor = page.next_cursor.as_deref();
@@ -462,6 +403,10 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             output::list(format, &list, &list.tunnels, TUNNEL_COLUMNS)
         }
     }
+}
+
+fn print_record(format: OutputFormat, record: &RecordView) -> Result<(), CliError> {
+    output::one(format, record, &record.record_id, RECORD_FIELDS)
 }
 
 /// Builds a JSON object from the fields that have a value.

@@ -178,7 +178,7 @@ fn rejection(status: u16, answer: ApiErrorView) -> CliError {
         (500.., _) | (401 | 403, _) => CliExit::Courier,
         _ => CliExit::NotPossible,
     };
-    let failure = CliError::new(exit, answer.message);
+    let failure = CliError::new(exit, answer.message).code(answer.code.clone());
     match answer.code.as_ref() {
         "unknown_owner" => failure.hint("`monoco center boxes` lists all boxes"),
         "lease_lost" => failure.hint(

@@ -7,14 +7,18 @@ use super::CliContext;
 use super::center::PageArgs;
 use super::client::{Client, query, segment};
 use super::failure::{CliError, CliExit};
-use super::output::{self, Column, OutputFormat, ToCell, note};
-use crate::api::views::contacts::{BindingView, ContactPage, ContactView, GroupPage, GroupView};
+use super::output::{self, Column, OutputFormat, ToCell};
+use crate::api::views::contacts::{
+    BindingView, ContactPage, ContactView, DidList, GroupPage, GroupView,
+};
 
+/// A contact can be named by its DID, its name, its e-mail address (joe@example.com) or an
+/// account of a tunnel (lark:ou_7).
 #[derive(Debug, clap::Subcommand)]
 pub enum ContactCommand {
     /// Add or update a contact
     Add {
-        /// DID of the contact
+        /// DID or address of the contact
         did: String,
         /// Name of the contact (can be repeated)
         #[arg(long)]
@@ -30,17 +34,17 @@ pub enum ContactCommand {
     List(PageArgs),
     /// Show one contact with its bindings
     Show {
-        /// DID of the contact
+        /// DID, name or address of the contact
         did: String,
     },
     /// Remove a contact and its bindings
     Remove {
-        /// DID of the contact
+        /// DID, name or address of the contact
         did: String,
     },
     /// Block messages from a sender
     Block {
-        /// DID of the contact
+        /// DID, name or address of the contact
         did: String,
         /// Block only messages to this DID [default: all targets]
         #[arg(long = "for", value_name = "DID")]
@@ -48,7 +52,7 @@ pub enum ContactCommand {
     },
     /// Unblock messages from a sender
     Unblock {
-        /// DID of the contact
+        /// DID, name or address of the contact
         did: String,
         /// Unblock only messages to this DID
         #[arg(long = "for", value_name = "DID")]
@@ -56,7 +60,7 @@ pub enum ContactCommand {
     },
     /// Bind a contact to an account of a tunnel
     Bind {
-        /// DID of the contact
+        /// DID, name or address of the contact
         did: String,
         /// Id of the tunnel
         tunnel: String,
@@ -71,7 +75,7 @@ pub enum ContactCommand {
     },
     /// Remove a binding of a contact
     Unbind {
-        /// DID of the contact
+        /// DID, name or address of the contact
         did: String,
         /// Id of the tunnel
         tunnel: String,
@@ -97,21 +101,21 @@ pub enum GroupCommand {
     List(PageArgs),
     /// Show one group with its subscribers
     Show {
-        /// DID of the group
+        /// DID or name of the group
         did: String,
     },
     /// Deliver messages of a group to a reader
     Subscribe {
-        /// DID of the group
+        /// DID or name of the group
         did: String,
-        /// DID of the reader
+        /// DID, name or address of the reader
         reader: String,
     },
     /// Stop delivering messages of a group to a reader
     Unsubscribe {
-        /// DID of the group
+        /// DID or name of the group
         did: String,
-        /// DID of the reader
+        /// DID, name or address of the reader
         reader: String,
     },
 }
@@ -141,6 +145,7 @@ pub async fn run(context: &CliContext, command: ContactCommand) -> Result<(), Cl
     let client = context.client()?;
     match command {
         ContactCommand::Add { did, name, level, here } => {
+            let did = did_of(&client, &did).await?;
             let body = json!({"names": name, "level": level, "here": here});
             show(format, &client.put(&path(&did), &body).await?)
         }
@@ -150,39 +155,66 @@ pub async fn run(context: &CliContext, command: ContactCommand) -> Result<(), Cl
             let cursor = page.next_cursor.as_deref();
             output::page(format, &page, &page.contacts, CONTACT, cursor)
         }
-        ContactCommand::Show { did } => show(format, &client.get(&path(&did)).await?),
+        ContactCommand::Show { did } => {
+            let did = did_of(&client, &did).await?;
+            show(format, &client.get(&path(&did)).await?)
+        }
         ContactCommand::Remove { did } => {
+            let did = did_of(&client, &did).await?;
             client.delete::<IgnoredAny>(&path(&did)).await?;
-            note("contact removed");
-            Ok(())
+            output::done(format, "contact removed", &json!({"removed": did}))
         }
         ContactCommand::Block { did, target: None } => {
-            set_level(&client, format, &did, "block").await
+            set_level(&client, format, &did_of(&client, &did).await?, "block").await
         }
         ContactCommand::Unblock { did, target: None } => {
-            set_level(&client, format, &did, "friend").await
+            set_level(&client, format, &did_of(&client, &did).await?, "friend").await
         }
         ContactCommand::Block { did, target: Some(target) } => {
+            let (did, target) = (did_of(&client, &did).await?, did_of(&client, &target).await?);
             client.put::<IgnoredAny>(&block_path(&did, &target), &()).await?;
-            note("blocked");
-            Ok(())
+            output::done(format, "blocked", &json!({"blocked": did, "for": target}))
         }
         ContactCommand::Unblock { did, target: Some(target) } => {
+            let (did, target) = (did_of(&client, &did).await?, did_of(&client, &target).await?);
             client.delete::<IgnoredAny>(&block_path(&did, &target)).await?;
-            note("unblocked");
-            Ok(())
+            output::done(format, "unblocked", &json!({"unblocked": did, "for": target}))
         }
         ContactCommand::Bind { did, tunnel, address, kind, priority } => {
+            let did = did_of(&client, &did).await?;
             let body =
                 json!({"tunnel": tunnel, "address": address, "kind": kind, "priority": priority});
             show(format, &client.put(&format!("{}/bindings", path(&did)), &body).await?)
         }
         ContactCommand::Unbind { did, tunnel, address } => {
+            let did = did_of(&client, &did).await?;
             let query = query(&[("tunnel", Some(tunnel)), ("address", Some(address))]);
             let path = format!("{}/bindings{query}", path(&did));
             show(format, &client.delete(&path).await?)
         }
         ContactCommand::Group(command) => group(&client, format, command).await,
+    }
+}
+
+/// Returns the DID of a contact that is given by DID, name, e-mail address or `tunnel:account`.
+pub async fn did_of(client: &Client, text: &str) -> Result<String, CliError> {
+    // The courier checks DIDs itself.
+    if text.starts_with("did:") {
+        return Ok(text.to_owned());
+    }
+    let query = query(&[("text", Some(text.to_owned()))]);
+    let found: DidList = client.get(&format!("/api/v1/dids{query}")).await?;
+    match found.dids.as_slice() {
+        [did] => Ok(did.clone()),
+        [] => Err(CliError::new(CliExit::NotPossible, format!("unknown contact {text:?}"))
+            .code("unknown_contact")
+            .hint(
+                "`monoco contact list` lists all contacts; an account is given as TUNNEL:ACCOUNT",
+            )),
+        several => {
+            let message = format!("{text:?} is ambiguous; use a DID: {}", several.join(", "));
+            Err(CliError::new(CliExit::NotPossible, message).code("ambiguous_contact"))
+        }
     }
 }
 
@@ -236,11 +268,13 @@ async fn group(
             let cursor = page.next_cursor.as_deref();
             return output::page(format, &page, &page.groups, GROUP, cursor);
         }
-        GroupCommand::Show { did } => client.get(&path(&did)).await?,
+        GroupCommand::Show { did } => client.get(&path(&did_of(client, &did).await?)).await?,
         GroupCommand::Subscribe { did, reader } => {
+            let (did, reader) = (did_of(client, &did).await?, did_of(client, &reader).await?);
             client.put(&reader_path(&did, &reader), &()).await?
         }
         GroupCommand::Unsubscribe { did, reader } => {
+            let (did, reader) = (did_of(client, &did).await?, did_of(client, &reader).await?);
             client.delete(&reader_path(&did, &reader)).await?
         }
     };

@@ -1,7 +1,8 @@
 //! `monoco dead`: lists, retries and drops dead letters of all kinds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use monoco_core::short_id::ShortId;
 use monoco_core::time::Timestamp;
 use serde::Serialize;
 use serde_json::json;
@@ -187,7 +188,8 @@ async fn change(
     let mut changed = Vec::new();
     for id in ids {
         let mut found = false;
-        for row in dead.iter().filter(|row| row.id == *id) {
+        let id = whole_id(&dead, id)?;
+        for row in dead.iter().filter(|row| row.id == id) {
             let other_workspace = workspace.is_some() && row.of != workspace;
             if row.kind == DeadLetterKind::Claim && other_workspace {
                 continue;
@@ -208,6 +210,19 @@ async fn change(
         ("now", |row| row.now.cell()),
     ];
     output::list(format, &json!({"changed": changed}), &changed, columns)
+}
+
+/// Returns the only id of a dead letter that `text` shortens, or `text` when there is none.
+fn whole_id<'a>(dead: &'a [DeadLetterRow], text: &'a str) -> Result<&'a str, CliError> {
+    let Some(short) = ShortId::parse(text) else { return Ok(text) };
+    let ids: BTreeSet<&str> =
+        dead.iter().map(|row| row.id.as_str()).filter(|id| short.matches(id)).collect();
+    if ids.len() > 1 {
+        let ids: Vec<_> = ids.into_iter().collect();
+        let message = format!("{text} is ambiguous; use a longer id: {}", ids.join(", "));
+        return Err(CliError::new(CliExit::NotPossible, message).code("ambiguous_id"));
+    }
+    Ok(ids.first().copied().unwrap_or(text))
 }
 
 async fn change_one<'a>(

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use super::CliContext;
 use super::client::query;
 use super::failure::CliError;
-use super::output::{self, Column, OutputFormat, ToCell, escape_line, note, print};
+use super::output::{self, Column, OutputFormat, ToCell, escape_line, note};
 use crate::api::views::events::{EventPage, EventView};
 
 /// Delay before a broken event stream is opened again.
@@ -31,7 +31,7 @@ pub struct EventsArgs {
 
 const COLUMNS: &[Column<EventView>] = &[
     ("seq", |event| event.seq.cell()),
-    ("at", |event| event.at.time()),
+    ("at", |event| event.at.cell()),
     ("kind", |event| event.kind.cell()),
     ("msg", |event| event.msg_id.cell()),
     ("owner", |event| event.owner.cell()),
@@ -50,7 +50,23 @@ pub async fn run(context: &CliContext, args: EventsArgs) -> Result<(), CliError>
         ("limit", Some(limit)),
     ]);
     let page: EventPage = client.get(&format!("/api/v1/events{query}")).await?;
-    output::list(context.format, &page, &page.events, COLUMNS)
+    output::list(context.format, &page, &page.events, COLUMNS)?;
+    note_cut(context.format, &args, &page);
+    Ok(())
+}
+
+/// Tells which events are not shown.
+fn note_cut(format: OutputFormat, args: &EventsArgs, page: &EventPage) {
+    let shown = page.events.len();
+    let (Some(first), true) = (page.events.first(), format != OutputFormat::Json) else { return };
+    if args.after.is_none() && first.seq > 1 {
+        note(&format!("showing the newest {shown} events: use --limit or --after for others"));
+    } else if args.after.is_some() && i64::try_from(shown) == Ok(args.limit) {
+        note(&format!(
+            "showing {shown} events: use --limit or --after {} for later ones",
+            page.last
+        ));
+    }
 }
 
 /// Follows the event stream and reconnects where it broke off.
@@ -95,12 +111,6 @@ fn show(format: OutputFormat, event: &str) -> Result<Option<i64>, CliError> {
         note(&format!("cannot parse event: {}", escape_line(event)));
         return Ok(None);
     };
-    match format {
-        OutputFormat::Json => output::print_json_line(&event)?,
-        OutputFormat::Id => print(&event.seq.to_string())?,
-        OutputFormat::Table | OutputFormat::Compact => {
-            output::one(OutputFormat::Compact, &event, "", COLUMNS)?;
-        }
-    }
+    output::stream_entry(format, &event, COLUMNS)?;
     Ok(Some(event.seq))
 }

@@ -1,5 +1,6 @@
 //! Errors of commands and their exit codes.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use crate::home::HomeError;
@@ -19,12 +20,16 @@ pub enum CliExit {
     Courier = 4,
     /// The command line is invalid.
     Usage = 64,
+    /// A local file or directory cannot be read or written.
+    LocalFile = 74,
 }
 
 /// Error of a command, with an optional next step for the user.
 #[derive(Debug)]
 pub struct CliError {
     pub exit: CliExit,
+    /// For programs: the code of the API, or that of the exit code.
+    pub code: Cow<'static, str>,
     pub message: String,
     pub hint: Option<String>,
 }
@@ -35,11 +40,27 @@ impl CliExit {
         let all = [Self::NotPossible, Self::Held, Self::NoCourier, Self::Courier, Self::Usage];
         all.into_iter().find(|exit| *exit as i32 == code)
     }
+
+    /// Returns the code of errors that have no other code.
+    const fn code(self) -> &'static str {
+        match self {
+            Self::NotPossible => "not_possible",
+            Self::Held => "held",
+            Self::NoCourier => "no_courier",
+            Self::Courier => "courier_error",
+            Self::Usage => "usage",
+            Self::LocalFile => "local_file",
+        }
+    }
 }
 
 impl CliError {
     pub fn new(exit: CliExit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), hint: None }
+        Self { exit, code: exit.code().into(), message: message.into(), hint: None }
+    }
+
+    pub fn code(self, code: impl Into<Cow<'static, str>>) -> Self {
+        Self { code: code.into(), ..self }
     }
 
     pub fn hint(self, hint: impl Into<String>) -> Self {
@@ -70,7 +91,7 @@ impl From<HomeError> for CliError {
 
 impl From<std::io::Error> for CliError {
     fn from(error: std::io::Error) -> Self {
-        Self::new(CliExit::NotPossible, error.to_string())
+        Self::new(CliExit::LocalFile, error.to_string())
     }
 }
 
@@ -78,31 +99,38 @@ impl From<StartError> for CliError {
     fn from(error: StartError) -> Self {
         let message = error.to_string();
         match error {
-            StartError::Home(HomeError::Taken(_)) => Self::new(CliExit::Held, message).hint(
-                "`monoco courier status` shows the running courier, `monoco courier stop` stops it",
-            ),
-            StartError::Home(home) if home.is_permission() => Self::new(
-                CliExit::NoCourier,
-                message,
-            )
-            .hint(
+            StartError::Home(HomeError::Taken(_)) => {
+                Self::new(CliExit::Held, message).code("already_running").hint(
+                    "`monoco courier status` shows the running courier, `monoco courier stop` \
+                     stops it",
+                )
+            }
+            StartError::Home(home) if home.is_permission() => permission_denied(message).hint(
                 "change the owner of the directory, or set MONOCO_HOME to a directory that you own",
             ),
             StartError::Config(config) if config.is_permission() => {
-                Self::new(CliExit::NoCourier, message)
-                    .hint("change the owner or the permissions of the file")
+                permission_denied(message).hint("change the owner or the permissions of the file")
             }
-            StartError::Config(_) => Self::new(CliExit::NotPossible, message),
+            StartError::Config(_) => start_failed(message),
             StartError::Listen { error, .. } | StartError::System(error)
                 if error.kind() == std::io::ErrorKind::PermissionDenied =>
             {
-                Self::new(CliExit::NoCourier, message)
+                permission_denied(message)
             }
             StartError::PortInUse(_) => Self::new(CliExit::Courier, message)
+                .code("port_in_use")
                 .hint("select other ports with --port and --webhook-port; 0 selects a free port"),
-            _ => Self::new(CliExit::NotPossible, message),
+            _ => start_failed(message),
         }
     }
+}
+
+fn start_failed(message: String) -> CliError {
+    CliError::new(CliExit::NotPossible, message).code("start_failed")
+}
+
+fn permission_denied(message: String) -> CliError {
+    CliError::new(CliExit::NoCourier, message).code("permission_denied")
 }
 
 impl From<CliExit> for ExitCode {

@@ -6,21 +6,23 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::client::Client;
+use super::contact::did_of;
 use super::failure::{CliError, CliExit};
 
 #[derive(Debug, clap::Args)]
 pub struct MessageArgs {
     /// DID of the author; for a group message, of the group
-    #[arg(long, value_name = "DID", required_unless_present = "json")]
+    #[arg(long, value_name = "DID", required_unless_present = "file")]
     from: Option<String>,
     /// DID of the author of a group message
     #[arg(long, value_name = "DID")]
     source: Option<String>,
-    /// DID of a target (can be repeated)
-    #[arg(long, value_name = "DID")]
+    /// Target: a DID, the name or e-mail address of a contact, or TUNNEL:ACCOUNT (can be repeated)
+    #[arg(long, value_name = "CONTACT")]
     to: Vec<String>,
     /// Text of the message; - reads it from stdin
-    #[arg(long, required_unless_present = "json")]
+    #[arg(long, required_unless_present = "file")]
     text: Option<String>,
     /// Title of the message
     #[arg(long)]
@@ -35,14 +37,14 @@ pub struct MessageArgs {
     #[arg(long)]
     topic: Option<String>,
     /// File with the whole message as JSON; - reads it from stdin
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "source", "to", "text", "title", "reply_to", "topic"])]
-    json: Option<String>,
+    #[arg(long, conflicts_with_all = ["from", "source", "to", "text", "title", "reply_to", "topic"])]
+    file: Option<String>,
 }
 
 impl MessageArgs {
     /// Builds the message. Its creation time makes two messages with the same text distinct.
-    pub fn read(self) -> Result<Value, CliError> {
-        if let Some(file) = &self.json {
+    pub async fn read(self, client: &Client) -> Result<Value, CliError> {
+        if let Some(file) = &self.file {
             let text = if file == "-" { stdin()? } else { std::fs::read_to_string(file)? };
             return serde_json::from_str(&text).map_err(|error| {
                 CliError::new(
@@ -55,11 +57,15 @@ impl MessageArgs {
             Some("-") => stdin()?.trim_end_matches('\n').to_owned(),
             text => text.unwrap_or_default().to_owned(),
         };
+        let mut to = Vec::new();
+        for target in &self.to {
+            to.push(did_of(client, target).await?);
+        }
         let now = crate::clock::Clock::default().now();
         let mut msg = json!({
             "from": self.from,
             "source": self.source,
-            "to": self.to,
+            "to": to,
             "kind": self.kind,
             "created_at_ms": now,
             "content": {"format": "text/markdown", "title": self.title, "content": text},

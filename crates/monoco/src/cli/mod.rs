@@ -30,14 +30,32 @@ mod output;
 mod pipeline;
 mod restore;
 mod since;
+mod table;
 mod trace;
+
+/// Shown below the help of `monoco`.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   success
+  1   there is no such item, its state does not allow the operation, or a check failed
+  2   held by another agent or process
+  3   courier not running
+  4   error of the courier
+  64  invalid command line
+  74  a local file or directory cannot be read or written
+
+`monoco courier start` has its own exit codes: 1 failed, 2 already running, 3 permission denied,
+4 port in use.
+
+Errors in JSON (--json): {\"code\", \"message\", \"hint\"}. An id can be shortened to a unique
+prefix.";
 
 /// Message hub for people and AI agents
 ///
 /// One courier per user runs in the background; these commands send requests to it.
 /// Start it with `monoco courier start`.
 #[derive(Debug, Parser)]
-#[command(name = "monoco", version, max_term_width = 100)]
+#[command(name = "monoco", version, max_term_width = 100, after_long_help = EXIT_CODES)]
 struct Cli {
     /// Directory of the courier [default: ~/.monoco]
     #[arg(long, global = true, env = "MONOCO_HOME", value_name = "DIR", hide_env_values = true)]
@@ -46,6 +64,10 @@ struct Cli {
     /// Output format: table, json, compact or id
     #[arg(long, global = true, value_enum, default_value_t, hide_possible_values = true)]
     format: OutputFormat,
+
+    /// Print JSON, same as --format json; errors are then JSON on stderr
+    #[arg(long, global = true)]
+    json: bool,
 
     #[command(subcommand)]
     command: CliCommand,
@@ -116,12 +138,27 @@ impl CliContext {
     }
 }
 
+/// Runs a command on an id, or for `-` on each id of stdin. An id that fails does not stop the
+/// others.
+async fn for_each_id(
+    context: &CliContext,
+    id: String,
+    run: impl AsyncFn(&str) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let ids = mailbox::read_ids(vec![id])?;
+    let mut failures = Vec::new();
+    for id in &ids {
+        failures.extend(run(id).await.err());
+    }
+    mailbox::worst(context.format, failures, ids.len())
+}
+
 /// Parses the arguments, runs the command and returns its exit code.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
-            output::print_usage_error(&error);
+            output::print_usage_error(&error, requested_json());
             return CliExit::Usage.into();
         }
         Err(error) => {
@@ -129,17 +166,26 @@ pub fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    match run(cli) {
+    let format = if cli.json { OutputFormat::Json } else { cli.format };
+    match run(cli, format) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::print_error(&failure);
+            output::print_error(format, &failure);
             failure.exit.into()
         }
     }
 }
 
-fn run(cli: Cli) -> Result<(), CliError> {
-    let home = match cli.home {
+/// Whether an invalid command line asks for JSON.
+fn requested_json() -> bool {
+    let args: Vec<_> = std::env::args_os().take_while(|arg| arg != "--").collect();
+    args.iter().any(|arg| arg == "--json" || arg == "--format=json")
+        || args.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json")
+}
+
+/// Returns the given home directory, or `~/.monoco`.
+fn find_home(given: Option<PathBuf>) -> Result<Home, CliError> {
+    let home = match given {
         Some(home) => home,
         None => std::env::home_dir()
             .filter(|home| !home.as_os_str().is_empty())
@@ -149,8 +195,11 @@ fn run(cli: Cli) -> Result<(), CliError> {
             })?
             .join(".monoco"),
     };
-    let home = std::path::absolute(home)?;
-    let context = CliContext { home: Home::new(home), format: cli.format };
+    Ok(Home::new(std::path::absolute(home)?))
+}
+
+fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
+    let context = CliContext { home: find_home(cli.home)?, format };
     match cli.command {
         CliCommand::Courier(command) => courier::run(&context, command),
         CliCommand::Mailbox(args) => mailbox::run(&context, args),

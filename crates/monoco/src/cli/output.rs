@@ -8,7 +8,6 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 
-use comfy_table::{ColumnConstraint, ContentArrangement, Table};
 use monoco_core::claim::ClaimState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
@@ -18,6 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::failure::{CliError, CliExit};
+use super::table;
 
 /// Format of the data on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -38,13 +38,9 @@ pub type Column<T> = (&'static str, fn(&T) -> Option<String>);
 
 /// Values that are printed as one cell.
 pub trait ToCell {
-    /// Formats the value without escapes; `None` if there is none.
+    /// Formats the value without escapes; `None` if there is none. Times are RFC 3339 in UTC;
+    /// the table format shows them in the local time zone.
     fn cell(&self) -> Option<String>;
-
-    /// Formats an RFC 3339 time in the local time zone.
-    fn time(&self) -> Option<String> {
-        self.cell().map(|text| local_time(&text))
-    }
 }
 
 macro_rules! display_cells {
@@ -110,7 +106,11 @@ pub fn list<T>(
     match format {
         OutputFormat::Json => print_json(answer),
         OutputFormat::Table if rows.is_empty() => Ok(()),
-        OutputFormat::Table => print(&table(rows, columns).trim_fmt()),
+        OutputFormat::Table => {
+            let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+            let rows: Vec<_> = rows.iter().map(|row| cells(row, columns)).collect();
+            table::lines(&names, &rows).iter().try_for_each(|line| print_styled(line))
+        }
         OutputFormat::Compact => {
             rows.iter().try_for_each(|row| print(&cells(row, columns).join("\t")))
         }
@@ -119,40 +119,6 @@ pub fn list<T>(
             rows.iter().try_for_each(|row| print(&cells(row, id).join("")))
         }
     }
-}
-
-/// Prints rows as a table that fits the terminal, or 80 columns when stdout is not a
-/// terminal. Cells that are too long are cut, except in the first column.
-pub fn narrow_table<T>(rows: &[T], columns: &[Column<T>]) -> Result<(), CliError> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
-    let width = size.map(|size| size.ws_col).filter(|width| *width > 0).unwrap_or(80);
-    let mut table = table(rows, columns);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(width).set_truncation_indicator("…");
-    if let Some(first) = table.column_mut(0) {
-        first.set_constraint(ColumnConstraint::ContentWidth);
-    }
-    for row in table.row_iter_mut() {
-        row.max_height(1);
-    }
-    print(&table.trim_fmt())
-}
-
-fn table<T>(rows: &[T], columns: &[Column<T>]) -> Table {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(columns.iter().map(|(name, _)| name.to_uppercase()));
-    for row in rows {
-        table.add_row(cells(row, columns));
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 1));
-    }
-    table
 }
 
 /// Prints one page of a list, and how to get the next one.
@@ -165,7 +131,8 @@ pub fn page<T>(
 ) -> Result<(), CliError> {
     list(format, answer, rows, columns)?;
     if let Some(cursor) = next_cursor.filter(|_| format != OutputFormat::Json) {
-        note(&format!("more entries: --cursor {}", escape_line(cursor)));
+        let (count, cursor) = (rows.len(), escape_line(cursor));
+        note(&format!("showing {count} entries, there are more: use --limit or --cursor {cursor}"));
     }
     Ok(())
 }
@@ -185,6 +152,22 @@ pub fn one<T: Serialize>(
     }
 }
 
+/// Prints one entry of a stream: a line with its values, or JSON on one line. The first column
+/// is the id.
+pub fn stream_entry<T: Serialize>(
+    format: OutputFormat,
+    entry: &T,
+    columns: &[Column<T>],
+) -> Result<(), CliError> {
+    match format {
+        OutputFormat::Json => print_json_line(entry),
+        OutputFormat::Table => print(&table::line(&cells(entry, columns))),
+        OutputFormat::Compact | OutputFormat::Id => {
+            list(format, &(), std::slice::from_ref(entry), columns)
+        }
+    }
+}
+
 /// Prints names and values, without those that have no value.
 pub fn print_fields<T>(object: &T, fields: &[Column<T>]) -> Result<(), CliError> {
     let values: Vec<_> = fields.iter().map(|(name, value)| (*name, value(object))).collect();
@@ -196,7 +179,7 @@ pub fn print_values(values: &[(&str, Option<String>)]) -> Result<(), CliError> {
     let width = values.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in values {
         if let Some(value) = value {
-            print(&format!("{name:width$}  {}", escape_line(value)))?;
+            print(&format!("{name:width$}  {}", escape_line(&table::local_time(value))))?;
         }
     }
     Ok(())
@@ -205,16 +188,6 @@ pub fn print_values(values: &[(&str, Option<String>)]) -> Result<(), CliError> {
 fn cells<T>(row: &T, columns: &[Column<T>]) -> Vec<String> {
     let cell = |(_, value): &Column<T>| escape_line(&value(row).unwrap_or_default());
     columns.iter().map(cell).collect()
-}
-
-/// Formats an RFC 3339 time in the local time zone. Other text is returned unchanged.
-pub fn local_time(text: &str) -> String {
-    match text.parse::<jiff::Timestamp>() {
-        Ok(at) => {
-            at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
-        }
-        Err(_) => text.to_owned(),
-    }
 }
 
 /// Escapes unsafe characters of several lines; line breaks stay.
@@ -256,12 +229,29 @@ fn escape_json(text: &str) -> String {
 
 /// Prints a line of data to stdout. Exits with 0 when the reader has closed the pipe.
 pub fn print(line: &str) -> Result<(), CliError> {
-    let mut stdout = io::stdout().lock();
-    let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
-    match written {
+    write_line(io::stdout().lock(), line)
+}
+
+/// Prints a line with colours, which are removed unless stdout is a terminal. NO_COLOR and
+/// CLICOLOR_FORCE change that.
+fn print_styled(line: &str) -> Result<(), CliError> {
+    write_line(anstream::stdout().lock(), line)
+}
+
+fn write_line(mut out: impl Write, line: &str) -> Result<(), CliError> {
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => Ok(other?),
     }
+}
+
+/// Reports a change that has no object to show: a message on stderr, or `answer` as JSON.
+pub fn done(format: OutputFormat, message: &str, answer: &Value) -> Result<(), CliError> {
+    if format == OutputFormat::Json {
+        return print_json(answer);
+    }
+    note(message);
+    Ok(())
 }
 
 /// Prints a message for the user to stderr. A write error is ignored.
@@ -270,7 +260,13 @@ pub fn note(line: &str) {
 }
 
 /// Prints a usage error. The error repeats the arguments, which can contain untrusted text.
-pub fn print_usage_error(error: &clap::Error) {
+pub fn print_usage_error(error: &clap::Error, json: bool) {
+    if json {
+        let text = error.render().to_string();
+        let (message, hint) = text.trim_end().split_once("\n\n").unwrap_or((text.trim_end(), ""));
+        let failure = CliError::usage(message.trim_start_matches("error: ")).hint(hint);
+        return print_error(OutputFormat::Json, &failure);
+    }
     let has_unsafe = |arg: OsString| arg.to_string_lossy().chars().any(is_unsafe);
     if std::env::args_os().any(has_unsafe) {
         note(escape_lines(&error.render().to_string()).trim_end());
@@ -279,8 +275,13 @@ pub fn print_usage_error(error: &clap::Error) {
     }
 }
 
-/// Prints an error and its hint to stderr.
-pub fn print_error(failure: &CliError) {
+/// Prints an error and its hint to stderr, as JSON on one line if JSON was requested.
+pub fn print_error(format: OutputFormat, failure: &CliError) {
+    if format == OutputFormat::Json {
+        let CliError { code, message, hint, .. } = failure;
+        let error = serde_json::json!({"code": code, "message": message, "hint": hint});
+        return note(&escape_json(&error.to_string()));
+    }
     let mut stderr = anstream::stderr().lock();
     let message = escape_lines(&failure.message);
     let _ = writeln!(stderr, "\u{1b}[1;31merror:\u{1b}[0m {message}");

@@ -1,11 +1,11 @@
 //! `monoco trace`: prints the history of one message.
 
-use super::CliContext;
 use super::client::segment;
 use super::failure::CliError;
 use super::message::MessageSummary;
 use super::output::{self, Column, OutputFormat, ToCell, print};
 use super::pipeline::verdict_line;
+use super::{CliContext, for_each_id};
 use crate::api::views::boxes::RecordView;
 use crate::api::views::events::EventView;
 use crate::api::views::letters::LetterView;
@@ -14,7 +14,8 @@ use monoco_mailbox::claim_info::ClaimInfo;
 
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
-    /// Id of a message, Mail, letter, record or delivery, or the id that a provider gave
+    /// Id of a message, Mail, letter, record or delivery, or the id that a provider gave; -
+    /// reads ids from stdin
     pub id: String,
 }
 
@@ -61,25 +62,31 @@ const DELIVERIES: &[Column<RecordView>] = &[
 
 const EVENTS: &[Column<EventView>] = &[
     ("seq", |event| event.seq.cell()),
-    ("at", |event| event.at.time()),
+    ("at", |event| event.at.cell()),
     ("kind", |event| event.kind.cell()),
     ("owner", |event| event.owner.cell()),
     ("detail", |event| event.detail.cell()),
 ];
 
 pub async fn run(context: &CliContext, args: TraceArgs) -> Result<(), CliError> {
-    let format = context.format;
-    let path = format!("/api/v1/trace/{}", segment(&args.id));
-    let trace: TraceView = context.client()?.get(&path).await?;
+    let client = context.client()?;
+    let show = async |id: &str| {
+        let path = format!("/api/v1/trace/{}", segment(id));
+        show(context.format, &client.get(&path).await?)
+    };
+    for_each_id(context, args.id, show).await
+}
+
+fn show(format: OutputFormat, trace: &TraceView) -> Result<(), CliError> {
     match format {
-        OutputFormat::Json => output::print_json(&trace),
+        OutputFormat::Json => output::print_json(trace),
         OutputFormat::Id => match &trace.msg_id {
             Some(id) => print(id),
             // A letter that has not become a message has only its own id.
-            None => output::list(format, &trace, &trace.letters, LETTERS),
+            None => output::list(format, trace, &trace.letters, LETTERS),
         },
-        OutputFormat::Compact => output::list(format, &trace, &trace.events, EVENTS),
-        OutputFormat::Table => print_trace(&trace),
+        OutputFormat::Compact => output::list(format, trace, &trace.events, EVENTS),
+        OutputFormat::Table => print_trace(trace),
     }
 }
 
@@ -96,7 +103,11 @@ fn print_trace(trace: &TraceView) -> Result<(), CliError> {
         ("text", msg.and_then(|msg| msg.content.content.cell())),
     ])?;
     print_section(&trace.messages, MESSAGES)?;
-    print_section(&trace.letters, LETTERS)?;
+    // Not a table: the verdicts of a letter need a line of their own.
+    for letter in &trace.letters {
+        print("")?;
+        output::print_fields(letter, LETTERS)?;
+    }
     print_section(&trace.records, RECORDS)?;
     print_section(&trace.claims, CLAIMS)?;
     print_section(&trace.deliveries, DELIVERIES)?;

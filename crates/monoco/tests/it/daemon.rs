@@ -278,12 +278,12 @@ fn a_reload_says_what_changed_and_a_wrong_config_changes_nothing() {
     }
     said.ok();
     let status = daemon.run(&["courier", "status"]).ok();
-    assert!(status.contains("ci     webhook  quiet"), "{status}");
+    assert!(status.contains("ci      webhook   quiet"), "{status}");
     daemon.configure("courier: {adapters: {ci: {provider: webhook, secrt: hunter2}}}");
     let said = daemon.run(&["courier", "reload"]).failed(1);
     assert!(said.contains("unknown key `secrt`; did you mean `secret`?"), "{said}");
     let status = daemon.run(&["courier", "status"]).ok();
-    assert!(status.contains("ci     webhook  quiet"), "{status}");
+    assert!(status.contains("ci      webhook   quiet"), "{status}");
     assert_eq!(daemon.pid(), pid, "it is the same process");
     // One in the foreground has no log, and answers all the same.
     let ran = Courier::start().cli(&["courier", "reload"]);
@@ -301,7 +301,8 @@ fn status_shows_tunnels_once_and_for_a_while() {
     ));
     daemon.run(&["courier", "start", "--port", "0"]).ok();
     let table = daemon.run(&["courier", "status"]).ok();
-    for word in ["TUNNEL", "ci     webhook  quiet", "off    webhook  down", "stub   stub     quiet"]
+    for word in
+        ["TUNNEL", "ci      webhook   quiet", "off     webhook   down", "stub    stub      quiet"]
     {
         assert!(table.contains(word), "{word}\n{table}");
     }
@@ -479,13 +480,13 @@ fn the_demo_plays_to_its_end_and_leaves_nothing_behind() {
     for word in [
         "alpha $ monoco mailbox sync\npulled 1, skipped 1",
         "beta $ monoco mailbox sync\npulled 2, skipped 0",
-        "MESSAGES",
+        "STATUS",
         "claimed by robot-1",
         "(exit code 2)",
         "received answer with a valid signature",
         "COMPLETED",
         "no permission to hold deploys",
-        "demo   webhook  hearing 7        1",
+        "demo    webhook   hearing  7         1",
         "$ monoco courier stop\ncourier stopped",
         "monoco courier start",
     ] {

@@ -210,7 +210,7 @@ fn from_the_first_message_to_an_answer() {
     let dead = user.has(".deadletter", 2);
     assert!(dead.iter().any(|name| name.ends_with(".reason.json")), "{dead:?}");
     let desk = user.types(&alpha, "dead list").ok();
-    assert!(desk.contains("no idea") && desk.contains(&second), "{desk}");
+    assert!(desk.contains("no idea") && desk.contains(&second[..12]), "{desk}");
 
     // `run` claims, does and ends by the exit code; its output is the attempt's log.
     user.curl(&said("evt-5", "ann", "@monoco::alpha run this"));

@@ -40,6 +40,7 @@ mod records;
 mod reference_sdks;
 mod replays;
 mod rspamd;
+mod terminal;
 mod tidy;
 mod tour;
 mod webhook_peer;

@@ -75,7 +75,8 @@ fn spam_ends_in_the_bin_and_can_be_taken_out_again() {
         let bin = office.courier.get("/api/v1/letters?state=TRASHED").ok();
         let ids: Vec<_> = bin["letters"].as_array().unwrap().iter().map(|row| &row["id"]).collect();
         assert_eq!(ids, [spam.as_str()]);
-        assert!(office.courier.cli(&["pipeline", "trash"]).ok().contains(&spam));
+        let listed = office.courier.cli(&["pipeline", "trash", "--format", "id"]).ok();
+        assert_eq!(listed, format!("{spam}\n"));
 
         office.courier.post(&format!("/api/v1/letters/{spam}/restore"), &json!({})).ok();
         let restored = office.stands(&spam, "DONE");

@@ -21,9 +21,6 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
-    /// Print JSON, same as --format json
-    #[arg(long)]
-    json: bool,
     /// Update the status every second, until interrupted
     #[arg(long)]
     watch: bool,
@@ -50,7 +47,7 @@ const COURIER: &[Column<CourierStatus>] = &[
     ("webhooks", |courier| courier.webhook_address.cell()),
     ("version", |courier| courier.health.version.cell()),
     ("pid", |courier| courier.pid.cell()),
-    ("started", |courier| courier.started_at.time()),
+    ("started", |courier| courier.started_at.cell()),
     ("home", |courier| courier.home.cell()),
     ("log", |courier| courier.log.as_deref()?.cell()),
     ("storage", |courier| courier.health.storage.status.cell()),
@@ -66,7 +63,7 @@ const COURIER: &[Column<CourierStatus>] = &[
 ];
 
 pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError> {
-    let format = if args.json { OutputFormat::Json } else { context.format };
+    let format = context.format;
     if !args.watch {
         return show(format, &get_status(context).await?);
     }
@@ -136,9 +133,7 @@ fn show(format: OutputFormat, status: &CourierStatus) -> Result<(), CliError> {
         ("state", |(_, tunnel)| tunnel.status.cell()),
         ("received", |(_, tunnel)| tunnel.heard.cell()),
         ("sent", |(_, tunnel)| tunnel.sent.cell()),
-        ("last frame", |(_, tunnel)| tunnel.last_frame_at.cell()),
         ("last message", |(_, tunnel)| tunnel.last_message_at.cell()),
-        ("last sent", |(_, tunnel)| tunnel.last_sent_at.cell()),
         ("last error", |(_, tunnel)| tunnel.last_error.cell()),
     ];
     print("")?;

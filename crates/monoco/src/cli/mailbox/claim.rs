@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{MailboxContext, read_ids};
 use crate::cli::client::{Client, segment};
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, Column, ToCell};
+use crate::cli::output::{self, Column, OutputFormat, ToCell};
 use monoco_mailbox::claim_info::ClaimInfo;
 
 /// Arguments that select Mails and the claiming agent.
@@ -125,7 +125,7 @@ async fn each(
         [] => {}
         claims => output::list(format, &json!({"claims": claims}), claims, FIELDS)?,
     }
-    worst(failures, given.len())
+    worst(format, failures, given.len())
 }
 
 const FIELDS: &[Column<ClaimInfo>] = &[
@@ -141,7 +141,7 @@ const FIELDS: &[Column<ClaimInfo>] = &[
 
 /// Returns the only error, or prints all errors and returns a summary with the highest exit
 /// code.
-pub fn worst(mut failures: Vec<CliError>, of: usize) -> Result<(), CliError> {
+pub fn worst(format: OutputFormat, mut failures: Vec<CliError>, of: usize) -> Result<(), CliError> {
     let Some(worst) = failures.iter().map(|failure| failure.exit).max_by_key(|exit| *exit as u8)
     else {
         return Ok(());
@@ -152,7 +152,7 @@ pub fn worst(mut failures: Vec<CliError>, of: usize) -> Result<(), CliError> {
         return Err(only);
     }
     for failure in &failures {
-        output::print_error(failure);
+        output::print_error(format, failure);
     }
     Err(CliError::new(worst, format!("{} of {of} Mails failed", failures.len())))
 }

@@ -18,9 +18,6 @@ use monoco_mailbox::claim_info::ClaimInfo;
 /// Maximum number of unreadable files that are reported one by one.
 const MAX_NOTES: usize = 10;
 
-/// Number of hex digits of an id in a table. Commands accept such a prefix.
-const TABLE_ID_DIGITS: usize = 8;
-
 #[derive(Debug, clap::Args)]
 pub struct MailListArgs {
     /// List all Mails of the courier, not only those of the workspace
@@ -221,28 +218,23 @@ fn show(format: OutputFormat, found: &MailSearchResult) -> Result<(), CliError> 
             session.name.cell().or_else(|| session.id.cell())
         }),
         ("messages", |row| row.entry.messages.cell()),
-        ("at", |row| row.entry.received_at.rfc3339().time()),
+        ("at", |row| row.entry.received_at.rfc3339().cell()),
         ("text", |row| match &row.entry.title {
             Some(title) => preview(&format!("{title}: {}", row.entry.preview)).cell(),
             None => row.entry.preview.cell(),
         }),
     ];
-    if format == OutputFormat::Table {
-        let mut columns = columns.to_vec();
-        columns[0].1 = |row| {
-            let id = &row.entry.id;
-            Some(format!("{}_{}", id.provider(), &id.uid()[..TABLE_ID_DIGITS]))
-        };
-        columns.retain(|(name, _)| *name != "messages");
-        output::narrow_table(&found.rows, &columns)?;
-    } else {
-        let json: Vec<Value> = match format {
-            OutputFormat::Json => found.rows.iter().map(json_row).collect(),
-            _ => Vec::new(),
-        };
-        let answer = json!({"messages": json, "has_more": found.has_more, "total": found.total});
-        output::list(format, &answer, &found.rows, columns)?;
-    }
+    let json: Vec<Value> = match format {
+        OutputFormat::Json => found.rows.iter().map(json_row).collect(),
+        _ => Vec::new(),
+    };
+    // A table has no room for the session and the number of messages.
+    let fits = |(name, _): &&Column<MailTableRow>| {
+        format != OutputFormat::Table || !matches!(*name, "session" | "messages")
+    };
+    let columns: Vec<_> = columns.iter().filter(fits).copied().collect();
+    let answer = json!({"messages": json, "has_more": found.has_more, "total": found.total});
+    output::list(format, &answer, &found.rows, &columns)?;
     if found.has_more && format != OutputFormat::Json {
         let shown = found.rows.len();
         note(&match found.total {

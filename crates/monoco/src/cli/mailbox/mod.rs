@@ -32,6 +32,8 @@ mod send_check;
 mod sync;
 mod wait;
 
+pub use claim::worst;
+
 #[derive(Debug, clap::Args)]
 pub struct MailboxArgs {
     /// Directory of the workspace [default: nearest parent directory with .monoco/mailbox]

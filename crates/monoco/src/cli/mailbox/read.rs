@@ -49,7 +49,7 @@ pub fn run(mailbox: &MailboxContext<'_>, args: ReadArgs) -> Result<(), CliError>
             [] => {}
             all => output::print_json(&json!({"messages": all}))?,
         }
-        return worst(failures, given.len());
+        return worst(format, failures, given.len());
     }
     for (at, located) in found.iter().enumerate() {
         if args.raw {
@@ -63,7 +63,7 @@ pub fn run(mailbox: &MailboxContext<'_>, args: ReadArgs) -> Result<(), CliError>
             show(mailbox, located)?;
         }
     }
-    worst(failures, given.len())
+    worst(format, failures, given.len())
 }
 
 /// A Mail with the content and path of its file.
@@ -149,7 +149,7 @@ fn show(mailbox: &MailboxContext<'_>, located: &LocatedMail) -> Result<(), CliEr
     let from = ("from", clean(&author_line(mail)));
     let session = ("session", clean(&session));
     let subject = ("subject", header.title.as_deref().and_then(clean));
-    let at = ("at", header.received_at.rfc3339().time());
+    let at = ("at", header.received_at.rfc3339().cell());
     match mailbox.context.format {
         OutputFormat::Id => return print(&header.id.to_string()),
         OutputFormat::Compact => {

@@ -178,7 +178,7 @@ async fn work_through(
             match work.run(&mail, &claim, signals).await {
                 Ok(RunEnd::Stopped(_)) => return Ok(true),
                 Ok(_) => continue,
-                Err(failure) => output::print_error(&failure),
+                Err(failure) => output::print_error(work.mailbox.context.format, &failure),
             }
         }
         tried.insert(id);

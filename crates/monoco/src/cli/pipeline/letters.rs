@@ -8,7 +8,7 @@ use crate::cli::client::{query, segment};
 use crate::cli::failure::CliError;
 use crate::cli::mailbox::read_ids;
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_lines, print};
-use crate::cli::{CliContext, since};
+use crate::cli::{CliContext, for_each_id, since};
 use crate::clock::wall_now;
 
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ struct LetterFilterArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct LetterShowArgs {
-    /// Id of the letter (ltr_…)
+    /// Id of the letter (ltr_…), can be shortened to its number (ltr_7); - reads ids from stdin
     id: String,
     /// Print the text as workers receive it
     #[arg(long)]
@@ -101,6 +101,16 @@ const LETTERS: &[Column<LetterView>] = &[
     ("created", |letter| letter.created_at.cell()),
 ];
 
+/// The columns of [`LETTERS`] that fit into a table.
+const LETTER_TABLE: &[Column<LetterView>] = &[
+    ("letter", |letter| letter.id.cell()),
+    ("state", |letter| letter.state.cell()),
+    ("worker", |letter| letter.worker.cell()),
+    ("from", |letter| letter.from.cell()),
+    ("subject", |letter| letter.subject.cell()),
+    ("created", |letter| letter.created_at.cell()),
+];
+
 const TRASHED: &[Column<LetterView>] = &[
     ("letter", |letter| letter.id.cell()),
     ("direction", |letter| letter.direction.cell()),
@@ -110,12 +120,20 @@ const TRASHED: &[Column<LetterView>] = &[
     ("created", |letter| letter.created_at.cell()),
 ];
 
+/// The columns of [`TRASHED`] that fit into a table. The reason gets the most room.
+const TRASH_TABLE: &[Column<LetterView>] = &[
+    ("letter", |letter| letter.id.cell()),
+    ("from", |letter| letter.from.cell()),
+    ("subject", |letter| letter.subject.cell()),
+    ("reason", |letter| letter.failure.cell()),
+];
+
 const LETTER_FIELDS: &[Column<LetterDetailView>] = &[
     ("letter", |letter| letter.view.id.cell()),
     ("state", |letter| letter.view.state.cell()),
     ("worker", |letter| letter.view.worker.cell()),
-    ("due", |letter| letter.view.due_at.time()),
-    ("until", |letter| letter.view.until.time()),
+    ("due", |letter| letter.view.due_at.cell()),
+    ("until", |letter| letter.view.until.cell()),
     ("attempts", |letter| letter.view.attempts.cell()),
     ("failure", |letter| letter.view.failure.cell()),
     ("direction", |letter| letter.view.direction.cell()),
@@ -146,7 +164,8 @@ const CHANGED: &[Column<LetterView>] = &[
 ];
 
 pub async fn list(context: &CliContext, args: LetterListArgs) -> Result<(), CliError> {
-    list_letters(context, args.state, args.which, LETTERS).await
+    let columns = if context.format == OutputFormat::Table { LETTER_TABLE } else { LETTERS };
+    list_letters(context, args.state, args.which, columns).await
 }
 
 async fn list_letters(
@@ -172,9 +191,23 @@ async fn list_letters(
 
 pub async fn show(context: &CliContext, args: LetterShowArgs) -> Result<(), CliError> {
     let query = query(&[("original", args.original.then(|| "true".to_owned()))]);
-    let path = format!("/api/v1/letters/{}{query}", segment(&args.id));
-    let detail: LetterDetailView = context.client()?.get(&path).await?;
-    output::one(context.format, &detail, &detail.view.id, LETTER_FIELDS)?;
+    let client = context.client()?;
+    let LetterShowArgs { id, data, original } = args;
+    let show = async |id: &str| {
+        let path = format!("/api/v1/letters/{}{query}", segment(id));
+        print_letter(context, &client.get(&path).await?, data, original)
+    };
+    for_each_id(context, id, show).await
+}
+
+/// Prints a letter, with its text and its original text if requested.
+fn print_letter(
+    context: &CliContext,
+    detail: &LetterDetailView,
+    data: bool,
+    original: bool,
+) -> Result<(), CliError> {
+    output::one(context.format, detail, &detail.view.id, LETTER_FIELDS)?;
     if context.format != OutputFormat::Table {
         return Ok(());
     }
@@ -182,7 +215,7 @@ pub async fn show(context: &CliContext, args: LetterShowArgs) -> Result<(), CliE
         print("")?;
         output::list(context.format, &(), &detail.view.verdicts, VERDICTS)?;
     }
-    if args.data {
+    if data {
         print_text(&detail.letter)?;
     }
     match &detail.original {
@@ -190,9 +223,9 @@ pub async fn show(context: &CliContext, args: LetterShowArgs) -> Result<(), CliE
             print("\noriginal:")?;
             print_text(original)
         }
-        None if args.original => {
+        None if original => {
             output::note("no worker has changed the letter");
-            if args.data { Ok(()) } else { print_text(&detail.letter) }
+            if data { Ok(()) } else { print_text(&detail.letter) }
         }
         None => Ok(()),
     }
@@ -218,7 +251,9 @@ pub async fn trash(context: &CliContext, args: TrashArgs) -> Result<(), CliError
     };
     match args.command.unwrap_or(TrashCommand::List(everything)) {
         TrashCommand::List(which) => {
-            list_letters(context, Some("TRASHED".to_owned()), which, TRASHED).await
+            let table = context.format == OutputFormat::Table;
+            let columns = if table { TRASH_TABLE } else { TRASHED };
+            list_letters(context, Some("TRASHED".to_owned()), which, columns).await
         }
         TrashCommand::Restore { ids } => change(context, ids, "restore", &json!({})).await,
         TrashCommand::Put { ids, reason } => {

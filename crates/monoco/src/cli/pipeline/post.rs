@@ -19,7 +19,8 @@ const MAX_INPUT_BYTES: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;
 
 #[derive(Debug, clap::Args)]
 pub struct PostLetterArgs {
-    /// File with an e-mail, or a letter as JSON; - reads stdin [default: stdin]
+    /// File with an e-mail, or with a letter as JSON, which starts with {; - reads stdin
+    /// [default: stdin]
     file: Option<PathBuf>,
     /// Address of the sender [default: From of the e-mail]
     #[arg(long, short = 'f', value_name = "ADDRESS")]
@@ -33,9 +34,6 @@ pub struct PostLetterArgs {
     /// Idempotency key: a repeated submission with this key returns the first letter
     #[arg(long)]
     key: Option<String>,
-    /// Read the input as JSON [default: if it starts with {]
-    #[arg(long, conflicts_with = "raw")]
-    json: bool,
     /// Read the input as an e-mail, even if it starts with {
     #[arg(long)]
     raw: bool,
@@ -72,7 +70,7 @@ fn letter(args: PostLetterArgs) -> Result<Value, CliError> {
     let bytes = read(args.file)?;
     let named = EnvelopeOptions { from: args.from, to: args.to, tunnel: args.tunnel };
     let start = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
-    if !args.raw && (args.json || start == Some(&b'{')) {
+    if !args.raw && start == Some(&b'{') {
         return from_json(&bytes, named);
     }
     let invalid = |message: String| CliError::new(CliExit::NotPossible, message);

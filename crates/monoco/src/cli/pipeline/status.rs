@@ -84,7 +84,12 @@ fn show(format: OutputFormat, status: &PipelineView) -> Result<(), CliError> {
         }
     }
     print("")?;
-    output::list(format, status, &workers, columns)
+    // A table has no room for counters that are zero everywhere.
+    let counted = columns
+        .iter()
+        .filter(|(_, value)| workers.iter().any(|row| value(row).as_deref() != Some("0")));
+    let columns: Vec<_> = counted.copied().collect();
+    output::list(format, status, &workers, &columns)
 }
 
 /// Formats the number of letters in each state on one line.
