@@ -17,6 +17,7 @@ use output::OutputFormat;
 mod backup;
 mod center;
 mod client;
+mod complete;
 mod contact;
 mod courier;
 mod dead;
@@ -120,9 +121,25 @@ enum CliCommand {
     /// data is not touched.
     Demo(demo::DemoArgs),
     /// Print a completion script for a shell
+    ///
+    /// The scripts for bash, zsh and fish also complete ids, tunnels and contacts. Example:
+    /// source <(monoco completions bash)
     Completions {
         /// Shell to generate for: bash, zsh, fish, elvish or powershell
         shell: clap_complete::Shell,
+    },
+    /// Print candidates for the last word of a command line
+    #[command(name = "__complete", hide = true)]
+    Complete {
+        #[arg(last = true)]
+        words: Vec<String>,
+    },
+    /// Write a man page for each command to a directory
+    ///
+    /// Example: monoco man ~/.local/share/man/man1
+    Man {
+        /// Directory for the pages; created if it does not exist
+        dir: PathBuf,
     },
 }
 
@@ -214,9 +231,20 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Restore(args) => block_on(restore::run(&context, &args)),
         CliCommand::Demo(args) => block_on(demo::run(args)),
         CliCommand::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "monoco", &mut script);
-            output::print(String::from_utf8_lossy(&script).trim_end())
+            let script = complete::script(shell).map_or_else(
+                || {
+                    let mut script = Vec::new();
+                    clap_complete::generate(shell, &mut Cli::command(), "monoco", &mut script);
+                    String::from_utf8_lossy(&script).into_owned()
+                },
+                str::to_owned,
+            );
+            output::print(script.trim_end())
+        }
+        CliCommand::Complete { words } => block_on(complete::run(&context, Cli::command(), &words)),
+        CliCommand::Man { dir } => {
+            std::fs::create_dir_all(&dir)?;
+            Ok(clap_mangen::generate_to(Cli::command(), &dir)?)
         }
     }
 }
