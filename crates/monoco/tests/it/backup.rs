@@ -38,7 +38,7 @@ fn backup_of_a_running_courier_is_restored_completely() {
     assert_eq!(fs::read(home.join("courier/config.yaml")).unwrap(), config);
     let courier = Courier::start_in(&home);
     let inbound = home.join("mailbox/inbound/webhook");
-    crate::files::until("the Mail files are written", || {
+    crate::common::until("the Mail files are written", || {
         inbound.exists() && list(&inbound).len() == 5
     });
     for mail in &mails {

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::common::until;
 use crate::common::{Courier, cli};
-use crate::files::until;
 use crate::mail_checker::{Office, Puller, list, mail_id, name};
 
 /// Changes one bit in the middle of a file.

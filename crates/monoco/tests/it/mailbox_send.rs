@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::common::raw;
-use crate::files::until;
+use crate::common::until;
 use crate::mail_checker::list;
 use crate::mailbox_run::Worker;
 use crate::webhook_peer::Receiver;
