@@ -6,6 +6,7 @@
 //! to a file and answered.
 
 use std::ops::Deref;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +78,20 @@ pub struct InboundMessage {
     pub correlation_id: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
+    /// Set when the id alone does not identify a repeated message. It is used when the message
+    /// is stored, and not part of its JSON.
+    #[serde(skip)]
+    pub body_hash: Option<BodyHash>,
+}
+
+/// Identifies the request that contained a message: a second request of the same tunnel with
+/// the same hash is a duplicate, whatever its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyHash {
+    /// SHA-256 of the body.
+    pub hash: [u8; 32],
+    /// How long a second request counts as a duplicate; `None` for ever.
+    pub window: Option<Duration>,
 }
 
 /// An [`InboundMessage`] within the limits, together with its JSON.
@@ -178,6 +193,7 @@ impl InboundMessage {
             forwarded_from: None,
             correlation_id: None,
             artifacts: Vec::new(),
+            body_hash: None,
         }
     }
 
@@ -534,6 +550,7 @@ pub(crate) mod tests {
                 forwarded_from,
                 correlation_id,
                 artifacts,
+                body_hash: None,
             }
         })
     }

@@ -206,6 +206,7 @@ pub(super) fn build_message(
         forwarded_from: fields.forwarded_from,
         correlation_id: fields.correlation_id,
         artifacts: fields.artifacts,
+        body_hash: None,
     };
     Ok((message, attachments))
 }

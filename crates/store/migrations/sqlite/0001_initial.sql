@@ -118,6 +118,17 @@ CREATE TABLE external_ids_by_hash (
     PRIMARY KEY (hash_prefix, external_id)
 ) STRICT, WITHOUT ROWID;
 
+-- Hashes of the bodies of received messages that an id alone does not identify. A message of the
+-- same tunnel with the same hash is a duplicate.
+CREATE TABLE body_hashes (
+    tunnel      INTEGER NOT NULL,           -- parties.id
+    hash        BLOB    NOT NULL,           -- SHA-256 of the body
+    external_id INTEGER NOT NULL,           -- external_ids.seq of the message
+    expires_at  INTEGER,                    -- NULL: never
+    PRIMARY KEY (tunnel, hash)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX body_hashes_by_end ON body_hashes (expires_at) WHERE expires_at IS NOT NULL;
+
 -- Idempotency keys of sends.
 CREATE TABLE idempotency_keys (
     key       TEXT    NOT NULL PRIMARY KEY,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use monoco_core::claim::MailLocation;
 use monoco_core::event::EventKind;
 use monoco_core::inbound::{
-    ChatSession, ChatSessionKind, InboundMessage, Participant, ValidInboundMessage,
+    BodyHash, ChatSession, ChatSessionKind, InboundMessage, Participant, ValidInboundMessage,
 };
 use monoco_core::mail::{MailId, Trust};
 use monoco_core::merge::{Debounce, MAX_BYTES, MAX_MESSAGES};
@@ -83,6 +83,38 @@ pub(super) async fn merge_due(store: &dyn Store, now: i64) -> usize {
 
 pub(super) async fn unmerged_count(store: &dyn Store) -> i64 {
     store.counts().await.unwrap().unmerged
+}
+
+pub(crate) async fn repeated_body_is_a_duplicate_until_its_window_ends(home: &dyn TestHome) {
+    use StoreInboundResult::{Duplicate, Stored};
+    let with_body = |id: &str, body: u8, window: Option<u64>| {
+        let request = inbound_message(id, "ann", "a");
+        let mut message = request.message.into_message();
+        let window = window.map(Duration::from_secs);
+        message.body_hash = Some(BodyHash { hash: [body; 32], window });
+        StoreInboundRequest { message: message.validate().unwrap(), ..request }
+    };
+    let mut store = home.open().await;
+    for (second, request, want) in [
+        (0, with_body("1", 1, None), Stored),
+        (0, with_body("2", 1, None), Duplicate),
+        (0, with_body("3", 2, None), Stored),
+        (0, via("slack", with_body("1", 1, None)), Stored),
+        (0, with_body("4", 3, Some(60)), Stored),
+        (59, with_body("5", 3, Some(60)), Duplicate),
+        (59, with_body("6", 3, None), Duplicate),
+        (60, with_body("7", 3, Some(60)), Stored),
+        (119, with_body("8", 3, Some(60)), Duplicate),
+        // A body that never expires does not start to expire.
+        (1_000_000, with_body("9", 1, Some(60)), Duplicate),
+        (1_000_000, with_body("10", 1, None), Duplicate),
+    ] {
+        let id = request.message.id.clone();
+        let result = store.store_inbound(vec![request], at(second)).await.remove(0).unwrap();
+        assert_eq!(result, want, "message {id}");
+        drop(store);
+        store = home.open().await;
+    }
 }
 
 pub(crate) async fn repeated_inbound_message_is_stored_once(home: &dyn TestHome) {

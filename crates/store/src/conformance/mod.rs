@@ -158,6 +158,7 @@ macro_rules! conformance_tests {
             unmergeable_window_does_not_block_other_windows,
             ;
             repeated_inbound_message_is_stored_once,
+            repeated_body_is_a_duplicate_until_its_window_ends,
             merge_windows_survive_reopening,
         }
         crate::conformance::tests_of! { $home, mails:

@@ -1,6 +1,9 @@
-//! External ids: the message ids of providers, by which repeated messages are recognised.
+//! External ids: the message ids of providers, by which repeated messages are recognised. Where
+//! an id does not suffice, the hash of the body identifies the message as well.
 
+use monoco_core::inbound::BodyHash;
 use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::time::Timestamp;
 use rusqlite::params;
 
 use super::bulk_index::{BulkTable, RecentEntries};
@@ -33,6 +36,27 @@ const FIND: &str = "
      WHERE h.hash_prefix = ?1 AND e.external_id = ?2 AND (?3 IS NULL OR e.tunnel = ?3)
      ORDER BY h.external_id
      LIMIT 1
+";
+
+const FIND_BODY: &str = "
+    SELECT e.object
+      FROM body_hashes b
+      JOIN external_ids e ON e.seq = b.external_id
+     WHERE b.tunnel = ?1 AND b.hash = ?2 AND (b.expires_at IS NULL OR b.expires_at > ?3)
+";
+
+// An expired row is replaced.
+const INSERT_BODY: &str = "
+    INSERT OR REPLACE INTO body_hashes (tunnel, hash, external_id, expires_at)
+    VALUES (?1, ?2, ?3, ?4)
+";
+
+// Each insert adds at most one row, so that expired rows do not accumulate.
+const DELETE_EXPIRED_BODIES: &str = "
+    DELETE FROM body_hashes
+     WHERE (tunnel, hash) IN (
+           SELECT tunnel, hash FROM body_hashes WHERE expires_at <= ?1 ORDER BY expires_at LIMIT 4
+     )
 ";
 
 /// Inserts an external id of a tunnel. `object` is 0 while there is no message for it.
@@ -72,6 +96,30 @@ pub(super) fn find(
         }
     }
     query(FIND, key)
+}
+
+/// Finds a message of a tunnel by the hash of its body. Returns the row of its object.
+pub(super) fn find_body(
+    db: &Db,
+    tunnel: i64,
+    body: &BodyHash,
+    now: Timestamp,
+) -> Result<Option<i64>, StoreError> {
+    rows::optional(db, FIND_BODY, params![tunnel, body.hash, now.ms()], |row| row.get(0))
+}
+
+/// Stores the hash of the body of a message that `external_id` identifies.
+pub(super) fn insert_body(
+    tx: &Tx<'_>,
+    tunnel: i64,
+    body: &BodyHash,
+    external_id: i64,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let expires_at = body.window.map(|window| (now + window).ms());
+    rows::execute(tx.db, DELETE_EXPIRED_BODIES, [now.ms()])?;
+    rows::execute(tx.db, INSERT_BODY, params![tunnel, body.hash, external_id, expires_at])?;
+    Ok(())
 }
 
 fn hash_prefix(external_id: &str) -> i64 {

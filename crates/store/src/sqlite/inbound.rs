@@ -126,8 +126,7 @@ pub(super) fn check(
 ) -> Result<InboundCheck, StoreError> {
     let StoreInboundRequest { tunnel, message, .. } = request;
     if let Some(tunnel_id) = contacts::find_party_id(tx, &tunnel.did())?
-        && let recent = tx.indexes.external_ids.recent()
-        && let Some((_, object)) = external_ids::find(tx.db, recent, &message.id, Some(tunnel_id))?
+        && let Some(object) = find_repeated(tx, tunnel_id, message, now)?
     {
         let object = Some(object).filter(|object| *object != 0);
         let subject = EventSubject { object, ..EventSubject::default() };
@@ -139,11 +138,32 @@ pub(super) fn check(
     contacts::insert_unknown_tunnel(tx, tunnel, now)?;
     let tunnel_id = contacts::party_id(tx, &tunnel.did())?;
     let external_id = external_ids::insert(tx, tunnel_id, &message.id, 0)?;
+    if let Some(body) = &message.body_hash {
+        external_ids::insert_body(tx, tunnel_id, body, external_id, now)?;
+    }
     if let SenderPolicy::Reject(kind, result) = policy {
         append_event(tx, kind, &author, &event_detail(request), now)?;
         return Ok(InboundCheck::Answered(result));
     }
     Ok(InboundCheck::New(NewInboundRow { external_id, author, policy }))
+}
+
+/// Finds the first copy of a message, by its external id or its body. Returns the row of its
+/// object.
+fn find_repeated(
+    tx: &Tx<'_>,
+    tunnel: i64,
+    message: &InboundMessage,
+    now: Timestamp,
+) -> Result<Option<i64>, StoreError> {
+    let recent = tx.indexes.external_ids.recent();
+    if let Some((_, object)) = external_ids::find(tx.db, recent, &message.id, Some(tunnel))? {
+        return Ok(Some(object));
+    }
+    match &message.body_hash {
+        Some(body) => external_ids::find_body(tx.db, tunnel, body, now),
+        None => Ok(None),
+    }
 }
 
 /// Stores a message that has passed the pipeline in its merge window. The policy for its author

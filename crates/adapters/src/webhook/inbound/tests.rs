@@ -60,6 +60,7 @@ fn default_body_is_read() {
             hash: None,
             url: Some("https://files.example.com/9".to_owned()),
         }],
+        body_hash: None,
     };
     assert_eq!(received.0, want);
     let log = InboundAttachment {
