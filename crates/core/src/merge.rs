@@ -29,15 +29,16 @@ use crate::time::Timestamp;
 /// Maximum number of messages in one Mail.
 pub const MAX_MESSAGES: u32 = 500;
 
-/// Maximum size of the messages of one Mail, in bytes of their JSON. Any single message fits.
-pub const MAX_BYTES: u32 = 1_344 << 10;
+/// Maximum size of messages that are merged into one Mail, in bytes of their JSON: a burst
+/// becomes several readable Mails. A larger message is a Mail of its own.
+pub const MAX_BYTES: u32 = 256 << 10;
 
-const _: () = assert!(MAX_MESSAGE_BYTES < MAX_BYTES as usize);
+const _: () = assert!((MAX_BYTES as usize) < MAX_MESSAGE_BYTES);
 
 /// Maximum size of the object of a Mail, in bytes. It contains each text twice, merged and
 /// per message, and the name of each attachment three times; escapes in the merged text can
 /// triple the size of a name.
-pub const MAX_MAIL: usize = 6 * MAX_BYTES as usize;
+pub const MAX_MAIL: usize = 6 * MAX_MESSAGE_BYTES;
 
 /// Maximum number of mentions in one Mail: one for each message.
 const MAX_MENTIONS: usize = MAX_MESSAGES as usize;
@@ -314,28 +315,26 @@ fn thread(header: &MailHeader) -> Option<Value> {
 }
 
 /// The text of a Mail: that of its only message, or the text of each message below a line
-/// with its author and time.
+/// with its author and time. Attachments are listed below the text of their message.
 fn compose(messages: &[InboundMessage]) -> String {
-    if is_plain(messages) {
-        return messages[0].text.clone();
-    }
-    let parts = messages
-        .iter()
-        .map(|message| format!("{}{}{}", heading(message), message.text, attachments(message)));
+    let alone = is_alone(messages);
+    let parts = messages.iter().map(|message| {
+        format!("{}{}{}", heading(message, alone), message.text, attachments(message))
+    });
     parts.collect::<Vec<_>>().join("\n\n")
 }
 
 /// The texts of messages, found in the text that [`compose`] made of them.
 fn split_texts(messages: &[InboundMessage], text: &str) -> Option<Vec<String>> {
-    if is_plain(messages) {
-        return Some(vec![text.to_owned()]);
-    }
+    let alone = is_alone(messages);
     let mut rest = text;
     let mut texts = Vec::with_capacity(messages.len());
     for (at, message) in messages.iter().enumerate() {
-        rest = rest.strip_prefix(&heading(message))?;
+        rest = rest.strip_prefix(&heading(message, alone))?;
         let end = match messages.get(at + 1) {
-            Some(next) => rest.find(&format!("{}\n\n{}", attachments(message), heading(next)))?,
+            Some(next) => {
+                rest.find(&format!("{}\n\n{}", attachments(message), heading(next, alone)))?
+            }
             None => rest.strip_suffix(&attachments(message))?.len(),
         };
         texts.push(rest[..end].to_owned());
@@ -345,13 +344,18 @@ fn split_texts(messages: &[InboundMessage], text: &str) -> Option<Vec<String>> {
     Some(texts)
 }
 
-/// Whether the text of a Mail is that of its only message.
-fn is_plain(messages: &[InboundMessage]) -> bool {
-    matches!(messages, [only] if only.forwarded_from.is_none() && only.artifacts.is_empty())
+/// Tells whether the text of a Mail starts with that of its only message. A forwarded message
+/// has a line with its original author.
+fn is_alone(messages: &[InboundMessage]) -> bool {
+    matches!(messages, [only] if only.forwarded_from.is_none())
 }
 
-/// The line above the text of a message: its author and time.
-fn heading(message: &InboundMessage) -> String {
+/// The line above the text of a message with its author and time; nothing for one that is
+/// alone in its Mail.
+fn heading(message: &InboundMessage, alone: bool) -> String {
+    if alone {
+        return String::new();
+    }
     let at = message.at.unwrap_or(message.received_at).rfc3339();
     let author = one_line(message.from.display_name());
     let mut out = format!("**{author}** · {} {}", &at[..10], &at[11..19]);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::inbound::tests::{any_message, any_session, message};
-use crate::inbound::{Artifact, MAX_NAME_BYTES, Participant};
+use crate::inbound::{Artifact, MAX_NAME_BYTES, MAX_URL_BYTES, Participant};
 use crate::mail::Mail;
 
 fn ms(ms: i64) -> Timestamp {
@@ -148,6 +148,11 @@ fn text_of_a_single_message_is_unchanged() {
     let answer = InboundMessage { reply_to: Some("0".to_owned()), ..message("1", "ann", text) };
     let (mail, _) = merge(vec![answer]);
     assert_eq!((mail.text.as_str(), mail.header.reply_to.as_deref()), (text, Some("0")));
+    let with_file = |text: &str| {
+        let artifacts = vec![file("log.txt", "https://example.com/9")];
+        merge(vec![InboundMessage { artifacts, ..message("1", "ann", text) }]).0.text
+    };
+    assert_eq!(with_file("see"), "see\n\n* log.txt (text/plain) https://example.com/9");
 }
 
 #[test]
@@ -412,6 +417,8 @@ fn largest_window_fits_into_a_mail() {
     let tiny = Artifact { mime_type: String::new(), url: None, ..file("", "") };
     let tiny =
         InboundMessage { artifacts: vec![tiny; MAX_LIST_ENTRIES], ..message("0000", "ann", "") };
+    let links = vec![file(&stars, &"*".repeat(MAX_URL_BYTES)); MAX_LIST_ENTRIES];
+    let links = InboundMessage { artifacts: links, ..message("0000", "ann", "") };
     let mut largest = 0;
     for (what, one) in [
         ("plain", text("x", 1 << 20)),
@@ -419,6 +426,7 @@ fn largest_window_fits_into_a_mail() {
         ("quotes", text("\"", 500_000)),
         ("500 of them", text("\u{1}", 400)),
         ("names to escape", files(&stars, 50)),
+        ("links to escape", links),
         ("backslashes", files(&"\\".repeat(MAX_NAME_BYTES), 20)),
         ("people", crowd),
         ("many of all", many),
