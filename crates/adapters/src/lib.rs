@@ -112,6 +112,18 @@ pub enum WebhookError {
     Unreadable(String),
 }
 
+impl WebhookError {
+    /// Returns the short name of the reason, for metrics.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::NotSupported => "not_supported",
+            Self::Unverified(_) => "unverified",
+            Self::Stale(_) => "stale",
+            Self::Unreadable(_) => "unreadable",
+        }
+    }
+}
+
 /// One attempt to deliver a message to one address.
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveryRequest<'a> {

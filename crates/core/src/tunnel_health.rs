@@ -7,6 +7,7 @@
 //! | deaf | the last 3 or more inbound requests could not be read or stored |
 //! | down | does not listen |
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::time::Timestamp;
@@ -41,6 +42,8 @@ pub struct TunnelHealth {
     pub sent: u64,
     /// Receive errors since the last authentic request.
     pub failures: u32,
+    /// Number of rejected webhook requests by reason.
+    pub rejected: BTreeMap<&'static str, u64>,
 }
 
 impl TunnelHealth {
@@ -58,6 +61,17 @@ impl TunnelHealth {
     pub fn record_receive_error(&mut self, why: impl Into<String>, now: Timestamp) {
         self.failures = self.failures.saturating_add(1);
         self.last_error = Some((now, why.into()));
+    }
+
+    /// Records a webhook request that was rejected, with the short name of the reason.
+    pub fn record_rejected(
+        &mut self,
+        reason: &'static str,
+        why: impl Into<String>,
+        now: Timestamp,
+    ) {
+        *self.rejected.entry(reason).or_default() += 1;
+        self.record_receive_error(why, now);
     }
 
     pub fn record_sent(&mut self, now: Timestamp) {

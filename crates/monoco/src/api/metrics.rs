@@ -16,6 +16,7 @@ use prometheus_client::registry::Registry;
 
 use super::SharedApi;
 use super::error::{ApiError, ApiErrorView};
+use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::dispatcher::LetterDispatcher;
 
 /// The counters and gauges of the courier.
@@ -33,6 +34,7 @@ pub struct ApiMetrics {
     worker_up: Family<WorkerVerdictLabels, Gauge<i64, AtomicI64>>,
     letters: Family<LetterLabels, Gauge<i64, AtomicI64>>,
     waiting: Family<WorkerLabels, Gauge<i64, AtomicI64>>,
+    webhooks_rejected: Family<RejectionLabels, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -73,6 +75,12 @@ struct WorkerLabels {
     desk: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RejectionLabels {
+    tunnel: String,
+    reason: &'static str,
+}
+
 impl ApiMetrics {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("monoco");
@@ -106,6 +114,12 @@ impl ApiMetrics {
             "Letters that wait or are away, by worker",
             waiting.clone(),
         );
+        let webhooks_rejected = Family::default();
+        registry.register(
+            "webhooks_rejected",
+            "Rejected webhook requests by tunnel and reason",
+            webhooks_rejected.clone(),
+        );
         Self {
             registry,
             requests,
@@ -119,6 +133,7 @@ impl ApiMetrics {
             worker_up,
             letters,
             waiting,
+            webhooks_rejected,
         }
     }
 
@@ -144,6 +159,18 @@ impl ApiMetrics {
             self.deliveries.get_or_create(&LetterLabels { state: state.as_str() }).set(*count);
         }
         self.writable.set(i64::from(*health == StoreHealth::Ok));
+    }
+
+    fn set_tunnels(&self, tunnels: &TunnelRegistry) {
+        // Tunnels that do not run any more are not shown.
+        self.webhooks_rejected.clear();
+        for tunnel in tunnels.running().iter() {
+            for (reason, count) in tunnel.health().rejected {
+                let labels = RejectionLabels { tunnel: tunnel.adapter.id().to_string(), reason };
+                let counter = self.webhooks_rejected.get_or_create(&labels);
+                counter.inner().store(count, Ordering::Relaxed);
+            }
+        }
     }
 
     fn set_pipeline(&self, letters: &LetterCounts, dispatcher: &LetterDispatcher) {
@@ -198,6 +225,7 @@ pub async fn metrics(State(api): State<SharedApi>) -> Result<Response, ApiError>
     let store = &api.store;
     api.metrics.set_store(&store.counts().await?, &store.health());
     let letters = store.letter_counts(api.clock.now()).await?;
+    api.metrics.set_tunnels(&api.tunnels);
     api.metrics.set_pipeline(&letters, api.pipeline.dispatcher());
     let mut text = String::new();
     // Writing to a String cannot fail.

@@ -85,7 +85,8 @@ async fn receive(
     let webhook = WebhookRequest { headers: &headers, body: &body, now: clock.wall() };
     let received = tunnel.adapter.parse_webhook(&webhook).map_err(|error| {
         let now = clock.now();
-        tunnel.update_health(|health| health.record_receive_error(error.to_string(), now));
+        let reason = error.reason();
+        tunnel.update_health(|health| health.record_rejected(reason, error.to_string(), now));
         tracing::warn!(tunnel = %tunnel.adapter.id(), %error, "webhook request rejected");
         error
     })?;

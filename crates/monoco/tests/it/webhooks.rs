@@ -143,6 +143,10 @@ fn who_is_not_verified_is_not_heard() {
         assert_eq!(answer.unwrap().refused(401), "unverified", "{what}");
     }
     assert_eq!(courier.get("/api/v1/events?limit=1000").ok(), before, "nothing was kept");
+    let metrics = courier.get("/metrics").text();
+    for count in [r#"{tunnel="ci",reason="unverified"} 10"#, r#"{tunnel="ci",reason="stale"} 2"#] {
+        assert!(metrics.contains(&format!("monoco_webhooks_rejected_total{count}")), "{metrics}");
+    }
     let health = courier.get("/health").ok();
     assert_eq!(health["adapters"]["ci"]["status"], "deaf");
     courier.hears("evt-2", "room", "ann", "hello");
