@@ -1,18 +1,29 @@
 //! The keys of a webhook tunnel: `verify`, `secret`, `send_to`, `map` and so on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use monoco_core::config::{ConfigSection, InvalidConfig, Secret};
 use monoco_core::did::TunnelId;
 
+use super::render::WebhookTemplate;
 use super::{Webhook, wire};
 use crate::Adapter;
 use crate::egress::EgressTarget;
 use crate::registry::{AdapterResources, ProviderConfig};
 
 /// The keys of a webhook tunnel beside those of every tunnel.
-const KEYS: [&str; 7] =
-    ["verify", "secret", "secret_file", "send_to", "map", "idempotent", "allow_private"];
+const KEYS: [&str; 9] = [
+    "verify",
+    "secret",
+    "secret_file",
+    "send_to",
+    "map",
+    "dedupe_s",
+    "template",
+    "idempotent",
+    "allow_private",
+];
 
 /// How a webhook tunnel receives messages: the sender posts them to the courier.
 pub(super) const MODE: &str = "push";
@@ -31,6 +42,10 @@ pub struct WebhookConfig {
     /// The URL that messages are posted to. Without it the tunnel only receives.
     pub send_to: Option<String>,
     pub map: FieldMap,
+    /// How long a body without an id counts as a duplicate of an equal one; default 60 s.
+    pub dedupe: Duration,
+    /// A minijinja template that renders the body as Markdown.
+    pub template: Option<String>,
     /// Whether the receiver recognises a second copy by its id. The default is `true` for
     /// Standard Webhooks, which requires that of receivers, and `false` otherwise.
     pub idempotent: Option<bool>,
@@ -73,7 +88,7 @@ pub enum SignatureEncoding {
 /// When a pointer is missing or points at nothing, the default place is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldMap {
-    /// The message's id; default `/id`, then the headers `webhook-id` and
+    /// The message's id; default `/id`, then headers such as `webhook-id` and
     /// `X-GitHub-Delivery`.
     pub id: Option<String>,
     /// The session; default `/session/id`, then the tunnel itself.
@@ -90,7 +105,7 @@ pub struct FieldMap {
     pub from_name: Option<String>,
     /// The subject; default `/title`.
     pub title: Option<String>,
-    /// The text; default `/text`, then the whole JSON.
+    /// The text; default `/text`, then a rendering of the JSON.
     pub text: Option<String>,
     /// The time, as RFC 3339 or in seconds or milliseconds since 1970; default
     /// `/timestamp`.
@@ -133,6 +148,8 @@ impl ProviderConfig for WebhookConfig {
             secret: section.secret("secret")?,
             send_to: section.text("send_to")?,
             map: FieldMap::parse(&section.section("map")?)?,
+            dedupe: Duration::from_secs(section.number_or("dedupe_s", 1..=86_400, 60)?),
+            template: section.text("template")?,
             idempotent: section.flag("idempotent")?,
             allow_private: section.flag("allow_private")?.unwrap_or(false),
         };
@@ -152,6 +169,8 @@ impl ProviderConfig for WebhookConfig {
             ("secret", self.secret != new.secret),
             ("send_to", self.send_to != new.send_to),
             ("map", self.map != new.map),
+            ("dedupe_s", self.dedupe != new.dedupe),
+            ("template", self.template != new.template),
             ("idempotent", self.idempotent != new.idempotent),
             ("allow_private", self.allow_private != new.allow_private),
         ];
@@ -173,8 +192,15 @@ impl WebhookConfig {
     fn check(&self) -> Result<(), InvalidWebhookConfig> {
         wire::Signer::new(&self.verify, &self.secret)?;
         self.map.check()?;
+        self.template()?;
         self.target()?;
         Ok(())
+    }
+
+    /// Compiles the template, so that its errors are errors of the config.
+    pub(super) fn template(&self) -> Result<Option<WebhookTemplate>, InvalidWebhookConfig> {
+        let template = self.template.as_deref().map(WebhookTemplate::compile).transpose();
+        template.map_err(|error| InvalidWebhookConfig::at("template", error))
     }
 
     /// Returns where messages are posted to, or `None` when the tunnel only receives.
@@ -214,6 +240,24 @@ impl FieldMap {
             *pointer = section.text(key)?;
         }
         Ok(map)
+    }
+
+    /// Returns maps with these pointers. The second pointer of a key is in the second map, and
+    /// so on.
+    pub(super) fn list(pointers: &[(&str, &str)]) -> Vec<Self> {
+        let mut maps: Vec<Self> = Vec::new();
+        for (key, pointer) in pointers {
+            let free = |map: &mut Self| {
+                let mut places = map.pointers().into_iter();
+                let place = places.find(|(name, place)| name == key && place.is_none());
+                place.map(|(_, place)| *place = Some((*pointer).to_owned()))
+            };
+            if maps.iter_mut().find_map(free).is_none() {
+                maps.push(Self::default());
+                maps.last_mut().and_then(free);
+            }
+        }
+        maps
     }
 
     /// Returns every pointer with its key.

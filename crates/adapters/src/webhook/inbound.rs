@@ -10,30 +10,39 @@
 //!  "attachments": [{"name": "log.txt", "mime_type": "text/plain", "base64": "…"}]}
 //! ```
 //!
-//! A body of unknown shape is not lost: without a text, the whole JSON is the text. But a
-//! field of the wrong type is rejected by name: a guess could put the message into the
-//! wrong session.
+//! No verified body is rejected for its content. A value of the wrong type counts as missing, a
+//! value that is too long is cut, and a body without a text becomes a rendering of its JSON. The
+//! body is attached unless the message has all of it.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_PAD_INDIFFERENT;
 use http::HeaderMap;
 use monoco_core::did::TunnelId;
+use monoco_core::hex;
 use monoco_core::inbound::{
-    Artifact, ChatSession, ChatSessionKind, InboundAttachment, InboundMessage, Participant,
+    Artifact, BodyHash, ChatSession, ChatSessionKind, InboundAttachment, InboundMessage,
+    MAX_ACCOUNT_BYTES, MAX_EXTERNAL_ID_BYTES, MAX_LIST_ENTRIES, MAX_NAME_BYTES, Participant,
 };
-use monoco_core::json;
 use monoco_core::time::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::FieldMap;
+use super::render::{self, KnownSender, WebhookTemplate};
+use super::wire::SignedParts;
+use super::{FieldMap, body};
 use crate::{WebhookError, WebhookRequest};
 
-/// How many bytes of the JSON become the text when the body has none. Longer JSON is also
-/// attached as a file.
-const MAX_JSON_TEXT_BYTES: usize = 64 << 10;
+/// Bytes of a text, as JSON, that are kept; longer texts are cut. Escapes count.
+const MAX_TEXT_BYTES: usize = 256 << 10;
+
+/// Bytes of a mention, a file name or a MIME type that are kept.
+const MAX_SHORT_NAME_BYTES: usize = 255;
+
+/// Longest link of an attachment that is kept, in bytes.
+const MAX_LINK_BYTES: usize = 2048;
 
 /// The last millisecond of the year 9999, the latest time in RFC 3339.
 const MAX_TIMESTAMP_MS: i64 = 253_402_300_799_999;
@@ -41,185 +50,301 @@ const MAX_TIMESTAMP_MS: i64 = 253_402_300_799_999;
 /// Numbers from here on are milliseconds, not seconds: in seconds this is the year 5138.
 const MIN_MILLISECONDS: i64 = 100_000_000_000;
 
-/// The places of the fields in the default body.
-static DEFAULT_MAP: LazyLock<FieldMap> = LazyLock::new(|| {
-    let at = |pointer: &str| Some(pointer.to_owned());
-    FieldMap {
-        id: at("/id"),
-        session_id: at("/session/id"),
-        session_type: at("/session/type"),
-        session_name: at("/session/name"),
-        thread_key: at("/session/thread_key"),
-        from_id: at("/from/id"),
-        from_name: at("/from/name"),
-        title: at("/title"),
-        text: at("/text"),
-        timestamp: at("/timestamp"),
-        mentions: at("/mentions"),
-        reply_to: at("/reply_to"),
-        forwarded_from: at("/forwarded_from"),
-        correlation_id: at("/correlation_id"),
-        attachments: at("/attachments"),
-    }
+/// Headers in which senders put an id that stays the same when they repeat a request.
+const ID_HEADERS: [&str; 7] = [
+    "webhook-id",
+    "svix-id",
+    "x-github-delivery",
+    "idempotency-key",
+    "linear-delivery",
+    "x-atlassian-webhook-identifier",
+    "x-shopify-webhook-id",
+];
+
+/// The places of the fields in the default body. `session` and `from` may be the id itself.
+static DEFAULT_MAPS: LazyLock<Vec<FieldMap>> = LazyLock::new(|| {
+    FieldMap::list(&[
+        ("id", "/id"),
+        ("session_id", "/session/id"),
+        ("session_id", "/session"),
+        ("session_type", "/session/type"),
+        ("session_name", "/session/name"),
+        ("thread_key", "/session/thread_key"),
+        ("from_id", "/from/id"),
+        ("from_id", "/from"),
+        ("from_name", "/from/name"),
+        ("title", "/title"),
+        ("text", "/text"),
+        ("timestamp", "/timestamp"),
+        ("mentions", "/mentions"),
+        ("reply_to", "/reply_to"),
+        ("forwarded_from", "/forwarded_from"),
+        ("correlation_id", "/correlation_id"),
+        ("attachments", "/attachments"),
+    ])
 });
 
-/// The fields that were found in a body.
+/// Converts the verified requests of one tunnel.
+#[derive(Debug)]
+pub(super) struct MessageReader {
+    pub(super) tunnel: TunnelId,
+    pub(super) map: FieldMap,
+    pub(super) signed: SignedParts,
+    /// How long a body without an id counts as a duplicate of an equal one.
+    pub(super) dedupe: Duration,
+    pub(super) template: Option<WebhookTemplate>,
+}
+
+impl MessageReader {
+    /// Converts a request whose signature has been verified. Fails only when the body is
+    /// neither JSON nor a form.
+    pub(super) fn read(
+        &self,
+        request: &WebhookRequest<'_>,
+    ) -> Result<(InboundMessage, Vec<InboundAttachment>), WebhookError> {
+        let value = body::parse(request)?;
+        let sender = KnownSender::find(request.headers, &value);
+        let mut maps = vec![&self.map];
+        maps.extend(sender.map_or_else(|| DEFAULT_MAPS.iter(), |sender| sender.maps.iter()));
+        let fields = read_fields(&value, maps);
+        // Only in the default body every value is known to have a field.
+        let default =
+            sender.is_none() && self.template.is_none() && self.map == FieldMap::default();
+        let complete = default && fields.text.is_some() && fields.used == count_leaves(&value);
+        let text = fields.text.filter(|_| self.template.is_none()).unwrap_or_else(|| {
+            render::render(self.template.as_ref(), sender, request.headers, &value)
+        });
+        let mut attachments = fields.attachments;
+        if !complete {
+            attachments.push(payload(request));
+        }
+        let kind = match fields.session_id {
+            Some(_) => ChatSessionKind::Group,
+            None => ChatSessionKind::Direct,
+        };
+        let (id, body_hash) = self.identify(request, fields.id);
+        let author = sender.map_or("unknown", |sender| sender.name);
+        let message = InboundMessage {
+            id,
+            at: fields.at,
+            received_at: request.now,
+            session: ChatSession {
+                id: fields.session_id.unwrap_or_else(|| self.tunnel.as_str().to_owned()),
+                kind: fields.session_kind.unwrap_or(kind),
+                name: fields.session_name,
+                thread_key: fields.thread_key,
+            },
+            from: Participant {
+                id: fields.from_id.unwrap_or_else(|| author.to_owned()),
+                name: fields.from_name,
+            },
+            to: Vec::new(),
+            cc: Vec::new(),
+            title: fields.title,
+            text,
+            mentions: fields.mentions,
+            reply_to: fields.reply_to,
+            forwarded_from: fields.forwarded_from,
+            correlation_id: fields.correlation_id,
+            artifacts: fields.artifacts,
+            body_hash,
+        };
+        Ok((message, attachments))
+    }
+
+    /// Returns the message's id: the one in the body, else the one in a header, else one made of
+    /// the hash of the body and the time.
+    ///
+    /// An id in a header that is not signed can be changed or removed in a copy of the request,
+    /// so the body identifies the message too. A body without an id does so for `dedupe`.
+    fn identify(
+        &self,
+        request: &WebhookRequest<'_>,
+        id: Option<String>,
+    ) -> (String, Option<BodyHash>) {
+        if let Some(id) = id {
+            return (id, None);
+        }
+        let hash: [u8; 32] = Sha256::digest(request.body).into();
+        let mut ids = ID_HEADERS.iter().filter_map(|name| header(request.headers, name));
+        match (ids.next(), self.signed) {
+            (Some(id), SignedParts::Body { valid_for }) => {
+                let body_hash = BodyHash { hash, window: valid_for };
+                (short_id(&id, MAX_EXTERNAL_ID_BYTES), Some(body_hash))
+            }
+            (Some(id), SignedParts::IdAndBody) => (short_id(&id, MAX_EXTERNAL_ID_BYTES), None),
+            (None, _) => {
+                let id = format!("sha256-{}-{}", hex::encode(&hash), request.now.ms());
+                (id, Some(BodyHash { hash, window: Some(self.dedupe) }))
+            }
+        }
+    }
+}
+
+/// The fields that were found in a body, within the limits of a message.
 #[derive(Debug, Default)]
-pub(super) struct MappedFields {
-    pub(super) id: Option<String>,
-    pub(super) session_id: Option<String>,
-    pub(super) session_kind: Option<ChatSessionKind>,
-    pub(super) session_name: Option<String>,
-    pub(super) thread_key: Option<String>,
-    pub(super) from_id: Option<String>,
-    pub(super) from_name: Option<String>,
-    pub(super) title: Option<String>,
-    pub(super) text: Option<String>,
-    /// A line before the JSON, when the JSON is the text.
-    pub(super) heading: Option<String>,
-    pub(super) at: Option<Timestamp>,
+struct MappedFields {
+    id: Option<String>,
+    session_id: Option<String>,
+    session_kind: Option<ChatSessionKind>,
+    session_name: Option<String>,
+    thread_key: Option<String>,
+    from_id: Option<String>,
+    from_name: Option<String>,
+    title: Option<String>,
+    text: Option<String>,
+    at: Option<Timestamp>,
     mentions: Vec<String>,
     reply_to: Option<String>,
     forwarded_from: Option<String>,
     correlation_id: Option<String>,
     artifacts: Vec<Artifact>,
     attachments: Vec<InboundAttachment>,
+    /// Values of the body that these fields have completely.
+    used: usize,
 }
 
-/// Converts a request whose signature has been verified.
-///
-/// The message's id is the value at `map.id`, else at `/id`, else of the header `webhook-id`
-/// or `X-GitHub-Delivery`, else the hash of the body: then two equal bodies count as one
-/// message. [`WebhookError::Unreadable`] names the field that is wrong.
-pub fn read(
-    tunnel: &TunnelId,
-    map: &FieldMap,
-    request: &WebhookRequest<'_>,
-) -> Result<(InboundMessage, Vec<InboundAttachment>), WebhookError> {
-    let value = parse(request.body)?;
-    let mut fields = fields(&value, &[map, &DEFAULT_MAP])?;
-    // `session` and `from` may be the id itself.
-    let short = |key| value.get(key).and_then(scalar);
-    fields.session_id = fields.session_id.or_else(|| short("session"));
-    fields.from_id = fields.from_id.or_else(|| short("from"));
-    build_message(tunnel, request, &value, fields)
+/// Looks up values in a body.
+struct FieldReader<'a> {
+    value: &'a Value,
+    maps: Vec<&'a FieldMap>,
+    used: usize,
 }
 
-/// Parses JSON; duplicate keys are rejected.
-pub(super) fn parse(body: &[u8]) -> Result<Value, WebhookError> {
-    json::parse(body).map_err(|error| unreadable(format!("the body: {error}")))
+/// Selects one pointer of a map.
+type PickPointer = fn(&FieldMap) -> &Option<String>;
+
+impl FieldReader<'_> {
+    /// Returns the first value that `convert` accepts, in the order of the maps.
+    fn find<T>(&self, pick: PickPointer, convert: impl Fn(&Value) -> Option<T>) -> Option<T> {
+        let mut pointers = self.maps.iter().filter_map(|map| pick(map).as_deref());
+        pointers.find_map(|pointer| self.value.pointer(pointer).and_then(&convert))
+    }
+
+    /// Returns a text or a number that is not empty, limited by `limit`.
+    fn text(&mut self, pick: PickPointer, limit: impl Fn(&str) -> String) -> Option<String> {
+        let text = self.find(pick, |value| scalar(value).filter(|text| !text.is_empty()))?;
+        let limited = limit(&text);
+        self.used += usize::from(limited == text);
+        Some(limited)
+    }
+
+    fn name(&mut self, pick: PickPointer) -> Option<String> {
+        self.text(pick, |text| cut(text, MAX_NAME_BYTES).to_owned())
+    }
+
+    fn account(&mut self, pick: PickPointer) -> Option<String> {
+        self.text(pick, |text| short_id(text, MAX_ACCOUNT_BYTES))
+    }
+
+    fn used<T>(&mut self, found: Option<T>) -> Option<T> {
+        self.used += usize::from(found.is_some());
+        found
+    }
 }
 
-/// Reads each field at the pointer of the first map that finds a value.
-pub(super) fn fields(value: &Value, maps: &[&FieldMap]) -> Result<MappedFields, WebhookError> {
-    let find = |pick: fn(&FieldMap) -> &Option<String>| {
-        let mut pointers = maps.iter().filter_map(|map| pick(map).as_deref());
-        pointers.find_map(|p| value.pointer(p).filter(|value| !value.is_null()).map(|v| (p, v)))
+/// Reads each field at the first pointer that has a usable value.
+fn read_fields(value: &Value, maps: Vec<&FieldMap>) -> MappedFields {
+    let mut reader = FieldReader { value, maps, used: 0 };
+    let list = |value: &Value| value.as_array().cloned();
+    let mentions = reader.find(|map| &map.mentions, list).unwrap_or_default();
+    let listed = reader.find(|map| &map.attachments, list).unwrap_or_default();
+    let kind = reader.find(|map| &map.session_type, session_kind);
+    let at = reader.find(|map| &map.timestamp, timestamp);
+    let text = reader.find(|map| &map.text, scalar);
+    let mut fields = MappedFields {
+        id: reader.text(|map| &map.id, |id| short_id(id, MAX_EXTERNAL_ID_BYTES)),
+        session_id: reader.account(|map| &map.session_id),
+        session_kind: reader.used(kind),
+        session_name: reader.name(|map| &map.session_name),
+        thread_key: reader.name(|map| &map.thread_key),
+        from_id: reader.account(|map| &map.from_id),
+        from_name: reader.name(|map| &map.from_name),
+        title: reader.name(|map| &map.title),
+        at: reader.used(at),
+        reply_to: reader.name(|map| &map.reply_to),
+        forwarded_from: reader.name(|map| &map.forwarded_from),
+        correlation_id: reader.name(|map| &map.correlation_id),
+        ..MappedFields::default()
     };
-    let text = |pick| match find(pick) {
-        None => Ok(None),
-        Some((pointer, value)) => match scalar(value) {
-            Some(text) => Ok(Some(text)),
-            None => Err(wrong(pointer, "expected a text or a number")),
-        },
-    };
-    // An empty name counts as missing. An empty id is rejected later.
-    let name = |pick| text(pick).map(|text| text.filter(|text| !text.is_empty()));
-    let (artifacts, attachments) = match find(|map| &map.attachments) {
-        Some((pointer, list)) => attachments(pointer, list)?,
-        None => Default::default(),
-    };
-    Ok(MappedFields {
-        id: text(|map| &map.id)?,
-        session_id: text(|map| &map.session_id)?,
-        session_kind: find(|map| &map.session_type).map(|(p, v)| session_kind(p, v)).transpose()?,
-        session_name: name(|map| &map.session_name)?,
-        thread_key: name(|map| &map.thread_key)?,
-        from_id: text(|map| &map.from_id)?,
-        from_name: name(|map| &map.from_name)?,
-        title: name(|map| &map.title)?,
-        // When the value is not a text, the whole JSON becomes the text.
-        text: find(|map| &map.text).and_then(|(_, value)| scalar(value)),
-        heading: None,
-        at: find(|map| &map.timestamp).map(|(p, v)| timestamp(p, v)).transpose()?,
-        mentions: match find(|map| &map.mentions) {
-            Some((pointer, list)) => mentions(pointer, list)?,
-            None => Vec::new(),
-        },
-        reply_to: name(|map| &map.reply_to)?,
-        forwarded_from: name(|map| &map.forwarded_from)?,
-        correlation_id: name(|map| &map.correlation_id)?,
-        artifacts,
-        attachments,
-    })
+    fields.used = reader.used;
+    if let Some(text) = text {
+        let cut = cut(&text, MAX_TEXT_BYTES);
+        fields.used += usize::from(cut.len() == text.len() && !text.is_empty());
+        let note = if cut.len() < text.len() { render::CUT_NOTE } else { "" };
+        fields.text = Some(format!("{cut}{note}"));
+    }
+    fields.add_mentions(&mentions);
+    fields.add_attachments(&listed);
+    fields
 }
 
-/// Puts together what was heard.
-pub(super) fn build_message(
-    tunnel: &TunnelId,
-    request: &WebhookRequest<'_>,
-    value: &Value,
-    fields: MappedFields,
-) -> Result<(InboundMessage, Vec<InboundAttachment>), WebhookError> {
-    let mut attachments = fields.attachments;
-    let text = match fields.text {
-        Some(text) => text,
-        None => {
-            let (block, whole) = block(value);
-            if !whole {
-                attachments.push(InboundAttachment {
-                    name: "payload.json".to_owned(),
-                    mime_type: "application/json".to_owned(),
-                    bytes: request.body.to_vec(),
-                });
+impl MappedFields {
+    fn add_mentions(&mut self, list: &[Value]) {
+        let named = |entry: &Value| entry.get("id").or_else(|| entry.get("name")).and_then(scalar);
+        for entry in list {
+            let Some(mention) = scalar(entry).or_else(|| named(entry)) else { continue };
+            let short = cut(&mention, MAX_SHORT_NAME_BYTES);
+            if self.mentions.len() < MAX_LIST_ENTRIES && !short.is_empty() {
+                self.used += usize::from(short.len() == mention.len());
+                self.mentions.push(short.to_owned());
             }
-            fields.heading.map(|heading| heading + "\n\n").unwrap_or_default() + &block
         }
-    };
-    let kind = match fields.session_id {
-        Some(_) => ChatSessionKind::Group,
-        None => ChatSessionKind::Direct,
-    };
-    let message = InboundMessage {
-        id: fields
-            .id
-            .or_else(|| header_id(request.headers))
-            .unwrap_or_else(|| body_id(request.body)),
-        at: fields.at,
-        received_at: request.now,
-        session: ChatSession {
-            id: fields.session_id.unwrap_or_else(|| tunnel.as_str().to_owned()),
-            kind: fields.session_kind.unwrap_or(kind),
-            name: fields.session_name,
-            thread_key: fields.thread_key,
-        },
-        from: Participant {
-            id: fields.from_id.unwrap_or_else(|| "unknown".to_owned()),
-            name: fields.from_name,
-        },
-        to: Vec::new(),
-        cc: Vec::new(),
-        title: fields.title,
-        text,
-        mentions: fields.mentions,
-        reply_to: fields.reply_to,
-        forwarded_from: fields.forwarded_from,
-        correlation_id: fields.correlation_id,
-        artifacts: fields.artifacts,
-        body_hash: None,
-    };
-    Ok((message, attachments))
+    }
+
+    /// Adds links and content. Links are stored and never followed. Entries without content
+    /// that can be decoded are left out.
+    fn add_attachments(&mut self, list: &[Value]) {
+        // One is left for the body itself.
+        for (at, entry) in list.iter().take(MAX_LIST_ENTRIES - 1).enumerate() {
+            let mut used = 0;
+            let mut short = |key: &str, default: &str| {
+                let given = entry.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+                let Some(text) = given else { return default.to_owned() };
+                let short = cut(text, MAX_SHORT_NAME_BYTES);
+                used += usize::from(short.len() == text.len());
+                short.to_owned()
+            };
+            let name = short("name", &format!("attachment-{}", at + 1));
+            let mime_type = short("mime_type", "application/octet-stream");
+            let base64 = entry.get("base64").and_then(Value::as_str);
+            let bytes = base64.and_then(|text| STANDARD_PAD_INDIFFERENT.decode(text).ok());
+            let url = entry.get("url").and_then(Value::as_str);
+            let url = url.filter(|url| !url.is_empty() && cut(url, MAX_LINK_BYTES) == *url);
+            match (bytes, url) {
+                (Some(bytes), _) => {
+                    self.attachments.push(InboundAttachment { name, mime_type, bytes });
+                }
+                (None, Some(url)) => {
+                    let url = Some(url.to_owned());
+                    self.artifacts.push(Artifact { name, mime_type, size: None, hash: None, url });
+                }
+                (None, None) => continue,
+            }
+            self.used += used + 1;
+        }
+    }
 }
 
-/// `value` as a fenced block of JSON, and whether all of it is there.
-///
-/// No line of it can end the code block early: a text in JSON is on one line, in quotes.
-pub(super) fn block(value: &Value) -> (String, bool) {
-    let pretty = format!("{value:#}");
-    let end = pretty.floor_char_boundary(MAX_JSON_TEXT_BYTES);
-    let whole = end == pretty.len();
-    let rest = if whole { "" } else { "\n… (cut; all of it is in payload.json)" };
-    (format!("```json\n{}{rest}\n```", &pretty[..end]), whole)
+/// Returns the body as an attachment.
+fn payload(request: &WebhookRequest<'_>) -> InboundAttachment {
+    let (name, mime_type) = match body::is_form(request) {
+        true => ("payload.txt", "application/x-www-form-urlencoded"),
+        false => ("payload.json", "application/json"),
+    };
+    let (name, mime_type) = (name.to_owned(), mime_type.to_owned());
+    InboundAttachment { name, mime_type, bytes: request.body.to_vec() }
+}
+
+/// Counts the values that are not lists, objects or empty.
+fn count_leaves(value: &Value) -> usize {
+    match value {
+        Value::Null => 0,
+        Value::String(text) => usize::from(!text.is_empty()),
+        Value::Array(items) => items.iter().map(count_leaves).sum(),
+        Value::Object(entries) => entries.values().map(count_leaves).sum(),
+        Value::Bool(_) | Value::Number(_) => 1,
+    }
 }
 
 /// Returns a text, or a number as text.
@@ -231,8 +356,29 @@ pub(super) fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-fn header_id(headers: &HeaderMap) -> Option<String> {
-    ["webhook-id", "x-github-delivery"].iter().find_map(|name| header(headers, name))
+/// Returns the start of `text` that takes at most `max` bytes in JSON.
+pub(super) fn cut(text: &str, max: usize) -> &str {
+    let mut size = 0;
+    for (at, c) in text.char_indices() {
+        size += match c {
+            '"' | '\\' | '\n' | '\r' | '\t' => 2,
+            '\0'..' ' => 6,
+            c => c.len_utf8(),
+        };
+        if size > max {
+            return &text[..at];
+        }
+    }
+    text
+}
+
+/// Returns `id`, or when it is longer than `max` bytes its start and its hash.
+fn short_id(id: &str, max: usize) -> String {
+    if cut(id, max) == id {
+        return id.to_owned();
+    }
+    let hash = hex::encode(&Sha256::digest(id.as_bytes()));
+    format!("{}~{hash}", cut(id, max - hash.len() - 1))
 }
 
 /// Returns the value of a header, or `None` when it is missing or empty.
@@ -241,94 +387,35 @@ pub(super) fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(text.to_owned()).filter(|text| !text.is_empty())
 }
 
-fn body_id(body: &[u8]) -> String {
-    let hash = Sha256::digest(body);
-    format!("sha256-{}", monoco_core::hex::encode(&hash))
-}
-
 /// Accepts the kinds of sessions, and those of shadow DIDs, which `outbound` writes.
-fn session_kind(pointer: &str, value: &Value) -> Result<ChatSessionKind, WebhookError> {
-    match value.as_str() {
-        Some("direct" | "user" | "addr") => Ok(ChatSessionKind::Direct),
-        Some("group" | "channel") => Ok(ChatSessionKind::Group),
-        Some("thread") => Ok(ChatSessionKind::Thread),
-        _ => Err(wrong(pointer, "expected direct, group or thread")),
+fn session_kind(value: &Value) -> Option<ChatSessionKind> {
+    match value.as_str()? {
+        "direct" | "user" | "addr" => Some(ChatSessionKind::Direct),
+        "group" | "channel" => Some(ChatSessionKind::Group),
+        "thread" => Some(ChatSessionKind::Thread),
+        _ => None,
     }
 }
 
-fn timestamp(pointer: &str, value: &Value) -> Result<Timestamp, WebhookError> {
+/// Reads RFC 3339, or seconds or milliseconds since 1970.
+fn timestamp(value: &Value) -> Option<Timestamp> {
     let from_number = |number: i64| {
         if number < MIN_MILLISECONDS { number.saturating_mul(1000) } else { number }
     };
     let ms = match value {
         Value::String(text) => match text.parse::<i64>() {
-            Ok(number) => Some(from_number(number)),
-            Err(_) => Timestamp::from_rfc3339(text).ok().map(Timestamp::ms),
+            Ok(number) => from_number(number),
+            Err(_) => Timestamp::from_rfc3339(text).ok()?.ms(),
         },
         Value::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(number), _) => Some(from_number(number)),
+            (Some(number), _) => from_number(number),
             #[expect(clippy::cast_possible_truncation, reason = "the range is checked below")]
-            (None, Some(secs)) => Some((secs * 1000.0) as i64),
-            (None, None) => None,
+            (None, Some(secs)) => (secs * 1000.0) as i64,
+            (None, None) => return None,
         },
-        _ => None,
+        _ => return None,
     };
-    let ms = ms.filter(|ms| (0..=MAX_TIMESTAMP_MS).contains(ms));
-    let expected = "expected RFC 3339, or seconds or milliseconds since 1970";
-    ms.map(Timestamp::from_ms).ok_or_else(|| wrong(pointer, expected))
-}
-
-fn mentions(pointer: &str, list: &Value) -> Result<Vec<String>, WebhookError> {
-    let list = list.as_array().ok_or_else(|| wrong(pointer, "expected a list"))?;
-    let mention = |(at, entry): (usize, &Value)| {
-        let named = || entry.get("id").or_else(|| entry.get("name")).and_then(scalar);
-        let expected = "expected a text, or {id} or {name}";
-        scalar(entry).or_else(named).ok_or_else(|| wrong(&format!("{pointer}/{at}"), expected))
-    };
-    list.iter().enumerate().map(mention).collect()
-}
-
-/// Reads attachments: links and content. Links are stored and never followed.
-fn attachments(
-    pointer: &str,
-    list: &Value,
-) -> Result<(Vec<Artifact>, Vec<InboundAttachment>), WebhookError> {
-    let list = list.as_array().ok_or_else(|| wrong(pointer, "expected a list"))?;
-    let (mut artifacts, mut attachments) = (Vec::new(), Vec::new());
-    for (at, entry) in list.iter().enumerate() {
-        let here = format!("{pointer}/{at}");
-        let text = |key: &str| match entry.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text.as_str())),
-            Some(_) => Err(wrong(&format!("{here}/{key}"), "expected a text")),
-        };
-        let name = text("name")?.filter(|name| !name.is_empty());
-        let name = name.map_or_else(|| format!("attachment-{}", at + 1), str::to_owned);
-        let mime_type = text("mime_type")?.unwrap_or("application/octet-stream");
-        let mime_type = mime_type.to_owned();
-        match (text("base64")?, text("url")?) {
-            (Some(base64), _) => {
-                let bytes = STANDARD_PAD_INDIFFERENT
-                    .decode(base64)
-                    .map_err(|error| wrong(&format!("{here}/base64"), error.to_string()))?;
-                attachments.push(InboundAttachment { name, mime_type, bytes });
-            }
-            (None, Some(url)) => {
-                let url = Some(url.to_owned());
-                artifacts.push(Artifact { name, mime_type, size: None, hash: None, url });
-            }
-            (None, None) => return Err(wrong(&here, "expected {name, mime_type, base64 or url}")),
-        }
-    }
-    Ok((artifacts, attachments))
-}
-
-fn wrong(pointer: &str, why: impl Into<String>) -> WebhookError {
-    unreadable(format!("{pointer}: {}", why.into()))
-}
-
-pub(super) fn unreadable(why: String) -> WebhookError {
-    WebhookError::Unreadable(why)
+    (0..=MAX_TIMESTAMP_MS).contains(&ms).then(|| Timestamp::from_ms(ms))
 }
 
 #[cfg(test)]

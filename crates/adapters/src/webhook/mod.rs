@@ -2,8 +2,9 @@
 //!
 //! * [`config`]: the keys of a tunnel.
 //! * [`wire`]: creates and verifies signatures.
-//! * [`inbound`]: converts a JSON body into an inbound message; `render/github.rs` does so
-//!   for GitHub events.
+//! * [`body`]: parses the body of a request.
+//! * [`inbound`]: converts a JSON body into an inbound message.
+//! * [`render`]: renders JSON as Markdown.
 //! * [`outbound`]: converts a message into a JSON body, and the response into an outcome.
 
 use async_trait::async_trait;
@@ -17,8 +18,9 @@ use crate::egress::{Egress, EgressTarget};
 use crate::registry::ProviderConfig as _;
 use crate::{Adapter, DeliveryRequest, InboundSink, WebhookError, WebhookRequest};
 
+mod body;
 pub mod config;
-pub mod inbound;
+mod inbound;
 pub mod outbound;
 mod render;
 pub mod wire;
@@ -34,10 +36,8 @@ pub use config::{
 /// The adapter of one webhook tunnel.
 #[derive(Debug)]
 pub struct Webhook {
-    id: TunnelId,
     signer: wire::Signer,
-    github: bool,
-    map: FieldMap,
+    reader: inbound::MessageReader,
     target: Option<EgressTarget>,
     accepts_idempotency_keys: bool,
     egress: Egress,
@@ -55,15 +55,22 @@ impl Webhook {
         let target = config.target()?;
         let standard = config.verify == WebhookVerification::Standard;
         let accepts_idempotency_keys = config.idempotent.unwrap_or(standard);
-        let github = config.verify == WebhookVerification::Github;
-        Ok(Self { id, signer, github, map: config.map, target, accepts_idempotency_keys, egress })
+        let template = config.template()?;
+        let reader = inbound::MessageReader {
+            tunnel: id,
+            map: config.map,
+            signed: signer.signed_parts(),
+            dedupe: config.dedupe,
+            template,
+        };
+        Ok(Self { signer, reader, target, accepts_idempotency_keys, egress })
     }
 }
 
 #[async_trait]
 impl Adapter for Webhook {
     fn id(&self) -> &TunnelId {
-        &self.id
+        &self.reader.tunnel
     }
 
     fn provider(&self) -> &'static str {
@@ -83,12 +90,7 @@ impl Adapter for Webhook {
         request: &WebhookRequest<'_>,
     ) -> Result<Vec<(InboundMessage, Vec<InboundAttachment>)>, WebhookError> {
         self.signer.verify(request)?;
-        let message = if self.github {
-            render::github::read(&self.id, &self.map, request)?
-        } else {
-            inbound::read(&self.id, &self.map, request)?
-        };
-        Ok(vec![message])
+        Ok(vec![self.reader.read(request)?])
     }
 
     async fn listen(

@@ -10,6 +10,7 @@ use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::outgoing::OutgoingMessage;
 use monoco_core::record::RecordId;
 use monoco_core::time::Timestamp;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -18,12 +19,35 @@ use crate::scripted::{ScriptedAct, ScriptedServer, answer};
 
 const SECRET: &str = "whsec_Y2FuYXJ5LWNhbmFyeS1jYW5hcnk=";
 
+/// Random JSON with keys that the adapter knows, and others.
+pub(super) fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        (-1e15..1e15f64).prop_map(Value::from),
+        any::<String>().prop_map(Value::from),
+        "[a-zA-Z0-9+/=]{0,20}|[0-9TZ:.+-]{0,25}".prop_map(Value::from),
+    ];
+    let key = "id|name|session|type|thread_key|from|title|text|timestamp|mentions|reply_to\
+               |attachments|base64|url|mime_type|repository|issue|commits|[a-z~/]{0,3}";
+    leaf.prop_recursive(4, 48, 8, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map(key, inner, 0..8)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
 fn settings(verify: WebhookVerification, send_to: Option<String>) -> WebhookConfig {
     WebhookConfig {
         verify,
         secret: Secret::new(SECRET),
         send_to,
         map: FieldMap::default(),
+        dedupe: Duration::from_secs(60),
+        template: None,
         idempotent: None,
         allow_private: true,
     }
@@ -308,6 +332,7 @@ fn invalid_config_is_rejected_with_the_next_step() {
         (rejected(|s| s.map.text = Some("text".to_owned())), "map.text: \"text\""),
         (rejected(|s| s.map.id = Some("/a~2".to_owned())), "map.id: \"/a~2\""),
         (rejected(|s| s.map.title = Some(String::new())), "map.title: \"\""),
+        (rejected(|s| s.template = Some("{{ a".to_owned())), "template: syntax error"),
         (rejected(|s| s.send_to = Some("ci".to_owned())), "send_to: not a URL"),
         (rejected(|s| s.send_to = Some("http://ci/".to_owned())), "send_to: want https://"),
         (rejected(|s| s.send_to = Some("https://10.0.0.1/".to_owned())), "allow_private: true"),

@@ -7,7 +7,10 @@
 //! | configured | a configured header | `{body}`, or `{timestamp}.{body}` |
 //!
 //! A signature with a timestamp is valid for 300 s. A signature without one is valid
-//! forever, and only the message's id distinguishes a replay from a new message.
+//! forever: only the message's id, if it is signed, or the signed body distinguishes a replay
+//! from a new message.
+
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_PAD_INDIFFERENT};
@@ -56,6 +59,15 @@ enum SignatureScheme {
         prefix: String,
         timestamp: Option<HeaderName>,
     },
+}
+
+/// What a valid signature proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SignedParts {
+    /// The id in the header and the body.
+    IdAndBody,
+    /// The body. A copy of the request is rejected after `valid_for`, or never.
+    Body { valid_for: Option<Duration> },
 }
 
 impl Signer {
@@ -129,6 +141,18 @@ impl Signer {
             return Err(unverified("the signature does not match the secret and the body"));
         }
         signed_at.map_or(Ok(()), |time| check_time(time, now))
+    }
+
+    pub(super) fn signed_parts(&self) -> SignedParts {
+        // A timestamp may be 300 s in the future when the request is received first.
+        let valid_for = Duration::from_secs(2 * TOLERANCE_S);
+        match &self.scheme {
+            SignatureScheme::Standard => SignedParts::IdAndBody,
+            SignatureScheme::Plain { timestamp: Some(_), .. } => {
+                SignedParts::Body { valid_for: Some(valid_for) }
+            }
+            SignatureScheme::Plain { timestamp: None, .. } => SignedParts::Body { valid_for: None },
+        }
     }
 
     /// Returns the headers that sign `body`.

@@ -52,6 +52,13 @@ pub fn signed(secret: &str, body: &[u8]) -> Vec<(String, String)> {
     signed_at(secret, body, seconds())
 }
 
+/// The HMAC-SHA256 of a text, in hexadecimal.
+pub fn hmac_hex(secret: &str, text: &[u8]) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+    mac.update(text);
+    monoco_core::hex::encode(&mac.finalize().into_bytes())
+}
+
 /// The seconds since 1970, as the machine's clock says.
 pub fn seconds() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "a provider has a clock of its own")]

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::common::{Courier, raw};
-use crate::webhook_peer::{Receiver, SECRET, body, config, courier, seconds, signed, signed_at};
+use crate::common::{Courier, raw, until};
+use crate::webhook_peer::{
+    Receiver, SECRET, body, config, courier, hmac_hex, seconds, signed, signed_at,
+};
 
 #[test]
 fn a_burst_becomes_one_mail_that_keeps_every_message() {
@@ -156,18 +158,11 @@ fn who_is_not_verified_is_not_heard() {
 #[test]
 fn what_can_not_be_read_gets_a_plain_answer_and_is_not_kept() {
     let courier = courier(&config(100));
-    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
-    let long = format!(r#"{{"id": "x", "text": "{}"}}"#, "y".repeat(2 << 20));
     for (what, said) in [
         ("nothing", ""),
         ("no JSON", "hello"),
         ("breaks off", r#"{"id": "evt-1", "text""#),
-        ("two keys", r#"{"id": "1", "id": "2"}"#),
-        ("a lone surrogate", r#"{"id": "\ud800"}"#),
-        ("deep", &deep),
-        ("a wrong type", r#"{"id": {"a": 1}, "text": "x"}"#),
-        ("too long", &long),
-        ("bad base64", r#"{"id": "a", "text": "", "attachments": [{"name": "x", "base64": "*"}]}"#),
+        ("two values", "{} {}"),
     ] {
         let headers = signed(SECRET, said.as_bytes());
         let answer = raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, said.as_bytes());
@@ -178,6 +173,95 @@ fn what_can_not_be_read_gets_a_plain_answer_and_is_not_kept() {
     let answer = raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, &huge).unwrap();
     assert_eq!(answer.refused(413), "too_large");
     assert_eq!(courier.get("/health").ok()["mailbox"]["waiting_messages"], 0);
+}
+
+/// Every body here is JSON, and the id in `webhook-id` is signed.
+#[test]
+fn verified_json_is_never_rejected_and_can_be_read_verbatim() {
+    let courier = courier(&config(50));
+    let bodies = [
+        r#"{"id": 820982911946154508, "total_price": "199.00", "line_items": [{"id": 466157049219000001}]}"#.to_owned(),
+        r#"{"id": 123456789012345678901234567890, "text": {"de": "bezahlt"}}"#.to_owned(),
+        r#"{"id": "1", "id": "2", "text": ["\ud800"]}"#.to_owned(),
+        r#"{"id": {"a": 1}, "session": {"id": ["r"], "type": 7}, "from": false, "text": "x"}"#.to_owned(),
+        r#"{"id": "a", "timestamp": "yesterday", "mentions": 1, "attachments": [{"base64": "*"}]}"#.to_owned(),
+        format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000)),
+        format!(r#"{{"id": "x", "text": "{}"}}"#, "y".repeat(2 << 20)),
+        "\"just a text\"".to_owned(),
+    ];
+    for (n, body) in bodies.iter().enumerate() {
+        let headers = signed(SECRET, body.as_bytes());
+        let answer = raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, body.as_bytes());
+        let start: String = body.chars().take(60).collect();
+        assert_eq!(answer.unwrap().ok()["kept"], 1, "{start}");
+        let mail = courier.mails(n + 1).pop().unwrap();
+        let id = mail["id"].as_str().unwrap();
+        let whole = courier.get(&format!("/api/v1/messages/{id}")).ok();
+        let artifacts = &whole["msg"]["content"]["machine"]["data"]["mail"]["artifacts"];
+        let artifacts = artifacts.as_array().unwrap();
+        let payload = artifacts.iter().find(|file| file["name"] == "payload.json").unwrap();
+        let hash = payload["hash"].as_str().unwrap();
+        assert_eq!(courier.get(&format!("/api/v1/objects/{hash}")).text(), *body, "{start}");
+    }
+    let trace = courier.get("/api/v1/trace/820982911946154508").ok();
+    let text = trace["mail"]["preview"].as_str().unwrap();
+    assert!(text.contains("**id**: 820982911946154508"), "{text}");
+}
+
+/// GitHub signs the body alone, so a copy of a request can have another delivery id, or none.
+#[test]
+fn copied_request_with_another_id_is_a_duplicate() {
+    let secret = "It's a Secret to Everybody";
+    let config = format!(
+        "courier:\n  debounce: {{ window_ms: 50 }}\n  adapters:\n    \
+         hub: {{ provider: webhook, verify: github, secret: \"{secret}\" }}\n    \
+         own: {{ provider: webhook, verify: {{ header: X-Sig }}, secret: \"{secret}\" }}\n"
+    );
+    let mut courier = courier(&config);
+    let body = br#"{"zen": "Keep it logically awesome.", "hook_id": 7}"#;
+    let signature = hmac_hex(secret, body);
+    for (tunnel, header, signature) in [
+        ("hub", "X-Hub-Signature-256", format!("sha256={signature}")),
+        ("own", "X-Sig", signature.clone()),
+    ] {
+        for (n, id) in [Some("a-1"), Some("a-1"), Some("a-2"), None, Some("a-3")].iter().enumerate()
+        {
+            let mut headers = vec![
+                ("Host".to_owned(), "hooks.test".to_owned()),
+                (header.to_owned(), signature.clone()),
+                ("X-GitHub-Event".to_owned(), "ping".to_owned()),
+            ];
+            headers.extend(id.map(|id| ("X-GitHub-Delivery".to_owned(), id.to_owned())));
+            let path = format!("/webhooks/{tunnel}");
+            let answer = raw(courier.webhooks(), "POST", &path, &headers, body).unwrap().ok();
+            assert_eq!(answer["kept"], i32::from(n == 0), "{tunnel} {id:?}");
+            assert_eq!(answer["duplicate"], n != 0, "{tunnel} {id:?}");
+            if n == 3 {
+                courier = courier.restart();
+            }
+        }
+    }
+    courier.mails(2);
+}
+
+/// An alert that fires again hours later has the same body.
+#[test]
+fn body_without_an_id_is_a_duplicate_only_for_a_while() {
+    let config = format!(
+        "courier:\n  debounce: {{ window_ms: 50 }}\n  adapters:\n    \
+         own: {{ provider: webhook, verify: {{ header: X-Sig }}, secret: \"{SECRET}\", dedupe_s: 2 }}\n"
+    );
+    let courier = courier(&config);
+    let body = br#"{"alert": "disk full"}"#;
+    let headers = [
+        ("Host".to_owned(), "hooks.test".to_owned()),
+        ("X-Sig".to_owned(), hmac_hex(SECRET, body)),
+    ];
+    let push = || raw(courier.webhooks(), "POST", "/webhooks/own", &headers, body).unwrap().ok();
+    assert_eq!(push()["kept"], 1);
+    assert_eq!(push()["duplicate"], true);
+    until("the body counts as new", || push()["kept"] == 1);
+    courier.mails(2);
 }
 
 /// T6, P12: the door that gets exposed has nothing else behind it.
@@ -391,7 +475,7 @@ fn a_link_to_an_attachment_is_kept_and_not_followed() {
 }
 
 /// P14, T14: secrets are in the config and nowhere else, and what a provider sends
-/// along without being asked for is not kept.
+/// along without being asked for is in the attached body, and not in the Mail.
 #[test]
 fn secrets_stay_where_they_are() {
     let receiver = Receiver::start();
@@ -434,7 +518,11 @@ fn secrets_stay_where_they_are() {
             let holds = |word: &str| bytes.windows(word.len()).any(|part| part == word.as_bytes());
             let words = [canary, "canary-secret", "canary-of-the-url", "canary-of-the-body"];
             let config = path.ends_with("courier/config.yaml");
-            found.extend(words.iter().filter(|w| !config && holds(w)).map(|w| (path.clone(), *w)));
+            let attachment = path.iter().any(|part| part == "blobs" || part == "dropzone");
+            let expected = |word: &str| config || attachment && word == "canary-of-the-body";
+            found.extend(
+                words.iter().filter(|w| !expected(w) && holds(w)).map(|w| (path.clone(), *w)),
+            );
         }
     }
     assert_eq!(found, []);
