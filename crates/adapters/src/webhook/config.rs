@@ -13,10 +13,11 @@ use crate::egress::EgressTarget;
 use crate::registry::{AdapterResources, ProviderConfig};
 
 /// The keys of a webhook tunnel beside those of every tunnel.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "verify",
     "secret",
     "secret_file",
+    "allow_unverified",
     "send_to",
     "map",
     "dedupe_s",
@@ -39,6 +40,8 @@ pub struct WebhookConfig {
     /// `whsec_`. Several secrets may be given, separated by spaces: the first one signs,
     /// and signatures of all of them are accepted. With other schemes it is the key itself.
     pub secret: Secret,
+    /// Must be `true` for [`WebhookVerification::Unverified`].
+    pub allow_unverified: bool,
     /// The URL that messages are posted to. Without it the tunnel only receives.
     pub send_to: Option<String>,
     pub map: FieldMap,
@@ -59,8 +62,20 @@ pub enum WebhookVerification {
     /// Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`.
     Standard,
     Github,
+    /// The secret itself in the header `X-Gitlab-Token`.
+    Gitlab,
+    /// `Stripe-Signature` with `t=` and `v1=`.
+    Stripe,
+    /// The headers `X-Slack-Signature` and `X-Slack-Request-Timestamp`.
+    Slack,
+    /// The secret as a bearer token (RFC 6750).
+    Bearer,
+    /// The secret is `user:password` (RFC 7617).
+    Basic,
     /// An HMAC-SHA256 of the body in a configured header.
     Hmac(HmacHeader),
+    /// `none`: every program on this machine may post.
+    Unverified,
 }
 
 /// The header that holds the signature, and its format.
@@ -146,6 +161,7 @@ impl ProviderConfig for WebhookConfig {
         let config = Self {
             verify: WebhookVerification::parse(section)?,
             secret: section.secret("secret")?,
+            allow_unverified: section.flag("allow_unverified")?.unwrap_or(false),
             send_to: section.text("send_to")?,
             map: FieldMap::parse(&section.section("map")?)?,
             dedupe: Duration::from_secs(section.number_or("dedupe_s", 1..=86_400, 60)?),
@@ -167,6 +183,7 @@ impl ProviderConfig for WebhookConfig {
         let keys = [
             ("verify", self.verify != new.verify),
             ("secret", self.secret != new.secret),
+            ("allow_unverified", self.allow_unverified != new.allow_unverified),
             ("send_to", self.send_to != new.send_to),
             ("map", self.map != new.map),
             ("dedupe_s", self.dedupe != new.dedupe),
@@ -190,7 +207,7 @@ impl ProviderConfig for WebhookConfig {
 impl WebhookConfig {
     /// Checks that a tunnel can run with this config.
     fn check(&self) -> Result<(), InvalidWebhookConfig> {
-        wire::Signer::new(&self.verify, &self.secret)?;
+        self.signer()?;
         self.map.check()?;
         self.template()?;
         self.target()?;
@@ -203,6 +220,21 @@ impl WebhookConfig {
         template.map_err(|error| InvalidWebhookConfig::at("template", error))
     }
 
+    /// Returns what verifies and signs requests.
+    pub(super) fn signer(&self) -> Result<wire::Signer, InvalidWebhookConfig> {
+        let unverified = self.verify == WebhookVerification::Unverified;
+        if unverified && !self.allow_unverified {
+            let why = "`none` accepts requests of every program on this machine; set \
+                       `allow_unverified: true` if that is intended";
+            return Err(InvalidWebhookConfig::at("verify", why));
+        }
+        if unverified && !self.secret.expose().is_empty() {
+            let why = "not used with `verify: none`; remove it or choose how requests are verified";
+            return Err(InvalidWebhookConfig::at("secret", why));
+        }
+        wire::Signer::new(&self.verify, &self.secret)
+    }
+
     /// Returns where messages are posted to, or `None` when the tunnel only receives.
     pub(super) fn target(&self) -> Result<Option<EgressTarget>, InvalidWebhookConfig> {
         let parse = |url: &String| EgressTarget::parse(url, self.allow_private);
@@ -212,12 +244,23 @@ impl WebhookConfig {
 }
 
 impl WebhookVerification {
-    /// Reads `verify`: `standard`, `github` or a mapping with `header`.
+    /// The values of `verify` that are one word.
+    const NAMED: [(&'static str, Self); 8] = [
+        ("standard", Self::Standard),
+        ("github", Self::Github),
+        ("gitlab", Self::Gitlab),
+        ("stripe", Self::Stripe),
+        ("slack", Self::Slack),
+        ("bearer", Self::Bearer),
+        ("basic", Self::Basic),
+        ("none", Self::Unverified),
+    ];
+
+    /// Reads `verify`: a word or a mapping with `header`.
     fn parse(section: &ConfigSection<'_>) -> Result<Self, InvalidConfig> {
         if !section.is_section("verify") {
-            let names = [("standard", false), ("github", true)];
-            let github = section.one_of("verify", &names)?.unwrap_or(false);
-            return Ok(if github { Self::Github } else { Self::Standard });
+            let words = Self::NAMED.each_ref().map(|(name, verification)| (*name, verification));
+            return Ok(section.one_of("verify", &words)?.cloned().unwrap_or(Self::Standard));
         }
         let section = section.section("verify")?;
         section.deny_unknown_keys(&["header", "encoding", "prefix", "timestamp_header"])?;

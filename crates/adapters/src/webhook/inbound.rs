@@ -172,7 +172,9 @@ impl MessageReader {
                 let body_hash = BodyHash { hash, window: valid_for };
                 (short_id(&id, MAX_EXTERNAL_ID_BYTES), Some(body_hash))
             }
-            (Some(id), SignedParts::IdAndBody) => (short_id(&id, MAX_EXTERNAL_ID_BYTES), None),
+            (Some(id), SignedParts::IdAndBody | SignedParts::Nothing) => {
+                (short_id(&id, MAX_EXTERNAL_ID_BYTES), None)
+            }
             (None, _) => {
                 let id = format!("sha256-{}-{}", hex::encode(&hash), request.now.ms());
                 (id, Some(BodyHash { hash, window: Some(self.dedupe) }))

@@ -50,7 +50,7 @@ impl Webhook {
         config: WebhookConfig,
         egress: Egress,
     ) -> Result<Self, InvalidWebhookConfig> {
-        let signer = wire::Signer::new(&config.verify, &config.secret)?;
+        let signer = config.signer()?;
         config.map.check()?;
         let target = config.target()?;
         let standard = config.verify == WebhookVerification::Standard;

@@ -44,6 +44,7 @@ fn settings(verify: WebhookVerification, send_to: Option<String>) -> WebhookConf
     WebhookConfig {
         verify,
         secret: Secret::new(SECRET),
+        allow_unverified: false,
         send_to,
         map: FieldMap::default(),
         dedupe: Duration::from_secs(60),
@@ -329,6 +330,12 @@ fn invalid_config_is_rejected_with_the_next_step() {
     for (error, want) in [
         (rejected(|s| s.secret = Secret::new("")), "a tunnel without a secret does not start"),
         (rejected(|s| s.secret = Secret::new("canary!")), "openssl rand -base64 32"),
+        (rejected(|s| s.verify = WebhookVerification::Unverified), "allow_unverified: true"),
+        (
+            rejected(|s| (s.verify, s.allow_unverified) = (WebhookVerification::Unverified, true)),
+            "secret: not used with `verify: none`",
+        ),
+        (rejected(|s| s.verify = WebhookVerification::Basic), "expected `user:password`"),
         (rejected(|s| s.map.text = Some("text".to_owned())), "map.text: \"text\""),
         (rejected(|s| s.map.id = Some("/a~2".to_owned())), "map.id: \"/a~2\""),
         (rejected(|s| s.map.title = Some(String::new())), "map.title: \"\""),

@@ -19,7 +19,7 @@ fn env(name: &str) -> Option<String> {
     match name {
         "HOME" => Some("/home/ann".to_owned()),
         "CI_SECRET" | "WORKER_SECRET" | "RSPAMD_PASSWORD" => Some(SECRET.to_owned()),
-        "GITHUB_SECRET" => Some("hush-hush".to_owned()),
+        "GITHUB_SECRET" | "ALERTS_TOKEN" => Some("hush-hush".to_owned()),
         "PORT" => Some("9000".to_owned()),
         "EMPTY" => Some(String::new()),
         _ => None,
@@ -56,7 +56,7 @@ fn documented_config_is_valid() {
     let example = example.unwrap();
     let config = good(example);
     let tunnels: Vec<_> = config.tunnels.keys().map(TunnelId::as_str).collect();
-    assert_eq!(tunnels, ["ci", "github", "pager", "stub"]);
+    assert_eq!(tunnels, ["alerts", "ci", "github", "local", "pager", "stub"]);
     // What it says are the defaults are the defaults.
     let default = good("");
     assert_eq!((config.port, config.webhook_port), (default.port, default.webhook_port));
@@ -140,7 +140,7 @@ courier:
   adapters:                      # one entry, one tunnel; its key is the tunnel's id
     github:    { provider: webhook, verify: github, secret: '${GITHUB_SECRET}', binding: alpha }
     ci:        { provider: webhook, verify: standard, secret: '${CI_SECRET}', send_to: https://ci.example.com/hook,
-                 debounce: { window_ms: 1000 }, strangers: accept }
+                 debounce: { window_ms: 1000 }, strangers: accept, dedupe_s: 60, template: '**{{ status }}** {{ url }}' }
 ",
     );
     assert_eq!(config.mailbox_root.as_deref(), Some(Path::new("/home/ann/.monoco/mailbox")));

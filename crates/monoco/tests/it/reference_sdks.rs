@@ -90,6 +90,87 @@ print(json.dumps(Webhook(given["secret"]).verify(given["body"], given["headers"]
     assert_eq!(got.headers["webhook-id"], got.headers["idempotency-key"]);
 }
 
+/// Signs a body with a vendor's library and posts it.
+const SIGN: &str = r#"
+import sys, json, time, datetime, urllib.request
+given = json.load(sys.stdin)
+body, now, secret = given["body"], int(time.time()), given["secret"]
+if given["kind"] == "svix":
+    from svix.webhooks import Webhook
+    at = datetime.datetime.fromtimestamp(now, tz=datetime.timezone.utc)
+    headers = {"svix-id": "msg_1", "svix-timestamp": str(now),
+               "svix-signature": Webhook(secret).sign("msg_1", at, body)}
+elif given["kind"] == "stripe":
+    from stripe import WebhookSignature
+    signature = WebhookSignature._compute_signature(f"{now}.{body}", secret)
+    headers = {"Stripe-Signature": f"t={now},v1={signature}"}
+elif given["kind"] == "slack":
+    from slack_sdk.signature import SignatureVerifier
+    signature = SignatureVerifier(secret).generate_signature(timestamp=str(now), body=body)
+    headers = {"X-Slack-Request-Timestamp": str(now), "X-Slack-Signature": signature}
+elif given["kind"] == "gitlab":
+    headers = {"X-Gitlab-Token": secret}
+elif given["kind"] == "bearer":
+    headers = {"Authorization": "Bearer " + secret}
+else:
+    import base64
+    headers = {"Authorization": "Basic " + base64.b64encode(secret.encode()).decode()}
+def post(body):
+    request = urllib.request.Request(given["url"], body.encode(), {"content-type": "application/json", **headers})
+    try:
+        return urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        return error.code
+print(json.dumps([post(body), post(body + " ")]))
+"#;
+
+/// Verifies a request of ours with a vendor's library.
+const VERIFY: &str = r#"
+import sys, json
+given = json.load(sys.stdin)
+body, headers, secret = given["body"], given["headers"], given["secret"]
+if given["kind"] == "svix":
+    from svix.webhooks import Webhook
+    Webhook(secret).verify(body, headers)
+elif given["kind"] == "stripe":
+    from stripe import WebhookSignature
+    assert WebhookSignature.verify_header(body, headers["stripe-signature"], secret, 300)
+elif given["kind"] == "slack":
+    from slack_sdk.signature import SignatureVerifier
+    assert SignatureVerifier(secret).is_valid_request(body, headers)
+print("verified")
+"#;
+
+#[test]
+fn vendor_libraries_and_courier_accept_each_other() {
+    for (kind, verify, secret, altered) in [
+        ("svix", "standard", SECRET, 401),
+        ("stripe", "stripe", "whsec_test_secret", 401),
+        ("slack", "slack", "8f742231b10e8888abcd99yyyzzz85a5", 401),
+        // These do not sign the body.
+        ("gitlab", "gitlab", "s3cret", 200),
+        ("bearer", "bearer", "mF_9.B5f-4.1JqM", 200),
+        ("basic", "basic", "Aladdin:open sesame", 200),
+    ] {
+        let receiver = Receiver::start();
+        let courier = courier(&answering(verify, secret, &receiver));
+        let url = format!("http://{}/webhooks/ci", courier.webhooks());
+        let body = r#"{"id": "evt-1", "text": "grüße 世界"}"#;
+        let input = json!({"kind": kind, "secret": secret, "url": url, "body": body});
+        assert_eq!(python(SIGN, &input).trim(), format!("[200, {altered}]"), "{kind}");
+        let wrong =
+            json!({"kind": kind, "secret": SECRET.replace('a', "b"), "url": url, "body": body});
+        assert_eq!(python(SIGN, &wrong).trim(), "[401, 401]", "{kind}");
+        assert_eq!(courier.mails(1)[0]["preview"], "grüße 世界", "{kind}");
+
+        send(&courier);
+        let got = receiver.next();
+        let input =
+            json!({"kind": kind, "secret": secret, "body": got.body, "headers": got.headers});
+        assert_eq!(python(VERIFY, &input).trim(), "verified", "{kind}");
+    }
+}
+
 #[test]
 fn githubs_published_vector_is_believed() {
     let receiver = Receiver::start();

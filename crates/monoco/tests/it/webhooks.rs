@@ -244,6 +244,33 @@ fn copied_request_with_another_id_is_a_duplicate() {
     courier.mails(2);
 }
 
+#[test]
+fn unverified_tunnel_accepts_only_programs_on_this_machine() {
+    let courier = courier(
+        "courier:\n  debounce: { window_ms: 50 }\n  adapters:\n    \
+         open: { provider: webhook, verify: none, allow_unverified: true }\n",
+    );
+    let push = |n: u32, name: &str, value: &str| {
+        let body = json!({"id": n, "text": "hi"}).to_string();
+        let mut headers = vec![(name.to_owned(), value.to_owned())];
+        if name != "Host" {
+            headers.push(("Host".to_owned(), "localhost:8645".to_owned()));
+        }
+        raw(courier.webhooks(), "POST", "/webhooks/open", &headers, body.as_bytes()).unwrap()
+    };
+    assert_eq!(push(1, "Host", "127.0.0.1:8645").ok()["kept"], 1);
+    for (name, value) in [
+        ("X-Forwarded-For", "203.0.113.9"),
+        ("Forwarded", "for=203.0.113.9"),
+        ("Via", "1.1 proxy"),
+        ("Origin", "https://example.com"),
+        ("Host", "hooks.example.com"),
+    ] {
+        assert_eq!(push(2, name, value).refused(401), "unverified", "{name}");
+    }
+    courier.mails(1);
+}
+
 /// An alert that fires again hours later has the same body.
 #[test]
 fn body_without_an_id_is_a_duplicate_only_for_a_while() {

@@ -170,6 +170,7 @@ fn body_identifies_a_message_whose_id_is_not_signed() {
     for (signed, header, json, want) in [
         (SignedParts::IdAndBody, true, "{}", None),
         (SignedParts::IdAndBody, false, "{}", dedupe),
+        (SignedParts::Nothing, true, "{}", None),
         (body(None), true, "{}", Some(None)),
         (body(day), true, "{}", Some(day)),
         (body(None), false, "{}", dedupe),

@@ -28,7 +28,7 @@ fn message_of(template: Option<&str>, headers: &[(&str, &str)], body: &Value) ->
     let reader = MessageReader {
         tunnel: "hook".parse().unwrap(),
         map: FieldMap::default(),
-        signed: SignedParts::Body { valid_for: None },
+        signed: SignedParts::Nothing,
         dedupe: Duration::from_secs(60),
         template: template.map(|template| WebhookTemplate::compile(template).unwrap()),
     };
