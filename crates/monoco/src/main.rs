@@ -12,6 +12,7 @@
 //! * [`config`]: reads and checks the config file.
 //! * [`log`]: the courier's log and its rotation.
 //! * [`task_group`], [`signals`]: tasks that stop together; process signals.
+//! * [`supervisor`]: runs commands so that none of their processes outlives them.
 //! * [`home`], [`clock`]: the courier's directory; the only caller of `now()`.
 
 mod api;
@@ -26,8 +27,9 @@ mod log;
 mod pipeline;
 mod serve;
 mod signals;
+mod supervisor;
 mod task_group;
 
 fn main() -> std::process::ExitCode {
-    cli::main()
+    supervisor::run_mode().unwrap_or_else(cli::main)
 }

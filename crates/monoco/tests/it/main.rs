@@ -46,3 +46,4 @@ mod tour;
 mod webhook_peer;
 mod webhooks;
 mod worker_answers;
+mod worker_processes;

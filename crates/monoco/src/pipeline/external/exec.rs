@@ -1,21 +1,18 @@
 //! Runs a command for each letter: the letter on stdin, the answer on stdout.
 //!
-//! The command and its children form a process group. The group is killed when the timeout
-//! expires, when the output is too long, when the caller is dropped, and when the command has
-//! exited. A thread waits for each command, so that no zombie is left when the caller is gone.
+//! The command runs under a supervisor, which kills all its processes when the command has
+//! exited, and when the pipe of its output is closed: after the timeout, when the output is too
+//! long, when the caller is dropped, and when the courier ends in any way. A thread waits for
+//! each supervisor, so that no zombie is left when the caller is gone.
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::config::InvalidConfig;
-use rustix::io::Errno;
-use rustix::process::{
-    Pid, Resource, Signal, WaitId, WaitIdOptions, getrlimit, kill_process_group, waitid,
-};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::oneshot;
@@ -25,6 +22,7 @@ use super::{
     AttemptResult, ExternalWorkerConfig, MAX_ANSWER, WorkerTransport, one_line, parallel, seconds,
 };
 use crate::pipeline::workers::{Worker, WorkerKind, WorkerSection, changed};
+use crate::supervisor::{SIGNAL_CODE, START_ERROR, supervised};
 
 pub const KIND: WorkerKind = WorkerKind {
     name: "exec",
@@ -40,7 +38,7 @@ const DEFAULT_PARALLEL: usize = 2;
 pub struct ExecTransport {
     /// The program and its arguments. No shell interprets them.
     pub command: Vec<String>,
-    /// Maximum address space, in bytes.
+    /// Maximum memory of each process and of all processes together, in bytes.
     pub memory: u64,
 }
 
@@ -73,7 +71,7 @@ impl ExecTransport {
 }
 
 /// How long to wait for the last output after the command has exited, and for the exit after
-/// it was killed. A process that left the group may keep the pipe open for ever.
+/// it was killed. A process that the command did not start itself may hold the pipe.
 const EXIT_GRACE: Duration = Duration::from_secs(1);
 
 /// Size of the end of stderr that is kept, in bytes.
@@ -81,14 +79,6 @@ const STDERR_TAIL_BYTES: usize = 4 << 10;
 
 /// Longest line of stderr in an error, in characters.
 const MAX_LINE_CHARS: usize = 300;
-
-/// Name of the shell that starts the command. Its error messages, such as that the program
-/// does not exist, start with it.
-const SHELL_NAME: &str = "monoco-exec";
-
-/// Limits the memory, then replaces the shell by the command, whose words are arguments and
-/// not interpreted.
-const LIMIT_SCRIPT: &str = r#"ulimit -v "$1" && shift && exec "$@""#;
 
 /// The environment variables that a command gets. Others may be secrets.
 const PASSED_VARIABLES: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
@@ -109,127 +99,70 @@ pub async fn run_command(
     };
     let (mut out, mut err) = (Vec::new(), OutputTail::default());
     let ended = within(timeout, running.communicate(letter, &mut out, &mut err)).await;
-    match ended {
-        Ok(Ok(status)) => exit_result(status, out, &err),
-        Ok(Err(error)) => {
-            running.kill().await;
-            AttemptResult::Failed(error.to_string())
-        }
-        Err(_) => {
-            running.kill().await;
-            AttemptResult::Failed(format!("no answer within {}", seconds(timeout)))
-        }
-    }
+    let why = match ended {
+        Ok(Ok(status)) => return exit_result(status, out, &err),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {}", seconds(timeout)),
+    };
+    // The pipes are closed by now, so that the supervisor kills the command and exits.
+    let _ = within(EXIT_GRACE, &mut running.exit).await;
+    AttemptResult::Failed(why)
 }
 
 fn exit_result(status: ExitStatus, out: Vec<u8>, err: &OutputTail) -> AttemptResult {
     let last = err.last_line();
-    match (status.code(), status.signal()) {
+    let signal = |code: i32| Some(code - SIGNAL_CODE).filter(|signal| (1..=64).contains(signal));
+    match (status.code(), status.signal().or_else(|| status.code().and_then(signal))) {
+        (_, Some(9)) => AttemptResult::Failed("killed by signal 9 (out of memory?)".to_owned()),
+        (_, Some(signal)) => AttemptResult::Failed(format!("killed by signal {signal}")),
         (Some(0), _) if out.trim_ascii().is_empty() => {
             AttemptResult::Failed("exit 0 without output".to_owned())
         }
         (Some(0), _) => AttemptResult::Answered(out),
-        (Some(_), _) if last.starts_with(SHELL_NAME) => {
-            // The reason follows the name of the shell and the line number.
-            let why = last.split_once(" 1: ").map_or(last.as_str(), |(_, why)| why);
-            AttemptResult::Down(format!("cannot be started: {}", why.trim_start_matches("exec: ")))
-        }
-        (Some(code), _) if last.is_empty() => AttemptResult::Failed(format!("exit {code}")),
-        (Some(code), _) => AttemptResult::Failed(format!("exit {code}: {last}")),
-        (None, Some(9)) => AttemptResult::Failed("killed by signal 9 (out of memory?)".to_owned()),
-        (None, signal) => {
-            AttemptResult::Failed(format!("killed by signal {}", signal.unwrap_or_default()))
-        }
+        (Some(code), _) => match last.strip_prefix(START_ERROR) {
+            Some(why) => AttemptResult::Down(format!("cannot be started: {why}")),
+            None if last.is_empty() => AttemptResult::Failed(format!("exit {code}")),
+            None => AttemptResult::Failed(format!("exit {code}: {last}")),
+        },
+        (None, None) => AttemptResult::Failed("ended without an exit code".to_owned()),
     }
 }
 
 fn prepare(words: &[String], memory: u64) -> Command {
-    // A limit of this process cannot be raised.
-    let memory = getrlimit(Resource::As).maximum.map_or(memory, |most| memory.min(most));
-    let mut command = Command::new("/bin/sh");
+    let mut command = supervised(words, memory);
     command
-        .args(["-c", LIMIT_SCRIPT, SHELL_NAME])
-        .arg((memory >> 10).to_string())
-        .args(words)
         .current_dir("/")
         .env_clear()
         .envs(PASSED_VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
+        .stderr(Stdio::piped());
     command
 }
 
-/// A command that has been started.
+/// A command that has been started. Closing its pipes ends it.
 #[derive(Debug)]
 struct RunningCommand {
-    group: ProcessGroup,
     pipes: Option<[OwnedFd; 3]>,
     exit: oneshot::Receiver<io::Result<ExitStatus>>,
-}
-
-/// The processes of a command. They are killed on drop.
-#[derive(Debug)]
-struct ProcessGroup {
-    id: Pid,
-    /// Whether the group has ended, so that its id may be used by other processes.
-    ended: Arc<Mutex<bool>>,
 }
 
 /// Starts a command, and a thread that waits for it.
 async fn start(mut command: Command) -> io::Result<RunningCommand> {
     let (started_sender, started) = oneshot::channel();
-    let watch = move || match spawn(&mut command) {
-        // When the receiver is gone, the running command is dropped, and so killed.
+    let watch = move || match command.spawn() {
         Err(error) => drop(started_sender.send(Err(error))),
-        Ok((child, running, exit_sender)) => {
-            let (id, ended) = (running.group.id, Arc::clone(&running.group.ended));
-            drop(started_sender.send(Ok(running)));
-            drop(exit_sender.send(wait(child, id, &ended)));
+        Ok(mut child) => {
+            let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
+            let pipes = pipes.map(|((stdin, out), err)| [stdin.into(), out.into(), err.into()]);
+            let (exit_sender, exit) = oneshot::channel();
+            // When the receiver is gone, the running command is dropped, and so ended.
+            drop(started_sender.send(Ok(RunningCommand { pipes, exit })));
+            drop(exit_sender.send(child.wait()));
         }
     };
     std::thread::Builder::new().name("worker".to_owned()).spawn(watch)?;
     started.await.unwrap_or_else(|_| Err(io::Error::other("the thread of the command ended")))
-}
-
-type StartedCommand = (Child, RunningCommand, oneshot::Sender<io::Result<ExitStatus>>);
-
-fn spawn(command: &mut Command) -> io::Result<StartedCommand> {
-    let mut child = command.spawn()?;
-    let id = Pid::from_child(&child);
-    let group = ProcessGroup { id, ended: Arc::default() };
-    let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
-    let pipes = pipes.map(|((stdin, out), err)| [stdin.into(), out.into(), err.into()]);
-    let (exit_sender, exit) = oneshot::channel();
-    Ok((child, RunningCommand { group, pipes, exit }, exit_sender))
-}
-
-/// Waits until the command exits, then kills the rest of its process group.
-fn wait(mut child: Child, id: Pid, ended: &Mutex<bool>) -> io::Result<ExitStatus> {
-    // NOWAIT leaves the exited process as a zombie, so that its id is not reused before the
-    // group is killed.
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    while let Err(Errno::INTR) = waitid(WaitId::Pid(id), options) {}
-    let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-    let _ = kill_process_group(id, Signal::KILL);
-    *ended = true;
-    child.wait()
-}
-
-impl ProcessGroup {
-    fn kill(&self) {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*ended {
-            let _ = kill_process_group(self.id, Signal::KILL);
-        }
-    }
-}
-
-impl Drop for ProcessGroup {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }
 
 impl RunningCommand {
@@ -266,12 +199,6 @@ impl RunningCommand {
             done?;
         }
         status.unwrap_or_else(|_| Err(io::Error::other("the thread of the command ended")))
-    }
-
-    /// Kills the command and waits for its exit.
-    async fn kill(mut self) {
-        self.group.kill();
-        let _ = within(EXIT_GRACE, &mut self.exit).await;
     }
 }
 
