@@ -18,6 +18,10 @@ pub struct StoreCounts {
     pub oldest_waiting: Option<Timestamp>,
     /// Inbound messages that are not merged into a Mail yet.
     pub unmerged: i64,
+    /// Mails that are not done: in the location `inbound`, claimed or not.
+    pub waiting_mails: i64,
+    /// Claims that are dead letters.
+    pub dead_claims: i64,
     /// Time of the oldest Mail without a claim.
     pub oldest_unclaimed: Option<Timestamp>,
 }

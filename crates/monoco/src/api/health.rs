@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use monoco_core::delivery::SendState;
 use monoco_core::letter::LetterState;
-use monoco_core::record::{BoxKind, ReadState};
+use monoco_core::record::BoxKind;
 use monoco_core::time::Timestamp;
 use monoco_core::tunnel_health::TunnelStatus;
 use monoco_store::{LetterCounts, StoreCounts, StoreHealth};
@@ -64,7 +64,7 @@ pub async fn health(State(api): State<SharedApi>) -> Response {
             missing: report.missing.clone(),
         },
         mailbox: mailbox(report, &counts),
-        post_office: pipeline,
+        pipeline,
         oldest_waiting_delivery_ms: counts.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: counts.oldest_unclaimed.map(age),
         clock_drift_ms: api.clock.drift(),
@@ -87,7 +87,7 @@ fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, Adapte
             last_sent_at: at(state.last_sent),
             last_error_at: at(last_error_at),
             last_error,
-            heard: state.received,
+            received: state.received,
             sent: state.sent,
         };
         (tunnel.adapter.id().to_string(), health)
@@ -103,7 +103,7 @@ fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, Adapte
             last_sent_at: None,
             last_error_at: None,
             last_error: Some(tunnel.why.clone()),
-            heard: 0,
+            received: 0,
             sent: 0,
         };
         (tunnel.id.to_string(), health)
@@ -156,20 +156,15 @@ fn mailbox(report: ProjectorReport, counts: &StoreCounts) -> MailboxHealth {
 
 impl From<&StoreCounts> for HealthCounts {
     fn from(counts: &StoreCounts) -> Self {
-        let records = |matches: fn(BoxKind, ReadState) -> bool| {
-            let found = counts.records.iter().filter(|((kind, state), _)| matches(*kind, *state));
-            found.map(|(_, count)| count).sum::<i64>()
-        };
+        let inbound = counts.records.iter().filter(|((kind, _), _)| *kind != BoxKind::Outbox);
         let deliveries = |states: &[SendState]| {
             states.iter().filter_map(|state| counts.deliveries.get(state)).sum::<i64>()
         };
         let waiting = [SendState::Wait, SendState::Failed, SendState::Sending, SendState::Held];
         Self {
-            messages_received: records(|kind, _| kind != BoxKind::Outbox) + counts.unmerged,
+            messages_received: inbound.map(|(_, count)| count).sum::<i64>() + counts.unmerged,
             messages_sent: deliveries(&[SendState::Sent]),
-            messages_pending: records(|kind, state| {
-                kind == BoxKind::Inbox && matches!(state, ReadState::Unread | ReadState::Reading)
-            }) + deliveries(&waiting),
+            messages_pending: counts.unmerged + counts.waiting_mails + deliveries(&waiting),
         }
     }
 }

@@ -1,9 +1,10 @@
-//! `/metrics`: counters and gauges in the OpenMetrics format.
+//! `/metrics`: counters and gauges in the formats of Prometheus and OpenMetrics.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use monoco_core::letter::LetterState;
 use monoco_store::{LetterCounts, StoreCounts, StoreHealth};
@@ -29,9 +30,11 @@ pub struct ApiMetrics {
     records: Family<RecordLabels, Gauge<i64, AtomicI64>>,
     deliveries: Family<LetterLabels, Gauge<i64, AtomicI64>>,
     writable: Gauge<i64, AtomicI64>,
+    waiting_mails: Gauge<i64, AtomicI64>,
+    unmerged_messages: Gauge<i64, AtomicI64>,
     worker_letters: Family<VerdictLabels, Counter>,
-    worker_seconds: Family<WorkerVerdictLabels, Counter<f64, AtomicU64>>,
-    worker_up: Family<WorkerVerdictLabels, Gauge<i64, AtomicI64>>,
+    worker_seconds: Family<WorkerLabels, Counter<f64, AtomicU64>>,
+    worker_up: Family<WorkerLabels, Gauge<i64, AtomicI64>>,
     letters: Family<LetterLabels, Gauge<i64, AtomicI64>>,
     waiting: Family<WorkerLabels, Gauge<i64, AtomicI64>>,
     webhooks_rejected: Family<RejectionLabels, Counter>,
@@ -66,13 +69,8 @@ struct VerdictLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WorkerVerdictLabels {
-    worker: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WorkerLabels {
-    desk: String,
+    worker: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -96,6 +94,14 @@ impl ApiMetrics {
         registry.register("records", "Records by box and state", records.clone());
         registry.register("deliveries", "Deliveries by state", deliveries.clone());
         registry.register("store_writable", "1 when the store accepts writes", writable.clone());
+        let waiting_mails = Gauge::default();
+        let unmerged_messages = Gauge::default();
+        registry.register("waiting_mails", "Mails that are not done", waiting_mails.clone());
+        registry.register(
+            "unmerged_messages",
+            "Received messages that are not yet merged into a Mail",
+            unmerged_messages.clone(),
+        );
         let worker_letters = Family::default();
         let worker_seconds = Family::default();
         let worker_up = Family::default();
@@ -110,8 +116,8 @@ impl ApiMetrics {
         );
         registry.register("letters", "Letters by state", letters.clone());
         registry.register(
-            "desk_letters",
-            "Letters that wait or are away, by worker",
+            "worker_waiting_letters",
+            "Letters that wait for a worker or are being processed by it",
             waiting.clone(),
         );
         let webhooks_rejected = Family::default();
@@ -128,6 +134,8 @@ impl ApiMetrics {
             records,
             deliveries,
             writable,
+            waiting_mails,
+            unmerged_messages,
             worker_letters,
             worker_seconds,
             worker_up,
@@ -159,6 +167,8 @@ impl ApiMetrics {
             self.deliveries.get_or_create(&LetterLabels { state: state.as_str() }).set(*count);
         }
         self.writable.set(i64::from(*health == StoreHealth::Ok));
+        self.waiting_mails.set(counts.waiting_mails);
+        self.unmerged_messages.set(counts.unmerged);
     }
 
     fn set_tunnels(&self, tunnels: &TunnelRegistry) {
@@ -189,8 +199,7 @@ impl ApiMetrics {
                 let counter = self.worker_letters.get_or_create(&labels);
                 counter.inner().store(count, Ordering::Relaxed);
             }
-            let seconds =
-                self.worker_seconds.get_or_create(&WorkerVerdictLabels { worker: worker() });
+            let seconds = self.worker_seconds.get_or_create(&WorkerLabels { worker: worker() });
             seconds.inner().store(counts.seconds.to_bits(), Ordering::Relaxed);
         }
         // Workers that are no longer in the config are not shown.
@@ -198,7 +207,7 @@ impl ApiMetrics {
         for (name, _) in dispatcher.config().external_workers() {
             let up = all.get(name).is_none_or(|counts| counts.down.is_none());
             let worker = name.to_string();
-            self.worker_up.get_or_create(&WorkerVerdictLabels { worker }).set(i64::from(up));
+            self.worker_up.get_or_create(&WorkerLabels { worker }).set(i64::from(up));
         }
         for state in LetterState::ALL {
             let count = letters.states.get(&state).copied().unwrap_or(0);
@@ -210,18 +219,23 @@ impl ApiMetrics {
             settings.external_workers().map(|(name, _)| (name.as_str(), 0)).chain([("", 0)]);
         let waiting = letters.waiting.iter().map(|(worker, count)| (worker.as_str(), *count));
         for (worker, count) in empty.chain(waiting) {
-            let desk = if worker.is_empty() { "dispatcher" } else { worker };
-            self.waiting.get_or_create(&WorkerLabels { desk: desk.to_owned() }).inc_by(count);
+            let worker = if worker.is_empty() { "dispatcher" } else { worker }.to_owned();
+            self.waiting.get_or_create(&WorkerLabels { worker }).inc_by(count);
         }
     }
 }
 
-/// Get metrics in the OpenMetrics format
+/// Get metrics in the text format of Prometheus
+///
+/// In the OpenMetrics format when the header `Accept` names `application/openmetrics-text`.
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
     responses((status = 200, body = String), (status = "4XX", body = ApiErrorView))
 )]
-pub async fn metrics(State(api): State<SharedApi>) -> Result<Response, ApiError> {
+pub async fn metrics(
+    State(api): State<SharedApi>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     let store = &api.store;
     api.metrics.set_store(&store.counts().await?, &store.health());
     let letters = store.letter_counts(api.clock.now()).await?;
@@ -230,6 +244,32 @@ pub async fn metrics(State(api): State<SharedApi>) -> Result<Response, ApiError>
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = encode(&mut text, &api.metrics.registry);
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    if accept.is_some_and(|accept| accept.contains("application/openmetrics-text")) {
+        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        return Ok(([(header::CONTENT_TYPE, kind)], text).into_response());
+    }
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], prometheus_text(&text)).into_response())
+}
+
+/// Converts OpenMetrics to the text format of Prometheus, in which the descriptions of a counter
+/// have the name of its samples, which ends with `_total`, and which has no end mark.
+fn prometheus_text(text: &str) -> String {
+    let counters: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut converted = String::with_capacity(text.len());
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(kind), Some(name), Some(rest)) if counters.contains(name) => {
+                converted.extend(["# ", kind, " ", name, "_total ", rest]);
+            }
+            _ => converted.push_str(line),
+        }
+        converted.push('\n');
+    }
+    converted
 }

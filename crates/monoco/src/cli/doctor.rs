@@ -390,7 +390,7 @@ fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
     } else {
         checks.push(DoctorCheck::ok("mailbox", "contains only files of the courier"));
     }
-    checks.push(pipeline(&health.post_office));
+    checks.push(pipeline(&health.pipeline));
     checks
 }
 
@@ -606,11 +606,11 @@ mod tests {
             "storage":{"status":"ok"},
             "mailbox":{"waiting_messages":0,"foreign_files":0,"foreign":[],"repaired":0,"unwritten":[]},
             "adapters":{
-                "a":{"status":"hearing","mode":"push","provider":"webhook","heard":0,"sent":0},
-                "b":{"status":"quiet","mode":"push","provider":"webhook","heard":0,"sent":0},
-                "c":{"status":"down","mode":"push","provider":"webhook","heard":0,"sent":0,
+                "a":{"status":"hearing","mode":"push","provider":"webhook","received":0,"sent":0},
+                "b":{"status":"quiet","mode":"push","provider":"webhook","received":0,"sent":0},
+                "c":{"status":"down","mode":"push","provider":"webhook","received":0,"sent":0,
                      "last_error":"turned off in the config"}},
-            "post_office":{"status":"ok","problems":[],"under_way":3,"dead":0}}"#;
+            "pipeline":{"status":"ok","problems":[],"under_way":3,"dead":0}}"#;
         assert!(health(healthy).iter().all(|check| check.state == CheckState::Ok));
         let unhealthy = healthy
             .replace(r#""storage":{"status":"ok"}"#, r#""storage":{"status":"full"}"#)

@@ -630,7 +630,7 @@ fn figures_are_there_for_prometheus() {
         "monoco_records{box=\"INBOX\",state=\"UNREAD\"} 1",
         "monoco_http_requests_total{route=\"/api/v1/dispatch\",status=\"200\"} 2",
         "monoco_store_writable 1",
-        "# EOF",
+        "# TYPE monoco_dispatches_total counter",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
     }

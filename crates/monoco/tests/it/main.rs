@@ -31,6 +31,7 @@ mod mailbox_list;
 mod mailbox_run;
 mod mailbox_send;
 mod mails;
+mod metrics;
 mod mime;
 mod operations;
 mod pipeline;

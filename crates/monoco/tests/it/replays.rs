@@ -254,7 +254,7 @@ fn what_is_counted_is_shown_and_a_worker_that_is_down_is_said() {
     let held = office.post(&letter);
     office.until(&held, |letter| letter["worker"] == "mine");
     let health = courier.until("/health", |health| health["status"] == "degraded");
-    let problem = health["post_office"]["problems"][0].as_str().unwrap();
+    let problem = health["pipeline"]["problems"][0].as_str().unwrap();
     assert!(problem.starts_with("worker mine is down: "), "{problem}");
     let doctor = courier.cli(&["doctor"]);
     assert!(doctor.code == 0 && doctor.stdout.contains("mine is down"), "{doctor:?}");
@@ -281,8 +281,8 @@ fn what_is_counted_is_shown_and_a_worker_that_is_down_is_said() {
         "monoco_worker_seconds_total{worker=\"footer\"} ",
         "monoco_worker_up{worker=\"mine\"} 0\n",
         "monoco_letters{state=\"TRASHED\"} 1\n",
-        "monoco_desk_letters{desk=\"mine\"} 1\n",
-        "monoco_desk_letters{desk=\"dispatcher\"} 0\n",
+        "monoco_worker_waiting_letters{worker=\"mine\"} 1\n",
+        "monoco_worker_waiting_letters{worker=\"dispatcher\"} 0\n",
     ] {
         assert!(metrics.contains(line), "{line}{metrics}");
     }

@@ -23,6 +23,10 @@ const ADD: &str = "
         ON CONFLICT (kind, state) DO UPDATE SET entries = entries + excluded.entries
 ";
 
+// Both read a partial index that has only these rows.
+const WAITING_MAILS: &str = "SELECT count(*) FROM mails WHERE location = 'inbound'";
+const DEAD_CLAIMS: &str = "SELECT count(*) FROM claims WHERE state = 'DEADLETTER'";
+
 // Kinds beside the boxes.
 const LETTERS: &str = "LETTER";
 /// WAITING and AWAY letters by external worker, without the held ones.
@@ -140,6 +144,8 @@ impl StatusStore for SqliteStore {
             Ok(StoreCounts {
                 oldest_waiting: deliveries::oldest_waiting(db)?,
                 unmerged: inbound::count_waiting(db)?,
+                waiting_mails: rows::one(db, WAITING_MAILS, [], |row| row.get(0))?,
+                dead_claims: rows::one(db, DEAD_CLAIMS, [], |row| row.get(0))?,
                 oldest_unclaimed: mails::oldest_unclaimed(db)?,
                 ..by_box(db)?
             })

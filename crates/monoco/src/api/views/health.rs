@@ -16,7 +16,7 @@ pub struct HealthView {
     pub metrics: HealthCounts,
     pub storage: StorageHealth,
     pub mailbox: MailboxHealth,
-    pub post_office: PipelineHealth,
+    pub pipeline: PipelineHealth,
     /// Age of the oldest delivery that is not yet sent
     pub oldest_waiting_delivery_ms: Option<i64>,
     /// Age of the oldest Mail that is not claimed
@@ -48,7 +48,7 @@ pub struct AdapterHealth {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
     /// Messages stored since the courier started
-    pub heard: u64,
+    pub received: u64,
     /// Messages delivered since the courier started
     pub sent: u64,
 }
@@ -96,6 +96,8 @@ pub struct PipelineHealth {
 pub struct HealthCounts {
     pub messages_received: i64,
     pub messages_sent: i64,
+    /// What waits: messages that are not yet merged, Mails that are not done, and deliveries
+    /// that are not sent
     pub messages_pending: i64,
 }
 
