@@ -37,6 +37,7 @@ pub mod metrics;
 pub mod queue;
 pub mod replay;
 pub mod sendmail;
+pub mod try_worker;
 pub mod workers;
 
 use beanstalkd::{BeanstalkdAddress, BeanstalkdClient, JobConsumer, TubeName};

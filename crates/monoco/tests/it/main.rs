@@ -44,6 +44,7 @@ mod rspamd;
 mod terminal;
 mod tidy;
 mod tour;
+mod try_worker;
 mod webhook_peer;
 mod webhooks;
 mod worker_answers;

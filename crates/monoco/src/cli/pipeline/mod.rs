@@ -8,6 +8,7 @@ mod letters;
 mod post;
 mod replay;
 mod status;
+mod try_worker;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum PipelineCommand {
@@ -44,6 +45,13 @@ pub enum PipelineCommand {
     /// operator trashed stay trashed. External workers are not called: their earlier verdicts
     /// count. Example: monoco pipeline replay --since 7d --dry-run
     Replay(replay::ReplayArgs),
+    /// Give a letter on stdin to one worker, and show its verdict and changes
+    ///
+    /// Works without a running courier, and changes nothing: the letter is not stored. Reads a
+    /// letter as JSON, {"from", "to", "data", "extra"}. Also prints what a command wrote to
+    /// stderr. Exits with 1 when the worker gives no verdict. Example:
+    /// monoco pipeline try scorer < letter.json
+    Try(try_worker::TryArgs),
     /// Submit an e-mail or a letter, like sendmail
     ///
     /// Reads an e-mail (RFC 5322) or a letter as JSON, {"from", "to", "data", "extra"}, and
@@ -63,6 +71,7 @@ pub async fn run(context: &CliContext, command: PipelineCommand) -> Result<(), C
         PipelineCommand::Retry { ids } => letters::retry(context, ids).await,
         PipelineCommand::Trash(args) => letters::trash(context, args).await,
         PipelineCommand::Replay(args) => replay::run(context, args).await,
+        PipelineCommand::Try(args) => try_worker::run(context, args).await,
         PipelineCommand::Post(args) => post::run(context, args).await,
     }
 }

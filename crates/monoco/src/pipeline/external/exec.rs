@@ -19,7 +19,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout as within;
 
 use super::{
-    AttemptResult, ExternalWorkerConfig, MAX_ANSWER, WorkerTransport, one_line, parallel, seconds,
+    Attempt, AttemptResult, ExternalWorkerConfig, MAX_ANSWER, WorkerTransport, one_line, parallel,
+    seconds,
 };
 use crate::pipeline::workers::{Worker, WorkerKind, WorkerSection, changed};
 use crate::supervisor::{SIGNAL_CODE, START_ERROR, supervised};
@@ -89,24 +90,26 @@ pub async fn run_command(
     memory: u64,
     letter: &[u8],
     timeout: Duration,
-) -> AttemptResult {
+) -> Attempt {
     if command.is_empty() {
-        return AttemptResult::Down("no command is configured".to_owned());
+        return AttemptResult::Down("no command is configured".to_owned()).into();
     }
     let mut running = match start(prepare(command, memory)).await {
         Ok(running) => running,
-        Err(error) => return AttemptResult::Down(format!("cannot be started: {error}")),
+        Err(error) => return AttemptResult::Down(format!("cannot be started: {error}")).into(),
     };
     let (mut out, mut err) = (Vec::new(), OutputTail::default());
     let ended = within(timeout, running.communicate(letter, &mut out, &mut err)).await;
-    let why = match ended {
-        Ok(Ok(status)) => return exit_result(status, out, &err),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no answer within {}", seconds(timeout)),
+    let result = match ended {
+        Ok(Ok(status)) => exit_result(status, out, &err),
+        Ok(Err(error)) => AttemptResult::Failed(error.to_string()),
+        Err(_) => AttemptResult::Failed(format!("no answer within {}", seconds(timeout))),
     };
-    // The pipes are closed by now, so that the supervisor kills the command and exits.
-    let _ = within(EXIT_GRACE, &mut running.exit).await;
-    AttemptResult::Failed(why)
+    // Without an exit, the pipes are closed by now: the supervisor kills the command and exits.
+    if !running.exit.is_terminated() {
+        let _ = within(EXIT_GRACE, &mut running.exit).await;
+    }
+    Attempt { result, stderr: String::from_utf8_lossy(&err.0).into_owned() }
 }
 
 fn exit_result(status: ExitStatus, out: Vec<u8>, err: &OutputTail) -> AttemptResult {

@@ -98,6 +98,20 @@ pub enum AttemptResult {
     Down(String),
 }
 
+/// One attempt of a worker that answers requests.
+#[derive(Debug)]
+pub struct Attempt {
+    pub result: AttemptResult,
+    /// End of what a command wrote to stderr; empty for other workers.
+    pub stderr: String,
+}
+
+impl From<AttemptResult> for Attempt {
+    fn from(result: AttemptResult) -> Self {
+        Self { result, stderr: String::new() }
+    }
+}
+
 impl ExternalWorkerConfig {
     /// Reads the keys that all external workers have. `parallel` is the number of letters
     /// that the worker has at the same time, whose key depends on the transport.

@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 
 use monoco_adapters::egress::Egress;
 use monoco_adapters::webhook::wire::Signer;
-use monoco_core::letter::{LetterStateData, Verdict};
+use monoco_core::letter::{LetterStateData, Verdict, WorkerName, WorkerRequest, WorkerVerdict};
+use monoco_core::time::Timestamp;
 use monoco_store::{LetterRow, StoreError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::worker::{ExternalWorker, WorkerBackoff, nonce};
-use super::{AttemptResult, WorkerTransport, egress, exec, http, rspamd};
+use super::worker::{ExternalWorker, WorkerBackoff, nonce, parse_answer};
+use super::{
+    Attempt, AttemptResult, ExternalWorkerConfig, WorkerTransport, egress, exec, http, rspamd,
+};
 
 /// How often letters are polled when no hint arrives.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -26,22 +29,21 @@ const LATE_AFTER: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct RequestLoop {
     worker: ExternalWorker,
+    transport: RequestTransport,
+}
+
+/// Makes single attempts of a worker.
+#[derive(Clone)]
+pub struct RequestTransport {
+    config: ExternalWorkerConfig,
     client: Option<Egress>,
     signer: Option<Signer>,
 }
 
 impl RequestLoop {
     pub fn new(worker: ExternalWorker) -> Self {
-        let client = egress(worker.config.timeout);
-        if let Err(error) = &client {
-            tracing::error!(worker = %worker.name, %error, "cannot build HTTP client of worker");
-        }
-        let signer = match &worker.config.transport {
-            // The secret was checked when the config was read.
-            WorkerTransport::Http(service) => http::signer(&service.secret).ok(),
-            _ => None,
-        };
-        Self { worker, client: client.ok(), signer }
+        let transport = RequestTransport::new(&worker.name, worker.config.clone());
+        Self { worker, transport }
     }
 
     /// Runs until `stop`. Attempts in progress are finished.
@@ -114,8 +116,10 @@ impl RequestLoop {
     /// Makes one attempt and records its result. Returns whether the worker was reached.
     async fn process(&self, row: LetterRow) -> bool {
         let (worker, started) = (&self.worker, Instant::now());
-        let result = match self.attempt(&row).await {
-            AttemptResult::Answered(bytes) => worker.parse_answer(&bytes, &row),
+        let (nonce, now) = (nonce(&row), worker.dispatcher.wall_clock());
+        let request = worker.request(&row, &nonce);
+        let result = match self.transport.attempt(&request, &row.verdicts, now).await.result {
+            AttemptResult::Answered(bytes) => parse_answer(&request, &bytes),
             AttemptResult::Decided(result) => Ok(result),
             AttemptResult::Failed(why) => Err(why),
             AttemptResult::Down(why) => {
@@ -136,40 +140,58 @@ impl RequestLoop {
         }
         true
     }
+}
 
-    async fn attempt(&self, row: &LetterRow) -> AttemptResult {
-        let timeout = self.worker.config.timeout;
-        let no_client = || AttemptResult::Down("the HTTP client cannot be built".to_owned());
-        match &self.worker.config.transport {
+impl RequestTransport {
+    pub fn new(name: &WorkerName, config: ExternalWorkerConfig) -> Self {
+        let client = egress(config.timeout);
+        if let Err(error) = &client {
+            tracing::error!(worker = %name, %error, "cannot build HTTP client of worker");
+        }
+        let signer = match &config.transport {
+            // The secret was checked when the config was read.
+            WorkerTransport::Http(service) => http::signer(&service.secret).ok(),
+            _ => None,
+        };
+        Self { config, client: client.ok(), signer }
+    }
+
+    /// Sends a letter to the worker and returns its response. `had` are the verdicts so far,
+    /// `now` is the time of the machine's clock.
+    pub async fn attempt(
+        &self,
+        request: &WorkerRequest<'_>,
+        had: &[WorkerVerdict],
+        now: Timestamp,
+    ) -> Attempt {
+        let timeout = self.config.timeout;
+        let no_client = || AttemptResult::Down("the HTTP client cannot be built".to_owned()).into();
+        let body = || request.to_json(had).to_string().into_bytes();
+        match &self.config.transport {
             WorkerTransport::Exec(command) => {
-                let letter = self.worker.letter_json(row);
-                exec::run_command(&command.command, command.memory, &letter, timeout).await
+                exec::run_command(&command.command, command.memory, &body(), timeout).await
             }
             WorkerTransport::Http(service) => {
                 let (Some(client), Some(signer)) = (&self.client, &self.signer) else {
                     return no_client();
                 };
-                let request = http::LetterRequest {
-                    id: row.id,
-                    nonce: nonce(row),
-                    body: self.worker.letter_json(row),
-                    now: self.worker.dispatcher.wall_clock(),
-                };
-                http::post_letter(client, &service.target, signer, request, timeout).await
+                let nonce = request.nonce.to_owned();
+                let letter = http::LetterRequest { id: request.id, nonce, body: body(), now };
+                http::post_letter(client, &service.target, signer, letter, timeout).await.into()
             }
             WorkerTransport::Rspamd(filter) => {
                 // The rules passed the letter when it was handed over. They may have changed
                 // since, and their findings become part of the letter.
-                let ruled = filter.rules.apply(&row.letter);
+                let ruled = filter.rules.apply(request.letter);
                 if ruled.verdict == Verdict::Trash {
-                    return AttemptResult::Decided(ruled);
+                    return AttemptResult::Decided(ruled).into();
                 }
-                let letter = ruled.letter.as_ref().unwrap_or(&row.letter);
+                let letter = ruled.letter.as_ref().unwrap_or(request.letter);
                 let Some(client) = &self.client else { return no_client() };
-                rspamd::check(client, filter, letter, row.id, timeout).await
+                rspamd::check(client, filter, letter, request.id, timeout).await.into()
             }
             WorkerTransport::Tube(_) => {
-                AttemptResult::Down("a tube worker takes no requests".to_owned())
+                AttemptResult::Down("a tube worker takes no requests".to_owned()).into()
             }
         }
     }

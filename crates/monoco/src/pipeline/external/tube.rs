@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::worker::{ExternalWorker, WorkerBackoff, nonce, record_results};
+use super::worker::{ExternalWorker, WorkerBackoff, nonce, parse_answer, record_results};
 use super::{ExternalWorkerConfig, WhenDown, WorkerTransport};
 use crate::pipeline::beanstalkd::{
     BeanstalkdAddress, BeanstalkdClient, BeanstalkdError, BeanstalkdJob, JobConsumer, JobId,
@@ -275,7 +275,8 @@ impl TubeLoop {
         let until = self.worker.dispatcher.now() + self.worker.config.timeout;
         let letter = InFlightLetter { job: None, since: Instant::now(), until, rejected: false };
         self.in_flight.lock().insert(row.id, letter);
-        let body = self.worker.letter_json(row);
+        let request = self.worker.request(row, &nonce(row)).to_json(&row.verdicts);
+        let body = request.to_string().into_bytes();
         let ttr = self.worker.config.timeout + JOB_GRACE;
         let job = PutOptions { body, priority: JOB_PRIORITY, delay: Duration::ZERO, ttr };
         self.client.put(&self.tube, job).await
@@ -483,7 +484,7 @@ impl TubeResultReader {
             let letter = in_flight.lock().get(&row.id).copied();
             let elapsed = letter.map_or(Duration::ZERO, |letter| letter.since.elapsed());
             let metrics = self.dispatcher.metrics();
-            match worker.parse_answer(body, &row) {
+            match parse_answer(&worker.request(&row, &nonce(&row)), body) {
                 Ok(result) => {
                     metrics.record_verdict(&worker.name, result.verdict, elapsed);
                     answered.push((Arc::clone(in_flight), row.id));
@@ -539,7 +540,7 @@ impl TubeResultReader {
 /// Splits the body of a job into its answers: concatenated JSON values, so that a busy worker
 /// can return many with one job. The rest after [`MAX_ANSWERS_PER_JOB`] values or after invalid
 /// JSON counts as one more answer.
-fn split_answers(body: &[u8]) -> Vec<&[u8]> {
+pub fn split_answers(body: &[u8]) -> Vec<&[u8]> {
     let mut values = serde_json::Deserializer::from_slice(body).into_iter::<IgnoredAny>();
     let (mut answers, mut start) = (Vec::new(), 0);
     while answers.len() < MAX_ANSWERS_PER_JOB
@@ -557,13 +558,14 @@ fn split_answers(body: &[u8]) -> Vec<&[u8]> {
 
 /// The letter and the attempt that a job belongs to.
 #[derive(Deserialize)]
-struct AnsweredLetter {
-    id: LetterId,
+pub struct AnsweredLetter {
+    pub id: LetterId,
     #[serde(default)]
     nonce: Value,
 }
 
-fn answered_letter(body: &[u8]) -> Option<AnsweredLetter> {
+/// Returns the letter of an answer, `None` when it names none.
+pub fn answered_letter(body: &[u8]) -> Option<AnsweredLetter> {
     serde_json::from_slice(body).ok()
 }
 

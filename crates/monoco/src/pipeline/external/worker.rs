@@ -71,30 +71,9 @@ impl ExternalWorker {
         Ok(leased)
     }
 
-    /// Returns the letter as the worker receives it.
-    pub fn letter_json(&self, row: &LetterRow) -> Vec<u8> {
-        self.request(row, &nonce(row)).to_json(&row.verdicts).to_string().into_bytes()
-    }
-
-    /// Parses an answer of the worker.
-    ///
-    /// # Errors
-    ///
-    /// Says what is wrong with the answer.
-    pub fn parse_answer(&self, bytes: &[u8], row: &LetterRow) -> Result<WorkerResult, String> {
-        let answer = self.request(row, &nonce(row)).parse_answer(bytes);
-        let result = answer.map_err(|error| error.to_string())?;
-        if let Some(letter) = &result.letter
-            && letter.is_mail()
-            && letter.data != row.letter.data
-        {
-            let checked = monoco_mime::check(&letter.bytes());
-            checked.map_err(|error| format!("bad answer: `data` is not a mail: {error}"))?;
-        }
-        Ok(result)
-    }
-
-    fn request<'a>(&'a self, row: &'a LetterRow, nonce: &'a str) -> WorkerRequest<'a> {
+    /// Returns the request of the attempt that the worker has this letter for. `nonce` is that of
+    /// [`nonce`].
+    pub fn request<'a>(&'a self, row: &'a LetterRow, nonce: &'a str) -> WorkerRequest<'a> {
         WorkerRequest {
             id: row.id,
             worker: &self.name,
@@ -183,6 +162,23 @@ fn is_settled<T>(id: LetterId, result: Result<T, StoreError>) -> bool {
             false
         }
     }
+}
+
+/// Parses the answer of a worker.
+///
+/// # Errors
+///
+/// Says what is wrong with the answer.
+pub fn parse_answer(request: &WorkerRequest<'_>, bytes: &[u8]) -> Result<WorkerResult, String> {
+    let result = request.parse_answer(bytes).map_err(|error| error.to_string())?;
+    if let Some(letter) = &result.letter
+        && letter.is_mail()
+        && letter.data != request.letter.data
+    {
+        let checked = monoco_mime::check(&letter.bytes());
+        checked.map_err(|error| format!("bad answer: `data` is not a mail: {error}"))?;
+    }
+    Ok(result)
 }
 
 /// Returns the nonce of the attempt that a worker has this letter for. It is the revision of the

@@ -21,7 +21,7 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 async fn run(command: &[&str], letter: &[u8], timeout: Duration) -> AttemptResult {
-    run_command(&words(command), ROOMY, letter, timeout).await
+    run_command(&words(command), ROOMY, letter, timeout).await.result
 }
 
 async fn sh(script: &str) -> AttemptResult {
@@ -225,7 +225,7 @@ async fn dropped_command_is_killed() {
     let script = list.script("sleep 300");
     let command = words(&["sh", "-c", &script]);
     tokio::select! {
-        result = run_command(&command, ROOMY, b"{}", LATE) => panic!("{result:?}"),
+        attempt = run_command(&command, ROOMY, b"{}", LATE) => panic!("{attempt:?}"),
         () = until("it is started", || list.are_started()) => {}
     }
     until("they are gone", || list.are_gone()).await;
@@ -267,20 +267,20 @@ async fn command_can_close_its_output_early() {
 async fn memory_limit_is_enforced() {
     let script = "bytearray(300 << 20); print('{}')";
     let command = words(&["python3", "-c", script]);
-    let result = run_command(&command, 200 << 20, b"{}", LATE).await;
+    let result = run_command(&command, 200 << 20, b"{}", LATE).await.result;
     assert_eq!(result, failed("exit 1: MemoryError"));
-    assert_eq!(run_command(&command, ROOMY, b"{}", LATE).await, answered("{}\n"));
+    assert_eq!(run_command(&command, ROOMY, b"{}", LATE).await.result, answered("{}\n"));
     // The smallest limit that can be configured is enough for a small command.
     let small = words(&["echo", "{}"]);
-    assert_eq!(run_command(&small, 16 << 20, b"{}", LATE).await, answered("{}\n"));
+    assert_eq!(run_command(&small, 16 << 20, b"{}", LATE).await.result, answered("{}\n"));
     // The limit applies to all processes together: each of these uses 150 MiB.
     let tree = "import os, time\nos.fork()\nx = b'x' * (150 << 20)\ntime.sleep(300)";
     let tree = words(&["python3", "-c", tree]);
-    let result = run_command(&tree, 250 << 20, b"{}", LATE).await;
+    let result = run_command(&tree, 250 << 20, b"{}", LATE).await.result;
     assert_eq!(result, failed("exit 1: the processes of the command used more than 250 MiB"));
     // The limit of one process applies to child processes and cannot be raised.
     let limit = words(&["sh", "-c", "sh -c 'ulimit -Sv; ulimit -Hv'"]);
-    assert_eq!(run_command(&limit, 64 << 20, b"{}", LATE).await, answered("65536\n65536\n"));
+    assert_eq!(run_command(&limit, 64 << 20, b"{}", LATE).await.result, answered("65536\n65536\n"));
 }
 
 /// Reads a line of `/proc/self/status`.
