@@ -23,6 +23,7 @@ use crate::center::PipelineEntry;
 use crate::center::lease::delivery_retry;
 use crate::clock::{Clock, wall_now};
 use crate::config::{Config, ConfigError, ConfigSource};
+use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::drafts::DraftLoop;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::mailbox_dir::MailboxDir;
@@ -191,9 +192,9 @@ impl Courier {
         let tunnels = Arc::clone(&supervisor.tunnels);
         let parts =
             CourierParts { store, clock, entry, tunnels, config: config_receiver, pipeline };
-        let (merge_loop, projector) = start_loops(&parts, home, &loops);
+        let (merge_loop, projector, dead_drafts) = start_loops(&parts, home, &loops);
         let pipeline = Arc::clone(&parts.pipeline);
-        start_listeners(parts, listeners, projector, &receivers);
+        start_listeners(parts, listeners, projector, dead_drafts, &receivers);
         let config = config_sender;
         Ok(Self { clock, config, routing, pipeline, supervisor, merge_loop, receivers, loops })
     }
@@ -263,7 +264,7 @@ fn start_loops(
     parts: &CourierParts,
     home: &Home,
     loops: &TaskGroup,
-) -> (Arc<MergeLoop>, Arc<FileProjector>) {
+) -> (Arc<MergeLoop>, Arc<FileProjector>, Arc<DeadDrafts>) {
     let (clock, config) = (parts.clock, Arc::clone(&parts.config.borrow()));
     let (store, stop) = (|| Arc::clone(&parts.store), || loops.stop.clone());
     let (owner, tunnels) = (|| config.owner.clone(), || Arc::clone(&parts.tunnels));
@@ -277,6 +278,7 @@ fn start_loops(
     let merge_loop =
         Arc::new(MergeLoop { store: store(), clock, owner: owner(), tunnels: tunnels() });
     let projector = Arc::new(FileProjector::new(store(), tree()));
+    let dead_drafts = Arc::new(DeadDrafts::new(tree()));
     let drafts = Arc::new(DraftLoop {
         store: store(),
         clock,
@@ -284,6 +286,7 @@ fn start_loops(
         tree: tree(),
         owner: owner(),
         tunnels: tunnels(),
+        dead: Arc::clone(&dead_drafts),
     });
 
     loops.spawn(Arc::clone(&merge_loop).run(stop()));
@@ -292,7 +295,7 @@ fn start_loops(
     loops.spawn(locks_file::run(store(), clock, tree(), stop()));
     loops.spawn(retention::run(store(), clock, tree(), settings(), stop()));
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
-    (merge_loop, projector)
+    (merge_loop, projector, dead_drafts)
 }
 
 /// Starts the API and the webhook listener.
@@ -300,6 +303,7 @@ fn start_listeners(
     parts: CourierParts,
     listeners: Listeners,
     projector: Arc<FileProjector>,
+    dead_drafts: Arc<DeadDrafts>,
     receivers: &TaskGroup,
 ) {
     let CourierParts { store, clock, entry, tunnels, config, pipeline } = parts;
@@ -316,6 +320,7 @@ fn start_listeners(
         metrics: api::ApiMetrics::new(),
         tunnels,
         projector,
+        dead_drafts,
         pipeline,
         config,
         stop: receivers.stop.clone(),

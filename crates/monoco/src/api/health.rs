@@ -14,7 +14,8 @@ use monoco_store::{LetterCounts, StoreCounts, StoreHealth};
 
 use super::SharedApi;
 use super::views::health::{
-    AdapterHealth, HealthCounts, HealthView, MailboxHealth, PipelineHealth, StorageHealth,
+    AdapterHealth, DeadCounts, HealthCounts, HealthView, MailboxHealth, PipelineHealth,
+    StorageHealth,
 };
 use crate::courier::file_projector::ProjectorReport;
 use crate::courier::tunnels::TunnelRegistry;
@@ -40,7 +41,8 @@ pub async fn health(State(api): State<SharedApi>) -> Response {
     let counts = api.store.counts().await;
     let now = api.clock.now();
     let letters = api.store.letter_counts(now).await;
-    let pipeline = pipeline(api.pipeline.dispatcher(), letters.ok().as_ref(), now);
+    let letters = letters.ok();
+    let pipeline = pipeline(api.pipeline.dispatcher(), letters.as_ref(), now);
     let report = api.projector.report();
     let damaged_rows = api.store.damaged_rows();
     let intact = damaged_rows.is_empty() && !report.has_damage();
@@ -65,6 +67,7 @@ pub async fn health(State(api): State<SharedApi>) -> Response {
         },
         mailbox: mailbox(report, &counts),
         pipeline,
+        dead: DeadCounts::new(&counts, &letters.unwrap_or_default(), api.dead_drafts.count()),
         oldest_waiting_delivery_ms: counts.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: counts.oldest_unclaimed.map(age),
         clock_drift_ms: api.clock.drift(),
@@ -137,7 +140,6 @@ fn pipeline(
         status: if problems.is_empty() { "ok" } else { "degraded" }.into(),
         problems,
         under_way: count(LetterState::Waiting) + count(LetterState::Away),
-        dead: count(LetterState::Dead),
     }
 }
 
@@ -151,6 +153,17 @@ fn mailbox(report: ProjectorReport, counts: &StoreCounts) -> MailboxHealth {
         lost_mails: report.lost_mails,
         lost: report.lost,
         error: report.trouble,
+    }
+}
+
+impl DeadCounts {
+    pub fn new(counts: &StoreCounts, letters: &LetterCounts, drafts: usize) -> Self {
+        let states = [SendState::Dead, SendState::Uncertain];
+        let deliveries: i64 = states.iter().filter_map(|state| counts.deliveries.get(state)).sum();
+        let letters = letters.states.get(&LetterState::Dead).copied().unwrap_or(0);
+        let (claims, drafts) = (counts.dead_claims, i64::try_from(drafts).unwrap_or(i64::MAX));
+        let total = claims + deliveries + letters + drafts;
+        Self { claims, deliveries, letters, drafts, total }
     }
 }
 

@@ -14,6 +14,7 @@ use monoco_store::{ClaimUpdate, LetterQuery, MailQuery, PageRequest, StoreError}
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
+use super::drafts;
 use super::error::{ApiError, ApiErrorView};
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::messages::parse_key;
@@ -21,13 +22,14 @@ use super::trace::trace_of;
 use super::views::boxes::RecordView;
 use super::views::letters::LetterView;
 use super::views::mails::{
-    ClaimList, ClaimSchema, DeadView, MailDetailView, MailPage, RebuildView,
+    ClaimList, ClaimSchema, DeadDraftView, DeadView, MailDetailView, MailPage, RebuildView,
 };
 use super::views::messages::SendResponse;
 use super::views::trace::TraceView;
 use super::{Api, SharedApi, ids};
 use crate::center;
 use crate::center::reply::{ReplyError, ReplyRequest};
+use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::file_projector::ProjectorError;
 use crate::pipeline::letter_pages::LetterPages;
 
@@ -429,8 +431,8 @@ pub async fn rebuild(
 
 /// List dead letters
 ///
-/// Claims, letters, and deliveries that are DEAD or UNCERTAIN: the oldest 1000 claims, the
-/// oldest 1000 letters, and the oldest 1000 deliveries of each tunnel.
+/// Claims, letters, drafts, and deliveries that are DEAD or UNCERTAIN: the oldest 1000 claims,
+/// letters and drafts, and the oldest 1000 deliveries of each tunnel.
 #[utoipa::path(
     get, path = "/api/v1/dead", tag = "mails",
     responses((status = 200, body = DeadView), (status = "4XX", body = ApiErrorView))
@@ -453,7 +455,9 @@ pub async fn dead(State(api): State<SharedApi>) -> Result<axum::Json<DeadView>, 
     while let Some(page) = pages.next_page(store).await? {
         letters.extend(page.iter().map(LetterView::from));
     }
-    Ok(axum::Json(DeadView { claims, deliveries, letters }))
+    let drafts = drafts::read(&api.dead_drafts, DeadDrafts::scan).await?;
+    let drafts = drafts.into_iter().take(input::MAX_PAGE).map(DeadDraftView::from).collect();
+    Ok(axum::Json(DeadView { claims, deliveries, letters, drafts }))
 }
 
 async fn update(

@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 
 use super::SharedApi;
 use super::error::{ApiError, ApiErrorView};
+use super::views::health::DeadCounts;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::dispatcher::LetterDispatcher;
 
@@ -32,6 +33,7 @@ pub struct ApiMetrics {
     writable: Gauge<i64, AtomicI64>,
     waiting_mails: Gauge<i64, AtomicI64>,
     unmerged_messages: Gauge<i64, AtomicI64>,
+    dead_letters: Family<DeadLetterLabels, Gauge<i64, AtomicI64>>,
     worker_letters: Family<VerdictLabels, Counter>,
     worker_seconds: Family<WorkerLabels, Counter<f64, AtomicU64>>,
     worker_up: Family<WorkerLabels, Gauge<i64, AtomicI64>>,
@@ -60,6 +62,11 @@ struct RecordLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LetterLabels {
     state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeadLetterLabels {
+    kind: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -102,6 +109,8 @@ impl ApiMetrics {
             "Received messages that are not yet merged into a Mail",
             unmerged_messages.clone(),
         );
+        let dead_letters = Family::default();
+        registry.register("dead_letters", "Dead letters by kind", dead_letters.clone());
         let worker_letters = Family::default();
         let worker_seconds = Family::default();
         let worker_up = Family::default();
@@ -136,6 +145,7 @@ impl ApiMetrics {
             writable,
             waiting_mails,
             unmerged_messages,
+            dead_letters,
             worker_letters,
             worker_seconds,
             worker_up,
@@ -180,6 +190,17 @@ impl ApiMetrics {
                 let counter = self.webhooks_rejected.get_or_create(&labels);
                 counter.inner().store(count, Ordering::Relaxed);
             }
+        }
+    }
+
+    fn set_dead_letters(&self, dead: DeadCounts) {
+        for (kind, count) in [
+            ("claim", dead.claims),
+            ("delivery", dead.deliveries),
+            ("letter", dead.letters),
+            ("draft", dead.drafts),
+        ] {
+            self.dead_letters.get_or_create(&DeadLetterLabels { kind }).set(count);
         }
     }
 
@@ -237,9 +258,12 @@ pub async fn metrics(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let store = &api.store;
-    api.metrics.set_store(&store.counts().await?, &store.health());
+    let counts = store.counts().await?;
+    api.metrics.set_store(&counts, &store.health());
     let letters = store.letter_counts(api.clock.now()).await?;
     api.metrics.set_tunnels(&api.tunnels);
+    let dead = DeadCounts::new(&counts, &letters, api.dead_drafts.count());
+    api.metrics.set_dead_letters(dead);
     api.metrics.set_pipeline(&letters, api.pipeline.dispatcher());
     let mut text = String::new();
     // Writing to a String cannot fail.

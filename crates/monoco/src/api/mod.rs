@@ -21,6 +21,7 @@ use utoipa_axum::routes;
 use crate::center::PipelineEntry;
 use crate::clock::Clock;
 use crate::config::{ClaimsConfig, Config};
+use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
@@ -31,6 +32,7 @@ pub use metrics::ApiMetrics;
 mod batch;
 mod boxes;
 mod contacts;
+mod drafts;
 pub mod error;
 mod events;
 mod guard;
@@ -58,6 +60,7 @@ pub struct Api {
     /// The tunnels that this courier runs itself.
     pub tunnels: Arc<TunnelRegistry>,
     pub projector: Arc<FileProjector>,
+    pub dead_drafts: Arc<DeadDrafts>,
     pub pipeline: Arc<Pipeline>,
     pub config: watch::Receiver<Arc<Config>>,
     /// Ends event streams when the courier stops.
@@ -112,6 +115,8 @@ pub fn router(api: Api, guard: RequestGuard) -> Router {
         .routes(routes!(mails::drop_claim))
         .routes(routes!(mails::dead))
         .routes(routes!(mails::rebuild))
+        .routes(routes!(drafts::retry))
+        .routes(routes!(drafts::drop_draft))
         .routes(routes!(submission::submit, letters::list))
         .routes(routes!(letters::show))
         .routes(routes!(letters::retry))

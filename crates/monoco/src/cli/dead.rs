@@ -14,24 +14,24 @@ use super::mailbox::read_ids;
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
 use crate::api::views::boxes::RecordView;
 use crate::api::views::letters::LetterView;
-use crate::api::views::mails::DeadView;
+use crate::api::views::mails::{DeadDraftView, DeadView};
 use monoco_mailbox::claim_info::ClaimInfo;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum DeadCommand {
     /// List dead letters, grouped by cause
     List,
-    /// Show the history of one dead letter
+    /// Show the history of one dead letter, or the reason and the file of a draft
     Show {
-        /// Id of the Mail, delivery or letter
+        /// Id of the Mail, delivery, letter or draft
         id: String,
     },
     /// Retry dead letters with all their attempts
     ///
     /// Fix the cause first. An UNCERTAIN delivery may have arrived: a retry can deliver the
-    /// message twice.
+    /// message twice. A draft is moved back to the outbound directory.
     Retry {
-        /// Ids of Mails, deliveries or letters; - reads ids from stdin
+        /// Ids of Mails, deliveries, letters or drafts; - reads ids from stdin
         #[arg(required = true)]
         ids: Vec<String>,
         /// Workspace whose claims to change [default: all workspaces with a dead claim]
@@ -40,9 +40,10 @@ pub enum DeadCommand {
     },
     /// Drop dead letters without retrying them
     ///
-    /// A dropped letter is trashed; `monoco pipeline trash restore` restores it.
+    /// A dropped letter is trashed; `monoco pipeline trash restore` restores it. A dropped draft
+    /// is moved to the archive.
     Drop {
-        /// Ids of Mails, deliveries or letters; - reads ids from stdin
+        /// Ids of Mails, deliveries, letters or drafts; - reads ids from stdin
         #[arg(required = true)]
         ids: Vec<String>,
         /// Workspace whose claims to change [default: all workspaces with a dead claim]
@@ -55,9 +56,7 @@ pub async fn run(context: &CliContext, command: DeadCommand) -> Result<(), CliEr
     let client = context.client()?;
     match command {
         DeadCommand::List => list(context.format, client.get("/api/v1/dead").await?),
-        DeadCommand::Show { id } => {
-            super::trace::run(context, super::trace::TraceArgs { id }).await
-        }
+        DeadCommand::Show { id } => show(context, &client, id).await,
         DeadCommand::Retry { ids, workspace } => {
             change(&client, context.format, &read_ids(ids)?, workspace, DeadLetterAction::Retry)
                 .await
@@ -75,13 +74,13 @@ enum DeadLetterAction {
     Drop,
 }
 
-/// One dead claim, delivery or letter.
+/// One dead claim, delivery, letter or draft.
 #[derive(Serialize)]
 struct DeadLetterRow {
     id: String,
     kind: DeadLetterKind,
     state: String,
-    /// Workspace of a claim, target of a delivery, worker of a letter
+    /// Workspace of a claim, target of a delivery, worker of a letter, provider of a draft
     of: Option<String>,
     attempts: u32,
     cause: Option<String>,
@@ -94,6 +93,7 @@ enum DeadLetterKind {
     Claim,
     Delivery,
     Letter,
+    Draft,
 }
 
 impl DeadLetterKind {
@@ -102,6 +102,7 @@ impl DeadLetterKind {
             Self::Claim => "claim",
             Self::Delivery => "delivery",
             Self::Letter => "letter",
+            Self::Draft => "draft",
         }
     }
 }
@@ -115,7 +116,7 @@ struct ChangedRow<'a> {
     now: String,
 }
 
-/// Returns one row per dead claim, delivery and letter.
+/// Returns one row per dead claim, delivery, letter and draft.
 fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
     let claims = dead.claims.into_iter().map(|claim| DeadLetterRow {
         id: claim.id.to_string(),
@@ -147,7 +148,16 @@ fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
         cause: letter.failure,
         at: letter.updated_at,
     });
-    claims.chain(deliveries).chain(letters).collect()
+    let drafts = dead.drafts.into_iter().map(|draft| DeadLetterRow {
+        kind: DeadLetterKind::Draft,
+        state: "DEAD".to_owned(),
+        of: Some(draft.provider),
+        attempts: 0,
+        cause: Some(draft.reason),
+        at: uid_time(&draft.id),
+        id: draft.id,
+    });
+    claims.chain(deliveries).chain(letters).chain(drafts).collect()
 }
 
 fn list(format: OutputFormat, dead: DeadView) -> Result<(), CliError> {
@@ -175,6 +185,31 @@ fn list(format: OutputFormat, dead: DeadView) -> Result<(), CliError> {
         output::list(format, &(), &dead, columns)?;
     }
     Ok(())
+}
+
+/// Returns the time in the id of a draft, such as `20260206T205100_name_0123456789abcdef`.
+fn uid_time(uid: &str) -> String {
+    match (uid.get(..4), uid.get(4..6), uid.get(6..11), uid.get(11..13), uid.get(13..15)) {
+        (Some(year), Some(month), Some(day_hour), Some(minute), Some(second)) => {
+            format!("{year}-{month}-{day_hour}:{minute}:{second}Z")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Shows a draft with its reason and file, and the history of everything else.
+async fn show(context: &CliContext, client: &Client, id: String) -> Result<(), CliError> {
+    let dead: DeadView = client.get("/api/v1/dead").await?;
+    let Some(draft) = dead.drafts.into_iter().find(|draft| draft.id == id) else {
+        return super::trace::run(context, super::trace::TraceArgs { id }).await;
+    };
+    let fields: &[Column<DeadDraftView>] = &[
+        ("draft", |draft| draft.id.cell()),
+        ("provider", |draft| draft.provider.cell()),
+        ("reason", |draft| draft.reason.cell()),
+        ("file", |draft| draft.file.cell()),
+    ];
+    output::one(context.format, &draft, &id, fields)
 }
 
 async fn change(
@@ -237,6 +272,12 @@ async fn change_one<'a>(
             let verb = if retry { "retry" } else { "trash" };
             let path = format!("/api/v1/letters/{id}/{verb}");
             client.post::<LetterView>(&path, &json!({})).await?.state
+        }
+        DeadLetterKind::Draft => {
+            let (verb, state) = if retry { ("retry", "OUTBOUND") } else { ("drop", "ARCHIVED") };
+            let path = format!("/api/v1/drafts/{id}/{verb}");
+            client.post::<DeadDraftView>(&path, &json!({})).await?;
+            state.into()
         }
         DeadLetterKind::Claim => {
             let verb = if retry { "retry" } else { "drop" };

@@ -92,13 +92,14 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
     checks.extend(config_checks(&source, &config, running.is_some()));
     checks.extend(disk(home.path()));
     checks.push(file_system(home.path()));
-    let mut drift = None;
+    let (mut drift, mut dead) = (None, None);
     match &running {
         Some(running) => {
             let (check, health) = courier(home, running).await;
             checks.push(check);
             drift = health.as_ref().map(|health| health.clock_drift_ms);
             checks.extend(health.iter().flat_map(health_checks));
+            dead = health.map(|health| health.dead.total);
         }
         None => {
             checks.push(no_courier(home));
@@ -113,7 +114,7 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
     checks.push(clock(&home.store(), drift));
     let mailbox = config.map_or_else(|_| home.mailbox(), |config| config.mailbox(home));
     checks.push(leftovers(&mailbox));
-    checks.push(dead_letters(&mailbox));
+    checks.push(dead.map_or_else(|| dead_letter_files(&mailbox), dead_letters));
     checks
 }
 
@@ -446,13 +447,7 @@ fn pipeline(health: &PipelineHealth) -> DoctorCheck {
         return DoctorCheck::warn(name, problems.join("; "), hint);
     }
     let detail = format!("{} letters in progress", health.under_way);
-    match health.dead {
-        0 => DoctorCheck::ok(name, detail),
-        dead => {
-            let hint = "`monoco dead list` shows the reasons, `monoco dead retry` retries them";
-            DoctorCheck::warn(name, format!("{detail}, {dead} dead letters"), hint)
-        }
-    }
+    DoctorCheck::ok(name, detail)
 }
 
 /// Checks the store while no courier is running: its format, its files, and whether it knows
@@ -570,7 +565,20 @@ fn leftovers(mailbox: &Path) -> DoctorCheck {
     }
 }
 
-fn dead_letters(mailbox: &Path) -> DoctorCheck {
+/// Reports the dead letters that the courier counts.
+fn dead_letters(dead: i64) -> DoctorCheck {
+    let name = "dead letters";
+    match dead {
+        0 => DoctorCheck::ok(name, "none"),
+        dead => {
+            let hint = "`monoco dead list` shows the reasons, `monoco dead retry` retries them";
+            DoctorCheck::warn(name, dead.to_string(), hint)
+        }
+    }
+}
+
+/// Counts the files of dead letters while no courier is running.
+fn dead_letter_files(mailbox: &Path) -> DoctorCheck {
     let name = "dead letters";
     let entries =
         |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().take(MAX_DIR_ENTRIES);
@@ -583,9 +591,8 @@ fn dead_letters(mailbox: &Path) -> DoctorCheck {
         0 => DoctorCheck::ok(name, "none"),
         dead => {
             let dir = mailbox.join(".deadletter");
-            let hint =
-                format!("`monoco dead list` shows the reasons; the files are in {}", dir.display());
-            DoctorCheck::warn(name, format!("{dead}"), hint)
+            let hint = "start the courier; `monoco dead list` then shows all with their reasons";
+            DoctorCheck::warn(name, format!("{dead} files in {}", dir.display()), hint)
         }
     }
 }
@@ -610,7 +617,8 @@ mod tests {
                 "b":{"status":"quiet","mode":"push","provider":"webhook","received":0,"sent":0},
                 "c":{"status":"down","mode":"push","provider":"webhook","received":0,"sent":0,
                      "last_error":"turned off in the config"}},
-            "pipeline":{"status":"ok","problems":[],"under_way":3,"dead":0}}"#;
+            "pipeline":{"status":"ok","problems":[],"under_way":3},
+            "dead":{"claims":0,"deliveries":0,"letters":0,"drafts":0,"total":0}}"#;
         assert!(health(healthy).iter().all(|check| check.state == CheckState::Ok));
         let unhealthy = healthy
             .replace(r#""storage":{"status":"ok"}"#, r#""storage":{"status":"full"}"#)
@@ -649,7 +657,7 @@ mod tests {
     fn leftovers_and_dead_letters_are_counted() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(leftovers(dir.path()).state, CheckState::Ok);
-        assert_eq!(dead_letters(dir.path()).state, CheckState::Ok);
+        assert_eq!(dead_letter_files(dir.path()).state, CheckState::Ok);
         let tmp = dir.path().join(".state/tmp");
         fs::create_dir_all(&tmp).unwrap();
         let file = fs::File::create(tmp.join("x")).unwrap();
@@ -660,8 +668,11 @@ mod tests {
         fs::create_dir_all(&dead).unwrap();
         fs::write(dead.join("a.md"), "").unwrap();
         fs::write(dead.join("a.md.reason.json"), "").unwrap();
-        let check = dead_letters(dir.path());
-        assert_eq!((check.state, check.detail.as_str()), (CheckState::Warn, "1"));
+        let check = dead_letter_files(dir.path());
+        assert_eq!(check.state, CheckState::Warn);
+        assert!(check.detail.starts_with("1 files in "), "{}", check.detail);
+        assert_eq!(dead_letters(0).state, CheckState::Ok);
+        assert_eq!(dead_letters(2).detail, "2");
     }
 
     #[test]

@@ -90,7 +90,7 @@ enum CliCommand {
     /// Inspect and steer letters in the pipeline
     #[command(subcommand)]
     Pipeline(pipeline::PipelineCommand),
-    /// List, retry and drop dead letters: claims, deliveries and letters
+    /// List, retry and drop dead letters: claims, deliveries, letters and drafts
     #[command(subcommand)]
     Dead(dead::DeadCommand),
     /// Show the event log, or follow it

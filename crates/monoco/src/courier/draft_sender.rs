@@ -14,6 +14,7 @@ use monoco_store::{DraftResult, DraftSendRequest, SendRequest, SendResult, Store
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
+use super::dead_drafts::DEADLETTER_DIR;
 use super::drafts::{DraftLoop, DraftUid, DraftsError, SENDING_DIR, is_per_file, is_uid};
 use super::mailbox_dir::OpenDirs;
 use crate::center::reply::{ReplyError, read_mail};
@@ -47,7 +48,7 @@ impl DraftLoop {
             Err(DraftSendError::Later(error)) => Err(error),
             Err(DraftSendError::Bad(reason)) => {
                 tracing::warn!(draft = uid.uid, reason, "cannot send draft; moved to dead letters");
-                move_to_deadletter(dirs, uid, &json!({"draft": uid.uid, "reason": reason}))?;
+                self.move_to_deadletter(dirs, uid, &json!({"draft": uid.uid, "reason": reason}))?;
                 Ok(false)
             }
         }
@@ -190,7 +191,6 @@ impl DraftLoop {
         }
         let deliveries: Vec<_> = result.deliveries.iter().map(shown).collect();
         let letters = handle.block_on(self.store.letters_of(result.msg_id))?;
-        let letter = letters.first().map(|row| json!(row.id));
         let sent =
             |delivery: &Delivery| matches!(delivery.sending.state, SendStateData::Sent { .. });
         if result.ended.is_some() || !result.deliveries.iter().all(sent) {
@@ -199,18 +199,19 @@ impl DraftLoop {
             let mut about = json!({
                 "draft": uid.uid, "reason": reason, "msg_id": result.msg_id, "deliveries": deliveries,
             });
-            if let Some(letter) = letter {
-                about["letter"] = letter;
+            if let Some(row) = letters.first() {
+                about["letter"] = json!(row.id);
+                about["letter_state"] = json!(row.status.standing.name().as_str());
             }
-            move_to_deadletter(dirs, uid, &about)?;
+            self.move_to_deadletter(dirs, uid, &about)?;
             return Ok(());
         }
         let (life, _) = handle.block_on(self.store.advance_retention_clock(self.clock.now()))?;
         // Retention counts by `day` and not by the clock.
         let mut outcome =
             json!({"msg_id": result.msg_id, "deliveries": deliveries, "day": life.day()});
-        if let Some(letter) = letter {
-            outcome["letter"] = letter;
+        if let Some(row) = letters.first() {
+            outcome["letter"] = json!(row.id);
         }
         // The file may have been removed; the outcome is archived without it.
         let draft = match read_draft(dirs, uid) {
@@ -224,6 +225,31 @@ impl DraftLoop {
         dirs.put(&archive, &file(uid), text.as_bytes(), options)?;
         archive.sync()?;
         remove_sending(dirs, uid)?;
+        Ok(())
+    }
+
+    /// Moves a draft unchanged to the dead letters and writes the reason beside it.
+    fn move_to_deadletter(
+        &self,
+        dirs: &mut OpenDirs<'_>,
+        uid: &DraftUid,
+        about: &Value,
+    ) -> io::Result<()> {
+        let subdir = if is_plain(&uid.provider) { &uid.provider } else { UNKNOWN_PROVIDER };
+        let dead = dirs.provider_dir(DEADLETTER_DIR, subdir, true)?.ok_or_else(gone)?;
+        // The reason is written first, so that every dead letter has one.
+        let options = FileOptions { synced: true, ..FileOptions::READ_ONLY };
+        let reason = format!("{}.reason.json", uid.uid);
+        dirs.put(&dead, &reason, format!("{about:#}\n").as_bytes(), options)?;
+        if let Some(sending) = sending(dirs, uid)? {
+            match sending.rename(&file(uid), &dead, &file(uid)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            dead.sync()?;
+            sending.sync()?;
+        }
+        self.dead.add(subdir, &uid.uid, about);
         Ok(())
     }
 }
@@ -245,29 +271,10 @@ fn shown(delivery: &Delivery) -> Value {
     shown
 }
 
-/// Moves a draft unchanged to the dead letters and writes the reason beside it.
-fn move_to_deadletter(dirs: &mut OpenDirs<'_>, uid: &DraftUid, about: &Value) -> io::Result<()> {
-    let subdir = if is_plain(&uid.provider) { &uid.provider } else { UNKNOWN_PROVIDER };
-    let dead = dirs.provider_dir(".deadletter", subdir, true)?.ok_or_else(gone)?;
-    // The reason is written first, so that every dead letter has one.
-    let options = FileOptions { synced: true, ..FileOptions::READ_ONLY };
-    let reason = format!("{}.reason.json", uid.uid);
-    dirs.put(&dead, &reason, format!("{about:#}\n").as_bytes(), options)?;
-    if let Some(sending) = sending(dirs, uid)? {
-        match sending.rename(&file(uid), &dead, &file(uid)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        dead.sync()?;
-        sending.sync()?;
-    }
-    Ok(())
-}
-
 /// Whether a draft is in the archive or the dead letters. Removes a remaining copy in
 /// `.sending/`.
 fn is_filed(dirs: &mut OpenDirs<'_>, uid: &DraftUid) -> io::Result<bool> {
-    for part in ["archive", ".deadletter"] {
+    for part in ["archive", DEADLETTER_DIR] {
         let Some(dir) = dirs.provider_dir(part, &uid.provider, false)? else { continue };
         if dir.stat(&file(uid))?.is_some() {
             remove_sending(dirs, uid)?;

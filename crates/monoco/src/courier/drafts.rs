@@ -29,6 +29,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::dead_drafts::DeadDrafts;
 use super::draft_watcher::{self, DraftFiles, DraftPath, DraftWatcher, INCOMPLETE_DRAFT_TIMEOUT};
 use super::mailbox_dir::{MailboxDir, OpenDirs};
 use super::tunnels::TunnelRegistry;
@@ -64,6 +65,7 @@ pub struct DraftLoop {
     /// Sender of all drafts.
     pub owner: Did,
     pub tunnels: Arc<TunnelRegistry>,
+    pub dead: Arc<DeadDrafts>,
 }
 
 #[derive(Default)]
@@ -152,6 +154,9 @@ impl DraftLoop {
                 dirs.provider_dir(OUTBOUND_DIR, provider, true)?;
             }
             queue.unsent = self.list_sending(&dirs)?;
+            drop(dirs);
+            self.dead.scan()?;
+            dirs = self.tree.open_dirs()?;
             queue.started = true;
         }
         let wait = self.pick_up_drafts(queue, &mut dirs);
@@ -351,6 +356,8 @@ pub(super) fn is_per_file(error: &io::Error) -> bool {
 /// Builds a uid: time, part of the file name, random number.
 fn uid(name: &str, random: u64, now: Timestamp) -> String {
     let stem = name.strip_suffix(".md").unwrap_or(name);
+    // A dead draft that is retried has its old uid as its name.
+    let stem = stem.split('_').nth(1).filter(|_| is_uid(stem)).unwrap_or(stem);
     let plain = stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
     let plain: String = plain.take(MAX_STEM_CHARS).collect();
     let plain = if plain.is_empty() { "draft" } else { &plain };

@@ -8,6 +8,7 @@
 /// prefix.
 pub const HOLDER: &str = "courier:";
 
+pub mod dead_drafts;
 pub mod draft_sender;
 pub mod draft_watcher;
 pub mod drafts;

@@ -14,6 +14,7 @@ mod concurrent_agents;
 mod crash;
 mod daemon;
 mod data_loss;
+mod dead_letters;
 mod disk_full;
 mod drafts;
 mod end_to_end;

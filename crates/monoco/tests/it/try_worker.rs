@@ -67,7 +67,11 @@ fn workers_are_tried_without_a_courier() {
         assert!(shown["error"].as_str().unwrap().starts_with(error), "{shown:#}");
     }
     for (worker, letter, words) in [
-        ("nosuch", letter.clone(), "there is no worker nosuch; configured workers: block, broken, "),
+        (
+            "nosuch",
+            letter.clone(),
+            "there is no worker nosuch; configured workers: block, broken, ",
+        ),
         ("spam", json!({"from": "ann@example.com"}), "to"),
     ] {
         let output = try_worker(&home, worker, &letter);

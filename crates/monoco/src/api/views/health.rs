@@ -17,6 +17,7 @@ pub struct HealthView {
     pub storage: StorageHealth,
     pub mailbox: MailboxHealth,
     pub pipeline: PipelineHealth,
+    pub dead: DeadCounts,
     /// Age of the oldest delivery that is not yet sent
     pub oldest_waiting_delivery_ms: Option<i64>,
     /// Age of the oldest Mail that is not claimed
@@ -78,6 +79,18 @@ pub struct MailboxHealth {
     pub error: Option<String>,
 }
 
+/// Numbers of dead letters, as `GET /api/v1/dead` lists them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeadCounts {
+    pub claims: i64,
+    /// Deliveries that are DEAD or UNCERTAIN
+    pub deliveries: i64,
+    pub letters: i64,
+    /// Drafts that could not be sent
+    pub drafts: i64,
+    pub total: i64,
+}
+
 /// Health of the pipeline.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct PipelineHealth {
@@ -87,8 +100,6 @@ pub struct PipelineHealth {
     pub problems: Vec<String>,
     /// Letters that wait or are being processed by a worker
     pub under_way: i64,
-    /// Number of dead letters
-    pub dead: i64,
 }
 
 /// Numbers of messages since the store was created.

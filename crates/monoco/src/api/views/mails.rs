@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::boxes::RecordView;
 use super::letters::LetterView;
+use crate::courier::dead_drafts::DeadDraft;
 use crate::courier::mailbox_check::RebuildResult;
 
 /// A Mail with its status for one workspace.
@@ -96,6 +97,28 @@ pub struct DeadView {
     pub claims: Vec<ClaimInfo>,
     pub deliveries: Vec<RecordView>,
     pub letters: Vec<LetterView>,
+    /// Drafts that could not be sent. A draft that was sent and failed is listed as a delivery
+    /// or a letter
+    pub drafts: Vec<DeadDraftView>,
+}
+
+/// A draft that could not be sent.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = DeadDraft)]
+pub struct DeadDraftView {
+    pub id: String,
+    /// Name of the directory in `outbound/`
+    pub provider: String,
+    pub reason: String,
+    /// Path of the file when the draft was listed
+    pub file: String,
+}
+
+impl From<DeadDraft> for DeadDraftView {
+    fn from(draft: DeadDraft) -> Self {
+        let DeadDraft { uid, provider, reason, file } = draft;
+        Self { id: uid, provider, reason, file: file.display().to_string() }
+    }
 }
 
 /// What a rebuild of the mailbox changed.

@@ -59,6 +59,7 @@ const COURIER: &[Column<CourierStatus>] = &[
     ("received", |courier| courier.health.metrics.messages_received.cell()),
     ("sent", |courier| courier.health.metrics.messages_sent.cell()),
     ("pending", |courier| courier.health.metrics.messages_pending.cell()),
+    ("dead letters", |courier| courier.health.dead.total.cell()),
     ("clock drift ms", |courier| courier.health.clock_drift_ms.cell()),
 ];
 

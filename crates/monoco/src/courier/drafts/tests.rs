@@ -48,6 +48,7 @@ impl Sender {
             tree: hub.tree(),
             owner: TestHub::owner(),
             tunnels: Arc::new(tunnels),
+            dead: Arc::new(DeadDrafts::new(hub.tree())),
         })
     }
 
