@@ -7,18 +7,20 @@
 //! courier/config.yaml the config; every key has a default
 //! log/courier.log     the log of a courier in the background
 //! run/courier.lock    locked by the courier while it runs; never removed
-//! run/courier.json    addresses of the running courier, for the command line
+//! run/courier.json    state and addresses of the courier, for the command line
 //! run/courier.pid     process id of the courier
-//! run/courier.token   token that every request must carry
+//! run/courier.sock    socket on which the courier answers the command line
+//! run/courier.token   token that every request over TCP must carry
 //! ```
 //!
 //! Only the user has access. The courier that holds the lock owns the directory; the other
 //! files in `run/` are information only.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read};
-use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -28,25 +30,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigSource;
 
+mod token;
+
+pub use token::ApiToken;
+
 /// How long to wait for a process that tests the lock and holds it for a moment.
 const LOCK_TEST_WAIT: Duration = Duration::from_millis(500);
+
+/// Longest path of a socket, in bytes: 104 on macOS and 108 on Linux, with a zero byte.
+const MAX_SOCKET_PATH: usize = 103;
 
 /// Path of a home directory.
 #[derive(Clone, Debug)]
 pub struct Home(PathBuf);
 
-/// What a running courier publishes in `courier.json`.
+/// What a courier publishes in `courier.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CourierInfo {
+    pub state: CourierState,
     pub pid: i32,
-    /// Address of the API.
-    pub address: SocketAddr,
-    /// Address of the webhook listener.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub webhook_address: Option<SocketAddr>,
+    pub host: IpAddr,
+    /// Port of the API.
+    pub port: u16,
+    pub webhook_port: u16,
     pub version: String,
-    /// Start time in milliseconds since 1970.
-    pub started_at_ms: i64,
+    /// Start time, RFC 3339.
+    pub started_at: String,
     /// Config file and overrides, so that a restart uses the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigSource>,
@@ -56,6 +65,39 @@ pub struct CourierInfo {
     /// Result of the last reload, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reload: Option<ReloadResult>,
+}
+
+/// The state of a courier that holds the lock of its home directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CourierState {
+    /// Opens its store; does not answer yet.
+    Starting,
+    Running,
+    /// Finishes running work; answers no new requests.
+    Stopping,
+}
+
+impl CourierState {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+impl CourierInfo {
+    /// Returns the address of the API.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((self.host, self.port))
+    }
+
+    /// Returns the address of the webhook listener.
+    pub fn webhook_address(&self) -> SocketAddr {
+        SocketAddr::from((self.host, self.webhook_port))
+    }
 }
 
 /// Result of a reload of the config.
@@ -84,6 +126,20 @@ impl ReloadResult {
 /// Lock of a home directory; released when dropped.
 #[derive(Debug)]
 pub struct HomeLock(#[expect(dead_code, reason = "holding the file is what it is for")] File);
+
+/// A path of the socket that is short enough for the system calls. On Linux a longer path
+/// is replaced by one through an open directory.
+#[derive(Debug)]
+pub struct SocketPath {
+    path: PathBuf,
+    _dir: Option<OwnedFd>,
+}
+
+impl AsRef<Path> for SocketPath {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
@@ -136,6 +192,10 @@ impl Home {
 
     fn pid_path(&self) -> PathBuf {
         self.0.join("run/courier.pid")
+    }
+
+    fn socket_path(&self) -> PathBuf {
+        self.0.join("run/courier.sock")
     }
 
     fn lock_path(&self) -> PathBuf {
@@ -209,52 +269,6 @@ impl Home {
         text.trim().parse().ok().and_then(Pid::from_raw)
     }
 
-    /// Reads the token; creates it when there is none.
-    ///
-    /// # Errors
-    ///
-    /// When the token cannot be read or created, or is malformed: an empty token would
-    /// accept every request.
-    pub fn ensure_token(&self) -> Result<String, HomeError> {
-        let path = self.token_path();
-        let io = |error| HomeError::Io { path: path.clone(), error };
-        match fs::symlink_metadata(&path) {
-            Ok(_) => {
-                let private = fs::Permissions::from_mode(0o600);
-                fs::set_permissions(&path, private).map_err(io)?;
-                self.token()
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let mut secret = [0; 32];
-                let random = getrandom::fill(&mut secret);
-                random.map_err(|error| io(io::Error::other(error.to_string())))?;
-                let token = monoco_core::hex::encode(&secret);
-                // Atomic and synced: an empty token would keep every later courier from starting.
-                monoco_fs::write(&path, token.as_bytes(), FileOptions::PRIVATE_SYNCED)
-                    .map_err(|error| io(error.into()))?;
-                Ok(token)
-            }
-            Err(error) => Err(io(error)),
-        }
-    }
-
-    /// Reads the token.
-    ///
-    /// # Errors
-    ///
-    /// When there is none, or it is malformed.
-    pub fn token(&self) -> Result<String, HomeError> {
-        let path = self.token_path();
-        let mut text = String::new();
-        let read = File::open(&path).and_then(|file| file.take(1024).read_to_string(&mut text));
-        read.map_err(|error| HomeError::Io { path: path.clone(), error })?;
-        let token = text.trim();
-        if token.len() != 64 || !token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(HomeError::BadToken(path));
-        }
-        Ok(token.to_owned())
-    }
-
     /// Writes `courier.json` for the command line.
     ///
     /// # Errors
@@ -268,16 +282,47 @@ impl Home {
             .map_err(|error| io(error.into()))
     }
 
-    /// Removes `courier.json` and `courier.pid`.
+    /// Removes `courier.json`, `courier.pid` and the socket.
     pub fn withdraw(&self) {
         // The lock decides whether a courier runs, so errors are ignored.
         let _ = fs::remove_file(self.running_path());
         let _ = fs::remove_file(self.pid_path());
+        let _ = fs::remove_file(self.socket_path());
     }
 
-    /// Information on the running courier; `None` when none runs or it is not ready.
-    pub fn running(&self) -> Option<CourierInfo> {
+    /// Information on the courier that holds the lock, in any state.
+    pub fn courier(&self) -> Option<CourierInfo> {
         if self.is_taken() { self.note() } else { None }
+    }
+
+    /// Information on the running courier; `None` when none runs, or it starts or stops.
+    pub fn running(&self) -> Option<CourierInfo> {
+        self.courier().filter(|courier| courier.state == CourierState::Running)
+    }
+
+    /// Returns the user id that owns `run/`. Only a process of this user can have created
+    /// the socket in it.
+    ///
+    /// # Errors
+    ///
+    /// When the file system returns an error.
+    pub fn owner(&self) -> io::Result<u32> {
+        Ok(fs::metadata(self.0.join("run"))?.uid())
+    }
+
+    /// Returns the path of the socket, for `bind` and `connect`.
+    ///
+    /// # Errors
+    ///
+    /// When the home directory cannot be opened.
+    pub fn socket(&self) -> io::Result<SocketPath> {
+        let path = self.socket_path();
+        if path.as_os_str().len() <= MAX_SOCKET_PATH || !cfg!(target_os = "linux") {
+            return Ok(SocketPath { path, _dir: None });
+        }
+        let dir = OwnedFd::from(File::open(self.0.join("run"))?);
+        let path = format!("/proc/self/fd/{}/courier.sock", dir.as_raw_fd()).into();
+        Ok(SocketPath { path, _dir: Some(dir) })
     }
 
     /// Content of `courier.json`, whether the courier still runs or not.
@@ -306,31 +351,15 @@ mod tests {
     }
 
     #[test]
-    fn home_and_token_are_private() {
-        let (_dir, home) = home();
-        home.ensure_token().unwrap();
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(home.path()), 0o700);
-        assert_eq!(mode(&home.token_path()), 0o600);
-    }
-
-    #[test]
-    fn token_is_kept_and_a_malformed_one_is_rejected() {
-        let (_dir, home) = home();
-        let token = home.ensure_token().unwrap();
-        assert_eq!(token.len(), 64);
-        assert_eq!(home.ensure_token().unwrap(), token);
-        for bad in ["", "\n", "short", &"z".repeat(64)] {
-            fs::write(home.token_path(), bad).unwrap();
-            assert!(matches!(home.ensure_token(), Err(HomeError::BadToken(_))), "{bad:?}");
-        }
-    }
-
-    #[test]
     fn lock_is_exclusive_and_a_stale_info_file_is_removed() {
         let (_dir, home) = home();
-        let note = r#"{"pid":1,"address":"127.0.0.1:1","version":"0","started_at_ms":0}"#;
-        fs::write(home.running_path(), note).unwrap();
+        let note = |state: &str| {
+            format!(
+                r#"{{"state":"{state}","pid":1,"host":"127.0.0.1","port":1,"webhook_port":2,
+                "version":"0","started_at":"2026-02-06T20:45:00Z"}}"#
+            )
+        };
+        fs::write(home.running_path(), note("running")).unwrap();
         fs::write(home.pid_path(), "1\n").unwrap();
         assert!(home.running().is_none() && home.holder().is_none(), "the lock is free");
         let lock = home.lock().unwrap();
@@ -338,9 +367,13 @@ mod tests {
         assert!(home.running().is_none(), "the stale file was removed");
         let me = i32::try_from(std::process::id()).ok().and_then(Pid::from_raw);
         assert_eq!(home.holder(), me);
-        // An older version writes fewer fields.
-        fs::write(home.running_path(), note).unwrap();
+        fs::write(home.running_path(), note("running")).unwrap();
         assert_eq!(home.running().map(|running| running.pid), Some(1));
+        for state in ["starting", "stopping"] {
+            fs::write(home.running_path(), note(state)).unwrap();
+            assert!(home.running().is_none(), "{state}");
+            assert_eq!(home.courier().map(|courier| courier.state.as_str()), Some(state));
+        }
         drop(lock);
         assert!(!home.is_taken() && home.lock().is_ok());
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use monoco_adapters::egress::Egress;
 use monoco_adapters::registry::AdapterResources;
 use monoco_core::contact::{Contact, ContactLevel};
@@ -15,10 +16,12 @@ use monoco_core::retention::MAX_CLOCK_STEP;
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{PipelineRouting, SharedStore, StoreError};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
 use crate::api;
+use crate::api::guard::{self, RequestGuard};
+use crate::api::server::{HttpServer, Listener};
 use crate::center::PipelineEntry;
 use crate::center::lease::delivery_retry;
 use crate::clock::{Clock, wall_now};
@@ -31,7 +34,7 @@ use crate::courier::merge::MergeLoop;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::courier::{HOLDER, locks_file, retention, sweeper};
-use crate::home::{CourierInfo, Home, HomeError, ReloadResult};
+use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, ReloadResult};
 use crate::log::LogWriter;
 use crate::pipeline::Pipeline;
 use crate::pipeline::config::PipelineConfig;
@@ -63,6 +66,8 @@ pub enum StartError {
     PortInUse(u16),
     #[error("cannot listen on port {port}: {error}")]
     Listen { port: u16, error: std::io::Error },
+    #[error("cannot create the socket run/courier.sock in the home directory: {0}")]
+    Socket(std::io::Error),
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
@@ -81,21 +86,23 @@ pub async fn run(
     let _lock = home.lock()?;
     let listeners = Listeners::bind(&home, &config).await?;
     let mut signals = ProcessSignals::install()?;
-    let (address, webhook_address) = (listeners.address, listeners.webhook_address);
-    let courier = Courier::start(&home, config, listeners)
-        .await
-        .map_err(|error| StartError::Store { path: home.store(), error })?;
-
     let mut info = CourierInfo {
+        state: CourierState::Starting,
         pid: rustix::process::getpid().as_raw_nonzero().get(),
-        address,
+        host: listeners.address.ip(),
+        port: listeners.address.port(),
+        webhook_port: listeners.webhook_port,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        started_at_ms: courier.clock.now().ms(),
-        webhook_address: Some(webhook_address),
+        started_at: wall_now().rfc3339(),
         config: Some(source.clone()),
         log: log.path().map(Into::into),
         reload: None,
     };
+    home.announce(&info)?;
+    let courier = Courier::start(&home, config, listeners)
+        .await
+        .map_err(|error| StartError::Store { path: home.store(), error })?;
+    info.state = CourierState::Running;
     home.announce(&info)?;
     ready(&info);
     while signals.next().await == SignalAction::Reload {
@@ -106,27 +113,46 @@ pub async fn run(
         // Only `courier reload` reads the result; a failure to write it changes nothing.
         let _ = home.announce(&info);
     }
+    // Commands must not use a courier that stops. The ports stay bound until the end.
+    info.state = CourierState::Stopping;
+    if home.announce(&info).is_err() {
+        home.withdraw();
+    }
     courier.stop(&mut signals).await;
     home.withdraw();
     Ok(())
 }
 
-/// The bound ports, and the token that the API asks for.
+/// The bound ports and the socket, and the token that the API asks for.
 struct Listeners {
-    api: TcpListener,
-    webhooks: TcpListener,
+    api: Arc<Listener>,
+    webhooks: Arc<Listener>,
+    socket: Arc<Listener>,
     address: SocketAddr,
-    webhook_address: SocketAddr,
-    token: String,
+    webhook_port: u16,
+    token: Arc<ApiToken>,
 }
 
 impl Listeners {
     async fn bind(home: &Home, config: &Config) -> Result<Self, StartError> {
-        let token = home.ensure_token()?;
+        let token = Arc::new(ApiToken::open(home)?);
         let api = bind(config.host, config.port).await?;
         let webhooks = bind(config.host, config.webhook_port).await?;
-        let (address, webhook_address) = (api.local_addr()?, webhooks.local_addr()?);
-        Ok(Self { api, webhooks, address, webhook_address, token })
+        let (address, webhook_port) = (api.local_addr()?, webhooks.local_addr()?.port());
+        let socket = home.socket().and_then(|path| UnixListener::bind(&path));
+        let socket = socket.map_err(StartError::Socket)?;
+        Ok(Self {
+            api: Arc::new(Listener::Tcp(api)),
+            webhooks: Arc::new(Listener::Tcp(webhooks)),
+            socket: Arc::new(Listener::Unix(socket)),
+            address,
+            webhook_port,
+            token,
+        })
+    }
+
+    fn all(&self) -> [Arc<Listener>; 3] {
+        [&self.api, &self.webhooks, &self.socket].map(Arc::clone)
     }
 }
 
@@ -140,7 +166,6 @@ async fn bind(host: IpAddr, port: u16) -> Result<TcpListener, StartError> {
 
 /// A courier that runs.
 struct Courier {
-    clock: Clock,
     config: watch::Sender<Arc<Config>>,
     routing: RoutingSenders,
     pipeline: Arc<Pipeline>,
@@ -150,6 +175,8 @@ struct Courier {
     /// process what was received.
     receivers: TaskGroup,
     loops: TaskGroup,
+    /// Bound until the courier has stopped.
+    listeners: [Arc<Listener>; 3],
 }
 
 impl Courier {
@@ -194,9 +221,19 @@ impl Courier {
             CourierParts { store, clock, entry, tunnels, config: config_receiver, pipeline };
         let (merge_loop, projector, dead_drafts) = start_loops(&parts, home, &loops);
         let pipeline = Arc::clone(&parts.pipeline);
+        let bound = listeners.all();
         start_listeners(parts, listeners, projector, dead_drafts, &receivers);
-        let config = config_sender;
-        Ok(Self { clock, config, routing, pipeline, supervisor, merge_loop, receivers, loops })
+        Ok(Self {
+            clock,
+            config: config_sender,
+            routing,
+            pipeline,
+            supervisor,
+            merge_loop,
+            receivers,
+            loops,
+            listeners: bound,
+        })
     }
 
     /// Reads the config again, applies it and returns what changed. An invalid config
@@ -239,9 +276,11 @@ impl Courier {
             self.merge_loop.close_all().await;
             self.loops.finish().await;
         };
+        let rejections = self.listeners.iter().map(|listener| listener.reject_connections());
         let finished = tokio::select! {
             finished = tokio::time::timeout(SHUTDOWN_TIMEOUT, finish) => finished.is_ok(),
             () = signals.stop() => false,
+            _ = join_all(rejections) => false,
         };
         if !finished {
             tracing::warn!("stopped before all tasks had finished; acknowledged messages are safe");
@@ -325,14 +364,18 @@ fn start_listeners(
         config,
         stop: receivers.stop.clone(),
     };
-    let guard = api::RequestGuard::new(listeners.address, listeners.token);
+    let Listeners { api: api_listener, webhooks: webhook_listener, socket, address, token, .. } =
+        listeners;
+    let router = api::router(api);
+    let guard = RequestGuard::new(address, Arc::clone(&token));
     let routers = [
-        (listeners.api, api::router(api, guard)),
-        (listeners.webhooks, api::webhooks::router(webhooks)),
+        (socket, api::token::with_rotation(router.clone(), token)),
+        (api_listener, guard::protect(router, guard)),
+        (webhook_listener, api::webhooks::router(webhooks)),
     ];
     for (listener, router) in routers {
         let (tasks, stop) = (receivers.tasks.clone(), receivers.stop.clone());
-        receivers.spawn(api::server::serve(listener, router, tasks, stop));
+        receivers.spawn(HttpServer::new(router, tasks, stop).serve(listener));
     }
 }
 

@@ -47,7 +47,9 @@ impl RunningCourier {
         let mut running = Self { child, addr: nowhere, webhooks: nowhere, token, data };
         let started = Instant::now();
         let info = loop {
-            if let Ok(info) = std::fs::read_to_string(&info_path) {
+            if let Ok(info) = std::fs::read_to_string(&info_path)
+                && info.contains(r#""state":"running""#)
+            {
                 break info;
             }
             if let Some(status) = running.child.try_wait()? {
@@ -59,10 +61,11 @@ impl RunningCourier {
             std::thread::sleep(Duration::from_millis(1));
         };
         let address = |key: &str| -> Result<SocketAddr> {
-            Ok(between(info.as_bytes(), key, "\"").ok_or("no address")?.parse()?)
+            let port = between(info.as_bytes(), key, ",").ok_or("no port")?.parse()?;
+            Ok(SocketAddr::from(([127, 0, 0, 1], port)))
         };
-        running.addr = address(r#""address":""#)?;
-        running.webhooks = address(r#""webhook_address":""#)?;
+        running.addr = address(r#""port":"#)?;
+        running.webhooks = address(r#""webhook_port":"#)?;
         running.token = std::fs::read_to_string(running.data.path().join("run/courier.token"))?;
         let mut conn = Conn::open(running.addr, &running.token, "application/json")?;
         let next = "/api/v1/boxes/did:monoco:me/INBOX/next";

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::center::CenterError;
+use crate::home::HomeError;
 use crate::pipeline::SubmitError;
 
 /// An HTTP error with status, code and message.
@@ -75,6 +76,12 @@ impl ApiError {
     pub fn wrong_token() -> Self {
         let message = "wrong token; `monoco courier token` prints the token of this courier";
         Self::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
+    }
+
+    /// The new token cannot be written; the previous one is still valid.
+    pub fn token_not_written(error: &HomeError) -> Self {
+        let message = format!("token not rotated: {error}");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "token_not_written", message)
     }
 
     pub fn no_route() -> Self {

@@ -1,35 +1,45 @@
-//! Checks Host, Origin and token of every request before routing.
+//! Checks Host, Origin and token of every request over TCP before routing.
 //!
 //! A loopback connection does not prove identity: any web page in the user's browser can send
 //! requests to it. So three things are checked before a route is selected: the Host (a page
 //! that rebinds its own name to 127.0.0.1 sends that name), the Origin (a page cannot omit
 //! it), and the token.
 //!
-//! Only `/health` needs no token. It is compared with the path before decoding, so that no
-//! other spelling of it is exempt.
+//! Only `/health` needs no token, and then shows only the status. It is compared with the path
+//! before decoding, so that no other spelling of it is exempt.
+//!
+//! Requests over the socket in the home directory do not pass this guard: the kernel names
+//! the user of the other process, and `server.rs` accepts only the user of the courier.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Uri, header};
-use axum::middleware::Next;
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use subtle::ConstantTimeEq;
+use futures_util::StreamExt;
 
 use super::error::ApiError;
+use crate::home::ApiToken;
 
 /// The accepted values of Host, Origin and token.
 #[derive(Debug)]
 pub struct RequestGuard {
     hosts: Vec<String>,
     origins: Vec<String>,
-    token: String,
+    token: Arc<ApiToken>,
 }
+
+/// Marks a request to `/health` without a token.
+#[derive(Clone, Copy, Debug)]
+pub struct WithoutToken;
 
 impl RequestGuard {
     /// The guard of a courier that listens on `address`.
-    pub fn new(address: SocketAddr, token: String) -> Self {
+    pub fn new(address: SocketAddr, token: Arc<ApiToken>) -> Self {
         let port = address.port();
         let hosts: Vec<_> =
             ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("{host}:{port}")).into();
@@ -37,7 +47,8 @@ impl RequestGuard {
         Self { hosts, origins, token }
     }
 
-    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+    /// Returns whether the request has the token. Without one, only `/health` is allowed.
+    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<bool, ApiError> {
         let host = only(headers, header::HOST).ok_or_else(ApiError::foreign_host)?;
         if !self.hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)) {
             return Err(ApiError::foreign_host());
@@ -56,18 +67,14 @@ impl RequestGuard {
         if site.is_some_and(|site| site != b"same-origin" && site != b"none") {
             return Err(ApiError::foreign_origin());
         }
-        if uri.path() == "/health" {
-            return Ok(());
+        if uri.path() == "/health" && !headers.contains_key(header::AUTHORIZATION) {
+            return Ok(false);
         }
         let token = only(headers, header::AUTHORIZATION);
         let Some(token) = token.and_then(|value| value.strip_prefix("Bearer ")) else {
             return Err(ApiError::no_token());
         };
-        if bool::from(token.as_bytes().ct_eq(self.token.as_bytes())) {
-            Ok(())
-        } else {
-            Err(ApiError::wrong_token())
-        }
+        if self.token.matches(token) { Ok(true) } else { Err(ApiError::wrong_token()) }
     }
 }
 
@@ -78,42 +85,71 @@ fn only(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
     values.next().is_none().then_some(value)
 }
 
-/// Middleware that rejects requests before routing.
-pub async fn check(
+/// Adds the guard in front of all routes of `router`.
+pub fn protect(router: Router, guard: RequestGuard) -> Router {
+    router.layer(middleware::from_fn_with_state(Arc::new(guard), check))
+}
+
+async fn check(
     State(guard): State<Arc<RequestGuard>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     match guard.check(request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
+        Ok(true) => {}
+        Ok(false) => {
+            request.extensions_mut().insert(WithoutToken);
+        }
+        Err(error) => return error.into_response(),
     }
+    let response = next.run(request).await;
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    if content_type.is_none_or(|value| value.as_bytes() != b"text/event-stream") {
+        return response;
+    }
+    // A stream ends with the token that opened it.
+    let rotated = Box::pin(guard.token.rotated());
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(rotated)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::home::Home;
 
+    const TOKEN_TEXT: &str = "5ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7";
+
+    /// The status of the response; 203 stands for a request that needs no token.
     fn status(path: &str, headers: &[(&'static str, &str)]) -> u16 {
-        let guard = RequestGuard::new("127.0.0.1:8644".parse().unwrap(), "secret".to_owned());
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path().to_owned());
+        home.create().unwrap();
+        std::fs::write(home.token_path(), TOKEN_TEXT).unwrap();
+        let token = Arc::new(ApiToken::open(&home).unwrap());
+        let guard = RequestGuard::new("127.0.0.1:8644".parse().unwrap(), token);
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
-        guard
-            .check(&path.parse().unwrap(), &map)
-            .map_or_else(|error| error.status.as_u16(), |()| 200)
+        guard.check(&path.parse().unwrap(), &map).map_or_else(
+            |error| error.status.as_u16(),
+            |has_token| if has_token { 200 } else { 203 },
+        )
     }
 
     const HOST: (&str, &str) = ("host", "localhost:8644");
-    const TOKEN: (&str, &str) = ("authorization", "Bearer secret");
+    const TOKEN: (&str, &str) = (
+        "authorization",
+        "Bearer 5ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7",
+    );
 
     #[test]
     fn valid_host_origin_and_token_are_accepted() {
         for host in ["localhost:8644", "LOCALHOST:8644", "127.0.0.1:8644", "[::1]:8644"] {
             assert_eq!(status("/api/v1/events", &[("host", host), TOKEN]), 200, "{host}");
         }
-        assert_eq!(status("/health", &[HOST]), 200);
+        assert_eq!(status("/health", &[HOST]), 203);
+        assert_eq!(status("/health", &[HOST, TOKEN]), 200);
         let ours = ("origin", "http://localhost:8644");
         assert_eq!(status("/x", &[HOST, TOKEN, ours, ("sec-fetch-site", "same-origin")]), 200);
     }
@@ -136,10 +172,11 @@ mod tests {
             assert_eq!(status("/health", &[HOST, ("sec-fetch-site", site)]), 403, "{site}");
         }
         assert_eq!(status(x, &[HOST]), 401);
-        for token in
-            ["Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "Basic secret", "secret"]
-        {
+        let [short, long] = [&TOKEN.1[..70], &format!("{}7", TOKEN.1)];
+        let basic = format!("Basic {TOKEN_TEXT}");
+        for token in ["Bearer", "Bearer ", short, long, &basic, TOKEN_TEXT] {
             assert_eq!(status(x, &[HOST, ("authorization", token)]), 401, "{token}");
+            assert_eq!(status("/health", &[HOST, ("authorization", token)]), 401, "{token}");
         }
         assert_eq!(status(x, &[HOST, TOKEN, TOKEN]), 401);
         for path in ["/health/", "//health", "/%68ealth", "/HEALTH", "/x/../health", "/health%00"] {

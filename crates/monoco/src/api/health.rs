@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -11,8 +12,10 @@ use monoco_core::record::BoxKind;
 use monoco_core::time::Timestamp;
 use monoco_core::tunnel_health::TunnelStatus;
 use monoco_store::{LetterCounts, StoreCounts, StoreHealth};
+use serde_json::json;
 
 use super::SharedApi;
+use super::guard::WithoutToken;
 use super::views::health::{
     AdapterHealth, DeadCounts, HealthCounts, HealthView, MailboxHealth, PipelineHealth,
     StorageHealth,
@@ -26,12 +29,16 @@ const MAX_LETTER_DELAY_MS: i64 = 60_000;
 
 /// Get the health of the courier
 ///
-/// Needs no token. 503 when the courier accepts nothing until it is restarted.
+/// Without a token, the response has only `status`. 503 when the courier accepts nothing until
+/// it is restarted.
 #[utoipa::path(
     get, path = "/health", tag = "health", security(),
     responses((status = 200, body = HealthView), (status = 503, body = HealthView))
 )]
-pub async fn health(State(api): State<SharedApi>) -> Response {
+pub async fn health(
+    State(api): State<SharedApi>,
+    without_token: Option<Extension<WithoutToken>>,
+) -> Response {
     let (storage, detail) = match api.store.health() {
         StoreHealth::Ok => ("ok", None),
         StoreHealth::Full => ("full", None),
@@ -51,6 +58,9 @@ pub async fn health(State(api): State<SharedApi>) -> Response {
         ("ok", Ok(_), "ok") if intact => ("ok", StatusCode::OK),
         _ => ("degraded", StatusCode::OK),
     };
+    if without_token.is_some() {
+        return (code, axum::Json(json!({ "status": status }))).into_response();
+    }
     let counts = counts.unwrap_or_default();
     let age = |at: Timestamp| now.ms().saturating_sub(at.ms()).max(0);
     let health = HealthView {

@@ -1,7 +1,7 @@
 //! The HTTP API: all routes and the state that handlers share.
 //!
 //! Handlers translate between HTTP and the store; they contain no domain decisions. Every
-//! request passes [`guard`], and every error is built in [`error`].
+//! request over TCP passes [`guard`], and every error is built in [`error`].
 
 use std::sync::Arc;
 
@@ -26,7 +26,6 @@ use crate::courier::file_projector::FileProjector;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
 use error::ApiError;
-pub use guard::RequestGuard;
 pub use metrics::ApiMetrics;
 
 mod batch;
@@ -35,7 +34,7 @@ mod contacts;
 mod drafts;
 pub mod error;
 mod events;
-mod guard;
+pub mod guard;
 mod health;
 mod ids;
 mod input;
@@ -47,6 +46,7 @@ mod pipeline;
 pub mod server;
 mod sessions;
 mod submission;
+pub mod token;
 mod trace;
 pub mod views;
 pub mod webhooks;
@@ -94,8 +94,8 @@ impl utoipa::Modify for TokenSecurity {
     }
 }
 
-/// All routes, behind the request guard.
-pub fn router(api: Api, guard: RequestGuard) -> Router {
+/// All routes. Over TCP they are behind the request guard, see [`guard::protect`].
+pub fn router(api: Api) -> Router {
     let api = Arc::new(api);
     let (router, doc) = OpenApiRouter::with_openapi(OpenApiDoc::openapi())
         .routes(routes!(messages::dispatch))
@@ -158,7 +158,6 @@ pub fn router(api: Api, guard: RequestGuard) -> Router {
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn_with_state(Arc::clone(&api), observe))
-        .layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
         // Each handler limits its own body with `input::body`.
         .layer(DefaultBodyLimit::disable())
         .with_state(api)

@@ -1,4 +1,8 @@
-//! HTTP client for the API of the courier: one request per connection to loopback.
+//! HTTP client for the API of the courier: one request per connection to its socket.
+//!
+//! The socket is in the home directory, which only the user can enter, and the kernel names
+//! the user of the courier. So the client sends no token, and a process of another user that
+//! has taken the port of the courier receives nothing.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -9,25 +13,28 @@ use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::TcpStream;
+use tokio::net::UnixStream;
 
 use super::failure::{CliError, CliExit};
 use crate::api::error::ApiErrorView;
 use crate::api::views::health::HealthView;
-use crate::home::{CourierInfo, Home};
+use crate::home::{CourierInfo, CourierState, Home};
 
-/// Address and token of the courier of one home directory.
+/// Connects to the running courier of one home directory.
 #[derive(Debug)]
 pub struct Client {
+    home: Home,
     running: CourierInfo,
-    token: String,
 }
 
 impl Client {
-    /// Reads the address and token of the running courier.
+    /// Finds the running courier.
     pub fn find(home: &Home) -> Result<Self, CliError> {
-        let running = home.running().ok_or_else(CliError::no_courier)?;
-        Ok(Self { running, token: home.token()? })
+        let courier = home.courier().ok_or_else(CliError::no_courier)?;
+        match courier.state {
+            CourierState::Running => Ok(Self { home: home.clone(), running: courier }),
+            state => Err(CliError::not_ready(courier.pid, state)),
+        }
     }
 
     pub fn running(&self) -> &CourierInfo {
@@ -104,7 +111,7 @@ impl Client {
         body: Option<Body<'_>>,
         accept: &'static str,
     ) -> Result<Response<Incoming>, CliError> {
-        let stream = TcpStream::connect(self.running.address).await.map_err(|error| {
+        let stream = self.connect().await.map_err(|error| {
             CliError::new(CliExit::NoCourier, format!("cannot connect to the courier: {error}"))
         })?;
         let (mut sender, connection) =
@@ -112,8 +119,7 @@ impl Client {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header(header::HOST, format!("localhost:{}", self.running.address.port()))
-            .header(header::AUTHORIZATION, format!("Bearer {}", self.token))
+            .header(header::HOST, "localhost")
             .header(header::ACCEPT, accept);
         let mut bytes = Bytes::new();
         if let Some(Body { text, key }) = body {
@@ -132,6 +138,19 @@ impl Client {
         )]
         let _connection = tokio::spawn(connection);
         sender.send_request(request).await.map_err(broken)
+    }
+
+    /// Connects to the socket, and checks that the courier belongs to the owner of the home
+    /// directory.
+    async fn connect(&self) -> std::io::Result<UnixStream> {
+        let path = self.home.socket()?;
+        let stream = UnixStream::connect(&path).await?;
+        let (found, expected) = (stream.peer_cred()?.uid(), self.home.owner()?);
+        if found != expected {
+            let why = format!("it runs as user {found}, expected user {expected}");
+            return Err(std::io::Error::other(why));
+        }
+        Ok(stream)
     }
 }
 

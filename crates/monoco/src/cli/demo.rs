@@ -291,7 +291,7 @@ impl DemoStage {
     fn webhooks(&self) -> Result<SocketAddr, CliError> {
         let running: Option<CourierInfo> = Home::new(self.home.clone()).running();
         running
-            .and_then(|running| running.webhook_address)
+            .map(|running| running.webhook_address())
             .ok_or_else(|| demo_failed("the courier does not listen for webhooks"))
     }
 

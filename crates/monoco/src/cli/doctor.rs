@@ -338,7 +338,7 @@ async fn courier(home: &Home, running: &CourierInfo) -> (DoctorCheck, Option<Hea
         }
     };
     let status = health.status.as_ref();
-    let detail = format!("{status}, process {} on {}", running.pid, running.address);
+    let detail = format!("{status}, process {} on {}", running.pid, running.address());
     let check = match status {
         "ok" if running.version != env!("CARGO_PKG_VERSION") => {
             let detail = format!("{detail}, version {}", running.version);
@@ -692,7 +692,7 @@ mod tests {
         let home = Home::new(dir.path().join("home"));
         assert_eq!(home_dir(&home).state, CheckState::Warn);
         home.create().unwrap();
-        home.ensure_token().unwrap();
+        home.replace_token().unwrap();
         assert_eq!((home_dir(&home).state, token(&home).state), (CheckState::Ok, CheckState::Ok));
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(home.token_path(), fs::Permissions::from_mode(0o644)).unwrap();

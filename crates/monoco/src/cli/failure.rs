@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::process::ExitCode;
 
-use crate::home::HomeError;
+use crate::home::{CourierState, HomeError};
 use crate::serve::StartError;
 
 /// Exit codes of commands. Scripts depend on the numbers.
@@ -70,6 +70,13 @@ impl CliError {
     pub fn no_courier() -> Self {
         Self::new(CliExit::NoCourier, "no courier is running")
             .hint("start it with `monoco courier start`, or `monoco courier start --foreground` to see its log")
+    }
+
+    /// Error for a courier that is starting or stopping.
+    pub fn not_ready(pid: i32, state: CourierState) -> Self {
+        let message = format!("the courier (process {pid}) is {}", state.as_str());
+        Self::new(CliExit::NoCourier, message)
+            .hint("try again in a moment; `monoco courier logs` shows what the courier is doing")
     }
 
     /// Error for a response of the courier that does not have the expected form.

@@ -32,6 +32,7 @@ mod pipeline;
 mod restore;
 mod since;
 mod table;
+mod token;
 mod trace;
 
 /// Shown below the help of `monoco`.
@@ -97,6 +98,9 @@ enum CliCommand {
     Events(events::EventsArgs),
     /// Show the history of one message, found by any of its ids
     Trace(trace::TraceArgs),
+    /// Print or replace the token for API requests
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Check the installation and print what to fix
     ///
     /// Checks config, permissions, disk, clock, ports, the courier, its store, tunnels and
@@ -226,6 +230,7 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Dead(command) => block_on(dead::run(&context, command)),
         CliCommand::Events(args) => block_on(events::run(&context, args)),
         CliCommand::Trace(args) => block_on(trace::run(&context, args)),
+        CliCommand::Token(command) => block_on(token::run(&context, command)),
         CliCommand::Doctor => block_on(doctor::run(&context)),
         CliCommand::Backup(args) => backup::run(&context, &args),
         CliCommand::Restore(args) => block_on(restore::run(&context, &args)),

@@ -1,16 +1,16 @@
 //! The daemon's life: started in the background, stopped, killed, restarted, reloaded,
 //! and what it says of itself.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{Courier, PATIENCE, Ran, binary, cli, until};
+use crate::common::{Courier, PATIENCE, Ran, binary, cli, raw, until};
 
 /// A secret of Standard Webhooks.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -119,10 +119,8 @@ fn what_is_in_the_way_has_its_exit_code_in_the_background_too() {
     }
     // The port of the API, then the one of the webhooks.
     let note = daemon.note();
-    for (flag, address) in
-        [("--port", &note["address"]), ("--webhook-port", &note["webhook_address"])]
-    {
-        let port = address.as_str().unwrap().rsplit(':').next().unwrap();
+    for (flag, port) in [("--port", &note["port"]), ("--webhook-port", &note["webhook_port"])] {
+        let port = &port.to_string();
         let other = Daemon::new();
         let args = ["courier", "start", "--port", "0", flag, port];
         let args = if flag == "--port" { [&args[..2], &args[4..]].concat() } else { args.to_vec() };
@@ -211,9 +209,11 @@ fn a_killed_courier_leaves_nothing_in_the_way() {
     // Files of a dead courier name a process id that now belongs to another program.
     let mut bystander = Command::new("sleep").arg("600").spawn().unwrap();
     let other = bystander.id();
-    let note =
-        format!(r#"{{"pid":{other},"address":"127.0.0.1:1","version":"0","started_at_ms":0}}"#);
-    std::fs::write(daemon.home.join("run/courier.json"), note).unwrap();
+    let note = json!({
+        "state": "running", "pid": other, "host": "127.0.0.1", "port": 1, "webhook_port": 2,
+        "version": "0", "started_at": "2026-02-06T20:45:00Z",
+    });
+    std::fs::write(daemon.home.join("run/courier.json"), note.to_string()).unwrap();
     std::fs::write(daemon.home.join("run/courier.pid"), format!("{other}\n")).unwrap();
     for command in ["stop", "kill", "status", "reload"] {
         daemon.run(&["courier", command]).failed(3);
@@ -528,4 +528,81 @@ fn files_are_written_again_with_and_without_a_courier() {
     daemon.run(&["courier", "start", "--port", "0"]).ok();
     let said = Daemon::new().run(&rebuild).failed(1);
     assert!(said.contains("there is no store"), "{said}");
+}
+
+#[test]
+fn rotated_token_is_the_only_one_that_is_accepted() {
+    let courier = Courier::start();
+    let old = courier.token.clone();
+    let status = |token: &str| {
+        let headers = [
+            ("Host".to_owned(), format!("localhost:{}", courier.address.port())),
+            ("Authorization".to_owned(), format!("Bearer {token}")),
+        ];
+        raw(courier.address, "GET", "/api/v1/boxes", &headers, b"").unwrap().status
+    };
+    assert_eq!(status(&old), 200);
+    // A stream that was opened with the old token ends with it.
+    let mut stream = std::net::TcpStream::connect(courier.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(
+        stream,
+        "GET /api/v1/events HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {old}\r\n\
+         Accept: text/event-stream\r\nConnection: close\r\n\r\n",
+        courier.address
+    )
+    .unwrap();
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    assert_eq!(line.trim_end(), "HTTP/1.1 200 OK");
+    let ran = courier.cli(&["token", "rotate"]);
+    assert!(!ran.stderr.contains(&old), "{}", ran.stderr);
+    ran.ok();
+    stream.read_to_string(&mut line).unwrap();
+    let new = courier.cli(&["token", "show"]).ok();
+    let new = new.trim();
+    assert_eq!(courier.cli(&["courier", "token"]).ok().trim(), new);
+    assert_eq!((new.len(), status(&old), status(new)), (64, 401, 200));
+    let mode = std::fs::metadata(courier.home().join("run/courier.token")).unwrap().permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    // The command line is not affected: it sends no token.
+    courier.cli(&["center", "boxes"]).ok();
+    // A token cannot replace itself.
+    let headers = [
+        ("Host".to_owned(), format!("localhost:{}", courier.address.port())),
+        ("Authorization".to_owned(), format!("Bearer {new}")),
+    ];
+    let answer = raw(courier.address, "POST", "/api/v1/token/rotate", &headers, b"").unwrap();
+    assert_eq!(answer.status, 404);
+}
+
+#[test]
+fn token_is_rotated_while_no_courier_runs() {
+    let daemon = Daemon::started();
+    let old = daemon.run(&["token", "show"]).ok();
+    daemon.run(&["courier", "stop"]).ok();
+    daemon.run(&["token", "rotate"]).ok();
+    let new = daemon.run(&["token", "show"]).ok();
+    assert_ne!(old, new);
+    daemon.run(&["courier", "start", "--port", "0"]).ok();
+    assert_eq!(daemon.run(&["token", "show"]).ok(), new);
+}
+
+#[test]
+fn home_with_a_long_path_has_a_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("long-".repeat(30)).join("home");
+    let courier = Courier::start_in(&home);
+    courier.cli(&["center", "boxes"]).ok();
+}
+
+#[test]
+fn health_without_a_token_shows_only_the_status() {
+    let courier = Courier::start();
+    let host = [("Host".to_owned(), courier.address.to_string())];
+    let answer = raw(courier.address, "GET", "/health", &host, b"").unwrap();
+    assert_eq!(answer.ok(), json!({"status": "ok"}));
+    let all = courier.get("/health").ok();
+    assert!(all["version"].is_string() && all["storage"].is_object(), "{all:#}");
 }

@@ -73,7 +73,7 @@ impl User {
     pub fn curl(&self, body: &Value) -> String {
         let body = body.to_string();
         let url =
-            format!("http://{}/webhooks/ci", self.running()["webhook_address"].as_str().unwrap());
+            format!("http://{}/webhooks/ci", crate::webhook_peer::webhook_address(&self.running()));
         let mut command = Command::new("curl");
         command.args(["-sS", &url, "--data-binary", &body]);
         for (name, value) in crate::webhook_peer::signed(SECRET, body.as_bytes()) {

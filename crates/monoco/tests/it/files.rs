@@ -602,7 +602,10 @@ fn a_stale_pid_file_is_no_obstacle_and_nobody_elses_process_is_touched() {
     // The process id that it left behind now belongs to another process: this one.
     let mut bystander = Command::new("sleep").arg("60").spawn().unwrap();
     fs::write(home.join("run/courier.pid"), format!("{}\n", bystander.id())).unwrap();
-    let note = json!({"pid": bystander.id(), "address": "127.0.0.1:1", "version": "0", "started_at_ms": 0});
+    let note = json!({
+        "state": "running", "pid": bystander.id(), "host": "127.0.0.1", "port": 1,
+        "webhook_port": 2, "version": "0", "started_at": "2026-02-06T20:45:00Z",
+    });
     fs::write(home.join("run/courier.json"), note.to_string()).unwrap();
     for verb in ["status", "stop", "kill", "reload"] {
         cli(&home, &["courier", verb], "").failed(3);

@@ -12,7 +12,7 @@ use crate::cli::harmless;
 use crate::common::{Ran, binary, help_pages, raw, until};
 use crate::end_to_end::User;
 use crate::mail_checker::{list, mail_id, name};
-use crate::webhook_peer::{Receiver, SECRET, signed};
+use crate::webhook_peer::{Receiver, SECRET, signed, webhook_address};
 
 /// Everything that a terminal might obey or misunderstand.
 const EVIL: &str = "\u{1b}[31mred\u{1b}]0;title\u{7}\u{1b}P+q\u{1b}\\\u{9b}2J\u{85}\u{202e}txt\
@@ -68,7 +68,7 @@ impl Victim {
         let mut message = message.clone();
         message["id"] = json!(id);
         let bytes = message.to_string();
-        let to = self.user.running()["webhook_address"].as_str().unwrap().parse().unwrap();
+        let to = webhook_address(&self.user.running());
         let headers = signed(SECRET, bytes.as_bytes());
         raw(to, "POST", "/webhooks/ci", &headers, bytes.as_bytes()).unwrap().ok();
         let mail = mail_id(id);
@@ -320,6 +320,8 @@ const COMMANDS: &[&str] = &[
     "--format EVIL",
     "courier logs clean",
     "courier token",
+    "token show",
+    "token rotate",
 ];
 
 /// Not run here: the first runs until it is stopped, and has a test of its own; the

@@ -27,6 +27,7 @@ mod letter_checker;
 mod letter_kill_points;
 mod letter_mime;
 mod letters;
+mod listener_attacks;
 mod mail_checker;
 mod mailbox_list;
 mod mailbox_run;

@@ -86,6 +86,12 @@ pub fn signed_at(secret: &str, body: &[u8], secs: u64) -> Vec<(String, String)> 
     .to_vec()
 }
 
+/// The address of the webhook listener in `courier.json`.
+pub fn webhook_address(running: &Value) -> SocketAddr {
+    let port = running["webhook_port"].as_u64().unwrap();
+    SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))
+}
+
 impl Courier {
     pub fn webhooks(&self) -> SocketAddr {
         self.try_webhooks().unwrap()
@@ -95,7 +101,7 @@ impl Courier {
     fn try_webhooks(&self) -> std::io::Result<SocketAddr> {
         let text = std::fs::read_to_string(self.home().join("run/courier.json"))?;
         let running: Value = serde_json::from_str(&text)?;
-        Ok(running["webhook_address"].as_str().unwrap().parse().unwrap())
+        Ok(webhook_address(&running))
     }
 
     /// Pushes a body to the tunnel `ci`, signed.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::CliContext;
-use super::failure::{CliError, CliExit};
-use super::output;
+use super::failure::CliError;
+use super::{output, token};
 
 mod control;
 mod install;
@@ -62,7 +62,7 @@ pub enum CourierCommand {
         #[arg(long)]
         from_files: bool,
     },
-    /// Print the token for API requests
+    /// Print the token for API requests, same as `token show`
     Token,
     /// Install the courier as a user service: systemd, or launchd on macOS
     ///
@@ -88,11 +88,7 @@ pub fn run(context: &CliContext, command: CourierCommand) -> Result<(), CliError
         CourierCommand::Rebuild { from_files } => {
             super::block_on(control::rebuild(context, from_files))
         }
-        CourierCommand::Token => match context.home.token() {
-            Ok(token) => output::print(&token),
-            Err(_) => Err(CliError::new(CliExit::NotPossible, "no token found")
-                .hint("`monoco courier start` creates the token at the first start")),
-        },
+        CourierCommand::Token => token::show(context),
         CourierCommand::Install(args) => install::run(context, &args),
     }
 }

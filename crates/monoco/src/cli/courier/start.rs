@@ -72,7 +72,7 @@ pub fn run(context: &CliContext, args: StartArgs) -> Result<(), CliError> {
 }
 
 pub fn restart(context: &CliContext, args: RestartArgs) -> Result<(), CliError> {
-    let before = context.home.running().and_then(|running| running.config);
+    let before = context.home.courier().and_then(|courier| courier.config);
     let source =
         args.options.applied_to(before.unwrap_or_else(|| ConfigSource::of(&context.home)))?;
     match control::stop(&context.home, control::STOP_TIMEOUT) {
@@ -122,11 +122,10 @@ fn detached(context: &CliContext, config: ConfigSource) -> Result<(), CliError> 
     let log = LogWriter::file(&path).map_err(|error| denied(HomeError::Io { path, error }))?;
     log.install();
     serve(ServeOptions { home: context.home.clone(), config, log }, |running| {
-        let webhooks = running.webhook_address.map(|address| address.to_string());
         tracing::info!(
             version = running.version,
-            address = %running.address,
-            webhooks = webhooks.as_deref().unwrap_or("none"),
+            address = %running.address(),
+            webhooks = %running.webhook_address(),
             "courier is listening"
         );
     })?;
@@ -241,10 +240,8 @@ fn read_log_from(log: &Path, log_start: u64) -> std::io::Result<String> {
 
 /// Prints the addresses of the courier and the path of its token.
 fn print_addresses(home: &Home, running: &CourierInfo) {
-    note(&format!("monoco {} listens on http://{}", running.version, running.address));
-    if let Some(address) = running.webhook_address {
-        note(&format!("webhooks on http://{address}/webhooks/TUNNEL"));
-    }
+    note(&format!("monoco {} listens on http://{}", running.version, running.address()));
+    note(&format!("webhooks on http://{}/webhooks/TUNNEL", running.webhook_address()));
     note(&format!("token file {}", home.token_path().display()));
 }
 

@@ -5,16 +5,16 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use monoco_core::time::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::api::views::health::{AdapterHealth, HealthView};
 use crate::cli::CliContext;
 use crate::cli::client::Client;
-use crate::cli::failure::{CliError, CliExit};
+use crate::cli::failure::CliError;
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, print};
 use crate::clock::wall_now;
+use crate::home::CourierState;
 
 /// How often `--watch` updates the status.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,10 +29,10 @@ pub struct StatusArgs {
 /// Health of the courier with its process, addresses and files.
 #[derive(Serialize)]
 struct CourierStatus {
+    state: CourierState,
     pid: i32,
     address: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    webhook_address: Option<String>,
+    webhook_address: String,
     started_at: String,
     home: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,6 +42,7 @@ struct CourierStatus {
 }
 
 const COURIER: &[Column<CourierStatus>] = &[
+    ("state", |courier| courier.state.as_str().cell()),
     ("status", |courier| courier.health.status.cell()),
     ("address", |courier| courier.address.cell()),
     ("webhooks", |courier| courier.webhook_address.cell()),
@@ -99,23 +100,21 @@ pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError>
 /// Gets the health of the courier and adds its addresses and files.
 async fn get_status(context: &CliContext) -> Result<CourierStatus, CliError> {
     let home = &context.home;
-    let client = match Client::find(home) {
-        Err(failure) if failure.exit == CliExit::NoCourier => {
-            let Some(pid) = home.holder() else { return Err(failure) };
-            let message =
-                format!("the courier (process {}) is not ready yet", pid.as_raw_nonzero());
-            return Err(CliError::new(CliExit::NoCourier, message)
-                .hint("`monoco courier logs` shows what the courier is doing"));
+    let client = Client::find(home).map_err(|failure| match home.holder() {
+        // The courier has the lock, and has not written its state yet.
+        Some(pid) if home.courier().is_none() => {
+            CliError::not_ready(pid.as_raw_nonzero().get(), CourierState::Starting)
         }
-        other => other?,
-    };
+        _ => failure,
+    })?;
     let health = client.health().await?;
     let running = client.running();
     Ok(CourierStatus {
+        state: running.state,
         pid: running.pid,
-        address: format!("http://{}", running.address),
-        webhook_address: running.webhook_address.map(|address| format!("http://{address}")),
-        started_at: Timestamp::from_ms(running.started_at_ms).rfc3339(),
+        address: format!("http://{}", running.address()),
+        webhook_address: format!("http://{}", running.webhook_address()),
+        started_at: running.started_at.clone(),
         home: home.path().to_owned(),
         log: running.log.clone(),
         health,

@@ -1,0 +1,121 @@
+//! Runs the scripts in `tests/attacks` that attack the ports and the socket of the courier as
+//! another user. Each exits with 1 when it has done damage.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{Courier, PATIENCE, cli};
+use crate::webhook_peer::{config, courier, signed};
+
+/// A user that owns nothing.
+const OTHER_USER: &str = "65534";
+
+/// A script that runs as another user.
+struct Attack {
+    process: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Attack {
+    /// Starts a script. Its text is an argument: the other user may not be able to read the
+    /// files of the project.
+    fn start(script: &str, args: &[&str]) -> Self {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", OTHER_USER, "--regid", OTHER_USER, "--clear-groups"]);
+        command.args(["python3", "-c", script]).args(args).current_dir("/");
+        // The first python3 of the tests may be in a directory of their user.
+        command.env("PATH", "/usr/bin:/bin");
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process =
+            spawned.unwrap_or_else(|error| panic!("this test needs root and setpriv: {error}"));
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Self { process, output }
+    }
+
+    /// Waits until the script prints a line.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    /// Ends the script, which must report that the attack has failed.
+    #[track_caller]
+    fn must_fail(mut self) {
+        drop(self.process.stdin.take());
+        let mut output = String::new();
+        self.output.read_to_string(&mut output).unwrap();
+        assert_eq!(self.process.wait().unwrap().code(), Some(0), "{output}");
+    }
+}
+
+/// The state in `courier.json`.
+fn state(home: &Path) -> Option<String> {
+    let text = fs::read_to_string(home.join("run/courier.json")).ok()?;
+    let info: Value = serde_json::from_str(&text).unwrap();
+    Some(info["state"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn port_taken_during_a_stop_receives_no_token() {
+    let mut courier = courier(&config(300));
+    let home = courier.home().to_owned();
+    let port = courier.address.port().to_string();
+    let mut attack = Attack::start(include_str!("../attacks/take_port.py"), &[&port]);
+    assert_eq!(attack.line(), "ready");
+    // An unfinished request keeps the courier from stopping at once.
+    let mut unfinished = TcpStream::connect(courier.webhooks()).unwrap();
+    let mut head = "POST /webhooks/ci HTTP/1.1\r\nContent-Length: 100\r\n".to_owned();
+    for (name, value) in signed(crate::webhook_peer::SECRET, b"") {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    write!(unfinished, "{head}\r\n").unwrap();
+    crate::crash::signal(&courier, rustix::process::Signal::TERM);
+    let deadline = Instant::now() + PATIENCE;
+    while state(&home).as_deref() == Some("running") {
+        assert!(Instant::now() < deadline, "the courier does not stop");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Commands find no courier, and do not ask on its port.
+    let mut commands = 0;
+    while courier.is_alive() {
+        let stderr = cli(&home, &["courier", "status"], "").failed(3);
+        let stopping = format!("process {}) is stopping", courier.pid());
+        let stopped = stderr.contains(&stopping) || stderr.contains("no courier is running");
+        assert!(stopped, "{stderr}");
+        cli(&home, &["center", "boxes"], "").failed(3);
+        commands += 1;
+        if commands == 2 {
+            drop(unfinished.write_all(b"x"));
+            drop(unfinished.shutdown(std::net::Shutdown::Both));
+        }
+    }
+    assert!(commands > 0, "the courier stopped too early for this test");
+    // Now the port is free.
+    while attack.line() != "took 127.0.0.1" {}
+    cli(&home, &["courier", "status"], "").failed(3);
+    cli(&home, &["center", "boxes"], "").failed(3);
+    attack.must_fail();
+}
+
+#[test]
+fn socket_answers_only_the_user_of_the_courier() {
+    let courier = Courier::start();
+    courier.cli(&["center", "boxes"]).ok();
+    let socket = courier.home().join("run/courier.sock");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o077;
+    assert_eq!(mode(&socket), 0);
+    // Permissions that someone has opened are not the only protection.
+    for path in socket.ancestors().take_while(|path| *path != std::env::temp_dir()) {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let socket = socket.to_str().unwrap();
+    Attack::start(include_str!("../attacks/use_socket.py"), &[socket]).must_fail();
+}
