@@ -42,6 +42,12 @@ pub trait Adapter: Send + Sync {
     /// Only then is a delivery with an unknown outcome retried.
     fn accepts_idempotency_keys(&self) -> bool;
 
+    /// Checks the headers of a webhook request before its body is read. Rejects a request that
+    /// lacks a header that its verification needs.
+    fn check_webhook_headers(&self, _headers: &HeaderMap) -> Result<(), WebhookError> {
+        Err(WebhookError::NotSupported)
+    }
+
     /// Verifies and parses a request that the provider posted to the webhook listener.
     /// Adapters of providers without webhooks reject every request.
     fn parse_webhook(

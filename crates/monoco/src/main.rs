@@ -10,7 +10,7 @@
 //! * [`api`]: the HTTP API; one guard checks every request.
 //! * [`cli`]: the command line; the only place that prints.
 //! * [`config`]: reads and checks the config file.
-//! * [`log`]: the courier's log and its rotation.
+//! * [`log`], [`log_limit`]: the courier's log and its rotation; limits repeated messages.
 //! * [`task_group`], [`signals`]: tasks that stop together; process signals.
 //! * [`supervisor`]: runs commands so that none of their processes outlives them.
 //! * [`home`], [`clock`]: the courier's directory; the only caller of `now()`.
@@ -24,6 +24,7 @@ mod config;
 mod courier;
 mod home;
 mod log;
+mod log_limit;
 mod pipeline;
 mod serve;
 mod signals;

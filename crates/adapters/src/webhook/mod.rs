@@ -8,6 +8,7 @@
 //! * [`outbound`]: converts a message into a JSON body, and the response into an outcome.
 
 use async_trait::async_trait;
+use http::HeaderMap;
 use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::TunnelId;
 use monoco_core::inbound::{InboundAttachment, InboundMessage};
@@ -83,6 +84,10 @@ impl Adapter for Webhook {
 
     fn accepts_idempotency_keys(&self) -> bool {
         self.accepts_idempotency_keys
+    }
+
+    fn check_webhook_headers(&self, headers: &HeaderMap) -> Result<(), WebhookError> {
+        self.signer.check_headers(headers)
     }
 
     fn parse_webhook(

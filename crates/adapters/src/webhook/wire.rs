@@ -158,6 +158,33 @@ impl Signer {
         Ok(Self { scheme, first: key(secret.as_bytes()), others: Vec::new() })
     }
 
+    /// Checks that a request has the headers that [`Signer::verify`] needs, before its body is
+    /// read.
+    pub fn check_headers(&self, headers: &HeaderMap) -> Result<(), WebhookError> {
+        let unverified = WebhookError::Unverified;
+        match &self.scheme {
+            SignatureScheme::Standard => standard_headers(headers).map(drop),
+            SignatureScheme::Stripe => stripe_signature(headers).map(drop),
+            SignatureScheme::Header { header, time, .. } => {
+                signature_and_time(headers, header, time.as_ref()).map(drop)
+            }
+            SignatureScheme::Token { header, kind, expected, .. } => {
+                let given = one(headers, header)
+                    .ok_or(unverified("expected exactly one header with the secret, not empty"))?;
+                let given = kind
+                    .secret(given)
+                    .ok_or(unverified("the header with the secret has the wrong format"))?;
+                // The hashes are compared, so that the time does not depend on the length.
+                if self.matches(&[&given], &[expected.to_vec()]) {
+                    Ok(())
+                } else {
+                    Err(unverified("the secret in the header does not match"))
+                }
+            }
+            SignatureScheme::Unsigned => check_local(headers),
+        }
+    }
+
     /// Verifies the signature of a request and its timestamp. Returns
     /// [`WebhookError::Stale`] when the signature is valid and the timestamp is not.
     pub fn verify(&self, request: &WebhookRequest<'_>) -> Result<(), WebhookError> {
@@ -167,13 +194,7 @@ impl Signer {
             SignatureScheme::Standard => self.verify_standard(headers, body)?,
             SignatureScheme::Stripe => self.verify_stripe(headers, body)?,
             SignatureScheme::Header { header, encoding, prefix, time: signed_time } => {
-                let time = signed_time.as_ref().map(|time| {
-                    one(headers, &time.header)
-                        .ok_or(unverified("expected exactly one timestamp header, not empty"))
-                });
-                let time = time.transpose()?;
-                let given = one(headers, header)
-                    .ok_or(unverified("expected exactly one signature header, not empty"))?;
+                let (given, time) = signature_and_time(headers, header, signed_time.as_ref())?;
                 let given = given
                     .strip_prefix(prefix.as_str())
                     .and_then(|text| encoding.decode(text))
@@ -184,21 +205,9 @@ impl Signer {
                 };
                 (time, genuine)
             }
-            SignatureScheme::Token { header, kind, expected, .. } => {
-                let given = one(headers, header)
-                    .ok_or(unverified("expected exactly one header with the secret, not empty"))?;
-                let given = kind
-                    .secret(given)
-                    .ok_or(unverified("the header with the secret has the wrong format"))?;
-                // The hashes are compared, so that the time does not depend on the length.
-                if !self.matches(&[&given], &[expected.to_vec()]) {
-                    return Err(unverified("the secret in the header does not match"));
-                }
-                (None, true)
-            }
-            SignatureScheme::Unsigned => {
-                check_local(headers)?;
-                (None, true)
+            // The body is not signed.
+            SignatureScheme::Token { .. } | SignatureScheme::Unsigned => {
+                return self.check_headers(headers);
             }
         };
         if !genuine {
@@ -213,19 +222,7 @@ impl Signer {
         headers: &'a HeaderMap,
         body: &[u8],
     ) -> Result<(Option<&'a str>, bool), WebhookError> {
-        let unverified = WebhookError::Unverified;
-        let (id, time, signature) = if headers.contains_key(&SVIX_ID) && !headers.contains_key(&ID)
-        {
-            (SVIX_ID, SVIX_TIMESTAMP, SVIX_SIGNATURE)
-        } else {
-            (ID, TIMESTAMP, SIGNATURE)
-        };
-        let id = one(headers, &id)
-            .ok_or(unverified("expected exactly one webhook-id header, not empty"))?;
-        let time = one(headers, &time)
-            .ok_or(unverified("expected exactly one webhook-timestamp header, not empty"))?;
-        let listed = one(headers, &signature)
-            .ok_or(unverified("expected exactly one webhook-signature header, not empty"))?;
+        let (id, time, listed) = standard_headers(headers)?;
         // Signatures of other versions may be listed beside v1.
         let given: Vec<_> = listed
             .split(' ')
@@ -244,8 +241,7 @@ impl Signer {
         body: &[u8],
     ) -> Result<(Option<&'a str>, bool), WebhookError> {
         let unverified = WebhookError::Unverified;
-        let listed = one(headers, &STRIPE_SIGNATURE)
-            .ok_or(unverified("expected exactly one Stripe-Signature header, not empty"))?;
+        let listed = stripe_signature(headers)?;
         let entries = || listed.split(',').filter_map(|entry| entry.trim().split_once('='));
         let mut times = entries().filter(|(name, _)| *name == "t").map(|(_, time)| time);
         let (Some(time), None) = (times.next(), times.next()) else {
@@ -324,6 +320,47 @@ impl Signer {
         }
         found.into()
     }
+}
+
+/// Returns id, timestamp and signatures of a request that is signed by Standard Webhooks.
+fn standard_headers(headers: &HeaderMap) -> Result<(&str, &str, &str), WebhookError> {
+    let unverified = WebhookError::Unverified;
+    let (id, time, signature) = if headers.contains_key(&SVIX_ID) && !headers.contains_key(&ID)
+    {
+        (SVIX_ID, SVIX_TIMESTAMP, SVIX_SIGNATURE)
+    } else {
+        (ID, TIMESTAMP, SIGNATURE)
+    };
+    let id = one(headers, &id)
+        .ok_or(unverified("expected exactly one webhook-id header, not empty"))?;
+    let time = one(headers, &time)
+        .ok_or(unverified("expected exactly one webhook-timestamp header, not empty"))?;
+    let listed = one(headers, &signature)
+        .ok_or(unverified("expected exactly one webhook-signature header, not empty"))?;
+    Ok((id, time, listed))
+}
+
+fn stripe_signature(headers: &HeaderMap) -> Result<&str, WebhookError> {
+    one(headers, &STRIPE_SIGNATURE).ok_or(WebhookError::Unverified(
+        "expected exactly one Stripe-Signature header, not empty",
+    ))
+}
+
+/// Returns the signature in `header`, and the timestamp if one is signed.
+fn signature_and_time<'a>(
+    headers: &'a HeaderMap,
+    header: &HeaderName,
+    signed_time: Option<&SignedTime>,
+) -> Result<(&'a str, Option<&'a str>), WebhookError> {
+    let unverified = WebhookError::Unverified;
+    let time = signed_time.map(|time| {
+        one(headers, &time.header)
+            .ok_or(unverified("expected exactly one timestamp header, not empty"))
+    });
+    let time = time.transpose()?;
+    let signature = one(headers, header)
+        .ok_or(unverified("expected exactly one signature header, not empty"))?;
+    Ok((signature, time))
 }
 
 impl SignedTime {

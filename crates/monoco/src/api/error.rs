@@ -137,7 +137,7 @@ impl ApiError {
     }
 
     pub fn body_too_slow() -> Self {
-        let message = "the request body was not complete within 30 s; send it again";
+        let message = "the request body arrived too slowly; send it within 30 s, with 32 KiB per second or more";
         Self::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", message)
     }
 

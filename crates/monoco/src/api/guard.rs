@@ -23,6 +23,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 
 use super::error::ApiError;
+use super::server;
 use crate::home::ApiToken;
 
 /// The accepted values of Host, Origin and token.
@@ -95,12 +96,19 @@ async fn check(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match guard.check(request.uri(), request.headers()) {
-        Ok(true) => {}
-        Ok(false) => {
-            request.extensions_mut().insert(WithoutToken);
+    let has_token = match guard.check(request.uri(), request.headers()) {
+        Ok(has_token) => has_token,
+        Err(error) => {
+            let mut response = error.into_response();
+            server::close(&mut response);
+            return response;
         }
-        Err(error) => return error.into_response(),
+    };
+    if !has_token {
+        request.extensions_mut().insert(WithoutToken);
+        let mut response = next.run(request).await;
+        server::close(&mut response);
+        return response;
     }
     let response = next.run(request).await;
     let content_type = response.headers().get(header::CONTENT_TYPE);

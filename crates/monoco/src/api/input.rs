@@ -1,13 +1,17 @@
 //! Strict parsing of requests: bodies with a size and time limit, JSON without unknown or
 //! duplicate keys, no unknown parameters.
 
+use std::pin::pin;
 use std::str::FromStr;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use monoco_core::cursor;
 use monoco_core::did::Did;
 use monoco_core::json;
@@ -17,9 +21,10 @@ use monoco_store::PageRequest;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 
 use super::error::ApiError;
-use super::server;
 use crate::courier::HOLDER;
 
 /// Largest JSON body, in bytes. Twice the size of an object, because escapes take space.
@@ -30,6 +35,19 @@ pub const MAX_BATCH: usize = 16 << 20;
 
 /// Largest attachment, in bytes.
 pub const MAX_BLOB: usize = 32 << 20;
+
+/// Longest time of a request body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a body may take before its rate counts.
+const BODY_GRACE: Duration = Duration::from_secs(5);
+
+/// Lowest rate of a body, in bytes per second.
+const MIN_BODY_RATE: usize = 32 << 10;
+
+/// Bytes of each body that are not charged to a [`BodySpace`]. The number of connections
+/// limits them, so that small requests are accepted also while large ones use all space.
+const UNCHARGED_BODY: usize = 64 << 10;
 
 /// Most entries of one page.
 pub const MAX_PAGE: usize = 1_000;
@@ -44,8 +62,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
         if content_type(request.headers()) != Some("application/json") {
             return Err(ApiError::wrong_type("application/json"));
         }
-        let bytes = body(request, MAX_JSON).await?;
-        from_value(json::parse(&bytes)?).map(Self)
+        let body = body(request.into_body(), MAX_JSON, &API_BODIES).await?;
+        from_value(json::parse(&body)?).map(Self)
     }
 }
 
@@ -66,16 +84,108 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static s
     key.transpose().map_err(|_| "expected printable ASCII")
 }
 
-/// Reads the whole body, within `limit` bytes and [`server::BODY_TIMEOUT`].
-pub async fn body(request: Request<Body>, limit: usize) -> Result<Bytes, ApiError> {
-    let limited = Limited::new(request.into_body(), limit);
-    let collected = tokio::time::timeout(server::BODY_TIMEOUT, limited.collect()).await;
-    match collected {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Ok(Err(_)) => Err(ApiError::body_broke_off()),
-        Err(_) => Err(ApiError::body_too_slow()),
+/// Space for the bodies that are in memory at the same time, in bytes.
+pub struct BodySpace(Semaphore);
+
+/// Space for bodies of the API.
+pub static API_BODIES: BodySpace = BodySpace::new(128 << 20);
+
+impl BodySpace {
+    pub const fn new(bytes: usize) -> Self {
+        Self(Semaphore::const_new(bytes))
     }
+}
+
+/// A body that was read, and the space that it occupies until it is dropped.
+pub struct RequestBody {
+    bytes: Bytes,
+    _space: Option<SemaphorePermit<'static>>,
+}
+
+impl RequestBody {
+    /// Takes the bytes. The space stays occupied until the body is dropped.
+    pub fn take(&mut self) -> Bytes {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl std::ops::Deref for RequestBody {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+/// Reads the whole body: at most `limit` bytes, not slower than [`MIN_BODY_RATE`]. Bytes are
+/// charged to `space` when they have arrived, whatever length the client has announced.
+///
+/// # Errors
+///
+/// 413 when the body is too large, 408 when it is too slow, 503 when there is no space.
+pub async fn body(
+    mut frames: Body,
+    limit: usize,
+    space: &'static BodySpace,
+) -> Result<RequestBody, ApiError> {
+    if usize::try_from(frames.size_hint().lower()).is_ok_and(|announced| announced > limit) {
+        return Err(ApiError::too_large(limit));
+    }
+    let started = Instant::now();
+    // Not registered before it is polled: most bodies arrive with the head.
+    let mut timer = pin!(tokio::time::sleep_until(started + BODY_GRACE));
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    let mut charged: Option<SemaphorePermit<'static>> = None;
+    loop {
+        let frame = tokio::select! {
+            biased;
+            frame = frames.frame() => frame,
+            () = timer.as_mut() => {
+                let deadline = started + body_timeout(first.len() + rest.len());
+                if Instant::now() >= deadline {
+                    return Err(ApiError::body_too_slow());
+                }
+                timer.as_mut().reset(deadline);
+                continue;
+            }
+        };
+        let data = match frame {
+            None => break,
+            Some(Err(_)) => return Err(ApiError::body_broke_off()),
+            // Trailers are ignored.
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+        };
+        let size = first.len() + rest.len() + data.len();
+        if size > limit {
+            return Err(ApiError::too_large(limit));
+        }
+        let missing =
+            size.saturating_sub(UNCHARGED_BODY + charged.as_ref().map_or(0, |it| it.num_permits()));
+        if missing > 0 {
+            let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+            let more = space.0.try_acquire_many(missing).map_err(|_| ApiError::busy())?;
+            match &mut charged {
+                Some(charged) => charged.merge(more),
+                None => charged = Some(more),
+            }
+        }
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+        } else {
+            if rest.is_empty() {
+                rest.extend_from_slice(&std::mem::take(&mut first));
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    let bytes = if rest.is_empty() { first } else { rest.freeze() };
+    Ok(RequestBody { bytes, _space: charged })
+}
+
+/// How long a body may take of which `received` bytes have arrived.
+fn body_timeout(received: usize) -> Duration {
+    let secs = received / MIN_BODY_RATE;
+    (BODY_GRACE + Duration::from_secs(u64::try_from(secs).unwrap_or(u64::MAX))).min(BODY_TIMEOUT)
 }
 
 /// Extracts the query. Unknown parameters are rejected.
@@ -209,4 +319,41 @@ pub fn lease_proof(epoch: Option<i64>, name: Option<String>) -> Result<LeaseProo
     let epoch = epoch.map(u64::try_from).transpose();
     let epoch = epoch.map_err(|_| ApiError::bad_field("epoch", "expected a number from 0"))?;
     Ok(LeaseProof { epoch, holder: holder(name)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SPACE: BodySpace = BodySpace::new(1 << 20);
+
+    fn chunks(sizes: &[usize]) -> Body {
+        let chunks: Vec<Result<_, std::convert::Infallible>> =
+            sizes.iter().map(|size| Ok(Bytes::from(vec![b'x'; *size]))).collect();
+        Body::from_stream(futures_util::stream::iter(chunks))
+    }
+
+    #[tokio::test]
+    async fn bytes_are_charged_when_they_arrive_and_until_the_body_is_dropped() {
+        let free = || SPACE.0.available_permits();
+        let small = body(chunks(&[10, 20, 30]), 100, &SPACE).await.ok().unwrap();
+        assert_eq!((small.len(), free()), (60, 1 << 20));
+        let large = body(chunks(&[UNCHARGED_BODY, 100, 200]), 1 << 20, &SPACE).await.ok().unwrap();
+        assert_eq!((large.len(), free()), (UNCHARGED_BODY + 300, (1 << 20) - 300));
+        drop(large);
+        assert_eq!(free(), 1 << 20);
+        let status = |result: Result<RequestBody, ApiError>| result.err().unwrap().status.as_u16();
+        assert_eq!(status(body(chunks(&[60, 60]), 100, &SPACE).await), 413);
+        let half = UNCHARGED_BODY + (1 << 19) + 1;
+        let _first = body(chunks(&[half]), 2 << 20, &SPACE).await.ok().unwrap();
+        assert_eq!(status(body(chunks(&[half]), 2 << 20, &SPACE).await), 503);
+        assert!(body(chunks(&[UNCHARGED_BODY]), 2 << 20, &SPACE).await.is_ok());
+    }
+
+    #[test]
+    fn body_has_a_minimum_rate_and_a_maximum_time() {
+        let secs = |received| body_timeout(received).as_secs();
+        assert_eq!([secs(0), secs(1 << 20), secs(32 << 20)], [5, 30, 30]);
+        assert_eq!(secs(MIN_BODY_RATE * 10), 15);
+    }
 }

@@ -1,6 +1,5 @@
 //! Dispatch received messages, send messages, store and get objects.
 
-use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -14,7 +13,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::error::{ApiError, ApiErrorView};
-use super::input::{self, JsonBody, PathParams};
+use super::input::{self, API_BODIES, JsonBody, PathParams};
 use super::views::messages::{BlobView, DispatchResponse, SendResponse};
 use super::{Api, ApiMetrics, SharedApi, batch, ids};
 use crate::center;
@@ -67,7 +66,7 @@ pub async fn dispatch(
 ) -> Result<Response, ApiError> {
     match input::content_type(request.headers()) {
         Some("application/json") => {
-            let bytes = input::body(request, input::MAX_JSON).await?;
+            let bytes = input::body(request.into_body(), input::MAX_JSON, &API_BODIES).await?;
             let batch = vec![parse_dispatch(&bytes)?];
             let mut results =
                 center::dispatch(&api.store, &api.entry, batch, api.clock.now()).await;
@@ -76,7 +75,7 @@ pub async fn dispatch(
             Ok(axum::Json(DispatchResponse::new(result, None)).into_response())
         }
         Some("application/x-ndjson") => {
-            let bytes = input::body(request, input::MAX_BATCH).await?;
+            let bytes = input::body(request.into_body(), input::MAX_BATCH, &API_BODIES).await?;
             dispatch_batch(&api, &bytes).await
         }
         _ => Err(ApiError::wrong_type("application/json` or `application/x-ndjson")),
@@ -227,9 +226,9 @@ pub async fn put_blob(
     if input::content_type(request.headers()) != Some("application/octet-stream") {
         return Err(ApiError::wrong_type("application/octet-stream"));
     }
-    let bytes: Bytes = input::body(request, input::MAX_BLOB).await?;
-    let size = bytes.len();
-    let id = api.store.put_blob(bytes.into()).await?.to_string();
+    let mut body = input::body(request.into_body(), input::MAX_BLOB, &API_BODIES).await?;
+    let size = body.len();
+    let id = api.store.put_blob(body.take().into()).await?.to_string();
     Ok((StatusCode::CREATED, axum::Json(BlobView { id, size })))
 }
 

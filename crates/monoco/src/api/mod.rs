@@ -26,10 +26,12 @@ use crate::courier::file_projector::FileProjector;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
 use error::ApiError;
+pub use mails::REBUILD_PATH;
 pub use metrics::ApiMetrics;
 
 mod batch;
 mod boxes;
+mod connection;
 mod contacts;
 mod drafts;
 pub mod error;

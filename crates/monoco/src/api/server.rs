@@ -1,24 +1,22 @@
 //! Serves HTTP/1 connections with limits on time, size and number.
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Time limit of the head of a request, and of an idle connection.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Time limit of a request body.
-pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+use super::connection::{self, ClientStream, ConnectionTimeouts};
+use crate::log_limit::LogLimit;
 
 /// Time limit of a handler.
 pub const HANDLER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,11 +27,8 @@ pub const REBUILD_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Most open connections. Further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// Largest head of a request, in bytes.
-const MAX_HEAD: usize = 32 * 1024;
-
-/// Most header fields of a request.
-const MAX_HEADERS: usize = 64;
+/// Most open connections of one address, so that one address cannot use all of them.
+const MAX_CONNECTIONS_PER_ADDRESS: usize = 512;
 
 /// Pause after a connection could not be accepted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -46,23 +41,22 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-type ClientStream = Either<TcpStream, UnixStream>;
-
 impl Listener {
-    /// Accepts one connection. Returns `None` when another user has connected to the socket.
-    async fn accept(&self) -> io::Result<Option<ClientStream>> {
+    /// Accepts one connection, with the address of a TCP client. Returns `None` when another
+    /// user has connected to the socket.
+    async fn accept(&self) -> io::Result<Option<(ClientStream, Option<IpAddr>)>> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, peer) = listener.accept().await?;
                 // Small responses are sent without delay.
                 let _ = stream.set_nodelay(true);
-                Ok(Some(Either::Left(stream)))
+                Ok(Some((Either::Left(stream), Some(peer.ip()))))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 let peer = stream.peer_cred()?.uid();
                 if peer == rustix::process::geteuid().as_raw() || peer == 0 {
-                    return Ok(Some(Either::Right(stream)));
+                    return Ok(Some((Either::Right(stream), None)));
                 }
                 tracing::warn!(uid = peer, "connection of another user to the socket rejected");
                 Ok(None)
@@ -81,11 +75,18 @@ impl Listener {
     }
 }
 
-/// What the listeners of one router share.
+/// Closes the connection after this response: a client that was not verified has one request
+/// per connection.
+pub fn close(response: &mut Response) {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// Serves one router on one or more listeners, which share its limits.
 #[derive(Clone)]
 pub struct HttpServer {
     router: Router,
     slots: Arc<Semaphore>,
+    addresses: Arc<AddressCounts>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -93,23 +94,20 @@ pub struct HttpServer {
 impl HttpServer {
     /// Serves `router`. `tasks` tracks all connections.
     pub fn new(router: Router, tasks: TaskTracker, stop: CancellationToken) -> Self {
-        Self { router, slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)), tasks, stop }
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        Self { router, slots, addresses: Arc::default(), tasks, stop }
     }
 
     /// Accepts connections until the courier stops. Requests that are being handled then are
     /// finished.
     pub async fn serve(self, listener: Arc<Listener>) {
-        let Self { router, slots, tasks, stop } = self;
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .max_buf_size(MAX_HEAD)
-            .max_headers(MAX_HEADERS);
+        let Self { router, slots, addresses, tasks, stop } = self;
+        let timeouts = ConnectionTimeouts::default();
         loop {
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
             let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else { return };
-            let stream = match accepted {
-                Ok(Some(stream)) => stream,
+            let (stream, address) = match accepted {
+                Ok(Some(accepted)) => accepted,
                 Ok(None) => continue,
                 Err(error) => {
                     // Usually the limit of open files. Retrying at once would only spin.
@@ -118,18 +116,78 @@ impl HttpServer {
                     continue;
                 }
             };
-            let service = TowerToHyperService::new(router.clone());
-            let connection = http.serve_connection(TokioIo::new(stream), service);
-            let stop = stop.clone();
+            let Some(counted) = addresses.count(address) else { continue };
+            let connection = connection::serve(stream, router.clone(), timeouts, stop.clone());
             tasks.spawn(async move {
-                let _slot = slot;
-                let mut connection = std::pin::pin!(connection);
-                // An error of one connection concerns only its client.
-                if stop.run_until_cancelled(connection.as_mut()).await.is_none() {
-                    connection.as_mut().graceful_shutdown();
-                    let _ = connection.await;
-                }
+                let _slots = (slot, counted);
+                connection.await;
             });
         }
+    }
+}
+
+/// Open connections by address.
+#[derive(Default)]
+struct AddressCounts {
+    open: Mutex<HashMap<IpAddr, usize>>,
+    log: LogLimit,
+}
+
+/// One counted connection; not counted any more when dropped.
+struct CountedConnection {
+    counts: Arc<AddressCounts>,
+    address: Option<IpAddr>,
+}
+
+impl AddressCounts {
+    /// Counts a connection. Returns `None` when its address has too many.
+    fn count(self: &Arc<Self>, address: Option<IpAddr>) -> Option<CountedConnection> {
+        if let Some(address) = address {
+            // Nothing panics while it holds the lock.
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = open.entry(address).or_default();
+            if *count >= MAX_CONNECTIONS_PER_ADDRESS {
+                drop(open);
+                if let Some(suppressed) = self.log.admit() {
+                    tracing::warn!(%address, suppressed, "too many connections of one address");
+                }
+                return None;
+            }
+            *count += 1;
+        }
+        Some(CountedConnection { counts: Arc::clone(self), address })
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        let Some(address) = self.address else { return };
+        let mut open = self.counts.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_of_one_address_are_limited_and_counted_down() {
+        let counts = Arc::new(AddressCounts::default());
+        let [one, other] = ["127.0.0.1", "::1"].map(|text| text.parse().ok());
+        let mut open: Vec<_> = (0..MAX_CONNECTIONS_PER_ADDRESS)
+            .map(|_| counts.count(one).expect("below the limit"))
+            .collect();
+        assert!(counts.count(one).is_none());
+        assert!(counts.count(other).is_some() && counts.count(None).is_some());
+        open.pop();
+        assert!(counts.count(one).is_some());
+        drop(open);
+        assert!(counts.open.lock().unwrap().is_empty());
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::error::{ApiError, ApiErrorView};
-use super::input::{self, QueryParams};
+use super::input::{self, API_BODIES, QueryParams};
 use super::letters::QueryPairs;
 use super::views::letters::SubmitResultView;
 use super::{Api, SharedApi, batch};
@@ -82,13 +82,18 @@ pub async fn submit(
         ));
     }
     let value = match kind {
-        Some("application/json") => json::parse(&input::body(request, MAX_BODY).await?)?,
+        Some("application/json") => {
+            json::parse(&input::body(request.into_body(), MAX_BODY, &API_BODIES).await?)?
+        }
         Some("message/rfc822") => {
             let envelope = parse_envelope(pairs)?;
-            sendmail::letter(&input::body(request, MAX_DATA).await?, envelope)?
+            sendmail::letter(
+                &input::body(request.into_body(), MAX_DATA, &API_BODIES).await?,
+                envelope,
+            )?
         }
         Some("application/x-ndjson") => {
-            let bytes = input::body(request, MAX_BODY).await?;
+            let bytes = input::body(request.into_body(), MAX_BODY, &API_BODIES).await?;
             return submit_batch(&api, &bytes, key.as_deref()).await;
         }
         _ => {

@@ -4,31 +4,33 @@
 //! tunnel verifies its requests itself; the token of the API is not used here. The courier
 //! answers 200 after the message is stored, not before.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use monoco_adapters::{InboundSink, WebhookRequest};
+use monoco_adapters::{InboundSink, WebhookError, WebhookRequest};
 use monoco_store::SharedStore;
 use serde_json::json;
-use tokio::sync::Semaphore;
 
 use super::error::ApiError;
-use super::input;
+use super::input::{self, BodySpace};
+use super::server;
 use crate::center::PipelineEntry;
 use crate::clock::Clock;
 use crate::courier::inbound::DurableInboundSink;
-use crate::courier::tunnels::TunnelRegistry;
+use crate::courier::tunnels::{RunningTunnel, TunnelRegistry};
+use crate::log_limit::LogLimit;
 
 /// Largest body, in bytes. It includes attachments.
 const MAX_BODY: usize = 8 << 20;
 
-/// Total size of all bodies that are read at the same time, in KiB. Further requests are
-/// answered with 503.
-const MAX_BODIES_KIB: usize = 32 << 10;
+/// Space for the bodies of all tunnels, which are not verified while they are read. A body
+/// without space is answered with 503.
+static UNVERIFIED_BODIES: BodySpace = BodySpace::new(32 << 20);
 
 /// What the webhook handler works with. One value is shared by all requests.
 pub struct WebhookListener {
@@ -36,8 +38,8 @@ pub struct WebhookListener {
     clock: Clock,
     entry: PipelineEntry,
     tunnels: Arc<TunnelRegistry>,
-    /// Space for bodies that are being read, in KiB.
-    body_space: Semaphore,
+    /// Rejections by tunnel. Every request names a tunnel that runs, so the map stays small.
+    rejections: Mutex<HashMap<String, Arc<LogLimit>>>,
 }
 
 impl WebhookListener {
@@ -47,7 +49,22 @@ impl WebhookListener {
         entry: PipelineEntry,
         tunnels: Arc<TunnelRegistry>,
     ) -> Self {
-        Self { store, clock, entry, tunnels, body_space: Semaphore::new(MAX_BODIES_KIB) }
+        Self { store, clock, entry, tunnels, rejections: Mutex::default() }
+    }
+
+    /// Records that a request was rejected.
+    fn reject(&self, tunnel: &RunningTunnel, error: WebhookError) -> ApiError {
+        let (id, now) = (tunnel.adapter.id(), self.clock.now());
+        let reason = error.reason();
+        tunnel.update_health(|health| health.record_rejected(reason, error.to_string(), now));
+        // Nothing panics while it holds the lock.
+        let mut limits = self.rejections.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = Arc::clone(limits.entry(id.to_string()).or_default());
+        drop(limits);
+        if let Some(suppressed) = limit.admit() {
+            tracing::warn!(tunnel = %id, %error, suppressed, "webhook request rejected");
+        }
+        error.into()
     }
 }
 
@@ -60,6 +77,9 @@ pub fn router(webhooks: WebhookListener) -> Router {
         .layer(axum::middleware::map_response(async |mut response: Response| {
             let nosniff = HeaderValue::from_static("nosniff");
             response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
+            if !response.status().is_success() {
+                server::close(&mut response);
+            }
             response
         }))
         .with_state(Arc::new(webhooks))
@@ -70,26 +90,17 @@ async fn receive(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let WebhookListener { store, clock, entry, tunnels, body_space } = webhooks.as_ref();
-    let tunnel = tunnels.get(&id).ok_or_else(ApiError::no_webhook)?;
-    let announced = request.headers().get(header::CONTENT_LENGTH);
-    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > MAX_BODY) {
-        return Err(ApiError::too_large(MAX_BODY));
-    }
-    let kib = u32::try_from(announced.unwrap_or(MAX_BODY) / 1024 + 1).unwrap_or(u32::MAX);
-    let _space = body_space.try_acquire_many(kib).map_err(|_| ApiError::busy())?;
-    let headers = request.headers().clone();
-    let body = input::body(request, MAX_BODY).await?;
+    let tunnel = webhooks.tunnels.get(&id).ok_or_else(ApiError::no_webhook)?;
+    let (parts, body) = request.into_parts();
+    // Before the body, so that a client without a signature occupies no memory.
+    let headers = tunnel.adapter.check_webhook_headers(&parts.headers);
+    headers.map_err(|error| webhooks.reject(&tunnel, error))?;
+    let body = input::body(body, MAX_BODY, &UNVERIFIED_BODIES).await?;
 
-    let webhook = WebhookRequest { headers: &headers, body: &body, now: clock.wall() };
-    let received = tunnel.adapter.parse_webhook(&webhook).map_err(|error| {
-        let now = clock.now();
-        let reason = error.reason();
-        tunnel.update_health(|health| health.record_rejected(reason, error.to_string(), now));
-        tracing::warn!(tunnel = %tunnel.adapter.id(), %error, "webhook request rejected");
-        error
-    })?;
+    let WebhookListener { store, clock, entry, .. } = webhooks.as_ref();
+    let webhook = WebhookRequest { headers: &parts.headers, body: &body, now: clock.wall() };
+    let received = tunnel.adapter.parse_webhook(&webhook);
+    let received = received.map_err(|error| webhooks.reject(&tunnel, error))?;
     drop(body);
     let sink = DurableInboundSink { store, clock: *clock, entry, tunnel: &tunnel };
     let (mut stored, mut duplicates) = (0, 0);

@@ -4,6 +4,8 @@
 //! the user of the courier. So the client sends no token, and a process of another user that
 //! has taken the port of the courier receives nothing.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -18,7 +20,17 @@ use tokio::net::UnixStream;
 use super::failure::{CliError, CliExit};
 use crate::api::error::ApiErrorView;
 use crate::api::views::health::HealthView;
+use crate::api::{REBUILD_PATH, server};
 use crate::home::{CourierInfo, CourierState, Home};
+
+/// How long a command waits for the response. The courier answers or fails before.
+const RESPONSE_TIMEOUT: Duration = server::HANDLER_TIMEOUT.saturating_add(Duration::from_secs(10));
+
+/// How long a command waits for a rebuild of the mailbox.
+const REBUILD_TIMEOUT: Duration = server::REBUILD_TIMEOUT.saturating_add(Duration::from_secs(10));
+
+/// How long a command waits for the health of the courier.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to the running courier of one home directory.
 #[derive(Debug)]
@@ -42,14 +54,17 @@ impl Client {
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
-        parse(self.send(Method::GET, path, None, "application/json").await?).await
+        self.call(Method::GET, path, None).await
     }
 
     /// Gets the health of the courier. A degraded courier answers 503 with the same body.
     pub async fn health(&self) -> Result<HealthView, CliError> {
-        let response = self.send(Method::GET, "/health", None, "application/json").await?;
-        let status = response.status();
-        let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
+        let (status, bytes) = within(HEALTH_TIMEOUT, async {
+            let response = self.send(Method::GET, "/health", None, "application/json").await?;
+            let status = response.status();
+            Ok((status, response.into_body().collect().await.map_err(broken)?.to_bytes()))
+        })
+        .await?;
         serde_json::from_slice(&bytes).map_err(|_| {
             CliError::new(
                 CliExit::Courier,
@@ -64,7 +79,7 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, CliError> {
         let body = Body::new(body, None)?;
-        parse(self.send(Method::PUT, path, Some(body), "application/json").await?).await
+        self.call(Method::PUT, path, Some(body)).await
     }
 
     pub async fn post<T: DeserializeOwned>(
@@ -83,11 +98,11 @@ impl Client {
         key: Option<&str>,
     ) -> Result<T, CliError> {
         let body = Body::new(body, key)?;
-        parse(self.send(Method::POST, path, Some(body), "application/json").await?).await
+        self.call(Method::POST, path, Some(body)).await
     }
 
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
-        parse(self.send(Method::DELETE, path, None, "application/json").await?).await
+        self.call(Method::DELETE, path, None).await
     }
 
     /// Opens the stream of events after the sequence number `after`.
@@ -96,12 +111,26 @@ impl Client {
             Some(after) => format!("/api/v1/events?after={after}"),
             None => "/api/v1/events".to_owned(),
         };
-        let response = self.send(Method::GET, &path, None, "text/event-stream").await?;
+        let response = self.send(Method::GET, &path, None, "text/event-stream");
+        let response = within(RESPONSE_TIMEOUT, response).await?;
         if !response.status().is_success() {
             let message = format!("cannot follow events: HTTP {}", response.status());
             return Err(CliError::new(CliExit::Courier, message));
         }
         Ok(response.into_body())
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Body<'_>>,
+    ) -> Result<T, CliError> {
+        let limit = if path.starts_with(REBUILD_PATH) { REBUILD_TIMEOUT } else { RESPONSE_TIMEOUT };
+        within(limit, async {
+            parse(self.send(method, path, body, "application/json").await?).await
+        })
+        .await
     }
 
     async fn send(
@@ -184,6 +213,18 @@ async fn parse<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, C
         )
     })?;
     Err(rejection(status.as_u16(), answer))
+}
+
+/// Fails when `response` takes longer than `limit`.
+async fn within<T>(
+    limit: Duration,
+    response: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
+    tokio::time::timeout(limit, response).await.unwrap_or_else(|_| {
+        let message = format!("the courier did not answer within {} s", limit.as_secs());
+        Err(CliError::new(CliExit::Courier, message)
+            .hint("`monoco courier logs` shows what the courier is doing"))
+    })
 }
 
 fn broken(error: hyper::Error) -> CliError {

@@ -231,6 +231,8 @@ fn a_courier_that_does_not_stop_is_reported_and_can_be_killed() {
     let pid = daemon.pid();
     let stopped = Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap();
     assert!(stopped.success());
+    let said = daemon.run(&["courier", "status"]).failed(4);
+    assert!(said.contains("did not answer within 10 s"), "{said}");
     let said = daemon.run(&["courier", "stop", "--timeout", "1"]).failed(4);
     assert!(said.contains(&format!("process {pid} did not stop within 1 s")), "{said}");
     assert!(said.contains("monoco courier kill"), "{said}");
@@ -605,4 +607,21 @@ fn health_without_a_token_shows_only_the_status() {
     assert_eq!(answer.ok(), json!({"status": "ok"}));
     let all = courier.get("/health").ok();
     assert!(all["version"].is_string() && all["storage"].is_object(), "{all:#}");
+}
+
+#[test]
+fn rejected_webhooks_are_logged_once_per_second() {
+    let daemon = Daemon::new();
+    daemon.configure(&format!(
+        "courier: {{adapters: {{ci: {{provider: webhook, secret: {SECRET}}}}}}}"
+    ));
+    daemon.run(&["courier", "start", "--port", "0"]).ok();
+    let address = crate::webhook_peer::webhook_address(&daemon.note());
+    let (started, requests) = (Instant::now(), 200);
+    for _ in 0..requests {
+        assert_eq!(raw(address, "POST", "/webhooks/ci", &[], b"{}").unwrap().status, 401);
+    }
+    let most = usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
+    let logged = daemon.log().matches("webhook request rejected").count();
+    assert!((1..=most).contains(&logged), "{logged} lines for {requests} requests");
 }

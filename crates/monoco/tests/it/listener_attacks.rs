@@ -119,3 +119,37 @@ fn socket_answers_only_the_user_of_the_courier() {
     let socket = socket.to_str().unwrap();
     Attack::start(include_str!("../attacks/use_socket.py"), &[socket]).must_fail();
 }
+
+/// Runs an attack on the webhook listener; afterwards the tunnel works as before.
+fn hold_webhooks(kind: &str) {
+    let courier = courier(&config(100));
+    let port = courier.webhooks().port().to_string();
+    let script = include_str!("../attacks/hold_webhooks.py");
+    Attack::start(script, &[kind, &port]).must_fail();
+    courier.hears("after", "room", "ann", "still here");
+    assert_eq!(courier.get("/health").ok()["status"], "ok");
+}
+
+#[test]
+fn announced_bodies_do_not_occupy_the_webhook_listener() {
+    hold_webhooks("bodies");
+}
+
+#[test]
+fn unfinished_heads_do_not_occupy_the_webhook_listener() {
+    hold_webhooks("heads");
+}
+
+#[test]
+fn unread_responses_do_not_occupy_the_webhook_listener() {
+    hold_webhooks("responses");
+}
+
+#[test]
+fn unfinished_uploads_do_not_fill_the_memory() {
+    let courier = Courier::start();
+    let port = courier.address.port().to_string();
+    let script = include_str!("../attacks/fill_memory.py");
+    Attack::start(script, &[&port, &courier.token]).must_fail();
+    courier.deliver(crate::common::ME, "small requests are accepted");
+}

@@ -555,3 +555,19 @@ fn secrets_stay_where_they_are() {
     assert_eq!(found, []);
     assert!(!shown.contains("canary"), "{shown}");
 }
+
+#[test]
+fn request_without_a_signature_is_rejected_before_its_body_is_read() {
+    let courier = courier(&config(100));
+    let mut stream = TcpStream::connect(courier.webhooks()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The body is announced and not sent.
+    stream
+        .write_all(b"POST /webhooks/ci HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        .unwrap();
+    let started = Instant::now();
+    let mut answer = [0; 64];
+    let read = stream.read(&mut answer).unwrap();
+    assert!(answer[..read].starts_with(b"HTTP/1.1 401 "), "{answer:?}");
+    assert!(started.elapsed() < Duration::from_secs(4), "it waited for the body");
+}

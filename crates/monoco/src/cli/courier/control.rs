@@ -9,6 +9,7 @@ use monoco_store::sqlite::SqliteStore;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
+use crate::api::REBUILD_PATH;
 use crate::api::views::mails::RebuildView;
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
@@ -92,7 +93,7 @@ pub fn reload(home: &Home) -> Result<(), CliError> {
 pub async fn rebuild(context: &CliContext, from_files: bool) -> Result<(), CliError> {
     let result: RebuildView = match context.client() {
         Ok(client) => {
-            let path = format!("/api/v1/mailbox/rebuild?from_files={from_files}");
+            let path = format!("{REBUILD_PATH}?from_files={from_files}");
             client.post(&path, &json!({})).await?
         }
         Err(failure) if failure.exit == CliExit::NoCourier => {
