@@ -25,13 +25,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use monoco_fs::FileOptions;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigSource;
 
+mod process;
 mod token;
 
+use process::ProcessIdentity;
 pub use token::ApiToken;
 
 /// How long to wait for a process that tests the lock and holds it for a moment.
@@ -147,6 +151,10 @@ pub enum HomeError {
     Taken(PathBuf),
     #[error("{0} is not a valid token; remove it, and the courier creates a new one")]
     BadToken(PathBuf),
+    #[error(
+        "{0} is a symbolic link to a place that other users can access; run `chmod go-rwx` on it"
+    )]
+    OpenLink(PathBuf),
     #[error("{path}: {error}")]
     Io { path: PathBuf, error: io::Error },
 }
@@ -213,8 +221,7 @@ impl Home {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
             made.map_err(|error| HomeError::Io { path: path.clone(), error })?;
             // An existing directory may be accessible to other users.
-            let private = fs::set_permissions(&path, fs::Permissions::from_mode(0o700));
-            private.map_err(|error| HomeError::Io { path, error })?;
+            make_private(&path, 0o700)?;
         }
         // The store syncs its own directory, but not the entry in this one.
         let synced = File::open(&self.0).and_then(|dir| dir.sync_all());
@@ -246,6 +253,9 @@ impl Home {
         }
         // The file of a killed courier must not be taken for that of this one.
         self.withdraw();
+        let me = ProcessIdentity::of(rustix::process::getpid());
+        // Without it, `stop` does not find the courier; a full disk must not prevent a start.
+        let _ = me.write(&file);
         let pid = format!("{}\n", std::process::id());
         // The file is information only, so an error is ignored.
         let _ = monoco_fs::write(&self.pid_path(), pid.as_bytes(), FileOptions::PRIVATE);
@@ -260,13 +270,14 @@ impl Home {
         matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
 
-    /// Process id of the courier that holds the lock, ready or not.
+    /// Process id of the courier that holds the lock, ready or not. Returns `None` also when
+    /// the process in the lock file has ended and its id belongs to another process.
     pub fn holder(&self) -> Option<Pid> {
         if !self.is_taken() {
             return None;
         }
-        let text = fs::read_to_string(self.pid_path()).ok()?;
-        text.trim().parse().ok().and_then(Pid::from_raw)
+        let holder = ProcessIdentity::read(&self.lock_path())?;
+        holder.is_running().then_some(holder.pid)
     }
 
     /// Writes `courier.json` for the command line.
@@ -332,6 +343,24 @@ impl Home {
     }
 }
 
+/// Sets the permissions of a file or directory. Does not follow a symbolic link: the target
+/// of a link must be closed to other users already.
+fn make_private(path: &Path, mode: u32) -> Result<(), HomeError> {
+    let io = |error| HomeError::Io { path: path.to_owned(), error };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => {
+            let file = File::from(file);
+            file.set_permissions(fs::Permissions::from_mode(mode)).map_err(io)
+        }
+        Err(Errno::LOOP | Errno::MLINK) => {
+            let target = fs::metadata(path).map_err(io)?.permissions().mode();
+            if target & 0o077 == 0 { Ok(()) } else { Err(HomeError::OpenLink(path.to_owned())) }
+        }
+        Err(error) => Err(io(error.into())),
+    }
+}
+
 impl HomeError {
     /// Whether access was denied.
     pub fn is_permission(&self) -> bool {
@@ -343,7 +372,7 @@ impl HomeError {
 mod tests {
     use super::*;
 
-    fn home() -> (tempfile::TempDir, Home) {
+    pub(super) fn home() -> (tempfile::TempDir, Home) {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::new(dir.path().join("home"));
         home.create().unwrap();
@@ -376,6 +405,40 @@ mod tests {
         }
         drop(lock);
         assert!(!home.is_taken() && home.lock().is_ok());
+    }
+
+    #[test]
+    fn permissions_are_not_changed_through_a_symbolic_link() {
+        let (dir, home) = home();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let elsewhere = dir.path().join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::remove_dir(home.path().join("log")).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, home.path().join("log")).unwrap();
+        assert!(matches!(home.create(), Err(HomeError::OpenLink(_))));
+        assert_eq!(mode(&elsewhere), 0o755);
+        fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o700)).unwrap();
+        home.create().unwrap();
+
+        let token = dir.path().join("token");
+        fs::write(&token, "0".repeat(64)).unwrap();
+        fs::set_permissions(&token, fs::Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink(&token, home.token_path()).unwrap();
+        assert!(matches!(ApiToken::open(&home), Err(HomeError::OpenLink(_))));
+        assert_eq!(mode(&token), 0o644);
+    }
+
+    #[test]
+    fn process_that_has_reused_the_id_is_not_the_holder() {
+        let (_dir, home) = home();
+        let _lock = home.lock().unwrap();
+        assert!(home.holder().is_some());
+        // The id of this process, with the start time of an earlier one.
+        let text = fs::read_to_string(home.lock_path()).unwrap();
+        let (pid, _) = text.trim_end().split_once(' ').unwrap();
+        fs::write(home.lock_path(), format!("{pid} 1\n")).unwrap();
+        assert!(home.is_taken() && home.holder().is_none());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Builds the courier and starts its tasks. The only place that wires.
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use monoco_core::retention::MAX_CLOCK_STEP;
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{PipelineRouting, SharedStore, StoreError};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
@@ -45,6 +47,9 @@ use crate::task_group::TaskGroup;
 /// How long tasks may take to finish when the courier stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How many free ports are tried until one is free on both loopback addresses.
+const MAX_PORT_ATTEMPTS: usize = 16;
+
 /// How to run the courier.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
@@ -62,6 +67,8 @@ pub enum StartError {
     Config(#[from] ConfigError),
     #[error("cannot open the store in {path}: {error}")]
     Store { path: PathBuf, error: StoreError },
+    #[error("other users can write to the mailbox directory {path} (mode {mode:o})")]
+    OpenMailbox { path: PathBuf, mode: u32 },
     #[error("port {0} is in use")]
     PortInUse(u16),
     #[error("cannot listen on port {port}: {error}")]
@@ -80,8 +87,10 @@ pub async fn run(
     let ServeOptions { home, config: source, log } = options;
     // All files, also those of the store, are readable only by the user.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    set_limits();
     home.create()?;
     let config = Arc::new(source.load()?);
+    check_mailbox(&config.mailbox(&home))?;
     log.set_level(config.log_level);
     let _lock = home.lock()?;
     let listeners = Listeners::bind(&home, &config).await?;
@@ -123,10 +132,32 @@ pub async fn run(
     Ok(())
 }
 
+/// Turns off core dumps, which would contain messages and secrets, and allows as many open
+/// files as possible, because each connection needs one.
+fn set_limits() {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    if let Err(error) = setrlimit(Resource::Core, none) {
+        tracing::warn!(%error, "cannot turn off core dumps");
+    }
+    let files = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
+}
+
+/// Rejects a mailbox directory in which other users can write: they could replace Mails.
+fn check_mailbox(path: &Path) -> Result<(), StartError> {
+    // A missing directory is created with mode 0700.
+    let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
+    let mode = found.permissions().mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(StartError::OpenMailbox { path: path.to_owned(), mode });
+    }
+    Ok(())
+}
+
 /// The bound ports and the socket, and the token that the API asks for.
 struct Listeners {
-    api: Arc<Listener>,
-    webhooks: Arc<Listener>,
+    api: Vec<Arc<Listener>>,
+    webhooks: Vec<Arc<Listener>>,
     socket: Arc<Listener>,
     address: SocketAddr,
     webhook_port: u16,
@@ -136,24 +167,53 @@ struct Listeners {
 impl Listeners {
     async fn bind(home: &Home, config: &Config) -> Result<Self, StartError> {
         let token = Arc::new(ApiToken::open(home)?);
-        let api = bind(config.host, config.port).await?;
-        let webhooks = bind(config.host, config.webhook_port).await?;
-        let (address, webhook_port) = (api.local_addr()?, webhooks.local_addr()?.port());
+        let (api, address) = bind_loopback(config.host, config.port).await?;
+        let (webhooks, webhook_address) = bind_loopback(config.host, config.webhook_port).await?;
         let socket = home.socket().and_then(|path| UnixListener::bind(&path));
-        let socket = socket.map_err(StartError::Socket)?;
-        Ok(Self {
-            api: Arc::new(Listener::Tcp(api)),
-            webhooks: Arc::new(Listener::Tcp(webhooks)),
-            socket: Arc::new(Listener::Unix(socket)),
-            address,
-            webhook_port,
-            token,
-        })
+        let socket = Arc::new(Listener::Unix(socket.map_err(StartError::Socket)?));
+        let webhook_port = webhook_address.port();
+        Ok(Self { api, webhooks, socket, address, webhook_port, token })
     }
 
-    fn all(&self) -> [Arc<Listener>; 3] {
-        [&self.api, &self.webhooks, &self.socket].map(Arc::clone)
+    fn all(&self) -> Vec<Arc<Listener>> {
+        let tcp = self.api.iter().chain(&self.webhooks);
+        tcp.chain([&self.socket]).map(Arc::clone).collect()
     }
+}
+
+/// Binds a port on `host` and on the loopback address of the other IP version: a client that
+/// connects to `localhost` tries both, and another process must not have one of them.
+async fn bind_loopback(
+    host: IpAddr,
+    port: u16,
+) -> Result<(Vec<Arc<Listener>>, SocketAddr), StartError> {
+    let other = match host {
+        IpAddr::V4(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        IpAddr::V6(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+    for _ in 0..MAX_PORT_ATTEMPTS {
+        let listener = bind(host, port).await?;
+        let address = listener.local_addr()?;
+        let mut listeners = vec![listener];
+        match bind(other, address.port()).await {
+            Ok(listener) => listeners.push(listener),
+            Err(StartError::PortInUse(_)) if port == 0 => continue,
+            Err(StartError::Listen { error, .. }) if is_no_address(&error) => {
+                tracing::info!(host = %other, %error, "machine has no such loopback address");
+            }
+            Err(error) => return Err(error),
+        }
+        let listeners = listeners.into_iter().map(|it| Arc::new(Listener::Tcp(it))).collect();
+        return Ok((listeners, address));
+    }
+    Err(StartError::PortInUse(port))
+}
+
+/// Whether the machine does not support an address, such as `::1` without IPv6.
+fn is_no_address(error: &std::io::Error) -> bool {
+    let unsupported = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
+    error.kind() == std::io::ErrorKind::AddrNotAvailable
+        || error.raw_os_error() == Some(unsupported)
 }
 
 async fn bind(host: IpAddr, port: u16) -> Result<TcpListener, StartError> {
@@ -176,7 +236,7 @@ struct Courier {
     receivers: TaskGroup,
     loops: TaskGroup,
     /// Bound until the courier has stopped.
-    listeners: [Arc<Listener>; 3],
+    listeners: Vec<Arc<Listener>>,
 }
 
 impl Courier {
@@ -224,7 +284,6 @@ impl Courier {
         let bound = listeners.all();
         start_listeners(parts, listeners, projector, dead_drafts, &receivers);
         Ok(Self {
-            clock,
             config: config_sender,
             routing,
             pipeline,
@@ -364,18 +423,22 @@ fn start_listeners(
         config,
         stop: receivers.stop.clone(),
     };
-    let Listeners { api: api_listener, webhooks: webhook_listener, socket, address, token, .. } =
-        listeners;
+    let Listeners {
+        api: api_listeners, webhooks: webhook_listeners, socket, address, token, ..
+    } = listeners;
     let router = api::router(api);
     let guard = RequestGuard::new(address, Arc::clone(&token));
     let routers = [
-        (socket, api::token::with_rotation(router.clone(), token)),
-        (api_listener, guard::protect(router, guard)),
-        (webhook_listener, api::webhooks::router(webhooks)),
+        (vec![socket], api::token::with_rotation(router.clone(), token)),
+        (api_listeners, guard::protect(router, guard)),
+        (webhook_listeners, api::webhooks::router(webhooks)),
     ];
-    for (listener, router) in routers {
+    for (listeners, router) in routers {
         let (tasks, stop) = (receivers.tasks.clone(), receivers.stop.clone());
-        receivers.spawn(HttpServer::new(router, tasks, stop).serve(listener));
+        let server = HttpServer::new(router, tasks, stop);
+        for listener in listeners {
+            receivers.spawn(server.clone().serve(listener));
+        }
     }
 }
 

@@ -325,14 +325,13 @@ impl Signer {
 /// Returns id, timestamp and signatures of a request that is signed by Standard Webhooks.
 fn standard_headers(headers: &HeaderMap) -> Result<(&str, &str, &str), WebhookError> {
     let unverified = WebhookError::Unverified;
-    let (id, time, signature) = if headers.contains_key(&SVIX_ID) && !headers.contains_key(&ID)
-    {
+    let (id, time, signature) = if headers.contains_key(&SVIX_ID) && !headers.contains_key(&ID) {
         (SVIX_ID, SVIX_TIMESTAMP, SVIX_SIGNATURE)
     } else {
         (ID, TIMESTAMP, SIGNATURE)
     };
-    let id = one(headers, &id)
-        .ok_or(unverified("expected exactly one webhook-id header, not empty"))?;
+    let id =
+        one(headers, &id).ok_or(unverified("expected exactly one webhook-id header, not empty"))?;
     let time = one(headers, &time)
         .ok_or(unverified("expected exactly one webhook-timestamp header, not empty"))?;
     let listed = one(headers, &signature)
@@ -341,9 +340,8 @@ fn standard_headers(headers: &HeaderMap) -> Result<(&str, &str, &str), WebhookEr
 }
 
 fn stripe_signature(headers: &HeaderMap) -> Result<&str, WebhookError> {
-    one(headers, &STRIPE_SIGNATURE).ok_or(WebhookError::Unverified(
-        "expected exactly one Stripe-Signature header, not empty",
-    ))
+    one(headers, &STRIPE_SIGNATURE)
+        .ok_or(WebhookError::Unverified("expected exactly one Stripe-Signature header, not empty"))
 }
 
 /// Returns the signature in `header`, and the timestamp if one is signed.

@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     impl Progress {
-        /// Lets time pass.
+        /// Moves the origin back, as if time had passed.
         fn pass(&mut self, secs: u64) {
             self.origin -= Duration::from_secs(secs);
         }

@@ -3,6 +3,7 @@
 //! `code` is stable, for programs. `message` is for people and may change.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -68,13 +69,13 @@ impl ApiError {
     }
 
     pub fn no_token() -> Self {
-        let message = "missing token; send `Authorization: Bearer TOKEN` with the token that `monoco courier \
-                       token` prints";
+        let message = "missing token; send `Authorization: Bearer TOKEN` with the token that `monoco token \
+                       show` prints";
         Self::new(StatusCode::UNAUTHORIZED, "no_token", message)
     }
 
     pub fn wrong_token() -> Self {
-        let message = "wrong token; `monoco courier token` prints the token of this courier";
+        let message = "wrong token; `monoco token show` prints the token of this courier";
         Self::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
     }
 
@@ -97,6 +98,16 @@ impl ApiError {
     pub fn busy() -> Self {
         let message = "too many requests at the same time; send the request again later";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
+    }
+
+    /// The tunnel has received too much today.
+    pub fn over_quota(retry_after: Duration) -> Self {
+        let secs = retry_after.as_secs().saturating_add(1);
+        let message = format!(
+            "the daily quota of this tunnel is used; send the request again after {secs} s, or \
+             raise max_mb_per_day of the tunnel"
+        );
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "over_quota", message).with("retry_after_s", secs)
     }
 
     /// Another agent of the workspace holds the Mail.
@@ -367,8 +378,12 @@ impl From<CenterError> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let Self { status, code, message, facts } = self;
+        let retry_after = facts.get("retry_after_s").and_then(Value::as_u64);
         let view = ApiErrorView { code: code.into(), message, facts };
         let mut response = (status, Json(view)).into_response();
+        if let Some(secs) = retry_after {
+            response.headers_mut().insert(axum::http::header::RETRY_AFTER, secs.into());
+        }
         if code == "no_token" || code == "wrong_token" {
             let bearer = axum::http::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(axum::http::header::WWW_AUTHENTICATE, bearer);

@@ -52,18 +52,21 @@ impl WebhookListener {
         Self { store, clock, entry, tunnels, rejections: Mutex::default() }
     }
 
-    /// Records that a request was rejected.
-    fn reject(&self, tunnel: &RunningTunnel, error: WebhookError) -> ApiError {
+    /// Logs a rejected request, and records it as an error of its tunnel.
+    fn record_rejection(&self, tunnel: &RunningTunnel, reason: &'static str, error: &str) {
         let (id, now) = (tunnel.adapter.id(), self.clock.now());
-        let reason = error.reason();
-        tunnel.update_health(|health| health.record_rejected(reason, error.to_string(), now));
+        tunnel.update_health(|health| health.record_rejected(reason, error, now));
         // Nothing panics while it holds the lock.
         let mut limits = self.rejections.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = Arc::clone(limits.entry(id.to_string()).or_default());
         drop(limits);
         if let Some(suppressed) = limit.admit() {
-            tracing::warn!(tunnel = %id, %error, suppressed, "webhook request rejected");
+            tracing::warn!(tunnel = %id, error, suppressed, "webhook request rejected");
         }
+    }
+
+    fn reject(&self, tunnel: &RunningTunnel, error: WebhookError) -> ApiError {
+        self.record_rejection(tunnel, error.reason(), &error.to_string());
         error.into()
     }
 }
@@ -101,6 +104,12 @@ async fn receive(
     let webhook = WebhookRequest { headers: &parts.headers, body: &body, now: clock.wall() };
     let received = tunnel.adapter.parse_webhook(&webhook);
     let received = received.map_err(|error| webhooks.reject(&tunnel, error))?;
+    let size = u64::try_from(body.len()).unwrap_or(u64::MAX);
+    tunnel.quota.charge(size, clock.now()).map_err(|retry_after| {
+        let error = ApiError::over_quota(retry_after);
+        webhooks.record_rejection(&tunnel, "over_quota", &error.message);
+        error
+    })?;
     drop(body);
     let sink = DurableInboundSink { store, clock: *clock, entry, tunnel: &tunnel };
     let (mut stored, mut duplicates) = (0, 0);

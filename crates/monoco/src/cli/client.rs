@@ -45,7 +45,7 @@ impl Client {
         let courier = home.courier().ok_or_else(CliError::no_courier)?;
         match courier.state {
             CourierState::Running => Ok(Self { home: home.clone(), running: courier }),
-            state => Err(CliError::not_ready(courier.pid, state)),
+            state => Err(CliError::not_ready(courier.pid, state.as_str())),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::process::ExitCode;
 
-use crate::home::{CourierState, HomeError};
+use crate::home::HomeError;
 use crate::serve::StartError;
 
 /// Exit codes of commands. Scripts depend on the numbers.
@@ -73,8 +73,8 @@ impl CliError {
     }
 
     /// Error for a courier that is starting or stopping.
-    pub fn not_ready(pid: i32, state: CourierState) -> Self {
-        let message = format!("the courier (process {pid}) is {}", state.as_str());
+    pub fn not_ready(pid: i32, state: &str) -> Self {
+        let message = format!("the courier (process {pid}) is {state}");
         Self::new(CliExit::NoCourier, message)
             .hint("try again in a moment; `monoco courier logs` shows what the courier is doing")
     }
@@ -117,6 +117,10 @@ impl From<StartError> for CliError {
             ),
             StartError::Config(config) if config.is_permission() => {
                 permission_denied(message).hint("change the owner or the permissions of the file")
+            }
+            StartError::OpenMailbox { path, .. } => {
+                let hint = format!("run `chmod go-w {}`", path.display());
+                start_failed(message).hint(hint)
             }
             StartError::Config(_) => start_failed(message),
             StartError::Listen { error, .. } | StartError::System(error)

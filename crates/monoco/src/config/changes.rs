@@ -89,6 +89,7 @@ impl TunnelConfig {
             ("debounce", self.debounce != new.debounce),
             ("binding", self.binding != new.binding),
             ("bindings", self.bindings != new.bindings),
+            ("max_mb_per_day", self.max_mb_per_day != new.max_mb_per_day),
         ];
         let mut keys: Vec<_> =
             common.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect();

@@ -14,8 +14,11 @@ use monoco_core::merge::Debounce;
 use super::read_debounce;
 
 /// The keys that every tunnel has.
-const COMMON_KEYS: [&str; 6] =
-    ["provider", "enabled", "strangers", "debounce", "binding", "bindings"];
+const COMMON_KEYS: [&str; 7] =
+    ["provider", "enabled", "strangers", "debounce", "binding", "bindings", "max_mb_per_day"];
+
+/// Quota of a tunnel, in MiB per day.
+const DEFAULT_MB_PER_DAY: u64 = 1024;
 
 /// Longest label of Mails, in bytes.
 const MAX_LABEL_BYTES: usize = 128;
@@ -35,6 +38,8 @@ pub struct TunnelConfig {
     pub binding: Option<String>,
     /// The labels of single chats, by session id.
     pub bindings: BTreeMap<String, String>,
+    /// How much the tunnel may receive, in MiB per day.
+    pub max_mb_per_day: u64,
     /// The provider's own keys.
     pub adapter: Arc<dyn AdapterConfig>,
 }
@@ -59,6 +64,7 @@ pub fn read_tunnels(
         debounce,
         binding: None,
         bindings: BTreeMap::new(),
+        max_mb_per_day: DEFAULT_MB_PER_DAY,
         adapter: Arc::new(StubConfig),
     });
     Ok(tunnels)
@@ -122,6 +128,7 @@ fn read_tunnel(
         debounce: read_debounce(&section.section("debounce")?, debounce)?,
         binding: section.value("binding")?.map(|value| read_label(&value)).transpose()?,
         bindings: bindings.collect::<Result<_, _>>()?,
+        max_mb_per_day: section.number_or("max_mb_per_day", 1..=1_000_000, DEFAULT_MB_PER_DAY)?,
         adapter: provider.parse(&section, enabled)?,
     })
 }

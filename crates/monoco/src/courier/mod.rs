@@ -15,6 +15,7 @@ pub mod drafts;
 pub mod file_projector;
 pub mod inbound;
 pub mod index;
+pub mod intake_quota;
 pub mod locks_file;
 mod lost_mails;
 pub mod mailbox_check;

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::inbound::DurableInboundSink;
+use super::intake_quota::IntakeQuota;
 use super::sender::DeliverySender;
 use super::tunnels::{InactiveTunnel, RunningTunnel, TunnelRegistry};
 use crate::center::PipelineEntry;
@@ -105,7 +106,9 @@ impl TunnelSupervisor {
         let labels =
             TunnelLabels { binding: config.binding.clone(), bindings: config.bindings.clone() };
         let stop = self.loops.stop.child_token();
-        let tunnel = Arc::new(RunningTunnel::new(adapter, config.debounce, labels, stop));
+        let quota = IntakeQuota::new(config.max_mb_per_day << 20, self.clock.now());
+        let tunnel = RunningTunnel::new(adapter, config.debounce, labels, quota, stop);
+        let tunnel = Arc::new(tunnel);
         for _ in 0..SENDS_PER_TUNNEL {
             let (store, holder) = (Arc::clone(&self.store), self.holder.clone());
             let (of_tunnel, config) = (Arc::clone(&tunnel), self.config.clone());

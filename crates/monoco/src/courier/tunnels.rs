@@ -9,6 +9,8 @@ use monoco_core::tunnel_health::TunnelHealth;
 use monoco_store::TunnelLabels;
 use tokio_util::sync::CancellationToken;
 
+use super::intake_quota::IntakeQuota;
+
 /// A tunnel that runs.
 pub struct RunningTunnel {
     pub adapter: Arc<dyn Adapter>,
@@ -16,6 +18,7 @@ pub struct RunningTunnel {
     pub debounce: Debounce,
     /// The labels of the tunnel's Mails.
     pub labels: TunnelLabels,
+    pub quota: IntakeQuota,
     /// Stops the tunnel's senders and its listener.
     pub stop: CancellationToken,
     health: Mutex<TunnelHealth>,
@@ -47,10 +50,11 @@ impl RunningTunnel {
         adapter: Arc<dyn Adapter>,
         debounce: Debounce,
         labels: TunnelLabels,
+        quota: IntakeQuota,
         stop: CancellationToken,
     ) -> Self {
         let health = Mutex::new(TunnelHealth { listening: true, ..TunnelHealth::default() });
-        Self { adapter, debounce, labels, stop, health }
+        Self { adapter, debounce, labels, quota, stop, health }
     }
 
     /// Changes the tunnel's health.

@@ -2,13 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 
 use monoco_fs::FileOptions;
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
-use super::{Home, HomeError};
+use super::{Home, HomeError, make_private};
 
 /// The token that a running courier accepts.
 #[derive(Debug)]
@@ -29,8 +28,7 @@ impl ApiToken {
         let io = |error| HomeError::Io { path: path.clone(), error };
         let token = match fs::symlink_metadata(&path) {
             Ok(_) => {
-                let private = fs::Permissions::from_mode(0o600);
-                fs::set_permissions(&path, private).map_err(io)?;
+                make_private(&path, 0o600)?;
                 home.token()?
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => home.replace_token()?,
@@ -102,14 +100,10 @@ impl Home {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
-    fn home() -> (tempfile::TempDir, Home) {
-        let dir = tempfile::tempdir().unwrap();
-        let home = Home::new(dir.path().join("home"));
-        home.create().unwrap();
-        (dir, home)
-    }
+    use super::*;
+    use crate::home::tests::home;
 
     #[test]
     fn home_and_token_are_private() {

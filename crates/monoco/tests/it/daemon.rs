@@ -625,3 +625,81 @@ fn rejected_webhooks_are_logged_once_per_second() {
     let logged = daemon.log().matches("webhook request rejected").count();
     assert!((1..=most).contains(&logged), "{logged} lines for {requests} requests");
 }
+
+#[test]
+fn both_loopback_addresses_are_bound() {
+    let daemon = Daemon::started();
+    let note = daemon.note();
+    let port = |key: &str| u16::try_from(note[key].as_u64().unwrap()).unwrap();
+    let token = daemon.run(&["token", "show"]).ok();
+    for host in ["127.0.0.1", "::1"] {
+        let host: std::net::IpAddr = host.parse().unwrap();
+        let api = std::net::SocketAddr::from((host, port("port")));
+        let headers = [
+            ("Host".to_owned(), api.to_string()),
+            ("Authorization".to_owned(), format!("Bearer {}", token.trim())),
+        ];
+        assert_eq!(raw(api, "GET", "/api/v1/boxes", &headers, b"").unwrap().status, 200);
+        let webhooks = std::net::SocketAddr::from((host, port("webhook_port")));
+        assert_eq!(raw(webhooks, "POST", "/webhooks/ci", &[], b"").unwrap().status, 404);
+    }
+    // Another process that has one of the two would receive the requests of some clients.
+    let held = std::net::TcpListener::bind("[::1]:0").unwrap();
+    let held_port = held.local_addr().unwrap().port().to_string();
+    let other = Daemon::new();
+    let args = ["courier", "start", "--port", &held_port, "--webhook-port", "0"];
+    let said = other.run(&args).failed(4);
+    assert!(said.contains("in use"), "{said}");
+}
+
+#[test]
+fn mailbox_that_others_can_write_to_is_rejected() {
+    let daemon = Daemon::new();
+    let mailbox = daemon.home.join("shared");
+    std::fs::create_dir_all(&mailbox).unwrap();
+    daemon.configure(&format!("courier: {{storage: {{mailbox_root: '{}'}}}}", mailbox.display()));
+    for mode in [0o777, 0o1777, 0o770, 0o702] {
+        std::fs::set_permissions(&mailbox, std::fs::Permissions::from_mode(mode)).unwrap();
+        let said = daemon.run(&["courier", "start", "--port", "0"]).failed(1);
+        assert!(said.contains("other users can write") && said.contains("chmod go-w"), "{said}");
+    }
+    std::fs::set_permissions(&mailbox, std::fs::Permissions::from_mode(0o755)).unwrap();
+    daemon.run(&["courier", "start", "--port", "0"]).ok();
+}
+
+#[test]
+fn courier_writes_no_core_dumps() {
+    let daemon = Daemon::started();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"]);
+}
+
+#[test]
+fn process_that_is_not_the_courier_is_not_killed() {
+    let daemon = Daemon::started();
+    let pid = daemon.pid();
+    // The lock is held, and its file names another process, as after a reused process id.
+    let mut bystander = Command::new("sleep").arg("600").spawn().unwrap();
+    let lock = daemon.home.join("run/courier.lock");
+    let before = std::fs::read_to_string(&lock).unwrap();
+    let (_, started) = before.trim_end().split_once(' ').unwrap();
+    std::fs::write(&lock, format!("{} {started}\n", bystander.id())).unwrap();
+    for command in ["kill", "stop"] {
+        daemon.run(&["courier", command]).failed(3);
+    }
+    assert!(bystander.try_wait().unwrap().is_none(), "another process was killed");
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+    std::fs::write(&lock, before).unwrap();
+    daemon.run(&["courier", "kill"]).ok();
+    Daemon::gone(pid);
+}
+
+#[test]
+fn unit_file_with_a_line_break_in_a_path_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("a\nExecStartPre=evil");
+    let said = cli(&home, &["courier", "install", "--print"], "").failed(64);
+    assert!(said.contains("control characters"), "{said}");
+}

@@ -292,7 +292,7 @@ fn docs_api_md_matches_openapi_json() {
     let mut text = String::from(
         "# HTTP API\n\nGenerated from `/api/openapi.json`, which a running courier serves. \
          Loopback only; every\nroute but `/health` needs `Authorization: Bearer` with the token \
-         that `monoco courier token`\nprints. Errors are JSON `{code, message, …}`: `code` is \
+         that `monoco token show`\nprints. Errors are JSON `{code, message, …}`: `code` is \
          for programs and stable, `message` is for\npeople.\n",
     );
     for (path, item) in doc["paths"].as_object().unwrap() {

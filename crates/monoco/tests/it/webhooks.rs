@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::common::{Courier, raw, until};
+use crate::common::{Courier, PATIENCE, header, raw, until};
 use crate::webhook_peer::{
     Receiver, SECRET, body, config, courier, hmac_hex, seconds, signed, signed_at,
 };
@@ -570,4 +570,25 @@ fn request_without_a_signature_is_rejected_before_its_body_is_read() {
     let read = stream.read(&mut answer).unwrap();
     assert!(answer[..read].starts_with(b"HTTP/1.1 401 "), "{answer:?}");
     assert!(started.elapsed() < Duration::from_secs(4), "it waited for the body");
+}
+
+#[test]
+fn tunnel_over_its_daily_quota_is_answered_429() {
+    let courier = courier(&format!(
+        "courier:\n  adapters:\n    ci: {{ provider: webhook, verify: standard, secret: '{SECRET}', \
+         max_mb_per_day: 1 }}\n"
+    ));
+    let long = "x".repeat(400_000);
+    for n in 0..2 {
+        assert_eq!(
+            courier.push(&body(&format!("evt-{n}"), "room", "ann", &long)).ok()["stored"],
+            1
+        );
+    }
+    let answer = courier.push(&body("evt-2", "room", "ann", &long));
+    assert_eq!(answer.refused(429), "over_quota");
+    let wait: u64 = header(&answer.headers, "retry-after").unwrap().parse().unwrap();
+    assert!((1..86_400).contains(&wait), "{wait}");
+    // Small messages still fit.
+    courier.hears("evt-3", "room", "ann", "short");
 }

@@ -34,6 +34,11 @@ pub fn run(context: &CliContext, args: &InstallArgs) -> Result<(), CliError> {
             "cannot write a unit file: the path of the program or home directory is not UTF-8",
         ));
     };
+    if let Some(path) = [program, home].into_iter().find(|path| path.contains(char::is_control)) {
+        // A line break would end the line of the unit file and start another setting.
+        let message = format!("cannot write a unit file: {path:?} has control characters");
+        return Err(CliError::usage(message).hint("use a path without control characters"));
+    }
     let macos = cfg!(target_os = "macos");
     let unit = if macos { launchd(program, home) } else { systemd(program, home) };
     if args.print {
@@ -159,7 +164,6 @@ fn quoted(text: &str) -> String {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
             '%' | '$' => out.extend([c, c]),
-            '\n' => out.push_str("\\n"),
             c => out.push(c),
         }
     }

@@ -7,6 +7,7 @@ use super::failure::CliError;
 use super::{output, token};
 
 mod control;
+mod disk_usage;
 mod install;
 mod logs;
 mod start;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 
+use super::disk_usage::DiskUsage;
 use crate::api::views::health::{AdapterHealth, HealthView};
 use crate::cli::CliContext;
 use crate::cli::client::Client;
@@ -37,6 +38,9 @@ struct CourierStatus {
     home: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
     log: Option<PathBuf>,
+    /// Not measured by `--watch`: it reads all directories.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<DiskUsage>,
     #[serde(flatten)]
     health: HealthView,
 }
@@ -51,6 +55,7 @@ const COURIER: &[Column<CourierStatus>] = &[
     ("started", |courier| courier.started_at.cell()),
     ("home", |courier| courier.home.cell()),
     ("log", |courier| courier.log.as_deref()?.cell()),
+    ("disk", |courier| courier.disk.as_ref()?.summary().cell()),
     ("storage", |courier| courier.health.storage.status.cell()),
     ("storage detail", |courier| courier.health.storage.detail.cell()),
     ("mailbox error", |courier| courier.health.mailbox.error.cell()),
@@ -67,7 +72,9 @@ const COURIER: &[Column<CourierStatus>] = &[
 pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError> {
     let format = context.format;
     if !args.watch {
-        return show(format, &get_status(context).await?);
+        let mut status = get_status(context).await?;
+        status.disk = Some(DiskUsage::measure(&context.home));
+        return show(format, &status);
     }
     let terminal = std::io::stdout().is_terminal();
     loop {
@@ -101,9 +108,9 @@ pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError>
 async fn get_status(context: &CliContext) -> Result<CourierStatus, CliError> {
     let home = &context.home;
     let client = Client::find(home).map_err(|failure| match home.holder() {
-        // The courier has the lock, and has not written its state yet.
+        // The courier has the lock, and has not written its state yet, or has removed it.
         Some(pid) if home.courier().is_none() => {
-            CliError::not_ready(pid.as_raw_nonzero().get(), CourierState::Starting)
+            CliError::not_ready(pid.as_raw_nonzero().get(), "starting or stopping")
         }
         _ => failure,
     })?;
@@ -117,6 +124,7 @@ async fn get_status(context: &CliContext) -> Result<CourierStatus, CliError> {
         started_at: running.started_at.clone(),
         home: home.path().to_owned(),
         log: running.log.clone(),
+        disk: None,
         health,
     })
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::center::lease::{delivery_retry, lease_next_delivery};
+use crate::courier::intake_quota::IntakeQuota;
 use crate::courier::test_hub::TestHub;
 use crate::courier::tunnels::{InactiveTunnel, RunningTunnel};
 
@@ -33,7 +34,8 @@ impl Sender {
         let tunnels = TunnelRegistry::default();
         let stub = Arc::new(Stub::new("door".parse().unwrap()));
         let stop = CancellationToken::new();
-        let door = RunningTunnel::new(stub, Debounce::DEFAULT, TunnelLabels::default(), stop);
+        let (labels, quota) = (TunnelLabels::default(), IntakeQuota::new(0, hub.clock.now()));
+        let door = RunningTunnel::new(stub, Debounce::DEFAULT, labels, quota, stop);
         let off = InactiveTunnel {
             id: "ci".parse().unwrap(),
             provider: "webhook",
