@@ -6,8 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::common::until;
-use crate::common::{Courier, cli};
+use crate::common::{Courier, cli, until};
 use crate::mail_checker::{Office, Puller, list, mail_id, name};
 
 /// Changes one bit in the middle of a file.
@@ -79,10 +78,12 @@ fn mails_that_the_store_has_lost_are_reported_and_restored_from_files() {
         office.courier.cli(&["doctor"]).ok();
         for mail in &mails {
             let path = format!("/api/v1/messages/{mail}");
-            let text = office.courier.get(&path).ok()["text"].to_string();
+            let text = office.courier.get(&path).ok().to_string();
             assert!(text.contains("about"), "{fault}: {text}");
         }
-        assert_eq!(list(&archive).len(), 1, "{fault}: a processed Mail stays in the archive");
+        // The damaged log still has the Mail, and not its completion.
+        let archived = usize::from(fault != "bit in the log");
+        assert_eq!(list(&archive).len(), archived, "{fault}");
         // The provider repeats a message.
         office.book.push(&office.courier, "m5").unwrap().ok();
         let page = office.courier.get("/api/v1/messages?limit=100").ok();

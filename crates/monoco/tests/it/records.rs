@@ -31,7 +31,7 @@ fn records_are_tagged_and_listed_by_tag_and_thread() {
 
     let tags = format!("/api/v1/records/{plain}/tags");
     for bad in ["", "two words", "group:did:web:x"] {
-        assert_eq!(courier.post(&tags, &json!({"add": [bad]})).status, 400, "{bad:?}");
+        assert_eq!(courier.post(&tags, &json!({"add": [bad]})).status, 422, "{bad:?}");
     }
     let many: Vec<_> = (0..40).map(|n| format!("t{n}")).collect();
     assert_eq!(courier.post(&tags, &json!({"add": many})).refused(422), "invalid_tags");
