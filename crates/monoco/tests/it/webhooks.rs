@@ -193,7 +193,7 @@ fn verified_json_is_never_rejected_and_can_be_read_verbatim() {
         let headers = signed(SECRET, body.as_bytes());
         let answer = raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, body.as_bytes());
         let start: String = body.chars().take(60).collect();
-        assert_eq!(answer.unwrap().ok()["kept"], 1, "{start}");
+        assert_eq!(answer.unwrap().ok()["stored"], 1, "{start}");
         let mail = courier.mails(n + 1).pop().unwrap();
         let id = mail["id"].as_str().unwrap();
         let whole = courier.get(&format!("/api/v1/messages/{id}")).ok();
@@ -234,7 +234,7 @@ fn copied_request_with_another_id_is_a_duplicate() {
             headers.extend(id.map(|id| ("X-GitHub-Delivery".to_owned(), id.to_owned())));
             let path = format!("/webhooks/{tunnel}");
             let answer = raw(courier.webhooks(), "POST", &path, &headers, body).unwrap().ok();
-            assert_eq!(answer["kept"], i32::from(n == 0), "{tunnel} {id:?}");
+            assert_eq!(answer["stored"], i32::from(n == 0), "{tunnel} {id:?}");
             assert_eq!(answer["duplicate"], n != 0, "{tunnel} {id:?}");
             if n == 3 {
                 courier = courier.restart();
@@ -258,7 +258,7 @@ fn unverified_tunnel_accepts_only_programs_on_this_machine() {
         }
         raw(courier.webhooks(), "POST", "/webhooks/open", &headers, body.as_bytes()).unwrap()
     };
-    assert_eq!(push(1, "Host", "127.0.0.1:8645").ok()["kept"], 1);
+    assert_eq!(push(1, "Host", "127.0.0.1:8645").ok()["stored"], 1);
     for (name, value) in [
         ("X-Forwarded-For", "203.0.113.9"),
         ("Forwarded", "for=203.0.113.9"),
@@ -285,9 +285,9 @@ fn body_without_an_id_is_a_duplicate_only_for_a_while() {
         ("X-Sig".to_owned(), hmac_hex(SECRET, body)),
     ];
     let push = || raw(courier.webhooks(), "POST", "/webhooks/own", &headers, body).unwrap().ok();
-    assert_eq!(push()["kept"], 1);
+    assert_eq!(push()["stored"], 1);
     assert_eq!(push()["duplicate"], true);
-    until("the body counts as new", || push()["kept"] == 1);
+    until("the body counts as new", || push()["stored"] == 1);
     courier.mails(2);
 }
 
