@@ -10,9 +10,10 @@ use monoco_core::retry::Failure;
 use monoco_core::tag::Tag;
 use monoco_store::LeasedEntry;
 use serde::Deserialize;
+#[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
 
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::boxes::{BoxPage, LeasedEntryView, RecordPage, RecordView};
 use super::views::raw;
@@ -20,7 +21,8 @@ use super::{Api, SharedApi, ids};
 use crate::center::boxes::{self, BoxEntry};
 use crate::center::lease::{delivery_retry, lease_next};
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct BoxesQuery {
     /// `next_cursor` of the previous page
@@ -32,10 +34,11 @@ pub struct BoxesQuery {
 /// List boxes
 ///
 /// In the order in which their owners became known.
-#[utoipa::path(
-    get, path = "/api/v1/boxes", tag = "boxes", params(BoxesQuery),
-    responses((status = 200, body = BoxPage), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/boxes", operation_id = "list_boxes",
+    tag = "boxes", params(BoxesQuery),
+    responses((status = 200, body = BoxPage))
+))]
 pub async fn boxes(
     State(api): State<SharedApi>,
     QueryParams(BoxesQuery { cursor, limit }): QueryParams<BoxesQuery>,
@@ -48,7 +51,8 @@ pub async fn boxes(
     Ok(axum::Json(BoxPage { boxes, next_cursor }))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct BoxListQuery {
     /// States to list, separated by commas; default all
@@ -68,15 +72,16 @@ pub struct BoxListQuery {
 /// List the records of a box
 ///
 /// In the order in which they were created. Listing changes nothing.
-#[utoipa::path(
-    get, path = "/api/v1/boxes/{owner}/{box}", tag = "boxes",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/boxes/{owner}/{box}", operation_id = "list_records",
+    tag = "boxes",
     params(
         ("owner" = String, Path, description = "A DID"),
         ("box" = String, Path, description = "INBOX, OUTBOX, GROUP_INBOX, REQUEST_BOX or TUNNEL_OUTBOX"),
         BoxListQuery
     ),
-    responses((status = 200, body = RecordPage), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = RecordPage))
+))]
 pub async fn list(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -95,7 +100,8 @@ pub async fn list(
     Ok(axum::Json(RecordPage { next_cursor, ..page.into() }))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct PeekQuery {
     /// Maximum number of records, 1 to 1000; default 1
@@ -105,15 +111,16 @@ pub struct PeekQuery {
 /// List the records that `next` would lease
 ///
 /// Peeking changes nothing.
-#[utoipa::path(
-    get, path = "/api/v1/boxes/{owner}/{box}/peek", tag = "boxes",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/boxes/{owner}/{box}/peek", operation_id = "peek_records",
+    tag = "boxes",
     params(
         ("owner" = String, Path, description = "A DID"),
         ("box" = String, Path, description = "INBOX, OUTBOX, GROUP_INBOX, REQUEST_BOX or TUNNEL_OUTBOX"),
         PeekQuery
     ),
-    responses((status = 200, body = RecordPage), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = RecordPage))
+))]
 pub async fn peek(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -124,7 +131,8 @@ pub async fn peek(
     Ok(axum::Json(page.into()))
 }
 
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LeaseBody {
     /// States to lease from: UNREAD, or WAIT in a TUNNEL_OUTBOX, which includes FAILED
@@ -141,8 +149,9 @@ pub struct LeaseBody {
 ///
 /// The caller holds it until the lease expires. Before that, report the outcome with the
 /// returned `epoch`. 204 when nothing waits.
-#[utoipa::path(
-    post, path = "/api/v1/boxes/{owner}/{box}/next", tag = "boxes",
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/boxes/{owner}/{box}/next", operation_id = "lease_record",
+    tag = "boxes",
     params(
         ("owner" = String, Path, description = "A DID"),
         ("box" = String, Path, description = "INBOX, GROUP_INBOX, REQUEST_BOX or TUNNEL_OUTBOX"),
@@ -151,9 +160,8 @@ pub struct LeaseBody {
     responses(
         (status = 200, body = LeasedEntryView),
         (status = 204, description = "The box has no waiting record"),
-        (status = "4XX", body = ApiErrorView),
     )
-)]
+))]
 pub async fn next(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -182,11 +190,12 @@ async fn record_id(api: &Api, path: &PathParams) -> Result<RecordId, ApiError> {
 }
 
 /// Get a record or delivery
-#[utoipa::path(
-    get, path = "/api/v1/records/{record_id}", tag = "boxes",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/records/{record_id}", operation_id = "get_record",
+    tag = "boxes",
     params(("record_id" = String, Path, description = "`rec_…` or `dlv_…`, or a unique prefix")),
-    responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = RecordView))
+))]
 pub async fn record(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -194,7 +203,8 @@ pub async fn record(
     Ok(axum::Json(boxes::get(&api.store, record_id(&api, &path).await?).await?.into()))
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RecordStateBody {
     /// The state to change to
@@ -213,12 +223,13 @@ pub struct RecordStateBody {
 ///
 /// Setting the current state changes nothing. docs/states.md lists all transitions; any
 /// other one is rejected with 409 and both states.
-#[utoipa::path(
-    post, path = "/api/v1/records/{record_id}/state", tag = "boxes",
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/records/{record_id}/state", operation_id = "update_record_state",
+    tag = "boxes",
     params(("record_id" = String, Path, description = "`rec_…` or `dlv_…`, or a unique prefix")),
     request_body = RecordStateBody,
-    responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = RecordView))
+))]
 pub async fn update_state(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -233,7 +244,8 @@ pub async fn update_state(
     Ok(axum::Json(entry.into()))
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RecordTagsBody {
     /// Tags to add, 1 to 64 bytes each, without spaces
@@ -248,12 +260,13 @@ pub struct RecordTagsBody {
 ///
 /// A record has at most 32 tags, e.g. `starred`. The courier sets `group:<did>`, which cannot
 /// be changed. Deliveries have no tags.
-#[utoipa::path(
-    post, path = "/api/v1/records/{record_id}/tags", tag = "boxes",
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/records/{record_id}/tags", operation_id = "update_record_tags",
+    tag = "boxes",
     params(("record_id" = String, Path, description = "`rec_…`")),
     request_body = RecordTagsBody,
-    responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = RecordView))
+))]
 pub async fn update_tags(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -273,7 +286,8 @@ pub async fn update_tags(
     Ok(axum::Json(BoxEntry::Record(record).into()))
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReportBody {
     /// Whether the provider accepted the message
@@ -299,12 +313,13 @@ pub struct ReportBody {
 ///
 /// Temporary failures are retried with backoff. Permanent failures make the delivery DEAD. An
 /// unknown outcome makes it UNCERTAIN, unless the tunnel is idempotent.
-#[utoipa::path(
-    post, path = "/api/v1/deliveries/{record_id}/report", tag = "boxes",
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/deliveries/{record_id}/report", operation_id = "report_delivery",
+    tag = "boxes",
     params(("record_id" = String, Path, description = "`dlv_…`, or a unique prefix")),
     request_body = ReportBody,
-    responses((status = 200, body = RecordView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = RecordView))
+))]
 pub async fn report(
     State(api): State<SharedApi>,
     path: PathParams,

@@ -5,9 +5,10 @@ use axum::http::StatusCode;
 use monoco_core::contact::{Binding, Contact, ContactLevel, StrangerPolicy, TunnelInfo};
 use monoco_core::did::{Did, EndpointKind, TunnelId};
 use serde::Deserialize;
+#[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
 
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::contacts::{
     ContactPage, ContactView, DidList, GroupPage, GroupView, TunnelList, TunnelView,
@@ -22,10 +23,11 @@ const MAX_NAME_BYTES: usize = 256;
 const MAX_NAMES: usize = 16;
 
 /// List contacts, newest first
-#[utoipa::path(
-    get, path = "/api/v1/contacts", tag = "people", params(PagingQuery),
-    responses((status = 200, body = ContactPage), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/contacts", operation_id = "list_contacts",
+    tag = "people", params(PagingQuery),
+    responses((status = 200, body = ContactPage))
+))]
 pub async fn contacts(
     State(api): State<SharedApi>,
     QueryParams(paging): QueryParams<PagingQuery>,
@@ -38,11 +40,12 @@ pub async fn contacts(
 }
 
 /// Get a contact with its bindings
-#[utoipa::path(
-    get, path = "/api/v1/contacts/{did}", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/contacts/{did}", operation_id = "get_contact",
+    tag = "people",
     params(("did" = String, Path, description = "A DID")),
-    responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ContactView))
+))]
 pub async fn contact(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -51,7 +54,8 @@ pub async fn contact(
     Ok(axum::Json(contact.into()))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct DidQuery {
     /// A DID, `tunnel:account`, an e-mail address, or the name of a contact or group
@@ -61,10 +65,11 @@ pub struct DidQuery {
 /// Find the DIDs that a text can mean
 ///
 /// None when the text is unknown, several when it is ambiguous; at most 10.
-#[utoipa::path(
-    get, path = "/api/v1/dids", tag = "people", params(DidQuery),
-    responses((status = 200, body = DidList), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/dids", operation_id = "find_dids",
+    tag = "people", params(DidQuery),
+    responses((status = 200, body = DidList))
+))]
 pub async fn dids(
     State(api): State<SharedApi>,
     QueryParams(DidQuery { text }): QueryParams<DidQuery>,
@@ -73,7 +78,8 @@ pub async fn dids(
     Ok(axum::Json(DidList { dids: dids.into_iter().map(Into::into).collect() }))
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ContactBody {
     /// Names of the contact; the first is shown
@@ -87,12 +93,13 @@ pub struct ContactBody {
 }
 
 /// Create or replace a contact
-#[utoipa::path(
-    put, path = "/api/v1/contacts/{did}", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    put, path = "/api/v1/contacts/{did}", operation_id = "put_contact",
+    tag = "people",
     params(("did" = String, Path, description = "A DID")),
     request_body = ContactBody,
-    responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ContactView))
+))]
 pub async fn put_contact(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -121,11 +128,12 @@ fn is_name(name: &str) -> bool {
 /// Remove a contact and its bindings
 ///
 /// Its boxes are kept.
-#[utoipa::path(
-    delete, path = "/api/v1/contacts/{did}", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    delete, path = "/api/v1/contacts/{did}", operation_id = "remove_contact",
+    tag = "people",
     params(("did" = String, Path, description = "A DID")),
-    responses((status = 204), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 204, description = "The contact is removed"))
+))]
 pub async fn remove_contact(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -134,7 +142,8 @@ pub async fn remove_contact(
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BindingBody {
     /// Id of the tunnel
@@ -149,12 +158,13 @@ pub struct BindingBody {
 }
 
 /// Bind a contact to an account behind a tunnel
-#[utoipa::path(
-    put, path = "/api/v1/contacts/{did}/bindings", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    put, path = "/api/v1/contacts/{did}/bindings", operation_id = "add_binding",
+    tag = "people",
     params(("did" = String, Path, description = "A DID")),
     request_body = BindingBody,
-    responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ContactView))
+))]
 pub async fn bind(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -176,7 +186,8 @@ pub async fn bind(
     Ok(axum::Json(contact.into()))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct UnbindQuery {
     /// Id of the tunnel
@@ -186,11 +197,12 @@ pub struct UnbindQuery {
 }
 
 /// Remove a binding of a contact
-#[utoipa::path(
-    delete, path = "/api/v1/contacts/{did}/bindings", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    delete, path = "/api/v1/contacts/{did}/bindings", operation_id = "remove_binding",
+    tag = "people",
     params(("did" = String, Path, description = "A DID"), UnbindQuery),
-    responses((status = 200, body = ContactView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ContactView))
+))]
 pub async fn unbind(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -207,27 +219,29 @@ pub async fn unbind(
 /// Block a sender for one target
 ///
 /// To block a sender for all targets, give the contact the level `block`.
-#[utoipa::path(
-    put, path = "/api/v1/blocks/{target}/{sender}", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    put, path = "/api/v1/blocks/{target}/{sender}", operation_id = "block_sender",
+    tag = "people",
     params(
         ("target" = String, Path, description = "DID that does not receive the messages"),
         ("sender" = String, Path, description = "DID of the sender"),
     ),
-    responses((status = 204), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 204, description = "The sender is blocked"))
+))]
 pub async fn block(State(api): State<SharedApi>, path: PathParams) -> Result<StatusCode, ApiError> {
     set_block(&api, &path, true).await
 }
 
 /// Unblock a sender for one target
-#[utoipa::path(
-    delete, path = "/api/v1/blocks/{target}/{sender}", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    delete, path = "/api/v1/blocks/{target}/{sender}", operation_id = "unblock_sender",
+    tag = "people",
     params(
         ("target" = String, Path, description = "DID that receives the messages again"),
         ("sender" = String, Path, description = "DID of the sender"),
     ),
-    responses((status = 204), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 204, description = "The sender is not blocked any more"))
+))]
 pub async fn unblock(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -242,10 +256,11 @@ async fn set_block(api: &Api, path: &PathParams, blocked: bool) -> Result<Status
 }
 
 /// List groups with their subscribers
-#[utoipa::path(
-    get, path = "/api/v1/groups", tag = "people", params(PagingQuery),
-    responses((status = 200, body = GroupPage), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/groups", operation_id = "list_groups",
+    tag = "people", params(PagingQuery),
+    responses((status = 200, body = GroupPage))
+))]
 pub async fn groups(
     State(api): State<SharedApi>,
     QueryParams(paging): QueryParams<PagingQuery>,
@@ -258,11 +273,12 @@ pub async fn groups(
 }
 
 /// Get a group with its subscribers
-#[utoipa::path(
-    get, path = "/api/v1/groups/{group}", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/groups/{group}", operation_id = "get_group",
+    tag = "people",
     params(("group" = String, Path, description = "A DID")),
-    responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = GroupView))
+))]
 pub async fn group(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -270,19 +286,21 @@ pub async fn group(
     Ok(axum::Json(api.store.group(&path.parse("group")?).await?.into()))
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GroupBody {
     name: Option<String>,
 }
 
 /// Create or rename a group
-#[utoipa::path(
-    put, path = "/api/v1/groups/{group}", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    put, path = "/api/v1/groups/{group}", operation_id = "put_group",
+    tag = "people",
     params(("group" = String, Path, description = "A DID")),
     request_body = GroupBody,
-    responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = GroupView))
+))]
 pub async fn put_group(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -297,14 +315,15 @@ pub async fn put_group(
 }
 
 /// Subscribe a reader to a group
-#[utoipa::path(
-    put, path = "/api/v1/groups/{group}/subscribers/{reader}", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    put, path = "/api/v1/groups/{group}/subscribers/{reader}", operation_id = "add_subscriber",
+    tag = "people",
     params(
         ("group" = String, Path, description = "A DID"),
         ("reader" = String, Path, description = "A DID"),
     ),
-    responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = GroupView))
+))]
 pub async fn subscribe(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -313,14 +332,15 @@ pub async fn subscribe(
 }
 
 /// Unsubscribe a reader from a group
-#[utoipa::path(
-    delete, path = "/api/v1/groups/{group}/subscribers/{reader}", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    delete, path = "/api/v1/groups/{group}/subscribers/{reader}", operation_id = "remove_subscriber",
+    tag = "people",
     params(
         ("group" = String, Path, description = "A DID"),
         ("reader" = String, Path, description = "A DID"),
     ),
-    responses((status = 200, body = GroupView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = GroupView))
+))]
 pub async fn unsubscribe(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -340,16 +360,18 @@ async fn set_subscriber(
 }
 
 /// List tunnels and their rules
-#[utoipa::path(
-    get, path = "/api/v1/tunnels", tag = "people",
-    responses((status = 200, body = TunnelList), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/tunnels", operation_id = "list_tunnels",
+    tag = "people",
+    responses((status = 200, body = TunnelList))
+))]
 pub async fn tunnels(State(api): State<SharedApi>) -> Result<axum::Json<TunnelList>, ApiError> {
     let tunnels = api.store.tunnels().await?;
     Ok(axum::Json(TunnelList { tunnels: tunnels.into_iter().map(Into::into).collect() }))
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TunnelBody {
     /// Name of the network; default `external`
@@ -365,12 +387,13 @@ pub struct TunnelBody {
 ///
 /// The program dispatches received messages with `ingress.tunnel`, leases deliveries from the
 /// TUNNEL_OUTBOX of `did:msgtunnel:{id}`, and reports their outcome.
-#[utoipa::path(
-    put, path = "/api/v1/tunnels/{id}", tag = "people",
+#[cfg_attr(test, utoipa::path(
+    put, path = "/api/v1/tunnels/{id}", operation_id = "put_tunnel",
+    tag = "people",
     params(("id" = String, Path, description = "1 to 64 of a-z, 0-9, '-' and '_'")),
     request_body = TunnelBody,
-    responses((status = 200, body = TunnelView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = TunnelView))
+))]
 pub async fn put_tunnel(
     State(api): State<SharedApi>,
     path: PathParams,

@@ -34,8 +34,8 @@ pub struct ApiError {
 }
 
 /// The body of an error response.
-#[derive(Debug, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = Error)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema), schema(as = Error))]
 pub struct ApiErrorView {
     /// Stable name of the error, for programs
     pub code: Cow<'static, str>,
@@ -43,7 +43,7 @@ pub struct ApiErrorView {
     pub message: String,
     /// Facts about the error, such as `from` and `to` of an invalid transition
     #[serde(flatten)]
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     pub facts: Map<String, Value>,
 }
 

@@ -10,10 +10,11 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use serde::Deserialize;
 use tokio::sync::watch;
+#[cfg(test)]
 use utoipa::IntoParams;
 
 use super::SharedApi;
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::input::{self, QueryParams};
 use super::views::events::{EventPage, EventView};
 
@@ -23,7 +24,8 @@ const EVENTS_PER_READ: usize = 200;
 /// Poll interval of a stream that gets no hint.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct EventQuery {
     /// Number of the event to start after; default 0 for a page, the newest for a stream
@@ -38,14 +40,18 @@ pub struct EventQuery {
 ///
 /// With `Accept: text/event-stream` the response is a stream that continues with new events;
 /// `Last-Event-ID` resumes it.
-#[utoipa::path(
-    get, path = "/api/v1/events", tag = "events",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/events", operation_id = "list_events",
+    tag = "events",
     params(
         EventQuery,
         ("Last-Event-ID" = Option<i64>, Header, description = "Number of the last event of an interrupted stream"),
     ),
-    responses((status = 200, body = EventPage), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, description = "A page of events, or a stream of them", content(
+        (EventPage = "application/json"),
+        (String = "text/event-stream"),
+    )))
+))]
 pub async fn events(
     State(api): State<SharedApi>,
     headers: HeaderMap,

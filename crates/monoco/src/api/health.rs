@@ -31,10 +31,11 @@ const MAX_LETTER_DELAY_MS: i64 = 60_000;
 ///
 /// Without a token, the response has only `status`. 503 when the courier accepts nothing until
 /// it is restarted.
-#[utoipa::path(
-    get, path = "/health", tag = "health", security(),
-    responses((status = 200, body = HealthView), (status = 503, body = HealthView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/health", operation_id = "get_health",
+    tag = "health", security(),
+    responses((status = 200, body = HealthView), (status = 503, description = "The courier must be restarted", body = HealthView))
+))]
 pub async fn health(
     State(api): State<SharedApi>,
     without_token: Option<Extension<WithoutToken>>,

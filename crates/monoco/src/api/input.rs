@@ -238,7 +238,8 @@ impl PathParams {
 }
 
 /// Parameters of a list.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct PagingQuery {
     /// `next_cursor` of the previous page

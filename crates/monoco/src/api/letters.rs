@@ -6,9 +6,10 @@ use monoco_core::time::Timestamp;
 use monoco_store::{LetterQuery, OperatorAction, PageRequest, StoreError};
 use serde::Deserialize;
 use serde_json::Value;
+#[cfg(test)]
 use utoipa::ToSchema;
 
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::input::{self, JsonBody, PathParams, QueryParams};
 use super::views::letters::{LetterDetailView, LetterPage, LetterView};
 use super::{Api, SharedApi, ids};
@@ -20,14 +21,16 @@ const MAX_REASON_BYTES: usize = 500;
 /// The parameters of a query, in order. A name may occur more than once.
 pub type QueryPairs = Vec<(String, String)>;
 
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct LetterDetailQuery {
     /// Also return the letter as it was accepted; default false
     original: Option<bool>,
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TrashLetterBody {
     /// Why the letter is trashed, at most 500 bytes
@@ -37,8 +40,9 @@ pub struct TrashLetterBody {
 /// List letters, newest first
 ///
 /// Without their text, and with at most ten recipients of each.
-#[utoipa::path(
-    get, path = "/api/v1/letters", tag = "letters",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/letters", operation_id = "list_letters",
+    tag = "letters",
     params(
         ("state" = Option<String>, Query, description =
             "States to list, separated by commas or repeated: WAITING, AWAY, DONE, MERGED, TRASHED, DEAD"),
@@ -49,8 +53,8 @@ pub struct TrashLetterBody {
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the previous page"),
         ("limit" = Option<i64>, Query, description = "Maximum number of letters, 1 to 1000; default 50"),
     ),
-    responses((status = 200, body = LetterPage), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = LetterPage))
+))]
 pub async fn list(
     State(api): State<SharedApi>,
     QueryParams(pairs): QueryParams<QueryPairs>,
@@ -107,11 +111,12 @@ pub fn parse_time(text: &str) -> Result<Timestamp, String> {
 }
 
 /// Get a letter with its text
-#[utoipa::path(
-    get, path = "/api/v1/letters/{id}", tag = "letters",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/letters/{id}", operation_id = "get_letter",
+    tag = "letters",
     params(("id" = String, Path, description = "Id of the letter, `ltr_…`, or `ltr_` and its number"), LetterDetailQuery),
-    responses((status = 200, body = LetterDetailView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = LetterDetailView))
+))]
 pub async fn show(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -132,11 +137,12 @@ pub async fn show(
 }
 
 /// Retry a dead letter, or process a waiting letter now
-#[utoipa::path(
-    post, path = "/api/v1/letters/{id}/retry", tag = "letters",
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/letters/{id}/retry", operation_id = "retry_letter",
+    tag = "letters",
     params(("id" = String, Path, description = "Id of the letter, `ltr_…`, or `ltr_` and its number")),
-    responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = LetterView))
+))]
 pub async fn retry(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -147,11 +153,12 @@ pub async fn retry(
 /// Trash a letter
 ///
 /// It stays in the trash until it is purged by retention, and can be restored until then.
-#[utoipa::path(
-    post, path = "/api/v1/letters/{id}/trash", tag = "letters", request_body = TrashLetterBody,
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/letters/{id}/trash", operation_id = "trash_letter",
+    tag = "letters", request_body = TrashLetterBody,
     params(("id" = String, Path, description = "Id of the letter, `ltr_…`, or `ltr_` and its number")),
-    responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = LetterView))
+))]
 pub async fn trash(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -165,11 +172,12 @@ pub async fn trash(
 /// Restore a trashed letter
 ///
 /// It continues with the worker after the one that trashed it.
-#[utoipa::path(
-    post, path = "/api/v1/letters/{id}/restore", tag = "letters",
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/letters/{id}/restore", operation_id = "restore_letter",
+    tag = "letters",
     params(("id" = String, Path, description = "Id of the letter, `ltr_…`, or `ltr_` and its number")),
-    responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = LetterView))
+))]
 pub async fn restore(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -180,11 +188,12 @@ pub async fn restore(
 /// Replay a letter through its chain, as it was accepted
 ///
 /// Only a letter that is TRASHED or DEAD: a letter that was sent or delivered is not sent again.
-#[utoipa::path(
-    post, path = "/api/v1/letters/{id}/replay", tag = "letters",
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/letters/{id}/replay", operation_id = "replay_letter",
+    tag = "letters",
     params(("id" = String, Path, description = "Id of the letter, `ltr_…`, or `ltr_` and its number")),
-    responses((status = 200, body = LetterView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = LetterView))
+))]
 pub async fn replay(
     State(api): State<SharedApi>,
     path: PathParams,

@@ -12,19 +12,22 @@ use monoco_core::time::Timestamp;
 use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_store::{ClaimUpdate, LetterQuery, MailQuery, PageRequest, StoreError};
 use serde::Deserialize;
+#[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
 
 use super::drafts;
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::messages::parse_key;
 use super::trace::trace_of;
 use super::views::boxes::RecordView;
 use super::views::letters::LetterView;
 use super::views::mails::{
-    ClaimList, ClaimSchema, DeadDraftView, DeadView, MailDetailView, MailPage, RebuildView,
+    ClaimList, DeadDraftView, DeadView, MailDetailView, MailPage, RebuildView,
 };
 use super::views::messages::SendResponse;
+#[cfg(test)]
+use super::views::schemas::ClaimSchema;
 use super::views::trace::TraceView;
 use super::{Api, SharedApi, ids};
 use crate::center;
@@ -42,7 +45,8 @@ const MAX_IDS: usize = 1_000;
 /// Longest reason of a failure, in bytes. The rest is cut.
 const MAX_REASON_BYTES: usize = 4_096;
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct MailListQuery {
     /// Workspace whose claims count; default `shared`
@@ -64,21 +68,24 @@ pub struct MailListQuery {
     order: Option<String>,
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct RebuildQuery {
     /// Restore Mails that the store has lost from intact files; default false
     from_files: Option<bool>,
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceQuery {
     /// Workspace of the claim; default `shared`
     workspace: Option<String>,
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimStatusBody {
     /// Workspace of the claims; default `shared`
@@ -87,7 +94,8 @@ pub struct ClaimStatusBody {
     ids: Vec<String>,
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimBody {
     /// Name of the agent; agents of one workspace exclude each other
@@ -98,7 +106,8 @@ pub struct ClaimBody {
     workspace: Option<String>,
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewBody {
     agent_id: String,
@@ -108,7 +117,8 @@ pub struct RenewBody {
     timeout: Option<i64>,
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CompleteBody {
     agent_id: String,
@@ -117,7 +127,8 @@ pub struct CompleteBody {
     epoch: Option<i64>,
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FailBody {
     agent_id: String,
@@ -130,7 +141,8 @@ pub struct FailBody {
     epoch: Option<i64>,
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReplyBody {
     /// Text of the answer, Markdown
@@ -139,17 +151,18 @@ pub struct ReplyBody {
     title: Option<String>,
     /// Attachments; their bytes must be stored with `POST /api/v1/objects` before
     #[serde(default)]
-    #[schema(value_type = Vec<Object>)]
+    #[cfg_attr(test, schema(value_type = Vec<Object>))]
     attachments: Vec<DraftAttachment>,
     /// Idempotency key, 1 to 256 bytes; the same as the header `Idempotency-Key`
     idempotency_key: Option<String>,
 }
 
 /// List Mails with their status for a workspace
-#[utoipa::path(
-    get, path = "/api/v1/messages", tag = "mails", params(MailListQuery),
-    responses((status = 200, body = MailPage), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/messages", operation_id = "list_mails",
+    tag = "mails", params(MailListQuery),
+    responses((status = 200, body = MailPage))
+))]
 pub async fn list(
     State(api): State<SharedApi>,
     QueryParams(asked): QueryParams<MailListQuery>,
@@ -178,11 +191,12 @@ pub async fn list(
 }
 
 /// Get a Mail with its text
-#[utoipa::path(
-    get, path = "/api/v1/messages/{id}", tag = "mails", params(WorkspaceQuery),
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/messages/{id}", operation_id = "get_mail",
+    tag = "mails", params(WorkspaceQuery),
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = MailDetailView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = MailDetailView))
+))]
 pub async fn mail(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -204,11 +218,12 @@ pub async fn mail(
 }
 
 /// Get the history of a Mail
-#[utoipa::path(
-    get, path = "/api/v1/messages/{id}/trace", tag = "mails",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/messages/{id}/trace", operation_id = "trace_mail",
+    tag = "mails",
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = TraceView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = TraceView))
+))]
 pub async fn trace(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -219,10 +234,11 @@ pub async fn trace(
 /// List the claims of a workspace on given Mails
 ///
 /// Mails that it never claimed are NEW and are not listed.
-#[utoipa::path(
-    post, path = "/api/v1/messages/status", tag = "mails", request_body = ClaimStatusBody,
-    responses((status = 200, body = ClaimList), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/messages/status", operation_id = "list_claims",
+    tag = "mails", request_body = ClaimStatusBody,
+    responses((status = 200, body = ClaimList))
+))]
 pub async fn status(
     State(api): State<SharedApi>,
     JsonBody(ClaimStatusBody { workspace, ids }): JsonBody<ClaimStatusBody>,
@@ -252,11 +268,12 @@ pub async fn status(
 /// The agent holds the Mail until the claim expires. Two agents of one workspace exclude each
 /// other, two workspaces do not. 409 `claimed` names the holder; 409 `not_due` has the time
 /// at which the Mail can be claimed again after a failure.
-#[utoipa::path(
-    post, path = "/api/v1/messages/{id}/claim", tag = "mails", request_body = ClaimBody,
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/messages/{id}/claim", operation_id = "claim_mail",
+    tag = "mails", request_body = ClaimBody,
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ClaimSchema))
+))]
 pub async fn claim(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -276,11 +293,12 @@ pub async fn claim(
 }
 
 /// Renew a claim before it expires
-#[utoipa::path(
-    post, path = "/api/v1/messages/{id}/renew", tag = "mails", request_body = RenewBody,
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/messages/{id}/renew", operation_id = "renew_claim",
+    tag = "mails", request_body = RenewBody,
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ClaimSchema))
+))]
 pub async fn renew(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -296,11 +314,12 @@ pub async fn renew(
 /// Complete a claim
 ///
 /// The file of the Mail moves to `archive` when no other workspace has claimed it.
-#[utoipa::path(
-    post, path = "/api/v1/messages/{id}/complete", tag = "mails", request_body = CompleteBody,
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/messages/{id}/complete", operation_id = "complete_claim",
+    tag = "mails", request_body = CompleteBody,
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ClaimSchema))
+))]
 pub async fn complete(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -313,11 +332,12 @@ pub async fn complete(
 ///
 /// The Mail can be claimed again after 1 s, 2 s and 4 s. The fourth failure, or one that is
 /// not retryable, makes it a dead letter.
-#[utoipa::path(
-    post, path = "/api/v1/messages/{id}/fail", tag = "mails", request_body = FailBody,
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/messages/{id}/fail", operation_id = "fail_claim",
+    tag = "mails", request_body = FailBody,
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ClaimSchema))
+))]
 pub async fn fail(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -334,11 +354,12 @@ pub async fn fail(
 ///
 /// The answer goes exactly to the `answer_to` of the Mail, in its thread. Each attachment is
 /// `{name, mime_type?, hash}`, where `hash` is the id of stored bytes.
-#[utoipa::path(
-    post, path = "/api/v1/messages/{id}/reply", tag = "mails", request_body = ReplyBody,
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/messages/{id}/reply", operation_id = "reply_to_mail",
+    tag = "mails", request_body = ReplyBody,
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = SendResponse), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = SendResponse))
+))]
 pub async fn reply(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -368,11 +389,12 @@ pub async fn reply(
 }
 
 /// Retry a dead letter, with all its attempts
-#[utoipa::path(
-    post, path = "/api/v1/messages/{id}/retry", tag = "mails", params(WorkspaceQuery),
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/messages/{id}/retry", operation_id = "retry_claim",
+    tag = "mails", params(WorkspaceQuery),
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ClaimSchema))
+))]
 pub async fn retry(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -386,11 +408,12 @@ pub async fn retry(
 }
 
 /// Drop a dead letter without retrying it
-#[utoipa::path(
-    post, path = "/api/v1/messages/{id}/drop", tag = "mails", params(WorkspaceQuery),
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/messages/{id}/drop", operation_id = "drop_claim",
+    tag = "mails", params(WorkspaceQuery),
     params(("id" = String, Path, description = "Id of the Mail")),
-    responses((status = 200, body = ClaimSchema), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ClaimSchema))
+))]
 pub async fn drop_claim(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -408,10 +431,11 @@ pub async fn drop_claim(
 /// Writes files that are missing or changed, moves files from wrong directories, and starts a
 /// new index. Files of other programs are counted and not changed. With `from_files`, Mails
 /// that the store has lost are first stored again from their files.
-#[utoipa::path(
-    post, path = "/api/v1/mailbox/rebuild", tag = "mails", params(RebuildQuery),
-    responses((status = 200, body = RebuildView), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/mailbox/rebuild", operation_id = "rebuild_mailbox",
+    tag = "mails", params(RebuildQuery),
+    responses((status = 200, body = RebuildView))
+))]
 pub async fn rebuild(
     State(api): State<SharedApi>,
     QueryParams(RebuildQuery { from_files }): QueryParams<RebuildQuery>,
@@ -433,10 +457,11 @@ pub async fn rebuild(
 ///
 /// Claims, letters, drafts, and deliveries that are DEAD or UNCERTAIN: the oldest 1000 claims,
 /// letters and drafts, and the oldest 1000 deliveries of each tunnel.
-#[utoipa::path(
-    get, path = "/api/v1/dead", tag = "mails",
-    responses((status = 200, body = DeadView), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/dead", operation_id = "list_dead",
+    tag = "mails",
+    responses((status = 200, body = DeadView))
+))]
 pub async fn dead(State(api): State<SharedApi>) -> Result<axum::Json<DeadView>, ApiError> {
     let store = &api.store;
     let claims = store.dead_claims(input::MAX_PAGE).await?;

@@ -10,22 +10,25 @@ use monoco_core::time::Timestamp;
 use monoco_store::{DispatchOutcome, DispatchRequest, SendRequest, SendResult};
 use serde::Deserialize;
 use serde_json::Value;
+#[cfg(test)]
 use utoipa::ToSchema;
 
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::input::{self, API_BODIES, JsonBody, PathParams};
 use super::views::messages::{BlobView, DispatchResponse, SendResponse};
+#[cfg(test)]
+use super::views::schemas::{BytesSchema, MsgObjectSchema};
 use super::{Api, ApiMetrics, SharedApi, batch, ids};
 use crate::center;
 
 /// Longest idempotency key, in bytes.
 const MAX_KEY_BYTES: usize = 256;
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DispatchBody {
-    /// The message: `from`, `to`, `kind`, `content`, …
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = MsgObjectSchema))]
     msg: Value,
     /// Expected id; a message with another id is rejected
     msg_id: Option<String>,
@@ -33,7 +36,8 @@ pub struct DispatchBody {
 }
 
 /// How the message was received.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Ingress {
     /// The tunnel that the message was received through
@@ -48,18 +52,18 @@ pub struct Ingress {
 /// application/x-ndjson` the body is a batch with one such object per line. The response has
 /// one line for each, in order. All are stored in one commit; a rejected line does not affect
 /// the others.
-#[utoipa::path(
-    post, path = "/api/v1/dispatch", tag = "center",
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/dispatch", operation_id = "dispatch",
+    tag = "center",
     request_body(content(
         (DispatchBody = "application/json"),
         (String = "application/x-ndjson"),
     )),
-    responses(
-        (status = 200, body = DispatchResponse),
-        (status = "4XX", body = ApiErrorView),
-        (status = "5XX", body = ApiErrorView),
-    )
-)]
+    responses((status = 200, description = "The result of dispatching one message", content(
+        (DispatchResponse = "application/json"),
+        (String = "application/x-ndjson"),
+    )))
+))]
 pub async fn dispatch(
     State(api): State<SharedApi>,
     request: Request,
@@ -124,18 +128,18 @@ fn parse_message(msg: Value, expected: Option<&str>) -> Result<MsgObject, ApiErr
     Ok(msg)
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SendBody {
-    /// The message: `from`, `to`, `kind`, `content`, …
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = MsgObjectSchema))]
     msg: Value,
     /// Expected id; a message with another id is rejected
     msg_id: Option<String>,
     /// Idempotency key, 1 to 256 bytes; the same as the header `Idempotency-Key`
     idempotency_key: Option<String>,
     /// Earliest time to send: RFC 3339, or milliseconds since 1970
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(test, schema(value_type = Option<String>))]
     schedule_at: Option<Value>,
     /// Only resolve the targets and store nothing; default false. The deliveries in the
     /// response have no `record_id`
@@ -148,16 +152,13 @@ pub struct SendBody {
 /// All targets are resolved before anything is written. If one cannot be resolved, the whole
 /// send is rejected and the error names it. A repeated message is reported as a duplicate and
 /// changes nothing.
-#[utoipa::path(
-    post, path = "/api/v1/post_send", tag = "center",
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/post_send", operation_id = "send",
+    tag = "center",
     params(("Idempotency-Key" = Option<String>, Header, description = "Idempotency key of this send, 1 to 256 bytes")),
     request_body = SendBody,
-    responses(
-        (status = 200, body = SendResponse),
-        (status = "4XX", body = ApiErrorView),
-        (status = "5XX", body = ApiErrorView),
-    )
-)]
+    responses((status = 200, body = SendResponse))
+))]
 pub async fn post_send(
     State(api): State<SharedApi>,
     headers: HeaderMap,
@@ -214,11 +215,12 @@ fn parse_schedule(value: &Value) -> Result<Timestamp, ApiError> {
 /// Store bytes, such as an attachment
 ///
 /// Refer to them in `content.refs` of a message by the returned id. At most 32 MiB.
-#[utoipa::path(
-    post, path = "/api/v1/objects", tag = "center",
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
-    responses((status = 201, body = BlobView), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/objects", operation_id = "put_object",
+    tag = "center",
+    request_body(content = BytesSchema, content_type = "application/octet-stream"),
+    responses((status = 201, body = BlobView))
+))]
 pub async fn put_blob(
     State(api): State<SharedApi>,
     request: Request,
@@ -235,11 +237,15 @@ pub async fn put_blob(
 /// Get an object
 ///
 /// A message or a receipt as canonical JSON; bytes unchanged.
-#[utoipa::path(
-    get, path = "/api/v1/objects/{id}", tag = "center",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/objects/{id}", operation_id = "get_object",
+    tag = "center",
     params(("id" = String, Path, description = "`cymsg:…`, `cymsgr:…` or `sha256:…`; the first two can be shortened")),
-    responses((status = 200, body = Object), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, description = "The object", content(
+        (MsgObjectSchema = "application/json"),
+        (BytesSchema = "application/octet-stream"),
+    )))
+))]
 pub async fn object(State(api): State<SharedApi>, path: PathParams) -> Result<Response, ApiError> {
     let invalid = |error| ApiError::bad_parameter("id", error);
     let id: ObjId = ids::resolve(&api, path.text("id"), invalid).await?;

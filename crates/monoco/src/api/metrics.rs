@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::SharedApi;
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::views::health::DeadCounts;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::dispatcher::LetterDispatcher;
@@ -249,10 +249,12 @@ impl ApiMetrics {
 /// Get metrics in the text format of Prometheus
 ///
 /// In the OpenMetrics format when the header `Accept` names `application/openmetrics-text`.
-#[utoipa::path(
-    get, path = "/metrics", tag = "health",
-    responses((status = 200, body = String), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/metrics", operation_id = "get_metrics",
+    tag = "health",
+    responses((status = 200, description = "Metrics in the text format of Prometheus",
+        body = String, content_type = "text/plain"))
+))]
 pub async fn metrics(
     State(api): State<SharedApi>,
     headers: HeaderMap,

@@ -9,9 +9,10 @@ use monoco_core::time::Timestamp;
 use monoco_store::{LetterQuery, LetterRow, OperatorAction, PageRequest, StoreError};
 use serde::Deserialize;
 use tokio::net::TcpStream;
+#[cfg(test)]
 use utoipa::ToSchema;
 
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::input::{self, JsonBody};
 use super::letters::{parse_direction, parse_time};
 use super::views::pipeline::{
@@ -29,7 +30,8 @@ const MAX_REPLAYED_LETTERS: usize = 500;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReplayBody {
     /// Earliest time of acceptance, RFC 3339
@@ -49,10 +51,11 @@ pub struct ReplayBody {
 }
 
 /// Get pipeline status: chains, workers and queue
-#[utoipa::path(
-    get, path = "/api/v1/pipeline", tag = "letters",
-    responses((status = 200, body = PipelineView), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/pipeline", operation_id = "get_pipeline",
+    tag = "letters",
+    responses((status = 200, body = PipelineView))
+))]
 pub async fn status(State(api): State<SharedApi>) -> Result<axum::Json<PipelineView>, ApiError> {
     let (settings, now) = (api.pipeline.dispatcher().config(), api.clock.now());
     let letters = api.store.letter_counts(now).await?;
@@ -121,10 +124,11 @@ async fn connect(address: &BeanstalkdAddress) -> Result<(), String> {
 /// by a worker or are dead, and would now pass, are processed again. Letters that were sent or
 /// delivered are not sent again, and letters that an operator trashed stay in the trash.
 /// External workers are not asked; their stored verdicts apply.
-#[utoipa::path(
-    post, path = "/api/v1/pipeline/replay", tag = "letters", request_body = ReplayBody,
-    responses((status = 200, body = ReplayView), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/pipeline/replay", operation_id = "replay_letters",
+    tag = "letters", request_body = ReplayBody,
+    responses((status = 200, body = ReplayView))
+))]
 pub async fn replay(
     State(api): State<SharedApi>,
     JsonBody(body): JsonBody<ReplayBody>,

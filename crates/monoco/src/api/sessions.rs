@@ -5,9 +5,10 @@ use monoco_core::did::Did;
 use monoco_core::object::ObjId;
 use monoco_core::receipt::ReceiptStatus;
 use serde::Deserialize;
+#[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
 
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::sessions::{
     ReceiptList, ReceiptView, SessionEntryPage, SessionEntryView, SessionPage, SessionSummaryView,
@@ -15,7 +16,8 @@ use super::views::sessions::{
 use super::{SharedApi, ids};
 use crate::center::check_owner;
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReceiptBody {
     msg_id: String,
@@ -28,12 +30,13 @@ pub struct ReceiptBody {
 }
 
 /// Set the read state of a group message for a reader
-#[utoipa::path(
-    put, path = "/api/v1/groups/{group}/receipts", tag = "sessions",
+#[cfg_attr(test, utoipa::path(
+    put, path = "/api/v1/groups/{group}/receipts", operation_id = "set_receipt",
+    tag = "sessions",
     params(("group" = String, Path, description = "A DID")),
     request_body = ReceiptBody,
-    responses((status = 200, body = ReceiptView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ReceiptView))
+))]
 pub async fn set_receipt(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -55,7 +58,8 @@ pub async fn set_receipt(
     Ok(axum::Json(receipt.into()))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct ReceiptQuery {
     /// Id of the message
@@ -65,11 +69,12 @@ pub struct ReceiptQuery {
 }
 
 /// List the read states of a group message
-#[utoipa::path(
-    get, path = "/api/v1/groups/{group}/receipts", tag = "sessions",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/groups/{group}/receipts", operation_id = "list_receipts",
+    tag = "sessions",
     params(("group" = String, Path, description = "A DID"), ReceiptQuery),
-    responses((status = 200, body = ReceiptList), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = ReceiptList))
+))]
 pub async fn receipts(
     State(api): State<SharedApi>,
     path: PathParams,
@@ -84,7 +89,8 @@ pub async fn receipts(
     Ok(axum::Json(ReceiptList { receipts: receipts.into_iter().map(Into::into).collect() }))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct SessionQuery {
     /// DID of the owner
@@ -106,10 +112,11 @@ impl SessionQuery {
 }
 
 /// List the conversations of an owner, most recent first
-#[utoipa::path(
-    get, path = "/api/v1/sessions", tag = "sessions", params(SessionQuery),
-    responses((status = 200, body = SessionPage), (status = "4XX", body = ApiErrorView))
-)]
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/sessions", operation_id = "list_sessions",
+    tag = "sessions", params(SessionQuery),
+    responses((status = 200, body = SessionPage))
+))]
 pub async fn sessions(
     State(api): State<SharedApi>,
     QueryParams(query): QueryParams<SessionQuery>,
@@ -126,11 +133,12 @@ pub async fn sessions(
 }
 
 /// List the messages of a conversation, in both directions
-#[utoipa::path(
-    get, path = "/api/v1/sessions/{id}", tag = "sessions",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/sessions/{id}", operation_id = "get_session",
+    tag = "sessions",
     params(("id" = String, Path, description = "DID of the other party or the group"), SessionQuery),
-    responses((status = 200, body = SessionEntryPage), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = SessionEntryPage))
+))]
 pub async fn session(
     State(api): State<SharedApi>,
     path: PathParams,

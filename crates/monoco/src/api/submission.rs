@@ -6,37 +6,18 @@ use axum::response::{IntoResponse, Response};
 use monoco_core::json;
 use monoco_core::letter::{InvalidLetter, MAX_DATA, MAX_EXTRA};
 use monoco_store::{AcceptResult, LetterSource};
-use serde::Deserialize;
-use serde_json::Value;
-use utoipa::ToSchema;
 
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::input::{self, API_BODIES, QueryParams};
 use super::letters::QueryPairs;
 use super::views::letters::SubmitResultView;
+#[cfg(test)]
+use super::views::schemas::{BytesSchema, SubmitBodySchema};
 use super::{Api, SharedApi, batch};
 use crate::pipeline::sendmail::{self, EnvelopeOptions};
 
 /// Largest body: one letter of maximum size, with space for JSON escapes.
 const MAX_BODY: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;
-
-/// A letter to submit. Other keys are passed to the workers.
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(as = LetterBody)]
-#[expect(dead_code, reason = "only documents the body, which the doorman parses")]
-pub struct SubmitBody {
-    /// The sender: an address or a DID
-    from: String,
-    /// The recipients: addresses or DIDs, 1 to 1000
-    to: Vec<String>,
-    /// A whole e-mail (RFC 5322) or text, according to `extra.content_type`
-    data: String,
-    /// Options for workers. `content_type`: `message/rfc822` (default), `text/markdown` or
-    /// `text/plain`; `charset`: `latin-1` when `data` has one character for each byte of an
-    /// e-mail that is not UTF-8; `tunnel`, `subject`, `merge_key`
-    #[schema(value_type = Option<Object>)]
-    extra: Option<Value>,
-}
 
 /// Submit a letter
 ///
@@ -46,8 +27,9 @@ pub struct SubmitBody {
 /// in one commit; a rejected line does not affect the others. An `Idempotency-Key` is combined
 /// with the number of the line. With `Content-Type: message/rfc822` the body is an e-mail.
 /// Without the parameters `from` and `to`, its header fields are used, and Bcc is removed.
-#[utoipa::path(
-    post, path = "/api/v1/letters", tag = "letters",
+#[cfg_attr(test, utoipa::path(
+    post, path = "/api/v1/letters", operation_id = "submit_letter",
+    tag = "letters",
     params(
         ("Idempotency-Key" = Option<String>, Header, description = "Idempotency key of this letter"),
         ("from" = Option<String>, Query, description = "For an e-mail: its sender"),
@@ -55,16 +37,15 @@ pub struct SubmitBody {
         ("tunnel" = Option<String>, Query, description = "For an e-mail: the tunnel to send it through"),
     ),
     request_body(content(
-        (SubmitBody = "application/json"),
+        (SubmitBodySchema = "application/json"),
         (String = "application/x-ndjson"),
-        (Vec<u8> = "message/rfc822"),
+        (BytesSchema = "message/rfc822"),
     )),
-    responses(
-        (status = 202, body = SubmitResultView),
-        (status = "4XX", body = ApiErrorView),
-        (status = "5XX", body = ApiErrorView),
-    )
-)]
+    responses((status = 202, description = "The letter is stored", content(
+        (SubmitResultView = "application/json"),
+        (String = "application/x-ndjson"),
+    )))
+))]
 pub async fn submit(
     State(api): State<SharedApi>,
     QueryParams(pairs): QueryParams<QueryPairs>,

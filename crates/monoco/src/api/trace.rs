@@ -3,7 +3,7 @@
 use axum::extract::State;
 use monoco_core::letter::LetterId;
 
-use super::error::{ApiError, ApiErrorView};
+use super::error::ApiError;
 use super::input::PathParams;
 use super::views::letters::LetterView;
 use super::views::trace::TraceView;
@@ -11,12 +11,13 @@ use super::{Api, SharedApi, ids};
 use crate::center::trace::{self, LetterTrace};
 
 /// Get the history of a message
-#[utoipa::path(
-    get, path = "/api/v1/trace/{id}", tag = "events",
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/trace/{id}", operation_id = "trace_message",
+    tag = "events",
     params(("id" = String, Path, description =
         "Id of a message, Mail, letter, record or delivery, which can be shortened, or an id given by a provider")),
-    responses((status = 200, body = TraceView), (status = "4XX", body = ApiErrorView))
-)]
+    responses((status = 200, body = TraceView))
+))]
 pub async fn trace(
     State(api): State<SharedApi>,
     path: PathParams,

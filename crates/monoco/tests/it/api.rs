@@ -10,6 +10,8 @@ use crate::common::{Answer, Courier, ME, PATIENCE, chat, raw};
 /// Every route with every method it takes, from the courier's own description.
 fn routes(courier: &Courier) -> Vec<(String, String)> {
     let doc = courier.get("/api/openapi.json").ok();
+    let file: Value = serde_json::from_str(include_str!("../../../../docs/openapi.json")).unwrap();
+    assert_eq!(doc, file, "the courier serves the document of its version");
     let mut routes = Vec::new();
     for (path, item) in doc["paths"].as_object().unwrap() {
         for method in item.as_object().unwrap().keys() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::common::{Courier, help_pages};
+use crate::common::help_pages;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -288,7 +288,7 @@ fn docs_cli_md_matches_the_help_texts() {
 
 #[test]
 fn docs_api_md_matches_openapi_json() {
-    let doc = Courier::start().get("/api/openapi.json").ok();
+    let doc: Value = serde_json::from_str(&read("docs/openapi.json")).unwrap();
     let mut text = String::from(
         "# HTTP API\n\nGenerated from `/api/openapi.json`, which a running courier serves. \
          Loopback only; every\nroute but `/health` needs `Authorization: Bearer` with the token \

@@ -11,12 +11,16 @@ use monoco_core::time::Timestamp;
 use monoco_store::{BoxSummary, Page};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+#[cfg(test)]
 use utoipa::ToSchema;
 
+#[cfg(test)]
+use super::schemas::{FailureSchema, MsgObjectSchema};
 use crate::center::boxes::BoxEntry;
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Box)]
+/// A box and its number of waiting entries.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Box))]
 pub struct BoxView {
     pub owner: String,
     pub r#box: Cow<'static, str>,
@@ -24,8 +28,9 @@ pub struct BoxView {
     pub waiting: usize,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Boxes)]
+/// A page of boxes.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Boxes))]
 pub struct BoxPage {
     pub boxes: Vec<BoxView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,8 +38,8 @@ pub struct BoxPage {
 }
 
 /// A record of a box, or a delivery of a TUNNEL_OUTBOX.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Record)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Record))]
 pub struct RecordView {
     pub record_id: String,
     /// Owner of the box: a person, an agent, a group, or for a delivery the tunnel
@@ -67,16 +72,17 @@ pub struct RecordView {
     pub updated_at: String,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Lease)]
+/// Who holds an entry, and until when.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Lease))]
 pub struct LeaseView {
     pub holder: String,
     pub until: String,
 }
 
 /// The fields that a delivery has beyond those of a record.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Delivery)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Delivery))]
 pub struct DeliveryView {
     pub target: String,
     pub author: String,
@@ -86,10 +92,9 @@ pub struct DeliveryView {
     pub due_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_try_at: Option<String>,
-    /// Why the last attempt failed: `kind` (`temporary`, `permanent` or `unknown`), `detail`, and
-    /// the provider's `error_code` if it has one
+    /// Why the last attempt failed
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<FailureSchema>))]
     pub failure: Option<Failure>,
     /// The provider's id of the message
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,8 +105,8 @@ pub struct DeliveryView {
 }
 
 /// How a target is reached.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Plan)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Plan))]
 pub struct PlanView {
     pub tunnel_did: String,
     /// The account behind the tunnel
@@ -110,22 +115,23 @@ pub struct PlanView {
     pub kind: String,
     pub target_did: String,
     /// `address`: the DID of the target contains the address; `binding`: a binding of the contact
-    #[schema(value_type = String)]
+    #[cfg_attr(test, schema(value_type = String))]
     pub mode: DeliveryMode,
     pub priority: i32,
 }
 
 /// A leased record or delivery with its message.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = LeasedEntry)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = LeasedEntry))]
 pub struct LeasedEntryView {
     pub record: RecordView,
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = MsgObjectSchema))]
     pub msg: Box<RawValue>,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Records)]
+/// A page of records or deliveries.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Records))]
 pub struct RecordPage {
     pub records: Vec<RecordView>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,10 +5,12 @@ use std::borrow::Cow;
 use monoco_core::contact::{Contact, TunnelInfo};
 use monoco_store::Group;
 use serde::{Deserialize, Serialize};
+#[cfg(test)]
 use utoipa::ToSchema;
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Contact)]
+/// A contact with its bindings.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Contact))]
 pub struct ContactView {
     pub did: String,
     pub names: Vec<String>,
@@ -20,8 +22,8 @@ pub struct ContactView {
 }
 
 /// One account that a contact can be reached by.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Binding)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Binding))]
 pub struct BindingView {
     pub tunnel: String,
     pub kind: String,
@@ -29,7 +31,9 @@ pub struct BindingView {
     pub priority: i32,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// A page of contacts.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct ContactPage {
     pub contacts: Vec<ContactView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,13 +41,15 @@ pub struct ContactPage {
 }
 
 /// DIDs that a text can mean.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct DidList {
     pub dids: Vec<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Group)]
+/// A group with its subscribers.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Group))]
 pub struct GroupView {
     pub did: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,7 +57,9 @@ pub struct GroupView {
     pub subscribers: Vec<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// A page of groups.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct GroupPage {
     pub groups: Vec<GroupView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,8 +67,8 @@ pub struct GroupPage {
 }
 
 /// A connection to an outside network.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Tunnel)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Tunnel))]
 pub struct TunnelView {
     pub id: String,
     pub did: String,
@@ -71,7 +79,9 @@ pub struct TunnelView {
     pub idempotent: bool,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// All tunnels of the hub.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct TunnelList {
     pub tunnels: Vec<TunnelView>,
 }

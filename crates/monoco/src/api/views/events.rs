@@ -5,10 +5,12 @@ use std::borrow::Cow;
 use monoco_core::event::Event;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+#[cfg(test)]
 use utoipa::ToSchema;
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Event)]
+/// One event of the log.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Event))]
 pub struct EventView {
     pub seq: i64,
     pub at: String,
@@ -19,11 +21,13 @@ pub struct EventView {
     pub record_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     pub detail: Value,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// A page of events.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct EventPage {
     pub events: Vec<EventView>,
     /// Number of the last event; pass it as `after` to get the next page

@@ -4,9 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+#[cfg(test)]
 use utoipa::ToSchema;
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// Health of the courier and its parts.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct HealthView {
     /// `ok`, `degraded` (writes fail for now, letters are delayed, or data is lost or damaged) or
     /// `failed` (restart the courier)
@@ -27,7 +30,8 @@ pub struct HealthView {
 }
 
 /// Health of one tunnel.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct AdapterHealth {
     /// `hearing`: active in the last 10 min; `quiet`: listening, no activity; `deaf`: received
     /// messages cannot be read or stored; `down`: not listening
@@ -55,7 +59,8 @@ pub struct AdapterHealth {
 }
 
 /// Health of the mailbox files.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct MailboxHealth {
     /// Stored messages that are not yet merged into a Mail
     pub waiting_messages: i64,
@@ -80,7 +85,8 @@ pub struct MailboxHealth {
 }
 
 /// Numbers of dead letters, as `GET /api/v1/dead` lists them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct DeadCounts {
     pub claims: i64,
     /// Deliveries that are DEAD or UNCERTAIN
@@ -92,7 +98,8 @@ pub struct DeadCounts {
 }
 
 /// Health of the pipeline.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct PipelineHealth {
     /// Either `ok` or `degraded`
     pub status: Cow<'static, str>,
@@ -103,7 +110,8 @@ pub struct PipelineHealth {
 }
 
 /// Numbers of messages since the store was created.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct HealthCounts {
     pub messages_received: i64,
     pub messages_sent: i64,
@@ -113,7 +121,8 @@ pub struct HealthCounts {
 }
 
 /// Whether the store accepts writes.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct StorageHealth {
     /// `ok`, `full`, `failing` or `broken`
     pub status: Cow<'static, str>,

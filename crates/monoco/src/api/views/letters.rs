@@ -6,6 +6,7 @@ use monoco_core::letter::{LetterStateData, WorkerVerdict};
 use monoco_store::LetterRow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+#[cfg(test)]
 use utoipa::ToSchema;
 
 /// Recipients that a view of a letter lists.
@@ -15,8 +16,8 @@ const MAX_RECIPIENTS_SHOWN: usize = 10;
 const MAX_SUBJECT_BYTES: usize = 200;
 
 /// A letter without its text.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Letter)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Letter))]
 pub struct LetterView {
     pub id: String,
     /// Either `inbound` or `outbound`
@@ -63,8 +64,9 @@ pub struct LetterView {
     pub updated_at: String,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Verdict)]
+/// The verdict of one worker.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Verdict))]
 pub struct VerdictView {
     pub worker: String,
     /// `pass`, `skip` or `trash`
@@ -76,8 +78,9 @@ pub struct VerdictView {
     pub note: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Letters)]
+/// A page of letters.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Letters))]
 pub struct LetterPage {
     pub letters: Vec<LetterView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,17 +88,17 @@ pub struct LetterPage {
 }
 
 /// One letter with its text.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = LetterDetail)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = LetterDetail))]
 pub struct LetterDetailView {
     #[serde(flatten)]
     pub view: LetterView,
     /// The letter as workers get it: `id`, `from`, `to`, `data`, `extra`, `processed`
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     pub letter: Value,
     /// The letter as it was accepted, if it was asked for and workers changed it
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub original: Option<Value>,
     /// The letters that were merged into this one
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -105,8 +108,8 @@ pub struct LetterDetailView {
 }
 
 /// The result of submitting one letter.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = SubmitResult)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = SubmitResult))]
 pub struct SubmitResultView {
     /// Line of the batch, from 1
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,33 +8,35 @@ use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_store::MailRow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+#[cfg(test)]
 use utoipa::ToSchema;
 
 use super::boxes::RecordView;
 use super::letters::LetterView;
+#[cfg(test)]
+use super::schemas::{ClaimSchema, MailIndexEntrySchema, MsgObjectSchema};
 use crate::courier::dead_drafts::DeadDraft;
 use crate::courier::mailbox_check::RebuildResult;
 
 /// A Mail with its status for one workspace.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Mail)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Mail))]
 pub struct MailView {
-    /// `id`, `msg_id`, `tunnel`, `session`, `participants`, `received_at`, `title`,
-    /// `binding`, `trust`, `messages`, `preview`, `file`, `sha256`
     #[serde(flatten)]
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = MailIndexEntrySchema))]
     pub entry: MailIndexEntry,
     /// Directory of the file: `inbound`, `archive`, `deadletter` or `gone`
     pub place: Cow<'static, str>,
     /// NEW, CLAIMED, COMPLETED or DEADLETTER, for this workspace
     pub status: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<ClaimSchema>)]
+    #[cfg_attr(test, schema(value_type = Option<ClaimSchema>))]
     pub claim: Option<ClaimInfo>,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Mails)]
+/// A page of Mails.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Mails))]
 pub struct MailPage {
     pub messages: Vec<MailView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,58 +44,32 @@ pub struct MailPage {
 }
 
 /// One Mail with its text.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = MailDetail)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = MailDetail))]
 pub struct MailDetailView {
     #[serde(flatten)]
     pub mail: MailView,
     /// The claims of all workspaces
-    #[schema(value_type = Vec<ClaimSchema>)]
+    #[cfg_attr(test, schema(value_type = Vec<ClaimSchema>))]
     pub claims: Vec<ClaimInfo>,
     /// The MsgObject; null when it is damaged
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<MsgObjectSchema>))]
     pub msg: Option<Value>,
 }
 
-/// Describes [`ClaimInfo`] in the OpenAPI document.
-#[derive(ToSchema)]
-#[schema(as = Claim)]
-#[expect(dead_code, reason = "only documents ClaimInfo, whose crate has no schemas")]
-pub struct ClaimSchema {
-    /// Id of the Mail
-    id: String,
-    workspace: String,
-    /// NEW, CLAIMED, COMPLETED or DEADLETTER
-    status: String,
-    /// The agent that holds the Mail, while it is CLAIMED
-    agent_id: Option<String>,
-    /// Number of the current claim; send it with renew, complete and fail
-    epoch: u64,
-    /// Number of claims so far
-    attempts: u32,
-    /// Number of claims after the first
-    retry_count: u32,
-    /// When the claim expires
-    expires_at: Option<String>,
-    /// When the Mail can be claimed again
-    next_retry_at: Option<String>,
-    /// Why the last attempt failed
-    reason: Option<String>,
-    updated_at: String,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Claims)]
+/// Claims of one workspace.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Claims))]
 pub struct ClaimList {
-    #[schema(value_type = Vec<ClaimSchema>)]
+    #[cfg_attr(test, schema(value_type = Vec<ClaimSchema>))]
     pub claims: Vec<ClaimInfo>,
 }
 
 /// Dead letters of all kinds.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Dead)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Dead))]
 pub struct DeadView {
-    #[schema(value_type = Vec<ClaimSchema>)]
+    #[cfg_attr(test, schema(value_type = Vec<ClaimSchema>))]
     pub claims: Vec<ClaimInfo>,
     pub deliveries: Vec<RecordView>,
     pub letters: Vec<LetterView>,
@@ -103,8 +79,8 @@ pub struct DeadView {
 }
 
 /// A draft that could not be sent.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = DeadDraft)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = DeadDraft))]
 pub struct DeadDraftView {
     pub id: String,
     /// Name of the directory in `outbound/`
@@ -122,8 +98,8 @@ impl From<DeadDraft> for DeadDraftView {
 }
 
 /// What a rebuild of the mailbox changed.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = RebuildResult)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = RebuildResult))]
 pub struct RebuildView {
     /// Number of Mails in the store
     pub mails: usize,

@@ -4,12 +4,14 @@ use std::borrow::Cow;
 
 use monoco_store::{DispatchOutcome, DispatchResult, SendResult};
 use serde::{Deserialize, Serialize};
+#[cfg(test)]
 use utoipa::ToSchema;
 
 use super::boxes::PlanView;
 
 /// The result of dispatching one message.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct DispatchResponse {
     /// Line of the batch, from 1
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,7 +30,9 @@ pub struct DispatchResponse {
     pub letter: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// A record that was created in a box.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct CreatedRecordView {
     pub owner: String,
     pub r#box: Cow<'static, str>,
@@ -36,7 +40,8 @@ pub struct CreatedRecordView {
 }
 
 /// The result of sending one message.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct SendResponse {
     /// Whether the message is queued for every target, or in the outbound chain
     pub ok: bool,
@@ -53,7 +58,8 @@ pub struct SendResponse {
 }
 
 /// How one target gets the message.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct TargetResultView {
     pub target: String,
     /// The tunnel; null for a target with an INBOX in this hub
@@ -65,7 +71,8 @@ pub struct TargetResultView {
 }
 
 /// The id and size of stored bytes.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct BlobView {
     /// `sha256:` and the hash
     pub id: String,

@@ -15,6 +15,8 @@ pub mod letters;
 pub mod mails;
 pub mod messages;
 pub mod pipeline;
+#[cfg(test)]
+pub mod schemas;
 pub mod sessions;
 pub mod trace;
 

@@ -4,14 +4,16 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+#[cfg(test)]
 use utoipa::ToSchema;
 
 use super::letters::VerdictView;
 use crate::pipeline::metrics::WorkerCounts;
 use crate::pipeline::replay::ReplayOutcome;
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Pipeline)]
+/// Chains, workers and queue of the pipeline.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Pipeline))]
 pub struct PipelineView {
     pub queue: QueueView,
     pub chains: ChainsView,
@@ -27,8 +29,8 @@ pub struct PipelineView {
 }
 
 /// The queue that wakes the dispatcher.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Queue)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Queue))]
 pub struct QueueView {
     /// Either `store` or `beanstalkd`
     pub kind: Cow<'static, str>,
@@ -43,8 +45,8 @@ pub struct QueueView {
 }
 
 /// The workers of each chain, in order.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Chains)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Chains))]
 pub struct ChainsView {
     pub inbound: Vec<String>,
     pub outbound: Vec<String>,
@@ -53,8 +55,8 @@ pub struct ChainsView {
 }
 
 /// The chains of one tunnel. Where one is missing, the general chain applies.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = TunnelChains)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = TunnelChains))]
 pub struct TunnelChainsView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inbound: Option<Vec<String>>,
@@ -63,8 +65,8 @@ pub struct TunnelChainsView {
 }
 
 /// One worker with its counters since the courier started.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Worker)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Worker))]
 pub struct WorkerView {
     /// `block`, `spam`, `rspamd`, `subject`, `footer`, `merge`, `limit`, `trash`, `send`,
     /// `deliver`, `exec`, `http` or `beanstalkd`
@@ -92,8 +94,8 @@ pub struct WorkerView {
 }
 
 /// What the current chains would do with letters.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Replay)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Replay))]
 pub struct ReplayView {
     /// Number of letters that were evaluated, oldest first
     pub looked: usize,
@@ -106,8 +108,8 @@ pub struct ReplayView {
 }
 
 /// A letter with a different outcome.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = ReplayDifference)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = ReplayDifference))]
 pub struct ReplayDifferenceView {
     pub id: String,
     pub direction: Cow<'static, str>,
@@ -117,8 +119,9 @@ pub struct ReplayDifferenceView {
     pub moved: bool,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = ReplayOutcome)]
+/// The outcome of a letter.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = ReplayOutcome))]
 pub struct ReplayOutcomeView {
     /// WAITING, AWAY, DONE, MERGED, TRASHED or DEAD. AWAY: an external worker would be asked
     pub state: Cow<'static, str>,

@@ -7,36 +7,42 @@ use monoco_core::record::BoxKind;
 use monoco_store::{SessionEntry, SessionSummary};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+#[cfg(test)]
 use utoipa::ToSchema;
 
 use super::boxes::RecordView;
 use super::raw;
+#[cfg(test)]
+use super::schemas::MsgObjectSchema;
 use crate::api::error::ApiError;
 
 /// One message of a conversation.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = SessionEntry)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = SessionEntry))]
 pub struct SessionEntryView {
     /// Either `in` or `out`
     pub direction: Cow<'static, str>,
     pub record: RecordView,
     /// The MsgObject; null when it is damaged
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<MsgObjectSchema>))]
     pub msg: Option<Box<RawValue>>,
     /// The worst state among the deliveries of a sent message
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_state: Option<Cow<'static, str>>,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// A page of messages of a conversation.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct SessionEntryPage {
     pub lines: Vec<SessionEntryView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Session)]
+/// A conversation with its last message.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Session))]
 pub struct SessionSummaryView {
     /// DID of the other party, or of the group
     pub id: String,
@@ -47,7 +53,9 @@ pub struct SessionSummaryView {
     pub last: SessionEntryView,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// A page of conversations.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct SessionPage {
     pub sessions: Vec<SessionSummaryView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +63,8 @@ pub struct SessionPage {
 }
 
 /// The read state of one group message for one reader.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct ReceiptView {
     /// Id of the receipt object
     pub receipt_id: String,
@@ -69,7 +78,9 @@ pub struct ReceiptView {
     pub reason: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// The read states of a message.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct ReceiptList {
     pub receipts: Vec<ReceiptView>,
 }

@@ -7,37 +7,40 @@ use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_store::MessageTrace;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+#[cfg(test)]
 use utoipa::ToSchema;
 
 use super::boxes::RecordView;
 use super::events::EventView;
 use super::letters::LetterView;
-use super::mails::ClaimSchema;
 use super::raw;
+#[cfg(test)]
+use super::schemas::{ClaimSchema, MailIndexEntrySchema, MsgObjectSchema, ParticipantSchema};
 use crate::api::error::ApiError;
 
 /// Everything that is stored about one message.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
 pub struct TraceView {
     /// Missing for a letter that has not become a message
     #[serde(skip_serializing_if = "Option::is_none")]
     pub msg_id: Option<String>,
     /// The MsgObject; null when it is damaged
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<MsgObjectSchema>))]
     pub msg: Option<Box<RawValue>>,
     /// The records of all owners
     pub records: Vec<RecordView>,
     pub deliveries: Vec<RecordView>,
     /// The index entry, if the message is a Mail
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<MailIndexEntrySchema>))]
     pub mail: Option<MailIndexEntry>,
     /// The received messages that were merged into the Mail
     pub messages: Vec<MergedMessageView>,
     /// The letters that the message was created from or became, with all verdicts
     pub letters: Vec<LetterView>,
     /// The claims of all workspaces on the Mail
-    #[schema(value_type = Vec<ClaimSchema>)]
+    #[cfg_attr(test, schema(value_type = Vec<ClaimSchema>))]
     pub claims: Vec<ClaimInfo>,
     /// All events of the message, oldest first
     pub events: Vec<EventView>,
@@ -46,12 +49,12 @@ pub struct TraceView {
 }
 
 /// One received message of a Mail, without its text.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = MergedMessage)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = MergedMessage))]
 pub struct MergedMessageView {
     /// The provider's id of the message
     pub id: String,
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = ParticipantSchema))]
     pub from: Participant,
     /// Time of the message according to the provider
     pub at: Option<String>,

@@ -1,0 +1,142 @@
+//! Generates `docs/openapi.json` from the annotations of handlers and views.
+//!
+//! Only the tests contain the annotations and this module: the courier serves the generated
+//! file. `UPDATE_DOCS=1 cargo test -p monoco openapi` writes it anew.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+use utoipa::OpenApi;
+
+use super::{OPENAPI_JSON, OpenApiPaths, ROUTES};
+use crate::api::error::ApiErrorView;
+
+/// Longest line of the document, in bytes.
+const LINE: usize = 140;
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+
+/// The document: annotations, and what all routes have in common.
+fn document() -> Value {
+    #[derive(OpenApi)]
+    #[openapi(components(schemas(ApiErrorView)))]
+    struct Errors;
+
+    let mut api = OpenApiPaths::openapi();
+    api.merge(Errors::openapi());
+    let mut doc = serde_json::to_value(api).unwrap();
+    doc["info"] = json!({
+        "title": "Monoco",
+        "description": "Message hub for people and AI agents",
+        "version": env!("CARGO_PKG_VERSION"),
+        "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
+    });
+    doc["servers"] = json!([{"url": "/", "description": "The courier that serves this document"}]);
+    doc["security"] = json!([{"token": []}]);
+    doc["components"]["securitySchemes"] = json!({"token": {
+        "type": "http", "scheme": "bearer",
+        "description": "The token that `monoco courier token` prints",
+    }});
+    doc["components"]["responses"] = json!({"Error": {
+        "description": "The request is rejected; `code` says why",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }});
+    doc["tags"] = json!([
+        {"name": "center", "description": "Dispatch and send messages, store objects"},
+        {"name": "mails", "description": "Read and claim Mails"},
+        {"name": "letters", "description": "Letters and the pipeline that processes them"},
+        {"name": "boxes", "description": "Boxes with their records and deliveries"},
+        {"name": "people", "description": "Contacts, groups, tunnels and blocks"},
+        {"name": "sessions", "description": "Conversations and receipts"},
+        {"name": "events", "description": "Event log and the history of messages"},
+        {"name": "health", "description": "State of the courier"},
+    ]);
+    let schemas = doc["components"]["schemas"].clone();
+    for item in doc["paths"].as_object_mut().unwrap().values_mut() {
+        for operation in item.as_object_mut().unwrap().values_mut() {
+            let responses = operation["responses"].as_object_mut().unwrap();
+            for status in ["4XX", "5XX"] {
+                let error = json!({"$ref": "#/components/responses/Error"});
+                responses.insert(status.to_owned(), error);
+            }
+            describe(responses, &schemas);
+        }
+    }
+    doc
+}
+
+/// Responses without a description get that of their schema.
+fn describe(responses: &mut Map<String, Value>, schemas: &Value) {
+    for response in responses.values_mut() {
+        if response["description"].is_string() || response["$ref"].is_string() {
+            continue;
+        }
+        let schema = &response["content"]["application/json"]["schema"]["$ref"];
+        let name = schema.as_str().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+        let described = schemas[name]["description"].as_str();
+        let described = described.unwrap_or_else(|| panic!("{name:?} needs a doc comment"));
+        response["description"] = described.trim_end_matches('.').into();
+    }
+}
+
+/// Writes values on one line where they fit in [`LINE`], so that differences are easy to read.
+fn write(value: &Value, indent: usize, text: &mut String) {
+    let line = value.to_string();
+    let (open, close, entries): (_, _, Vec<(String, &Value)>) = match value {
+        Value::Object(map) if indent + line.len() > LINE => {
+            ('{', '}', map.iter().map(|(key, value)| (format!("{key:?}: "), value)).collect())
+        }
+        Value::Array(list) if indent + line.len() > LINE => {
+            ('[', ']', list.iter().map(|value| (String::new(), value)).collect())
+        }
+        _ => return text.push_str(&line),
+    };
+    text.push(open);
+    for (at, (key, value)) in entries.into_iter().enumerate() {
+        let comma = if at == 0 { "" } else { "," };
+        text.push_str(&format!("{comma}\n{:1$}{key}", "", indent + 2));
+        write(value, indent + 2, text);
+    }
+    text.push_str(&format!("\n{:1$}{close}", "", indent));
+}
+
+#[test]
+fn openapi_json_matches_the_annotations() {
+    let mut text = String::new();
+    write(&document(), 0, &mut text);
+    text.push('\n');
+    if text == OPENAPI_JSON {
+        return;
+    }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(PATH, text).unwrap();
+        return;
+    }
+    let line = OPENAPI_JSON.lines().zip(text.lines()).position(|(a, b)| a != b);
+    panic!("docs/openapi.json is stale from line {line:?}; run the tests with UPDATE_DOCS=1");
+}
+
+#[test]
+fn openapi_document_has_exactly_the_routes_of_the_router() {
+    let doc = document();
+    let mut documented = BTreeSet::new();
+    for (path, item) in doc["paths"].as_object().unwrap() {
+        documented.extend(
+            item.as_object().unwrap().keys().map(|method| (method.as_str(), path.as_str())),
+        );
+    }
+    assert_eq!(documented, ROUTES.iter().copied().collect());
+}
+
+#[test]
+fn operation_ids_are_unique() {
+    let doc = document();
+    let mut ids = BTreeSet::new();
+    for item in doc["paths"].as_object().unwrap().values() {
+        for operation in item.as_object().unwrap().values() {
+            let id = operation["operationId"].as_str().unwrap();
+            assert!(ids.insert(id.to_owned()), "two operations have the id {id}");
+        }
+    }
+    assert_eq!(ids.len(), ROUTES.len());
+}
