@@ -40,9 +40,12 @@ pub(super) fn parse(request: &WebhookRequest<'_>) -> Result<Value, WebhookError>
     }
 }
 
-/// Tells whether the body of a request is a form.
+/// Tells whether the body of a request is a form. `curl --data` declares JSON as a form, but the
+/// fields of a form do not start with a bracket.
 pub(super) fn is_form(request: &WebhookRequest<'_>) -> bool {
-    header(request.headers, "content-type").is_some_and(|kind| kind.starts_with(FORM))
+    let declared = header(request.headers, "content-type").is_some_and(|it| it.starts_with(FORM));
+    let first = request.body.trim_ascii_start().first();
+    declared && !matches!(first, Some(b'{' | b'['))
 }
 
 fn parse_json(text: &str) -> Result<Value, WebhookError> {
@@ -119,6 +122,11 @@ mod tests {
         let value = parsed("application/json", deep.as_bytes()).unwrap();
         let text = value.pointer(&format!("/a{}", "/0".repeat(MAX_DEPTH - 1))).unwrap();
         assert!(text.as_str().is_some_and(|text| text.starts_with("[[[")), "{text}");
+    }
+
+    #[test]
+    fn json_that_is_declared_as_a_form_is_read_as_json() {
+        assert_eq!(parsed(FORM, br#" {"text": "a=b&c"}"#).unwrap(), json!({"text": "a=b&c"}));
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! * [`config`]: the keys of a tunnel.
 //! * [`wire`]: creates and verifies signatures.
-//! * [`body`]: parses the body of a request.
-//! * [`inbound`]: converts a JSON body into an inbound message.
-//! * [`render`]: renders JSON as Markdown.
+//! * `body`: parses the body of a request.
+//! * `inbound`: converts a JSON body into an inbound message.
+//! * `render`: renders JSON as Markdown.
 //! * [`outbound`]: converts a message into a JSON body, and the response into an outcome.
 
 use async_trait::async_trait;

@@ -18,7 +18,7 @@
 //! | `timestamp` | when it was written, RFC 3339 |
 //! | `attachments` | `[{name, mime_type, base64}]` |
 //!
-//! [`super::inbound`] reads this body by default, so two couriers can exchange messages.
+//! `inbound.rs` reads this body by default, so two couriers can exchange messages.
 
 use std::time::UNIX_EPOCH;
 

@@ -438,12 +438,13 @@ fn the_doctor_finds_what_is_wrong_and_only_that() {
     for check in ["home", "token", "config", "disk", "courier", "store", "tunnel", "clock"] {
         assert!(has(&checks, check, "ok", ""), "{check}: {checks:?}");
     }
-    // A config that would not be taken, a home that is open, a mailbox with dead letters.
+    // A config that would not be taken, a home that is open, a dead letter.
     daemon.configure("courier: {adapters: {ci: {provider: webhook, secret: '${NOT_SET}'}}}");
     std::fs::set_permissions(&daemon.home, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let dead = daemon.home.join("mailbox/.deadletter/ci");
-    std::fs::create_dir_all(&dead).unwrap();
-    std::fs::write(dead.join("x.md"), "").unwrap();
+    let target = "did:msgtunnel:refuse.user.stub";
+    let send = ["center", "send", "--from", "did:monoco:me", "--to", target, "--text", "no"];
+    daemon.run(&send).ok();
+    until("the delivery is dead", || daemon.run(&["dead", "list"]).stdout.contains("dlv_"));
     let (code, checks) = doctor(&daemon);
     assert_eq!(code, 1, "{checks:?}");
     assert!(has(&checks, "home", "fail", "(mode 755, expected 700)"), "{checks:?}");

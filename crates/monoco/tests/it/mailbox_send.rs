@@ -30,7 +30,8 @@ fn written(worker: &Worker) -> usize {
 fn post(worker: &Worker, path: &str, body: &Value) -> (u16, Value) {
     let running = worker.user.running();
     let token = fs::read_to_string(worker.user.home().join("run/courier.token")).unwrap();
-    let address: SocketAddr = running["address"].as_str().unwrap().parse().unwrap();
+    let address = format!("{}:{}", running["host"].as_str().unwrap(), running["port"]);
+    let address: SocketAddr = address.parse().unwrap();
     let headers = [
         ("Host".to_owned(), format!("localhost:{}", address.port())),
         ("Authorization".to_owned(), format!("Bearer {}", token.trim())),

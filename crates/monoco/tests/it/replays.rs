@@ -212,10 +212,7 @@ fn letters_that_were_given_up_lie_on_the_desk_of_the_dead() {
     assert!(list.contains(short) && list.contains("letter") && list.contains("mine"), "{list}");
     assert!(courier.cli(&["dead", "show", short]).ok().contains("DEAD"));
     let doctor = courier.cli(&["doctor"]);
-    assert!(
-        doctor.stdout.contains("pipeline      0 letters in progress, 1 dead letters"),
-        "{doctor:?}"
-    );
+    assert!(doctor.stdout.contains("dead letters  1\n"), "{doctor:?}");
 
     // Another try fails as the first did; without its worker it goes on.
     assert!(courier.cli(&["dead", "retry", &id]).ok().contains("WAITING"));
