@@ -454,8 +454,15 @@ proptest! {
         session in any_session(),
         mut messages in prop::collection::vec(any_message(), 1..6),
     ) {
-        for message in &mut messages {
+        let author = messages[0].from.clone();
+        for (number, message) in messages.iter_mut().enumerate() {
             message.session = session.clone();
+            // The store keeps no two messages with one id.
+            message.id = format!("{number}{}", message.id);
+            // Windows of direct messages are also separated by author.
+            if session.kind == ChatSessionKind::Direct {
+                message.from = author.clone();
+            }
             prop_assert!(message.clone().validate().is_ok());
         }
         let BuiltMail { mail, object } = builder(messages.clone()).build(at(60)).unwrap();
