@@ -344,7 +344,7 @@ fn what_is_done_to_drafts_by_hand_harms_no_other() {
     let mut office = Office::open();
     let sending = outbound(&office).join(".sending");
     // Late enough for all of them to be posted before the first is sent.
-    let (_, later) = in_seconds(8);
+    let (_, later) = in_seconds(20);
     let put = |office: &Office, word: &str, options: &str| {
         let draft = format!("---\nto: group:room-7\n{options}---\n\n{word} says hello");
         office.book.draft(&office.home, word, &draft, "archive");
