@@ -5,6 +5,9 @@
 
 use std::ops::Range;
 
+use super::charset::{Charset, decode_named};
+use super::word;
+
 /// Limit of parameters that are read from one field.
 const MAX_PARAMETERS: usize = 200;
 
@@ -60,8 +63,17 @@ impl ContentType {
     pub fn get(&self, name: &str) -> Option<Vec<u8>> {
         match self.plain(name) {
             Some(parameter) => Some(parameter.value.clone()),
-            None => self.extended(name),
+            None => self.extended(name).map(|(_, value)| value),
         }
+    }
+
+    /// The text of a parameter, such as a file name: the form of RFC 2231, else the plain one,
+    /// in which many senders use encoded words.
+    pub fn text(&self, name: &str, hint: Option<Charset>) -> Option<String> {
+        if let Some((charset, value)) = self.extended(name) {
+            return Some(decode_named(Some(&charset), &value).into_owned());
+        }
+        Some(word::decode(&self.plain(name)?.value, hint))
     }
 
     /// Whether the parameter occurs at most once.
@@ -75,33 +87,44 @@ impl ContentType {
         self.is_single(name) && self.plain(name).is_none_or(|parameter| parameter.clear)
     }
 
-    /// `name*=utf-8''…`, or `name*0=…; name*1*=…`, put together.
-    fn extended(&self, name: &str) -> Option<Vec<u8>> {
+    /// `name*=utf-8''…`, or `name*0=…; name*1*=…`, put together, after its charset.
+    fn extended(&self, name: &str) -> Option<(Vec<u8>, Vec<u8>)> {
         let marked = |suffix: &str| {
             self.parameters.iter().find(|p| {
                 p.name.strip_prefix(name).and_then(|rest| rest.strip_prefix('*')) == Some(suffix)
             })
         };
         if let Some(whole) = marked("") {
-            return Some(percent(after_charset(&whole.value)));
+            let (charset, value) = split_charset(&whole.value);
+            return Some((charset.to_vec(), percent(value)));
         }
+        let mut charset = Vec::new();
         let mut joined = Vec::new();
         for number in 0..MAX_PARAMETERS {
             if let Some(piece) = marked(&number.to_string()) {
                 joined.extend_from_slice(&piece.value);
             } else if let Some(piece) = marked(&format!("{number}*")) {
-                let value = if number == 0 { after_charset(&piece.value) } else { &piece.value };
+                let mut value = piece.value.as_slice();
+                if number == 0 {
+                    let (name, rest) = split_charset(value);
+                    (charset, value) = (name.to_vec(), rest);
+                }
                 joined.extend(percent(value));
             } else {
                 break;
             }
         }
-        Some(joined).filter(|joined| !joined.is_empty())
+        Some((charset, joined)).filter(|(_, joined)| !joined.is_empty())
     }
 }
 
-fn after_charset(value: &[u8]) -> &[u8] {
-    value.splitn(3, |byte| *byte == b'\'').nth(2).unwrap_or(value)
+/// Splits `utf-8'en'text` into charset and text. The language is not used.
+fn split_charset(value: &[u8]) -> (&[u8], &[u8]) {
+    let mut pieces = value.splitn(3, |byte| *byte == b'\'');
+    match (pieces.next(), pieces.next(), pieces.next()) {
+        (Some(charset), Some(_), Some(text)) => (charset, text),
+        _ => (&[], value),
+    }
 }
 
 fn percent(value: &[u8]) -> Vec<u8> {

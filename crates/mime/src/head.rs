@@ -125,6 +125,13 @@ pub(super) fn head_end(mail: &[u8]) -> usize {
     fields.at
 }
 
+impl HeaderFields<'_> {
+    /// Offset of what follows the fields that were read.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+}
+
 impl Iterator for HeaderFields<'_> {
     type Item = Field;
 

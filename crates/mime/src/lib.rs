@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! check          whether a mail can be passed on
+//! read_mail      what a mail says: addresses, ids, date, text, attachments
 //! header, texts  decoded fields and texts, for workers that check them
 //! with_subject   replaces one field;  with_header: adds one
 //! with_footer    adds a footer to the text parts, or says why not
@@ -19,30 +20,47 @@
 //! # Reading order
 //!
 //! `head` (lines and fields), `content` (`Content-Type` and similar fields), `scan` (the
-//! parts), `transfer` and `charset` (text and bytes), `word` (text in a header), then the
-//! edits: `edit`, `footer` with `insert`, `digest`, `texts`.
+//! parts), `transfer` and `charset` (text and bytes), `word` (text in a header), `address` and
+//! `date`; then reading: `part`, `body` and `mail`, `texts`; then the edits: `edit`, `footer`
+//! with `insert`, `digest`.
 
+mod address;
+mod body;
 mod charset;
 mod content;
+mod date;
 mod digest;
 mod edit;
 mod envelope;
+mod file_name;
+mod flowed;
 mod footer;
 mod head;
 mod insert;
+mod mail;
+mod part;
 mod scan;
 #[cfg(test)]
 mod tests;
 mod texts;
 mod transfer;
+mod utf7;
 mod word;
 
+pub use address::MailAddress;
+pub use date::parse as parse_date;
 pub use digest::digest;
 pub use edit::{with_header, with_subject};
 pub use envelope::{Envelope, InvalidEnvelope, envelope, without_bcc};
 pub use footer::{FooterText, Untouched, with_footer};
+pub use mail::{
+    MAX_READ_HEADER, MAX_REFERENCES, ParsedHeader, ParsedMail, ReturnPath, field_groups, read_mail,
+};
+pub use part::{DecodedText, MailPart};
 pub use scan::{MAX_DEPTH, MAX_PARTS};
 pub use texts::{MAX_TEXTS, MailText, TextKind, texts};
+pub use transfer::{DecodedChunks, to_base64, to_printable};
+pub use word::{encoded_words, field as header_field};
 
 use memchr::memchr;
 
@@ -137,10 +155,10 @@ fn line_number(mail: &[u8], place: usize) -> usize {
 
 /// The first field of that name: unfolded, trimmed and decoded (RFC 2047).
 ///
-/// Undecodable bytes become replacement characters.
+/// Bytes that are neither ASCII nor UTF-8 are decoded in a likely charset.
 pub fn header(mail: &[u8], name: &str) -> Option<String> {
     let field = fields(mail).find(|field| field.is(mail, name))?;
-    Some(word::decode(&unfold(&mail[field.value])))
+    Some(word::decode(&unfold(&mail[field.value]), None))
 }
 
 /// The first `Subject` of a mail.

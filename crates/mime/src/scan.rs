@@ -14,9 +14,9 @@ use super::head::{
 use super::transfer::Transfer;
 
 /// Maximum nesting of multiparts; deeper ones are not entered.
-pub const MAX_DEPTH: usize = 64;
+pub const MAX_DEPTH: usize = 32;
 /// Limit of parts that are read.
-pub const MAX_PARTS: usize = 10_000;
+pub const MAX_PARTS: usize = 1_000;
 /// Longest boundary. RFC 2046 allows 70 characters.
 const MAX_BOUNDARY: usize = 256;
 
@@ -27,6 +27,8 @@ pub(super) struct MimeTree {
     pub parts: Vec<MimePart>,
     /// Why readers might see other parts.
     pub flaw: Option<&'static str>,
+    /// Whether there are more parts than [`MAX_PARTS`].
+    pub is_full: bool,
 }
 
 /// One part of a mail.
@@ -43,6 +45,8 @@ pub(super) struct MimePart {
     pub content: ContentType,
     /// `Content-Transfer-Encoding` in lower case; empty when there is none.
     pub transfer: String,
+    /// `Content-Disposition`; its word is empty when there is none.
+    pub disposition: ContentType,
     /// Whether the part is an attachment.
     pub is_file: bool,
     /// Indexes of the child parts, if this is a multipart that was entered.
@@ -66,7 +70,7 @@ impl MimePart {
 }
 
 pub(super) fn scan(mail: &[u8]) -> MimeTree {
-    let tree = MimeTree { parts: Vec::new(), flaw: None };
+    let tree = MimeTree { parts: Vec::new(), flaw: None, is_full: false };
     let mut scan = Scan { mail, tree, open: Vec::new(), current: 0, in_head: false };
     scan.begin(0);
     let mut at = envelope_line(mail);
@@ -113,6 +117,7 @@ impl Scan<'_> {
                 self.begin(line.end);
             } else {
                 self.tree.flaw = Some("it has too many parts");
+                self.tree.is_full = true;
                 self.current = parent;
             }
         } else if self.in_head {
@@ -130,6 +135,7 @@ impl Scan<'_> {
             has_break: false,
             content: ContentType::default(),
             transfer: String::new(),
+            disposition: ContentType::default(),
             is_file: false,
             children: Vec::new(),
             too_deep: false,
@@ -202,7 +208,13 @@ impl Scan<'_> {
             || !part.content.is_clear("boundary")
         {
             part.flaw = Some("its boundary is unclear");
-        } else if self.open.len() >= MAX_DEPTH {
+        }
+        // Many senders write such multiparts, and readers show their parts. The flaw keeps
+        // editors away.
+        if boundary.is_empty() || boundary.len() > MAX_BOUNDARY {
+            return;
+        }
+        if self.open.len() >= MAX_DEPTH {
             part.too_deep = true;
         } else {
             self.open.push(Open { part: self.current, boundary });
@@ -302,11 +314,12 @@ fn read_head(mail: &[u8], part: &mut MimePart) {
     part.transfer = String::from_utf8_lossy(&transfer).into_owned();
     if let Some(disposition) = disposition.map(ContentType::read) {
         part.is_file |= disposition.word != "inline" || disposition.has("filename");
+        part.disposition = disposition;
     }
 }
 
 /// Whether this is `type/subtype`.
-fn is_type(word: &str) -> bool {
+pub(super) fn is_type(word: &str) -> bool {
     let is_token = |text: &str| {
         !text.is_empty()
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&b))

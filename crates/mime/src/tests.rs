@@ -4,6 +4,7 @@ mod digests;
 mod footers;
 mod headers;
 mod hostile;
+mod reading;
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Transfer encodings: base64 and quoted-printable.
+//! Transfer encodings: base64 and quoted-printable, as a whole or in chunks.
 
 use std::borrow::Cow;
 
@@ -10,6 +10,9 @@ use super::content::hex;
 
 /// Longest line that is written (RFC 2045).
 const LINE: usize = 76;
+
+/// Raw bytes per decoded chunk. A multiple of 4, for base64.
+const CHUNK: usize = 64 * 1024;
 
 /// Accepts truncated base64, for reading only.
 const LENIENT: GeneralPurpose =
@@ -40,7 +43,7 @@ impl Transfer {
     pub fn decode(self, raw: &[u8]) -> Option<Cow<'_, [u8]>> {
         match self {
             Self::SevenBit | Self::EightBit => Some(Cow::Borrowed(raw)),
-            Self::QuotedPrintable => Some(Cow::Owned(from_printable(raw))),
+            Self::QuotedPrintable => Some(Cow::Owned(self.joined(raw))),
             Self::Base64 => {
                 let dense: Vec<u8> =
                     raw.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
@@ -49,29 +52,94 @@ impl Transfer {
         }
     }
 
-    /// Decodes the content up to the first damage.
+    /// Decodes the content as far as possible: other characters between base64 digits are
+    /// skipped, and base64 ends at its padding.
     pub fn decode_some(self, raw: &[u8]) -> Cow<'_, [u8]> {
-        if self != Self::Base64 {
-            return self.decode(raw).unwrap_or(Cow::Borrowed(raw));
+        match self {
+            Self::Base64 => Cow::Owned(self.joined(raw)),
+            _ => self.decode(raw).unwrap_or(Cow::Borrowed(raw)),
         }
-        let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-        let mut dense: Vec<u8> = raw.iter().copied().filter(is_digit).collect();
+    }
+
+    /// Decodes the content as [`Self::decode_some`] does, without a copy of the whole.
+    pub fn chunks(self, raw: &[u8]) -> DecodedChunks<'_> {
+        DecodedChunks { transfer: self, raw }
+    }
+
+    fn joined(self, raw: &[u8]) -> Vec<u8> {
+        self.chunks(raw).collect::<Vec<_>>().concat()
+    }
+}
+
+/// The decoded content of a part, in chunks of at most 64 KiB.
+#[derive(Clone, Debug)]
+pub struct DecodedChunks<'m> {
+    transfer: Transfer,
+    /// What is not decoded yet.
+    raw: &'m [u8],
+}
+
+impl<'m> Iterator for DecodedChunks<'m> {
+    type Item = Cow<'m, [u8]>;
+
+    fn next(&mut self) -> Option<Cow<'m, [u8]>> {
+        if self.raw.is_empty() {
+            return None;
+        }
+        Some(match self.transfer {
+            Transfer::SevenBit | Transfer::EightBit => {
+                let (chunk, rest) = self.raw.split_at(self.raw.len().min(CHUNK));
+                self.raw = rest;
+                Cow::Borrowed(chunk)
+            }
+            Transfer::QuotedPrintable => {
+                let mut content = Vec::with_capacity(self.raw.len().min(CHUNK));
+                let mut at = 0;
+                while at < self.raw.len().min(CHUNK) {
+                    let (byte, next) = printable_at(self.raw, at);
+                    content.extend(byte);
+                    at = next;
+                }
+                self.raw = &self.raw[at..];
+                Cow::Owned(content)
+            }
+            Transfer::Base64 => Cow::Owned(self.base64()),
+        })
+    }
+}
+
+impl DecodedChunks<'_> {
+    fn base64(&mut self) -> Vec<u8> {
+        let mut dense = Vec::with_capacity(self.raw.len().min(CHUNK));
+        let mut rest = self.raw.iter();
+        while dense.len() < CHUNK
+            && let Some(byte) = rest.next()
+        {
+            match byte {
+                // Padding ends base64. Text that a mailing list appended may follow.
+                b'=' if dense.len() % 4 >= 2 => rest = [].iter(),
+                b'+' | b'/' => dense.push(*byte),
+                _ if byte.is_ascii_alphanumeric() => dense.push(*byte),
+                _ => {}
+            }
+        }
+        self.raw = rest.as_slice();
         if dense.len() % 4 == 1 {
             dense.pop();
         }
-        Cow::Owned(LENIENT.decode(dense).unwrap_or_default())
+        LENIENT.decode(dense).unwrap_or_default()
     }
 }
 
 /// Encodes base64 in lines, without a line break after the last.
-pub(super) fn to_base64(content: &[u8], line_break: &[u8]) -> Vec<u8> {
+pub fn to_base64(content: &[u8], line_break: &[u8]) -> Vec<u8> {
     let dense = STANDARD.encode(content);
     let lines: Vec<&[u8]> = dense.as_bytes().chunks(LINE).collect();
     lines.join(line_break)
 }
 
 /// Encodes quoted-printable. Line breaks stay; long lines get soft breaks.
-pub(super) fn to_printable(text: &[u8], line_break: &[u8]) -> Vec<u8> {
+pub fn to_printable(text: &[u8], line_break: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + text.len() / 8);
     for line in text.split_inclusive(|byte| *byte == b'\n') {
         let bare = line.strip_suffix(b"\r\n").or_else(|| line.strip_suffix(b"\n"));
@@ -103,18 +171,6 @@ pub(super) fn to_printable(text: &[u8], line_break: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Decodes quoted-printable. Invalid codes stand for themselves.
-pub(super) fn from_printable(raw: &[u8]) -> Vec<u8> {
-    let mut content = Vec::with_capacity(raw.len());
-    let mut at = 0;
-    while at < raw.len() {
-        let (byte, next) = printable_at(raw, at);
-        content.extend(byte);
-        at = next;
-    }
-    content
-}
-
 /// Offset at which byte number `place` of the content is written.
 pub(super) fn place_in_printable(raw: &[u8], place: usize) -> usize {
     let (mut at, mut seen) = (0, 0);
@@ -131,7 +187,8 @@ pub(super) fn place_in_printable(raw: &[u8], place: usize) -> usize {
     at
 }
 
-/// The byte written at `at` (`None` for a soft break), and the offset of the next.
+/// The byte written at `at` (`None` for a soft break), and the offset of the next. An invalid
+/// code stands for itself.
 fn printable_at(raw: &[u8], at: usize) -> (Option<u8>, usize) {
     if raw[at] != b'=' {
         return (Some(raw[at]), at + 1);

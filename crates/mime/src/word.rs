@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::charset::Charset;
+use super::charset::{Charset, decode_unnamed};
 use super::content::hex;
 use super::transfer::Transfer;
 
@@ -16,8 +16,9 @@ const WORD_BYTES: usize = 39;
 /// Longest charset name of an encoded word.
 const MAX_CHARSET: usize = 64;
 
-/// Decodes the unfolded value of a field.
-pub(super) fn decode(value: &[u8]) -> String {
+/// Decodes the unfolded value of a field. `hint` is the charset of bytes that are neither
+/// ASCII nor UTF-8.
+pub(super) fn decode(value: &[u8], hint: Option<Charset>) -> String {
     let mut text = String::with_capacity(value.len());
     let mut run: Option<Run> = None;
     let (mut at, mut plain) = (0, 0);
@@ -36,7 +37,7 @@ pub(super) fn decode(value: &[u8]) -> String {
                 let is_joined = run.is_some() && is_blank(between);
                 finish(&mut run, &mut text);
                 if !is_joined {
-                    text.push_str(&String::from_utf8_lossy(between));
+                    text.push_str(&decode_unnamed(between, hint));
                 }
                 run = Some(word);
             }
@@ -44,7 +45,7 @@ pub(super) fn decode(value: &[u8]) -> String {
         (at, plain) = (end, end);
     }
     finish(&mut run, &mut text);
-    text.push_str(&String::from_utf8_lossy(&value[plain..]));
+    text.push_str(&decode_unnamed(&value[plain..], hint));
     text
 }
 
@@ -106,7 +107,7 @@ pub(super) fn clean(value: &str) -> String {
 }
 
 /// Writes a field, folded and encoded, without the line break after it.
-pub(super) fn field(name: &[u8], value: &str, line_break: &[u8]) -> Vec<u8> {
+pub fn field(name: &[u8], value: &str, line_break: &[u8]) -> Vec<u8> {
     let mut out = name.to_vec();
     out.push(b':');
     let mut column = out.len();
@@ -131,7 +132,7 @@ pub(super) fn field(name: &[u8], value: &str, line_break: &[u8]) -> Vec<u8> {
 fn units(value: &str) -> Vec<String> {
     let words = words(value);
     if words.iter().any(|word| word.len() > LONGEST_WORD) {
-        return encoded(" ", value);
+        return encoded_words(" ", value);
     }
     let needs = |word: &&str| !word.is_ascii() || word.contains("=?");
     let Some(first) = words.iter().position(needs) else {
@@ -141,7 +142,7 @@ fn units(value: &str) -> Vec<String> {
     let blanks = &words[first][..words[first].len() - words[first].trim_start_matches(' ').len()];
     let middle = words[first..=last].concat();
     let start = words[..first].iter().map(|word| (*word).to_owned());
-    let units = start.chain(encoded(blanks, middle.trim_start_matches(' ')));
+    let units = start.chain(encoded_words(blanks, middle.trim_start_matches(' ')));
     let end = words[last + 1..].iter().map(|word| (*word).to_owned());
     units.chain(end).enumerate().map(lead).collect()
 }
@@ -171,7 +172,7 @@ fn words(value: &str) -> Vec<&str> {
 
 /// Writes text as encoded words, the first after `blanks`. Readers ignore spaces between
 /// them.
-fn encoded(blanks: &str, text: &str) -> Vec<String> {
+pub fn encoded_words(blanks: &str, text: &str) -> Vec<String> {
     let mut pieces = vec![String::new()];
     for c in text.chars() {
         let piece = pieces.last_mut().filter(|piece| piece.len() + c.len_utf8() <= WORD_BYTES);
