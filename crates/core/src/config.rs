@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
 
 use crate::filter::nearest;
 
@@ -69,6 +70,16 @@ impl PartialEq for Secret {
 }
 
 impl Eq for Secret {}
+
+/// Where a secret comes from: the config file or a file that it names, or a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretSource {
+    /// Known since the config was loaded.
+    Value(Secret),
+    /// A program and its arguments. It prints the secret and runs before each login, because
+    /// the secret can be a token that expires.
+    Command(Vec<String>),
+}
 
 /// Access to what a config file refers to.
 pub trait ConfigEnvironment {
@@ -140,7 +151,8 @@ impl<'a> ConfigSection<'a> {
 
     /// Returns an error about the whole section.
     pub fn invalid(&self, why: impl Into<String>) -> InvalidConfig {
-        InvalidConfig::at(self.path.clone(), why)
+        let place = if self.path.is_empty() { "the file" } else { &self.path };
+        InvalidConfig::at(place, why)
     }
 
     /// Returns an error about the value of `key`.
@@ -217,6 +229,30 @@ impl<'a> ConfigSection<'a> {
             .map(Some)
     }
 
+    /// Returns everything under `key` as JSON, with scalars as texts and variables expanded.
+    pub fn json(&self, key: &str) -> Result<Option<Value>, InvalidConfig> {
+        self.node(key).map(|node| self.node_json(self.path_of(key), node)).transpose()
+    }
+
+    fn node_json(&self, path: String, node: &'a ConfigNode) -> Result<Value, InvalidConfig> {
+        Ok(match &node.value {
+            NodeValue::Null => Value::Null,
+            NodeValue::Scalar(_) => Value::String(self.scalar(path, node)?.text()?),
+            NodeValue::List(nodes) => {
+                let each = nodes.iter().enumerate();
+                let values = each.map(|(n, node)| self.node_json(format!("{path}[{n}]"), node));
+                Value::Array(values.collect::<Result<_, _>>()?)
+            }
+            NodeValue::Map(entries) => {
+                let values = entries.iter().map(|entry| {
+                    let path = format!("{path}.{}", entry.key.escape_debug());
+                    Ok((entry.key.clone(), self.node_json(path, &entry.node)?))
+                });
+                Value::Object(values.collect::<Result<_, InvalidConfig>>()?)
+            }
+        })
+    }
+
     /// Returns the text under `key`.
     pub fn text(&self, key: &str) -> Result<Option<String>, InvalidConfig> {
         self.value(key)?.map(|value| value.text()).transpose()
@@ -278,6 +314,38 @@ impl<'a> ConfigSection<'a> {
         };
         let read = self.environment.read_secret_file(&file.file_path()?);
         read.map_err(|why| self.invalid_key(&file_key, why))
+    }
+
+    /// Returns the source of a secret: `key`, `{key}_file` or `{key}_command`, which is a list of
+    /// words or a text for the shell. Returns `None` when none of them is given.
+    pub fn secret_source(&self, key: &str) -> Result<Option<SecretSource>, InvalidConfig> {
+        let (file_key, command_key) = (format!("{key}_file"), format!("{key}_command"));
+        if !self.has(&command_key) {
+            let given = self.has(key) || self.has(&file_key);
+            return given.then(|| self.secret(key).map(SecretSource::Value)).transpose();
+        }
+        for other in [key, &file_key] {
+            if self.has(other) {
+                let why = format!("`{other}` is set as well; set only one of them");
+                return Err(self.invalid_key(&command_key, why));
+            }
+        }
+        let is_list =
+            self.node(&command_key).is_some_and(|node| matches!(node.value, NodeValue::List(_)));
+        let words = if is_list {
+            let words = self.values(&command_key)?.unwrap_or_default();
+            words.iter().map(ConfigValue::with_home).collect::<Result<Vec<_>, _>>()?
+        } else {
+            let script = self.required(&command_key)?.text()?;
+            vec!["/bin/sh".to_owned(), "-c".to_owned(), script]
+        };
+        let empty = words.first().is_none_or(String::is_empty)
+            || words.last().is_none_or(|last| last.trim().is_empty());
+        if empty || words.iter().any(|word| word.contains('\0')) {
+            let why = "expected a command that prints the secret, such as [pass, show, mail]";
+            return Err(self.invalid_key(&command_key, why));
+        }
+        Ok(Some(SecretSource::Command(words)))
     }
 
     fn node(&self, key: &str) -> Option<&'a ConfigNode> {

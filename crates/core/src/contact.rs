@@ -143,6 +143,18 @@ fn list(targets: &[UnresolvedTarget]) -> String {
     each.join(", ")
 }
 
+impl Binding {
+    /// Returns the binding in the form that the provider of its tunnel has: see
+    /// [`Endpoint::at_provider`].
+    #[must_use]
+    pub fn at_provider(self, provider: &str) -> Self {
+        let Self { tunnel, kind, address, priority } = self;
+        let endpoint = Endpoint::at_provider(provider, kind, &address, tunnel);
+        let Endpoint { account, kind, tunnel } = endpoint;
+        Self { tunnel, kind, address: account, priority }
+    }
+}
+
 impl AddressBook {
     pub fn party(&self, did: &Did) -> Option<&Party> {
         self.parties.get(did)
@@ -156,6 +168,15 @@ impl AddressBook {
     /// Whether the owner of the hub or `target` blocks `sender`.
     pub fn is_block(&self, sender: &Did, target: &Did) -> bool {
         self.blocks(sender) || self.blocked_by.contains(target)
+    }
+
+    /// Makes `sender` a stranger, because nothing proves that it wrote the message. What blocks
+    /// it stays.
+    pub fn distrust(&mut self, sender: &Did) {
+        if let Some(party) = self.parties.get_mut(sender) {
+            party.here = false;
+            party.level = party.level.map(|level| level.min(ContactLevel::Stranger));
+        }
     }
 
     /// Whether `sender` is neither local nor a friend nor a temporary contact.
@@ -317,6 +338,30 @@ pub(crate) mod tests {
         assert_eq!(way("did:web:gone"), "no tunnel of its bindings is configured");
         assert_eq!(way("did:web:bare"), "it has no binding");
         assert_eq!(way("did:web:nobody"), "unknown; add it as a contact and bind it");
+    }
+
+    #[test]
+    fn binding_to_a_mailbox_is_an_address_with_a_lower_case_domain() {
+        let bound = |provider| {
+            let binding = binding("mail", "Joe@Example.COM", 1).at_provider(provider);
+            (binding.kind, binding.address)
+        };
+        assert_eq!(bound("email"), (EndpointKind::Addr, "Joe@example.com".to_owned()));
+        assert_eq!(bound("lark"), (EndpointKind::User, "Joe@Example.COM".to_owned()));
+    }
+
+    #[test]
+    fn distrusted_sender_is_a_stranger_and_a_block_stays() {
+        let mut book = book();
+        let blocked = Party { level: Some(ContactLevel::Block), ..Party::default() };
+        book.parties.insert(did("did:web:spam"), blocked);
+        for sender in ["did:web:two", "did:web:me", "did:web:spam", "did:web:unknown"].map(did) {
+            let was_blocked = book.blocks(&sender);
+            book.distrust(&sender);
+            assert!(book.is_stranger(&sender), "{sender}");
+            assert_eq!(book.blocks(&sender), was_blocked, "{sender}");
+        }
+        assert!(!book.is_stranger(&did("did:web:equal")), "others are not changed");
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //!     │ ├─ operator ─ FAILED lease, when due        │
 //!     │ ├─ operator ───────│────────────────────────┘
 //!     │ └─ operator ─ DEAD ◀ permanent, or given up after 24 h
+//!     │                ▲
+//!     │                └─ bounced ── SENT, UNCERTAIN
 //!     │
 //!     └─ operator ─ HELD ◀── operator ── WAIT, FAILED
 //!
@@ -19,6 +21,9 @@
 //! sent, the provider may have the message. If the provider accepts idempotency keys, the
 //! delivery is retried with the same key. Otherwise it is UNCERTAIN and an operator decides;
 //! it is never sent again automatically.
+//!
+//! A provider can accept a message and report later that it was not delivered, as mail servers do
+//! with delivery status notifications. Such a bounce makes the delivery DEAD.
 
 use std::time::Duration;
 
@@ -225,6 +230,18 @@ impl SendStatus {
         }
     }
 
+    /// SENT or UNCERTAIN → DEAD, after the provider has reported that an accepted message was
+    /// not delivered. Changes nothing in any other state: a report about an earlier attempt must
+    /// not end a later one.
+    pub fn bounce(self, why: Failure) -> Self {
+        match self.state {
+            SendStateData::Sent { .. } | SendStateData::Uncertain { .. } => {
+                Self { state: SendStateData::Dead { why }, ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// Changes the state to `to` for an operator. Changes nothing when that is already the
     /// state. A delivery that is set to WAIT has all attempts again.
     ///
@@ -426,6 +443,8 @@ mod tests {
                     now().expire(at(301), &RetryPolicy::DELIVERY, capabilities, Jitter::NONE);
                 table.row(from, step, expired.map(end));
             }
+            let bounced = end(now().bounce(why()));
+            table.row(from, "bounce", Ok::<_, InvalidTransition>(bounced));
             for to in SendState::ALL {
                 let marked = now().mark(to, &ann(None), at(1));
                 table.row(from, &format!("mark {}", to.as_str()), marked.map(end));
@@ -483,6 +502,20 @@ mod tests {
             Jitter::NONE,
         );
         assert!(matches!(late, Err(TransitionError::LeaseLost(_))), "{late:?}");
+    }
+
+    #[test]
+    fn bounced_delivery_keeps_the_reason_of_the_report_and_can_be_retried() {
+        let why = Failure::Permanent {
+            detail: "mailbox does not exist".into(),
+            error_code: Some("5.1.1".into()),
+        };
+        let dead = standing(SendState::Sent).bounce(why.clone());
+        assert_eq!(dead.state, SendStateData::Dead { why });
+        let repeated = dead.clone().bounce(super::tests::why());
+        assert_eq!(repeated, dead, "the first report counts");
+        let retried = dead.mark(SendState::Wait, &ann(None), at(5)).unwrap();
+        assert_eq!(retried.state, SendStateData::Wait { due: at(5) });
     }
 
     #[test]

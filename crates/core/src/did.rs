@@ -25,6 +25,9 @@ pub const MAX_DID: usize = 1024;
 
 const TUNNEL_METHOD: &str = "msgtunnel";
 
+/// The provider whose accounts are e-mail addresses.
+pub const EMAIL_PROVIDER: &str = "email";
+
 /// Bytes of an account that are escaped: all but ASCII letters, digits, `-` and `_`.
 const ESCAPED_IN_ACCOUNT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 
@@ -46,9 +49,12 @@ pub struct InvalidDid {
 pub struct TunnelId(String);
 
 /// The kind of account that a shadow DID names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum EndpointKind {
+    #[default]
     User,
     Group,
     Channel,
@@ -93,6 +99,26 @@ impl Did {
 }
 
 impl Endpoint {
+    /// An address behind `tunnel`. The domain of an e-mail address is in lower case, so that
+    /// one mailbox has one DID.
+    pub fn address(address: &str, tunnel: TunnelId) -> Self {
+        Self { account: lower_case_domain(address), kind: EndpointKind::Addr, tunnel }
+    }
+
+    /// An account as a user writes it. Every account of the provider `email` is an address,
+    /// whatever `kind` says.
+    pub fn at_provider(
+        provider: &str,
+        kind: EndpointKind,
+        account: &str,
+        tunnel: TunnelId,
+    ) -> Self {
+        if provider == EMAIL_PROVIDER {
+            return Self::address(account, tunnel);
+        }
+        Self { account: account.to_owned(), kind, tunnel }
+    }
+
     /// Returns the shadow DID of this endpoint.
     ///
     /// # Errors
@@ -112,6 +138,17 @@ impl TunnelId {
     /// The DID of the tunnel itself.
     pub fn did(&self) -> Did {
         Did(format!("did:{TUNNEL_METHOD}:{}", self.0))
+    }
+}
+
+/// Returns an e-mail address with its domain in lower case. The part before the `@` keeps its
+/// case, which only its own server can interpret. Other addresses, such as URLs, stay the same.
+pub fn lower_case_domain(address: &str) -> String {
+    match address.rsplit_once('@') {
+        Some((local, domain)) if !domain.contains(['/', ':']) => {
+            format!("{local}@{}", domain.to_lowercase())
+        }
+        _ => address.to_owned(),
     }
 }
 
@@ -177,6 +214,10 @@ impl FromStr for TunnelId {
 
 impl EndpointKind {
     pub const ALL: [Self; 4] = [Self::User, Self::Group, Self::Channel, Self::Addr];
+
+    pub(crate) fn is_user(&self) -> bool {
+        *self == Self::User
+    }
 }
 
 impl FromStr for EndpointKind {
@@ -303,6 +344,28 @@ mod tests {
     fn error_says_what_was_expected() {
         let error = "did:msgtunnel:a.b".parse::<Did>().unwrap_err().to_string();
         assert!(error.contains("{account}.{user|group|channel|addr}.{tunnel}"), "{error}");
+    }
+
+    #[test]
+    fn one_mailbox_has_one_did() {
+        let tunnel = || "mail".parse::<TunnelId>().unwrap();
+        let did = |provider, kind, account| {
+            Endpoint::at_provider(provider, kind, account, tunnel()).did().unwrap().to_string()
+        };
+        let expected = "did:msgtunnel:Joe%40example%2Ecom.addr.mail";
+        for kind in EndpointKind::ALL {
+            for account in ["Joe@example.com", "Joe@Example.COM"] {
+                assert_eq!(did(EMAIL_PROVIDER, kind, account), expected);
+            }
+        }
+        assert_eq!(
+            Endpoint::address("Joe@EXAMPLE.com", tunnel()).did().unwrap().as_str(),
+            expected
+        );
+        assert_eq!(did("lark", EndpointKind::User, "A@B"), "did:msgtunnel:A%40B.user.mail");
+        for same in ["https://a@B.example/C", "no domain", "joe@[IPv6:2001:DB8::1]"] {
+            assert_eq!(lower_case_domain(same), same);
+        }
     }
 
     proptest! {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::did::{Did, Endpoint, EndpointKind, TunnelId};
+use crate::did::{Did, EMAIL_PROVIDER, Endpoint, EndpointKind, TunnelId};
 use crate::mail::{Mail, MailId, from_yaml, front_matter};
 use crate::object::{MAX_TARGETS, MsgObject, ObjId};
 use crate::time::Timestamp;
@@ -162,7 +162,7 @@ impl Draft {
             "to": all_targets,
             "kind": "chat",
             "nonce": nonce(self.idempotency_key.as_deref().unwrap_or(context.uid)),
-            "content": self.content(context.sizes),
+            "content": self.content(context),
         });
         // With a key of the sender, a second draft with the same content is the same message
         // at any time.
@@ -217,8 +217,11 @@ impl Draft {
                     },
                     None => (EndpointKind::User, target.as_str()),
                 };
-                let (account, tunnel) = (account.to_owned(), self.through(context)?);
-                Endpoint { account, kind, tunnel }
+                if context.provider == EMAIL_PROVIDER && !account.contains('@') {
+                    let why = format!("{account:?} is not an e-mail address");
+                    return Err(invalid(field, why));
+                }
+                Endpoint::at_provider(context.provider, kind, account, self.through(context)?)
                     .did()
                     .map_err(|error| invalid(field, format!("{error}")))
             })
@@ -254,14 +257,16 @@ impl Draft {
         }
     }
 
-    fn content(&self, sizes: &BTreeMap<ObjId, u64>) -> Value {
+    fn content(&self, context: &DraftContext<'_>) -> Value {
         let mut content = json!({"format": self.format, "content": self.text});
-        if let Some(title) = &self.title {
+        let answered = context.answers.filter(|_| context.provider == EMAIL_PROVIDER);
+        let answered = answered.and_then(|mail| mail.header.title.as_deref()).map(reply_subject);
+        if let Some(title) = self.title.clone().or(answered) {
             content["title"] = json!(title);
         }
         let refs = self.artifacts.iter().map(|attached| {
             let mut target = json!(attached);
-            if let Some(size) = sizes.get(&attached.hash) {
+            if let Some(size) = context.sizes.get(&attached.hash) {
                 target["size"] = json!(size);
             }
             json!({"role": "attachment", "target": target, "label": attached.name})
@@ -288,6 +293,13 @@ impl Draft {
         let fields = fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
         fields.collect()
     }
+}
+
+/// Returns the subject of an answer. Mail programs show an answer in its thread only when its
+/// subject is that of the thread.
+fn reply_subject(subject: &str) -> String {
+    let is_answer = subject.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("re:"));
+    if is_answer { subject.to_owned() } else { format!("Re: {subject}") }
 }
 
 /// Returns the file of a draft with its outcome added to the front matter.
@@ -343,8 +355,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::inbound::MAX_NAME_BYTES;
     use crate::inbound::tests::message;
+    use crate::inbound::{ChatSession, InboundMessage, MAX_NAME_BYTES, Participant};
     use crate::mail::Trust;
     use crate::merge::MailBuilder;
     use crate::object::ObjKind;
@@ -363,7 +375,7 @@ mod tests {
         let mut first = message("evt-1", "u1", "is it green?");
         first.session.thread_key = Some("t-9".to_owned());
         first.correlation_id = Some("case-7".to_owned());
-        let second = crate::inbound::InboundMessage { id: "evt-2".to_owned(), ..first.clone() };
+        let second = InboundMessage { id: "evt-2".to_owned(), ..first.clone() };
         let at = Timestamp::from_ms(5);
         let burst = MailBuilder {
             tunnel: "lark-main".parse().unwrap(),
@@ -431,6 +443,28 @@ mod tests {
     }
 
     #[test]
+    fn recipient_of_an_e_mail_tunnel_is_an_address_with_a_lower_case_domain() {
+        let to = |to: &str| {
+            let (owner, tunnels) = (owner(), tunnels(&["mail"]));
+            let context = DraftContext {
+                owner: &owner,
+                uid: UID,
+                provider: "email",
+                tunnels: &tunnels,
+                answers: None,
+                sizes: &BTreeMap::new(),
+            };
+            let draft = Draft::parse(&draft(&format!("to: '{to}'"))).unwrap();
+            let prepared = draft.into_message(&context).map_err(|error| error.to_string())?;
+            Ok::<_, String>(prepared.msg.to[0].to_string())
+        };
+        for same in ["Joe@Example.COM", "addr:Joe@example.com", "user:Joe@example.COM"] {
+            assert_eq!(to(same).as_deref(), Ok("did:msgtunnel:Joe%40example%2Ecom.addr.mail"));
+        }
+        assert_eq!(to("joe"), Err("to: \"joe\" is not an e-mail address".to_owned()));
+    }
+
+    #[test]
     fn answer_goes_to_the_session_of_the_mail() {
         let mail = mail();
         let object = converted(&draft(&format!("reply_to: {}", mail.header.id)));
@@ -444,6 +478,47 @@ mod tests {
         let object = converted(&draft(&elsewhere));
         assert_eq!(object["to"], json!(["did:msgtunnel:ann.user.lark-main"]));
         assert_eq!(object["thread"]["topic"], "other");
+    }
+
+    #[test]
+    fn answer_to_an_e_mail_goes_to_its_reply_to_with_its_message_id() {
+        let session = ChatSession {
+            id: "team@example.com".to_owned(),
+            thread_key: Some("<0@example.org>".to_owned()),
+            ..ChatSession::default()
+        };
+        let from = Participant::mailbox("joe@example.org", None);
+        let id = "<1@example.org>#0123456789abcdef";
+        let mut message = InboundMessage::new(id, session, from, "hello");
+        message.answer_to = Some(Participant::mailbox("Help@Example.ORG", None));
+        message.title = Some("Invoice 7".to_owned());
+        let (owner, tunnels) = (owner(), tunnels(&["mail"]));
+        let builder = MailBuilder {
+            tunnel: tunnels[0].clone(),
+            provider: "email".to_owned(),
+            owner: owner.clone(),
+            binding: None,
+            trust: Trust::Untrusted,
+            messages: vec![message],
+        };
+        let mail = builder.build(Timestamp::from_ms(5)).unwrap().mail;
+        let draft = Draft::parse(&draft(&format!("reply_to: {}", mail.header.id))).unwrap();
+        let context = DraftContext {
+            owner: &owner,
+            uid: UID,
+            provider: "email",
+            tunnels: &tunnels,
+            answers: Some(&mail),
+            sizes: &BTreeMap::new(),
+        };
+        let msg = draft.into_message(&context).unwrap().msg;
+        let object: Value = serde_json::from_str(msg.canonical()).unwrap();
+        assert_eq!(object["to"], json!(["did:msgtunnel:Help%40example%2Eorg.addr.mail"]));
+        assert_eq!(object["in_reply_to"], id);
+        assert_eq!(object["thread"]["topic"], "<0@example.org>");
+        assert_eq!(object["content"]["title"], "Re: Invoice 7");
+        assert_eq!(reply_subject("RE: Invoice 7"), "RE: Invoice 7");
+        assert_eq!(reply_subject("€"), "Re: €");
     }
 
     #[test]

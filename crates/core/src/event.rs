@@ -59,12 +59,16 @@ pub enum EventKind {
     Receipt,
     /// A contact, group or tunnel changed.
     Changed,
+    /// The text of a person was erased.
+    Erased,
     /// A stored row is damaged and was set aside.
     Damaged,
     /// The pipeline accepted a letter.
     Letter,
     /// Workers returned verdicts for a letter, or it was finished.
     Verdict,
+    /// Mails of a watched account were registered, or an e-mail task changed its status.
+    EmailTask,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -89,5 +93,6 @@ variant_names! { EventKind:
     Duplicate = "duplicate", Blocked = "blocked", Dropped = "dropped", Taken = "taken",
     Marked = "marked", LeaseEnded = "lease_ended", Sending = "sending", Sent = "sent",
     Failed = "failed", Uncertain = "uncertain", Dead = "dead", Receipt = "receipt",
-    Changed = "changed", Damaged = "damaged", Letter = "letter", Verdict = "verdict",
+    Changed = "changed", Erased = "erased", Damaged = "damaged", Letter = "letter", Verdict = "verdict",
+    EmailTask = "email_task",
 }

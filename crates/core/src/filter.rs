@@ -10,17 +10,23 @@
 //! A Mail is pulled when one filter matches. Filters read the Mail's line in the index; its
 //! file is opened only when a filter needs the text. Comparisons ignore case, except
 //! `text_matches`, whose regular expression can set `(?i)`.
+//!
+//! Forwarding rules of e-mail tunnels use the same filters on a mail that was received, with
+//! two more types: `header` and `attachment`.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use regex::Regex;
 use serde::Serialize;
 
-use crate::inbound::Participant;
-use crate::mail::MailIndexEntry;
+use crate::did::TunnelId;
+use crate::inbound::{ChatSession, InboundMessage, Participant};
+use crate::mail::{MailIndexEntry, Participants};
 
 mod parse;
 
+pub(crate) use parse::filter_of_type;
 pub use parse::{InvalidFilter, KINDS, nearest, yaml};
 
 /// Maximum number of bytes of a text that filters read.
@@ -64,6 +70,15 @@ pub enum Filter {
     /// A regular expression for the text.
     TextMatches(Regex),
     Correlation(Folded),
+    /// The address, name or `@domain` of a recipient in To or Cc.
+    Recipient(Folded),
+    /// A part of a header field of a mail; only in forwarding rules.
+    Header {
+        name: Folded,
+        contains: Folded,
+    },
+    /// The name of an attachment of a mail; `*` matches any text. Only in forwarding rules.
+    Attachment(Folded),
 }
 
 /// Text of a filter, as written and in lower case for comparisons.
@@ -79,9 +94,31 @@ pub struct FilterSet(Vec<Filter>);
 
 /// The Mail that filters are evaluated on.
 pub struct FilterInput<'a> {
-    entry: &'a MailIndexEntry,
-    fetch: &'a mut dyn FnMut() -> Option<String>,
-    text: Option<Option<String>>,
+    provider: &'a str,
+    tunnel: &'a TunnelId,
+    session: &'a ChatSession,
+    participants: &'a Participants,
+    title: Option<&'a str>,
+    correlation_id: Option<&'a str>,
+    binding: Option<&'a str>,
+    mail: MailParts<'a>,
+    text: FilterText<'a>,
+}
+
+/// The text of a Mail, read when a filter needs it.
+enum FilterText<'a> {
+    Unread(&'a mut dyn FnMut() -> Option<String>),
+    /// `None` when the file cannot be read.
+    Read(Option<Cow<'a, str>>),
+}
+
+/// What only forwarding rules read of a mail. A Mail of the index has none of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MailParts<'a> {
+    /// The header fields: names and decoded values.
+    pub headers: &'a [(String, String)],
+    /// The names of the attachments.
+    pub attachments: &'a [String],
 }
 
 /// The result of one filter for one Mail.
@@ -135,50 +172,91 @@ impl<'a> FilterInput<'a> {
     /// `fetch` reads the text, or returns `None` when the file cannot be read. It is called at
     /// most once, and only when a filter needs the text.
     pub fn new(entry: &'a MailIndexEntry, fetch: &'a mut dyn FnMut() -> Option<String>) -> Self {
-        Self { entry, fetch, text: None }
+        Self {
+            provider: entry.id.provider(),
+            tunnel: &entry.tunnel,
+            session: &entry.session,
+            participants: &entry.participants,
+            title: entry.title.as_deref(),
+            correlation_id: entry.correlation_id.as_deref(),
+            binding: entry.binding.as_deref(),
+            mail: MailParts::default(),
+            text: FilterText::Unread(fetch),
+        }
+    }
+
+    /// A mail of an e-mail tunnel, before it has become a Mail.
+    pub fn of_mail(
+        tunnel: &'a TunnelId,
+        message: &'a InboundMessage,
+        participants: &'a Participants,
+        mail: MailParts<'a>,
+    ) -> Self {
+        Self {
+            provider: "email",
+            tunnel,
+            session: &message.session,
+            participants,
+            title: message.title.as_deref(),
+            correlation_id: message.correlation_id.as_deref(),
+            binding: None,
+            mail,
+            text: FilterText::Read(Some(Cow::Borrowed(&message.text))),
+        }
     }
 
     fn text(&mut self) -> Option<&str> {
-        let fetch = &mut self.fetch;
-        let text = self.text.get_or_insert_with(fetch).as_deref()?;
-        Some(&text[..text.floor_char_boundary(MAX_TEXT)])
+        if let FilterText::Unread(fetch) = &mut self.text {
+            self.text = FilterText::Read(fetch().map(Cow::Owned));
+        }
+        let FilterText::Read(text) = &self.text else { return None };
+        text.as_deref().map(|text| &text[..text.floor_char_boundary(MAX_TEXT)])
     }
 }
 
 impl Filter {
     pub fn matches(&self, mail: &mut FilterInput<'_>) -> bool {
-        let entry = mail.entry;
         match self {
             Self::All(rules) => rules.iter().all(|rule| rule.matches(mail)),
             Self::Any(rules) => rules.iter().any(|rule| rule.matches(mail)),
             Self::Not(rule) => !rule.matches(mail),
             Self::Mention(pattern) => {
-                entry.participants.mentions.iter().any(|mention| pattern.mentioned_by(mention))
+                mail.participants.mentions.iter().any(|mention| pattern.mentioned_by(mention))
             }
-            Self::Binding(value) => value.is_maybe(entry.binding.as_deref()),
+            Self::Binding(value) => value.is_maybe(mail.binding),
             Self::ChatBinding { value, session } => {
                 let label = match value {
-                    Some(value) => value.is_maybe(entry.binding.as_deref()),
-                    None => entry.binding.is_some(),
+                    Some(value) => value.is_maybe(mail.binding),
+                    None => mail.binding.is_some(),
                 };
-                label && session.as_ref().is_none_or(|session| is_session(entry, session))
+                label && session.as_ref().is_none_or(|session| is_session(mail.session, session))
             }
-            Self::Provider(value) => value.is(entry.id.provider()),
-            Self::Tunnel(value) => value.is(entry.tunnel.as_str()),
-            Self::Session(value) => is_session(entry, value),
-            Self::From(value) => entry
+            Self::Provider(value) => value.is(mail.provider),
+            Self::Tunnel(value) => value.is(mail.tunnel.as_str()),
+            Self::Session(value) => is_session(mail.session, value),
+            Self::From(value) => mail
                 .participants
                 .from
                 .iter()
                 .any(|person| value.is(&person.id) || value.is_maybe(person.name.as_deref())),
             Self::FromDomain(domain) => {
-                entry.participants.from.iter().any(|person| domain.has(&person.id))
+                mail.participants.from.iter().any(|person| domain.has(&person.id))
             }
-            Self::SubjectContains(value) => {
-                entry.title.as_deref().is_some_and(|title| value.is_in(title))
-            }
+            Self::SubjectContains(value) => mail.title.is_some_and(|title| value.is_in(title)),
             Self::TextMatches(regex) => mail.text().is_some_and(|text| regex.is_match(text)),
-            Self::Correlation(value) => value.is_maybe(entry.correlation_id.as_deref()),
+            Self::Correlation(value) => value.is_maybe(mail.correlation_id),
+            Self::Recipient(value) => {
+                let Participants { to, cc, .. } = mail.participants;
+                to.iter().chain(cc).any(|person| value.is_recipient(person))
+            }
+            Self::Header { name, contains } => mail
+                .mail
+                .headers
+                .iter()
+                .any(|(field, value)| name.is(field) && contains.is_in(value)),
+            Self::Attachment(pattern) => {
+                mail.mail.attachments.iter().any(|name| pattern.matches_pattern(name))
+            }
         }
     }
 
@@ -210,53 +288,64 @@ impl Filter {
 
     /// Describes the value of the Mail that the filter compares.
     fn why(&self, mail: &mut FilterInput<'_>, matched: bool) -> String {
-        let entry = mail.entry;
         match self {
             Self::All(_) | Self::Any(_) | Self::Not(_) => String::new(),
-            Self::Mention(_) => match entry.participants.mentions.as_slice() {
+            Self::Mention(_) => match mail.participants.mentions.as_slice() {
                 [] => "no mentions".to_owned(),
                 mentions => {
                     format!("mentioned: {}", first_entries(mentions.iter().map(String::clone)))
                 }
             },
-            Self::Binding(_) => binding(entry),
-            Self::ChatBinding { .. } => format!("{}; {}", binding(entry), session(entry)),
-            Self::Provider(_) => format!("its provider is {}", entry.id.provider()),
-            Self::Tunnel(_) => format!("its tunnel is {}", entry.tunnel),
-            Self::Session(_) => session(entry),
-            Self::From(_) | Self::FromDomain(_) => {
-                format!("it is from {}", first_entries(entry.participants.from.iter().map(person)))
+            Self::Binding(_) => binding(mail.binding),
+            Self::ChatBinding { .. } => {
+                format!("{}; {}", binding(mail.binding), session(mail.session))
             }
-            Self::SubjectContains(_) => match &entry.title {
+            Self::Provider(_) => format!("its provider is {}", mail.provider),
+            Self::Tunnel(_) => format!("its tunnel is {}", mail.tunnel),
+            Self::Session(_) => session(mail.session),
+            Self::From(_) | Self::FromDomain(_) => {
+                format!("it is from {}", first_entries(mail.participants.from.iter().map(person)))
+            }
+            Self::SubjectContains(_) => match mail.title {
                 Some(title) => format!("its subject is {title:?}"),
                 None => "it has no subject".to_owned(),
             },
             Self::TextMatches(_) if mail.text().is_none() => "its text cannot be read".to_owned(),
             Self::TextMatches(_) if matched => "its text matches".to_owned(),
             Self::TextMatches(_) => "its text does not match".to_owned(),
-            Self::Correlation(_) => match &entry.correlation_id {
+            Self::Correlation(_) => match mail.correlation_id {
                 Some(id) => format!("its correlation id is {id:?}"),
                 None => "it has no correlation id".to_owned(),
+            },
+            Self::Recipient(_) => {
+                let Participants { to, cc, .. } = mail.participants;
+                format!("it is to {}", first_entries(to.iter().chain(cc).map(person)))
+            }
+            Self::Header { .. } if matched => "the header field has this text".to_owned(),
+            Self::Header { .. } => "no such header field has this text".to_owned(),
+            Self::Attachment(_) => match mail.mail.attachments {
+                [] => "it has no attachments".to_owned(),
+                names => format!("attached: {}", first_entries(names.iter().cloned())),
             },
         }
     }
 }
 
-fn is_session(entry: &MailIndexEntry, session: &Folded) -> bool {
-    session.is(&entry.session.id) || session.is_maybe(entry.session.name.as_deref())
+fn is_session(session: &ChatSession, value: &Folded) -> bool {
+    value.is(&session.id) || value.is_maybe(session.name.as_deref())
 }
 
-fn binding(entry: &MailIndexEntry) -> String {
-    match &entry.binding {
+fn binding(label: Option<&str>) -> String {
+    match label {
         Some(label) => format!("its label is {label:?}"),
         None => "it has no label".to_owned(),
     }
 }
 
-fn session(entry: &MailIndexEntry) -> String {
-    match &entry.session.name {
-        Some(name) => format!("its session is {name:?} ({:?})", entry.session.id),
-        None => format!("its session is {:?}", entry.session.id),
+fn session(session: &ChatSession) -> String {
+    match &session.name {
+        Some(name) => format!("its session is {name:?} ({:?})", session.id),
+        None => format!("its session is {:?}", session.id),
     }
 }
 
@@ -298,19 +387,19 @@ impl Folded {
     /// Whether a mention matches the pattern, with or without `@`.
     fn mentioned_by(&self, mention: &str) -> bool {
         let mention = mention.strip_prefix('@').unwrap_or(mention);
-        let pattern = self.lower.strip_prefix('@').unwrap_or(&self.lower);
-        let Some((first, rest)) = pattern.split_once('*') else {
-            return lower_case(mention).eq(pattern.chars());
-        };
-        let mention: String = lower_case(mention).collect();
-        let Some(mut left) = mention.strip_prefix(first) else { return false };
-        let mut parts: Vec<_> = rest.split('*').collect();
-        let last = parts.pop().unwrap_or_default();
-        for part in parts {
-            let Some(at) = left.find(part) else { return false };
-            left = &left[at + part.len()..];
+        matches_pattern(self.lower.strip_prefix('@').unwrap_or(&self.lower), mention)
+    }
+
+    fn matches_pattern(&self, text: &str) -> bool {
+        matches_pattern(&self.lower, text)
+    }
+
+    /// Whether this is the address or the name of `person`, or `@` and the domain.
+    fn is_recipient(&self, person: &Participant) -> bool {
+        match self.lower.strip_prefix('@') {
+            Some(_) => self.has(&person.id),
+            None => self.is(&person.id) || self.is_maybe(person.name.as_deref()),
         }
-        left.ends_with(last)
     }
 
     /// Whether an address is of this domain or a subdomain.
@@ -320,6 +409,22 @@ impl Folded {
         let Some((_, host)) = id.rsplit_once('@') else { return id == domain };
         host.strip_suffix(domain).is_some_and(|sub| sub.is_empty() || sub.ends_with('.'))
     }
+}
+
+/// Whether `text` matches a pattern in lower case, in which `*` stands for any text.
+fn matches_pattern(pattern: &str, text: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else {
+        return lower_case(text).eq(pattern.chars());
+    };
+    let text: String = lower_case(text).collect();
+    let Some(mut left) = text.strip_prefix(first) else { return false };
+    let mut parts: Vec<_> = rest.split('*').collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = &left[at + part.len()..];
+    }
+    left.ends_with(last)
 }
 
 /// Lower case, character by character: `str::to_lowercase` depends on the letters around a
@@ -351,7 +456,12 @@ impl fmt::Display for Filter {
             | Self::From(value)
             | Self::FromDomain(value)
             | Self::SubjectContains(value)
+            | Self::Recipient(value)
+            | Self::Attachment(value)
             | Self::Correlation(value) => &value.written,
+            Self::Header { name, contains } => {
+                return write!(f, "header {:?} {:?}", name.written, contains.written);
+            }
         };
         write!(f, "{} {value:?}", self.kind())
     }
@@ -359,7 +469,7 @@ impl fmt::Display for Filter {
 
 impl fmt::Debug for FilterInput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FilterInput").field("entry", self.entry).finish_non_exhaustive()
+        f.debug_struct("FilterInput").field("title", &self.title).finish_non_exhaustive()
     }
 }
 

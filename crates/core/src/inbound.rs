@@ -10,10 +10,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::did::{Did, Endpoint, EndpointKind, InvalidDid, TunnelId};
+use crate::did::{Did, Endpoint, EndpointKind, InvalidDid, TunnelId, lower_case_domain};
+use crate::hex;
 use crate::json::MAX_SAFE_INTEGER;
 use crate::object::ObjId;
 use crate::time::{Timestamp, rfc3339, rfc3339_maybe};
+
+mod fetched_mail;
+mod limits;
+
+pub use fetched_mail::{FetchedMail, RawMail, StoredBytes};
 
 /// Maximum length of an external id, in bytes.
 pub const MAX_EXTERNAL_ID_BYTES: usize = 512;
@@ -54,6 +60,13 @@ pub struct InboundMessage {
     #[serde(default, skip_serializing_if = "ChatSession::is_empty")]
     pub session: ChatSession,
     pub from: Participant,
+    /// Where the author of a direct message wants answers, when that is not `from`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_to: Option<Participant>,
+    /// Whether `from` is proved. `None`: the provider authenticates its senders. `false`: anyone
+    /// can have written `from`, so its contact grants nothing; a block of it still applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender_verified: Option<bool>,
     /// Recipients that the provider names beside the session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<Participant>,
@@ -78,20 +91,45 @@ pub struct InboundMessage {
     pub correlation_id: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
-    /// Set when the id alone does not identify a repeated message. It is used when the message
-    /// is stored, and not part of its JSON.
-    #[serde(skip)]
+    /// Set when the id alone does not identify a repeated message. It is part of the Mail, so
+    /// that a Mail that is restored from its file still identifies repeated messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_hash: Option<BodyHash>,
 }
 
 /// Identifies the request that contained a message: a second request of the same tunnel with
 /// the same hash is a duplicate, whatever its id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "BodyHashFields", into = "BodyHashFields")]
 pub struct BodyHash {
     /// SHA-256 of the body.
     pub hash: [u8; 32],
-    /// How long a second request counts as a duplicate; `None` for ever.
+    /// How long a second request counts as a duplicate, in whole seconds; `None` for ever.
     pub window: Option<Duration>,
+}
+
+/// The JSON of a [`BodyHash`].
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BodyHashFields {
+    sha256: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    window_s: Option<u64>,
+}
+
+impl From<BodyHash> for BodyHashFields {
+    fn from(BodyHash { hash, window }: BodyHash) -> Self {
+        Self { sha256: hex::encode(&hash), window_s: window.map(|window| window.as_secs()) }
+    }
+}
+
+impl TryFrom<BodyHashFields> for BodyHash {
+    type Error = &'static str;
+
+    fn try_from(fields: BodyHashFields) -> Result<Self, Self::Error> {
+        let hash = hex::decode(&fields.sha256).ok_or("sha256: expected 64 hex digits")?;
+        Ok(Self { hash, window: fields.window_s.map(Duration::from_secs) })
+    }
 }
 
 /// An [`InboundMessage`] within the limits, together with its JSON.
@@ -141,6 +179,8 @@ pub enum ChatSessionKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Participant {
     pub id: String,
+    #[serde(default, skip_serializing_if = "EndpointKind::is_user")]
+    pub kind: EndpointKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -184,6 +224,8 @@ impl InboundMessage {
             received_at: Timestamp::default(),
             session,
             from,
+            answer_to: None,
+            sender_verified: None,
             to: Vec::new(),
             cc: Vec::new(),
             title: None,
@@ -219,6 +261,11 @@ impl InboundMessage {
         check_external_id(&self.id).map_err(|error| invalid("id", error.0))?;
         check_length("session.id", &self.session.id, 1, MAX_ACCOUNT_BYTES)?;
         check_length("from.id", &self.from.id, 1, MAX_ACCOUNT_BYTES)?;
+        if let Some(answer_to) = &self.answer_to {
+            check_length("answer_to", &answer_to.id, 1, MAX_ACCOUNT_BYTES)?;
+            let name = answer_to.name.as_deref().unwrap_or_default();
+            check_length("answer_to", name, 0, MAX_NAME_BYTES)?;
+        }
         let names = [
             ("session.name", &self.session.name),
             ("session.thread_key", &self.session.thread_key),
@@ -264,10 +311,26 @@ impl InboundMessage {
 
     /// The key of the messages that are merged into one Mail: same session, same thread.
     /// Direct messages and messages held for their author (`held`) are merged per author.
+    /// Messages with different `answer_to` are never merged, and those of a sender that is not
+    /// verified only with each other.
     pub fn merge_key(&self, held: bool) -> String {
         let per_author = held || self.session.kind == ChatSessionKind::Direct;
         let author = if per_author { escape(&self.from.id) } else { String::new() };
-        format!("{author}:{}", self.session.key())
+        // An escaped text has no `%` before a `?` or a `>`.
+        let unverified = if self.is_unverified() { "%?" } else { "" };
+        let answer_to = self.answer_to.as_ref().map(|to| format!("%>{}", escape(&to.id)));
+        let answer_to = answer_to.unwrap_or_default();
+        format!("{author}{unverified}{answer_to}:{}", self.session.key())
+    }
+
+    /// Whether anyone can have written the message, whatever its sender says.
+    pub fn is_unverified(&self) -> bool {
+        self.sender_verified == Some(false)
+    }
+
+    /// Returns the account that an answer to the author is sent to.
+    pub fn answer_account(&self) -> &Participant {
+        self.answer_to.as_ref().unwrap_or(&self.from)
     }
 }
 
@@ -317,18 +380,20 @@ impl ChatSession {
         format!("{}:{}", escape(&self.id), self.thread_key.as_deref().unwrap_or_default())
     }
 
-    /// Returns the DID that an answer to a message of `from` is sent to: the author of a
-    /// direct message, otherwise the session.
+    /// Returns the DID that an answer is sent to: the account of a direct message's author (see
+    /// [`InboundMessage::answer_account`]), otherwise the session.
     ///
     /// # Errors
     ///
     /// When the id does not fit into a DID; the ids of a [`ValidInboundMessage`] do.
-    pub fn answer_to(&self, from: &Participant, tunnel: &TunnelId) -> Result<Did, InvalidDid> {
-        let (account, kind) = match self.kind {
-            ChatSessionKind::Direct => (&from.id, EndpointKind::User),
-            ChatSessionKind::Group | ChatSessionKind::Thread => (&self.id, EndpointKind::Group),
-        };
-        Endpoint { account: account.clone(), kind, tunnel: tunnel.clone() }.did()
+    pub fn answer_to(&self, author: &Participant, tunnel: &TunnelId) -> Result<Did, InvalidDid> {
+        match self.kind {
+            ChatSessionKind::Direct => author.did(tunnel),
+            ChatSessionKind::Group | ChatSessionKind::Thread => {
+                let (account, tunnel) = (self.id.clone(), tunnel.clone());
+                Endpoint { account, kind: EndpointKind::Group, tunnel }.did()
+            }
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -337,6 +402,16 @@ impl ChatSession {
 }
 
 impl Participant {
+    /// An account that the provider names by a user id.
+    pub fn user(id: impl Into<String>, name: Option<String>) -> Self {
+        Self { id: id.into(), kind: EndpointKind::User, name }
+    }
+
+    /// An e-mail address. The domain is in lower case, so that one mailbox has one DID.
+    pub fn mailbox(address: &str, name: Option<String>) -> Self {
+        Self { id: lower_case_domain(address), kind: EndpointKind::Addr, name }
+    }
+
     /// Returns the shadow DID of this account behind `tunnel`.
     ///
     /// # Errors
@@ -344,7 +419,7 @@ impl Participant {
     /// When the id does not fit into a DID; the ids of a [`ValidInboundMessage`] do.
     pub fn did(&self, tunnel: &TunnelId) -> Result<Did, InvalidDid> {
         let (account, tunnel) = (self.id.clone(), tunnel.clone());
-        Endpoint { account, kind: EndpointKind::User, tunnel }.did()
+        Endpoint { account, kind: self.kind, tunnel }.did()
     }
 
     /// The name, or the id when there is no name.
@@ -397,286 +472,4 @@ fn invalid(field: &'static str, why: impl Into<String>) -> InvalidInboundMessage
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// Texts that have broken front matters, terminals and YAML readers.
-    const NASTY: &[&str] = &[
-        "---",
-        "\n---\n",
-        "...",
-        "\n...\n",
-        "\r",
-        "\r\n",
-        "\n",
-        "\t",
-        "\0",
-        "\u{1b}[31m",
-        "\u{7}",
-        "\u{7f}",
-        "\u{80}",
-        "\u{85}",
-        "\u{9b}",
-        "\u{a0}",
-        "\u{ad}",
-        "\u{61c}",
-        "\u{200b}",
-        "\u{200f}",
-        "\u{2028}",
-        "\u{2029}",
-        "\u{202e}",
-        "\u{2066}",
-        "\u{feff}",
-        "\u{fffd}",
-        "\u{fffe}",
-        "\u{ffff}",
-        "\u{e000}",
-        "\u{1fffe}",
-        "\u{e0001}",
-        "\u{10ffff}",
-        "😀",
-        "👩\u{200d}💻",
-        "e\u{301}",
-        "\"",
-        "'",
-        "\\",
-        "\\u0000",
-        "\\ud800",
-        "!!python/object",
-        "&a *a",
-        "? :",
-        ": ",
-        " #x",
-        "# x",
-        "- a",
-        "yes",
-        "~",
-        "null",
-        "0x1f",
-        "1e3",
-        ".inf",
-        "2026-02-06",
-        "12:30:45",
-        "<<",
-        "{",
-        "}",
-        "[",
-        "]",
-        ",",
-        "%TAG",
-        "@",
-        "`",
-        "|",
-        ">",
-        "${HOME}",
-        "%25",
-        "checksum: \"",
-        "@monoco::alpha",
-        "*",
-        "**",
-        " ",
-        "",
-    ];
-
-    pub(crate) fn hostile() -> impl Strategy<Value = String> {
-        let part = prop_oneof![
-            3 => prop::sample::select(NASTY).prop_map(str::to_owned),
-            1 => any::<char>().prop_map(String::from),
-            1 => "[a-zA-Z]{1,6}",
-        ];
-        prop::collection::vec(part, 0..7).prop_map(|parts| parts.concat())
-    }
-
-    fn maybe() -> impl Strategy<Value = Option<String>> {
-        prop::option::of(hostile())
-    }
-
-    fn person() -> impl Strategy<Value = Participant> {
-        (hostile(), maybe()).prop_map(|(id, name)| Participant { id: format!("u{id}"), name })
-    }
-
-    fn artifact() -> impl Strategy<Value = Artifact> {
-        let size = prop::option::of(0..=9_007_199_254_740_991_u64);
-        let hash = prop::option::of(any::<[u8; 32]>());
-        (hostile(), hostile(), size, hash, maybe()).prop_map(
-            |(name, mime_type, size, hash, url)| {
-                let hash = hash.map(|hash| ObjId::from_parts(crate::object::ObjKind::Bytes, hash));
-                Artifact { name, mime_type, size, hash, url }
-            },
-        )
-    }
-
-    pub(crate) fn any_session() -> impl Strategy<Value = ChatSession> {
-        use ChatSessionKind::{Direct, Group, Thread};
-        let kind = prop::sample::select(vec![Direct, Group, Thread]);
-        (hostile(), kind, maybe(), maybe()).prop_map(|(id, kind, name, thread_key)| ChatSession {
-            id: format!("r{id}"),
-            kind,
-            name,
-            thread_key,
-        })
-    }
-
-    /// A random message; every field is filled in some cases.
-    pub(crate) fn any_message() -> impl Strategy<Value = InboundMessage> {
-        let people = || prop::collection::vec(person(), 0..3);
-        let whole = (
-            hostile(),
-            prop::option::of(RFC3339_RANGE),
-            any_session(),
-            person(),
-            people(),
-            people(),
-        );
-        let words = (maybe(), hostile(), prop::collection::vec(hostile(), 0..3));
-        let links = (maybe(), maybe(), maybe(), prop::collection::vec(artifact(), 0..3));
-        (whole, words, links).prop_map(|((id, at, session, from, to, cc), words, links)| {
-            let (title, text, mentions) = words;
-            let (reply_to, forwarded_from, correlation_id, artifacts) = links;
-            InboundMessage {
-                id: format!("m{id}"),
-                at: at.map(Timestamp::from_ms),
-                received_at: Timestamp::from_ms(1_770_410_700_000),
-                session,
-                from,
-                to,
-                cc,
-                title,
-                text,
-                mentions,
-                reply_to,
-                forwarded_from,
-                correlation_id,
-                artifacts,
-                body_hash: None,
-            }
-        })
-    }
-
-    pub(crate) fn message(id: &str, from: &str, text: &str) -> InboundMessage {
-        let (name, kind) = (Some("Ops".to_owned()), ChatSessionKind::Group);
-        let session = ChatSession { id: "room-7".to_owned(), kind, name, thread_key: None };
-        let from = Participant { id: from.to_owned(), name: None };
-        InboundMessage::new(id, session, from, text)
-    }
-
-    #[test]
-    fn limit_violations_name_the_field() {
-        let field = |change: fn(&mut InboundMessage)| {
-            let mut message = message("evt-1", "u1", "hi");
-            change(&mut message);
-            message.validate().map(drop).map_err(|error| error.field)
-        };
-        assert_eq!(field(|_| ()), Ok(()));
-        assert_eq!(field(|s| s.id = String::new()), Err("id"));
-        assert_eq!(field(|s| s.id = "x".repeat(MAX_EXTERNAL_ID_BYTES + 1)), Err("id"));
-        assert_eq!(field(|s| s.session.id = String::new()), Err("session.id"));
-        assert_eq!(field(|s| s.from.id = "é".repeat(129)), Err("from.id"));
-        assert_eq!(field(|s| s.title = Some("x".repeat(MAX_NAME_BYTES + 1))), Err("title"));
-        assert_eq!(
-            field(|s| s.mentions = vec![String::new(); MAX_LIST_ENTRIES + 1]),
-            Err("mentions")
-        );
-        assert_eq!(field(|s| s.mentions = vec!["x".repeat(MAX_NAME_BYTES + 1)]), Err("mentions"));
-        let person = |id: &str, name: usize| {
-            let (id, name) = (id.to_owned(), Some("x".repeat(name)));
-            vec![Participant { id, name }]
-        };
-        let receivers =
-            |to, cc| InboundMessage { to, cc, ..message("evt-1", "u1", "hi") }.validate().map(drop);
-        assert_eq!(receivers(person("u2", MAX_NAME_BYTES), person("", 0)), Ok(()));
-        for long in [person("u2", MAX_NAME_BYTES + 1), person(&"x".repeat(MAX_NAME_BYTES + 1), 0)] {
-            assert_eq!(receivers(long.clone(), Vec::new()).unwrap_err().field, "to and cc");
-            assert_eq!(receivers(Vec::new(), long).unwrap_err().field, "to and cc");
-        }
-        for ms in [i64::MIN, RFC3339_RANGE.start() - 1, RFC3339_RANGE.end() + 1, i64::MAX] {
-            let mut message = message("evt-1", "u1", "hi");
-            message.at = Some(Timestamp::from_ms(ms));
-            assert_eq!(message.validate().unwrap_err().field, "at", "{ms}");
-        }
-        let file = |change: fn(&mut Artifact)| {
-            let (name, mime_type) = ("log".to_owned(), "text/plain".to_owned());
-            let mut artifact = Artifact { name, mime_type, size: None, hash: None, url: None };
-            change(&mut artifact);
-            let message =
-                InboundMessage { artifacts: vec![artifact], ..message("evt-1", "u1", "hi") };
-            message.validate().map(drop).map_err(|error| error.field)
-        };
-        assert_eq!(file(|_| ()), Ok(()));
-        assert_eq!(file(|a| a.size = Some((1 << 53) - 1)), Ok(()));
-        assert_eq!(file(|a| a.size = Some(1 << 53)), Err("attachments"), "JSON would round it");
-        assert_eq!(file(|a| a.name = "x".repeat(MAX_NAME_BYTES + 1)), Err("attachments"));
-        assert_eq!(file(|a| a.mime_type = "x".repeat(MAX_NAME_BYTES + 1)), Err("attachments"));
-        assert_eq!(file(|a| a.url = Some("x".repeat(MAX_URL_BYTES + 1))), Err("attachments"));
-        assert_eq!(field(|s| s.text = "x".repeat(1 << 20)), Ok(()));
-        assert_eq!(field(|s| s.text = "\0".repeat(1 << 20)), Err("text"));
-    }
-
-    #[test]
-    fn the_longest_ids_fit_into_a_did() {
-        let tunnel: TunnelId = "t".repeat(64).parse().unwrap();
-        let long = Participant { id: "\u{1f600}".repeat(MAX_ACCOUNT_BYTES / 4), name: None };
-        assert!(long.did(&tunnel).is_ok());
-    }
-
-    #[test]
-    fn answer_goes_to_the_session_or_to_the_author_of_a_direct_message() {
-        let tunnel: TunnelId = "lark-main".parse().unwrap();
-        let mut message = message("1", "u.1", "hi");
-        let to = |message: &InboundMessage| {
-            message.session.answer_to(&message.from, &tunnel).unwrap().to_string()
-        };
-        assert_eq!(to(&message), "did:msgtunnel:room-7.group.lark-main");
-        message.session.kind = ChatSessionKind::Direct;
-        assert_eq!(to(&message), "did:msgtunnel:u%2E1.user.lark-main");
-    }
-
-    #[test]
-    fn different_sessions_have_different_merge_keys() {
-        let key = |id: &str, thread: Option<&str>, kind, from: &str, held| {
-            let mut message = message("1", from, "hi");
-            let (id, thread_key) = (id.to_owned(), thread.map(str::to_owned));
-            message.session = ChatSession { id, kind, name: None, thread_key };
-            message.merge_key(held)
-        };
-        use ChatSessionKind::{Direct, Group, Thread};
-        assert_eq!(key("room", Some("t"), Group, "ann", false), ":room:t");
-        assert_eq!(
-            key("room", Some("t"), Thread, "bob", false),
-            ":room:t",
-            "one place, one thread"
-        );
-        let keys = [
-            key("a:b", Some("c"), Group, "u", false),
-            key("a", Some("b:c"), Group, "u", false),
-            key("a%3Ab", Some("c"), Group, "u", false),
-            key("a", None, Group, "u", false),
-            // A direct message is answered to its author, who is accepted on their own.
-            key("a", None, Direct, "u", false),
-            key("a", None, Direct, "v", false),
-            key("a", None, Group, "w", true),
-            key("a", Some("b"), Direct, "u:v", false),
-            key("v", Some("a:b"), Direct, "u", false),
-            key("u", Some("a:"), Group, "u", false),
-        ];
-        let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
-        assert_eq!(distinct.len(), keys.len(), "{keys:?}");
-    }
-
-    proptest! {
-        #[test]
-        fn json_of_a_message_is_read_back_unchanged(message in any_message()) {
-            let json = serde_json::to_string(&message).unwrap();
-            prop_assert_eq!(serde_json::from_str::<InboundMessage>(&json).unwrap(), message);
-        }
-
-        #[test]
-        fn session_keys_are_equal_only_for_equal_sessions(a in any_session(), b in any_session()) {
-            let same = (&a.id, a.thread_key.as_deref().unwrap_or_default())
-                == (&b.id, b.thread_key.as_deref().unwrap_or_default());
-            prop_assert_eq!(a.key() == b.key(), same);
-        }
-    }
-}
+pub(crate) mod tests;

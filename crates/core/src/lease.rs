@@ -97,6 +97,12 @@ impl LeaseDuration {
         }
     }
 
+    /// Returns the shortest lease of whole seconds that covers `work`, at most 24 h.
+    pub fn covering(work: Duration) -> Self {
+        let secs = work.as_secs() + u64::from(work.subsec_nanos() > 0);
+        Self(Duration::from_secs(secs.clamp(1, 86_400)))
+    }
+
     pub const fn length(self) -> Duration {
         self.0
     }
@@ -169,6 +175,9 @@ mod tests {
             assert_eq!(LeaseDuration::from_secs(secs), Err(InvalidLeaseDuration(secs)));
         }
         assert!(LeaseDuration::from_secs(1).is_ok() && LeaseDuration::from_secs(86_400).is_ok());
+        let covering = |ms| LeaseDuration::covering(Duration::from_millis(ms)).length().as_secs();
+        assert_eq!([0, 59_000, 59_001].map(covering), [1, 59, 60]);
+        assert_eq!(covering(u64::MAX), 86_400);
         for text in ["", "a\nb", "\u{1b}[31m", &"x".repeat(257)] {
             assert!(Holder::new(text).is_err(), "{text:?}");
         }

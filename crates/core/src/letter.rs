@@ -38,7 +38,8 @@ mod submission;
 pub use answer::{InvalidWorkerAnswer, RESERVED_EXTRA_KEYS, WorkerRequest};
 pub use chain::{ChainRun, ChainStop, WorkerResult, WorkerStep};
 pub use conversion::{
-    FinishContext, FinishError, INLINE_MAIL, apply_to_inbound, apply_to_message, letter_to_message,
+    FinishContext, FinishError, INLINE_MAIL, apply_mail_to_inbound, apply_to_inbound,
+    apply_to_message, letter_to_message,
 };
 pub use submission::{
     InvalidLetter, address_domain, check_address, content_type, parse_submission,

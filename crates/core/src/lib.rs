@@ -14,6 +14,7 @@
 //! * [`merge`]: when messages become a Mail, and its text.
 //! * [`mail`]: the Mail and its file, Markdown with a front matter.
 //! * [`draft`]: a message to send, as a file.
+//! * [`email`]: watched e-mail accounts; the e-mail task state machine.
 //! * [`lease`], [`retry`]: leases with epochs; failures, backoff and retry policies.
 //! * [`record`]: MsgRecord and boxes; the read state machine.
 //! * [`delivery`]: Delivery; the send state machine.
@@ -26,6 +27,7 @@
 //! * [`session`]: conversations of one owner.
 //! * [`short_id`]: ids that are given in part.
 //! * [`event`]: the log of events.
+//! * [`erasure`]: what happens to a message when its author's text is erased.
 //! * [`tunnel_health`]: status and last errors of a tunnel.
 //! * [`retention`]: elapsed-time counter for retention.
 //! * [`unsafe_text`]: characters that are escaped or removed in untrusted text.
@@ -41,6 +43,8 @@ pub mod cursor;
 pub mod delivery;
 pub mod did;
 pub mod draft;
+pub mod email;
+pub mod erasure;
 pub mod event;
 pub mod filter;
 pub mod hex;

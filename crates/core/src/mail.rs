@@ -34,7 +34,7 @@ use crate::hex;
 use crate::inbound::{Artifact, ChatSession, InboundMessage, Participant};
 use crate::names::text_conversions;
 use crate::object::ObjId;
-use crate::time::{Timestamp, rfc3339};
+use crate::time::{Timestamp, rfc3339, rfc3339_maybe};
 use crate::unsafe_text::is_unsafe;
 use crate::yaml;
 
@@ -160,6 +160,9 @@ pub struct MailIndexEntry {
     pub messages: usize,
     /// The start of its text.
     pub preview: String,
+    /// When text of it was erased. Without messages, all of it was, and it has no file.
+    #[serde(with = "rfc3339_maybe", default, skip_serializing_if = "Option::is_none")]
+    pub erased_at: Option<Timestamp>,
 }
 
 /// Why a text is not the file or the object of a Mail.
@@ -396,7 +399,15 @@ impl Mail {
             trust: header.trust,
             messages: self.messages.len(),
             preview: preview(&self.text),
+            erased_at: None,
         }
+    }
+}
+
+impl MailIndexEntry {
+    /// When the whole text was erased; `None` while the Mail has text.
+    pub fn tombstone(&self) -> Option<Timestamp> {
+        self.erased_at.filter(|_| self.messages == 0)
     }
 }
 

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::did::{Did, TunnelId};
 use crate::inbound::{
-    ChatSession, ChatSessionKind, InboundMessage, MAX_LIST_ENTRIES, MAX_MESSAGE_BYTES,
+    Artifact, ChatSession, ChatSessionKind, InboundMessage, MAX_LIST_ENTRIES, MAX_MESSAGE_BYTES,
 };
 use crate::mail::{
     FORMAT, InvalidMailFile, InvalidMailId, Mail, MailHeader, MailId, Participants, Trust,
@@ -144,7 +144,7 @@ impl MailBuilder {
         })?;
         let session = session(&self.messages);
         let answer_to = session
-            .answer_to(&first.from, &self.tunnel)
+            .answer_to(first.answer_account(), &self.tunnel)
             .map_err(|error| invalid(error.to_string()))?;
         let author = first.from.did(&self.tunnel).map_err(|error| invalid(error.to_string()))?;
         let title = self.messages.iter().find_map(|message| message.title.clone());
@@ -166,7 +166,7 @@ impl MailBuilder {
             timestamp: messages.first().map_or(now, |first| first.at.unwrap_or(first.received_at)),
             received_at: now,
             title,
-            artifacts: messages.iter().flat_map(|m| m.artifacts.iter().cloned()).collect(),
+            artifacts: artifacts(&messages),
             correlation_id,
             reply_to: messages.first().and_then(|first| first.reply_to.clone()),
             binding: self.binding,
@@ -210,7 +210,8 @@ pub fn restore(file: &str, owner: &Did) -> Result<BuiltMail, InvalidMailFile> {
     Ok(BuiltMail { mail, object })
 }
 
-fn object(
+/// Builds the object of a Mail. `owner` receives it when its session is direct.
+pub(crate) fn object(
     header: &MailHeader,
     messages: &[InboundMessage],
     text: &str,
@@ -248,7 +249,7 @@ fn session(messages: &[InboundMessage]) -> ChatSession {
     ChatSession { name, ..newest_first().next().cloned().unwrap_or_default() }
 }
 
-fn participants(messages: &[InboundMessage]) -> Participants {
+pub(crate) fn participants(messages: &[InboundMessage]) -> Participants {
     let mut all = Participants { mentions: mentions(messages), ..Participants::default() };
     let mut authors = BTreeSet::new();
     for message in messages {
@@ -314,9 +315,14 @@ fn thread(header: &MailHeader) -> Option<Value> {
     (!thread.is_empty()).then_some(Value::Object(thread))
 }
 
+/// The attachments of all messages.
+pub(crate) fn artifacts(messages: &[InboundMessage]) -> Vec<Artifact> {
+    messages.iter().flat_map(|message| message.artifacts.iter().cloned()).collect()
+}
+
 /// The text of a Mail: that of its only message, or the text of each message below a line
 /// with its author and time. Attachments are listed below the text of their message.
-fn compose(messages: &[InboundMessage]) -> String {
+pub(crate) fn compose(messages: &[InboundMessage]) -> String {
     let alone = is_alone(messages);
     let parts = messages.iter().map(|message| {
         format!("{}{}{}", heading(message, alone), message.text, attachments(message))

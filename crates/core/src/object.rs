@@ -112,6 +112,22 @@ impl ObjId {
     }
 }
 
+/// Computes the id of bytes that arrive in parts.
+#[derive(Clone, Debug, Default)]
+pub struct BytesHasher(Sha256);
+
+impl BytesHasher {
+    /// Adds the next part of the bytes.
+    pub fn update(&mut self, part: &[u8]) {
+        self.0.update(part);
+    }
+
+    /// Returns the id of all parts.
+    pub fn finish(self) -> ObjId {
+        ObjId { kind: ObjKind::Bytes, hash: self.0.finalize().into() }
+    }
+}
+
 impl ObjKind {
     /// The text before the colon in ids of this kind.
     pub const fn prefix(self) -> &'static str {

@@ -4,6 +4,7 @@
 //! rec_5f3a9c01          the record whose id starts like this
 //! dlv_5f3a9c01..8e21    the same, and ends with 8e21; deliveries of one message start alike
 //! cymsg:5f3a9c01        a message
+//! sha256:5f3a9c01       bytes, such as an attachment
 //! webhook_0f3a9c        a Mail
 //! ltr_7                 the letter with this number
 //! ```
@@ -27,8 +28,12 @@ pub enum ShortIdKind {
     Delivery,
     Message,
     Receipt,
+    /// Bytes, such as an attachment: `sha256:`.
+    Bytes,
     Letter,
-    Mail { provider: String },
+    Mail {
+        provider: String,
+    },
 }
 
 impl ShortId {
@@ -42,6 +47,7 @@ impl ShortId {
             "dlv_" => ShortIdKind::Delivery,
             "cymsg:" => ShortIdKind::Message,
             "cymsgr:" => ShortIdKind::Receipt,
+            "sha256:" => ShortIdKind::Bytes,
             "ltr_" => {
                 let number = end.is_empty() && start.bytes().all(|byte| byte.is_ascii_digit());
                 return (number && (1..=18).contains(&start.len())).then(|| Self {
@@ -75,6 +81,7 @@ impl ShortId {
             ShortIdKind::Delivery => "dlv_",
             ShortIdKind::Message => "cymsg:",
             ShortIdKind::Receipt => "cymsgr:",
+            ShortIdKind::Bytes => "sha256:",
             ShortIdKind::Letter => {
                 let number = id.strip_prefix("ltr_").and_then(|rest| rest.split('_').next());
                 return number == Some(self.start.as_str());
@@ -112,6 +119,9 @@ mod tests {
         let mail = ShortId::parse("webhook_0f3a9c").unwrap();
         assert!(mail.matches("webhook_0f3a9c010203040506070809"));
         assert!(!mail.matches("lark_0f3a9c010203040506070809"));
+        let bytes = ShortId::parse("sha256:0f3a").unwrap();
+        assert!(bytes.matches(&format!("sha256:{}", "0f3a".repeat(16))));
+        assert!(!bytes.matches(&format!("cymsg:{}", "0f3a".repeat(16))));
     }
 
     #[test]
@@ -129,7 +139,8 @@ mod tests {
             "_5f3a",
             "5f3a9c01",
             "Web_5f3a",
-            "sha256:5f3a",
+            "sha256:5f3",
+            "sha512:5f3a",
         ] {
             assert_eq!(ShortId::parse(text), None, "{text}");
         }

@@ -176,6 +176,38 @@ fn a_secret_is_read_in_place_or_from_a_file() {
 }
 
 #[test]
+fn a_secret_can_come_from_a_command() {
+    let source = |root: &ConfigSection<'_>| root.secret_source("pass");
+    let value = |text: &str| Ok(Some(SecretSource::Value(Secret::new(text))));
+    let command = |words: &[&str]| {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        Ok(Some(SecretSource::Command(words)))
+    };
+    assert_eq!(read("", source), Ok(None));
+    assert_eq!(read("pass: a", source), value("a"));
+    assert_eq!(read("pass_file: ~/secret", source), value("from-file"));
+    assert_eq!(
+        read("pass_command: [~/bin/get, a b]", source),
+        command(&["/home/ann/bin/get", "a b"])
+    );
+    assert_eq!(
+        read("pass_command: pass show mail", source),
+        command(&["/bin/sh", "-c", "pass show mail"])
+    );
+    for (yaml, error) in [
+        ("{pass: a, pass_command: b}", "pass_command: `pass` is set as well; set only one"),
+        ("{pass_file: /a, pass_command: b}", "pass_command: `pass_file` is set as well"),
+        ("pass_command: []", "pass_command: expected a command that prints the secret"),
+        ("pass_command: [a, '']", "pass_command: expected a command that prints the secret"),
+        ("pass_command: ' '", "pass_command: expected a command that prints the secret"),
+        ("pass_command: {a: b}", "line 1, column 15: expected a single value"),
+    ] {
+        let found = read(yaml, source).unwrap_err();
+        assert!(found.starts_with(error), "{yaml}: {found}");
+    }
+}
+
+#[test]
 fn checks_do_not_repeat_the_content_of_variables() {
     let checked = |root: &ConfigSection<'_>| {
         root.required("k")?.checked(|text| Err::<(), _>(format!("bad: {text}")))

@@ -2,13 +2,13 @@
 
 use regex::RegexBuilder;
 use serde::{Deserialize, Deserializer, de};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{Filter, FilterSet, Folded, MAX_DEPTH, MAX_RULES};
 use crate::yaml::bounded;
 
 /// The types of filters.
-pub const KINDS: [&str; 14] = [
+pub const KINDS: [&str; 17] = [
     "all",
     "any",
     "not",
@@ -23,7 +23,20 @@ pub const KINDS: [&str; 14] = [
     "subject_contains",
     "text_matches",
     "correlation",
+    "recipient",
+    "header",
+    "attachment",
 ];
+
+/// A filter with one value, not checked yet.
+pub(crate) fn filter_of_type(kind: &str, value: Value) -> Value {
+    let key = match kind {
+        "mention" | "text_matches" | "attachment" => "pattern",
+        "from_domain" => "domain",
+        _ => "value",
+    };
+    json!({"type": kind, key: value})
+}
 
 /// Maximum size of a compiled regular expression, in bytes.
 const MAX_REGEX: usize = 1 << 20;
@@ -49,7 +62,11 @@ impl FilterSet {
     pub fn parse(value: &Value) -> Result<Self, InvalidFilter> {
         let mut count = 0;
         let list = value.as_array().ok_or_else(|| bad("filters", "want a list of rules"))?;
-        rules(list, "filters", 1, &mut count).map(Self::new)
+        let rules = rules(list, "filters", 1, &mut count)?;
+        for (at, rule) in rules.iter().enumerate() {
+            rule.check_for_workspace(&format!("filters[{at}]"))?;
+        }
+        Ok(Self::new(rules))
     }
 }
 
@@ -60,7 +77,29 @@ impl Filter {
     ///
     /// [`InvalidFilter`] with the path of the invalid part.
     pub fn parse(text: &str) -> Result<Self, InvalidFilter> {
-        rule(&yaml(text)?, "rule", 1, &mut 0)
+        let filter = rule(&yaml(text)?, "rule", 1, &mut 0)?;
+        filter.check_for_workspace("rule")?;
+        Ok(filter)
+    }
+
+    /// Parses the condition of a forwarding rule.
+    pub(crate) fn of_mail(value: &Value, place: &str) -> Result<Self, InvalidFilter> {
+        rule(value, place, 1, &mut 0)
+    }
+
+    /// Rejects filters that read what only a mail has, not the index.
+    fn check_for_workspace(&self, place: &str) -> Result<(), InvalidFilter> {
+        match self {
+            Self::All(rules) | Self::Any(rules) => {
+                rules.iter().try_for_each(|rule| rule.check_for_workspace(place))
+            }
+            Self::Not(rule) => rule.check_for_workspace(place),
+            Self::Header { .. } | Self::Attachment(_) => {
+                let why = format!("`{}` works only in forwarding rules of e-mail", self.kind());
+                Err(bad(place, why))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) const fn kind(&self) -> &'static str {
@@ -79,6 +118,9 @@ impl Filter {
             Self::SubjectContains(_) => "subject_contains",
             Self::TextMatches(_) => "text_matches",
             Self::Correlation(_) => "correlation",
+            Self::Recipient(_) => "recipient",
+            Self::Header { .. } => "header",
+            Self::Attachment(_) => "attachment",
         }
     }
 }
@@ -86,7 +128,9 @@ impl Filter {
 impl<'de> Deserialize<'de> for Filter {
     fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(reader)?;
-        rule(&value, "rule", 1, &mut 0).map_err(de::Error::custom)
+        let filter = rule(&value, "rule", 1, &mut 0).map_err(de::Error::custom)?;
+        filter.check_for_workspace("rule").map_err(de::Error::custom)?;
+        Ok(filter)
     }
 }
 
@@ -165,6 +209,15 @@ fn rule(
         "from_domain" => Filter::FromDomain(fields.one("domain")?),
         "subject_contains" => Filter::SubjectContains(fields.one("value")?),
         "correlation" => Filter::Correlation(fields.one("value")?),
+        "recipient" => Filter::Recipient(fields.one("value")?),
+        "attachment" => Filter::Attachment(fields.one("pattern")?),
+        "header" => {
+            fields.only(&["name", "contains"])?;
+            let get = |key: &'static str| {
+                fields.maybe(key)?.ok_or_else(|| bad(place, format!("`{key}` is missing")))
+            };
+            Filter::Header { name: get("name")?, contains: get("contains")? }
+        }
         "text_matches" => {
             let pattern = fields.one("pattern")?.written;
             let regex = RegexBuilder::new(&pattern)

@@ -26,6 +26,11 @@ fn from(id: &str) -> Value {
     json!({"participants": {"from": [{"id": id}], "mentions": []}})
 }
 
+fn recipients() -> Value {
+    json!({"participants": {"from": [{"id": "u1"}], "cc": [{"id": "bob@example.com", "name": "Bob"}],
+                            "to": [{"id": "team@x.org"}], "mentions": []}})
+}
+
 /// Whether a filter matches a Mail with this text; checks that the explanation agrees.
 fn check(rule: &str, entry: &MailIndexEntry, text: Option<&str>) -> bool {
     let rule = Filter::parse(rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
@@ -56,6 +61,11 @@ fn every_filter_type_matches_as_documented() {
         ("{type: chat_binding, value: alpha, session: room-8}", ops.clone(), false),
         ("{type: chat_binding, session: room-7}", ops, true),
         ("{type: chat_binding, session: room-7}", json!({}), false),
+        ("{type: recipient, value: BOB@example.com}", recipients(), true),
+        ("{type: recipient, value: Bob}", recipients(), true),
+        ("{type: recipient, value: '@example.com'}", recipients(), true),
+        ("{type: recipient, value: '@example.org'}", recipients(), false),
+        ("{type: recipient, value: ann}", recipients(), false),
         ("{type: provider, value: webhook}", json!({}), true),
         ("{type: provider, value: email}", json!({}), false),
         ("{type: tunnel, value: CI}", json!({}), true),
@@ -106,7 +116,7 @@ fn every_filter_type_matches_as_documented() {
     let tried = KINDS.iter().filter(|kind| {
         cases.iter().any(|(rule, ..)| Filter::parse(rule).is_ok_and(|rule| rule.kind() == **kind))
     });
-    assert_eq!(tried.count(), KINDS.len());
+    assert_eq!(tried.count() + 2, KINDS.len(), "`header` and `attachment` are for mails only");
 }
 
 #[test]
@@ -124,6 +134,9 @@ fn invalid_filter_is_rejected_with_a_suggestion() {
         ("{type: from}", "`value` is missing"),
         ("{type: from, value: ''}", "`value` is empty"),
         ("{type: from, value: 007}", "put it in quotes"),
+        ("{type: attachment, pattern: '*'}", "only in forwarding rules"),
+        ("{type: not, condition: {type: header, name: a, contains: b}}", "only in forwarding"),
+        ("{type: header, name: a}", "`contains` is missing"),
         ("{type: chat_binding}", "`value` or `session` is missing"),
         ("{type: all, conditions: []}", "at least one rule"),
         ("{type: all, conditions: [{type: form}]}", "rule.conditions[0]: no rule of type"),

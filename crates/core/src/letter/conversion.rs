@@ -6,9 +6,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ChainDirection, Letter, LetterId, RFC822, content_type};
+use super::{ChainDirection, Letter, LetterId, MAX_DATA, RFC822, content_type};
 use crate::did::{Did, Endpoint, EndpointKind, InvalidDid, TunnelId};
-use crate::inbound::{InboundMessage, InvalidInboundMessage, ValidInboundMessage};
+use crate::inbound::{ChatSessionKind, InboundMessage, InvalidInboundMessage, ValidInboundMessage};
 use crate::object::{InvalidObject, MsgObject, ObjId};
 use crate::time::Timestamp;
 
@@ -59,7 +59,13 @@ impl Letter {
         provider: &str,
     ) -> Result<Self, InvalidDid> {
         let from = message.from.did(tunnel)?;
-        let to = message.session.answer_to(&message.from, tunnel)?;
+        let to = match (message.session.kind, message.from.kind) {
+            // The session of an e-mail is the address that it was sent to.
+            (ChatSessionKind::Direct, EndpointKind::Addr) => {
+                Endpoint::address(&message.session.id, tunnel.clone()).did()?
+            }
+            _ => message.session.answer_to(message.answer_account(), tunnel)?,
+        };
         let mut extra = initial_extra(ChainDirection::Inbound, "text/markdown");
         extra.insert("tunnel".to_owned(), json!(tunnel));
         extra.insert("provider".to_owned(), json!(provider));
@@ -73,6 +79,18 @@ impl Letter {
         }
         let (from, to) = (from.into(), vec![to.into()]);
         Ok(Self { from, to, data: message.text.clone(), extra, rest: Map::new() })
+    }
+
+    /// Returns the letter of an inbound message with the whole mail as its data, so that
+    /// workers see the header. A mail that is too large for a letter leaves it as it is.
+    #[must_use]
+    pub fn with_mail(self, mail: &[u8]) -> Self {
+        let mut letter = self.with_bytes(mail.to_vec());
+        if letter.data.len() > MAX_DATA {
+            return self;
+        }
+        letter.extra.insert("content_type".to_owned(), json!(RFC822));
+        letter
     }
 
     /// Creates the letter of a message that is dispatched or sent.
@@ -122,6 +140,23 @@ pub fn apply_to_inbound(
     let title = letter.extra("subject").map(str::to_owned);
     let message = InboundMessage { text: letter.data.clone(), title, ..message.clone() };
     Ok(message.validate()?)
+}
+
+/// Returns the inbound message of a letter that is a whole mail. Its text was read from the
+/// original mail and stays; its subject is that of the letter, or the one in the header of the
+/// mail when a worker changed that (`header_subject`).
+///
+/// # Errors
+///
+/// When the result exceeds a limit.
+pub fn apply_mail_to_inbound(
+    message: &InboundMessage,
+    letter: &Letter,
+    header_subject: Option<String>,
+) -> Result<ValidInboundMessage, FinishError> {
+    let title = header_subject.or_else(|| letter.extra("subject").map(str::to_owned));
+    let message = InboundMessage { title, ..message.clone() };
+    Ok(message.cut_to_limits().0.validate()?)
 }
 
 /// Returns the message with addresses, text and subject of the letter; the same message
@@ -175,7 +210,7 @@ pub fn letter_to_message(
         }
         let tunnel =
             context.tunnel.ok_or_else(|| FinishError::NoTunnel(address.to_owned()))?.clone();
-        Ok(Endpoint { account: address.to_owned(), kind: EndpointKind::Addr, tunnel }.did()?)
+        Ok(Endpoint::address(address, tunnel).did()?)
     };
     let to = letter.to.iter().map(|address| did(address)).collect::<Result<Vec<_>, _>>()?;
     let format = content_type(&letter.extra);

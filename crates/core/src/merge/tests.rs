@@ -244,7 +244,7 @@ fn workspaces_are_mentioned_by_name() {
 #[test]
 fn participants_are_listed_once() {
     let people = |names: &[&str]| -> Vec<Participant> {
-        names.iter().map(|id| Participant { id: (*id).to_owned(), name: None }).collect()
+        names.iter().map(|id| Participant::user(*id, None)).collect()
     };
     let mut first = named(message("1", "ann", "@monoco::alpha"), "Ann");
     first.to = people(&["bob", "cleo", "bob"]);
@@ -267,7 +267,7 @@ fn participants_are_listed_once() {
 fn lists_of_participants_are_limited() {
     let crowd = |n: usize| {
         let mut message = message(&n.to_string(), &format!("u{n}"), "");
-        let person = |at| Participant { id: format!("{n}/{at}"), name: None };
+        let person = |at| Participant::user(format!("{n}/{at}"), None);
         message.to = (0..MAX_LIST_ENTRIES).map(person).collect();
         message.cc = (0..MAX_LIST_ENTRIES).map(person).collect();
         message
@@ -396,14 +396,14 @@ fn largest_window_fits_into_a_mail() {
         ..message("0000", "ann", "")
     };
     let stars = "*".repeat(MAX_NAME_BYTES);
-    let person = |n: usize| Participant { id: n.to_string(), name: Some(stars.clone()) };
+    let person = |n: usize| Participant::user(n.to_string(), Some(stars.clone()));
     let crowd = InboundMessage {
         to: (0..MAX_LIST_ENTRIES).map(person).collect(),
         cc: (0..MAX_LIST_ENTRIES).map(person).collect(),
         mentions: (0..MAX_LIST_ENTRIES).map(|n| format!("{n}{}", "\u{2028}".repeat(300))).collect(),
         ..named(message("0000", "ann", "@monoco::alpha"), &stars)
     };
-    let no_name = Participant { id: String::new(), name: None };
+    let no_name = Participant::user("", None);
     let many = InboundMessage {
         to: vec![no_name.clone(); MAX_LIST_ENTRIES],
         cc: vec![no_name; MAX_LIST_ENTRIES],

@@ -18,7 +18,7 @@ fn tunnel() -> TunnelId {
 fn message() -> InboundMessage {
     let (name, kind) = (Some("Ops".to_owned()), ChatSessionKind::Group);
     let session = ChatSession { id: "oc_42".to_owned(), kind, name, thread_key: None };
-    let from = Participant { id: "ou_7".to_owned(), name: Some("Ann".to_owned()) };
+    let from = Participant::user("ou_7", Some("Ann".to_owned()));
     InboundMessage {
         at: Some(Timestamp::from_ms(1_000)),
         received_at: Timestamp::from_ms(2_000),
@@ -45,6 +45,52 @@ fn msg(more: Value) -> MsgObject {
 
 fn fields(msg: &MsgObject) -> Value {
     serde_json::from_str(msg.canonical()).unwrap()
+}
+
+fn email() -> InboundMessage {
+    let session = ChatSession { id: "Team@Example.com".to_owned(), ..ChatSession::default() };
+    let from = Participant::mailbox("ann@example.org", None);
+    let title = Some("Build".to_owned());
+    InboundMessage { title, ..InboundMessage::new("<1@x>#0", session, from, "it is red") }
+}
+
+#[test]
+fn inbound_mail_becomes_a_letter_with_its_header() {
+    let tunnel: TunnelId = "mail".parse().unwrap();
+    let plain = Letter::from_inbound(&email(), &tunnel, "email").unwrap();
+    assert_eq!(plain.from, "did:msgtunnel:ann%40example%2Eorg.addr.mail");
+    assert_eq!(plain.to, ["did:msgtunnel:Team%40example%2Ecom.addr.mail"], "our own address");
+    let mail = b"Subject: Build\r\n\r\nit is red\r\n";
+    let letter = plain.clone().with_mail(mail);
+    assert!(letter.is_mail() && letter.data.as_bytes() == mail);
+    assert_eq!(letter.extra("subject"), Some("Build"));
+    let latin1 = plain.clone().with_mail(b"Subject: caf\xe9\r\n\r\n");
+    assert_eq!(latin1.extra("charset"), Some("latin-1"));
+    assert_eq!(&*latin1.bytes(), b"Subject: caf\xe9\r\n\r\n");
+    let large = vec![b'x'; MAX_DATA + 1];
+    assert_eq!(plain.clone().with_mail(&large), plain, "falls back to the text");
+    let large = vec![0xe9; MAX_DATA / 2 + 1];
+    assert_eq!(plain.clone().with_mail(&large), plain, "each byte takes two");
+}
+
+#[test]
+fn message_of_a_mail_keeps_its_text_and_takes_a_changed_subject() {
+    let tunnel: TunnelId = "mail".parse().unwrap();
+    let letter = Letter::from_inbound(&email(), &tunnel, "email").unwrap();
+    let mut letter = letter.with_mail(b"Subject: Build\r\n\r\nit is red\r\n");
+    let finish = |letter: &Letter, header: Option<&str>| {
+        let header = header.map(str::to_owned);
+        apply_mail_to_inbound(&email(), letter, header).unwrap().into_message()
+    };
+    assert_eq!(finish(&letter, None), email());
+    letter.extra.insert("subject".to_owned(), json!("[ci] Build"));
+    letter.data.push_str("-- \r\na footer\r\n");
+    let title = Some("[ci] Build".to_owned());
+    assert_eq!(finish(&letter, None), InboundMessage { title, ..email() });
+    let title = Some("from the header".to_owned());
+    assert_eq!(finish(&letter, Some("from the header")), InboundMessage { title, ..email() });
+    let long = finish(&letter, Some(&"x".repeat(5000))).title.unwrap();
+    assert!(long.ends_with("[cut: 5000 bytes]"), "{long}");
 }
 
 #[test]
@@ -275,7 +321,7 @@ proptest! {
         text in hostile(), title in prop::option::of(hostile()), name in prop::option::of(hostile()),
         account in "\\PC{1,20}",
     ) {
-        let from = Participant { id: account, name };
+        let from = Participant::user(account, name);
         let message = InboundMessage { text, title, from, ..message() };
         let letter = Letter::from_inbound(&message, &tunnel(), "lark").unwrap();
         prop_assert_eq!(apply_to_inbound(&message, &letter).unwrap().into_message(), message);
