@@ -1,15 +1,20 @@
-//! Large bodies and attachments, stored as files named by their hash.
+//! Large bodies and attachments, stored as files named by their hash, whole or in parts.
 //!
 //! The file and its directory entry are synced before a row refers to the file. A power cut
 //! undoes a rename whose directory was not synced, and the row would refer to a missing file.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
 
-use monoco_core::object::ObjId;
-use monoco_fs::{FileOptions, WriteError, sync_dir};
+use monoco_core::hex;
+use monoco_core::inbound::StoredBytes;
+use monoco_core::object::{BytesHasher, ObjId, ObjKind};
+use monoco_fs::{FileOptions, TemporaryFile, WriteError, sync_dir};
+use tokio::io::{AsyncRead, ReadBuf};
 
 #[derive(Debug)]
 pub(crate) struct BlobFiles {
@@ -43,9 +48,54 @@ impl BlobFiles {
             return sync_dir(dir).map_err(WriteError::Sync);
         }
         create_dir(dir)?;
-        let number = self.next_temporary.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.root.join("tmp").join(format!("{number}"));
+        let temporary = self.temporary_dir().join(self.temporary_name());
         monoco_fs::write_via(&temporary, &path, bytes, FileOptions::PRIVATE_SYNCED)
+    }
+
+    /// Starts a file whose name is known when all bytes have been written.
+    pub(crate) fn start(&self) -> Result<BlobWriter, WriteError> {
+        let dir = File::open(self.temporary_dir()).map_err(WriteError::Write)?;
+        let mode = FileOptions::PRIVATE_SYNCED.mode;
+        let file = TemporaryFile::create(dir, Path::new(&self.temporary_name()), mode);
+        let file = file.map_err(WriteError::Write)?;
+        Ok(BlobWriter { file, hasher: BytesHasher::default(), size: 0 })
+    }
+
+    /// Gives a file its name. Returns after the sync.
+    pub(crate) fn finish(&self, writer: BlobWriter) -> Result<StoredBytes, WriteError> {
+        let BlobWriter { mut file, hasher, size } = writer;
+        file.write(&[], FileOptions::PRIVATE_SYNCED)?;
+        let hash = hasher.finish();
+        let path = self.path(&hash);
+        let dir = path.parent().expect("a blob's path has a directory");
+        create_dir(dir)?;
+        // A file of the same name has the same bytes, or is damaged.
+        let target = File::open(dir).map_err(WriteError::Write)?;
+        let name = path.file_name().expect("a blob's path has a name");
+        file.rename(&target, Path::new(name)).map_err(WriteError::Write)?;
+        target.sync_all().map_err(WriteError::Sync)?;
+        Ok(StoredBytes { hash, size })
+    }
+
+    /// Opens the file named `id`. `None` when there is no such file.
+    pub(crate) fn open_file(&self, id: &ObjId) -> io::Result<Option<BlobReader>> {
+        match File::open(self.path(id)) {
+            Ok(file) => {
+                let size = file.metadata()?.len();
+                let (file, hasher) = (tokio::fs::File::from_std(file), BytesHasher::default());
+                Ok(Some(BlobReader { file, id: *id, size, left: size, hasher }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn temporary_dir(&self) -> PathBuf {
+        self.root.join("tmp")
+    }
+
+    fn temporary_name(&self) -> String {
+        self.next_temporary.fetch_add(1, Ordering::Relaxed).to_string()
     }
 
     /// Reads the bytes named `id`, without checking them. `None` when there is no such file.
@@ -57,6 +107,49 @@ impl BlobFiles {
         }
     }
 
+    /// Lists the files of more than `min` bytes whose names start with this byte.
+    pub(crate) fn list(&self, first_byte: u8, min: u64) -> io::Result<Vec<ObjId>> {
+        let entries = match fs::read_dir(self.root.join(hex::encode(&[first_byte]))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let hash = entry.file_name().to_str().and_then(hex::decode);
+            if let Some(hash) = hash
+                && entry.metadata()?.len() > min
+            {
+                found.push(ObjId::from_parts(ObjKind::Bytes, hash));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads the file named `id`, if it can be a JSON object.
+    pub(crate) fn json(&self, id: &ObjId) -> io::Result<Option<String>> {
+        let mut file = match File::open(self.path(id)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut bytes = vec![0];
+        if file.read(&mut bytes)? == 0 || bytes != b"{" {
+            return Ok(None);
+        }
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8(bytes).ok())
+    }
+
+    /// Deletes the file named `id`, if there is one. Returns after the sync.
+    pub(crate) fn remove(&self, id: &ObjId) -> Result<(), WriteError> {
+        let path = self.path(id);
+        match fs::remove_file(&path) {
+            Ok(()) => path.parent().map_or(Ok(()), sync_dir).map_err(WriteError::Sync),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(WriteError::Write(error)),
+        }
+    }
+
     fn path(&self, id: &ObjId) -> PathBuf {
         self.root.join(relative_path(id))
     }
@@ -64,6 +157,79 @@ impl BlobFiles {
     /// Whether there is a file named `id` with this size.
     pub(crate) fn has(&self, id: &ObjId, bytes: u64) -> bool {
         fs::metadata(self.path(id)).is_ok_and(|found| found.is_file() && found.len() == bytes)
+    }
+}
+
+/// A file that is being written. Dropping it removes the file.
+#[derive(Debug)]
+pub(crate) struct BlobWriter {
+    file: TemporaryFile<File>,
+    hasher: BytesHasher,
+    size: u64,
+}
+
+impl BlobWriter {
+    /// Writes the next part of the bytes.
+    pub(crate) fn append(&mut self, part: &[u8]) -> Result<(), WriteError> {
+        self.file.write_all(part).map_err(WriteError::Write)?;
+        self.hasher.update(part);
+        self.size += part.len() as u64;
+        Ok(())
+    }
+}
+
+/// Reads the bytes of an attachment in parts. The last part is returned only when the hash of all
+/// bytes is right; otherwise reading fails with [`io::ErrorKind::InvalidData`].
+#[derive(Debug)]
+pub struct BlobReader {
+    file: tokio::fs::File,
+    id: ObjId,
+    size: u64,
+    /// Bytes that are not read yet.
+    left: u64,
+    hasher: BytesHasher,
+}
+
+impl BlobReader {
+    /// The number of all bytes.
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Checks the bytes that were read, up to the last one.
+    fn check(&mut self) -> io::Result<()> {
+        if self.left == 0 && std::mem::take(&mut self.hasher).finish() == self.id {
+            return Ok(());
+        }
+        let detail = format!("stored object is damaged: {} has another hash", self.id);
+        Err(io::Error::new(io::ErrorKind::InvalidData, detail))
+    }
+}
+
+impl AsyncRead for BlobReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.left == 0 && self.size > 0 || buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.file).poll_read(cx, buf))?;
+        let part = &buf.filled()[before..];
+        let read = part.len() as u64;
+        self.hasher.update(part);
+        self.left = self.left.saturating_sub(read);
+        // At the end, also of a file that was cut since it was opened.
+        if self.left == 0 || read == 0 {
+            let checked = self.check();
+            if checked.is_err() {
+                buf.set_filled(before);
+            }
+            return Poll::Ready(checked);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -91,8 +257,6 @@ pub(crate) fn create_dir(path: &Path) -> Result<(), WriteError> {
 
 #[cfg(test)]
 mod tests {
-    use monoco_core::object::ObjKind;
-
     use super::*;
 
     #[test]
@@ -105,6 +269,12 @@ mod tests {
         blobs.put(&id, b"hello").unwrap();
         blobs.put(&id, b"hello").unwrap();
         assert_eq!(blobs.get(&id).unwrap().as_deref(), Some(&b"hello"[..]));
+
+        let mut writer = blobs.start().unwrap();
+        writer.append(b"hel").unwrap();
+        assert_eq!(fs::read_dir(root.join("tmp")).unwrap().count(), 1);
+        drop(writer);
+        assert_eq!(fs::read_dir(root.join("tmp")).unwrap().count(), 0);
 
         fs::write(root.join("tmp/left-over"), "half").unwrap();
         BlobFiles::open(root.clone()).unwrap();

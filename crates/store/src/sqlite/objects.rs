@@ -3,19 +3,25 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use monoco_core::inbound::StoredBytes;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::record::{RecordId, RecordKind};
 use monoco_core::short_id::ShortId;
+use monoco_core::time::Timestamp;
 use rusqlite::params;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::bulk_index::{BulkTable, RecentEntries};
 use super::damage::Db;
 use super::writer::Tx;
 use super::{SqliteStore, external_ids, rows, short_ids};
-use crate::{DeliveryStore, ObjectStore, RecordStore, StoreError};
+use crate::{BlobReader, DeliveryStore, ObjectStore, RecordStore, StoreError};
 
 /// Larger bodies are stored in files. A row of this size takes a handful of pages.
 pub(super) const MAX_INLINE_BYTES: usize = 64 * 1024;
+
+/// Bytes of an attachment that are in memory while it is stored.
+const MAX_PART_BYTES: usize = 256 * 1024;
 
 /// Objects by the first eight bytes of their hash. Lookups compare the rest.
 pub(super) const HASHES: BulkTable = BulkTable {
@@ -46,20 +52,24 @@ const INSERT: &str = "
 ";
 
 const BODY: &str = "
-    SELECT hash, kind, body
-      FROM objects
-     WHERE seq = ?1
+    SELECT o.hash, o.kind, o.body, o.erased_at, n.hash, n.kind
+      FROM objects o
+      LEFT JOIN objects n ON n.seq = o.superseded_by
+     WHERE o.seq = ?1
 ";
 
-// Half of a SHA-256 is enough to identify a message.
+const SUPERSEDED_BY: &str = "SELECT coalesce(superseded_by, seq) FROM objects WHERE seq = ?1";
+
+// Half of a SHA-256 is enough to identify a message. The records of a superseded Mail belong to
+// the Mail that supersedes it.
 const HAS_HALF_HASH: &str = "
-    SELECT seq
+    SELECT coalesce(superseded_by, seq)
       FROM objects
      WHERE seq = ?1 AND substr(hash, 1, 16) = ?2 AND kind = 'cymsg'
 ";
 
 const FIND_BY_HALF_HASH: &str = "
-    SELECT o.seq
+    SELECT coalesce(o.superseded_by, o.seq)
       FROM object_hashes h
       JOIN objects o ON o.seq = h.object
      WHERE h.hash_prefix = ?1 AND substr(o.hash, 1, 16) = ?2 AND o.kind = 'cymsg'
@@ -97,10 +107,11 @@ fn find_by_hash(
     query(find_in_table, key)
 }
 
-/// Returns the row of an object that must exist.
+/// Returns the row of an object that must exist, or of the one that supersedes it.
 pub(super) fn seq_of(db: &Db, recent: &RecentEntries, id: &ObjId) -> Result<i64, StoreError> {
     let missing = || StoreError::Missing { what: "object", key: id.to_string() };
-    find(db, recent, id)?.ok_or_else(missing)
+    let seq = find(db, recent, id)?.ok_or_else(missing)?;
+    rows::one(db, SUPERSEDED_BY, [seq], |row| row.get(0))
 }
 
 /// Inserts an object that is not stored yet. `body` is `None` when it is in a file.
@@ -112,12 +123,17 @@ pub(super) fn insert(tx: &mut Tx<'_>, id: &ObjId, body: Option<&str>) -> Result<
 }
 
 /// Inserts a message unless `known` is its row. Returns its row.
+///
+/// # Errors
+///
+/// [`StoreError::Erased`] when the message was erased: its text must not come back.
 pub(super) fn insert_message(
     tx: &mut Tx<'_>,
     known: Option<i64>,
     msg: &MsgObject,
 ) -> Result<i64, StoreError> {
     if let Some(object) = known {
+        check_text(tx.db, object)?;
         return Ok(object);
     }
     // A larger one is already in a file, see `SqliteStore::put_large_message`.
@@ -125,13 +141,33 @@ pub(super) fn insert_message(
     insert(tx, &msg.id(), body)
 }
 
-/// Returns id and body of an object, without checking the hash. The body is `None` when it is
-/// in a file.
-pub(super) fn body(db: &Db, seq: i64) -> Result<(ObjId, Option<Vec<u8>>), StoreError> {
-    let (hash, kind, body) = rows::one(db, BODY, [seq], |row| {
-        Ok((row.get::<_, [u8; 32]>(0)?, row.get::<_, String>(1)?, row.get(2)?))
+/// Id and body of an object, or the error that it was erased.
+pub(super) type ObjectBody = Result<(ObjId, Option<Vec<u8>>), StoreError>;
+
+/// The columns of one object.
+struct StoredObject {
+    id: ObjId,
+    body: Option<Vec<u8>>,
+    erased: Option<(Timestamp, Option<ObjId>)>,
+}
+
+fn read(db: &Db, seq: i64) -> Result<StoredObject, StoreError> {
+    let columns = rows::one(db, BODY, [seq], |row| {
+        let hash: [u8; 32] = row.get(0)?;
+        let (kind, new_hash, new_kind): (String, Option<[u8; 32]>, Option<String>) =
+            (row.get(1)?, row.get(4)?, row.get(5)?);
+        let erased_at: Option<i64> = row.get(3)?;
+        Ok(((hash, kind), row.get(2)?, erased_at, new_hash.zip(new_kind)))
     })?;
-    let kind = match kind.as_str() {
+    let ((hash, kind), body, erased_at, new) = columns;
+    let by = new.map(|(hash, kind)| object_id(seq, hash, &kind)).transpose()?;
+    let erased = erased_at.map(|at| (Timestamp::from_ms(at), by));
+    Ok(StoredObject { id: object_id(seq, hash, &kind)?, body, erased })
+}
+
+/// Combines the columns `hash` and `kind`.
+pub(super) fn object_id(seq: i64, hash: [u8; 32], kind: &str) -> Result<ObjId, StoreError> {
+    let kind = match kind {
         "cymsg" => ObjKind::Msg,
         "cymsgr" => ObjKind::Receipt,
         other => {
@@ -139,7 +175,47 @@ pub(super) fn body(db: &Db, seq: i64) -> Result<(ObjId, Option<Vec<u8>>), StoreE
             return Err(StoreError::Damaged { what: "object", detail });
         }
     };
-    Ok((ObjId::from_parts(kind, hash), body))
+    Ok(ObjId::from_parts(kind, hash))
+}
+
+/// Returns the id of an object, which can be erased.
+pub(super) fn id_of(db: &Db, seq: i64) -> Result<ObjId, StoreError> {
+    read(db, seq).map(|object| object.id)
+}
+
+/// Returns id and body of an object, without checking the hash. The body is `None` when it is
+/// in a file.
+///
+/// # Errors
+///
+/// [`StoreError::Erased`] when the object has no text any more.
+pub(super) fn body(db: &Db, seq: i64) -> Result<(ObjId, Option<Vec<u8>>), StoreError> {
+    let StoredObject { id, body, erased } = read(db, seq)?;
+    match erased {
+        Some((at, by)) => Err(StoreError::Erased { key: id.to_string(), at, by }),
+        None => Ok((id, body)),
+    }
+}
+
+/// Like [`body`]. The inner error is [`StoreError::Erased`], so that the caller can still commit.
+pub(super) fn body_or_erased(db: &Db, seq: i64) -> Result<ObjectBody, StoreError> {
+    match body(db, seq) {
+        Err(error @ StoreError::Erased { .. }) => Ok(Err(error)),
+        body => body.map(Ok),
+    }
+}
+
+/// Rejects an object that was erased.
+fn check_text(db: &Db, seq: i64) -> Result<(), StoreError> {
+    let sql = "SELECT erased_at IS NOT NULL FROM objects WHERE seq = ?1";
+    if rows::one(db, sql, [seq], |row| row.get(0))? { body(db, seq).map(drop) } else { Ok(()) }
+}
+
+/// Whether an object is a tombstone.
+pub(super) fn is_erased(db: &Db, recent: &RecentEntries, id: &ObjId) -> Result<bool, StoreError> {
+    let Some(seq) = find(db, recent, id)? else { return Ok(false) };
+    let sql = "SELECT erased_at IS NOT NULL FROM objects WHERE seq = ?1";
+    rows::one(db, sql, [seq], |row| row.get(0))
 }
 
 /// The part of a hash that is indexed.
@@ -154,8 +230,10 @@ impl ObjectStore for SqliteStore {
         if id.kind() == ObjKind::Bytes {
             return self.verified_bytes(id, None).await;
         }
-        let (stored, bytes) =
-            self.read_by_hash(move |db, recent| body(db, seq_of(db, recent, &id)?)).await?;
+        let missing = move || StoreError::Missing { what: "object", key: id.to_string() };
+        let (stored, bytes) = self
+            .read_by_hash(move |db, recent| body(db, find(db, recent, &id)?.ok_or_else(missing)?))
+            .await?;
         if stored != id {
             return Err(StoreError::Missing { what: "object", key: id.to_string() });
         }
@@ -164,8 +242,49 @@ impl ObjectStore for SqliteStore {
 
     async fn put_blob(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError> {
         let id = ObjId::of(ObjKind::Bytes, &bytes);
-        self.put_file(id, &bytes).await?;
+        self.put_file(id, bytes).await?;
         Ok(id)
+    }
+
+    async fn put_blob_from(
+        &self,
+        bytes: &mut (dyn AsyncRead + Send + Unpin),
+        limit: u64,
+    ) -> Result<StoredBytes, StoreError> {
+        let mut file = self.write_blob(|blobs| blobs.start()).await?;
+        let (mut part, mut size) = (Vec::with_capacity(MAX_PART_BYTES), 0);
+        loop {
+            part.clear();
+            let mut limited = (&mut *bytes).take(MAX_PART_BYTES as u64);
+            let read = limited.read_to_end(&mut part).await;
+            let read = read.map_err(|error| StoreError::SourceFailed(error.to_string()))?;
+            if read == 0 {
+                break;
+            }
+            size += read as u64;
+            if size > limit {
+                return Err(StoreError::TooLarge(limit));
+            }
+            let write = self.write_blob(move |_| {
+                file.append(&part)?;
+                Ok((file, part))
+            });
+            (file, part) = write.await?;
+        }
+        let stored = self.write_blob(move |blobs| blobs.finish(file)).await?;
+        self.put_file_row(stored).await?;
+        Ok(stored)
+    }
+
+    async fn open_blob(&self, id: ObjId) -> Result<BlobReader, StoreError> {
+        let missing = || StoreError::Missing { what: "object", key: id.to_string() };
+        if id.kind() != ObjKind::Bytes {
+            return Err(missing());
+        }
+        let blobs = Arc::clone(&self.blobs);
+        let open = tokio::task::spawn_blocking(move || blobs.open_file(&id));
+        let opened = open.await.map_err(|_| super::closed())?;
+        opened.map_err(super::disk_error)?.ok_or_else(missing)
     }
 
     async fn object_of_record(&self, id: RecordId) -> Result<ObjId, StoreError> {
@@ -195,8 +314,7 @@ impl ObjectStore for SqliteStore {
                     rows::optional(db, sql, [&external_id], |row| row.get(0))?
                 }
             };
-            body(db, object.ok_or_else(|| missing("message with the external id"))?)
-                .map(|(id, _)| id)
+            id_of(db, object.ok_or_else(|| missing("message with the external id"))?)
         })
         .await
     }

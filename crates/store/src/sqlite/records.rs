@@ -5,49 +5,34 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
-use monoco_core::lease::{Holder, Lease, LeaseDuration, LeaseProof};
-use monoco_core::object::{MsgObject, ObjId, ObjKind};
-use monoco_core::record::{
-    BoxKind, MsgRecord, ReadState, ReadStateData, ReadStatus, RecordId, RecordKind,
-};
+use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
+use monoco_core::object::{MsgObject, ObjId};
+use monoco_core::record::{BoxKind, MsgRecord, ReadState, ReadStateData, ReadStatus, RecordId};
 use monoco_core::routing::Placement;
 use monoco_core::tag::{Tag, change_tags};
 use monoco_core::time::Timestamp;
-use rusqlite::types::Null;
-use rusqlite::{Row, ToSql, params};
+use rusqlite::params;
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::broadcast;
 
-use super::bulk_index::RecentEntries;
-use super::damage::{self, Db};
 use super::events::{self, EventSubject};
-use super::open::db_error;
-use super::rows::{self, parsed};
+use super::rows as sql;
 use super::writer::Tx;
-use super::{
-    MAX_RELEASED_PER_COMMIT, SqliteStore, boxes, contacts, deliveries, dispatch, objects, sessions,
-};
+use super::{MAX_RELEASED_PER_COMMIT, SqliteStore, boxes, contacts, dispatch, objects, sessions};
 use crate::{
     BoxHint, BoxSummary, CreatedRecord, DispatchRequest, DispatchResult, JitteredRetry,
     LeasedEntry, Page, PageRequest, RecordFilter, RecordStore, StoreError, SweepCounts,
 };
+use leases::{ANY_EXPIRED, end_all, lease_oldest};
+use list::list;
 
-/// Columns of [`read`], in its order.
-pub(super) const COLUMNS: &str = "
-    r.seq, o.hash, r.tag, p.did, r.box, r.state, r.attempts, r.epoch, r.revision, r.holder,
-    r.lease_until, s.did, g.did, t.did, r.created_at, r.updated_at, r.object, r.thread_key,
-    r.tags
-";
+mod leases;
+mod list;
+mod rows;
 
-pub(super) const TABLES: &str = "
-    records r
-      JOIN objects o ON o.seq = r.object
-      JOIN parties p ON p.id = r.owner
-      JOIN parties s ON s.id = r.session
-      LEFT JOIN parties g ON g.id = r.group_id
-      LEFT JOIN parties t ON t.id = r.tunnel
-";
+pub(super) use leases::LeaseEndCause;
+pub(super) use rows::{COLUMNS, TABLES, by_id, by_seq, created, lease, read};
 
 const INSERT: &str = "
     INSERT INTO records (object, tag, owner, box, state, attempts, epoch, revision, session,
@@ -56,39 +41,11 @@ const INSERT: &str = "
         ON CONFLICT (object, tag) DO NOTHING
 ";
 
-// A single index seek, however many records there are.
-const OLDEST_UNREAD: &str = "
-    SELECT seq
-      FROM records
-     WHERE owner = ?1 AND box = ?2 AND state = 'UNREAD'
-     ORDER BY seq
-";
-
 const UPDATE: &str = "
     UPDATE records
        SET state = ?3, attempts = ?4, epoch = ?5, holder = ?6, lease_until = ?7,
            updated_at = ?8, revision = revision + 1
      WHERE seq = ?1 AND revision = ?2
-";
-
-const EXPIRED: &str = "
-    SELECT seq
-      FROM records
-     WHERE state = 'READING' AND lease_until <= ?1
-     ORDER BY lease_until
-     LIMIT ?2
-";
-
-const HELD_BY_PREFIX: &str = "
-    SELECT seq
-      FROM records
-     WHERE state = 'READING' AND substr(holder, 1, length(?1)) = ?1
-     LIMIT ?2
-";
-
-const ANY_EXPIRED: &str = "
-    SELECT EXISTS (SELECT 1 FROM records WHERE state = 'READING' AND lease_until <= ?1)
-        OR EXISTS (SELECT 1 FROM deliveries WHERE state = 'SENDING' AND lease_until <= ?1)
 ";
 
 /// Longer thread keys are not stored with records.
@@ -107,14 +64,6 @@ pub(super) struct NewRecord<'a> {
 /// The thread of a message, unless its key is too long for an index.
 pub(super) fn thread_key(msg: &MsgObject) -> Option<&str> {
     msg.topic.as_deref().filter(|key| key.len() <= MAX_THREAD_KEY_BYTES)
-}
-
-/// Why leases are ended.
-#[derive(Clone, Copy)]
-pub(super) enum LeaseEndCause<'a> {
-    Expired,
-    /// The holders' names start with this prefix: an earlier process of the courier.
-    HolderGone(&'a str),
 }
 
 /// Puts a message into one box and into the owner's conversation.
@@ -144,9 +93,9 @@ pub(super) fn insert(
     ];
     // No RETURNING clause: SQLite would build a temporary table for its result and keep a
     // statement journal, which costs more than the insert.
-    if rows::execute(tx.db, INSERT, row)? == 1 {
+    if sql::execute(tx.db, INSERT, row)? == 1 {
         let seq = tx.db.last_insert_rowid();
-        if tx.cache.boxes.insert(owner_id) && rows::execute(tx.db, SET_HAS_BOX, [owner_id])? > 0 {
+        if tx.cache.boxes.insert(owner_id) && sql::execute(tx.db, SET_HAS_BOX, [owner_id])? > 0 {
             tx.cache.address_book.clear();
         }
         if in_conversation(*box_kind) {
@@ -187,121 +136,6 @@ fn in_conversation(box_kind: BoxKind) -> bool {
     matches!(box_kind, BoxKind::Inbox | BoxKind::RequestBox)
 }
 
-/// The records that a dispatch created for a message.
-pub(super) fn created(
-    db: &Db,
-    object: i64,
-    msg_id: &ObjId,
-) -> Result<Vec<CreatedRecord>, StoreError> {
-    let sql = "
-        SELECT p.did, r.box, r.tag
-          FROM records r
-          JOIN parties p ON p.id = r.owner
-         WHERE r.object = ?1 AND r.box <> 'OUTBOX'
-         ORDER BY r.seq
-    ";
-    rows::list_undamaged(db, "record of", usize::MAX, sql, [object], |row| {
-        Ok(CreatedRecord {
-            owner: parsed(row, 0)?,
-            box_kind: box_kind(row, 1)?,
-            record_id: RecordId::from_tag(RecordKind::Record, msg_id, row.get(2)?),
-        })
-    })
-}
-
-pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<MsgRecord> {
-    let msg_id = ObjId::from_parts(ObjKind::Msg, row.get(1)?);
-    let state: String = row.get(5)?;
-    let lease = lease(row, 9, 10)?;
-    let state = match (ReadState::parse(&state), lease) {
-        (Some(ReadState::Unread), None) => ReadStateData::Unread,
-        (Some(ReadState::Reading), Some(lease)) => ReadStateData::Reading(lease),
-        (Some(ReadState::Readed), None) => ReadStateData::Readed,
-        (Some(ReadState::Sent), None) => ReadStateData::Sent,
-        (Some(ReadState::Archived), None) => ReadStateData::Archived,
-        (Some(ReadState::Deleted), None) => ReadStateData::Deleted,
-        _ => return Err(rows::damaged(5, "the state does not match the lease")),
-    };
-    let group: Option<String> = row.get(12)?;
-    let mut tags: Vec<String> = group.map(|group| format!("group:{group}")).into_iter().collect();
-    tags.extend(user_tags(row)?.into_iter().map(String::from));
-    Ok(MsgRecord {
-        id: RecordId::from_tag(RecordKind::Record, &msg_id, row.get(2)?),
-        seq: row.get(0)?,
-        owner: parsed(row, 3)?,
-        box_kind: box_kind(row, 4)?,
-        msg_id,
-        reading: ReadStatus { state, attempts: row.get(6)?, epoch: rows::unsigned(row, 7)? },
-        revision: row.get(8)?,
-        session: parsed(row, 11)?,
-        tags,
-        thread_key: row.get(17)?,
-        tunnel: row.get::<_, Option<String>>(13)?.and_then(|did| did.parse().ok()),
-        created_at: Timestamp::from_ms(row.get(14)?),
-        updated_at: Timestamp::from_ms(row.get(15)?),
-    })
-}
-
-/// The user's tags of a record.
-fn user_tags(row: &Row<'_>) -> rusqlite::Result<BTreeSet<Tag>> {
-    let Some(tags) = row.get::<_, Option<String>>(18)? else { return Ok(BTreeSet::new()) };
-    serde_json::from_str(&tags).map_err(|_| rows::damaged(18, "invalid tags"))
-}
-
-/// Reads the columns of a lease; `None` when they are NULL.
-pub(super) fn lease(row: &Row<'_>, holder: usize, until: usize) -> rusqlite::Result<Option<Lease>> {
-    let (holder, until) =
-        (row.get::<_, Option<String>>(holder)?, row.get::<_, Option<i64>>(until)?);
-    let holder = holder.and_then(|holder| Holder::new(holder).ok());
-    Ok(holder.zip(until).map(|(holder, until)| Lease { holder, until: Timestamp::from_ms(until) }))
-}
-
-fn box_kind(row: &Row<'_>, column: usize) -> rusqlite::Result<BoxKind> {
-    let text: String = row.get(column)?;
-    BoxKind::parse(&text).ok_or_else(|| rows::damaged(column, "unknown box"))
-}
-
-/// Returns a record and the row of its object.
-pub(super) fn by_seq(db: &Db, seq: i64) -> Result<(MsgRecord, i64), StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE r.seq = ?1");
-    rows::one(db, &sql, [seq], |row| Ok((read(row)?, row.get(16)?)))
-}
-
-/// Returns a record and the row of its object.
-pub(super) fn by_id(
-    db: &Db,
-    recent: &RecentEntries,
-    id: &RecordId,
-) -> Result<(MsgRecord, i64), StoreError> {
-    let missing = || StoreError::Missing { what: "record", key: id.to_string() };
-    let object = objects::find_by_half_hash(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
-    let sql = "SELECT seq FROM records WHERE object = ?1 AND tag = ?2";
-    let seq = rows::optional(db, sql, params![object, id.tag()], |row| row.get(0))?;
-    by_seq(db, seq.ok_or_else(missing)?)
-}
-
-fn lease_oldest(
-    tx: &mut Tx<'_>,
-    owner: &Did,
-    box_kind: BoxKind,
-    holder: &Holder,
-    term: LeaseDuration,
-    now: Timestamp,
-) -> Result<Option<(MsgRecord, i64)>, StoreError> {
-    let Some(owner) = contacts::find_party_id(tx, owner)? else { return Ok(None) };
-    let row = params![owner, box_kind.as_str()];
-    let Some((record, object)) =
-        rows::first_undamaged(tx.db, "record", OLDEST_UNREAD, row, |seq| by_seq(tx.db, seq))?
-    else {
-        return Ok(None);
-    };
-    let next = record.reading.clone().lease(holder.clone(), now, term)?;
-    let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
-    let record = update(tx, record, next, now)?;
-    append_event(tx, EventKind::Taken, &record, object, &detail, now)?;
-    Ok(Some((record, object)))
-}
-
 fn mark(
     tx: &mut Tx<'_>,
     id: &RecordId,
@@ -312,7 +146,7 @@ fn mark(
     now: Timestamp,
 ) -> Result<MsgRecord, StoreError> {
     let (record, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
-    rows::check_revision("record", revision, record.revision)?;
+    sql::check_revision("record", revision, record.revision)?;
     let from = record.reading.state.name();
     let next = record.reading.clone().mark(to, proof, now, term)?;
     if next == record.reading {
@@ -327,20 +161,6 @@ fn mark(
     Ok(record)
 }
 
-/// Ends leases of records and of deliveries.
-fn end_all(
-    tx: &mut Tx<'_>,
-    cause: LeaseEndCause<'_>,
-    retry: JitteredRetry,
-    limit: usize,
-    now: Timestamp,
-) -> Result<SweepCounts, StoreError> {
-    Ok(SweepCounts {
-        records: end_leases(tx, cause, limit, now)?,
-        deliveries: deliveries::end_leases(tx, cause, retry, limit, now)?,
-    })
-}
-
 /// Marks the record of a completed Mail in the INBOX of `owner` as read, where there is one.
 pub(super) fn complete(
     tx: &mut Tx<'_>,
@@ -349,7 +169,7 @@ pub(super) fn complete(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let sql = "SELECT seq FROM records WHERE object = ?1 AND owner = ?2 AND box = 'INBOX'";
-    let seq = rows::optional(tx.db, sql, [object, owner], |row| row.get(0))?;
+    let seq = sql::optional(tx.db, sql, [object, owner], |row| row.get(0))?;
     let Some(seq) = seq else { return Ok(()) };
     let found = tx.db.unless_damaged("record", seq, by_seq(tx.db, seq))?;
     let Some((record, object)) = found else { return Ok(()) };
@@ -359,6 +179,23 @@ pub(super) fn complete(
     let detail = json!({"from": from.as_str(), "to": next.state.name().as_str(), "by": "claim"});
     let record = update(tx, record, next, now)?;
     append_event(tx, EventKind::Marked, &record, object, &detail, now)
+}
+
+/// Archives the records of an erased message that wait for a reader, and deletes its thread.
+pub(super) fn erase(tx: &mut Tx<'_>, object: i64, now: Timestamp) -> Result<(), StoreError> {
+    let open = "SELECT seq FROM records WHERE object = ?1 AND state IN ('UNREAD', 'READING')";
+    for seq in sql::numbers(tx.db, open, [object])? {
+        let found = tx.db.unless_damaged("record", seq, by_seq(tx.db, seq))?;
+        let Some((record, _)) = found else { continue };
+        let (from, to) = (record.reading.state.name(), ReadState::Archived);
+        let proof = LeaseProof { epoch: Some(record.reading.epoch), holder: Holder::anonymous() };
+        let next = record.reading.clone().mark(to, &proof, now, LeaseDuration::DEFAULT)?;
+        let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": "erasure"});
+        let record = update(tx, record, next, now)?;
+        append_event(tx, EventKind::Marked, &record, object, &detail, now)?;
+    }
+    sql::execute(tx.db, "UPDATE records SET thread_key = NULL WHERE object = ?1", [object])?;
+    Ok(())
 }
 
 /// Adds and removes tags of a record.
@@ -382,121 +219,21 @@ fn set_tags(
         let sql = "
             DELETE FROM record_tags WHERE owner = ?1 AND box = ?2 AND tag = ?3 AND record = ?4
         ";
-        rows::execute(tx.db, sql, params![owner, kind, tag.as_str(), record.seq])?;
+        sql::execute(tx.db, sql, params![owner, kind, tag.as_str(), record.seq])?;
     }
     for tag in tags.difference(&before) {
         let sql = "INSERT INTO record_tags (owner, box, tag, record) VALUES (?1, ?2, ?3, ?4)";
-        rows::execute(tx.db, sql, params![owner, kind, tag.as_str(), record.seq])?;
+        sql::execute(tx.db, sql, params![owner, kind, tag.as_str(), record.seq])?;
     }
-    let json = if tags.is_empty() { None } else { Some(rows::as_json(&tags)?) };
+    let json = if tags.is_empty() { None } else { Some(sql::as_json(&tags)?) };
     let sql = "
         UPDATE records SET tags = ?3, updated_at = ?4, revision = revision + 1
          WHERE seq = ?1 AND revision = ?2
     ";
-    rows::execute(tx.db, sql, params![record.seq, record.revision, json, now.ms()])?;
+    sql::execute(tx.db, sql, params![record.seq, record.revision, json, now.ms()])?;
     let detail = json!({"tags": tags});
     append_event(tx, EventKind::Marked, &record, object, &detail, now)?;
     by_seq(tx.db, record.seq).map(|(record, _)| record)
-}
-
-/// Lists a page of records that match a filter.
-fn list(
-    db: &Db,
-    owner: i64,
-    box_kind: BoxKind,
-    filter: &RecordFilter,
-    page: &PageRequest,
-) -> Result<Page<MsgRecord>, StoreError> {
-    let (beyond, order) = rows::direction(page);
-    let (start, limit) = (rows::start(page), page.limit.saturating_add(1));
-    let (kind, states) = (box_kind.as_str(), &filter.states);
-    let read = |row: &Row<'_>| read(row).map(|record| (record.seq, record));
-    let group = filter.tag.as_ref().and_then(|tag| tag.strip_prefix("group:"));
-    let of_box = "r.owner = ?1 AND r.box = ?2 AND r.seq";
-    let (index, rows_of, condition, key): (_, _, _, Box<dyn ToSql>) =
-        match (&filter.tag, group, &filter.thread_key) {
-            (Some(_), Some(group), _) => {
-                ("", of_box, "r.group_id = ?4", Box::new(group_id(db, group)?))
-            }
-            (Some(tag), None, _) => (
-                "record_tags x CROSS JOIN",
-                "x.owner = ?1 AND x.box = ?2 AND x.record",
-                "x.tag = ?4 AND r.seq = x.record",
-                Box::new(tag.clone()),
-            ),
-            (None, _, Some(thread)) => ("", of_box, "r.thread_key = ?4", Box::new(thread.clone())),
-            (None, _, None) => ("", of_box, "r.state = ?4", Box::new(Null)),
-        };
-    let seq = if index.is_empty() { "r.seq" } else { "x.record" };
-    let sql = format!(
-        "SELECT {COLUMNS} FROM {index} {TABLES}
-          WHERE {rows_of} {beyond} ?3 AND {condition}
-          ORDER BY {seq} {order}"
-    );
-    let mut entries = Vec::new();
-    if filter.tag.is_none() && filter.thread_key.is_none() {
-        // One range scan per state: the index starts with the state, so that leasing the next
-        // record is a single seek.
-        let all = if states.is_empty() { &ReadState::ALL[..] } else { states };
-        for state in all {
-            let row = params![owner, kind, start, state.as_str()];
-            entries.extend(rows::list_undamaged(db, "record", limit, &sql, row, read)?);
-        }
-        return Ok(rows::page(entries, page));
-    }
-    let mut statement = db.prepare_cached(&sql).map_err(db_error)?;
-    let mut found = statement.query(params![owner, kind, start, key]).map_err(db_error)?;
-    while entries.len() < limit
-        && let Some(row) = found.next().map_err(db_error)?
-    {
-        let entry = read(row).map_err(db_error);
-        let Some((seq, record)) = db.unless_damaged("record", damage::key(row), entry)? else {
-            continue;
-        };
-        let in_state = states.is_empty() || states.contains(&record.reading.state.name());
-        let in_thread = filter.thread_key.is_none() || filter.thread_key == record.thread_key;
-        if in_state && in_thread {
-            entries.push((seq, record));
-        }
-    }
-    Ok(rows::page(entries, page))
-}
-
-/// The party of the group that a tag `group:<did>` names; 0 when it is unknown.
-fn group_id(db: &Db, did: &str) -> Result<i64, StoreError> {
-    let Ok(did) = did.parse::<Did>() else { return Ok(0) };
-    Ok(contacts::find(db, &did)?.unwrap_or(0))
-}
-
-/// Sets records to UNREAD whose leases have expired, or whose holders are gone.
-fn end_leases(
-    tx: &mut Tx<'_>,
-    cause: LeaseEndCause<'_>,
-    limit: usize,
-    now: Timestamp,
-) -> Result<usize, StoreError> {
-    let limit = rows::limit(limit);
-    let (seqs, expire_at) = match cause {
-        LeaseEndCause::Expired => (rows::numbers(tx.db, EXPIRED, params![now.ms(), limit])?, now),
-        // These leases end now, however long they were to run.
-        LeaseEndCause::HolderGone(prefix) => {
-            let seqs = rows::numbers(tx.db, HELD_BY_PREFIX, params![prefix, limit])?;
-            (seqs, Timestamp::from_ms(i64::MAX))
-        }
-    };
-    for seq in &seqs {
-        let found = tx.db.unless_damaged("record", seq, by_seq(tx.db, *seq))?;
-        let Some((record, object)) = found else { continue };
-        let next = record.reading.clone().expire(expire_at)?;
-        let detail = match &record.reading.state {
-            ReadStateData::Reading(lease) => json!({"held_by": lease.holder, "until": lease.until}),
-            _ => json!({}),
-        };
-        let record = update(tx, record, next, now)?;
-        append_event(tx, EventKind::LeaseEnded, &record, object, &detail, now)?;
-        tx.effects.hints.insert(BoxHint { owner: record.owner, box_kind: record.box_kind });
-    }
-    Ok(seqs.len())
 }
 
 /// Writes a new status, if the row still has the revision of `record`.
@@ -515,12 +252,12 @@ fn update(
         record.revision,
         next.state.name().as_str(),
         next.attempts,
-        rows::signed(next.epoch),
+        sql::signed(next.epoch),
         lease.map(|lease| lease.holder.as_str()),
         lease.map(|lease| lease.until.ms()),
         now.ms(),
     ];
-    if rows::execute(tx.db, UPDATE, row)? != 1 {
+    if sql::execute(tx.db, UPDATE, row)? != 1 {
         return Err(StoreError::Conflict { what: "record", revision: record.revision });
     }
     let (from, to) = (record.reading.state.name(), next.state.name());
@@ -555,6 +292,7 @@ impl RecordStore for SqliteStore {
         now: Timestamp,
     ) -> Vec<Result<DispatchResult, StoreError>> {
         let count = batch.len();
+        let _lock = self.erasing.read().await;
         for request in &batch {
             if let Err(error) = self.put_large_message(&request.msg).await {
                 return vec![Err(error); count];
@@ -580,12 +318,18 @@ impl RecordStore for SqliteStore {
             let (owner, reader) = (owner.clone(), holder.clone());
             let leased = self.writer.run(move |tx| {
                 let leased = lease_oldest(tx, &owner, box_kind, &reader, term, now)?;
-                leased.map(|(entry, object)| Ok((entry, objects::body(tx.db, object)?))).transpose()
+                let with_body =
+                    |(entry, object)| Ok((entry, objects::body_or_erased(tx.db, object)?));
+                leased.map(with_body).transpose()
             });
-            let Some((entry, (id, body))) = leased.await? else { return Ok(None) };
-            match self.message(id, body).await {
+            let Some((entry, body)) = leased.await? else { return Ok(None) };
+            match self.leased_message(body).await {
                 Ok(message) => return Ok(Some(LeasedEntry { entry, message })),
-                Err(StoreError::Damaged { detail, .. }) => {
+                Err(error @ (StoreError::Damaged { .. } | StoreError::Erased { .. })) => {
+                    let detail = match error {
+                        StoreError::Damaged { detail, .. } => detail,
+                        erased => erased.to_string(),
+                    };
                     let epoch = Some(entry.reading.epoch);
                     let proof = LeaseProof { epoch, holder: holder.clone() };
                     let archive = self.writer.run(move |tx| {
@@ -631,7 +375,7 @@ impl RecordStore for SqliteStore {
         let (owner, filter) = (owner.clone(), filter.clone());
         self.read(move |db| match contacts::find(db, &owner)? {
             Some(owner) => list(db, owner, box_kind, &filter, &page),
-            None => Ok(rows::page(Vec::new(), &page)),
+            None => Ok(sql::page(Vec::new(), &page)),
         })
         .await
     }
@@ -657,8 +401,8 @@ impl RecordStore for SqliteStore {
         now: Timestamp,
     ) -> Result<SweepCounts, StoreError> {
         // A read first, because a read is cheaper than a commit and usually finds nothing.
-        let any = self
-            .read(move |db| rows::one(db, ANY_EXPIRED, [now.ms()], |row| row.get::<_, bool>(0)));
+        let any =
+            self.read(move |db| sql::one(db, ANY_EXPIRED, [now.ms()], |row| row.get::<_, bool>(0)));
         if !any.await? {
             return Ok(SweepCounts::default());
         }
@@ -682,7 +426,9 @@ impl RecordStore for SqliteStore {
             let some = release.await?;
             total.records += some.records;
             total.deliveries += some.deliveries;
-            if some.records.max(some.deliveries) < MAX_RELEASED_PER_COMMIT {
+            total.email_tasks += some.email_tasks;
+            let most = some.records.max(some.deliveries).max(some.email_tasks);
+            if most < MAX_RELEASED_PER_COMMIT {
                 return Ok(total);
             }
         }

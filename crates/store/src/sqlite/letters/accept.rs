@@ -34,10 +34,14 @@ impl SqliteStore {
     pub(in crate::sqlite) async fn prepare_letter(
         &self,
         source: LetterSource,
+        now: Timestamp,
     ) -> Result<PreparedLetter, StoreError> {
         let text = match &source {
             LetterSource::Submitted { letter, .. } => Some(texts::letter_text(letter)?),
-            LetterSource::Inbound(request) => Some(texts::inbound_text(request)?),
+            LetterSource::Inbound(request) => {
+                self.put_attachments(request, now).await?;
+                Some(texts::inbound_text(request)?)
+            }
             LetterSource::Dispatch(request) => {
                 self.put_large_message(&request.msg).await?;
                 texts::dispatch_text(request)?
@@ -162,7 +166,7 @@ fn accept_dispatch(
         && let Some(first) = rows::first(tx.db, "l.external_id = ?1", params![external_id])?
     {
         let msg_id = match first.object {
-            Some(object) => Some(objects::body(tx.db, object)?.0),
+            Some(object) => Some(objects::id_of(tx.db, object)?),
             None => None,
         };
         return duplicate(tx, &first, msg_id, now);

@@ -37,25 +37,30 @@ pub(super) const HELD_BY: &str = "
 ";
 
 // The newest letter stays, so that no number is used twice. The letter of an open draft stays,
-// because the result of the draft depends on it.
+// because the result of the draft depends on it; so does that of the forward of an open task.
 pub(super) const ENDED: &str = "
     SELECT seq
       FROM letters l
      WHERE day IS NOT NULL AND state = ?1 AND day <= ?2
        AND seq < (SELECT max(seq) FROM letters)
        AND NOT EXISTS (SELECT 1 FROM drafts d WHERE d.object = l.object AND d.open = 1)
+       AND NOT EXISTS (SELECT 1 FROM email_tasks t
+                        WHERE t.forward = l.object AND t.day IS NULL)
      ORDER BY day, seq
      LIMIT ?3
 ";
 
 /// Applies an operator's action to a letter.
-pub(super) fn apply(
+pub(in crate::sqlite) fn apply(
     tx: &mut Tx<'_>,
     id: LetterId,
     action: &OperatorAction,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let before = rows::find(tx.db, id)?;
+    if let Some(at) = before.erased_at {
+        return Err(StoreError::Erased { key: id.to_string(), at, by: None });
+    }
     let (mut after, status) = (before.clone(), before.status.clone());
     match action {
         // The letter keeps its worker, and a worker that holds it goes on holding it.

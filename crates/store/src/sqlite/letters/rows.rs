@@ -21,10 +21,10 @@ use crate::{LetterRow, LetterSource, LetterSourceKind, StoreError};
 const COLUMNS: &str = "
     l.seq, l.mark, l.direction, l.tunnel, l.source, l.object, l.external_id, l.state, l.worker,
     l.due_at, l.until, l.attempts, l.revision, l.held_by, l.hold_key, l.failure, l.became,
-    l.merged_into, l.verdicts, l.created_at, l.updated_at
+    l.merged_into, l.verdicts, l.created_at, l.updated_at, l.erased_at
 ";
 
-/// Further columns of [`read_with_texts`], from column 21 on.
+/// Further columns of [`read_with_texts`], from column 22 on.
 const TEXT_COLUMNS: &str = "
     s.letter, s.hash, s.body, c.letter, c.hash, c.body, o.hash, o.body, b.hash
 ";
@@ -81,6 +81,8 @@ pub(in crate::sqlite) struct LetterHead {
     pub(super) revision: i64,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
+    /// When its texts were deleted.
+    pub(super) erased_at: Option<Timestamp>,
 }
 
 /// A letter with its texts, as far as they are not in files.
@@ -143,6 +145,7 @@ impl LetterHead {
             revision: self.revision,
             created_at: self.created_at,
             updated_at: self.updated_at,
+            erased_at: self.erased_at,
         }
     }
 }
@@ -321,6 +324,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<LetterHead> {
         revision: row.get(12)?,
         created_at: Timestamp::from_ms(row.get(19)?),
         updated_at: Timestamp::from_ms(row.get(20)?),
+        erased_at: row.get::<_, Option<i64>>(21)?.map(Timestamp::from_ms),
     })
 }
 
@@ -366,15 +370,15 @@ fn read_with_texts(row: &Row<'_>) -> rusqlite::Result<LetterWithTexts> {
             None => Ok(Some(StoredText::Inline(row.get(column + 2)?))),
         }
     };
-    let object = match object_id(27, ObjKind::Msg)? {
-        Some(id) => Some((id, row.get(28)?)),
+    let object = match object_id(28, ObjKind::Msg)? {
+        Some(id) => Some((id, row.get(29)?)),
         None => None,
     };
     Ok(LetterWithTexts {
         head: read(row)?,
-        source: text(21)?,
-        change: text(24)?,
+        source: text(22)?,
+        change: text(25)?,
         object,
-        became: object_id(29, ObjKind::Msg)?,
+        became: object_id(30, ObjKind::Msg)?,
     })
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::rows::{self, LetterHead};
 use super::texts::{self, StoredText};
+use crate::sqlite::damage::Db;
 use crate::sqlite::events::{self, EventSubject};
 use crate::sqlite::rows as sql;
 use crate::sqlite::writer::Tx;
@@ -36,16 +37,35 @@ pub(super) struct PreparedStep {
 impl SqliteStore {
     /// Serialises the letter of a step and writes large texts to files.
     pub(super) async fn prepare_step(&self, step: LetterStep) -> Result<PreparedStep, StoreError> {
-        match &step.then {
-            NextAction::Send(request) => self.put_large_message(&request.msg).await?,
-            NextAction::Dispatch(request) => self.put_large_message(&request.msg).await?,
-            _ => {}
-        }
-        let change = match &step.letter {
-            Some(letter) if step.in_object => {
-                Some(StoredText::Inline(texts::letter_text_without_data(letter)?))
+        let text = match &step.letter {
+            Some(letter) if step.in_object => Some(texts::letter_text_without_data(letter)?),
+            Some(letter) => Some(texts::letter_text(letter)?),
+            None => None,
+        };
+        let msg = match &step.then {
+            NextAction::Send(request) => Some(&request.msg),
+            NextAction::Dispatch(request) => Some(&request.msg),
+            _ => None,
+        };
+        let is_large = |text: &str| text.len() > objects::MAX_INLINE_BYTES;
+        if text.as_deref().is_some_and(is_large) || msg.is_some_and(|msg| is_large(msg.canonical()))
+        {
+            // The step of a letter that was erased meanwhile must leave no file. It is rejected
+            // when it is applied.
+            let (id, revision) = (step.id, step.revision);
+            match self.read(move |db| find_unchanged(db, id, revision).map(drop)).await {
+                Err(StoreError::Conflict { .. } | StoreError::Missing { .. }) => {
+                    return Ok(PreparedStep { step, change: None });
+                }
+                unchanged => unchanged?,
             }
-            Some(letter) => Some(self.put_text(texts::letter_text(letter)?).await?),
+        }
+        if let Some(msg) = msg {
+            self.put_large_message(msg).await?;
+        }
+        let change = match text {
+            Some(text) if step.in_object => Some(StoredText::Inline(text)),
+            Some(text) => Some(self.put_text(text).await?),
             None => None,
         };
         Ok(PreparedStep { step, change })
@@ -58,7 +78,7 @@ pub(super) fn apply(
     now: Timestamp,
 ) -> Result<LetterStepResult, StoreError> {
     let PreparedStep { step, change } = prepared;
-    let before = find_unchanged(tx, step.id, step.revision)?;
+    let before = find_unchanged(tx.db, step.id, step.revision)?;
     let joined = join_letters(tx, step.id, &step.joins)?;
     let mut after = before.clone();
     let rejected = act(tx, &mut after, &step.then, now)?;
@@ -88,8 +108,8 @@ pub(super) fn apply(
 }
 
 /// Returns a letter that still has this revision.
-fn find_unchanged(tx: &Tx<'_>, id: LetterId, revision: i64) -> Result<LetterHead, StoreError> {
-    let head = rows::find(tx.db, id)?;
+fn find_unchanged(db: &Db, id: LetterId, revision: i64) -> Result<LetterHead, StoreError> {
+    let head = rows::find(db, id)?;
     sql::check_revision("the letter", Some(revision), head.revision)?;
     Ok(head)
 }
@@ -102,7 +122,7 @@ fn join_letters(
 ) -> Result<Vec<(LetterHead, LetterHead)>, StoreError> {
     let mut joined = Vec::with_capacity(joins.len());
     for (id, revision) in joins {
-        let before = find_unchanged(tx, *id, *revision)?;
+        let before = find_unchanged(tx.db, *id, *revision)?;
         let status = before.status.clone().join(into)?;
         if *id == into {
             let (from, to) = (LetterState::Waiting.as_str(), LetterState::Merged.as_str());
@@ -255,6 +275,7 @@ fn rejected(error: StoreError) -> Result<ChainEnd, StoreError> {
         StoreError::UnresolvableTargets(_)
         | StoreError::Expired(_)
         | StoreError::KeyReused(_)
+        | StoreError::Erased { .. }
         | StoreError::NoLocalRecipient(_) => Ok(ChainEnd::Rejected(error.to_string())),
         other => Err(other),
     }

@@ -79,6 +79,11 @@ struct InboundOut<'a> {
     window_ms: u64,
     max_wait_ms: u64,
     message: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mail: Option<String>,
+    /// Whether `mail` has one character for each byte, because the mail is not UTF-8.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    latin1: bool,
 }
 
 #[derive(Deserialize)]
@@ -87,6 +92,9 @@ struct InboundIn {
     window_ms: u64,
     max_wait_ms: u64,
     message: Box<RawValue>,
+    mail: Option<String>,
+    #[serde(default)]
+    latin1: bool,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -113,11 +121,15 @@ pub(super) fn letter_text_without_data(letter: &Letter) -> Result<String, StoreE
 
 pub(super) fn inbound_text(request: &StoreInboundRequest) -> Result<String, StoreError> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let mail = request.mail.as_ref().map(|mail| Letter::default().with_bytes(mail.clone()));
+    let latin1 = mail.as_ref().is_some_and(|mail| mail.extra.contains_key("charset"));
     as_json(&InboundOut {
         provider: &request.provider,
         window_ms: ms(request.debounce.window),
         max_wait_ms: ms(request.debounce.max_wait),
         message: parse(request.message.json())?,
+        mail: mail.map(|mail| mail.data),
+        latin1,
     })
 }
 
@@ -143,14 +155,22 @@ fn damaged(detail: String) -> StoreError {
 }
 
 /// Parses a letter. Returns also whether it has its `data`.
-fn parse_letter(text: &str) -> Result<(Letter, bool), StoreError> {
+pub(super) fn parse_letter(text: &str) -> Result<(Letter, bool), StoreError> {
     let LetterIn { from, to, data, extra, rest } = parse(text)?;
     let has_data = data.is_some();
     Ok((Letter { from, to, data: data.unwrap_or_default(), extra, rest }, has_data))
 }
 
-fn parse_inbound(text: &str, head: &LetterHead) -> Result<StoreInboundRequest, StoreError> {
-    let InboundIn { provider, window_ms, max_wait_ms, message } = parse(text)?;
+pub(super) fn parse_inbound(
+    text: &str,
+    head: &LetterHead,
+) -> Result<StoreInboundRequest, StoreError> {
+    let InboundIn { provider, window_ms, max_wait_ms, message, mail, latin1 } = parse(text)?;
+    let mail = mail.map(|data| {
+        let charset = latin1.then(|| ("charset".to_owned(), Value::from("latin-1")));
+        let letter = Letter { data, extra: charset.into_iter().collect(), ..Letter::default() };
+        letter.bytes().into_owned()
+    });
     let message = ValidInboundMessage::from_stored_json(Box::<str>::from(message).into())
         .map_err(|error| damaged(error.to_string()))?;
     let debounce = Debounce {
@@ -159,7 +179,8 @@ fn parse_inbound(text: &str, head: &LetterHead) -> Result<StoreInboundRequest, S
     };
     let tunnel = head.tunnel.clone();
     let tunnel = tunnel.ok_or_else(|| damaged("inbound letter without a tunnel".to_owned()))?;
-    Ok(StoreInboundRequest { tunnel, provider, message, debounce })
+    let attachments = Vec::new();
+    Ok(StoreInboundRequest { tunnel, provider, message, attachments, debounce, mail })
 }
 
 impl SqliteStore {
@@ -169,7 +190,7 @@ impl SqliteStore {
             return Ok(StoredText::Inline(text));
         }
         let id = ObjId::of(ObjKind::Bytes, text.as_bytes());
-        self.put_file(id, text.as_bytes()).await?;
+        self.put_file(id, text.into_bytes()).await?;
         Ok(StoredText::File(id))
     }
 
@@ -177,12 +198,16 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Damaged`] when one of them is damaged or missing.
+    /// [`StoreError::Damaged`] when one of them is damaged or missing, [`StoreError::Erased`] when
+    /// they were erased.
     pub(super) async fn read_letter(
         &self,
         letter: LetterWithTexts,
     ) -> Result<LetterRow, StoreError> {
         let LetterWithTexts { head, source, change, object, became } = letter;
+        if let Some(at) = head.erased_at {
+            return Err(StoreError::Erased { key: head.id.to_string(), at, by: None });
+        }
         let text = match source {
             Some(text) => self.read_text(text).await?,
             None => "{}".to_owned(),
@@ -217,15 +242,17 @@ impl SqliteStore {
         Ok(head.into_row(source, letter, became))
     }
 
-    /// Like [`Self::read_letter`], but returns a damaged letter with empty texts.
+    /// Like [`Self::read_letter`], but returns a damaged or erased letter with empty texts.
     pub(super) async fn show_letter(
         &self,
         letter: LetterWithTexts,
     ) -> Result<LetterRow, StoreError> {
         let (head, became) = (letter.head.clone(), letter.became);
         match self.read_letter(letter).await {
-            Err(error @ StoreError::Damaged { .. }) => {
-                tracing::error!(letter = %head.id, %error, "cannot read damaged letter");
+            Err(error @ (StoreError::Damaged { .. } | StoreError::Erased { .. })) => {
+                if head.erased_at.is_none() {
+                    tracing::error!(letter = %head.id, %error, "cannot read damaged letter");
+                }
                 let letter = Letter::default();
                 let source = LetterSource::Submitted { letter, tunnel: None, key: None };
                 Ok(head.into_row(source, Letter::default(), became))
@@ -246,7 +273,7 @@ impl SqliteStore {
         }
     }
 
-    async fn read_text(&self, text: StoredText) -> Result<String, StoreError> {
+    pub(super) async fn read_text(&self, text: StoredText) -> Result<String, StoreError> {
         match text {
             StoredText::Inline(body) => Ok(body),
             StoredText::File(id) => self.verified_text(id, None).await,
