@@ -8,7 +8,7 @@ use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::letter::LetterId;
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::record::RecordId;
-use monoco_core::retry::{Jitter, RetryPolicy};
+use monoco_core::retry::{Failure, Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
 
 use crate::{LeasedEntry, Page, PageRequest, StoreError};
@@ -111,6 +111,15 @@ pub trait DeliveryStore: Send + Sync {
         outcome: DeliveryOutcome,
         proof: LeaseProof,
         retry: JitteredRetry,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError>;
+
+    /// Stores the provider's report that it accepted a message and could not deliver it: SENT
+    /// and UNCERTAIN become DEAD. Changes nothing in any other state.
+    async fn bounce_delivery(
+        &self,
+        id: RecordId,
+        why: Failure,
         now: Timestamp,
     ) -> Result<Delivery, StoreError>;
 

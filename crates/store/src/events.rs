@@ -7,6 +7,7 @@ use monoco_core::event::Event;
 use monoco_core::mail::MailIndexEntry;
 use monoco_core::object::ObjId;
 use monoco_core::record::MsgRecord;
+use monoco_core::time::Timestamp;
 use tokio::sync::watch;
 
 use crate::{LetterRow, StoreError};
@@ -15,8 +16,10 @@ use crate::{LetterRow, StoreError};
 #[derive(Clone, Debug)]
 pub struct MessageTrace {
     pub msg_id: ObjId,
-    /// The canonical text of the message; `None` when its object is damaged.
+    /// The canonical text of the message; `None` when its object is damaged or erased.
     pub body: Option<String>,
+    /// When the text was erased.
+    pub erased_at: Option<Timestamp>,
     pub records: Vec<MsgRecord>,
     pub deliveries: Vec<Delivery>,
     /// The Mail, when the message is one.

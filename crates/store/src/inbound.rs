@@ -18,8 +18,13 @@ pub struct StoreInboundRequest {
     pub tunnel: TunnelId,
     pub provider: String,
     pub message: ValidInboundMessage,
+    /// The bytes of its attachments. They are stored before the message, and only if it is new.
+    pub attachments: Vec<Vec<u8>>,
     /// How long to wait for further messages of the session.
     pub debounce: Debounce,
+    /// The mail that the message was read from, for its letter. It is not stored without an
+    /// inbound chain.
+    pub mail: Option<Vec<u8>>,
 }
 
 /// Result of storing an inbound message.

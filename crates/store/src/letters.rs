@@ -109,6 +109,8 @@ pub struct LetterRow {
     pub revision: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    /// When the text was erased; then `source` and `letter` are empty.
+    pub erased_at: Option<Timestamp>,
 }
 
 /// One step of one letter.
@@ -407,7 +409,12 @@ impl LetterSource {
         match self {
             Self::Submitted { letter, .. } => Ok(letter.clone()),
             Self::Inbound(request) => {
-                Letter::from_inbound(&request.message, &request.tunnel, &request.provider)
+                let StoreInboundRequest { message, tunnel, provider, mail, .. } = request;
+                let letter = Letter::from_inbound(message, tunnel, provider)?;
+                Ok(match mail {
+                    Some(mail) => letter.with_mail(mail),
+                    None => letter,
+                })
             }
             Self::Dispatch(request) => {
                 Ok(Letter::from_message(&request.msg, ChainDirection::Inbound))

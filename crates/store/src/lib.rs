@@ -14,10 +14,12 @@
 //!   claims of workspaces on them
 //! * [`DraftStore`]: messages that are sent from files
 //! * [`LetterStore`]: letters in the pipeline
+//! * [`EmailStore`]: watched e-mail accounts, their mails and tasks
 //! * [`ContactStore`]: contacts, groups, blocks and tunnels
 //! * [`SessionStore`]: conversations and read receipts
 //! * [`EventStore`]: the event log and the trace of one message
 //! * [`RetentionStore`]: elapsed time, and what is purged by age
+//! * [`ErasureStore`]: erases what one person wrote
 //! * [`StatusStore`]: counts and health
 //!
 //! [`sqlite`] is the embedded backend. Every backend must pass the conformance tests in
@@ -28,6 +30,7 @@ use std::sync::Arc;
 use monoco_core::contact::UnresolvableTargets;
 use monoco_core::did::Did;
 use monoco_core::lease::LeaseLost;
+use monoco_core::object::ObjId;
 use monoco_core::record::{BoxKind, InvalidTransition, TransitionError};
 use monoco_core::routing::NoLocalRecipient;
 use monoco_core::tag::InvalidTag;
@@ -40,6 +43,8 @@ mod conformance;
 mod contacts;
 mod deliveries;
 mod drafts;
+mod email;
+mod erasure;
 mod events;
 mod files;
 mod inbound;
@@ -52,10 +57,16 @@ mod sessions;
 pub mod sqlite;
 mod status;
 
+pub use blobs::BlobReader;
 pub use claims::{ClaimStore, ClaimUpdate};
 pub use contacts::{ContactStore, Group};
 pub use deliveries::{DeliveryStore, JitteredRetry, SendRequest, SendResult, TargetResult};
 pub use drafts::{DraftResult, DraftSendRequest, DraftStore};
+pub use email::{
+    EmailStore, EmailTaskCounts, EmailTaskQuery, RegisterMailsRequest, RegisterMailsResult,
+    SettleCounts, StartedTask,
+};
+pub use erasure::{ErasureCounts, ErasureRequest, ErasureStore};
 pub use events::{EventStore, MessageTrace};
 pub use files::{FileChange, FileProgress, MailFileStore};
 pub use inbound::{
@@ -80,6 +91,14 @@ pub use status::{StatusStore, StoreCounts, StoreHealth};
 pub enum StoreError {
     #[error("there is no {what} {key}")]
     Missing { what: &'static str, key: String },
+    /// The text was erased on request; ids that refer to it stay valid.
+    #[error("{key} was erased at {}{}", .at.rfc3339(), superseded(.by.as_ref()))]
+    Erased {
+        key: String,
+        at: Timestamp,
+        /// The Mail without the erased text that supersedes it.
+        by: Option<ObjId>,
+    },
     /// The row has another revision than the caller read.
     #[error("{what} was changed by another caller and has revision {revision} now; read it again")]
     Conflict { what: &'static str, revision: i64 },
@@ -107,6 +126,12 @@ pub enum StoreError {
     /// The tags cannot be set.
     #[error(transparent)]
     InvalidTag(#[from] InvalidTag),
+    /// The bytes to store exceed the limit of the caller; nothing was stored.
+    #[error("more than {0} bytes; nothing was stored")]
+    TooLarge(u64),
+    /// The source of the bytes to store failed; nothing was stored.
+    #[error("cannot read the bytes to store: {0}")]
+    SourceFailed(String),
     /// The disk is full. The next write tries again.
     #[error("disk full: nothing was stored; free some space and try again")]
     DiskFull,
@@ -120,6 +145,10 @@ pub enum StoreError {
     /// The database cannot be used at the moment.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+}
+
+fn superseded(by: Option<&ObjId>) -> String {
+    by.map(|by| format!(" and superseded by {by}")).unwrap_or_default()
 }
 
 impl From<TransitionError> for StoreError {
@@ -168,10 +197,12 @@ pub trait Store:
     + ClaimStore
     + DraftStore
     + LetterStore
+    + EmailStore
     + ContactStore
     + SessionStore
     + EventStore
     + RetentionStore
+    + ErasureStore
     + StatusStore
 {
 }

@@ -1,11 +1,14 @@
 //! Immutable objects: messages, receipts and attachments, found by their hash.
 
 use async_trait::async_trait;
+use monoco_core::inbound::StoredBytes;
 use monoco_core::object::ObjId;
 use monoco_core::record::RecordId;
 use monoco_core::short_id::ShortId;
 
-use crate::StoreError;
+use tokio::io::AsyncRead;
+
+use crate::{BlobReader, StoreError};
 
 /// Reads and writes objects, and resolves other ids to objects.
 #[async_trait]
@@ -16,6 +19,22 @@ pub trait ObjectStore: Send + Sync {
 
     /// Stores the bytes of an attachment. Returns after the sync to disk.
     async fn put_blob(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError>;
+
+    /// Stores the bytes of an attachment while they are read, at most `limit`. Returns after the
+    /// sync to disk. A failure leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::TooLarge`] beyond the limit; [`StoreError::SourceFailed`] when `bytes`
+    /// cannot be read to its end.
+    async fn put_blob_from(
+        &self,
+        bytes: &mut (dyn AsyncRead + Send + Unpin),
+        limit: u64,
+    ) -> Result<StoredBytes, StoreError>;
+
+    /// Opens the bytes of an attachment for reading. The reader verifies their hash.
+    async fn open_blob(&self, id: ObjId) -> Result<BlobReader, StoreError>;
 
     /// Returns the id of the message that a record or delivery refers to.
     async fn object_of_record(&self, id: RecordId) -> Result<ObjId, StoreError>;

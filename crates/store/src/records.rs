@@ -84,6 +84,7 @@ pub struct BoxSummary {
 pub struct SweepCounts {
     pub records: usize,
     pub deliveries: usize,
+    pub email_tasks: usize,
 }
 
 /// Stores messages in boxes and leases them to readers.
@@ -156,7 +157,7 @@ pub trait RecordStore: Send + Sync {
     /// Lists the boxes of `page.limit` owners, oldest owner first.
     async fn boxes(&self, page: PageRequest) -> Result<Page<BoxSummary>, StoreError>;
 
-    /// Ends leases of records and deliveries that have expired, at most `limit` of each.
+    /// Ends leases of records, deliveries and e-mail tasks that have expired, at most `limit` of each.
     async fn expire_leases(
         &self,
         retry: JitteredRetry,

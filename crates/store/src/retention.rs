@@ -25,7 +25,8 @@ pub trait RetentionStore: Send + Sync {
     ) -> Result<(RetentionClock, ClockStep), StoreError>;
 
     /// Archives at most `limit` Mails that arrived in `inbound` on `day` or before and that no
-    /// workspace has ever claimed. Their records keep their states. Returns their number.
+    /// workspace has ever claimed. Their records keep their states. Returns their number, without
+    /// damaged Mails, which are passed over.
     async fn expire_unclaimed_mails(
         &self,
         day: i64,
@@ -34,7 +35,8 @@ pub trait RetentionStore: Send + Sync {
     ) -> Result<usize, StoreError>;
 
     /// Removes the files of at most `limit` Mails that were archived on `day` or before.
-    /// Mails with an open claim stay. Returns their number.
+    /// Mails with an open claim stay. Returns their number, without damaged Mails, which are
+    /// passed over.
     async fn purge_archived_mails(
         &self,
         day: i64,

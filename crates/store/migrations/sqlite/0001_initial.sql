@@ -1,11 +1,11 @@
 -- The speed of a commit depends on the number of pages it writes. So rows contain small
--- integers instead of DIDs and hashes, and most indexes grow only at their end. The three
+-- integers instead of DIDs and hashes, and most indexes grow only at their end. The four
 -- indexes with random keys are written in bulk (src/sqlite/bulk_index.rs).
 -- All times are milliseconds since 1970 in UTC, by the courier's clock.
 
 -- Number of rows by kind and state, updated with every commit.
 CREATE TABLE counts (
-    kind      TEXT    NOT NULL,             -- a box, or one of the LETTER kinds of sqlite/counts.rs
+    kind      TEXT    NOT NULL,             -- a box, or one of the other kinds of sqlite/counts.rs
     state     TEXT    NOT NULL,             -- state of the row, or the name of a worker
     entries   INTEGER NOT NULL,
     PRIMARY KEY (kind, state)
@@ -17,7 +17,7 @@ CREATE TABLE bulk_index_progress (
     up_to     INTEGER NOT NULL              -- every row up to this one is in the table
 ) STRICT, WITHOUT ROWID;
 INSERT INTO bulk_index_progress (name, up_to)
-VALUES ('object_hashes', 0), ('external_ids', 0), ('timeline', 0);
+VALUES ('object_hashes', 0), ('external_ids', 0), ('timeline', 0), ('email_hashes', 0);
 
 -- Every DID that the store has seen: contacts, groups, tunnels, senders, recipients.
 CREATE TABLE parties (
@@ -86,7 +86,9 @@ CREATE TABLE objects (
     seq       INTEGER PRIMARY KEY,
     hash      BLOB    NOT NULL,             -- SHA-256 of the canonical text
     kind      TEXT    NOT NULL,             -- cymsg or cymsgr
-    body      BLOB                          -- canonical text; NULL: in a file named by the hash
+    body      BLOB,                         -- canonical text; NULL: in a file named by the hash
+    erased_at INTEGER,                      -- NULL: it has a text. Otherwise only its hash is left
+    superseded_by INTEGER                   -- objects.seq of the rewritten Mail; only when erased
 ) STRICT;
 
 -- Files with the bodies of large objects and with attachments. A row is written after the sync
@@ -358,7 +360,8 @@ CREATE TABLE letters (
     day         INTEGER,                    -- retention day on which it became DONE, MERGED or TRASHED
     verdicts    TEXT    NOT NULL,           -- JSON array, oldest first
     created_at  INTEGER NOT NULL,
-    updated_at  INTEGER NOT NULL
+    updated_at  INTEGER NOT NULL,
+    erased_at   INTEGER                     -- NULL: it has a text. Otherwise its texts are deleted
 ) STRICT;
 CREATE INDEX letters_waiting ON letters (worker, due_at, seq) WHERE state = 'WAITING';
 CREATE INDEX letters_away ON letters (worker, until, seq) WHERE state = 'AWAY';
@@ -391,9 +394,117 @@ CREATE TABLE letter_keys (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX letter_keys_by_letter ON letter_keys (letter);
 
+-- The DIDs of a person whose text is being erased. Deleted when the erasure is complete.
+CREATE TABLE erasures (
+    did       TEXT    NOT NULL PRIMARY KEY
+) STRICT, WITHOUT ROWID;
+
+-- Attachments and large texts of erased messages, until their files are removed.
+CREATE TABLE erased_files (
+    hash      BLOB    NOT NULL PRIMARY KEY  -- SHA-256 of the bytes, the name of the file
+) STRICT, WITHOUT ROWID;
+
 -- Ends of rate limit reservations. No index on the end: every letter that passes a rate limit
 -- writes here, and expired rows are found by a scan now and then.
 CREATE TABLE reservations (
     key            TEXT    NOT NULL PRIMARY KEY, -- starts with the worker's name and a colon
     reserved_until INTEGER NOT NULL              -- microseconds since 1970
+) STRICT, WITHOUT ROWID;
+
+-- Where the next page of a stream of a tunnel starts, such as a mail folder.
+CREATE TABLE stream_cursors (
+    tunnel    INTEGER NOT NULL,             -- parties.id
+    stream    TEXT    NOT NULL,             -- name of the folder
+    cursor    TEXT    NOT NULL,             -- as the adapter wrote it
+    PRIMARY KEY (tunnel, stream)
+) STRICT, WITHOUT ROWID;
+
+-- Watched e-mail accounts. Servers and passwords are in the configuration.
+CREATE TABLE email_accounts (
+    tunnel          INTEGER PRIMARY KEY,    -- parties.id
+    address         TEXT    NOT NULL,
+    description     TEXT,
+    active          INTEGER NOT NULL,       -- 0: paused by an operator
+    last_scanned_at INTEGER,                -- end of the last round
+    last_scan       TEXT,                   -- JSON: what the last round did
+    created_at      INTEGER NOT NULL,
+    updated_at      INTEGER NOT NULL
+) STRICT;
+
+-- Folders of accounts. A folder whose UIDVALIDITY changes gets another row.
+CREATE TABLE email_folders (
+    id           INTEGER PRIMARY KEY,
+    tunnel       INTEGER NOT NULL,          -- parties.id
+    name         TEXT    NOT NULL,
+    uid_validity INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX email_folders_by_name ON email_folders (tunnel, name, uid_validity);
+
+-- One task per mail of a folder.
+CREATE TABLE email_tasks (
+    seq           INTEGER PRIMARY KEY,
+    tunnel        INTEGER NOT NULL,         -- parties.id
+    folder        INTEGER NOT NULL,         -- email_folders.id
+    uid           INTEGER NOT NULL,
+    subject       TEXT    NOT NULL,
+    sent_at       INTEGER,                  -- date in the header of the mail
+    internal_date INTEGER,                  -- when the server received the mail
+    bytes         INTEGER NOT NULL,         -- size of the whole mail
+    cut           TEXT,                     -- why only the header is stored
+    copy_of       INTEGER,                  -- seq of the task with the same bytes; it can be purged
+    status        TEXT    NOT NULL,
+    due_at        INTEGER,                  -- received, error: when it is started; with a holder: end of the lease
+    holder        TEXT,                     -- only in status in_progress, until the forward is posted
+    attempts      INTEGER NOT NULL,         -- attempts since the last retry by an operator
+    epoch         INTEGER NOT NULL,         -- number of the last lease
+    revision      INTEGER NOT NULL,         -- number of changes
+    forward       INTEGER,                  -- objects.seq of the message that forwards the mail
+    error         TEXT,                     -- reason of the status skipped_no_match or error
+    dropped       INTEGER NOT NULL,         -- 1: an operator dropped the error
+    day           INTEGER,                  -- retention day on which it ended
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX email_tasks_by_uid ON email_tasks (folder, uid);
+CREATE INDEX email_tasks_by_status ON email_tasks (tunnel, status, seq);
+CREATE INDEX email_tasks_due ON email_tasks (tunnel, due_at, seq) WHERE due_at IS NOT NULL;
+CREATE INDEX email_tasks_leased ON email_tasks (due_at) WHERE holder IS NOT NULL;
+CREATE INDEX email_tasks_forwarding ON email_tasks (tunnel, seq)
+    WHERE forward IS NOT NULL AND dropped = 0 AND status IN ('in_progress', 'error');
+CREATE INDEX email_tasks_by_forward ON email_tasks (forward) WHERE forward IS NOT NULL;
+CREATE INDEX email_tasks_dead ON email_tasks (seq)
+    WHERE status = 'error' AND due_at IS NULL AND dropped = 0;
+CREATE INDEX email_tasks_ended ON email_tasks (day, seq) WHERE day IS NOT NULL;
+
+-- The mails of tasks, in the order of registration. Copies have no row.
+CREATE TABLE email_mails (
+    task      INTEGER PRIMARY KEY,          -- email_tasks.seq
+    raw       BLOB                          -- bytes of the mail; NULL: in a file named by the hash
+) STRICT;
+
+-- Hashes of all mails that were registered. A row stays when its task is purged, so that a mail
+-- that appears again is recognised.
+CREATE TABLE email_hashes (
+    task      INTEGER PRIMARY KEY,          -- email_tasks.seq
+    tunnel    INTEGER NOT NULL,             -- parties.id
+    hash      BLOB    NOT NULL              -- SHA-256 of the stored bytes
+) STRICT;
+
+-- Hashes of mails by their beginning. Written in bulk.
+CREATE TABLE email_tasks_by_hash (
+    hash_prefix INTEGER NOT NULL,           -- first eight bytes of the hash
+    task        INTEGER NOT NULL,           -- email_hashes.task
+    PRIMARY KEY (hash_prefix, task)
+) STRICT, WITHOUT ROWID;
+
+-- The directory of people, in the order of the import.
+CREATE TABLE people (
+    seq       INTEGER PRIMARY KEY,
+    person    TEXT    NOT NULL              -- JSON
+) STRICT;
+
+-- Random keys of this store.
+CREATE TABLE secrets (
+    name      TEXT    NOT NULL PRIMARY KEY,
+    value     BLOB    NOT NULL
 ) STRICT, WITHOUT ROWID;

@@ -1,6 +1,10 @@
 //! Conformance tests of contacts, groups, blocks and tunnels.
 
+use monoco_core::inbound::{ChatSession, InboundMessage, Participant};
+use monoco_core::merge::Debounce;
+
 use super::*;
+use crate::{StoreInboundRequest, StoreInboundResult};
 
 fn dids_by_page<'a>(pages: impl Iterator<Item = Vec<&'a Did>>) -> String {
     let words = pages.map(|page| page.into_iter().map(short_name).collect::<String>());
@@ -30,6 +34,34 @@ pub(crate) async fn replaced_contact_keeps_its_bindings(store: &dyn Store) {
     let left = store.unbind(&did("ann"), &tunnel_id("lark"), "ou_1", at(2)).await.unwrap();
     assert_eq!(left.bindings, [binding("lark", "ou_2", 5)]);
     assert_eq!(event_kinds(store).await, "changed ".repeat(7).trim_end());
+}
+
+/// The address of a mailbox is one account, however its domain and its kind are written.
+pub(crate) async fn binding_to_a_mailbox_recognises_its_mails(store: &dyn Store) {
+    let (id, provider) = (tunnel_id("mail"), "email".to_owned());
+    let strangers = StrangerPolicy::Drop;
+    let tunnel = TunnelInfo { id, provider, strangers, idempotent: false };
+    store.put_tunnel(tunnel, at(0)).await.unwrap();
+    add_contact(store, "joe", ContactLevel::Friend).await;
+    let bound = store.bind(&did("joe"), binding("mail", "Joe@Example.COM", 1), at(0)).await;
+    let [bound] = &bound.unwrap().bindings[..] else { panic!() };
+    assert_eq!((bound.kind, bound.address.as_str()), (EndpointKind::Addr, "Joe@example.com"));
+
+    let session = ChatSession { id: "team@example.com".to_owned(), ..ChatSession::default() };
+    let from = Participant::mailbox("Joe@EXAMPLE.com", None);
+    let message = InboundMessage::new("<1@x>#0", session, from, "hello").validate().unwrap();
+    let request = StoreInboundRequest {
+        tunnel: tunnel_id("mail"),
+        provider: "email".to_owned(),
+        message,
+        attachments: Vec::new(),
+        debounce: Debounce::DEFAULT,
+        mail: None,
+    };
+    let stored = store.store_inbound(vec![request], at(0)).await.remove(0).unwrap();
+    assert_eq!(stored, StoreInboundResult::Stored, "a stranger would be dropped");
+    let left = store.unbind(&did("joe"), &tunnel_id("mail"), "Joe@EXAMPLE.com", at(2)).await;
+    assert_eq!(left.unwrap().bindings, []);
 }
 
 pub(crate) async fn removed_contact_keeps_its_boxes(store: &dyn Store) {

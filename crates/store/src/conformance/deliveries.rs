@@ -248,6 +248,40 @@ pub(crate) async fn repeated_report_changes_nothing(store: &dyn Store) {
     assert_eq!(tunnel_contents(store, "lark").await, "hello SENT");
 }
 
+/// The mail server of a tunnel reports the failure of a message that it had accepted. A second
+/// report, and a report about a delivery that is retried, change nothing.
+pub(crate) async fn bounce_ends_a_sent_or_uncertain_delivery(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    let no_mailbox = Failure::Permanent {
+        detail: "mailbox does not exist".to_owned(),
+        error_code: Some("5.1.1".to_owned()),
+    };
+    let bounce = |id, secs| store.bounce_delivery(id, no_mailbox.clone(), at(secs));
+    for (text, outcome) in [("sent", accepted()), ("uncertain", unknown_outcome())] {
+        let id = send_text(store, "lark", text, 0).await;
+        let waiting = store.delivery(id).await.unwrap();
+        assert_eq!(bounce(id, 1).await.unwrap(), waiting);
+        let leased = lease_next_delivery(store, "lark", 2).await.unwrap().entry;
+        assert_eq!(bounce(id, 3).await.unwrap(), leased);
+        report(store, &leased, outcome, 4).await.unwrap();
+
+        let dead = bounce(id, 5).await.unwrap();
+        assert_eq!(dead.sending.state, SendStateData::Dead { why: no_mailbox.clone() });
+        assert_eq!(store.delivery(id).await.unwrap(), dead);
+        assert_eq!(bounce(id, 6).await.unwrap(), dead);
+        let kinds = event_kinds(store).await;
+        assert!(kinds.ends_with(&format!("posted sending {text} dead")), "{kinds}");
+
+        let retry = store.mark_delivery(id, SendState::Wait, by_holder("operator"), None, at(7));
+        let retried = retry.await.unwrap();
+        assert_eq!(bounce(id, 8).await.unwrap(), retried);
+        let hold = store.mark_delivery(id, SendState::Held, by_holder("operator"), None, at(8));
+        hold.await.unwrap();
+    }
+    let unknown_id: RecordId = format!("dlv_{}", "0".repeat(48)).parse().unwrap();
+    assert_matches!(bounce(unknown_id, 9).await, Err(StoreError::Missing { .. }));
+}
+
 pub(crate) async fn expired_delivery_lease_becomes_failed_or_uncertain(store: &dyn Store) {
     put_lark_tunnel(store).await;
     put_idempotent_tunnel(store).await;
@@ -257,7 +291,7 @@ pub(crate) async fn expired_delivery_lease_becomes_failed_or_uncertain(store: &d
     lease_next_delivery(store, "keyed", 0).await.unwrap();
     assert_eq!(store.expire_leases(RETRY, 10, at(59)).await.unwrap(), SweepCounts::default());
     let expired = store.expire_leases(RETRY, 10, at(60)).await.unwrap();
-    assert_eq!(expired, SweepCounts { records: 0, deliveries: 2 });
+    assert_eq!(expired, SweepCounts { records: 0, deliveries: 2, email_tasks: 0 });
     assert_eq!(tunnel_contents(store, "lark").await, "hello UNCERTAIN");
     assert_eq!(tunnel_contents(store, "keyed").await, "hello FAILED");
     assert_eq!(store.expire_leases(RETRY, 10, at(99)).await.unwrap(), SweepCounts::default());
@@ -272,8 +306,8 @@ pub(crate) async fn expire_leases_respects_its_limit(store: &dyn Store) {
         lease_next_record(store, "bob", 0).await.unwrap();
     }
     let sweep = || async { store.expire_leases(RETRY, 2, at(60)).await.unwrap() };
-    assert_eq!(sweep().await, SweepCounts { records: 2, deliveries: 2 });
-    assert_eq!(sweep().await, SweepCounts { records: 1, deliveries: 1 });
+    assert_eq!(sweep().await, SweepCounts { records: 2, deliveries: 2, email_tasks: 0 });
+    assert_eq!(sweep().await, SweepCounts { records: 1, deliveries: 1, email_tasks: 0 });
     assert_eq!(sweep().await, SweepCounts::default());
 }
 
@@ -301,7 +335,7 @@ pub(crate) async fn release_leases_matches_the_holder_prefix(store: &dyn Store) 
         .unwrap();
 
     let released = store.release_leases("boot-1/", RETRY, at(5)).await.unwrap();
-    assert_eq!(released, SweepCounts { records: 1, deliveries: 4 });
+    assert_eq!(released, SweepCounts { records: 1, deliveries: 4, email_tasks: 0 });
     assert_eq!(inbox_contents(store, "bob").await, "hello UNREAD");
     assert_eq!(
         tunnel_contents(store, "keyed").await,

@@ -21,11 +21,13 @@ use crate::{MergeContext, StoreInboundRequest, StoreInboundResult};
 pub(super) fn inbound_message(id: &str, from: &str, text: &str) -> StoreInboundRequest {
     let kind = ChatSessionKind::Group;
     let session = ChatSession { id: "room".to_owned(), kind, ..ChatSession::default() };
-    let from = Participant { id: from.to_owned(), name: None };
+    let from = Participant::user(from, None);
     let message =
         InboundMessage { received_at: at(0), ..InboundMessage::new(id, session, from, text) };
     let (tunnel, provider) = (tunnel_id("lark"), "lark".to_owned());
-    StoreInboundRequest { tunnel, provider, message: stored(&message), debounce: Debounce::DEFAULT }
+    let (message, attachments) = (stored(&message), Vec::new());
+    let debounce = Debounce::DEFAULT;
+    StoreInboundRequest { tunnel, provider, message, attachments, debounce, mail: None }
 }
 
 /// The message as it is read from the store, where limits are not checked again.
@@ -399,6 +401,60 @@ pub(crate) async fn author_accepted_before_the_merge_is_not_held(store: &dyn Sto
     assert_eq!((row.location, row.entry.trust), (MailLocation::Inbound, Trust::Known));
     assert_eq!(inbox_contents(store, "me").await, "hello? UNREAD");
     assert_eq!(box_contents(store, "me", BoxKind::RequestBox).await, "");
+}
+
+/// Anyone can write the name of a friend into a message.
+pub(crate) async fn unverified_friend_is_treated_as_a_stranger(store: &dyn Store) {
+    let message = |tunnel: &str, id: &str, from: &str, verified| {
+        let request = as_direct(via(tunnel, inbound_message(id, from, id)));
+        with_message(request, |message| message.sender_verified = Some(verified))
+    };
+    let tunnels = [
+        ("open", StrangerPolicy::Accept, Stored),
+        ("wary", StrangerPolicy::Hold, Stored),
+        ("shut", StrangerPolicy::Drop, Dropped),
+    ];
+    for (tunnel, policy, forged) in tunnels {
+        put_tunnel(store, tunnel, policy, false).await;
+        add_contact(store, &endpoint("ann", tunnel), ContactLevel::Friend).await;
+        add_contact(store, &endpoint("pest", tunnel), ContactLevel::Block).await;
+        let id = |text: &str| format!("{tunnel} {text}");
+        let mut results = Vec::new();
+        for (text, from, verified) in
+            [("true", "ann", true), ("forged", "ann", false), ("pest", "pest", false)]
+        {
+            let request = message(tunnel, &id(text), from, verified);
+            results.push(store_inbound(store, request, 0).await);
+        }
+        assert_eq!(results, [Stored, forged, Blocked], "{tunnel}");
+    }
+    assert_eq!(merge_due(store, 60).await, 5);
+    let mails = list_mails(store).await;
+    let mut found = Vec::new();
+    for row in &mails {
+        let text = read_mail(store, row).await.text;
+        found.push(format!("{text} {} {:?}", row.location.as_str(), row.entry.trust));
+    }
+    found.sort();
+    // A Mail that is held is not listed.
+    let expected = [
+        "open forged inbound Untrusted",
+        "open true inbound Known",
+        "shut true inbound Known",
+        "wary true inbound Known",
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(box_contents(store, "me", BoxKind::RequestBox).await, "wary forged UNREAD");
+}
+
+pub(crate) async fn unverified_messages_are_not_merged_with_verified_ones(store: &dyn Store) {
+    for (id, verified) in [("1", Some(true)), ("2", Some(false)), ("3", None), ("4", Some(false))] {
+        let request = as_direct(inbound_message(id, "ann", id));
+        let request = with_message(request, |message| message.sender_verified = verified);
+        store_inbound(store, request, 0).await;
+    }
+    assert_eq!(merge_due(store, 60).await, 2);
+    assert_eq!(mail_texts(store).await, "1+3 | 2+4");
 }
 
 /// Messages of the blocked author are dropped from the window; those of others are merged.

@@ -226,6 +226,26 @@ pub(crate) async fn idempotency_key_cannot_be_reused_for_another_letter(home: &d
     assert_eq!(due_texts(&*store, None, 0).await, "hello hello");
 }
 
+pub(crate) async fn letter_of_an_inbound_mail_has_its_bytes(home: &dyn TestHome) {
+    let store = home.open().await;
+    let mut ids = Vec::new();
+    let large = [b"Subject: long\r\n\r\n".to_vec(), vec![b'x'; 300_000]].concat();
+    let mails = [b"Subject: a\r\n\r\nhello\r\n".to_vec(), b"X: \xff\x00\r\n\r\n".to_vec(), large];
+    for (number, mail) in mails.iter().enumerate() {
+        let mut request = inbound_message(&number.to_string(), "ann", "the text");
+        request.mail = Some(mail.clone());
+        ids.push(accept_letter(&*store, LetterSource::Inbound(request), 0).await);
+    }
+    drop(store);
+    let store = home.open().await;
+    for (id, mail) in ids.into_iter().zip(mails) {
+        let row = store.letter(id).await.unwrap();
+        assert!(row.letter.is_mail() && *row.letter.bytes() == *mail);
+        let LetterSource::Inbound(request) = row.source else { panic!("{:?}", row.source) };
+        assert_eq!((request.mail, request.message.text.as_str()), (Some(mail), "the text"));
+    }
+}
+
 pub(crate) async fn inbound_message_becomes_a_letter_once(store: &dyn Store) {
     put_tunnel(store, "strict", StrangerPolicy::Drop, false).await;
     add_contact(store, &endpoint("eve", "lark"), ContactLevel::Block).await;

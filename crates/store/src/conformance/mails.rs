@@ -16,7 +16,7 @@ use crate::{ClaimUpdate, MailQuery, MailRow, MergeContext, StoreInboundResult, T
 
 /// Stores one Mail for each text, each in a room of its own, at second `now`. Returns the
 /// ids in the order of their sequence numbers.
-pub(super) async fn store_mails(store: &dyn Store, texts: &[&str], now: i64) -> Vec<MailId> {
+pub(crate) async fn store_mails(store: &dyn Store, texts: &[&str], now: i64) -> Vec<MailId> {
     for text in texts {
         store_inbound(store, in_room(text, inbound_message(text, "ann", text)), now).await;
     }

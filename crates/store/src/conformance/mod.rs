@@ -37,6 +37,10 @@ pub(crate) mod contacts;
 pub(crate) mod deliveries;
 pub(crate) mod dispatch;
 pub(crate) mod drafts;
+pub(crate) mod email;
+pub(crate) mod email_forwards;
+pub(crate) mod email_tasks;
+pub(crate) mod erasure;
 pub(crate) mod events;
 pub(crate) mod files;
 mod fixture;
@@ -118,6 +122,7 @@ macro_rules! conformance_tests {
             ;
             large_message_body_survives_reopening,
             blobs_are_stored_under_their_hash,
+            blobs_are_written_and_read_in_parts,
             ids_are_found_by_their_beginning_and_end,
         }
         crate::conformance::tests_of! { $home, deliveries:
@@ -132,6 +137,7 @@ macro_rules! conformance_tests {
             permanent_failure_is_not_retried,
             unknown_outcome_is_retried_only_by_idempotent_tunnels,
             repeated_report_changes_nothing,
+            bounce_ends_a_sent_or_uncertain_delivery,
             expired_delivery_lease_becomes_failed_or_uncertain,
             expire_leases_respects_its_limit,
             release_leases_matches_the_holder_prefix,
@@ -153,6 +159,8 @@ macro_rules! conformance_tests {
             merge_takes_the_oldest_windows_up_to_its_limit,
             full_window_is_followed_by_another,
             author_accepted_before_the_merge_is_not_held,
+            unverified_friend_is_treated_as_a_stranger,
+            unverified_messages_are_not_merged_with_verified_ones,
             blocking_an_author_before_the_merge_drops_only_that_author,
             owner_gets_no_mail_from_a_blocked_sender,
             unmergeable_window_does_not_block_other_windows,
@@ -218,6 +226,7 @@ macro_rules! conformance_tests {
             rejected_source_does_not_affect_the_rest_of_the_batch,
             ;
             idempotency_key_cannot_be_reused_for_another_letter,
+            letter_of_an_inbound_mail_has_its_bytes,
         }
         crate::conformance::tests_of! { $home, letter_steps:
             due_letters_are_ordered_per_worker,
@@ -248,6 +257,43 @@ macro_rules! conformance_tests {
             ;
             letter_counts_equal_a_recount,
         }
+        crate::conformance::tests_of! { $home, email:
+            tasks_are_listed_by_tunnel_and_status_in_both_directions,
+            registration_wakes_the_task_loop,
+            ;
+            mail_is_registered_once,
+            mail_with_known_bytes_is_a_copy,
+            cursor_is_stored_with_its_mails_or_not_at_all,
+            large_and_cut_mails_are_read_back,
+            account_keeps_its_state,
+            directory_and_secret_survive_reopening,
+        }
+        crate::conformance::tests_of! { $home, email_tasks:
+            concurrent_loops_start_each_task_once,
+            outcome_of_a_lost_lease_is_rejected,
+            rejected_outcome_does_not_affect_the_rest_of_the_batch,
+            mail_that_stops_the_courier_is_isolated,
+            third_expired_lease_is_not_started_again,
+            operator_can_drop_and_retry_errors_and_skipped_mails,
+            tasks_delayed_by_a_wrong_clock_become_due,
+            ;
+            oldest_tasks_are_started_first,
+            lease_of_an_earlier_run_is_released,
+            third_failure_makes_a_dead_letter,
+            task_counts_equal_a_recount,
+            ended_tasks_are_purged_and_their_mails_recognised,
+        }
+        crate::conformance::tests_of! { $home, email_forwards:
+            uncertain_delivery_is_never_sent_again,
+            task_follows_deliveries_that_an_operator_changes,
+            forward_to_a_local_recipient_is_forwarded_at_once,
+            settle_changes_at_most_its_limit,
+            every_forward_is_read_in_turn,
+            ;
+            task_is_forwarded_when_all_deliveries_are_sent,
+            retry_sends_dead_deliveries_again_and_posts_nothing,
+            task_follows_the_letter_of_its_forward,
+        }
         crate::conformance::tests_of! { $home, retention:
             old_archived_mails_are_purged,
             unclaimed_mails_expire_and_can_still_be_claimed,
@@ -260,8 +306,23 @@ macro_rules! conformance_tests {
             clock_jump_does_not_advance_retention,
             purging_events_keeps_the_newest,
         }
+        crate::conformance::tests_of! { $home, erasure:
+            unknown_person_is_reported_and_nothing_is_erased,
+            claim_of_an_erased_mail_can_still_end,
+            unmerged_messages_of_the_person_are_deleted,
+            waiting_deliveries_of_the_person_are_deleted,
+            contact_bindings_and_reasons_of_the_person_are_removed,
+            ;
+            messages_of_an_author_become_tombstones,
+            mail_of_several_authors_is_rewritten,
+            attachments_without_other_references_are_deleted,
+            letters_of_the_person_are_erased,
+            interrupted_erasure_is_continued_with_the_next_one,
+            rewritten_mails_are_found_in_a_large_store,
+        }
         crate::conformance::tests_of! { $home, contacts:
             replaced_contact_keeps_its_bindings,
+            binding_to_a_mailbox_recognises_its_mails,
             removed_contact_keeps_its_boxes,
             binding_requires_contact_and_tunnel,
             contacts_and_groups_are_paged,

@@ -4,6 +4,8 @@ use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::object::ObjKind;
 use monoco_core::short_id::ShortId;
 
+use tokio::io::{AsyncRead, AsyncReadExt};
+
 use super::*;
 
 pub(crate) async fn unknown_ids_are_reported_missing(store: &dyn Store) {
@@ -111,6 +113,60 @@ pub(crate) async fn blobs_are_stored_under_their_hash(home: &dyn TestHome) {
     drop(store);
     let id = ObjId::of(ObjKind::Bytes, &[7; 300_000]);
     assert_eq!(home.open().await.object(id).await.unwrap().len(), 300_000);
+}
+
+/// Fails after its first bytes, as a lost connection does.
+struct BrokenSource(&'static [u8]);
+
+impl AsyncRead for BrokenSource {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        buf: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        let part = std::mem::take(&mut self.0);
+        if part.is_empty() {
+            return std::task::Poll::Ready(Err(std::io::ErrorKind::ConnectionReset.into()));
+        }
+        buf.put_slice(part);
+        std::task::Poll::Ready(Ok(()))
+    }
+}
+
+pub(crate) async fn blobs_are_written_and_read_in_parts(home: &dyn TestHome) {
+    let store = home.open().await;
+    let contents = |size: usize| (0..=250_u8).cycle().take(size).collect::<Vec<u8>>();
+    let sizes = [0, 1, 256 * 1024, 256 * 1024 + 1, 3_000_000];
+    for size in sizes {
+        let bytes = contents(size);
+        let limit = size as u64;
+        for _ in 0..2 {
+            let stored = store.put_blob_from(&mut &bytes[..], limit).await.unwrap();
+            assert_eq!((stored.hash, stored.size), (ObjId::of(ObjKind::Bytes, &bytes), limit));
+        }
+    }
+    let too_large = store.put_blob_from(&mut &contents(300_000)[..], 299_999).await;
+    assert_matches!(too_large, Err(StoreError::TooLarge(299_999)));
+    let broken = store.put_blob_from(&mut BrokenSource(b"half of it"), 100).await;
+    assert_matches!(broken, Err(StoreError::SourceFailed(_)));
+    assert_eq!(store.health(), crate::StoreHealth::Ok, "the source failed, not the disk");
+    let half = ObjId::of(ObjKind::Bytes, b"half of it");
+    assert_matches!(store.open_blob(half).await, Err(StoreError::Missing { .. }));
+    drop(store);
+
+    let store = home.open().await;
+    for size in sizes {
+        let bytes = contents(size);
+        let id = ObjId::of(ObjKind::Bytes, &bytes);
+        let mut reader = store.open_blob(id).await.unwrap();
+        assert_eq!(reader.size(), size as u64);
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).await.unwrap();
+        assert!(read == bytes, "{size} bytes");
+        assert_eq!(store.object(id).await.unwrap().len(), size);
+    }
+    let message = chat("ann", &["bob"], "a message is not a blob").id();
+    assert_matches!(store.open_blob(message).await, Err(StoreError::Missing { .. }));
 }
 
 pub(crate) async fn external_ids_of_received_and_sent_messages_are_found(store: &dyn Store) {

@@ -46,6 +46,7 @@ enum StoreCall {
     LeaseDelivery { tunnel: usize, secs: i64 },
     Report { delivery: usize, outcome: DeliveryOutcome, proof: Proof },
     MarkDelivery { delivery: usize, to: SendState },
+    BounceDelivery { delivery: usize },
     ExpireLeases { limit: usize },
     ReleaseLeases,
     Unblock { pest: bool },
@@ -95,6 +96,7 @@ fn any_call() -> impl Strategy<Value = StoreCall> {
         6 => (0..99_usize, outcome, proof())
             .prop_map(|(delivery, outcome, proof)| StoreCall::Report { delivery, outcome, proof }),
         4 => (0..99_usize, sending).prop_map(|(delivery, to)| StoreCall::MarkDelivery { delivery, to }),
+        2 => (0..99_usize).prop_map(|delivery| StoreCall::BounceDelivery { delivery }),
         3 => (1..4_usize).prop_map(|limit| StoreCall::ExpireLeases { limit }),
         1 => Just(StoreCall::ReleaseLeases),
         1 => any::<bool>().prop_map(|pest| StoreCall::Unblock { pest }),
@@ -102,6 +104,10 @@ fn any_call() -> impl Strategy<Value = StoreCall> {
         4 => (0..6_i64).prop_map(|secs| StoreCall::AdvanceClock { secs }),
         1 => Just(StoreCall::Reopen),
     ]
+}
+
+fn bounce_reason() -> Failure {
+    Failure::Permanent { detail: "no mailbox".into(), error_code: Some("5.1.1".into()) }
 }
 
 pub(crate) fn histories_match_the_model<H: TestHome>(home: impl Fn() -> H) {
@@ -215,6 +221,11 @@ async fn call_store(store: &dyn Store, model: &StoreModel, call: &StoreCall) -> 
                 |error| describe_error(&error),
                 |delivery| format!("{:?}", delivery.sending),
             )
+        }
+        StoreCall::BounceDelivery { delivery } => {
+            let Some(at) = model.delivery(*delivery) else { return String::new() };
+            let bounced = store.bounce_delivery(model.deliveries[at].id, bounce_reason(), now);
+            format!("{:?}", bounced.await.unwrap().sending)
         }
         StoreCall::ExpireLeases { limit } => {
             format!("{:?}", store.expire_leases(RETRY, *limit, now).await.unwrap())
@@ -398,6 +409,12 @@ impl StoreModel {
                     }
                     Err(rejected) => describe_error(&rejected.into()),
                 }
+            }
+            StoreCall::BounceDelivery { delivery } => {
+                let Some(at) = self.delivery(*delivery) else { return String::new() };
+                let delivery = &mut self.deliveries[at];
+                delivery.set_status(delivery.sending.clone().bounce(bounce_reason()));
+                format!("{:?}", delivery.sending)
             }
             StoreCall::ExpireLeases { limit } => {
                 format!("{:?}", self.sweep(*limit, |lease| lease.has_expired(now)))

@@ -2,7 +2,7 @@
 //!
 //! A commit writes whole pages. An index on a hash changes one page per message, because hashes
 //! are random; so does an index that groups records by conversation, when many conversations are
-//! active. Written one by one, the three indexes of this kind were most of the bytes of a commit.
+//! active. Written one by one, the indexes of this kind were most of the bytes of a commit.
 //!
 //! So the newest entries are kept in memory, and the table has the rest. When there are many,
 //! they are frozen and merged into the table in the order of their keys, so that neighbours share
@@ -24,7 +24,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rusqlite::{Row, params};
 
 use super::damage::Db;
-use super::{external_ids, objects, rows, sessions};
+use super::{email, external_ids, objects, rows, sessions};
 use crate::{PageRequest, StoreError};
 
 /// Entries at which a merge starts. With a million objects, a merge of this size puts eight
@@ -248,6 +248,8 @@ pub(super) struct BulkIndexes {
     /// External ids by hash.
     pub(super) external_ids: BulkIndex,
     pub(super) timeline: BulkIndex,
+    /// Mails of e-mail accounts by hash.
+    pub(super) email_hashes: BulkIndex,
 }
 
 impl BulkIndexes {
@@ -256,20 +258,22 @@ impl BulkIndexes {
             hashes: BulkIndex::open(db, &objects::HASHES, merge_size)?,
             external_ids: BulkIndex::open(db, &external_ids::EXTERNAL_IDS, merge_size)?,
             timeline: BulkIndex::open(db, &sessions::TIMELINE, merge_size)?,
+            email_hashes: BulkIndex::open(db, &email::register::EMAIL_HASHES, merge_size)?,
         })
     }
 
-    fn each(&mut self) -> [&mut BulkIndex; 3] {
-        [&mut self.hashes, &mut self.external_ids, &mut self.timeline]
+    fn each(&mut self) -> [&mut BulkIndex; 4] {
+        [&mut self.hashes, &mut self.external_ids, &mut self.timeline, &mut self.email_hashes]
     }
 
     /// A savepoint for [`Self::undo`].
-    pub(super) fn mark(&self) -> [usize; 3] {
-        [&self.hashes, &self.external_ids, &self.timeline].map(|index| index.uncommitted.len())
+    pub(super) fn mark(&self) -> [usize; 4] {
+        [&self.hashes, &self.external_ids, &self.timeline, &self.email_hashes]
+            .map(|index| index.uncommitted.len())
     }
 
     /// Removes the entries that were added since `mark`, because their rows are rolled back.
-    pub(super) fn undo(&mut self, mark: [usize; 3]) {
+    pub(super) fn undo(&mut self, mark: [usize; 4]) {
         for (index, mark) in self.each().into_iter().zip(mark) {
             index.undo(mark);
         }

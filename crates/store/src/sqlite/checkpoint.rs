@@ -10,9 +10,10 @@
 //!
 //! The log file is not truncated, because overwriting it is cheaper than growing it again.
 
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rusqlite::Connection;
@@ -50,6 +51,8 @@ pub(super) struct WalSize {
     copied: AtomicI64,
     /// Whether the writer thread should copy the rest.
     finish: AtomicBool,
+    /// Held by the checkpointer while it copies, and by the writer thread while it compacts.
+    copying: Mutex<()>,
 }
 
 impl Checkpointer {
@@ -103,6 +106,32 @@ impl WalSize {
         }
     }
 
+    /// Rewrites the database without its unused parts, and empties the log. Called by the writer
+    /// thread between two commits.
+    ///
+    /// `secure_delete` would not be enough: when SQLite moves rows to another page, it can leave
+    /// their old copies in the unused part of the page.
+    pub(super) fn compact(&self, db: &Connection, path: &Path) -> Result<(), StoreError> {
+        // SQLite does not wait for another checkpoint.
+        let _lock = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        // The temporary copy is as private as the database, and too large for memory.
+        let dir = path.parent().unwrap_or(path).to_string_lossy().replace('\'', "''");
+        let compacted = db.execute_batch(&format!(
+            "PRAGMA temp_store_directory = '{dir}'; PRAGMA temp_store = FILE; VACUUM;"
+        ));
+        db.execute_batch("PRAGMA temp_store = MEMORY").map_err(db_error)?;
+        compacted.map_err(db_error)?;
+        let busy: bool = db
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            .map_err(db_error)?;
+        if busy {
+            let why =
+                "another program reads the database, such as a backup; try again when it is done";
+            return Err(StoreError::Unavailable(why.to_owned()));
+        }
+        Ok(())
+    }
+
     /// Copies as many pages as possible without waiting.
     fn copy(&self, db: &Connection) -> Result<(), StoreError> {
         let copied: i64 = db
@@ -127,6 +156,7 @@ fn run(db: &Connection, woken: &Receiver<()>, wal: &WalSize, channels: &WriterCh
 }
 
 fn copy_most(db: &Connection, wal: &WalSize) -> Result<(), StoreError> {
+    let _lock = wal.copying.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..MAX_PASSES {
         wal.copy(db)?;
         if wal.pages.load(Ordering::Relaxed) < RESTART_PAGES {

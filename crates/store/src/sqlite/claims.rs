@@ -100,6 +100,19 @@ fn step_dead_claim(
     Ok((mail, claim))
 }
 
+/// Drops the dead claims on an erased Mail, and deletes the reasons of all claims: they can quote
+/// the text.
+pub(super) fn erase(tx: &mut Tx<'_>, mail: &StoredMail, now: Timestamp) -> Result<(), StoreError> {
+    for claim in of_mail(tx.db, mail)? {
+        let Ok(next) = claim.claiming.clone().drop_claim() else { continue };
+        let detail = json!({"from": "DEADLETTER", "to": next.state.name().as_str()});
+        let claim = put(tx, mail, claim, next, now)?;
+        append_event(tx, EventKind::Marked, mail, &claim, detail, now)?;
+    }
+    rows::execute(tx.db, "UPDATE claims SET reason = NULL WHERE mail = ?1", [mail.seq])?;
+    Ok(())
+}
+
 /// Moves the Mail's file when no claim on it is open any more.
 fn move_finished_mail(
     tx: &mut Tx<'_>,
@@ -260,6 +273,9 @@ impl ClaimStore for SqliteStore {
         self.writer
             .run(move |tx| {
                 let mail = mails::by_id(tx.db, &id)?;
+                if let Some(at) = mail.entry.tombstone() {
+                    return Err(StoreError::Erased { key: id.to_string(), at, by: None });
+                }
                 let from = match mail.location {
                     MailLocation::Held => Some("HELD"),
                     MailLocation::Removed => Some("GONE"),

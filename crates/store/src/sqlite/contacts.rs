@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use monoco_core::contact::{Binding, Contact, ContactLevel, StrangerPolicy, TunnelInfo};
-use monoco_core::did::{Did, Endpoint, TunnelId};
+use monoco_core::did::{Did, EMAIL_PROVIDER, Endpoint, TunnelId, lower_case_domain};
 use monoco_core::event::EventKind;
 use monoco_core::time::Timestamp;
 use rusqlite::{Row, params};
@@ -31,7 +31,7 @@ const PUT_CONTACT: &str = "
      WHERE id = ?1
 ";
 
-const REMOVE_CONTACT: &str = "
+pub(super) const REMOVE_CONTACT: &str = "
     UPDATE parties
        SET level = NULL, names = '[]', here = 0
      WHERE id = ?1
@@ -277,10 +277,12 @@ impl ContactStore for SqliteStore {
         self.writer
             .run(move |tx| {
                 contact(tx.db, &did)?;
+                let Some(info) = address_book::tunnel(tx.db, &binding.tunnel)? else {
+                    let key = binding.tunnel.to_string();
+                    return Err(StoreError::Missing { what: "tunnel", key });
+                };
+                let binding = binding.clone().at_provider(&info.provider);
                 let Binding { tunnel, kind, address, priority } = &binding;
-                if address_book::tunnel(tx.db, tunnel)?.is_none() {
-                    return Err(StoreError::Missing { what: "tunnel", key: tunnel.to_string() });
-                }
                 let id = party_id(tx, &did)?;
                 let row = params![id, tunnel.as_str(), kind.to_string(), address, priority];
                 rows::execute(tx.db, PUT_BINDING, row)?;
@@ -302,6 +304,9 @@ impl ContactStore for SqliteStore {
             .run(move |tx| {
                 contact(tx.db, &did)?;
                 let id = party_id(tx, &did)?;
+                let info = address_book::tunnel(tx.db, &tunnel)?;
+                let email = info.is_some_and(|info| info.provider == EMAIL_PROVIDER);
+                let address = if email { lower_case_domain(&address) } else { address.clone() };
                 let sql = "
                     DELETE FROM bindings WHERE contact = ?1 AND tunnel = ?2 AND address = ?3
                 ";

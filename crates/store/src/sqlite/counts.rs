@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use monoco_core::delivery::SendState;
+use monoco_core::did::TunnelId;
+use monoco_core::email::task::{TaskRetry, TaskStateData, TaskStatus};
 use monoco_core::letter::LetterState;
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::record::{BoxKind, ReadState};
@@ -15,7 +17,7 @@ use rusqlite::params;
 
 use super::damage::Db;
 use super::{SqliteStore, deliveries, inbound, mails, rows};
-use crate::{LetterCounts, StatusStore, StoreCounts, StoreError, StoreHealth};
+use crate::{EmailTaskCounts, LetterCounts, StatusStore, StoreCounts, StoreError, StoreHealth};
 
 const ADD: &str = "
     INSERT INTO counts (kind, state, entries)
@@ -35,6 +37,13 @@ const LETTERS_WAITING: &str = "LETTER_WAITING";
 const LETTERS_AWAY: &str = "LETTER_AWAY";
 /// Held letters by built-in worker.
 const LETTERS_HELD: &str = "LETTER_HELD";
+/// E-mail tasks by tunnel and status, as `tunnel/status`. Copies are counted as `copy`, and dead
+/// letters in addition as `dead`.
+const EMAIL_TASKS: &str = "EMAIL_TASK";
+
+/// The names of the last two counts.
+const COPIES: &str = "copy";
+const DEAD: &str = "dead";
 
 /// Changes of the counts in one transaction, by kind and state.
 #[derive(Debug, Default)]
@@ -72,6 +81,20 @@ impl RowCounts {
         }
     }
 
+    pub(super) fn email_task(&mut self, tunnel: &TunnelId, state: &TaskStateData, by: i64) {
+        let mut add = |name: &str| {
+            *self.0.entry((EMAIL_TASKS, format!("{tunnel}/{name}").into())).or_default() += by;
+        };
+        match state {
+            TaskStateData::Copy { .. } => add(COPIES),
+            TaskStateData::Error { next: TaskRetry::Dead, .. } => {
+                add(TaskStatus::Error.as_str());
+                add(DEAD);
+            }
+            other => add(other.status().as_str()),
+        }
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         for (key, by) in other.0 {
             *self.0.entry(key).or_default() += by;
@@ -91,11 +114,11 @@ fn by_box(db: &Db) -> Result<StoreCounts, StoreError> {
     let sql = "
         SELECT kind, state, entries
           FROM counts
-         WHERE entries <> 0 AND kind NOT IN (?1, ?2, ?3, ?4)
+         WHERE entries <> 0 AND kind NOT IN (?1, ?2, ?3, ?4, ?5)
     ";
-    let letters = [LETTERS, LETTERS_WAITING, LETTERS_AWAY, LETTERS_HELD];
+    let others = [LETTERS, LETTERS_WAITING, LETTERS_AWAY, LETTERS_HELD, EMAIL_TASKS];
     let counted: Vec<(String, String, i64)> =
-        rows::list(db, sql, letters, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        rows::list(db, sql, others, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let mut counts = StoreCounts::default();
     for (box_kind, state, entries) in counted {
         match (BoxKind::parse(&box_kind), ReadState::parse(&state), SendState::parse(&state)) {
@@ -135,6 +158,31 @@ pub(super) fn letters(db: &Db) -> Result<LetterCounts, StoreError> {
         held: count(LETTERS_HELD)?.into_iter().collect(),
         oldest_due: None,
     })
+}
+
+/// Numbers of e-mail tasks by tunnel.
+pub(super) fn email_tasks(db: &Db) -> Result<BTreeMap<TunnelId, EmailTaskCounts>, StoreError> {
+    let sql = "SELECT state, entries FROM counts WHERE kind = ?1 AND entries <> 0";
+    let counted: Vec<(String, i64)> =
+        rows::list(db, sql, [EMAIL_TASKS], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut counts: BTreeMap<TunnelId, EmailTaskCounts> = BTreeMap::new();
+    for (key, entries) in counted {
+        let unknown = || {
+            let detail = format!("unknown tunnel or status {key:?}");
+            StoreError::Damaged { what: "count", detail }
+        };
+        let (tunnel, name) = key.split_once('/').ok_or_else(unknown)?;
+        let counts = counts.entry(tunnel.parse().map_err(|_| unknown())?).or_default();
+        match (name, TaskStatus::parse(name)) {
+            (COPIES, _) => counts.copies = entries,
+            (DEAD, _) => counts.dead = entries,
+            (_, Some(status)) => {
+                counts.statuses.insert(status, entries);
+            }
+            (_, None) => return Err(unknown()),
+        }
+    }
+    Ok(counts)
 }
 
 #[async_trait]

@@ -190,6 +190,26 @@ fn lease_longest_due(
     Ok(Some((delivery, object)))
 }
 
+/// Deletes the deliveries of an erased message that were not sent. An attempt that is in progress
+/// cannot be reported any more.
+pub(super) fn erase(tx: &mut Tx<'_>, object: i64, now: Timestamp) -> Result<(), StoreError> {
+    let sql = "
+        SELECT seq FROM deliveries
+         WHERE object = ?1 AND state NOT IN ('SENT', 'ARCHIVED', 'DELETED')
+    ";
+    for seq in rows::numbers(tx.db, sql, [object])? {
+        let found = tx.db.unless_damaged("delivery", seq, by_seq(tx.db, seq))?;
+        let Some((delivery, _)) = found else { continue };
+        let (from, to) = (delivery.sending.state.name(), SendState::Deleted);
+        let proof = LeaseProof { epoch: Some(delivery.sending.epoch), holder: Holder::anonymous() };
+        let next = delivery.sending.clone().mark(to, &proof, now)?;
+        let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": "erasure"});
+        let delivery = update(tx, delivery, next, now)?;
+        append_event(tx, EventKind::Marked, &delivery, object, detail, now)?;
+    }
+    Ok(())
+}
+
 /// Ends attempts whose leases have expired, or whose senders are gone.
 pub(super) fn end_leases(
     tx: &mut Tx<'_>,
@@ -205,8 +225,9 @@ pub(super) fn end_leases(
             rows::numbers(tx.db, HELD_BY_PREFIX, params![prefix, limit])?
         }
     };
-    for seq in &seqs {
-        let found = tx.db.unless_damaged("delivery", seq, by_seq(tx.db, *seq))?;
+    let mut ended = 0;
+    for seq in seqs {
+        let found = tx.db.unless_damaged("delivery", seq, by_seq(tx.db, seq))?;
         let Some((mut delivery, object)) = found else { continue };
         if let (LeaseEndCause::HolderGone(_), SendStateData::Sending(lease)) =
             (cause, &mut delivery.sending.state)
@@ -218,8 +239,49 @@ pub(super) fn end_leases(
         let next = status.expire(now, &retry.retry, capabilities, retry.jitter)?;
         let delivery = update(tx, delivery, next, now)?;
         append_outcome(tx, &delivery, object, now)?;
+        ended += 1;
     }
-    Ok(seqs.len())
+    Ok(ended)
+}
+
+/// Sets the DEAD deliveries of a message to WAIT.
+pub(super) fn retry_dead(
+    tx: &mut Tx<'_>,
+    object: i64,
+    by: &Holder,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let sql = "SELECT seq FROM deliveries WHERE object = ?1 AND state = 'DEAD' ORDER BY seq";
+    for seq in rows::numbers(tx.db, sql, [object])? {
+        let found = tx.db.unless_damaged("delivery", seq, by_seq(tx.db, seq))?;
+        let Some((delivery, object)) = found else { continue };
+        let proof = LeaseProof { epoch: None, holder: by.clone() };
+        mark(tx, delivery, object, SendState::Wait, &proof, now)?;
+    }
+    Ok(())
+}
+
+/// Changes the state of a delivery on behalf of an operator.
+fn mark(
+    tx: &mut Tx<'_>,
+    delivery: Delivery,
+    object: i64,
+    to: SendState,
+    proof: &LeaseProof,
+    now: Timestamp,
+) -> Result<Delivery, StoreError> {
+    let from = delivery.sending.state.name();
+    let next = delivery.sending.clone().mark(to, proof, now)?;
+    if next == delivery.sending {
+        return Ok(delivery);
+    }
+    let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": proof.holder});
+    let delivery = update(tx, delivery, next, now)?;
+    append_event(tx, EventKind::Marked, &delivery, object, detail, now)?;
+    if to == SendState::Wait {
+        hint(tx, &delivery.plan.tunnel_did);
+    }
+    Ok(delivery)
 }
 
 /// The capabilities of a delivery's tunnel. A tunnel that was removed has none.
@@ -327,6 +389,7 @@ pub(super) fn oldest_waiting(db: &Db) -> Result<Option<Timestamp>, StoreError> {
 #[async_trait]
 impl DeliveryStore for SqliteStore {
     async fn send(&self, request: SendRequest, now: Timestamp) -> Result<SendResult, StoreError> {
+        let _lock = self.erasing.read().await;
         self.put_large_message(&request.msg).await?;
         self.writer.run(move |tx| send::send(tx, &request, now)).await
     }
@@ -356,12 +419,18 @@ impl DeliveryStore for SqliteStore {
             let (tunnel, sender) = (tunnel.clone(), holder.clone());
             let leased = self.writer.run(move |tx| {
                 let leased = lease_longest_due(tx, &tunnel, &sender, term, now)?;
-                leased.map(|(entry, object)| Ok((entry, objects::body(tx.db, object)?))).transpose()
+                let with_body =
+                    |(entry, object)| Ok((entry, objects::body_or_erased(tx.db, object)?));
+                leased.map(with_body).transpose()
             });
-            let Some((entry, (id, body))) = leased.await? else { return Ok(None) };
-            match self.message(id, body).await {
+            let Some((entry, body)) = leased.await? else { return Ok(None) };
+            match self.leased_message(body).await {
                 Ok(message) => return Ok(Some(LeasedEntry { entry, message })),
-                Err(StoreError::Damaged { detail, .. }) => {
+                Err(error @ (StoreError::Damaged { .. } | StoreError::Erased { .. })) => {
+                    let detail = match error {
+                        StoreError::Damaged { detail, .. } => detail,
+                        erased => erased.to_string(),
+                    };
                     let epoch = Some(entry.sending.epoch);
                     let proof = LeaseProof { epoch, holder: holder.clone() };
                     let retry =
@@ -409,18 +478,7 @@ impl DeliveryStore for SqliteStore {
             .run(move |tx| {
                 let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), &id)?;
                 rows::check_revision("delivery", revision, delivery.revision)?;
-                let from = delivery.sending.state.name();
-                let next = delivery.sending.clone().mark(to, &proof, now)?;
-                if next == delivery.sending {
-                    return Ok(delivery);
-                }
-                let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": proof.holder});
-                let delivery = update(tx, delivery, next, now)?;
-                append_event(tx, EventKind::Marked, &delivery, object, detail, now)?;
-                if to == SendState::Wait {
-                    hint(tx, &delivery.plan.tunnel_did);
-                }
-                Ok(delivery)
+                mark(tx, delivery, object, to, &proof, now)
             })
             .await
     }
@@ -450,6 +508,28 @@ impl DeliveryStore for SqliteStore {
                 }
                 let delivery = update(tx, delivery, next, now)?;
                 append_outcome(tx, &delivery, object, now)?;
+                Ok(delivery)
+            })
+            .await
+    }
+
+    async fn bounce_delivery(
+        &self,
+        id: RecordId,
+        why: Failure,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError> {
+        self.writer
+            .run(move |tx| {
+                let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), &id)?;
+                let from = delivery.sending.state.name();
+                let next = delivery.sending.clone().bounce(why.clone());
+                if next == delivery.sending {
+                    return Ok(delivery);
+                }
+                let detail = json!({"why": why, "from": from.as_str(), "bounced": true});
+                let delivery = update(tx, delivery, next, now)?;
+                append_event(tx, EventKind::Dead, &delivery, object, detail, now)?;
                 Ok(delivery)
             })
             .await

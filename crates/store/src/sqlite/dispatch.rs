@@ -34,7 +34,17 @@ pub(super) fn dispatch(
     request: &DispatchRequest,
     now: Timestamp,
 ) -> Result<DispatchResult, StoreError> {
-    match check(tx, request, now)? {
+    dispatch_mail(tx, request, false, now)
+}
+
+/// Puts a Mail into its boxes. With `unverified`, its author is treated as a stranger.
+pub(super) fn dispatch_mail(
+    tx: &mut Tx<'_>,
+    request: &DispatchRequest,
+    unverified: bool,
+    now: Timestamp,
+) -> Result<DispatchResult, StoreError> {
+    match check_author(tx, request, unverified, now)? {
         DispatchCheck::Answered(result) => Ok(result),
         DispatchCheck::New(resolved) => insert_records(tx, request, resolved, now),
     }
@@ -46,6 +56,15 @@ pub(super) fn check(
     request: &DispatchRequest,
     now: Timestamp,
 ) -> Result<DispatchCheck, StoreError> {
+    check_author(tx, request, false, now)
+}
+
+fn check_author(
+    tx: &mut Tx<'_>,
+    request: &DispatchRequest,
+    unverified: bool,
+    now: Timestamp,
+) -> Result<DispatchCheck, StoreError> {
     let DispatchRequest { msg, tunnel, .. } = request;
     // The external id is checked before the content, because a repeated message can have
     // been edited meanwhile.
@@ -53,7 +72,7 @@ pub(super) fn check(
         if object == 0 {
             return Err(InvalidTransition { from: "KEPT", to: "DISPATCHED" }.into());
         }
-        let (first, _) = objects::body(tx.db, object)?;
+        let first = objects::id_of(tx.db, object)?;
         let records = records::created(tx.db, object, &first)?;
         return duplicate(tx, object, first, records, now).map(DispatchCheck::Answered);
     }
@@ -66,7 +85,10 @@ pub(super) fn check(
         return duplicate(tx, object, msg.id(), records, now).map(DispatchCheck::Answered);
     }
 
-    let book = address_book::of_message(tx, msg, tunnel.as_ref())?;
+    let mut book = address_book::of_message(tx, msg, tunnel.as_ref())?;
+    if unverified {
+        book.distrust(msg.author());
+    }
     let (kind, outcome) = match route(msg, tunnel.as_ref(), &book)? {
         Routing::Deliver(placements) => {
             return Ok(DispatchCheck::New(ResolvedDispatch { known, placements }));

@@ -1,17 +1,17 @@
 //! Drafts: messages that are sent from files, and their results.
 
 use async_trait::async_trait;
-use monoco_core::letter::LetterStateData;
 use monoco_core::object::MAX_TARGETS;
 use monoco_core::time::Timestamp;
 use rusqlite::params;
 
 use super::damage::Db;
 use super::open::db_error;
+use super::send::{self, SendProgress};
 use super::{SqliteStore, deliveries, letters, objects, rows};
 use crate::{
-    AcceptResult, DraftResult, DraftSendRequest, DraftStore, LetterSource, LetterSourceKind,
-    PipelineRouting, SendResult, StoreError,
+    AcceptResult, DraftResult, DraftSendRequest, DraftStore, LetterSource, PipelineRouting,
+    SendResult, StoreError,
 };
 
 const OPEN: &str = "
@@ -31,9 +31,6 @@ const INSERT: &str = "
         ON CONFLICT (uid) DO NOTHING
 ";
 
-/// How many merged letters are followed, one after the other.
-const MAX_MERGES: usize = 100;
-
 /// The end of a draft.
 struct DraftEnd {
     /// The message that was sent, or the draft's own message.
@@ -43,24 +40,14 @@ struct DraftEnd {
 }
 
 /// Returns the end of the draft with this object, or `None` while it is pending.
-fn end(db: &Db, mut object: i64) -> Result<Option<DraftEnd>, StoreError> {
-    let mut letter = letters::accept::of_object(db, object, LetterSourceKind::Send)?;
-    for _ in 0..MAX_MERGES {
-        let Some(head) = letter else { break };
-        match head.status.standing {
-            LetterStateData::Waiting { .. } | LetterStateData::Away { .. } => return Ok(None),
-            LetterStateData::Trashed { why } | LetterStateData::Dead { why } => {
-                return Ok(Some(DraftEnd { object, why: Some(why) }));
-            }
-            LetterStateData::Merged { into } => {
-                letter = letters::rows::first(db, "l.seq = ?1", params![into.seq])?;
-            }
-            LetterStateData::Done => {
-                object = head.became.unwrap_or(object);
-                break;
-            }
+fn end(db: &Db, object: i64) -> Result<Option<DraftEnd>, StoreError> {
+    let object = match send::follow(db, object)? {
+        SendProgress::InChain => return Ok(None),
+        SendProgress::Trashed { why, .. } | SendProgress::Dead { why, .. } => {
+            return Ok(Some(DraftEnd { object, why: Some(why) }));
         }
-    }
+        SendProgress::Queued(object) => object,
+    };
     let pending: bool = rows::one(db, ANY_PENDING_DELIVERY, [object], |row| row.get(0))?;
     Ok((!pending).then_some(DraftEnd { object, why: None }))
 }
@@ -80,12 +67,13 @@ impl DraftStore for SqliteStore {
     ) -> Result<SendResult, StoreError> {
         let DraftSendRequest { uid, provider, post } = draft;
         let (msg_id, routing) = (post.msg.id(), routing.clone());
-        let prepared = self.prepare_letter(LetterSource::Send(post)).await?;
+        let _lock = self.erasing.read().await;
+        let prepared = self.prepare_letter(LetterSource::Send(post), now).await?;
         self.writer
             .run(move |tx| {
                 // A name belongs to one message, whatever was written to the file since.
                 if let Some(object) = object_of(tx.db, &uid)?
-                    && let (first, _) = objects::body(tx.db, object)?
+                    && let first = objects::id_of(tx.db, object)?
                     && first != msg_id
                 {
                     return Err(StoreError::KeyReused(first.to_string()));
@@ -120,7 +108,7 @@ impl DraftStore for SqliteStore {
                 let (uid, provider) =
                     (row.get(0).map_err(db_error)?, row.get(1).map_err(db_error)?);
                 let Some(end) = end(db, row.get(2).map_err(db_error)?)? else { continue };
-                let (msg_id, _) = objects::body(db, end.object)?;
+                let msg_id = objects::id_of(db, end.object)?;
                 let deliveries = deliveries::of_object(db, end.object, MAX_TARGETS)?;
                 results.push(DraftResult { uid, provider, msg_id, deliveries, ended: end.why });
             }

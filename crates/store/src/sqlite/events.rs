@@ -87,7 +87,13 @@ impl EventStore for SqliteStore {
 
     async fn trace(&self, msg_id: ObjId) -> Result<MessageTrace, StoreError> {
         let rows_of_message = self.read_by_hash(move |db, recent| {
+            // The trace of a superseded Mail is that of the Mail that supersedes it.
             let object = objects::seq_of(db, recent, &msg_id)?;
+            let msg_id = objects::id_of(db, object)?;
+            let erased_at = match objects::body(db, object) {
+                Err(StoreError::Erased { at, .. }) => Some(at),
+                _ => None,
+            };
             let sql = format!(
                 "SELECT {} FROM {} WHERE r.object = ?1 ORDER BY r.seq",
                 records::COLUMNS,
@@ -108,6 +114,7 @@ impl EventStore for SqliteStore {
             let trace = MessageTrace {
                 msg_id,
                 body: None,
+                erased_at,
                 records,
                 deliveries,
                 mail: mail.map(|mail| mail.entry),
@@ -119,7 +126,7 @@ impl EventStore for SqliteStore {
             Ok((trace, object))
         });
         let (trace, object) = rows_of_message.await?;
-        let letters = self.letters_of(msg_id).await?;
+        let letters = self.letters_of(trace.msg_id).await?;
         Ok(MessageTrace { body: self.text_unless_damaged(object).await?, letters, ..trace })
     }
 

@@ -108,16 +108,17 @@ pub(super) fn find_body(
     rows::optional(db, FIND_BODY, params![tunnel, body.hash, now.ms()], |row| row.get(0))
 }
 
-/// Stores the hash of the body of a message that `external_id` identifies.
+/// Stores the hash of the body of a message that `external_id` identifies and that was received
+/// at `received_at`.
 pub(super) fn insert_body(
     tx: &Tx<'_>,
     tunnel: i64,
     body: &BodyHash,
     external_id: i64,
-    now: Timestamp,
+    received_at: Timestamp,
 ) -> Result<(), StoreError> {
-    let expires_at = body.window.map(|window| (now + window).ms());
-    rows::execute(tx.db, DELETE_EXPIRED_BODIES, [now.ms()])?;
+    let expires_at = body.window.map(|window| (received_at + window).ms());
+    rows::execute(tx.db, DELETE_EXPIRED_BODIES, [received_at.ms()])?;
     rows::execute(tx.db, INSERT_BODY, params![tunnel, body.hash, external_id, expires_at])?;
     Ok(())
 }

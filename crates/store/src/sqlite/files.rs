@@ -21,6 +21,11 @@ pub(super) fn newest_change(db: &Connection) -> Result<i64, StoreError> {
     rows::one(db, "SELECT coalesce(max(change), 0) FROM mails", [], |row| row.get(0))
 }
 
+/// Makes the index outdated: its lines have erased text, and the file projector rewrites it.
+pub(super) fn invalidate_index(db: &Db) -> Result<(), StoreError> {
+    set_progress(db, INDEX_BYTES, 0)
+}
+
 /// Lists the locations of Mails that match a condition on `?1`, with an order.
 fn list(db: &Db, condition: &str, after: i64, limit: usize) -> Result<Vec<FileChange>, StoreError> {
     let sql = format!("SELECT {} FROM mails m WHERE {condition}", mails::COLUMNS);

@@ -10,15 +10,16 @@ use monoco_core::claim::MailLocation;
 use monoco_core::contact::{AddressBook, StrangerPolicy};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::EventKind;
-use monoco_core::inbound::InboundMessage;
+use monoco_core::inbound::{ChatSession, InboundMessage};
 use monoco_core::mail::{MailId, MailIndexEntry, Trust};
 use monoco_core::merge::{BuiltMail, Debounce, MailBuilder, MergeWindow};
-use monoco_core::object::MsgObject;
+use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
 use rusqlite::params;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::bulk_index::RecentEntries;
 use super::damage::Db;
 use super::events::{self, EventSubject};
 use super::mails::{self, NewMail};
@@ -126,7 +127,8 @@ pub(super) fn check(
 ) -> Result<InboundCheck, StoreError> {
     let StoreInboundRequest { tunnel, message, .. } = request;
     if let Some(tunnel_id) = contacts::find_party_id(tx, &tunnel.did())?
-        && let Some(object) = find_repeated(tx, tunnel_id, message, now)?
+        && let recent = tx.indexes.external_ids.recent()
+        && let Some(object) = find_repeated(tx.db, recent, tunnel_id, message, now)?
     {
         let object = Some(object).filter(|object| *object != 0);
         let subject = EventSubject { object, ..EventSubject::default() };
@@ -151,19 +153,38 @@ pub(super) fn check(
 /// Finds the first copy of a message, by its external id or its body. Returns the row of its
 /// object.
 fn find_repeated(
-    tx: &Tx<'_>,
+    db: &Db,
+    recent: &RecentEntries,
     tunnel: i64,
     message: &InboundMessage,
     now: Timestamp,
 ) -> Result<Option<i64>, StoreError> {
-    let recent = tx.indexes.external_ids.recent();
-    if let Some((_, object)) = external_ids::find(tx.db, recent, &message.id, Some(tunnel))? {
+    if let Some((_, object)) = external_ids::find(db, recent, &message.id, Some(tunnel))? {
         return Ok(Some(object));
     }
     match &message.body_hash {
-        Some(body) => external_ids::find_body(tx.db, tunnel, body, now),
+        Some(body) => external_ids::find_body(db, tunnel, body, now),
         None => Ok(None),
     }
+}
+
+/// Whether a message is neither a duplicate nor rejected.
+fn is_new(
+    db: &Db,
+    recent: &RecentEntries,
+    tunnel: &TunnelId,
+    message: &InboundMessage,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    if let Some(tunnel_id) = contacts::find(db, &tunnel.did())?
+        && find_repeated(db, recent, tunnel_id, message, now)?.is_some()
+    {
+        return Ok(false);
+    }
+    let author = message.from.did(tunnel).map_err(|error| damaged_message(&error))?;
+    let book = address_book::read(db, &author, &[], Some(tunnel))?;
+    let unverified = message.sender_verified == Some(false);
+    Ok(!matches!(SenderPolicy::of(&author, unverified, tunnel, book), SenderPolicy::Reject(..)))
 }
 
 /// Stores a message that has passed the pipeline in its merge window. The policy for its author
@@ -191,7 +212,7 @@ fn insert_message(
     policy: SenderPolicy,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let StoreInboundRequest { tunnel, provider, message, debounce } = request;
+    let StoreInboundRequest { tunnel, provider, message, debounce, .. } = request;
     let held = policy == SenderPolicy::Hold;
     let tunnel_id = contacts::party_id(tx, &tunnel.did())?;
     let key = WindowKey { tunnel_id, tunnel, provider, session: message.merge_key(held), held };
@@ -216,7 +237,11 @@ enum SenderPolicy {
 }
 
 impl SenderPolicy {
-    fn of(author: &Did, tunnel: &TunnelId, book: &AddressBook) -> Self {
+    /// `unverified`: nothing proves that the author wrote the message.
+    fn of(author: &Did, unverified: bool, tunnel: &TunnelId, mut book: AddressBook) -> Self {
+        if unverified {
+            book.distrust(author);
+        }
         if book.blocks(author) {
             return Self::Reject(EventKind::Blocked, StoreInboundResult::Blocked);
         }
@@ -241,7 +266,7 @@ fn sender_policy(
 ) -> Result<(Did, SenderPolicy), StoreError> {
     let author = message.from.did(tunnel).map_err(|error| damaged_message(&error))?;
     let book = address_book::of_parties(tx, &author, &[], Some(tunnel))?;
-    let policy = SenderPolicy::of(&author, tunnel, &book);
+    let policy = SenderPolicy::of(&author, message.is_unverified(), tunnel, book);
     Ok((author, policy))
 }
 
@@ -326,8 +351,9 @@ struct PreparedMerge {
     tunnel: TunnelId,
     /// The rows of its messages. The merge is valid only while the window has exactly these.
     seqs: Vec<i64>,
-    /// The policy for each author. The merge is valid only while these are unchanged.
-    policies: HashMap<String, (Did, SenderPolicy)>,
+    /// The policy for each author, by id and whether it is unverified. The merge is valid only
+    /// while these are unchanged.
+    policies: HashMap<(String, bool), (Did, SenderPolicy)>,
     rejected: Vec<RejectedMessage>,
     held: bool,
     /// `None` when all authors are blocked or dropped meanwhile.
@@ -341,6 +367,8 @@ struct PreparedMail {
     entry: MailIndexEntry,
     owner: Did,
     messages: usize,
+    /// Whether nothing proves that its author wrote it.
+    unverified: bool,
 }
 
 /// A message whose author is blocked or dropped meanwhile.
@@ -364,17 +392,18 @@ fn prepare_merge(
     let Some((tunnel, provider, mut held)) = found else { return Ok(None) };
     let mut trust = Trust::Known;
     let (mut seqs, mut messages, mut rejected) = (Vec::new(), Vec::new(), Vec::new());
-    let mut policies: HashMap<String, (Did, SenderPolicy)> = HashMap::new();
+    let mut policies: HashMap<(String, bool), (Did, SenderPolicy)> = HashMap::new();
     for (seq, message) in read_messages(db, window)? {
         seqs.push(seq);
         let from = &message.from;
-        let (author, policy) = match policies.get(&from.id) {
+        let key = (from.id.clone(), message.is_unverified());
+        let (author, policy) = match policies.get(&key) {
             Some(known) => known.clone(),
             None => {
                 let author = from.did(&tunnel).map_err(|error| damaged_message(&error))?;
                 let book = address_book::read(db, &author, &[], Some(&tunnel))?;
-                let policy = SenderPolicy::of(&author, &tunnel, &book);
-                policies.insert(from.id.clone(), (author.clone(), policy));
+                let policy = SenderPolicy::of(&author, message.is_unverified(), &tunnel, book);
+                policies.insert(key, (author.clone(), policy));
                 (author, policy)
             }
         };
@@ -391,6 +420,7 @@ fn prepare_merge(
     let labels = context.labels.get(&tunnel);
     let session = messages.first().map(|first| first.session.id.as_str()).unwrap_or_default();
     let binding = labels.and_then(|labels| labels.of(session)).map(str::to_owned);
+    let unverified = messages.iter().any(InboundMessage::is_unverified);
     let (owner, count) = (context.owner.clone(), messages.len());
     let builder = MailBuilder { tunnel: tunnel.clone(), provider, owner, binding, trust, messages };
     let mail = match builder.mail_id() {
@@ -400,7 +430,8 @@ fn prepare_merge(
             let BuiltMail { mail, object } =
                 builder.build(now).map_err(|error| damaged_message(&error))?;
             let entry = mail.entry(0, &mail.render());
-            Some(PreparedMail { id, object, entry, owner: context.owner.clone(), messages: count })
+            let owner = context.owner.clone();
+            Some(PreparedMail { id, object, entry, owner, messages: count, unverified })
         }
         None => None,
     };
@@ -418,9 +449,9 @@ fn merge_window(
     if rows::numbers(tx.db, MESSAGE_SEQS, [window])? != merge.seqs {
         return Ok(false);
     }
-    for (author, policy) in merge.policies.values() {
+    for ((_, unverified), (author, policy)) in &merge.policies {
         let book = address_book::of_parties(tx, author, &[], Some(tunnel))?;
-        if SenderPolicy::of(author, tunnel, &book) != *policy {
+        if SenderPolicy::of(author, *unverified, tunnel, book) != *policy {
             return Ok(false);
         }
     }
@@ -460,7 +491,7 @@ fn insert_mail(
 ) -> Result<Option<i64>, StoreError> {
     let msg = mail.object.clone();
     let request = DispatchRequest { msg, tunnel: Some(tunnel.clone()), external_id: None };
-    match dispatch::dispatch(tx, &request, now)?.outcome {
+    match dispatch::dispatch_mail(tx, &request, mail.unverified, now)?.outcome {
         DispatchOutcome::Blocked | DispatchOutcome::Dropped => return Ok(None),
         DispatchOutcome::Delivered { .. } | DispatchOutcome::Chained { .. } => {}
     }
@@ -505,6 +536,36 @@ fn batches(windows: &[(i64, i64)]) -> Vec<Vec<i64>> {
 }
 
 impl SqliteStore {
+    /// Stores the attachments of a message, unless it is a duplicate or rejected: attachments of
+    /// a message that was erased must not come back with its next copy.
+    pub(super) async fn put_attachments(
+        &self,
+        request: &StoreInboundRequest,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let StoreInboundRequest { message, attachments, .. } = request;
+        if attachments.is_empty() {
+            return Ok(());
+        }
+        let tunnel = request.tunnel.clone();
+        let (session, from) = (ChatSession::default(), message.from.clone());
+        let body_hash = message.body_hash;
+        let sender_verified = message.sender_verified;
+        let head = InboundMessage {
+            body_hash,
+            sender_verified,
+            ..InboundMessage::new(&message.id, session, from, "")
+        };
+        let recent = Arc::clone(&self.recent.external_ids);
+        if !self.read(move |db| is_new(db, &recent, &tunnel, &head, now)).await? {
+            return Ok(());
+        }
+        for bytes in attachments {
+            self.put_file(ObjId::of(ObjKind::Bytes, bytes), bytes.clone()).await?;
+        }
+        Ok(())
+    }
+
     /// Merges some windows: the Mails are built here, and inserted by the writer thread.
     async fn merge_batch(
         &self,
@@ -512,6 +573,7 @@ impl SqliteStore {
         context: &Arc<MergeContext>,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
+        let _lock = self.erasing.read().await;
         let context = Arc::clone(context);
         let prepare = self.read(move |db| {
             let prepare = |window| (window, prepare_merge(db, window, &context, now));
@@ -560,6 +622,12 @@ impl InboundStore for SqliteStore {
         batch: Vec<StoreInboundRequest>,
         now: Timestamp,
     ) -> Vec<Result<StoreInboundResult, StoreError>> {
+        let _lock = self.erasing.read().await;
+        for request in &batch {
+            if let Err(error) = self.put_attachments(request, now).await {
+                return vec![Err(error); batch.len()];
+            }
+        }
         self.writer
             .run_each(batch, move |tx, batch| tx.each(batch, |tx, request| store(tx, request, now)))
             .await

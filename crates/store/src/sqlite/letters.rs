@@ -3,6 +3,7 @@
 //! * [`accept`]: creates letters
 //! * [`step`]: one step of a letter, with everything that it leads to
 //! * [`operator`]: actions of operators, recalls, releases and purges
+//! * [`erasure`]: erases the letters of a person
 //! * [`lists`]: queries by state, worker or filter
 //! * [`rows`] and [`texts`]: how letters are stored
 
@@ -26,8 +27,9 @@ use crate::{
 use rows::LetterWithTexts;
 
 pub(super) mod accept;
+pub(super) mod erasure;
 mod lists;
-mod operator;
+pub(super) mod operator;
 pub(super) mod rows;
 mod step;
 #[cfg(test)]
@@ -127,9 +129,10 @@ impl LetterStore for SqliteStore {
         now: Timestamp,
     ) -> Vec<Result<AcceptResult, StoreError>> {
         let count = batch.len();
+        let _lock = self.erasing.read().await;
         let mut prepared = Vec::with_capacity(count);
         for source in batch {
-            match self.prepare_letter(source).await {
+            match self.prepare_letter(source, now).await {
                 Ok(letter) => prepared.push(letter),
                 Err(error) => return vec![Err(error); count],
             }
@@ -217,6 +220,7 @@ impl LetterStore for SqliteStore {
         now: Timestamp,
     ) -> Vec<Result<LetterStepResult, StoreError>> {
         let count = batch.len();
+        let _lock = self.erasing.read().await;
         let mut steps = Vec::with_capacity(count);
         for step in batch {
             match self.prepare_step(step).await {

@@ -18,7 +18,7 @@ use super::damage::{self, Db};
 use super::events::{self, EventSubject};
 use super::open::db_error;
 use super::writer::Tx;
-use super::{SqliteStore, claims, contacts, retention, rows};
+use super::{SqliteStore, claims, contacts, files, retention, rows};
 use crate::{MailQuery, MailRow, MailStore, Page, PageRequest, RestoreMailResult, StoreError};
 
 /// Rows that a search reads for one page. Few in tests, so that they reach the limit.
@@ -90,7 +90,8 @@ pub(super) fn move_to(
     to: MailLocation,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    if mail.location == to {
+    // An erased Mail has no file, whatever becomes of its claims.
+    if mail.location == to || mail.entry.tombstone().is_some() {
         return Ok(());
     }
     let detail = json!({"mail": mail.entry.id, "from": mail.location.as_str(), "to": to.as_str()});
@@ -117,6 +118,21 @@ fn set_location(
     rows::execute(tx.db, sql, params![mail.seq, to.as_str(), change, day])?;
     let subject = EventSubject { object: Some(mail.object), ..EventSubject::default() };
     events::append(tx, kind, subject, detail, now)
+}
+
+/// Replaces the index entry of a Mail whose text was erased. The index of Mails must be rewritten
+/// then.
+pub(super) fn replace_entry(
+    tx: &mut Tx<'_>,
+    seq: i64,
+    entry: &MailIndexEntry,
+    location: MailLocation,
+) -> Result<(), StoreError> {
+    let change = next_change(tx)?;
+    let sql = "UPDATE mails SET entry = ?2, location = ?3, change = ?4 WHERE seq = ?1";
+    let row = params![seq, rows::as_json(entry)?, location.as_str(), change];
+    rows::execute(tx.db, sql, row)?;
+    files::invalidate_index(tx.db)
 }
 
 /// Makes the held Mails of an author visible.

@@ -14,10 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use monoco_core::inbound::StoredBytes;
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_fs::WriteError;
 use rusqlite::params;
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::sync::{RwLock, Semaphore, broadcast, watch};
 
 use crate::blobs::{self, BlobFiles};
 use crate::{StoreError, StoreHealth};
@@ -26,8 +27,9 @@ use bulk_index::{BulkIndexes, RecentEntries};
 pub use check::{StoreCheck, check};
 use checkpoint::Checkpointer;
 use damage::{DamagedRows, Db};
+use objects::ObjectBody;
 use open::db_error;
-use writer::{DatabaseFile, Writer, WriterChannels};
+use writer::{DatabaseFile, Tx, Writer, WriterChannels};
 
 mod address_book;
 mod backup;
@@ -43,6 +45,8 @@ mod damage;
 mod deliveries;
 mod dispatch;
 mod drafts;
+mod email;
+mod erasure;
 mod events;
 mod external_ids;
 mod files;
@@ -83,7 +87,11 @@ pub struct SqliteStore {
     _checkpointer: Checkpointer,
     recent: BulkIndexCaches,
     blobs: Arc<BlobFiles>,
+    forwards_read: email::ForwardsRead,
     channels: Arc<WriterChannels>,
+    /// Held for reading from the first file of a message to the commit of its rows, and for
+    /// writing by an erasure, which deletes files without rows.
+    erasing: RwLock<()>,
 }
 
 /// The entries of the bulk indexes that are not in their tables yet.
@@ -127,7 +135,9 @@ impl SqliteStore {
             file_change: watch::channel(files::newest_change(&db)?).0,
             inbound: watch::channel(0).0,
             letter: watch::channel(0).0,
+            email_task: watch::channel(0).0,
             health: Mutex::new(StoreHealth::Ok),
+            compaction: Mutex::new(None),
         });
         let checkpointer =
             Checkpointer::start(open::writer(&path)?, Arc::clone(&channels)).map_err(disk_error)?;
@@ -150,7 +160,9 @@ impl SqliteStore {
                 permits: Semaphore::new(MAX_READERS),
             }),
             blobs: Arc::new(BlobFiles::open(dir.join("blobs")).map_err(blob_error)?),
+            forwards_read: email::ForwardsRead::default(),
             channels,
+            erasing: RwLock::new(()),
         })
     }
 
@@ -173,36 +185,57 @@ impl SqliteStore {
         self.read(move |db| work(db, &hashes)).await
     }
 
-    /// Writes a body that is too large for a row to a file. Returns after the sync, so that
-    /// rows may refer to it.
-    async fn put_file(&self, id: ObjId, body: &[u8]) -> Result<(), StoreError> {
-        if let StoreHealth::Broken(why) = self.channels.health() {
-            return Err(StoreError::Broken(why));
-        }
-        let (blobs, bytes) = (Arc::clone(&self.blobs), body.to_vec());
-        let stored = match tokio::task::spawn_blocking(move || blobs.put(&id, &bytes)).await {
-            Ok(result) => result.map_err(blob_error),
-            Err(_) => Err(closed()),
-        };
-        if let Err(error) = &stored {
-            self.channels.record_health(Err(error));
-        }
-        stored?;
-        let size = rows::signed(body.len() as u64);
-        let known = self.read(move |db| blob_size(db, &id)).await?;
-        if known != Some(size) {
-            let sql = "INSERT OR REPLACE INTO blobs (hash, bytes) VALUES (?1, ?2)";
-            self.writer.run(move |tx| rows::execute(tx.db, sql, params![id.hash(), size])).await?;
+    /// Writes a body that is too large for a row to a file, and its row. Returns after the sync,
+    /// so that other rows may refer to it.
+    async fn put_file(&self, id: ObjId, body: Vec<u8>) -> Result<(), StoreError> {
+        let file = StoredBytes { hash: id, size: body.len() as u64 };
+        self.write_file(id, body).await?;
+        self.put_file_row(file).await
+    }
+
+    /// Writes the row of a file that was written and synced, unless it exists.
+    async fn put_file_row(&self, file: StoredBytes) -> Result<(), StoreError> {
+        let known = self.read(move |db| blob_size(db, &file.hash)).await?;
+        if known != Some(rows::signed(file.size)) {
+            self.writer.run(move |tx| put_blob_row(tx, &file)).await?;
         }
         Ok(())
     }
 
-    /// Writes the text of a message to a file when it is too large for a row.
+    /// Writes a body to a file, without its row. Returns after the sync.
+    async fn write_file(&self, id: ObjId, body: Vec<u8>) -> Result<(), StoreError> {
+        self.write_blob(move |blobs| blobs.put(&id, &body)).await
+    }
+
+    /// Runs `work`, which writes files, and records a failure in the health of the store.
+    async fn write_blob<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&BlobFiles) -> Result<T, WriteError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if let StoreHealth::Broken(why) = self.channels.health() {
+            return Err(StoreError::Broken(why));
+        }
+        let blobs = Arc::clone(&self.blobs);
+        let written = match tokio::task::spawn_blocking(move || work(&blobs)).await {
+            Ok(result) => result.map_err(blob_error),
+            Err(_) => Err(closed()),
+        };
+        if let Err(error) = &written {
+            self.channels.record_health(Err(error));
+        }
+        written
+    }
+
+    /// Writes the text of a message to a file when it is too large for a row, unless it was
+    /// erased before.
     async fn put_large_message(&self, msg: &MsgObject) -> Result<(), StoreError> {
-        if msg.canonical().len() <= objects::MAX_INLINE_BYTES {
+        let id = msg.id();
+        if msg.canonical().len() <= objects::MAX_INLINE_BYTES
+            || self.read_by_hash(move |db, recent| objects::is_erased(db, recent, &id)).await?
+        {
             return Ok(());
         }
-        self.put_file(msg.id(), msg.canonical().as_bytes()).await
+        self.put_file(msg.id(), msg.canonical().as_bytes().to_vec()).await
     }
 
     async fn read_file(&self, id: ObjId) -> Result<Vec<u8>, StoreError> {
@@ -243,10 +276,11 @@ impl SqliteStore {
         String::from_utf8(bytes).map_err(|_| damaged_object(format!("{id} is not UTF-8")))
     }
 
-    /// Returns the text of an object, or `None` when it is damaged, so that the data around
-    /// it can still be shown.
+    /// Returns the text of an object, or `None` when it is damaged or erased, so that the data
+    /// around it can still be shown.
     async fn text_unless_damaged(&self, object: i64) -> Result<Option<String>, StoreError> {
-        let (id, body) = self.read(move |db| objects::body(db, object)).await?;
+        let read = self.read(move |db| objects::body_or_erased(db, object));
+        let Ok((id, body)) = read.await? else { return Ok(None) };
         match self.verified_text(id, body).await {
             Ok(text) => Ok(Some(text)),
             Err(error @ StoreError::Damaged { .. }) => {
@@ -255,6 +289,12 @@ impl SqliteStore {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns the message of a leased entry.
+    async fn leased_message(&self, body: ObjectBody) -> Result<MsgObject, StoreError> {
+        let (id, body) = body?;
+        self.message(id, body).await
     }
 
     /// Returns a message that has a row, after checking its hash.
@@ -291,6 +331,13 @@ impl Readers {
 /// The stored size of the file of an object or attachment, or `None` when it has no file.
 fn blob_size(db: &Db, id: &ObjId) -> Result<Option<i64>, StoreError> {
     rows::optional(db, "SELECT bytes FROM blobs WHERE hash = ?1", [id.hash()], |row| row.get(0))
+}
+
+/// Writes the row of a file that is on disk.
+fn put_blob_row(tx: &Tx<'_>, file: &StoredBytes) -> Result<(), StoreError> {
+    let sql = "INSERT OR REPLACE INTO blobs (hash, bytes) VALUES (?1, ?2)";
+    rows::execute(tx.db, sql, params![file.hash.hash(), rows::signed(file.size)])?;
+    Ok(())
 }
 
 fn closed() -> StoreError {

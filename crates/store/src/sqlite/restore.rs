@@ -5,6 +5,7 @@ use std::sync::Arc;
 use monoco_core::claim::MailLocation;
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
+use monoco_core::inbound::InboundMessage;
 use monoco_core::mail::MailIndexEntry;
 use monoco_core::merge::BuiltMail;
 use monoco_core::time::Timestamp;
@@ -39,11 +40,14 @@ impl SqliteStore {
         let intact = match self.object(built.object.id()).await {
             Ok(_) => true,
             Err(StoreError::Damaged { .. } | StoreError::Missing { .. }) => false,
+            // The file is older than the erasure.
+            Err(StoreError::Erased { .. }) => return Ok(RestoreMailResult::Known),
             Err(error) => return Err(error),
         };
         if known.is_some() && intact {
             return Ok(RestoreMailResult::Known);
         }
+        let _lock = self.erasing.read().await;
         self.put_large_message(&built.object).await?;
         let built = Arc::new(built);
         self.writer.run(move |tx| restore(tx, &built, location, &owner, now)).await
@@ -79,7 +83,8 @@ fn restore(
     let tunnel = &mail.header.tunnel;
     let request =
         DispatchRequest { msg: msg.clone(), tunnel: Some(tunnel.clone()), external_id: None };
-    match dispatch::dispatch(tx, &request, now)?.outcome {
+    let unverified = mail.messages.iter().any(InboundMessage::is_unverified);
+    match dispatch::dispatch_mail(tx, &request, unverified, now)?.outcome {
         DispatchOutcome::Blocked | DispatchOutcome::Dropped => {
             return Ok(RestoreMailResult::Rejected);
         }
@@ -95,12 +100,20 @@ fn restore(
     let tunnel_id = contacts::party_id(tx, &tunnel.did())?;
     for message in &mail.messages {
         let recent = tx.indexes.external_ids.recent();
-        match external_ids::find(tx.db, recent, &message.id, Some(tunnel_id))? {
-            Some((_, known)) if known != 0 => {}
-            Some((seq, _)) => external_ids::set_object(tx, seq, object)?,
-            None => {
-                external_ids::insert(tx, tunnel_id, &message.id, object)?;
+        let external_id = match external_ids::find(tx.db, recent, &message.id, Some(tunnel_id))? {
+            Some((seq, known)) => {
+                if known == 0 {
+                    external_ids::set_object(tx, seq, object)?;
+                }
+                seq
             }
+            None => external_ids::insert(tx, tunnel_id, &message.id, object)?,
+        };
+        if let Some(body) = &message.body_hash
+            && external_ids::find_body(tx.db, tunnel_id, body, now)?.is_none()
+        {
+            let received_at = message.received_at;
+            external_ids::insert_body(tx, tunnel_id, body, external_id, received_at)?;
         }
     }
     let subject = EventSubject { object: Some(object), ..EventSubject::default() };

@@ -7,6 +7,7 @@ use monoco_core::time::Timestamp;
 use rusqlite::params;
 
 use super::damage::Db;
+use super::mails::StoredMail;
 use super::writer::Tx;
 use super::{SqliteStore, events, mails, rows};
 use crate::{RetentionStore, StoreError};
@@ -20,6 +21,9 @@ const MAX_LEASE_MS: i64 = 86_400_000;
 
 /// The longest wait for a retry, and the longest merge window.
 const MAX_WAIT_MS: i64 = 7_200_000;
+
+/// Damaged Mails that one transaction passes over.
+const MAX_DAMAGED_MAILS: usize = 1_000;
 
 /// Reads one number of the table `progress`.
 pub(super) fn progress(db: &Db, name: &str) -> Result<Option<i64>, StoreError> {
@@ -44,6 +48,37 @@ pub(super) fn day(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
     let day = progress(tx.db, ELAPSED_MS)?.unwrap_or(0) / 86_400_000;
     tx.cache.day = Some(day);
     Ok(day)
+}
+
+/// Updates at most `limit` Mails, and returns their number. `sql` selects the numbers of Mails in a
+/// fixed order, and selects no Mail again that was updated; its parameters are `day`, the limit and
+/// an offset. Damaged Mails are passed over.
+fn update_mails(
+    tx: &mut Tx<'_>,
+    sql: &str,
+    day: i64,
+    limit: usize,
+    update: impl Fn(&mut Tx<'_>, &StoredMail) -> Result<(), StoreError>,
+) -> Result<usize, StoreError> {
+    let (mut updated, mut damaged) = (0, 0);
+    while updated < limit && damaged < MAX_DAMAGED_MAILS {
+        // Of the Mails so far, only the damaged ones are still selected.
+        let page = params![day, rows::limit(limit - updated), rows::limit(damaged)];
+        let seqs = rows::numbers(tx.db, sql, page)?;
+        if seqs.is_empty() {
+            break;
+        }
+        for seq in seqs {
+            let mail = mails::by_seq(tx.db, seq);
+            if let Some(mail) = tx.db.unless_damaged("Mail", seq, mail)? {
+                update(tx, &mail)?;
+                updated += 1;
+            } else {
+                damaged += 1;
+            }
+        }
+    }
+    Ok(updated)
 }
 
 #[async_trait]
@@ -92,6 +127,16 @@ impl RetentionStore for SqliteStore {
                     (
                         "UPDATE letters SET due_at = ?1, revision = revision + 1
                           WHERE state = 'WAITING' AND worker > '' AND due_at > ?2",
+                        MAX_WAIT_MS,
+                    ),
+                    (
+                        "UPDATE email_tasks SET due_at = ?1, revision = revision + 1
+                          WHERE holder IS NOT NULL AND due_at > ?2",
+                        MAX_LEASE_MS,
+                    ),
+                    (
+                        "UPDATE email_tasks SET due_at = ?1, revision = revision + 1
+                          WHERE holder IS NULL AND due_at IS NOT NULL AND due_at > ?2",
                         MAX_WAIT_MS,
                     ),
                     (
@@ -145,15 +190,9 @@ impl RetentionStore for SqliteStore {
                     SELECT seq FROM mails m
                      WHERE location = 'inbound' AND day <= ?1
                        AND NOT EXISTS (SELECT 1 FROM claims c WHERE c.mail = m.seq)
-                     ORDER BY day, seq LIMIT ?2
+                     ORDER BY day, seq LIMIT ?2 OFFSET ?3
                 ";
-                let seqs = rows::numbers(tx.db, sql, params![day, rows::limit(limit)])?;
-                for seq in &seqs {
-                    let mail = mails::by_seq(tx.db, *seq);
-                    let Some(mail) = tx.db.unless_damaged("Mail", seq, mail)? else { continue };
-                    mails::expire(tx, &mail, now)?;
-                }
-                Ok(seqs.len())
+                update_mails(tx, sql, day, limit, |tx, mail| mails::expire(tx, mail, now))
             })
             .await
     }
@@ -172,15 +211,11 @@ impl RetentionStore for SqliteStore {
                      WHERE location = 'archive' AND day <= ?1
                        AND NOT EXISTS (SELECT 1 FROM claims c
                                         WHERE c.mail = m.seq AND c.state IN ('NEW', 'CLAIMED'))
-                     ORDER BY day LIMIT ?2
+                     ORDER BY day, seq LIMIT ?2 OFFSET ?3
                 ";
-                let seqs = rows::numbers(tx.db, sql, params![day, rows::limit(limit)])?;
-                for seq in &seqs {
-                    let mail = mails::by_seq(tx.db, *seq);
-                    let Some(mail) = tx.db.unless_damaged("Mail", seq, mail)? else { continue };
-                    mails::move_to(tx, &mail, MailLocation::Removed, now)?;
-                }
-                Ok(seqs.len())
+                update_mails(tx, sql, day, limit, |tx, mail| {
+                    mails::move_to(tx, mail, MailLocation::Removed, now)
+                })
             })
             .await
     }

@@ -3,6 +3,7 @@
 use monoco_core::contact::{AddressBook, DeliveryPlans, plan_delivery};
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
+use monoco_core::letter::{LetterId, LetterStateData};
 use monoco_core::object::{MAX_TARGETS, MsgObject};
 use monoco_core::record::{BoxKind, RecordId};
 use monoco_core::routing::{Placement, place_local};
@@ -10,11 +11,53 @@ use monoco_core::time::Timestamp;
 use rusqlite::params;
 use serde_json::json;
 
+use super::damage::Db;
 use super::events::{self, EventSubject};
 use super::records::NewRecord;
 use super::writer::Tx;
-use super::{address_book, contacts, deliveries, dispatch, objects, records, rows};
-use crate::{CreatedRecord, SendRequest, SendResult, StoreError, TargetResult};
+use super::{address_book, contacts, deliveries, dispatch, letters, objects, records, rows};
+use crate::{CreatedRecord, LetterSourceKind, SendRequest, SendResult, StoreError, TargetResult};
+
+/// How many merged letters are followed, one after the other.
+const MAX_MERGES: usize = 100;
+
+/// What became of a message that was sent, or accepted into the outbound chain.
+pub(super) enum SendProgress {
+    /// A letter that waits or is at a worker.
+    InChain,
+    /// A letter that a worker or an operator trashed.
+    Trashed { letter: LetterId, why: String },
+    /// A letter that failed.
+    Dead { letter: LetterId, why: String },
+    /// This object is queued for the targets: the message, or what its letter became.
+    Queued(i64),
+}
+
+/// Follows a message through the outbound chain.
+pub(super) fn follow(db: &Db, mut object: i64) -> Result<SendProgress, StoreError> {
+    let mut letter = letters::accept::of_object(db, object, LetterSourceKind::Send)?;
+    for _ in 0..MAX_MERGES {
+        let Some(head) = letter else { break };
+        let id = head.id;
+        match head.status.standing {
+            LetterStateData::Waiting { .. } | LetterStateData::Away { .. } => {
+                return Ok(SendProgress::InChain);
+            }
+            LetterStateData::Trashed { why } => {
+                return Ok(SendProgress::Trashed { letter: id, why });
+            }
+            LetterStateData::Dead { why } => return Ok(SendProgress::Dead { letter: id, why }),
+            LetterStateData::Merged { into } => {
+                letter = letters::rows::first(db, "l.seq = ?1", params![into.seq])?;
+            }
+            LetterStateData::Done => {
+                object = head.became.unwrap_or(object);
+                break;
+            }
+        }
+    }
+    Ok(SendProgress::Queued(object))
+}
 
 /// Result of checking a message before it is sent.
 pub(super) enum SendCheck {
@@ -55,7 +98,7 @@ pub(super) fn find_object(tx: &Tx<'_>, request: &SendRequest) -> Result<Option<i
         if let Some(object) = rows::optional(tx.db, sql, [key], |row| row.get(0))?
             && Some(object) != known
         {
-            return Err(StoreError::KeyReused(objects::body(tx.db, object)?.0.to_string()));
+            return Err(StoreError::KeyReused(objects::id_of(tx.db, object)?.to_string()));
         }
     }
     Ok(known)

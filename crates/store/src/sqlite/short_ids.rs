@@ -31,6 +31,13 @@ const MAILS: &str = "
      LIMIT ?4
 ";
 
+const BYTES: &str = "
+    SELECT hash
+      FROM blobs
+     WHERE hash BETWEEN ?1 AND ?2
+     LIMIT ?3
+";
+
 /// Returns at most `limit` ids that `short` can mean, in ascending order.
 pub(super) fn find(
     db: &Connection,
@@ -44,6 +51,13 @@ pub(super) fn find(
         ShortIdKind::Record => records(db, recent, short, RecordKind::Record)?,
         ShortIdKind::Delivery => records(db, recent, short, RecordKind::Delivery)?,
         ShortIdKind::Letter => letter(db, short)?,
+        ShortIdKind::Bytes => {
+            let [low, high] = bounds::<32>(&short.start);
+            let range = params![low, high, limit_of_rows()];
+            let hashes = rows::list(db, BYTES, range, |row| row.get(0))?;
+            let ids = hashes.into_iter().map(|hash| ObjId::from_parts(ObjKind::Bytes, hash));
+            ids.map(|id| id.to_string()).collect()
+        }
         ShortIdKind::Mail { provider } => {
             // `g` follows the last hex digit.
             let range =
@@ -61,6 +75,15 @@ fn limit_of_rows() -> i64 {
     rows::limit(MAX_ROWS)
 }
 
+/// The smallest and the largest `N` bytes that start with the given hex digits.
+fn bounds<const N: usize>(digits: &str) -> [[u8; N]; 2] {
+    let digits = &digits[..digits.len().min(2 * N)];
+    ["0", "f"].map(|fill| {
+        let bytes = hex::decode(&format!("{digits}{}", fill.repeat(2 * N - digits.len())));
+        bytes.unwrap_or([0; N])
+    })
+}
+
 /// Returns the objects whose hashes start with the given digits, as pairs of row and id.
 fn objects(
     db: &Connection,
@@ -68,12 +91,7 @@ fn objects(
     short: &ShortId,
     kind: ObjKind,
 ) -> Result<Vec<(i64, ObjId)>, StoreError> {
-    let digits = &short.start[..short.start.len().min(16)];
-    let bound = |fill: &str| {
-        let bytes = hex::decode(&format!("{digits}{}", fill.repeat(16 - digits.len())));
-        i64::from_be_bytes(bytes.unwrap_or_default())
-    };
-    let (low, high) = (bound("0"), bound("f"));
+    let [low, high] = bounds(&short.start).map(i64::from_be_bytes);
     // Before the first statement, see [`RecentEntries`].
     let newest = recent.rows_between(low, high, MAX_ROWS);
     let range = params![low, high, kind.prefix(), limit_of_rows()];

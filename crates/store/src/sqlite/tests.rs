@@ -1,25 +1,34 @@
 //! Runs the conformance tests on SQLite, and tests guarantees that only SQLite gives.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use monoco_core::claim::{MailLocation, Workspace};
 use monoco_core::did::Did;
+use monoco_core::erasure::ErasedAuthors;
 use monoco_core::event::{Event, EventKind};
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
+use monoco_core::mail::MailId;
 use monoco_core::object::{MsgObject, ObjKind};
 use monoco_core::record::{BoxKind, ReadState};
+use monoco_core::retry::{Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
 use rusqlite::Connection;
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
 
 use super::*;
-use crate::conformance::{TestHome, letter_model, mail_model, store_model};
+use crate::conformance::{
+    TestHome, erasure, letter_model, mail_model, mails as conformance_mails, store_model,
+};
 use crate::{
-    DispatchOutcome, DispatchRequest, DispatchResult, EventStore, ObjectStore, PageRequest,
-    RecordFilter, RecordStore, SessionStore, SharedStore, StatusStore,
+    DispatchOutcome, DispatchRequest, DispatchResult, ErasureRequest, ErasureStore, EventStore,
+    JitteredRetry, MailStore, ObjectStore, PageRequest, RecordFilter, RecordStore, RetentionStore,
+    SessionStore, SharedStore, StatusStore,
 };
 
 #[async_trait]
@@ -60,6 +69,90 @@ fn mail_histories_match_the_model() {
 #[test]
 fn letter_histories_match_the_model() {
     letter_model::histories_match_the_model(|| MergingHome(home()));
+}
+
+#[tokio::test]
+async fn rewritten_mails_are_found_when_bulk_indexes_are_merged() {
+    erasure::rewritten_mails_are_found_in_a_large_store(&MergingHome(home())).await;
+}
+
+/// The files below `dir` that contain `text`.
+fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_with(&path, text));
+        } else if fs::read(&path).unwrap().windows(text.len()).any(|it| it == text.as_bytes()) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Rows that were deleted or moved long before leave copies in unused parts of pages.
+#[tokio::test]
+async fn no_file_has_an_erased_text() {
+    // Not a word of the schema, which is in the database as well.
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    for n in 0..300 {
+        let text = format!("hushed {n} {}", "x".repeat(n * 40 % 3_000));
+        dispatch(&store, chat(&text)).await;
+        let db = Connection::open(dir.path().join("monoco.db")).unwrap();
+        let sql = "INSERT INTO inbound_messages (merge_window, external_id, message)
+                   VALUES (1, 1, ?1)";
+        db.execute(sql, [&text]).unwrap();
+        if n % 3 == 2 {
+            db.execute("DELETE FROM inbound_messages WHERE seq % 3 <> 0", []).unwrap();
+        }
+    }
+    let db = Connection::open(dir.path().join("monoco.db")).unwrap();
+    db.execute("DELETE FROM inbound_messages", []).unwrap();
+    drop(db);
+    dispatch(&store, chat(&"hushed ".repeat(30_000))).await;
+    // A crash after the file and before the row of a message or a letter.
+    let lost = chat(&"hushed, lost ".repeat(10_000));
+    let letter = json!({"from": "did:web:ann", "to": [], "data": lost.canonical()}).to_string();
+    let other = json!({"from": "did:web:bob", "to": [], "data": lost.canonical()}).to_string();
+    let other = other.replace("hushed", "of bob");
+    store.put_file(lost.id(), lost.canonical().as_bytes().to_vec()).await.unwrap();
+    let ids = [&letter, &other].map(|text| ObjId::of(ObjKind::Bytes, text.as_bytes()));
+    store.blobs.put(&ids[0], letter.as_bytes()).unwrap();
+    store.blobs.put(&ids[1], other.as_bytes()).unwrap();
+    assert!(files_with(dir.path(), "hushed").len() >= 4, "in the database and in blobs");
+    let authors = ErasedAuthors(["did:web:ann".parse().unwrap()].into());
+    let request = ErasureRequest { authors, ..ErasureRequest::default() };
+    assert_eq!(store.erase(&request, NOON).await.unwrap().objects, 301);
+    store.finish_erasure().await.unwrap();
+    assert!(files_with(dir.path(), "hushed").is_empty(), "while the store is open");
+    assert_eq!(files_with(dir.path(), "of bob").len(), 1);
+    dispatch(&store, chat("the next message")).await;
+    drop(store);
+    let store = SqliteStore::open(dir.path()).unwrap();
+    assert_eq!(record_count(&store).await, 302);
+    assert!(files_with(dir.path(), "hushed").is_empty());
+}
+
+/// The rewrite of the database fills the log, which wakes the checkpointer.
+#[tokio::test]
+async fn database_is_compacted_beside_the_checkpointer() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let text = "x".repeat(8_000);
+    let request = |n: u32| DispatchRequest {
+        msg: chat(&format!("{n} {text}")),
+        tunnel: None,
+        external_id: None,
+    };
+    for result in store.dispatch((0..2_000).map(request).collect(), NOON).await {
+        result.unwrap();
+    }
+    for _ in 0..5 {
+        store.finish_erasure().await.unwrap();
+        let log = fs::metadata(dir.path().join("monoco.db-wal")).unwrap().len();
+        assert!(log < 1 << 20, "{log} bytes of log");
+    }
 }
 
 pub(super) const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
@@ -125,6 +218,31 @@ async fn damaged_object_is_not_returned() {
         assert!(matches!(body, Err(StoreError::Damaged { .. })), "{body:?}");
     }
     assert_eq!(store.trace(small.id()).await.unwrap().body, None, "the rest of the trace is shown");
+}
+
+/// The last part of a damaged attachment is not returned, so that a reader cannot take it for
+/// complete.
+#[tokio::test]
+async fn damaged_blob_is_not_read_to_its_end() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let bytes = "treasure ".repeat(100_000).into_bytes();
+    let changed = store.put_blob(bytes.clone()).await.unwrap();
+    let cut = store.put_blob(bytes[1..].to_vec()).await.unwrap();
+    damage(&dir.path().join("blobs"), "treasure");
+    let hex = cut.to_string().split(':').next_back().unwrap().to_owned();
+    fs::write(dir.path().join("blobs").join(&hex[..2]).join(&hex), "").unwrap();
+    for (id, most) in [(changed, bytes.len() - 1), (cut, 0)] {
+        let mut reader = store.open_blob(id).await.unwrap();
+        let mut read = Vec::new();
+        let error = reader.read_to_end(&mut read).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+        assert!(read.len() <= most, "{}", read.len());
+    }
+    // Stored again, the damaged file is replaced.
+    store.put_blob_from(&mut &bytes[..], u64::MAX).await.unwrap();
+    assert_eq!(store.object(changed).await.unwrap(), bytes);
+    assert_eq!(fs::read_dir(dir.path().join("blobs/tmp")).unwrap().count(), 0);
 }
 
 #[tokio::test]
@@ -409,4 +527,60 @@ async fn damaged_rows_are_passed_over_and_reported() {
     assert_eq!(peer.await.unwrap().entries.len(), 1);
     let damaged: Vec<_> = store.damaged_rows().iter().map(|row| row[..8].to_owned()).collect();
     assert_eq!(damaged, ["event 1:", "record 1"]);
+}
+
+#[tokio::test]
+async fn damaged_mails_neither_count_as_purged_nor_hide_those_behind_them() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    store.advance_retention_clock(NOON).await.unwrap();
+    let texts = ["one", "two", "three", "four", "five"];
+    let ids = conformance_mails::store_mails(&store, &texts, 0).await;
+    let db = Connection::open(dir.path().join("monoco.db")).unwrap();
+    db.execute("UPDATE mails SET entry = '{' WHERE seq IN (1, 2, 4)", []).unwrap();
+
+    let intact = [(2, MailLocation::Inbound), (4, MailLocation::Inbound)];
+    assert_eq!(locations(&store, &ids).await, intact);
+    for _ in 0..2 {
+        assert_eq!(store.expire_unclaimed_mails(0, 1, NOON).await.unwrap(), 1);
+    }
+    assert_eq!(store.expire_unclaimed_mails(0, 1, NOON).await.unwrap(), 0, "no page of damage");
+    let expired = [(2, MailLocation::Archive), (4, MailLocation::Archive)];
+    assert_eq!(locations(&store, &ids).await, expired);
+
+    db.execute("UPDATE mails SET location = 'archive'", []).unwrap();
+    assert_eq!(store.purge_archived_mails(0, 9, NOON).await.unwrap(), 2);
+    assert_eq!(store.purge_archived_mails(0, 9, NOON).await.unwrap(), 0);
+    let damaged: Vec<_> = store.damaged_rows().iter().map(|row| row[..6].to_owned()).collect();
+    assert_eq!(damaged, ["Mail 1", "Mail 2", "Mail 4"]);
+}
+
+/// The locations of the Mails that are not damaged, by their place in `ids`.
+async fn locations(store: &SqliteStore, ids: &[MailId]) -> Vec<(usize, MailLocation)> {
+    let mut found = Vec::new();
+    for (at, id) in ids.iter().enumerate() {
+        if let Ok(row) = store.mail(id, &Workspace::shared()).await {
+            found.push((at, row.location));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn damaged_records_do_not_count_as_ended_leases() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let (bob, term) = ("did:web:bob".parse().unwrap(), LeaseDuration::DEFAULT);
+    for text in ["one", "two"] {
+        dispatch(&store, chat(text)).await;
+        let reader = Holder::new("reader-1").unwrap();
+        store.lease_record(&bob, BoxKind::Inbox, reader, term, NOON).await.unwrap().unwrap();
+    }
+    let db = Connection::open(dir.path().join("monoco.db")).unwrap();
+    db.execute("UPDATE records SET box = 'nowhere' WHERE seq = 1", []).unwrap();
+    let retry = JitteredRetry { retry: RetryPolicy::DELIVERY, jitter: Jitter::NONE };
+    for ended in [1, 0] {
+        let counts = store.release_leases("reader-", retry, NOON).await.unwrap();
+        assert_eq!(counts.records, ended, "a full page of damage would never end");
+    }
 }

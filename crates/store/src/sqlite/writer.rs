@@ -126,6 +126,8 @@ pub(super) struct CommitEffects {
     pub(super) inbound: bool,
     /// Whether a letter started to wait.
     pub(super) letter: bool,
+    /// Whether an e-mail task became startable.
+    pub(super) email_task: bool,
     /// Changes of the row counts.
     pub(super) counts: RowCounts,
 }
@@ -137,6 +139,7 @@ impl CommitEffects {
         self.file_change = self.file_change.max(other.file_change);
         self.inbound |= other.inbound;
         self.letter |= other.letter;
+        self.email_task |= other.email_task;
         self.counts.add(other.counts);
     }
 }
@@ -149,7 +152,10 @@ pub(super) struct WriterChannels {
     pub(super) file_change: watch::Sender<i64>,
     pub(super) inbound: watch::Sender<u64>,
     pub(super) letter: watch::Sender<u64>,
+    pub(super) email_task: watch::Sender<u64>,
     pub(super) health: Mutex<StoreHealth>,
+    /// The caller that waits until the database is compacted.
+    pub(super) compaction: Mutex<Option<oneshot::Sender<Result<(), StoreError>>>>,
     pub(super) file: DatabaseFile,
 }
 
@@ -232,6 +238,9 @@ impl WriterChannels {
         if effects.letter {
             self.letter.send_modify(|count| *count += 1);
         }
+        if effects.email_task {
+            self.email_task.send_modify(|count| *count += 1);
+        }
     }
 }
 
@@ -312,6 +321,20 @@ impl Writer {
         answer.await.map_err(|_| closed())?
     }
 
+    /// Rewrites the database without its unused parts, between two commits. Queued commands wait
+    /// meanwhile.
+    pub(super) async fn compact(&self, channels: &WriterChannels) -> Result<(), StoreError> {
+        let closed = || StoreError::Unavailable("the store is closed".to_owned());
+        let (caller, done) = oneshot::channel();
+        *channels.compaction.lock().map_err(|_| closed())? = Some(caller);
+        // The thread looks after the next commit.
+        if let Err(error) = self.run(|_| Ok(())).await {
+            drop(channels.compaction.lock().map(|mut caller| caller.take()));
+            return Err(error);
+        }
+        done.await.map_err(|_| closed())?
+    }
+
     /// Like [`Self::run`] for a batch. The items are dropped in the caller, because letters
     /// and messages are large and the writer thread is shared.
     pub(super) async fn run_each<I: Send + Sync + 'static, T: Clone + Send + 'static>(
@@ -382,6 +405,11 @@ impl WriterThread {
             }
             self.indexes.committed();
             self.wal.finish(&self.db, channels);
+            let caller = channels.compaction.lock().ok().and_then(|mut caller| caller.take());
+            if let Some(caller) = caller {
+                // The caller may be gone. The database is smaller anyway.
+                let _ = caller.send(self.wal.compact(&self.db, &channels.file.path));
+            }
         }
     }
 
