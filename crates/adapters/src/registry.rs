@@ -8,10 +8,12 @@ use monoco_core::config::{ConfigSection, InvalidConfig};
 use monoco_core::did::TunnelId;
 
 use crate::egress::Egress;
-use crate::{Adapter, stub, webhook};
+use crate::email::envelope_key::EnvelopeKey;
+use crate::{Adapter, email, stub, webhook};
 
 /// Every provider of this version.
 pub static PROVIDERS: &[Provider] = &[
+    Provider::of::<email::config::EmailConfig>(),
     Provider::of::<stub::StubConfig>(),
     Provider::of::<webhook::WebhookConfig>(),
     #[cfg(test)]
@@ -19,7 +21,7 @@ pub static PROVIDERS: &[Provider] = &[
 ];
 
 /// Providers of later versions. Their names are reserved.
-pub const PLANNED_PROVIDERS: [&str; 5] = ["dingtalk", "lark", "slack", "telegram", "email"];
+pub const PLANNED_PROVIDERS: [&str; 4] = ["dingtalk", "lark", "slack", "telegram"];
 
 /// Returns the provider called `name`, or `None` when this version has none.
 pub fn find(name: &str) -> Option<&'static Provider> {
@@ -59,6 +61,15 @@ impl Provider {
 pub struct AdapterResources {
     /// The HTTP client, or why there is none.
     pub egress: Result<Egress, String>,
+    /// The key of the envelope ids of mails; `None` sends mails without envelope ids.
+    pub envelope_key: Option<EnvelopeKey>,
+}
+
+impl AdapterResources {
+    /// Resources of adapters that are only tested, in a process that sends nothing.
+    pub fn for_tests_of_connections() -> Self {
+        Self { egress: Err("there is no HTTP client".to_owned()), envelope_key: None }
+    }
 }
 
 /// The configuration of one provider's tunnels. A provider implements it once.
@@ -69,11 +80,14 @@ pub trait ProviderConfig: Debug + Sized + Send + Sync + 'static {
     /// Reads and checks the provider's own keys. Must reject unknown keys first.
     fn parse(section: &ConfigSection<'_>, enabled: bool) -> Result<Self, InvalidConfig>;
 
-    /// Returns how a tunnel with this config receives messages: `push` or `memory`.
+    /// Keys that [`Adapter::apply_live`] applies. When only such keys and keys that every tunnel
+    /// has are changed, a reload keeps the adapter and its connections.
+    const LIVE_KEYS: &'static [&'static str] = &[];
+
+    /// Returns how a tunnel with this config receives messages, such as `push` or `idle`.
     fn mode(&self) -> &'static str;
 
-    /// Returns the keys whose values differ in `new`. The courier restarts the tunnel
-    /// when there are any.
+    /// Returns the keys whose values differ in `new`.
     fn changed_keys(&self, new: &Self) -> Vec<&'static str>;
 
     /// Builds the adapter of tunnel `id`. The error says why the tunnel cannot run.
@@ -86,6 +100,9 @@ pub trait AdapterConfig: Any + Debug + Send + Sync {
     /// Returns how the tunnel receives messages.
     fn mode(&self) -> &'static str;
 
+    /// Returns the keys that a reload applies to a running tunnel.
+    fn live_keys(&self) -> &'static [&'static str];
+
     /// Returns the keys whose values differ in `new`; `provider` when that is another one.
     fn changed_keys(&self, new: &dyn AdapterConfig) -> Vec<&'static str>;
 
@@ -97,6 +114,10 @@ pub trait AdapterConfig: Any + Debug + Send + Sync {
 impl<C: ProviderConfig> AdapterConfig for C {
     fn mode(&self) -> &'static str {
         ProviderConfig::mode(self)
+    }
+
+    fn live_keys(&self) -> &'static [&'static str] {
+        C::LIVE_KEYS
     }
 
     fn changed_keys(&self, new: &dyn AdapterConfig) -> Vec<&'static str> {

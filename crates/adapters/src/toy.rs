@@ -71,7 +71,7 @@ impl Adapter for Toy {
         let id = "ann".to_owned();
         let kind = ChatSessionKind::Direct;
         let session = ChatSession { id: id.clone(), kind, ..ChatSession::default() };
-        let from = Participant { id, name: None };
+        let from = Participant::user(id, None);
         let message = InboundMessage::new("1", session, from, self.config.greeting.clone());
         let stored = sink.receive(message, Vec::new()).await;
         stored
@@ -89,17 +89,20 @@ impl Adapter for Toy {
 
 mod tests {
     use std::path::Path;
+    use std::pin::Pin;
 
     use monoco_core::config::{ConfigEnvironment, ConfigFile, Secret};
     use monoco_core::did::{Did, EndpointKind};
-    use monoco_core::inbound::InboundAttachment;
+    use monoco_core::inbound::{InboundAttachment, StoredBytes};
     use monoco_core::object::{ObjId, ObjKind};
     use monoco_core::outgoing::OutgoingMessage;
     use monoco_core::record::RecordId;
 
+    use tokio::io::AsyncRead;
+
     use super::*;
-    use crate::InboundError;
     use crate::registry::{self, AdapterConfig};
+    use crate::{ConnectionEvent, InboundError, InboundPage, PageResult};
 
     struct NoEnvironment;
 
@@ -130,6 +133,27 @@ mod tests {
             self.stop.cancel();
             Ok(true)
         }
+
+        async fn receive_page(&self, page: InboundPage) -> Result<PageResult, InboundError> {
+            let new = page.messages.len();
+            for (message, attachments) in page.messages {
+                self.receive(message, attachments).await?;
+            }
+            Ok(PageResult { new, duplicates: 0 })
+        }
+
+        async fn cursor(&self, _stream: &str) -> Result<Option<String>, InboundError> {
+            Ok(None)
+        }
+
+        async fn store_bytes<'a>(
+            &'a self,
+            _bytes: Pin<Box<dyn AsyncRead + Send + 'a>>,
+        ) -> Result<StoredBytes, InboundError> {
+            Err(InboundError::Unavailable("this sink stores no bytes".to_owned()))
+        }
+
+        fn report(&self, _event: ConnectionEvent) {}
     }
 
     fn parse(yaml: &str) -> Result<Arc<dyn AdapterConfig>, String> {
@@ -140,7 +164,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_registered_provider_receives_and_sends() {
-        let resources = AdapterResources { egress: Err("not needed".to_owned()) };
+        let resources = AdapterResources::for_tests_of_connections();
         let config = parse("greeting: hello").unwrap();
         let adapter = config.build("play".parse().unwrap(), &resources).unwrap();
         assert_eq!((adapter.id().as_str(), adapter.provider()), ("play", "toy"));

@@ -134,10 +134,12 @@ impl MessageReader {
                 name: fields.session_name,
                 thread_key: fields.thread_key,
             },
-            from: Participant {
-                id: fields.from_id.unwrap_or_else(|| author.to_owned()),
-                name: fields.from_name,
-            },
+            from: Participant::user(
+                fields.from_id.unwrap_or_else(|| author.to_owned()),
+                fields.from_name,
+            ),
+            answer_to: None,
+            sender_verified: None,
             to: Vec::new(),
             cc: Vec::new(),
             title: fields.title,

@@ -50,7 +50,9 @@ fn default_body_is_read() {
             name: Some("Ops".to_owned()),
             thread_key: Some("build-9".to_owned()),
         },
-        from: Participant { id: "u1".to_owned(), name: Some("Ann".to_owned()) },
+        from: Participant::user("u1", Some("Ann".to_owned())),
+        answer_to: None,
+        sender_verified: None,
         to: Vec::new(),
         cc: Vec::new(),
         title: Some("Build 9".to_owned()),
@@ -120,7 +122,7 @@ fn text_alone_is_enough() {
     let bare = message_of(&json!({"text": ""}));
     assert_eq!((bare.text.as_str(), bare.at), ("", None));
     assert_eq!((bare.session.id.as_str(), bare.session.kind), ("ci", ChatSessionKind::Direct));
-    assert_eq!(bare.from, Participant { id: "unknown".to_owned(), name: None });
+    assert_eq!(bare.from, Participant::user("unknown", None));
     let nulls = json!({"id": null, "session": null, "from": null, "title": "", "text": "hi",
         "timestamp": null, "mentions": null, "reply_to": null, "attachments": null});
     assert_eq!(message_of(&nulls).title, None);
