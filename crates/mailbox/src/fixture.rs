@@ -6,6 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use monoco_core::erasure::tombstone_entry;
 use monoco_core::inbound::{ChatSession, ChatSessionKind, InboundMessage, Participant};
 use monoco_core::mail::{Mail, MailHeader, MailId, MailIndexEntry, Participants, Trust};
 use monoco_core::object::{ObjId, ObjKind};
@@ -95,6 +96,26 @@ impl CourierFixture {
         fs::write(self.tree().index(), format!("{head}\n{lines}")).unwrap();
     }
 
+    /// Erases the text of a Mail: all of it, or with `rest` what is not in it. The next rebuild
+    /// of the index shows it.
+    pub fn erase(&mut self, entry: &MailIndexEntry, rest: Option<&str>) {
+        let at = Timestamp::from_ms(START);
+        let path = self.inbound(entry);
+        fs::remove_file(&path).unwrap();
+        let new = match rest {
+            Some(rest) => {
+                let n = (entry.received_at.ms() - START) / 1_000;
+                let mail = mail(n, &entry.participants.from[0].id, rest);
+                let file = mail.render();
+                fs::write(&path, &file).unwrap();
+                MailIndexEntry { erased_at: Some(at), ..mail.entry(entry.seq, &file) }
+            }
+            None => tombstone_entry(entry, at),
+        };
+        let old = self.entries.iter_mut().find(|old| old.seq == entry.seq).unwrap();
+        *old = new;
+    }
+
     /// Simulates the loss of the store: numbers start again.
     pub fn start_over(&mut self) {
         self.seq = 0;
@@ -138,7 +159,7 @@ pub fn mail(n: i64, from: &str, text: &str) -> Mail {
     let at = Timestamp::from_ms(START + n * 1_000);
     let tunnel = "ci".parse().unwrap();
     let id = MailId::of("webhook", &tunnel, &n.to_string());
-    let from = Participant { id: from.to_owned(), name: None };
+    let from = Participant::user(from, None);
     let mut message = InboundMessage::new(n.to_string(), ChatSession::default(), from.clone(), "");
     message.received_at = at;
     Mail {

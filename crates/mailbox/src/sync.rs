@@ -2,7 +2,8 @@
 //!
 //! The cursor is written after the links, so a killed sync repeats some Mails and loses
 //! none. Mails that are present are not linked again; Mails that the user deleted are
-//! pulled again only by a full sync.
+//! pulled again only by a full sync. Copies of Mails whose text was erased are removed or
+//! replaced: an erasure starts a new index, which is read from its start.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use monoco_core::filter::{FilterInput, FilterReport};
-use monoco_core::mail::{self, MailIndexEntry, digest};
+use monoco_core::mail::{self, Mail, MailIndexEntry, digest};
 use monoco_core::time::Timestamp;
 use monoco_fs::{FileOptions, found};
 use serde::Serialize;
@@ -83,6 +84,8 @@ pub struct SyncSummary {
     pub refused: u64,
     /// Matched, but purged before the sync.
     pub gone: u64,
+    /// Copies with erased text that were removed or replaced.
+    pub erased: u64,
 }
 
 /// Pulls new Mails of `tree` into the workspace `here`.
@@ -132,7 +135,11 @@ pub fn sync(
     let mut cursor = SyncCursor { first, rules, ..before.clone() };
     let mut lines = 0;
     while let Some(IndexLine { start, end, entry }) = index.next_line()? {
+        if let Some(entry) = entry.as_ref().filter(|entry| entry.erased_at.is_some()) {
+            round.replace_erased(entry)?;
+        }
         match &entry {
+            Some(entry) if entry.tombstone().is_some() => {}
             Some(entry) if entry.seq > after || again.contains(&entry.seq) => {
                 round.look_at(entry, start)?;
             }
@@ -158,10 +165,10 @@ pub fn sync(
     }
     round.settle(&cursor, &before)?;
     if let SyncTarget { files: Some(files), inbox: Some(inbox), .. } = &round.target
-        && !round.names.is_empty()
+        && (!round.names.is_empty() || round.summary.erased > 0)
     {
         // Without the cache, only the next list is slower.
-        if noted {
+        if noted && round.summary.erased == 0 {
             let _ = inbox_cache::add(files, inbox, &round.names);
         } else {
             let _ = inbox_cache::rebuild(files, inbox);
@@ -355,6 +362,41 @@ impl SyncRun<'_> {
         let lately = |at: &Timestamp| self.newest.since(*at) <= MISSING_FILE_AGE;
         let missing = self.missing.iter().filter(|(_, at)| lately(at)).map(|(it, _)| *it);
         self.refused.iter().copied().chain(missing).take(MAX_REJECTED_FILES).collect()
+    }
+
+    /// Removes the copy of a Mail whose text was erased, and links the Mail without that text,
+    /// if there is one. A copy that the user has edited stays.
+    fn replace_erased(&mut self, entry: &MailIndexEntry) -> Result<(), MailboxError> {
+        let target = self.target.inbox_path.join(&entry.file);
+        let ours = entry.file == entry.id.file(entry.received_at);
+        let Some(inbox) = self.target.inbox.as_ref().filter(|_| ours) else { return Ok(()) };
+        let bytes = match inbox.dir().read(&entry.file, MAX_MAIL_FILE_BYTES) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Vec::new(),
+            Err(error) => return Err(at(&target)(error)),
+        };
+        if entry.tombstone().is_none() && digest(&bytes) == entry.sha256 {
+            return Ok(());
+        }
+        let copy = std::str::from_utf8(&bytes).ok().and_then(|text| Mail::parse(text).ok());
+        if copy.is_none_or(|copy| copy.header.id != entry.id) {
+            let words = "was changed and can have text that was erased; remove it";
+            self.warn(format!("{} {words}", target.display()));
+            return Ok(());
+        }
+        self.summary.erased += 1;
+        if self.wish.dry_run {
+            return Ok(());
+        }
+        inbox.dir().remove(&entry.file).map_err(at(&target))?;
+        if entry.tombstone().is_none()
+            && let MailFile::Here { path, bytes } = self.tree.find(entry)?
+        {
+            take(&path, inbox, &entry.file, &bytes).map_err(at(&target))?;
+            self.fresh.push(entry.file.clone());
+        }
+        inbox.dir().sync().map_err(at(inbox.path()))
     }
 
     /// Handles an existing file of that name: it is the Mail's, or was edited. A file that

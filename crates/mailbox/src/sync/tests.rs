@@ -283,3 +283,39 @@ fn killed_sync_loses_no_mail_and_pulls_none_twice() {
     assert_eq!(summary.present, 3, "only those after the last cursor are seen again");
     assert_eq!(names(&here.inbox()).len() as u64, total);
 }
+
+#[test]
+fn copies_of_erased_mails_are_removed_or_replaced() {
+    let mut post = CourierFixture::new();
+    let here = post.workspace(ANN);
+    let mails: Vec<_> = (0..4).map(|n| post.deliver("ann", &format!("secret {n}"))).collect();
+    let (alone, both, edited, kept) = (&mails[0], &mails[1], &mails[2], &mails[3]);
+    assert_eq!(counts(&post, &here, &plain()), [4, 0, 0, 0, 0]);
+    let path = |entry: &MailIndexEntry| here.inbox().join(&entry.file);
+    fs::remove_file(path(edited)).unwrap();
+    fs::write(path(edited), "notes about the secret").unwrap();
+    post.erase(alone, None);
+    post.erase(both, Some("the rest"));
+    post.erase(edited, None);
+    post.rebuild();
+
+    let dry = SyncOptions { dry_run: true, ..full() };
+    assert_eq!(sync_as(&post, &here, &dry).0.erased, 2);
+    assert!(path(alone).exists(), "a dry run changes nothing");
+    let (summary, said) = sync_as(&post, &here, &plain());
+    assert_eq!((summary.erased, summary.pulled, summary.gone), (2, 0, 0));
+    assert!(said.iter().any(|words| words.contains("can have text that was erased")), "{said:?}");
+    assert!(!path(alone).exists());
+    let replaced = fs::read_to_string(path(both)).unwrap();
+    assert!(replaced.contains("the rest") && !replaced.contains("secret"), "{replaced}");
+    assert_eq!(fs::metadata(path(both)).unwrap().nlink(), 2, "linked again");
+    assert_eq!(fs::read_to_string(path(edited)).unwrap(), "notes about the secret");
+    assert!(fs::read_to_string(path(kept)).unwrap().contains("secret 3"));
+    assert_eq!(sync_as(&post, &here, &plain()).0, SyncSummary::default());
+
+    // A workspace that has pulled nothing gets the rest only.
+    fs::remove_dir_all(here.inbox()).unwrap();
+    fs::remove_file(cursor_file(&here)).unwrap();
+    let (summary, _) = sync_as(&post, &here, &plain());
+    assert_eq!((summary.pulled, summary.gone, summary.erased), (2, 0, 0));
+}
