@@ -1,6 +1,6 @@
 //! Finds the DIDs that a person can mean by a name, an e-mail address or `tunnel:account`.
 
-use monoco_core::did::{Did, Endpoint, EndpointKind, TunnelId};
+use monoco_core::did::{Did, EMAIL_PROVIDER, Endpoint, EndpointKind, TunnelId, lower_case_domain};
 use monoco_store::{SharedStore, StoreError};
 
 /// Candidates that are returned.
@@ -30,10 +30,14 @@ pub async fn find_contacts(store: &SharedStore, text: &str) -> Result<Vec<Did>, 
     let mut found = Vec::new();
     if text.contains('@') {
         for tunnel in &tunnels {
-            found.extend(store.contacts_by_account(&tunnel.id, text, MAX_CANDIDATES).await?);
+            let account = match tunnel.provider.as_str() {
+                EMAIL_PROVIDER => lower_case_domain(text),
+                _ => text.to_owned(),
+            };
+            found.extend(store.contacts_by_account(&tunnel.id, &account, MAX_CANDIDATES).await?);
         }
         if found.is_empty() {
-            for tunnel in tunnels.iter().filter(|tunnel| tunnel.provider == "email") {
+            for tunnel in tunnels.iter().filter(|tunnel| tunnel.provider == EMAIL_PROVIDER) {
                 found.extend(by_account(store, &tunnel.id, &tunnel.provider, text).await?);
             }
         }
@@ -55,8 +59,8 @@ async fn by_account(
     provider: &str,
     account: &str,
 ) -> Result<Vec<Did>, StoreError> {
-    let (account, kinds) = match (provider, account.rsplit_once('@')) {
-        ("email", Some((local, domain))) => (format!("{local}@{}", domain.to_lowercase()), ADDRESS),
+    let (account, kinds) = match provider {
+        EMAIL_PROVIDER => (lower_case_domain(account), ADDRESS),
         _ => (account.to_owned(), ANY),
     };
     let found = store.contacts_by_account(tunnel, &account, MAX_CANDIDATES).await?;

@@ -5,6 +5,7 @@
 //! * [`reply`]: answers a Mail in its thread.
 //! * [`boxes`]: lists and changes records and deliveries alike.
 //! * [`lease`]: leases the next entry of a box.
+//! * [`erasure`]: finds the DIDs of one person.
 //! * [`mod@contact_lookup`]: finds the DIDs that a person can mean by a name or an address.
 //! * [`trace`]: resolves any id to the history of one message.
 //!
@@ -23,6 +24,7 @@ use crate::pipeline::queue::QueueNotifier;
 pub mod boxes;
 mod contact_lookup;
 mod dispatch;
+pub mod erasure;
 pub mod lease;
 pub mod reply;
 mod send;
