@@ -5,6 +5,7 @@
 //! mailbox/            Mails as files, unless the config names another directory
 //! dropzone/           attachments, by content hash
 //! courier/config.yaml the config; every key has a default
+//! courier/adapters.d/ further tunnels, one file each
 //! log/courier.log     the log of a courier in the background
 //! run/courier.lock    locked by the courier while it runs; never removed
 //! run/courier.json    state and addresses of the courier, for the command line
@@ -188,6 +189,11 @@ impl Home {
     /// Default path of the config.
     pub fn config(&self) -> PathBuf {
         self.0.join("courier/config.yaml")
+    }
+
+    /// Directory of the config and of the files of tunnels.
+    pub fn config_dir(&self) -> PathBuf {
+        self.0.join("courier")
     }
 
     pub fn log(&self) -> PathBuf {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use monoco_adapters::egress::Egress;
+use monoco_adapters::email::envelope_key::EnvelopeKey;
 use monoco_adapters::registry::AdapterResources;
 use monoco_core::contact::{Contact, ContactLevel};
 use monoco_core::did::Did;
@@ -16,7 +17,7 @@ use monoco_core::letter::ChainDirection;
 use monoco_core::retention::MAX_CLOCK_STEP;
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{PipelineRouting, SharedStore, StoreError};
+use monoco_store::{PipelineRouting, SharedStore, StoreError, SweepCounts};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -31,6 +32,7 @@ use crate::config::{Config, ConfigError, ConfigSource};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::drafts::DraftLoop;
 use crate::courier::file_projector::FileProjector;
+use crate::courier::forget::TextEraser;
 use crate::courier::mailbox_dir::MailboxDir;
 use crate::courier::merge::MergeLoop;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
@@ -267,7 +269,10 @@ impl Courier {
             store: Arc::clone(&store),
             clock,
             entry: entry.clone(),
-            resources: AdapterResources { egress: Egress::new().map_err(|e| e.to_string()) },
+            resources: AdapterResources {
+                egress: Egress::new().map_err(|error| error.to_string()),
+                envelope_key: Some(EnvelopeKey::new(store.email_secret().await?)),
+            },
             tunnels: Arc::new(TunnelRegistry::default()),
             config: config_receiver.clone(),
             holder: holder.unwrap_or_else(|_| Holder::anonymous()),
@@ -393,6 +398,8 @@ fn start_loops(
     loops.spawn(locks_file::run(store(), clock, tree(), stop()));
     loops.spawn(retention::run(store(), clock, tree(), settings(), stop()));
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
+    let eraser = TextEraser { projector: Arc::clone(&projector), clock, owner: owner() };
+    loops.spawn(eraser.resume());
     (merge_loop, projector, dead_drafts)
 }
 
@@ -469,8 +476,9 @@ async fn prepare_store(
     let now = clock.now();
     add_owner(store, &config.owner, now).await?;
     let released = store.release_leases(HOLDER, delivery_retry(config.deliveries), now).await?;
-    if released.records + released.deliveries > 0 {
-        tracing::info!(released.records, released.deliveries, "leases of an earlier run ended");
+    if released.records + released.deliveries + released.email_tasks > 0 {
+        let SweepCounts { records, deliveries, email_tasks } = released;
+        tracing::info!(records, deliveries, email_tasks, "leases of an earlier run ended");
     }
     Ok(())
 }

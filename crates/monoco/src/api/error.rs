@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::center::CenterError;
+use crate::courier::file_projector::ProjectorError;
+use crate::courier::forget::ForgetError;
 use crate::home::HomeError;
 use crate::pipeline::SubmitError;
 
@@ -234,6 +236,27 @@ impl From<SubmitError> for ApiError {
     }
 }
 
+impl From<ProjectorError> for ApiError {
+    fn from(error: ProjectorError) -> Self {
+        match error {
+            ProjectorError::Store(error) => error.into(),
+            other => StoreError::Unavailable(other.to_string()).into(),
+        }
+    }
+}
+
+impl From<ForgetError> for ApiError {
+    fn from(error: ForgetError) -> Self {
+        let message = error.to_string();
+        match error {
+            ForgetError::LostMails(mails) => {
+                Self::new(StatusCode::CONFLICT, "lost_mails", message).with("mails", mails)
+            }
+            ForgetError::Projector(error) => error.into(),
+        }
+    }
+}
+
 impl From<WebhookError> for ApiError {
     fn from(error: WebhookError) -> Self {
         let message = error.to_string();
@@ -303,6 +326,13 @@ impl From<StoreError> for ApiError {
             StoreError::Missing { what, .. } => {
                 new(StatusCode::NOT_FOUND, "not_found").with("what", what)
             }
+            StoreError::Erased { at, by, .. } => {
+                let error = new(StatusCode::GONE, "erased").with("erased_at", at.rfc3339());
+                match by {
+                    Some(by) => error.with("superseded_by", by.to_string()),
+                    None => error,
+                }
+            }
             StoreError::Conflict { revision, .. } => {
                 new(StatusCode::CONFLICT, "conflict").with("revision", revision)
             }
@@ -337,6 +367,10 @@ impl From<StoreError> for ApiError {
                 new(StatusCode::CONFLICT, "key_reused").with(what, id)
             }
             StoreError::InvalidTag(_) => new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_tags"),
+            StoreError::TooLarge(limit) => {
+                new(StatusCode::PAYLOAD_TOO_LARGE, "too_large").with("limit", limit)
+            }
+            StoreError::SourceFailed(_) => Self::body_broke_off(),
             StoreError::DiskFull => new(StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
             StoreError::Damaged { .. } => {
                 tracing::error!(%error, "stored data is damaged");

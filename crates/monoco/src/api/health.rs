@@ -7,11 +7,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use monoco_core::delivery::SendState;
+use monoco_core::did::TunnelId;
 use monoco_core::letter::LetterState;
 use monoco_core::record::BoxKind;
 use monoco_core::time::Timestamp;
-use monoco_core::tunnel_health::TunnelStatus;
-use monoco_store::{LetterCounts, StoreCounts, StoreHealth};
+use monoco_core::tunnel_health::{TunnelConnection, TunnelStatus};
+use monoco_store::{EmailTaskCounts, LetterCounts, StoreCounts, StoreHealth};
 use serde_json::json;
 
 use super::SharedApi;
@@ -50,6 +51,7 @@ pub async fn health(
     let now = api.clock.now();
     let letters = api.store.letter_counts(now).await;
     let letters = letters.ok();
+    let tasks = api.store.task_counts().await;
     let pipeline = pipeline(api.pipeline.dispatcher(), letters.as_ref(), now);
     let report = api.projector.report();
     let damaged_rows = api.store.damaged_rows();
@@ -78,7 +80,12 @@ pub async fn health(
         },
         mailbox: mailbox(report, &counts),
         pipeline,
-        dead: DeadCounts::new(&counts, &letters.unwrap_or_default(), api.dead_drafts.count()),
+        dead: DeadCounts::new(
+            &counts,
+            &letters.unwrap_or_default(),
+            &tasks.unwrap_or_default(),
+            api.dead_drafts.count(),
+        ),
         oldest_waiting_delivery_ms: counts.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: counts.oldest_unclaimed.map(age),
         clock_drift_ms: api.clock.drift(),
@@ -92,10 +99,20 @@ fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, Adapte
         let state = tunnel.health();
         let at = |time: Option<Timestamp>| time.map(Timestamp::rfc3339);
         let (last_error_at, last_error) = state.last_error.clone().unzip();
+        let last_scan_at = state.last_scan.map(|(at, _)| at);
+        let connection_since = match state.connection {
+            Some(TunnelConnection::Open(at) | TunnelConnection::Lost(at)) => Some(at),
+            Some(TunnelConnection::Opening) | None => None,
+        };
         let health = AdapterHealth {
             status: state.status(now).as_str().into(),
             mode: tunnel.adapter.mode().into(),
             provider: tunnel.adapter.provider().to_owned(),
+            connected: state.connection.map(|it| matches!(it, TunnelConnection::Open(_))),
+            connection_since: at(connection_since),
+            connections_lost: state.connections_lost,
+            last_scan_at: at(last_scan_at),
+            backlog: state.backlog,
             last_frame_at: at(state.last_frame),
             last_message_at: at(state.last_message),
             last_sent_at: at(state.last_sent),
@@ -112,6 +129,11 @@ fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, Adapte
             status: TunnelStatus::Down.as_str().into(),
             mode: tunnel.mode.into(),
             provider: tunnel.provider.to_owned(),
+            connected: None,
+            connection_since: None,
+            connections_lost: 0,
+            last_scan_at: None,
+            backlog: None,
             last_frame_at: None,
             last_message_at: None,
             last_sent_at: None,
@@ -168,13 +190,19 @@ fn mailbox(report: ProjectorReport, counts: &StoreCounts) -> MailboxHealth {
 }
 
 impl DeadCounts {
-    pub fn new(counts: &StoreCounts, letters: &LetterCounts, drafts: usize) -> Self {
+    pub fn new(
+        counts: &StoreCounts,
+        letters: &LetterCounts,
+        tasks: &BTreeMap<TunnelId, EmailTaskCounts>,
+        drafts: usize,
+    ) -> Self {
         let states = [SendState::Dead, SendState::Uncertain];
         let deliveries: i64 = states.iter().filter_map(|state| counts.deliveries.get(state)).sum();
         let letters = letters.states.get(&LetterState::Dead).copied().unwrap_or(0);
         let (claims, drafts) = (counts.dead_claims, i64::try_from(drafts).unwrap_or(i64::MAX));
-        let total = claims + deliveries + letters + drafts;
-        Self { claims, deliveries, letters, drafts, total }
+        let tasks = tasks.values().map(|counts| counts.dead).sum();
+        let total = claims + deliveries + letters + drafts + tasks;
+        Self { claims, deliveries, letters, drafts, tasks, total }
     }
 }
 

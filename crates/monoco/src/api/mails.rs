@@ -21,6 +21,7 @@ use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::messages::parse_key;
 use super::trace::trace_of;
 use super::views::boxes::RecordView;
+use super::views::email::EmailTaskView;
 use super::views::letters::LetterView;
 use super::views::mails::{
     ClaimList, DeadDraftView, DeadView, MailDetailView, MailPage, RebuildView,
@@ -33,7 +34,6 @@ use super::{Api, SharedApi, ids};
 use crate::center;
 use crate::center::reply::{ReplyError, ReplyRequest};
 use crate::courier::dead_drafts::DeadDrafts;
-use crate::courier::file_projector::ProjectorError;
 use crate::pipeline::letter_pages::LetterPages;
 
 /// Path of the rebuild, which has a longer time limit than other requests.
@@ -207,6 +207,9 @@ pub async fn mail(
         parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
     let store = &api.store;
     let row = store.mail(&id, &workspace).await?;
+    if let Some(at) = row.entry.tombstone() {
+        return Err(StoreError::Erased { key: id.to_string(), at, by: None }.into());
+    }
     let claims = store.claims(&id).await?;
     let msg = match store.object(row.entry.msg_id).await {
         Ok(bytes) => serde_json::from_slice(&bytes).ok(),
@@ -446,17 +449,13 @@ pub async fn rebuild(
     } else {
         api.projector.rebuild().await
     };
-    match rebuilt {
-        Ok(rebuilt) => Ok(axum::Json(rebuilt.into())),
-        Err(ProjectorError::Store(error)) => Err(error.into()),
-        Err(error) => Err(StoreError::Unavailable(error.to_string()).into()),
-    }
+    Ok(axum::Json(rebuilt?.into()))
 }
 
 /// List dead letters
 ///
-/// Claims, letters, drafts, and deliveries that are DEAD or UNCERTAIN: the oldest 1000 claims,
-/// letters and drafts, and the oldest 1000 deliveries of each tunnel.
+/// Claims, letters, drafts, e-mail tasks, and deliveries that are DEAD or UNCERTAIN: the oldest
+/// 1000 claims, letters, drafts and tasks, and the oldest 1000 deliveries of each tunnel.
 #[cfg_attr(test, utoipa::path(
     get, path = "/api/v1/dead", operation_id = "list_dead",
     tag = "mails",
@@ -482,7 +481,9 @@ pub async fn dead(State(api): State<SharedApi>) -> Result<axum::Json<DeadView>, 
     }
     let drafts = drafts::read(&api.dead_drafts, DeadDrafts::scan).await?;
     let drafts = drafts.into_iter().take(input::MAX_PAGE).map(DeadDraftView::from).collect();
-    Ok(axum::Json(DeadView { claims, deliveries, letters, drafts }))
+    let tasks = store.dead_tasks(input::MAX_PAGE).await?;
+    let tasks = tasks.into_iter().map(EmailTaskView::from).collect();
+    Ok(axum::Json(DeadView { claims, deliveries, letters, drafts, tasks }))
 }
 
 async fn update(

@@ -1,5 +1,6 @@
 //! Dispatch received messages, send messages, store and get objects.
 
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -10,6 +11,7 @@ use monoco_core::time::Timestamp;
 use monoco_store::{DispatchOutcome, DispatchRequest, SendRequest, SendResult};
 use serde::Deserialize;
 use serde_json::Value;
+use tokio_util::io::ReaderStream;
 #[cfg(test)]
 use utoipa::ToSchema;
 
@@ -23,6 +25,12 @@ use crate::center;
 
 /// Longest idempotency key, in bytes.
 const MAX_KEY_BYTES: usize = 256;
+
+/// Larger attachments are sent in parts, smaller ones verified before the response starts.
+const MAX_WHOLE_OBJECT: u64 = 1 << 20;
+
+/// Size of the parts, in bytes.
+const OBJECT_PART: usize = 64 << 10;
 
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]
@@ -240,7 +248,7 @@ pub async fn put_blob(
 #[cfg_attr(test, utoipa::path(
     get, path = "/api/v1/objects/{id}", operation_id = "get_object",
     tag = "center",
-    params(("id" = String, Path, description = "`cymsg:…`, `cymsgr:…` or `sha256:…`; the first two can be shortened")),
+    params(("id" = String, Path, description = "`cymsg:…`, `cymsgr:…` or `sha256:…`; can be shortened")),
     responses((status = 200, description = "The object", content(
         (MsgObjectSchema = "application/json"),
         (BytesSchema = "application/octet-stream"),
@@ -249,14 +257,22 @@ pub async fn put_blob(
 pub async fn object(State(api): State<SharedApi>, path: PathParams) -> Result<Response, ApiError> {
     let invalid = |error| ApiError::bad_parameter("id", error);
     let id: ObjId = ids::resolve(&api, path.text("id"), invalid).await?;
-    let bytes = api.store.object(id).await?;
     let (kind, disposition) = match id.kind() {
         ObjKind::Msg | ObjKind::Receipt => ("application/json", "inline"),
         // A browser must never render bytes from outside.
         ObjKind::Bytes => ("application/octet-stream", "attachment"),
     };
     let headers = [(header::CONTENT_TYPE, kind), (header::CONTENT_DISPOSITION, disposition)];
-    Ok((headers, bytes).into_response())
+    if id.kind() == ObjKind::Bytes {
+        let bytes = api.store.open_blob(id).await?;
+        if bytes.size() > MAX_WHOLE_OBJECT {
+            let size = [(header::CONTENT_LENGTH, bytes.size())];
+            // The reader fails before the last part of damaged bytes, which ends the connection.
+            let body = Body::from_stream(ReaderStream::with_capacity(bytes, OBJECT_PART));
+            return Ok((size, headers, body).into_response());
+        }
+    }
+    Ok((headers, api.store.object(id).await?).into_response())
 }
 
 impl ApiMetrics {

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use monoco_core::did::TunnelId;
 use monoco_core::letter::LetterState;
+use monoco_core::time::Timestamp;
+use monoco_core::tunnel_health::TunnelStatus;
 use monoco_store::{LetterCounts, StoreCounts, StoreHealth};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -16,6 +19,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::SharedApi;
+use super::email_metrics::EmailMetrics;
 use super::error::ApiError;
 use super::views::health::DeadCounts;
 use crate::courier::tunnels::TunnelRegistry;
@@ -40,6 +44,9 @@ pub struct ApiMetrics {
     letters: Family<LetterLabels, Gauge<i64, AtomicI64>>,
     waiting: Family<WorkerLabels, Gauge<i64, AtomicI64>>,
     webhooks_rejected: Family<RejectionLabels, Counter>,
+    tunnel_up: Family<TunnelMetricLabels, Gauge<i64, AtomicI64>>,
+    connections_lost: Family<TunnelMetricLabels, Counter>,
+    email: EmailMetrics,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -78,6 +85,12 @@ struct VerdictLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WorkerLabels {
     worker: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TunnelMetricLabels {
+    tunnel: String,
+    mode: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -135,6 +148,19 @@ impl ApiMetrics {
             "Rejected webhook requests by tunnel and reason",
             webhooks_rejected.clone(),
         );
+        let tunnel_up = Family::default();
+        registry.register(
+            "tunnel_up",
+            "1 while a tunnel can receive messages, by tunnel and mode",
+            tunnel_up.clone(),
+        );
+        let connections_lost = Family::default();
+        registry.register(
+            "tunnel_connections_lost",
+            "Lost connections by tunnel and mode",
+            connections_lost.clone(),
+        );
+        let email = EmailMetrics::new(&mut registry);
         Self {
             registry,
             requests,
@@ -152,6 +178,9 @@ impl ApiMetrics {
             letters,
             waiting,
             webhooks_rejected,
+            tunnel_up,
+            connections_lost,
+            email,
         }
     }
 
@@ -181,11 +210,25 @@ impl ApiMetrics {
         self.unmerged_messages.set(counts.unmerged);
     }
 
-    fn set_tunnels(&self, tunnels: &TunnelRegistry) {
+    fn set_tunnels(&self, tunnels: &TunnelRegistry, now: Timestamp) {
         // Tunnels that do not run any more are not shown.
         self.webhooks_rejected.clear();
+        self.tunnel_up.clear();
+        self.connections_lost.clear();
+        let labels = |id: &TunnelId, mode| TunnelMetricLabels { tunnel: id.to_string(), mode };
+        for tunnel in tunnels.inactive().iter() {
+            self.tunnel_up.get_or_create(&labels(&tunnel.id, tunnel.mode)).set(0);
+        }
         for tunnel in tunnels.running().iter() {
-            for (reason, count) in tunnel.health().rejected {
+            let health = tunnel.health();
+            let labels = labels(tunnel.adapter.id(), tunnel.adapter.mode());
+            let up = health.status(now) != TunnelStatus::Down;
+            self.tunnel_up.get_or_create(&labels).set(i64::from(up));
+            if health.connection.is_some() {
+                let counter = self.connections_lost.get_or_create(&labels);
+                counter.inner().store(health.connections_lost, Ordering::Relaxed);
+            }
+            for (reason, count) in health.rejected {
                 let labels = RejectionLabels { tunnel: tunnel.adapter.id().to_string(), reason };
                 let counter = self.webhooks_rejected.get_or_create(&labels);
                 counter.inner().store(count, Ordering::Relaxed);
@@ -199,6 +242,7 @@ impl ApiMetrics {
             ("delivery", dead.deliveries),
             ("letter", dead.letters),
             ("draft", dead.drafts),
+            ("task", dead.tasks),
         ] {
             self.dead_letters.get_or_create(&DeadLetterLabels { kind }).set(count);
         }
@@ -262,9 +306,12 @@ pub async fn metrics(
     let store = &api.store;
     let counts = store.counts().await?;
     api.metrics.set_store(&counts, &store.health());
-    let letters = store.letter_counts(api.clock.now()).await?;
-    api.metrics.set_tunnels(&api.tunnels);
-    let dead = DeadCounts::new(&counts, &letters, api.dead_drafts.count());
+    let now = api.clock.now();
+    let letters = store.letter_counts(now).await?;
+    let tasks = store.task_counts().await?;
+    api.metrics.set_tunnels(&api.tunnels, now);
+    api.metrics.email.set(&store.accounts().await?, &tasks, &api.tunnels);
+    let dead = DeadCounts::new(&counts, &letters, &tasks, api.dead_drafts.count());
     api.metrics.set_dead_letters(dead);
     api.metrics.set_pipeline(&letters, api.pipeline.dispatcher());
     let mut text = String::new();

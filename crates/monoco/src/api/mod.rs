@@ -22,6 +22,7 @@ use crate::courier::file_projector::FileProjector;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
 use error::ApiError;
+pub use forget::FORGET_PATH;
 pub use mails::REBUILD_PATH;
 pub use metrics::ApiMetrics;
 
@@ -30,12 +31,17 @@ mod boxes;
 mod connection;
 mod contacts;
 mod drafts;
+mod email;
+mod email_metrics;
 pub mod error;
 mod events;
+mod forget;
 pub mod guard;
 mod health;
 mod ids;
 mod input;
+#[cfg(test)]
+mod json_layout;
 mod letters;
 mod mails;
 mod messages;
@@ -122,6 +128,18 @@ routes! {
     post "/api/v1/letters/{id}/replay" => letters::replay,
     get "/api/v1/pipeline" => pipeline::status,
     post "/api/v1/pipeline/replay" => pipeline::replay,
+    get "/api/v1/email/accounts" => email::accounts,
+    get "/api/v1/email/accounts/{id}" => email::account,
+    post "/api/v1/email/accounts/{id}/pause" => email::pause,
+    post "/api/v1/email/accounts/{id}/resume" => email::resume,
+    post "/api/v1/email/accounts/{id}/scan" => email::scan,
+    post "/api/v1/email/accounts/{id}/test" => email::test,
+    get "/api/v1/email/tasks" => email::tasks,
+    get "/api/v1/email/tasks/{id}" => email::task,
+    post "/api/v1/email/tasks/{id}/retry" => email::retry,
+    post "/api/v1/email/tasks/{id}/drop" => email::drop_task,
+    get "/api/v1/email/directory" => email::directory,
+    put "/api/v1/email/directory" => email::put_directory,
     get "/api/v1/boxes" => boxes::boxes,
     get "/api/v1/boxes/{owner}/{box}" => boxes::list,
     get "/api/v1/boxes/{owner}/{box}/peek" => boxes::peek,
@@ -139,6 +157,7 @@ routes! {
     delete "/api/v1/contacts/{did}/bindings" => contacts::unbind,
     put "/api/v1/blocks/{target}/{sender}" => contacts::block,
     delete "/api/v1/blocks/{target}/{sender}" => contacts::unblock,
+    post "/api/v1/forget" => forget::forget,
     get "/api/v1/groups" => contacts::groups,
     get "/api/v1/groups/{group}" => contacts::group,
     put "/api/v1/groups/{group}" => contacts::put_group,
@@ -177,8 +196,7 @@ pub fn router(api: Api) -> Router {
 async fn observe(State(api): State<SharedApi>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<axum::extract::MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", axum::extract::MatchedPath::as_str);
-    let rebuild = route == mails::REBUILD_PATH;
-    let limit = if rebuild { server::REBUILD_TIMEOUT } else { server::HANDLER_TIMEOUT };
+    let limit = server::handler_timeout(route);
     let handled = tokio::time::timeout(limit, next.run(request)).await;
     let mut response = handled.unwrap_or_else(|_| ApiError::too_slow().into());
     api.metrics.count_request(route, response.status());

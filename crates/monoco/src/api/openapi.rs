@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::{OPENAPI_JSON, OpenApiPaths, ROUTES};
+use super::{OPENAPI_JSON, OpenApiPaths, ROUTES, json_layout};
 use crate::api::error::ApiErrorView;
 
 /// Longest line of the document, in bytes.
-const LINE: usize = 140;
+const MAX_LINE: usize = 140;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
 
@@ -35,7 +35,7 @@ fn document() -> Value {
     doc["security"] = json!([{"token": []}]);
     doc["components"]["securitySchemes"] = json!({"token": {
         "type": "http", "scheme": "bearer",
-        "description": "The token that `monoco courier token` prints",
+        "description": "The token that `monoco token show` prints",
     }});
     doc["components"]["responses"] = json!({"Error": {
         "description": "The request is rejected; `code` says why",
@@ -79,32 +79,9 @@ fn describe(responses: &mut Map<String, Value>, schemas: &Value) {
     }
 }
 
-/// Writes values on one line where they fit in [`LINE`], so that differences are easy to read.
-fn write(value: &Value, indent: usize, text: &mut String) {
-    let line = value.to_string();
-    let (open, close, entries): (_, _, Vec<(String, &Value)>) = match value {
-        Value::Object(map) if indent + line.len() > LINE => {
-            ('{', '}', map.iter().map(|(key, value)| (format!("{key:?}: "), value)).collect())
-        }
-        Value::Array(list) if indent + line.len() > LINE => {
-            ('[', ']', list.iter().map(|value| (String::new(), value)).collect())
-        }
-        _ => return text.push_str(&line),
-    };
-    text.push(open);
-    for (at, (key, value)) in entries.into_iter().enumerate() {
-        let comma = if at == 0 { "" } else { "," };
-        text.push_str(&format!("{comma}\n{:1$}{key}", "", indent + 2));
-        write(value, indent + 2, text);
-    }
-    text.push_str(&format!("\n{:1$}{close}", "", indent));
-}
-
 #[test]
 fn openapi_json_matches_the_annotations() {
-    let mut text = String::new();
-    write(&document(), 0, &mut text);
-    text.push('\n');
+    let text = json_layout::format(&document(), MAX_LINE);
     if text == OPENAPI_JSON {
         return;
     }

@@ -16,13 +16,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection::{self, ClientStream, ConnectionTimeouts};
+use super::{FORGET_PATH, REBUILD_PATH};
 use crate::log_limit::LogLimit;
 
 /// Time limit of a handler.
 pub const HANDLER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time limit of a rebuild of the mailbox.
-pub const REBUILD_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Time limit of operations on all data: a rebuild of the mailbox, and an erasure.
+const LONG_HANDLER_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Most open connections. Further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 1024;
@@ -32,6 +33,14 @@ const MAX_CONNECTIONS_PER_ADDRESS: usize = 512;
 
 /// Pause after a connection could not be accepted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// Time limit of the handler of a route.
+pub fn handler_timeout(route: &str) -> Duration {
+    if [REBUILD_PATH, FORGET_PATH].contains(&route) {
+        return LONG_HANDLER_TIMEOUT;
+    }
+    HANDLER_TIMEOUT
+}
 
 /// A bound listener of the courier.
 #[derive(Debug)]

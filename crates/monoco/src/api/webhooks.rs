@@ -52,10 +52,21 @@ impl WebhookListener {
         Self { store, clock, entry, tunnels, rejections: Mutex::default() }
     }
 
-    /// Logs a rejected request, and records it as an error of its tunnel.
-    fn record_rejection(&self, tunnel: &RunningTunnel, reason: &'static str, error: &str) {
+    /// Logs and counts a rejected request. If it is authentic, it is an error of its tunnel.
+    fn record_rejection(
+        &self,
+        tunnel: &RunningTunnel,
+        reason: &'static str,
+        is_authentic: bool,
+        error: &str,
+    ) {
         let (id, now) = (tunnel.adapter.id(), self.clock.now());
-        tunnel.update_health(|health| health.record_rejected(reason, error, now));
+        tunnel.update_health(|health| {
+            health.record_rejected(reason);
+            if is_authentic {
+                health.record_receive_error(error, now);
+            }
+        });
         // Nothing panics while it holds the lock.
         let mut limits = self.rejections.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = Arc::clone(limits.entry(id.to_string()).or_default());
@@ -66,7 +77,8 @@ impl WebhookListener {
     }
 
     fn reject(&self, tunnel: &RunningTunnel, error: WebhookError) -> ApiError {
-        self.record_rejection(tunnel, error.reason(), &error.to_string());
+        let is_authentic = error.is_authentic();
+        self.record_rejection(tunnel, error.reason(), is_authentic, &error.to_string());
         error.into()
     }
 }
@@ -107,7 +119,7 @@ async fn receive(
     let size = u64::try_from(body.len()).unwrap_or(u64::MAX);
     tunnel.quota.charge(size, clock.now()).map_err(|retry_after| {
         let error = ApiError::over_quota(retry_after);
-        webhooks.record_rejection(&tunnel, "over_quota", &error.message);
+        webhooks.record_rejection(&tunnel, "over_quota", true, &error.message);
         error
     })?;
     drop(body);

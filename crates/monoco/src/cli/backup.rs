@@ -5,6 +5,7 @@
 //! store/                database and blobs
 //! courier/config.yaml   the config, if there is one
 //! courier/env           its variables, if there are any
+//! courier/adapters.d/   the files of tunnels, if there are any
 //! ```
 
 use std::fs::{self, DirBuilder};
@@ -13,6 +14,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use monoco_core::did::TunnelId;
 use monoco_core::mail::digest;
 use monoco_fs::FileOptions;
 use monoco_store::sqlite::{self, StoreCopy};
@@ -22,7 +24,8 @@ use super::CliContext;
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, ToCell, note};
 use crate::clock::wall_now;
-use crate::config::ConfigSource;
+use crate::config::{self, ADAPTERS_DIR, ConfigSource};
+use crate::home::Home;
 
 /// Version of the layout of a backup.
 pub const BACKUP_VERSION: u32 = 1;
@@ -31,7 +34,7 @@ pub const BACKUP_VERSION: u32 = 1;
 pub const MANIFEST: &str = "backup.json";
 
 /// Files beside the store: the name in the backup and in a home directory.
-pub const CONFIG_FILES: [&str; 2] = ["courier/config.yaml", "courier/env"];
+const CONFIG_FILES: [&str; 2] = ["courier/config.yaml", "courier/env"];
 
 /// Largest config file that is copied, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
@@ -86,12 +89,10 @@ pub fn run(context: &CliContext, args: &BackupArgs) -> Result<(), CliError> {
     let running = home.running().and_then(|running| running.config);
     let source = running.unwrap_or_else(|| ConfigSource::of(home));
     let mut config = Vec::new();
-    for (name, path) in CONFIG_FILES.into_iter().zip([source.path, home.path().join("courier/env")])
-    {
+    for (name, path) in config_files(&source, home)? {
         let Some(bytes) = read_config(&path)? else { continue };
-        make_dir(&dir.join("courier"))?;
-        write(&dir.join(name), &bytes)?;
-        config.push((name.to_owned(), digest(&bytes)));
+        write(&dir.join(&name), &bytes)?;
+        config.push((name, digest(&bytes)));
     }
     let manifest = BackupManifest {
         monoco_backup: BACKUP_VERSION,
@@ -116,6 +117,28 @@ pub fn run(context: &CliContext, args: &BackupArgs) -> Result<(), CliError> {
         first.join(", ")
     );
     Err(failed(message).hint("the backup has everything else; run `monoco doctor`"))
+}
+
+/// Returns the name in the backup and the path of each config file.
+fn config_files(source: &ConfigSource, home: &Home) -> Result<Vec<(String, PathBuf)>, CliError> {
+    let names = CONFIG_FILES.map(str::to_owned);
+    let paths = [source.path.clone(), home.path().join("courier/env")];
+    let mut files: Vec<_> = names.into_iter().zip(paths).collect();
+    let tunnels = config::adapter_files(&source.path);
+    for path in tunnels.map_err(|error| CliError::new(CliExit::NotPossible, error.to_string()))? {
+        if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
+            files.push((format!("courier/{ADAPTERS_DIR}/{name}"), path));
+        }
+    }
+    Ok(files)
+}
+
+/// Tells whether a backup can have a config file of this name, which is a path in a home
+/// directory.
+pub fn is_config_file(name: &str) -> bool {
+    let tunnel = name.strip_prefix(&format!("courier/{ADAPTERS_DIR}/"));
+    let tunnel = tunnel.and_then(|name| name.strip_suffix(".yaml"));
+    CONFIG_FILES.contains(&name) || tunnel.is_some_and(|id| id.parse::<TunnelId>().is_ok())
 }
 
 /// Prints the facts of a backup.

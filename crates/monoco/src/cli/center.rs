@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::client::{query, segment};
-use super::contact::did_of;
+use super::client::{Client, query, segment};
+use super::contact::{did_of, maybe_did_of};
 use super::failure::{CliError, CliExit};
 use super::message::{MessageArgs, MessageSummary};
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, escape_lines, note, print};
@@ -167,12 +167,12 @@ pub enum CenterCommand {
     },
     /// Show or set the read receipts of a group message
     Receipts {
-        /// DID of the group
+        /// DID or name of the group
         group: String,
         /// Id of the message
         msg_id: String,
-        /// DID of one reader; required with --set
-        #[arg(long, value_name = "DID")]
+        /// Reader: a DID, name, e-mail address or TUNNEL:ACCOUNT; required with --set
+        #[arg(long, value_name = "CONTACT")]
         reader: Option<String>,
         /// New state: UNREAD, READING, READED, ACCEPTED, REJECTED or QUARANTINED
         #[arg(long, value_name = "STATE", requires = "reader")]
@@ -183,7 +183,7 @@ pub enum CenterCommand {
     },
     /// List the sessions of an owner, or show one session
     Sessions {
-        /// DID of the owner of the sessions
+        /// Owner of the sessions: a DID, name, e-mail address or TUNNEL:ACCOUNT
         #[arg(default_value = "did:monoco:me")]
         owner: String,
         /// Show the session with this contact: a DID, name, e-mail address or TUNNEL:ACCOUNT
@@ -199,7 +199,7 @@ pub enum CenterCommand {
 /// Arguments that select one box.
 #[derive(Debug, clap::Args)]
 pub struct BoxArgs {
-    /// DID of the owner of the box
+    /// Owner of the box: a DID, name, e-mail address or TUNNEL:ACCOUNT
     #[arg(default_value = "did:monoco:me")]
     owner: String,
     /// Kind of box: INBOX, OUTBOX, GROUP_INBOX, REQUEST_BOX or TUNNEL_OUTBOX
@@ -208,9 +208,9 @@ pub struct BoxArgs {
 }
 
 impl BoxArgs {
-    fn path(&self) -> String {
-        let Self { owner, box_kind } = self;
-        format!("/api/v1/boxes/{}/{}", segment(owner), segment(box_kind))
+    async fn path(&self, client: &Client) -> Result<String, CliError> {
+        let owner = did_of(client, &self.owner).await?;
+        Ok(format!("/api/v1/boxes/{}/{}", segment(&owner), segment(&self.box_kind)))
     }
 }
 
@@ -283,7 +283,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
         CenterCommand::Next { place, lease, holder } => {
             let body =
                 fields([("lease_s", lease.map(Value::from)), ("holder", holder.map(Value::from))]);
-            let path = format!("{}/next", place.path());
+            let path = format!("{}/next", place.path(&client).await?);
             let leased: Option<LeasedEntryView> = client.post(&path, &body).await?;
             let leased = leased.ok_or_else(|| {
                 let BoxArgs { owner, box_kind } = &place;
@@ -293,14 +293,14 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             print_leased(format, &leased)
         }
         CenterCommand::Peek { place, n } => {
-            let path = format!("{}/peek?n={n}", place.path());
+            let path = format!("{}/peek?n={n}", place.path(&client).await?);
             let page: RecordPage = client.get(&path).await?;
             let cursor = page.next_cursor.as_deref();
             output::page(format, &page, &page.records, record_columns(format), cursor)
         }
         CenterCommand::List { place, state, tag, thread_key, page } => {
             let filter = [("state", state), ("tag", tag), ("thread_key", thread_key)];
-            let path = format!("{}{}", place.path(), page.query(&filter));
+            let path = format!("{}{}", place.path(&client).await?, page.query(&filter));
             let page: RecordPage = client.get(&path).await?;
             let cursor = page.next_cursor.as_deref();
             output::page(format, &page, &page.records, record_columns(format), cursor)
@@ -370,6 +370,8 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             for_each_id(context, id, show).await
         }
         CenterCommand::Receipts { group, msg_id, reader, set, reason } => {
+            let group = did_of(&client, &group).await?;
+            let reader = maybe_did_of(&client, reader).await?;
             let path = format!("/api/v1/groups/{}/receipts", segment(&group));
             if let Some(state) = set {
                 let body = fields([
@@ -386,6 +388,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             output::list(format, &list, &list.receipts, RECEIPT_COLUMNS)
         }
         CenterCommand::Sessions { owner, with, page } => {
+            let owner = did_of(&client, &owner).await?;
             let query = page.query(&[("owner", Some(owner))]);
             let Some(peer) = with else {
                 let page: SessionPage = client.get(&format!("/api/v1/sessions{query}")).await?;

@@ -19,15 +19,13 @@ use tokio::net::UnixStream;
 
 use super::failure::{CliError, CliExit};
 use crate::api::error::ApiErrorView;
+use crate::api::server;
 use crate::api::views::health::HealthView;
-use crate::api::{REBUILD_PATH, server};
 use crate::home::{CourierInfo, CourierState, Home};
 
-/// How long a command waits for the response. The courier answers or fails before.
-const RESPONSE_TIMEOUT: Duration = server::HANDLER_TIMEOUT.saturating_add(Duration::from_secs(10));
-
-/// How long a command waits for a rebuild of the mailbox.
-const REBUILD_TIMEOUT: Duration = server::REBUILD_TIMEOUT.saturating_add(Duration::from_secs(10));
+/// How long a command waits for the response beyond the limit of the courier, which answers or
+/// fails before.
+const RESPONSE_MARGIN: Duration = Duration::from_secs(10);
 
 /// How long a command waits for the health of the courier.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -82,6 +80,17 @@ impl Client {
         self.call(Method::PUT, path, Some(body)).await
     }
 
+    /// Puts a text of the given media type.
+    pub async fn put_text<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        media_type: &'static str,
+        text: String,
+    ) -> Result<T, CliError> {
+        let body = Body { text, media_type, key: None };
+        self.call(Method::PUT, path, Some(body)).await
+    }
+
     pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -112,7 +121,8 @@ impl Client {
             None => "/api/v1/events".to_owned(),
         };
         let response = self.send(Method::GET, &path, None, "text/event-stream");
-        let response = within(RESPONSE_TIMEOUT, response).await?;
+        let limit = server::HANDLER_TIMEOUT.saturating_add(RESPONSE_MARGIN);
+        let response = within(limit, response).await?;
         if !response.status().is_success() {
             let message = format!("cannot follow events: HTTP {}", response.status());
             return Err(CliError::new(CliExit::Courier, message));
@@ -126,7 +136,8 @@ impl Client {
         path: &str,
         body: Option<Body<'_>>,
     ) -> Result<T, CliError> {
-        let limit = if path.starts_with(REBUILD_PATH) { REBUILD_TIMEOUT } else { RESPONSE_TIMEOUT };
+        let route = path.split('?').next().unwrap_or(path);
+        let limit = server::handler_timeout(route).saturating_add(RESPONSE_MARGIN);
         within(limit, async {
             parse(self.send(method, path, body, "application/json").await?).await
         })
@@ -151,8 +162,8 @@ impl Client {
             .header(header::HOST, "localhost")
             .header(header::ACCEPT, accept);
         let mut bytes = Bytes::new();
-        if let Some(Body { text, key }) = body {
-            request = request.header(header::CONTENT_TYPE, "application/json");
+        if let Some(Body { text, media_type, key }) = body {
+            request = request.header(header::CONTENT_TYPE, media_type);
             if let Some(key) = key {
                 request = request.header("Idempotency-Key", key);
             }
@@ -183,9 +194,10 @@ impl Client {
     }
 }
 
-/// JSON body of a request.
+/// Body of a request.
 struct Body<'a> {
     text: String,
+    media_type: &'static str,
     /// Value of the Idempotency-Key header.
     key: Option<&'a str>,
 }
@@ -194,7 +206,7 @@ impl<'a> Body<'a> {
     fn new(body: &impl Serialize, key: Option<&'a str>) -> Result<Self, CliError> {
         let text = serde_json::to_string(body);
         let text = text.map_err(|error| CliError::usage(format!("invalid request: {error}")))?;
-        Ok(Self { text, key })
+        Ok(Self { text, media_type: "application/json", key })
     }
 }
 

@@ -196,9 +196,9 @@ async fn ids(client: &Client, command: &str, name: &str, group: bool) -> Vec<Str
         (_, "owner") => list("/api/v1/boxes", "boxes", "owner").await,
         ("contact", "did") if group => list("/api/v1/groups", "groups", "did").await,
         (_, "group") => list("/api/v1/groups", "groups", "did").await,
-        ("contact", "did" | "target" | "reader") | ("center", "to" | "with" | "reader") => {
-            list("/api/v1/contacts", "contacts", "did").await
-        }
+        ("contact", "did" | "target" | "reader")
+        | ("center", "from" | "source" | "to" | "with" | "reader")
+        | ("forget", "did") => list("/api/v1/contacts", "contacts", "did").await,
         ("pipeline", "id" | "ids") => letters().await,
         ("mailbox", "id" | "ids" | "reply_to") => mails().await,
         ("center", "record" | "delivery") => records(client).await,

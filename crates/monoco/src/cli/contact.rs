@@ -218,6 +218,17 @@ pub async fn did_of(client: &Client, text: &str) -> Result<String, CliError> {
     }
 }
 
+/// Like [`did_of`], for an optional argument.
+pub async fn maybe_did_of(
+    client: &Client,
+    text: Option<String>,
+) -> Result<Option<String>, CliError> {
+    match text {
+        Some(text) => did_of(client, &text).await.map(Some),
+        None => Ok(None),
+    }
+}
+
 fn path(did: &str) -> String {
     format!("/api/v1/contacts/{}", segment(did))
 }

@@ -13,6 +13,7 @@ use super::failure::{CliError, CliExit};
 use super::mailbox::read_ids;
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
 use crate::api::views::boxes::RecordView;
+use crate::api::views::email::EmailTaskView;
 use crate::api::views::letters::LetterView;
 use crate::api::views::mails::{DeadDraftView, DeadView};
 use monoco_mailbox::claim_info::ClaimInfo;
@@ -21,17 +22,18 @@ use monoco_mailbox::claim_info::ClaimInfo;
 pub enum DeadCommand {
     /// List dead letters, grouped by cause
     List,
-    /// Show the history of one dead letter, or the reason and the file of a draft
+    /// Show the history of one dead letter, or the reason of a draft or an e-mail task
     Show {
-        /// Id of the Mail, delivery, letter or draft
+        /// Id of the Mail, delivery, letter, draft or e-mail task
         id: String,
     },
     /// Retry dead letters with all their attempts
     ///
     /// Fix the cause first. An UNCERTAIN delivery may have arrived: a retry can deliver the
-    /// message twice. A draft is moved back to the outbound directory.
+    /// message twice. A draft is moved back to the outbound directory. The retry of an e-mail task
+    /// retries the dead deliveries of its forward.
     Retry {
-        /// Ids of Mails, deliveries, letters or drafts; - reads ids from stdin
+        /// Ids of Mails, deliveries, letters, drafts or e-mail tasks; - reads ids from stdin
         #[arg(required = true)]
         ids: Vec<String>,
         /// Workspace whose claims to change [default: all workspaces with a dead claim]
@@ -41,9 +43,9 @@ pub enum DeadCommand {
     /// Drop dead letters without retrying them
     ///
     /// A dropped letter is trashed; `monoco pipeline trash restore` restores it. A dropped draft
-    /// is moved to the archive.
+    /// is moved to the archive. A dropped e-mail task keeps the status error.
     Drop {
-        /// Ids of Mails, deliveries, letters or drafts; - reads ids from stdin
+        /// Ids of Mails, deliveries, letters, drafts or e-mail tasks; - reads ids from stdin
         #[arg(required = true)]
         ids: Vec<String>,
         /// Workspace whose claims to change [default: all workspaces with a dead claim]
@@ -74,13 +76,14 @@ enum DeadLetterAction {
     Drop,
 }
 
-/// One dead claim, delivery, letter or draft.
+/// One dead claim, delivery, letter, draft or e-mail task.
 #[derive(Serialize)]
 struct DeadLetterRow {
     id: String,
     kind: DeadLetterKind,
     state: String,
-    /// Workspace of a claim, target of a delivery, worker of a letter, provider of a draft
+    /// Workspace of a claim, target of a delivery, worker of a letter, provider of a draft,
+    /// account of an e-mail task
     of: Option<String>,
     attempts: u32,
     cause: Option<String>,
@@ -94,6 +97,7 @@ enum DeadLetterKind {
     Delivery,
     Letter,
     Draft,
+    Task,
 }
 
 impl DeadLetterKind {
@@ -103,6 +107,7 @@ impl DeadLetterKind {
             Self::Delivery => "delivery",
             Self::Letter => "letter",
             Self::Draft => "draft",
+            Self::Task => "task",
         }
     }
 }
@@ -116,7 +121,7 @@ struct ChangedRow<'a> {
     now: String,
 }
 
-/// Returns one row per dead claim, delivery, letter and draft.
+/// Returns one row per dead claim, delivery, letter, draft and e-mail task.
 fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
     let claims = dead.claims.into_iter().map(|claim| DeadLetterRow {
         id: claim.id.to_string(),
@@ -157,7 +162,16 @@ fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
         at: uid_time(&draft.id),
         id: draft.id,
     });
-    claims.chain(deliveries).chain(letters).chain(drafts).collect()
+    let tasks = dead.tasks.into_iter().map(|task| DeadLetterRow {
+        id: task.id,
+        kind: DeadLetterKind::Task,
+        state: task.status.into_owned(),
+        of: Some(task.account),
+        attempts: task.attempts,
+        cause: task.error,
+        at: task.updated_at,
+    });
+    claims.chain(deliveries).chain(letters).chain(drafts).chain(tasks).collect()
 }
 
 fn list(format: OutputFormat, dead: DeadView) -> Result<(), CliError> {
@@ -197,9 +211,13 @@ fn uid_time(uid: &str) -> String {
     }
 }
 
-/// Shows a draft with its reason and file, and the history of everything else.
+/// Shows a draft with its reason and file, an e-mail task with its error, and the history of
+/// everything else.
 async fn show(context: &CliContext, client: &Client, id: String) -> Result<(), CliError> {
     let dead: DeadView = client.get("/api/v1/dead").await?;
+    if let Some(task) = dead.tasks.iter().find(|task| task.id == id) {
+        return output::one(context.format, task, &id, super::email::TASK_FIELDS);
+    }
     let Some(draft) = dead.drafts.into_iter().find(|draft| draft.id == id) else {
         return super::trace::run(context, super::trace::TraceArgs { id }).await;
     };
@@ -278,6 +296,11 @@ async fn change_one<'a>(
             let path = format!("/api/v1/drafts/{id}/{verb}");
             client.post::<DeadDraftView>(&path, &json!({})).await?;
             state.into()
+        }
+        DeadLetterKind::Task => {
+            let verb = if retry { "retry" } else { "drop" };
+            let path = format!("/api/v1/email/tasks/{id}/{verb}");
+            client.post::<EmailTaskView>(&path, &json!({})).await?.status
         }
         DeadLetterKind::Claim => {
             let verb = if retry { "retry" } else { "drop" };

@@ -7,16 +7,16 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::client::Client;
-use super::contact::did_of;
+use super::contact::{did_of, maybe_did_of};
 use super::failure::{CliError, CliExit};
 
 #[derive(Debug, clap::Args)]
 pub struct MessageArgs {
-    /// DID of the author; for a group message, of the group
-    #[arg(long, value_name = "DID", required_unless_present = "file")]
+    /// Author, given like --to; for a group message, the group
+    #[arg(long, value_name = "CONTACT", required_unless_present = "file")]
     from: Option<String>,
-    /// DID of the author of a group message
-    #[arg(long, value_name = "DID")]
+    /// Author of a group message, given like --to
+    #[arg(long, value_name = "CONTACT")]
     source: Option<String>,
     /// Target: a DID, the name or e-mail address of a contact, or TUNNEL:ACCOUNT (can be repeated)
     #[arg(long, value_name = "CONTACT")]
@@ -63,8 +63,8 @@ impl MessageArgs {
         }
         let now = crate::clock::Clock::default().now();
         let mut msg = json!({
-            "from": self.from,
-            "source": self.source,
+            "from": maybe_did_of(client, self.from).await?,
+            "source": maybe_did_of(client, self.source).await?,
             "to": to,
             "kind": self.kind,
             "created_at_ms": now,

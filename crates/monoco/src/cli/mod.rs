@@ -23,8 +23,10 @@ mod courier;
 mod dead;
 mod demo;
 mod doctor;
+mod email;
 mod events;
 mod failure;
+mod forget;
 mod mailbox;
 mod message;
 mod output;
@@ -88,10 +90,13 @@ enum CliCommand {
     /// Manage contacts, groups and their bindings
     #[command(subcommand)]
     Contact(contact::ContactCommand),
+    /// Add, inspect and steer e-mail accounts
+    #[command(subcommand)]
+    Email(email::EmailCommand),
     /// Inspect and steer letters in the pipeline
     #[command(subcommand)]
     Pipeline(pipeline::PipelineCommand),
-    /// List, retry and drop dead letters: claims, deliveries, letters and drafts
+    /// List, retry and drop dead letters: claims, deliveries, letters, drafts and e-mail tasks
     #[command(subcommand)]
     Dead(dead::DeadCommand),
     /// Show the event log, or follow it
@@ -119,6 +124,14 @@ enum CliCommand {
     /// after the backup; --resend keeps them waiting. Example:
     /// monoco --home ~/.monoco-new restore /mnt/backups/monoco-2026-02-06
     Restore(restore::RestoreArgs),
+    /// Erase what a person wrote
+    ///
+    /// Messages, Mails and letters of the person become tombstones; in a Mail of several authors
+    /// the person's messages are replaced by `[erased]`. Attachments without other references, the
+    /// contact and its bindings are removed. Accounts that are bound to the contact are erased
+    /// too. Shows the counts and asks first. Needs a running courier. Example:
+    /// monoco forget joe@example.com --dry-run
+    Forget(forget::ForgetArgs),
     /// Run a demo: a group chat becomes Mails, which are claimed and answered
     ///
     /// Takes less than a minute. Uses a temporary directory and a courier of its own; your
@@ -226,6 +239,7 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Mailbox(args) => mailbox::run(&context, args),
         CliCommand::Center(command) => block_on(center::run(&context, command)),
         CliCommand::Contact(command) => block_on(contact::run(&context, command)),
+        CliCommand::Email(command) => block_on(email::run(&context, command)),
         CliCommand::Pipeline(command) => block_on(pipeline::run(&context, command)),
         CliCommand::Dead(command) => block_on(dead::run(&context, command)),
         CliCommand::Events(args) => block_on(events::run(&context, args)),
@@ -234,6 +248,7 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Doctor => block_on(doctor::run(&context)),
         CliCommand::Backup(args) => backup::run(&context, &args),
         CliCommand::Restore(args) => block_on(restore::run(&context, &args)),
+        CliCommand::Forget(args) => block_on(forget::run(&context, args)),
         CliCommand::Demo(args) => block_on(demo::run(args)),
         CliCommand::Completions { shell } => {
             let script = complete::script(shell).map_or_else(

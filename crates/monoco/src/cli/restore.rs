@@ -13,8 +13,8 @@ use monoco_store::{MailQuery, PageRequest, SharedStore, StoreError};
 
 use super::CliContext;
 use super::backup::{
-    BACKUP_VERSION, BackupManifest, CONFIG_FILES, CopyProgress, MANIFEST, file_digest, read_config,
-    show, write,
+    BACKUP_VERSION, BackupManifest, CopyProgress, MANIFEST, file_digest, is_config_file,
+    read_config, show, write,
 };
 use super::failure::{CliError, CliExit};
 use super::output::note;
@@ -55,9 +55,7 @@ pub async fn run(context: &CliContext, args: &RestoreArgs) -> Result<(), CliErro
     let mut config = Vec::new();
     for (name, sha256) in &manifest.config {
         let bytes = match read_config(&dir.join(name))? {
-            Some(bytes) if CONFIG_FILES.contains(&name.as_str()) && digest(&bytes) == *sha256 => {
-                bytes
-            }
+            Some(bytes) if is_config_file(name) && digest(&bytes) == *sha256 => bytes,
             _ => return Err(damaged(&dir, &format!("{name} is missing or has another hash"))),
         };
         config.push((home.path().join(name), bytes));

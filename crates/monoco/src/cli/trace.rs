@@ -96,6 +96,7 @@ fn print_trace(trace: &TraceView) -> Result<(), CliError> {
     output::print_values(&[
         ("msg", trace.msg_id.cell()),
         ("mail", trace.mail.as_ref().map(|mail| mail.id.to_string())),
+        ("erased", trace.erased_at.cell()),
         ("from", msg.and_then(|msg| msg.from.cell())),
         ("source", msg.and_then(|msg| msg.source.cell())),
         ("to", msg.and_then(|msg| msg.to.cell())),

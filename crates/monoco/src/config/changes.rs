@@ -6,6 +6,9 @@ use std::time::Duration;
 use super::{Config, TunnelConfig};
 use crate::pipeline::config::PipelineConfig;
 
+/// The common keys of tunnels that a reload changes without a new connection.
+const LIVE_KEYS: [&str; 5] = ["strangers", "debounce", "binding", "bindings", "max_mb_per_day"];
+
 /// One difference between two configs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigChange {
@@ -81,7 +84,7 @@ impl Config {
 }
 
 impl TunnelConfig {
-    /// Returns the keys whose values differ in `new`. Without any the tunnel keeps running.
+    /// Returns the keys whose values differ in `new`.
     pub fn changed_keys(&self, new: &Self) -> Vec<&'static str> {
         let common = [
             ("enabled", self.enabled != new.enabled),
@@ -95,6 +98,13 @@ impl TunnelConfig {
             common.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect();
         keys.extend(self.adapter.changed_keys(new.adapter.as_ref()));
         keys
+    }
+
+    /// Tells whether a running tunnel can take the new values of these keys. Otherwise it is
+    /// stopped and started again, with new connections.
+    pub fn applies_live(&self, keys: &[&'static str]) -> bool {
+        let live = |key| LIVE_KEYS.contains(key) || self.adapter.live_keys().contains(key);
+        keys.iter().all(live)
     }
 }
 

@@ -12,6 +12,19 @@ const MAX_SECRET_FILE_BYTES: u64 = 64 << 10;
 /// Looks up an environment variable.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// Variables of this process, and secret files of this machine.
+pub struct ProcessEnvironment;
+
+impl ConfigEnvironment for ProcessEnvironment {
+    fn variable(&self, name: &str) -> Option<String> {
+        super::variable(name)
+    }
+
+    fn read_secret_file(&self, path: &Path) -> Result<Secret, String> {
+        FileEnvironment(&super::variable).read_secret_file(path)
+    }
+}
+
 /// Variables as given, and secret files of this machine.
 pub struct FileEnvironment<'a>(pub Variables<'a>);
 

@@ -1,7 +1,8 @@
 //! Reads `config.yaml` into [`Config`], with every default filled in and every value checked.
 //!
 //! [`monoco_core::config`] parses the file and expands variables. This module reads the
-//! courier's own keys, and passes each tunnel's section to its provider.
+//! courier's own keys, and passes each tunnel's section to its provider. Further tunnels are
+//! in files of their own, in `adapters.d` beside the config file.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -21,12 +22,14 @@ use crate::home::Home;
 use crate::pipeline::config::PipelineConfig;
 use environment::{FileEnvironment, Variables};
 
+mod adapter_files;
 mod changes;
-mod environment;
+pub mod environment;
 mod tunnel;
 
+pub use adapter_files::{ADAPTERS_DIR, adapter_files};
 pub use changes::ConfigChange;
-pub use tunnel::TunnelConfig;
+pub use tunnel::{COMMON_TUNNEL_KEYS, TunnelConfig};
 
 /// Largest config file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -115,15 +118,28 @@ impl ConfigError {
 }
 
 impl Config {
-    /// Reads the file at `path`. A missing file counts as empty, unless it is `explicit`.
+    /// Reads the file at `path` and the files of tunnels beside it. A missing file counts as
+    /// empty, unless it is `explicit`.
     pub fn load(path: &Path, explicit: bool, env: Variables<'_>) -> Result<Self, ConfigError> {
         let text = read(path, explicit)?;
-        let parsed = Self::parse(&text, env);
-        parsed.map_err(|error| ConfigError::Invalid { path: path.to_owned(), error })
+        let parsed = Self::parse_file(&text, env);
+        let mut config =
+            parsed.map_err(|error| ConfigError::Invalid { path: path.to_owned(), error })?;
+        config.add_adapter_files(path, env)?;
+        tunnel::add_stub(&mut config.tunnels, config.debounce);
+        Ok(config)
     }
 
     /// Parses and checks a config. Fails with the first invalid value.
+    #[cfg(test)]
     pub fn parse(text: &str, env: Variables<'_>) -> Result<Self, InvalidConfig> {
+        let mut config = Self::parse_file(text, env)?;
+        tunnel::add_stub(&mut config.tunnels, config.debounce);
+        Ok(config)
+    }
+
+    /// Parses a config file without the tunnels that it does not name.
+    fn parse_file(text: &str, env: Variables<'_>) -> Result<Self, InvalidConfig> {
         let file = ConfigFile::parse(text)?;
         let environment = FileEnvironment(env);
         let root = file.root(&environment)?;

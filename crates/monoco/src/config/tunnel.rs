@@ -14,7 +14,7 @@ use monoco_core::merge::Debounce;
 use super::read_debounce;
 
 /// The keys that every tunnel has.
-const COMMON_KEYS: [&str; 7] =
+pub const COMMON_TUNNEL_KEYS: [&str; 7] =
     ["provider", "enabled", "strangers", "debounce", "binding", "bindings", "max_mb_per_day"];
 
 /// Quota of a tunnel, in MiB per day.
@@ -44,7 +44,8 @@ pub struct TunnelConfig {
     pub adapter: Arc<dyn AdapterConfig>,
 }
 
-/// Reads all tunnels. `debounce` is the default of tunnels that do not set their own.
+/// Reads the tunnels of a section. `debounce` is the default of tunnels that do not set their
+/// own.
 pub fn read_tunnels(
     section: &ConfigSection<'_>,
     debounce: Debounce,
@@ -52,10 +53,14 @@ pub fn read_tunnels(
     let mut tunnels = BTreeMap::new();
     for name in section.keys() {
         let tunnel = section.section(name)?;
-        let provider = read_provider(name, &tunnel)?;
         let id: TunnelId = name.parse().map_err(|error| tunnel.invalid(format!("{error}")))?;
-        tunnels.insert(id, read_tunnel(provider, tunnel, debounce)?);
+        tunnels.insert(id, read_tunnel(name, tunnel, debounce)?);
     }
+    Ok(tunnels)
+}
+
+/// Adds the tunnel `stub`, unless it is configured.
+pub fn add_stub(tunnels: &mut BTreeMap<TunnelId, TunnelConfig>, debounce: Debounce) {
     let stub: TunnelId = STUB.parse().expect("a valid tunnel id");
     tunnels.entry(stub).or_insert_with(|| TunnelConfig {
         provider: STUB,
@@ -67,7 +72,6 @@ pub fn read_tunnels(
         max_mb_per_day: DEFAULT_MB_PER_DAY,
         adapter: Arc::new(StubConfig),
     });
-    Ok(tunnels)
 }
 
 /// Returns the provider of a tunnel: `provider`, or the tunnel's name when that is one.
@@ -104,12 +108,14 @@ fn read_provider(
     registry::find(provider).ok_or_else(planned)
 }
 
-fn read_tunnel(
-    provider: &'static Provider,
+/// Reads the section of the tunnel called `name`.
+pub fn read_tunnel(
+    name: &str,
     section: ConfigSection<'_>,
     debounce: Debounce,
 ) -> Result<TunnelConfig, InvalidConfig> {
-    let section = section.with_shared_keys(&COMMON_KEYS);
+    let provider = read_provider(name, &section)?;
+    let section = section.with_shared_keys(&COMMON_TUNNEL_KEYS);
     let enabled = section.flag("enabled")?.unwrap_or(true);
     let policies = [
         ("accept", StrangerPolicy::Accept),

@@ -18,7 +18,6 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use monoco_core::claim::MailLocation;
 use monoco_core::mail::{MailId, MailIndexEntry};
 use monoco_core::object::ObjId;
 use monoco_store::{FileChange, FileProgress, SharedStore, StoreError};
@@ -233,7 +232,7 @@ impl FileProjector {
     }
 
     /// Applies a batch of file changes. Returns whether there may be more.
-    fn follow(
+    pub(super) fn follow(
         &self,
         state: &mut ProjectorState,
         dirs: &mut OpenDirs<'_>,
@@ -294,8 +293,11 @@ impl FileProjector {
             let count = changes.len();
             let Some(end) = changes.last() else { break };
             (seq, last) = (end.entry.seq, Some(end.entry.clone()));
-            let gone = |place: MailLocation| place.dir().is_none();
-            let there = changes.into_iter().filter(|change| !gone(change.location)).collect();
+            // Workspaces learn from the line of an erased Mail that they must remove their copy.
+            let is_listed = |change: &FileChange| {
+                change.location.dir().is_some() || change.entry.tombstone().is_some()
+            };
+            let there = changes.into_iter().filter(is_listed).collect();
             for entry in self.in_place(state, dirs, there, handle)? {
                 if Some(entry.seq) == last.as_ref().map(|last| last.seq) {
                     last = None;

@@ -253,7 +253,7 @@ pub(super) mod tests {
                 thread_key: None,
             },
             participants: Participants {
-                from: vec![Participant { id: "ann".to_owned(), name: None }],
+                from: vec![Participant::user("ann", None)],
                 ..Participants::default()
             },
             received_at,
@@ -263,6 +263,7 @@ pub(super) mod tests {
             trust: Trust::Known,
             messages: 1,
             preview: "é".repeat(length),
+            erased_at: None,
         }
     }
 

@@ -3,6 +3,7 @@
 //! A provider with a valid signature can still send without end. With the retention time of
 //! Mails, the quota limits the disk space that one tunnel can occupy.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ const DAY_MS: u128 = 86_400_000;
 #[derive(Debug)]
 pub struct IntakeQuota {
     /// Bytes per day, and in one burst.
-    limit: u64,
+    limit: AtomicU64,
     used: Mutex<UsedQuota>,
 }
 
@@ -26,22 +27,28 @@ struct UsedQuota {
 
 impl IntakeQuota {
     pub fn new(limit: u64, now: Timestamp) -> Self {
-        Self { limit, used: Mutex::new(UsedQuota { bytes: 0, at: now }) }
+        Self { limit: AtomicU64::new(limit), used: Mutex::new(UsedQuota { bytes: 0, at: now }) }
+    }
+
+    /// Sets the limit. What is used stays used.
+    pub fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Charges a request of `bytes`. Fails with the time after which the request is accepted.
     pub fn charge(&self, bytes: u64, now: Timestamp) -> Result<(), Duration> {
+        let limit = self.limit.load(Ordering::Relaxed);
         // Nothing panics while it holds the lock.
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let released = now.since(used.at).as_millis() * u128::from(self.limit) / DAY_MS;
+        let released = now.since(used.at).as_millis() * u128::from(limit) / DAY_MS;
         let released = u64::try_from(released).unwrap_or(u64::MAX);
         if released > 0 {
             *used = UsedQuota { bytes: used.bytes.saturating_sub(released), at: now };
         }
         // A request that is larger than the whole quota is accepted when nothing is used.
-        let excess = (used.bytes + bytes).saturating_sub(self.limit).min(used.bytes);
+        let excess = (used.bytes + bytes).saturating_sub(limit).min(used.bytes);
         if excess > 0 {
-            let wait = u128::from(excess) * DAY_MS / u128::from(self.limit.max(1));
+            let wait = u128::from(excess) * DAY_MS / u128::from(limit.max(1));
             return Err(Duration::from_millis(u64::try_from(wait).unwrap_or(u64::MAX)));
         }
         used.bytes += bytes;
@@ -63,5 +70,8 @@ mod tests {
         assert_eq!(quota.charge(1, at(1)), Err(Duration::from_secs(36)));
         assert_eq!(quota.charge(5000, at(2)), Err(Duration::from_secs(23 * 3600)));
         assert_eq!(quota.charge(5000, at(25)), Ok(()), "larger than the quota, after a day");
+        quota.set_limit(6000);
+        assert_eq!(quota.charge(1000, at(25)), Ok(()), "the rest of a larger quota");
+        assert!(quota.charge(1, at(25)).is_err());
     }
 }

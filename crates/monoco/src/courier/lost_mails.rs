@@ -182,6 +182,12 @@ impl FileProjector {
                 return Ok(Err(why.unwrap_or_else(|| "the file is not readable".to_owned())));
             }
         };
+        // The file is older than an erasure, and its attachments must not come back.
+        if let Err(StoreError::Erased { .. }) =
+            handle.block_on(self.store().object(built.object.id()))
+        {
+            return Ok(Ok(RestoreMailResult::Known));
+        }
         self.restore_attachments(dirs, &built.mail, handle)?;
         // The claims are lost, so that a dead letter is a new Mail again.
         let location = match location {
@@ -253,6 +259,11 @@ impl FileProjector {
             entries.into_iter().filter(|entry| unknown.contains(&entry.id)).for_each(&mut *visit);
         }
     }
+}
+
+/// Removes the indexes that were set aside. Their lines can have text that was erased.
+pub(super) fn remove_lost_indexes(dir: &Dir) -> io::Result<()> {
+    lost_indexes(dir)?.iter().try_for_each(|index| dir.remove(index).map(drop))
 }
 
 /// The indexes that were set aside.

@@ -16,6 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use monoco_core::hex;
+use monoco_core::object::ObjId;
 use monoco_core::time::Timestamp;
 use monoco_fs::{Dir, FileOptions, TemporaryFile, found};
 use monoco_mailbox::paths::{OUTBOUND_DIR, STATE_DIR};
@@ -176,6 +178,16 @@ impl OpenDirs<'_> {
         let dropzone = Dir::create_root(&self.tree.dropzone)?;
         let tmp = Arc::new(dropzone.make(".tmp")?);
         put(self.tree, &tmp, &dropzone, name, bytes, FileOptions::READ_ONLY)
+    }
+
+    /// Removes an attachment from the dropzone, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// When the file system returns an error.
+    pub fn remove_attachment(&self, id: &ObjId) -> io::Result<()> {
+        let name = hex::encode(id.hash());
+        Dir::create_root(&self.tree.dropzone)?.remove(&name).map(drop)
     }
 
     /// Reads an attachment of at most `most` bytes from the dropzone.

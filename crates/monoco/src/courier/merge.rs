@@ -90,7 +90,7 @@ impl MergeLoop {
             .tunnels
             .running()
             .iter()
-            .map(|tunnel| (tunnel.adapter.id().clone(), tunnel.labels.clone()))
+            .map(|tunnel| (tunnel.adapter.id().clone(), tunnel.settings().labels.clone()))
             .collect();
         let context = Arc::new(MergeContext { owner: self.owner.clone(), labels, all });
         self.store.merge(context, MAX_WINDOWS_PER_COMMIT, self.clock.now()).await

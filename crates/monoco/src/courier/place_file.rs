@@ -177,7 +177,7 @@ fn write(
 
 fn read_mail(entry: &MailIndexEntry, load: MailFileContent<'_>) -> Result<Mail, PlaceFileError> {
     let bytes = load(entry.msg_id).map_err(|error| match error {
-        StoreError::Missing { .. } | StoreError::Damaged { .. } => {
+        StoreError::Missing { .. } | StoreError::Damaged { .. } | StoreError::Erased { .. } => {
             PlaceFileError::Bad(error.to_string())
         }
         other => PlaceFileError::Store(other),

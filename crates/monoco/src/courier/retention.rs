@@ -1,5 +1,5 @@
-//! Archives Mails that no workspace claims, and purges Mails, letters, rate-limit reservations,
-//! events and sent drafts after their retention time.
+//! Archives Mails that no workspace claims, and purges Mails, letters, e-mail tasks, rate-limit
+//! reservations, events and sent drafts after their retention time.
 //!
 //! Age is counted in days of the retention clock, not by the wall clock: a clock step
 //! makes nothing older.
@@ -30,6 +30,7 @@ const UPDATES_PER_PURGE: u32 = 10;
 /// Rows per commit, so that other writers do not wait long.
 const MAX_MAILS_PER_COMMIT: usize = 500;
 const MAX_LETTERS_PER_COMMIT: usize = 500;
+const MAX_EMAIL_TASKS_PER_COMMIT: usize = 500;
 const MAX_RESERVATIONS_PER_COMMIT: usize = 1_000;
 const MAX_EVENTS_PER_COMMIT: usize = 5_000;
 
@@ -163,6 +164,14 @@ async fn purge_store(
             break;
         }
     }
+    let mut email_tasks = 0;
+    for _ in 0..MAX_COMMITS_PER_PURGE {
+        let purged = store.purge_tasks(days.archive, MAX_EMAIL_TASKS_PER_COMMIT).await?;
+        email_tasks += purged;
+        if purged < MAX_EMAIL_TASKS_PER_COMMIT || stop.is_cancelled() {
+            break;
+        }
+    }
     let mut key = Some(String::new());
     while let Some(after) = key
         && !stop.is_cancelled()
@@ -178,8 +187,8 @@ async fn purge_store(
             break;
         }
     }
-    if mails + letters + events > 0 {
-        tracing::info!(mails, letters, events, "purged expired entries");
+    if mails + letters + email_tasks + events > 0 {
+        tracing::info!(mails, letters, email_tasks, events, "purged expired entries");
     }
     Ok(())
 }

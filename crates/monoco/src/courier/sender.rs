@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use monoco_adapters::DeliveryRequest;
 use monoco_core::delivery::{Delivery, DeliveryOutcome, SendState};
+use monoco_core::did::{Endpoint, EndpointKind};
 use monoco_core::inbound::InboundAttachment;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::MsgObject;
@@ -27,11 +28,9 @@ const POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// Shortest wait for a delivery that is due: another sender of the tunnel may be leasing it.
 const MIN_WAIT: Duration = Duration::from_millis(10);
 
-/// Length of a lease. Longer than an attempt, so that the sender reports in time.
-const LEASE_SECS: i64 = 60;
-
-/// How long one attempt may take.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(45);
+/// How much longer a lease is than an attempt, so that the sender reports in time: it reads the
+/// attachments before the attempt, and writes the outcome after it.
+const LEASE_MARGIN: Duration = Duration::from_secs(15);
 
 /// Limit of the attachments of one message together, in bytes.
 const MAX_ATTACHMENT_BYTES: usize = 32 << 20;
@@ -99,7 +98,7 @@ impl DeliverySender {
     /// delivery is due.
     async fn deliver_one(&self) -> Result<bool, StoreError> {
         let tunnel = self.tunnel.adapter.id().did();
-        let length = LeaseDuration::from_secs(LEASE_SECS).unwrap_or(LeaseDuration::DEFAULT);
+        let length = LeaseDuration::covering(self.tunnel.adapter.attempt_timeout() + LEASE_MARGIN);
         let holder = self.holder.clone();
         let leased = lease_next_delivery(&self.store, self.clock, &tunnel, holder, length).await?;
         let Some(LeasedEntry { entry: delivery, message }) = leased else { return Ok(false) };
@@ -121,10 +120,14 @@ impl DeliverySender {
     ) -> Result<DeliveryOutcome, StoreError> {
         let permanent =
             |detail| Ok(DeliveryOutcome::Failed(Failure::Permanent { detail, error_code: None }));
-        let message = match OutgoingMessage::parse(message.canonical()) {
+        let object = message;
+        let mut message = match OutgoingMessage::parse(object.canonical()) {
             Ok(message) => message,
             Err(error) => return permanent(format!("not a message: {error}")),
         };
+        if delivery.plan.kind == EndpointKind::Addr && message.has_unresolved_targets() {
+            self.resolve_targets(object, &mut message).await?;
+        }
         let attachments = match self.read_attachments(&message).await? {
             Ok(attachments) => attachments,
             Err(detail) => return permanent(detail),
@@ -137,12 +140,35 @@ impl DeliverySender {
             key: delivery.id,
             now: self.clock.wall(),
         };
-        let attempt = self.tunnel.adapter.deliver(&request);
-        let outcome = tokio::time::timeout(ATTEMPT_TIMEOUT, attempt).await;
+        let adapter = &self.tunnel.adapter;
+        let timeout = adapter.attempt_timeout();
+        let outcome = tokio::time::timeout(timeout, adapter.deliver(&request)).await;
         Ok(outcome.unwrap_or_else(|_| {
-            let detail = format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs());
+            let detail = format!("no answer within {} s", timeout.as_secs());
             DeliveryOutcome::Failed(Failure::Unknown { detail, error_code: None })
         }))
+    }
+
+    /// Replaces contacts among the visible targets by their addresses, so that all copies of a
+    /// mail name the same recipients. A target that can no longer be reached stays as it is.
+    async fn resolve_targets(
+        &self,
+        object: &MsgObject,
+        message: &mut OutgoingMessage,
+    ) -> Result<(), StoreError> {
+        let targets = match self.store.plan_send(object.clone()).await {
+            Ok(targets) => targets,
+            Err(StoreError::UnresolvableTargets(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for plan in targets.into_iter().filter_map(|target| target.plan) {
+            let (account, kind, tunnel) = (plan.address, plan.kind, plan.tunnel_did.tunnel());
+            let endpoint = tunnel.map(|tunnel| Endpoint { account, kind, tunnel }.did());
+            if let Some(Ok(endpoint)) = endpoint {
+                message.resolve_target(&plan.target_did, &endpoint);
+            }
+        }
+        Ok(())
     }
 
     /// Reports the outcome of an attempt. A report after the end of the lease is dropped:

@@ -1,9 +1,9 @@
-//! Expires the leases of claims, records and deliveries.
+//! Expires the leases of claims, records, deliveries and e-mail tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use monoco_store::{SharedStore, StoreError};
+use monoco_store::{SharedStore, StoreError, SweepCounts};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -40,10 +40,12 @@ impl BackgroundTask for SweepTask {
             tracing::info!(claims, "claims expired");
         }
         let leases = self.store.expire_leases(deliveries, MAX_ROWS_PER_COMMIT, now).await?;
-        if leases.records + leases.deliveries > 0 {
-            tracing::info!(leases.records, leases.deliveries, "leases expired");
+        let SweepCounts { records, deliveries, email_tasks } = leases;
+        if records + deliveries + email_tasks > 0 {
+            tracing::info!(records, deliveries, email_tasks, "leases expired");
         }
-        let more = claims.max(leases.records).max(leases.deliveries) >= MAX_ROWS_PER_COMMIT;
+        let most = claims.max(records).max(deliveries).max(email_tasks);
+        let more = most >= MAX_ROWS_PER_COMMIT;
         Ok(if more { NextStep::Now } else { NextStep::After(SWEEP_INTERVAL) })
     }
 }

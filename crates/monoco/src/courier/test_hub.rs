@@ -89,10 +89,12 @@ impl TestHub {
             });
         }
         let keep = |id: &&str| StoreInboundRequest {
+            attachments: Vec::new(),
             tunnel: tunnel.clone(),
             provider: provider.to_owned(),
             message: message(id, &artifacts).validate().unwrap(),
             debounce: Debounce::DEFAULT,
+            mail: None,
         };
         let now = self.clock.now();
         for kept in self.store().store_inbound(ids.iter().map(keep).collect(), now).await {
@@ -155,7 +157,7 @@ pub(super) fn permanent_failure() -> ClaimUpdate {
 fn message(id: &str, artifacts: &[Artifact]) -> InboundMessage {
     let (name, kind) = (Some("Ops".to_owned()), ChatSessionKind::Group);
     let session = ChatSession { id: format!("room-{id}"), kind, name, thread_key: None };
-    let from = Participant { id: "ann".to_owned(), name: None };
+    let from = Participant::user("ann", None);
     let message = InboundMessage::new(id, session, from, format!("text of {id}"));
     InboundMessage { artifacts: artifacts.to_vec(), ..message }
 }

@@ -12,7 +12,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monoco_core::did::{Did, Endpoint, EndpointKind, TunnelId};
+use monoco_core::did::{Did, Endpoint, TunnelId};
 use monoco_core::letter::{
     ChainRun, ChainStop, Letter, LetterId, WorkerName, WorkerResult, WorkerStep,
 };
@@ -244,6 +244,11 @@ impl LetterDispatcher {
         Ok(outcomes)
     }
 
+    /// Waits until the batch in progress is stored. Later batches use the current config.
+    pub async fn finish_batch(&self) {
+        drop(self.batch_lock.lock().await);
+    }
+
     async fn run_chains(
         &self,
         batch: &mut BatchContext<'_>,
@@ -425,6 +430,5 @@ fn to_did(address: &str, tunnel: Option<&TunnelId>) -> Option<Did> {
     if address.starts_with("did:") {
         return address.parse().ok();
     }
-    let (account, kind) = (address.to_owned(), EndpointKind::Addr);
-    Endpoint { account, kind, tunnel: tunnel?.clone() }.did().ok()
+    Endpoint::address(address, tunnel?.clone()).did().ok()
 }

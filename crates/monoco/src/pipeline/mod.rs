@@ -120,6 +120,8 @@ impl Pipeline {
     /// Fails when letters cannot be taken back from removed workers.
     pub async fn reload(&self, new: Arc<PipelineConfig>) -> Result<(), StoreError> {
         let old = self.config.send_replace(Arc::clone(&new));
+        // A batch that started with the old config can still leave letters with removed workers.
+        self.dispatcher.finish_batch().await;
         self.run_external_workers(&new).await;
         let removed = removed_from_chains(&old, &new);
         self.recall(&new, &removed).await?;

@@ -33,12 +33,27 @@ pub struct HealthView {
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]
 pub struct AdapterHealth {
-    /// `hearing`: active in the last 10 min; `quiet`: listening, no activity; `deaf`: received
-    /// messages cannot be read or stored; `down`: not listening
+    /// `hearing`: active in the last 10 min; `quiet`: listening, no activity; `deaf`: authentic
+    /// messages cannot be read or stored; `down`: not listening, or not connected
     pub status: Cow<'static, str>,
-    /// How messages are received: `push` (webhooks) or `memory`
+    /// How messages are received, such as `push` (webhooks) or `idle` (IMAP)
     pub mode: Cow<'static, str>,
     pub provider: String,
+    /// Whether the connection is open, for tunnels that receive messages through one
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connected: Option<bool>,
+    /// Since when the connection is open, or lost
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_since: Option<String>,
+    /// How often an open connection was lost since the courier started
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub connections_lost: u64,
+    /// When everything at the provider was read the last time
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_scan_at: Option<String>,
+    /// How many messages at the provider were not fetched yet at that time
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backlog: Option<u64>,
     /// When the last authentic request was received, duplicates included
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_frame_at: Option<String>,
@@ -56,6 +71,10 @@ pub struct AdapterHealth {
     pub received: u64,
     /// Messages delivered since the courier started
     pub sent: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Health of the mailbox files.
@@ -94,6 +113,9 @@ pub struct DeadCounts {
     pub letters: i64,
     /// Drafts that could not be sent
     pub drafts: i64,
+    /// E-mail tasks that failed three times, or that cannot be retried
+    #[serde(default)]
+    pub tasks: i64,
     pub total: i64,
 }
 

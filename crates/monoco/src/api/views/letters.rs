@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use monoco_core::letter::{LetterStateData, WorkerVerdict};
+use monoco_core::time::Timestamp;
 use monoco_store::LetterRow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -60,6 +61,9 @@ pub struct LetterView {
     /// The letter that this one was merged into
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merged_into: Option<String>,
+    /// When the text was erased; then `from`, `to` and `subject` are empty
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub erased_at: Option<String>,
     pub created_at: String,
     pub updated_at: String,
 }
@@ -155,6 +159,7 @@ impl From<&LetterRow> for LetterView {
             due_at,
             until,
             attempts: row.status.attempts,
+            erased_at: row.erased_at.map(Timestamp::rfc3339),
             verdicts: row.verdicts.iter().map(VerdictView::from).collect(),
             failure: why.or_else(|| row.failure.clone()),
             became: row.became.map(|msg_id| msg_id.to_string()),

@@ -12,6 +12,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::boxes::RecordView;
+use super::email::EmailTaskView;
 use super::letters::LetterView;
 #[cfg(test)]
 use super::schemas::{ClaimSchema, MailIndexEntrySchema, MsgObjectSchema};
@@ -76,6 +77,10 @@ pub struct DeadView {
     /// Drafts that could not be sent. A draft that was sent and failed is listed as a delivery
     /// or a letter
     pub drafts: Vec<DeadDraftView>,
+    /// E-mail tasks that failed three times, or that cannot be retried. A delivery of their
+    /// forward that failed is listed as well
+    #[serde(default)]
+    pub tasks: Vec<EmailTaskView>,
 }
 
 /// A draft that could not be sent.

@@ -9,7 +9,9 @@ use super::error::ApiError;
 
 pub mod boxes;
 pub mod contacts;
+pub mod email;
 pub mod events;
+pub mod forget;
 pub mod health;
 pub mod letters;
 pub mod mails;

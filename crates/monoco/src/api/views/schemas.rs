@@ -85,6 +85,9 @@ pub struct MailIndexEntrySchema {
     messages: usize,
     /// Start of the text
     preview: String,
+    /// When text of a person was erased; the whole text when `messages` is 0
+    #[schema(format = DateTime)]
+    erased_at: Option<String>,
 }
 
 /// A chat at a provider.
@@ -116,6 +119,8 @@ pub struct ParticipantsSchema {
 #[schema(as = Participant)]
 pub struct ParticipantSchema {
     id: String,
+    /// `group`, `channel` or `addr`; not present for a user
+    kind: Option<String>,
     name: Option<String>,
 }
 

@@ -25,7 +25,10 @@ pub struct TraceView {
     /// Missing for a letter that has not become a message
     #[serde(skip_serializing_if = "Option::is_none")]
     pub msg_id: Option<String>,
-    /// The MsgObject; null when it is damaged
+    /// When the text was erased
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub erased_at: Option<String>,
+    /// The MsgObject; null when it is damaged or erased
     #[cfg_attr(test, schema(value_type = Option<MsgObjectSchema>))]
     pub msg: Option<Box<RawValue>>,
     /// The records of all owners
@@ -69,6 +72,7 @@ impl TryFrom<MessageTrace> for TraceView {
         let messages = mail.map(|mail| mail.messages).unwrap_or_default();
         Ok(Self {
             msg_id: Some(trace.msg_id.to_string()),
+            erased_at: trace.erased_at.map(Timestamp::rfc3339),
             messages: messages.into_iter().map(Into::into).collect(),
             msg: trace.body.map(raw).transpose()?,
             records: trace.records.into_iter().map(Into::into).collect(),

@@ -6,7 +6,7 @@ use super::CliContext;
 use super::failure::CliError;
 use super::{output, token};
 
-mod control;
+pub mod control;
 mod disk_usage;
 mod install;
 mod logs;

@@ -141,6 +141,7 @@ fn show(format: OutputFormat, status: &CourierStatus) -> Result<(), CliError> {
         ("state", |(_, tunnel)| tunnel.status.cell()),
         ("received", |(_, tunnel)| tunnel.received.cell()),
         ("sent", |(_, tunnel)| tunnel.sent.cell()),
+        ("mode", |(_, tunnel)| tunnel.mode.cell()),
         ("last message", |(_, tunnel)| tunnel.last_message_at.cell()),
         ("last error", |(_, tunnel)| tunnel.last_error.cell()),
     ];

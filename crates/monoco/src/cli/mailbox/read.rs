@@ -92,6 +92,10 @@ pub fn locate(mailbox: &MailboxContext<'_>, text: &str) -> Result<LocatedMail, C
     };
     let entry = entries.into_iter().find(|entry| entry.id == id);
     let entry = entry.ok_or_else(|| no_such(&format!("no Mail matches {id}")))?;
+    if let Some(at) = entry.tombstone() {
+        let message = format!("{id} was erased at {}", at.rfc3339());
+        return Err(CliError::new(CliExit::NotPossible, message).code("erased"));
+    }
     match mailbox.paths.find(&entry)? {
         MailFile::Here { path, bytes } => {
             let bad = |why: String| CliError::new(CliExit::NotPossible, why);

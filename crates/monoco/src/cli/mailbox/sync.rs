@@ -155,7 +155,7 @@ impl SyncReport {
     }
 
     fn end(self, workspace: &WorkspaceDir, summary: &SyncSummary) -> Result<(), CliError> {
-        let SyncSummary { pulled, present, passed_over, refused, gone } = summary;
+        let SyncSummary { pulled, present, passed_over, refused, gone, erased } = summary;
         match self.format {
             OutputFormat::Json => {
                 let mut answer = json!(summary);
@@ -170,7 +170,8 @@ impl SyncReport {
                 let would = if self.listed { "would have " } else { "" };
                 let mut words =
                     format!("{would}pulled {pulled}, skipped {passed_over}, rejected {refused}");
-                for (count, what) in [(present, "already present"), (gone, "expired")] {
+                let others = [(present, "already present"), (gone, "expired"), (erased, "erased")];
+                for (count, what) in others {
                     if *count > 0 {
                         words.push_str(&format!(", {what} {count}"));
                     }

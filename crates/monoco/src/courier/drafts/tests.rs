@@ -15,7 +15,7 @@ use super::*;
 use crate::center::lease::{delivery_retry, lease_next_delivery};
 use crate::courier::intake_quota::IntakeQuota;
 use crate::courier::test_hub::TestHub;
-use crate::courier::tunnels::{InactiveTunnel, RunningTunnel};
+use crate::courier::tunnels::{InactiveTunnel, RunningTunnel, TunnelSettings};
 
 struct Sender {
     hub: TestHub,
@@ -34,8 +34,11 @@ impl Sender {
         let tunnels = TunnelRegistry::default();
         let stub = Arc::new(Stub::new("door".parse().unwrap()));
         let stop = CancellationToken::new();
-        let (labels, quota) = (TunnelLabels::default(), IntakeQuota::new(0, hub.clock.now()));
-        let door = RunningTunnel::new(stub, Debounce::DEFAULT, labels, quota, stop);
+        let (settings, quota) = (
+            TunnelSettings { debounce: Debounce::DEFAULT, labels: TunnelLabels::default() },
+            IntakeQuota::new(0, hub.clock.now()),
+        );
+        let door = RunningTunnel::new(stub, settings, quota, stop.clone(), stop);
         let off = InactiveTunnel {
             id: "ci".parse().unwrap(),
             provider: "webhook",

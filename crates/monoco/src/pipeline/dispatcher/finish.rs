@@ -1,7 +1,9 @@
 //! The ends of a chain: what a letter becomes when it is sent or delivered.
 
+use monoco_core::inbound::ValidInboundMessage;
 use monoco_core::letter::{
-    FinishContext, FinishError, INLINE_MAIL, apply_to_inbound, apply_to_message, letter_to_message,
+    FinishContext, FinishError, INLINE_MAIL, Letter, apply_mail_to_inbound, apply_to_inbound,
+    apply_to_message, letter_to_message,
 };
 use monoco_core::object::MsgObject;
 use monoco_store::{
@@ -68,11 +70,15 @@ impl LetterDispatcher {
     pub(super) fn deliver(&self, letter: &LetterInProgress) -> NextAction {
         let (row, current) = (&letter.row, letter.run.letter());
         match &row.source {
-            LetterSource::Inbound(request) => match apply_to_inbound(&request.message, current) {
-                Ok(message) => {
-                    let request = StoreInboundRequest { message, ..request.clone() };
-                    NextAction::Deliver(Box::new(request))
-                }
+            LetterSource::Inbound(request) => match inbound_message(request, current) {
+                Ok(message) => NextAction::Deliver(Box::new(StoreInboundRequest {
+                    tunnel: request.tunnel.clone(),
+                    provider: request.provider.clone(),
+                    message,
+                    attachments: Vec::new(),
+                    debounce: request.debounce,
+                    mail: None,
+                })),
                 Err(error) => mark_dead(&error),
             },
             LetterSource::Dispatch(request) => {
@@ -86,6 +92,22 @@ impl LetterDispatcher {
             }
             LetterSource::Submitted { .. } | LetterSource::Send(_) => wrong_direction(),
         }
+    }
+}
+
+/// Returns the inbound message with the changes of the workers.
+fn inbound_message(
+    request: &StoreInboundRequest,
+    letter: &Letter,
+) -> Result<ValidInboundMessage, FinishError> {
+    match &request.mail {
+        Some(mail) if letter.is_mail() => {
+            let subject = monoco_mime::subject(&letter.bytes());
+            let changed =
+                subject.filter(|subject| monoco_mime::subject(mail).as_ref() != Some(subject));
+            apply_mail_to_inbound(&request.message, letter, changed)
+        }
+        _ => apply_to_inbound(&request.message, letter),
     }
 }
 

@@ -1,17 +1,21 @@
 //! Runs letters through chains, on a real store.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use monoco_core::contact::{StrangerPolicy, TunnelInfo};
+use monoco_core::inbound::{ChatSession, InboundMessage, Participant};
 use monoco_core::letter::{LetterState, LetterStateData};
+use monoco_core::merge::Debounce;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{AcceptResult, LetterSource};
+use monoco_store::{AcceptResult, LetterSource, MergeContext, StoreInboundRequest};
 use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::config::Config;
-use crate::pipeline::doorman;
+use crate::pipeline::config::QueueKind;
 use crate::pipeline::external::worker::ExternalWorker;
+use crate::pipeline::{Pipeline, doorman};
 
 struct DispatcherFixture {
     _dir: tempfile::TempDir,
@@ -46,13 +50,16 @@ impl DispatcherFixture {
         doorman::into_source(letter, tunnel, None)
     }
 
-    async fn submit(&self, to: &str, text: &str) -> LetterId {
-        let letter = json!({
+    fn mail(&self, to: &str, text: &str) -> LetterSource {
+        self.source(json!({
             "from": "team@example.com", "to": [to],
             "data": format!("From: team@example.com\r\nTo: {to}\r\nSubject: News\r\n\r\n{text}\r\n"),
             "extra": {"tunnel": "mail"},
-        });
-        let source = self.source(letter);
+        }))
+    }
+
+    async fn submit(&self, to: &str, text: &str) -> LetterId {
+        let source = self.mail(to, text);
         match self
             .dispatcher
             .store
@@ -105,6 +112,43 @@ async fn decisions_of_a_batch_hold_across_its_commits() {
     assert_eq!((merged.len(), limited.len()), (100, count - 100));
     assert!(merged.iter().all(|one| *one == merged[0]), "one window: {merged:?}");
     assert!(limited.is_sorted_by(|(_, a), (_, b)| a < b), "one slot each: {limited:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reload_leaves_no_letter_of_the_batch_in_progress_with_a_removed_worker() {
+    let limited = "outbound: [limit, send], workers: { limit: { per_recipient: 1/day } }";
+    let fixture = DispatcherFixture::new(limited).await;
+    let LetterDispatcher { store, clock, .. } = &*fixture.dispatcher;
+    let letters =
+        (0..MAX_LETTERS_PER_BATCH).map(|at| fixture.mail("ann@example.com", &format!("{at}")));
+    let accepted = store.accept(letters.collect(), Arc::default(), clock.now()).await;
+    assert!(accepted.iter().all(Result::is_ok));
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let (queue, notifier) = LetterQueue::open(&QueueKind::Store, store, &tasks, &stop);
+    let started =
+        Pipeline::start(store.clone(), *clock, notifier, config(limited), queue, &tasks, &stop);
+    let pipeline = started.await.unwrap();
+
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let counts = async || store.letter_counts(clock.now()).await.unwrap();
+    while counts().await.held.is_empty() {
+        assert!(Instant::now() < deadline, "no letter is held");
+        tokio::task::yield_now().await;
+    }
+    // The first commit of the batch is stored, and the others follow.
+    pipeline.reload(config("outbound: [send]")).await.unwrap();
+    let all = i64::try_from(MAX_LETTERS_PER_BATCH).unwrap();
+    loop {
+        let now = counts().await;
+        if now.states.get(&LetterState::Done) == Some(&all) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "letters stay with a removed worker: {now:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stop.cancel();
+    tasks.close();
+    tasks.wait().await;
 }
 
 #[tokio::test]
@@ -174,6 +218,45 @@ async fn letters_with_the_same_key_are_merged_and_none_is_lost() {
     let row = fixture.letter(alone).await;
     assert_eq!(row.status.standing, LetterStateData::Done);
     assert_eq!(row.letter.data, original_data(&row), "a single letter is unchanged");
+}
+
+#[tokio::test]
+async fn inbound_mail_keeps_its_text_and_takes_the_changed_subject() {
+    let fixture = DispatcherFixture::new(
+        "inbound: [subject, deliver], workers: { subject: { template: '[in] {subject}' } }",
+    )
+    .await;
+    let session = ChatSession { id: "team@example.com".to_owned(), ..ChatSession::default() };
+    let from = Participant::mailbox("ann@example.org", None);
+    let message = InboundMessage::new("<1@example.org>#00", session, from, "Lunch?");
+    let message = InboundMessage { title: Some("Hi".to_owned()), ..message };
+    let mail = b"From: ann@example.org\r\nSubject: Hi\r\n\r\nLunch? (raw)\r\n";
+    let request = StoreInboundRequest {
+        tunnel: "mail".parse().unwrap(),
+        provider: "email".to_owned(),
+        message: message.validate().unwrap(),
+        attachments: Vec::new(),
+        debounce: Debounce { window: Duration::ZERO, max_wait: Duration::ZERO },
+        mail: Some(mail.to_vec()),
+    };
+    let (store, now) = (&fixture.dispatcher.store, fixture.dispatcher.now());
+    let source = vec![LetterSource::Inbound(request)];
+    let accepted = store.accept(source, Arc::default(), now).await.pop();
+    let Some(Ok(AcceptResult::Letter { id, .. })) = accepted else { panic!("{accepted:?}") };
+    fixture.process_due().await;
+    let row = fixture.letter(id).await;
+    assert_eq!(row.status.standing, LetterStateData::Done, "{row:?}");
+    let bytes = row.letter.bytes();
+    assert_eq!(monoco_mime::subject(&bytes).as_deref(), Some("[in] Hi"));
+    assert!(row.letter.data.ends_with("Lunch? (raw)\r\n"), "{}", row.letter.data);
+    let owner = "did:monoco:me".parse().unwrap();
+    let context = MergeContext { owner, labels: BTreeMap::new(), all: true };
+    let now = fixture.dispatcher.now();
+    assert_eq!(store.merge(Arc::new(context), 10, now).await.unwrap(), 1);
+    let became = fixture.letter(id).await.became.unwrap();
+    let object: Value = serde_json::from_slice(&store.object(became).await.unwrap()).unwrap();
+    assert_eq!(object["content"]["content"], "Lunch?");
+    assert_eq!(object["content"]["title"], "[in] Hi");
 }
 
 fn original_data(row: &LetterRow) -> String {

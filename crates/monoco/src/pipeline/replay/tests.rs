@@ -85,6 +85,7 @@ fn row(subject: &str, had: &str, standing: LetterStateData) -> LetterRow {
         WorkerVerdict { worker: name(worker), result, at: NOW, note: None }
     };
     LetterRow {
+        erased_at: None,
         id: LetterId { seq: 1, mark: 1 },
         direction: ChainDirection::Outbound,
         tunnel: None,

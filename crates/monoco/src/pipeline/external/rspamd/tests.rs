@@ -1,6 +1,7 @@
 //! Requests to rspamd, and responses of rspamd and of other servers.
 
 use axum::http::HeaderMap;
+use monoco_core::inbound::{ChatSession, InboundMessage, Participant};
 use monoco_core::letter::Verdict;
 use serde_json::json;
 
@@ -77,6 +78,20 @@ async fn mail_bytes_are_sent_unchanged() {
     letter.set_bytes(bytes.to_vec());
     assert_eq!(letter.extra("charset"), Some("latin-1"));
     assert_eq!(seen(&letter).await.body, bytes);
+}
+
+#[tokio::test]
+async fn rspamd_sees_the_header_of_an_inbound_mail() {
+    let session = ChatSession { id: "team@example.com".to_owned(), ..ChatSession::default() };
+    let from = Participant::mailbox("ann@example.org", None);
+    let message = InboundMessage::new("<1@example.org>#00", session, from, "Lunch?");
+    let letter = Letter::from_inbound(&message, &"mail".parse().unwrap(), "email").unwrap();
+    let mail = b"Received: from mx.example.org\r\nFrom: ann@example.org\r\n\
+                 Subject: caf\xe9\r\n\r\n<p>Lunch?</p>\r\n";
+    let ScriptedRequest { headers, body, .. } = seen(&letter.with_mail(mail)).await;
+    assert_eq!(body, mail);
+    assert_eq!(all(&headers, "from"), ["ann@example.org"]);
+    assert_eq!(all(&headers, "rcpt"), ["team@example.com"]);
 }
 
 #[tokio::test]

@@ -1,0 +1,306 @@
+//! Processes the mails of one e-mail tunnel: each becomes a message of the hub, and is forwarded
+//! to the addresses that the rules of the tunnel name.
+//!
+//! The listener of the tunnel registers mails; this loop takes their tasks, oldest first, also
+//! those that an earlier run did not finish. Every step can be repeated: the message has the
+//! external id of the mail, and the forward has an idempotency key of its own. So a crash between
+//! two steps neither loses nor doubles anything.
+//!
+//! * [`read_mail`]: parses a mail and decides what happens to it.
+//! * [`delivery_reports`]: applies reports of other servers to deliveries.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use monoco_adapters::email::config::EmailConfig;
+use monoco_core::email::ScanReport;
+use monoco_core::email::directory::Directory;
+use monoco_core::email::task::{EmailTaskId, TaskOutcome};
+use monoco_core::lease::{Holder, LeaseDuration};
+use monoco_core::object::MsgObject;
+use monoco_core::retry::Failure;
+use monoco_core::time::Timestamp;
+use monoco_store::{SendRequest, SendResult, SharedStore, StartedTask, StoreError};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::inbound::store_requests;
+use super::tunnels::RunningTunnel;
+use crate::background::{self, BackgroundTask, NextStep};
+use crate::center::{PipelineEntry, post_send};
+use crate::clock::Clock;
+
+mod delivery_reports;
+mod read_mail;
+
+use read_mail::{MailReader, ReadMail};
+
+/// How many tasks one step processes.
+const TASKS_PER_STEP: usize = 64;
+
+/// Length of the lease of a task. Longer than the processing of 64 large mails.
+const LEASE_SECS: i64 = 300;
+
+/// How often the loop looks for due tasks and for ended deliveries without a hint.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How many mails are parsed at the same time: attachments wait for the disk.
+const PARALLEL_READS: usize = 8;
+
+/// How many forwards one step settles.
+const FORWARDS_PER_STEP: usize = 200;
+
+/// The task loop of one tunnel.
+pub struct EmailTaskLoop {
+    store: SharedStore,
+    clock: Clock,
+    entry: PipelineEntry,
+    tunnel: Arc<RunningTunnel>,
+    holder: Holder,
+    new_tasks: watch::Receiver<u64>,
+    round: Round,
+}
+
+/// What was done since the last stored round.
+struct Round {
+    report: ScanReport,
+    /// Time of the steps.
+    elapsed: Duration,
+    /// The scan of the server that the stored round belongs to.
+    scan: Option<Timestamp>,
+    /// The numbers of registered mails and copies at the start of the round; `None` before the
+    /// first step.
+    registered: Option<(i64, i64)>,
+}
+
+impl BackgroundTask for EmailTaskLoop {
+    const NAME: &'static str = "e-mail tasks";
+    type Error = StoreError;
+
+    async fn step(&mut self) -> Result<NextStep, StoreError> {
+        self.new_tasks.borrow_and_update();
+        let started = Instant::now();
+        if !self.tunnel.is_active() {
+            return Ok(NextStep::Poll(POLL_INTERVAL));
+        }
+        let id = self.tunnel.adapter.id().clone();
+        if self.round.registered.is_none() {
+            self.round.registered = Some(self.registered().await?);
+        }
+        let settled = self.store.settle_forwards(&id, FORWARDS_PER_STEP, self.clock.now()).await?;
+        self.round.report.forwarded += settled.forwarded as u64;
+        self.round.report.failed += settled.failed as u64;
+        self.round.report.retried += settled.retried as u64;
+        self.round.report.skipped += settled.skipped as u64;
+        let term = LeaseDuration::from_secs(LEASE_SECS).unwrap_or(LeaseDuration::DEFAULT);
+        let (holder, now) = (self.holder.clone(), self.clock.now());
+        let tasks = self.store.start_tasks(&id, holder, term, TASKS_PER_STEP, now).await?;
+        if !tasks.is_empty() {
+            self.process(tasks).await?;
+            self.round.elapsed += started.elapsed();
+            return Ok(NextStep::Now);
+        }
+        self.round.elapsed += started.elapsed();
+        self.end_round().await?;
+        let due = self.store.next_task(&id).await?;
+        let wait = due.map_or(POLL_INTERVAL, |due| due.since(self.clock.now()));
+        Ok(NextStep::Poll(wait.clamp(Duration::from_millis(10), POLL_INTERVAL)))
+    }
+
+    async fn hint(&mut self) {
+        background::changed(&mut self.new_tasks).await;
+    }
+}
+
+impl EmailTaskLoop {
+    pub fn new(
+        store: SharedStore,
+        clock: Clock,
+        entry: PipelineEntry,
+        tunnel: Arc<RunningTunnel>,
+        holder: Holder,
+    ) -> Self {
+        let new_tasks = store.newest_email_task();
+        let round = Round {
+            report: ScanReport::default(),
+            elapsed: Duration::ZERO,
+            scan: None,
+            registered: None,
+        };
+        Self { store, clock, entry, tunnel, holder, new_tasks, round }
+    }
+
+    /// Processes tasks until `stop`. Tasks that have been started are finished.
+    pub async fn run(mut self, stop: CancellationToken) {
+        background::run(&mut self, &stop).await;
+    }
+
+    /// Parses mails, stores their messages in one commit, posts their forwards, and stores the
+    /// outcomes in one commit.
+    async fn process(&mut self, tasks: Vec<StartedTask>) -> Result<(), StoreError> {
+        let Some(email) = self.tunnel.adapter.email() else { return Ok(()) };
+        let config = email.config();
+        let retried = tasks.iter().filter(|started| started.task.progress.attempts > 1).count();
+        self.round.report.retried += retried as u64;
+        let mails = self.read(tasks, &config).await?;
+        let mut outcomes = Vec::with_capacity(mails.len());
+        let (mut requests, mut waiting) = (Vec::new(), Vec::new());
+        for mail in mails {
+            match mail {
+                Ok(mut mail) => {
+                    if let Some(report) = mail.report.take() {
+                        self.apply_report(&report).await?;
+                    }
+                    requests.extend(mail.request.take());
+                    waiting.push(mail);
+                }
+                Err((id, epoch, failure)) => {
+                    outcomes.push((id, epoch, TaskOutcome::Failed(failure)));
+                }
+            }
+        }
+        // One rejected message does not affect the others: each has a result of its own.
+        let stored = store_requests(&self.store, &self.entry, requests, self.clock.now()).await;
+        let mut stored = stored.into_iter();
+        for mail in waiting {
+            let stored = if config.deliver { stored.next() } else { None };
+            let outcome = match stored {
+                Some(Err(error)) => TaskOutcome::Failed(temporary(&error)?),
+                _ => self.forward(&mail).await?,
+            };
+            outcomes.push((mail.id, mail.epoch, outcome));
+        }
+        self.finish(outcomes).await
+    }
+
+    /// Parses mails on a thread for blocking work, and stores their attachments.
+    async fn read(
+        &self,
+        tasks: Vec<StartedTask>,
+        config: &Arc<EmailConfig>,
+    ) -> Result<Vec<Result<ReadMail, (EmailTaskId, u64, Failure)>>, StoreError> {
+        let people = match config.forward.iter().any(|rule| rule.uses_directory()) {
+            true => self.store.directory().await?,
+            false => Vec::new(),
+        };
+        let reader = Arc::new(MailReader {
+            store: Arc::clone(&self.store),
+            tunnel: self.tunnel.adapter.id().clone(),
+            config: Arc::clone(config),
+            directory: Directory::new(people),
+            debounce: self.tunnel.settings().debounce,
+            has_chain: self.entry.inbound().applies_to(Some(self.tunnel.adapter.id())),
+            now: self.clock.now(),
+        });
+        let reads = tasks.into_iter().map(|started| {
+            let (id, epoch) = (started.task.id, started.task.progress.epoch);
+            let reader = Arc::clone(&reader);
+            async move { reader.read(started).await.map_err(|failure| (id, epoch, failure)) }
+        });
+        Ok(futures_util::stream::iter(reads).buffered(PARALLEL_READS).collect().await)
+    }
+
+    /// Posts the forward of a mail, once.
+    async fn forward(&self, mail: &ReadMail) -> Result<TaskOutcome, StoreError> {
+        let msg: &MsgObject = match &mail.forward {
+            Ok(msg) => msg,
+            Err(outcome) => return Ok(outcome.clone()),
+        };
+        let key = format!("forward:{}:{}", self.tunnel.adapter.id(), mail.hash);
+        let request = SendRequest { msg: msg.clone(), key: Some(key), not_before: None };
+        let forward = match post_send(&self.store, &self.entry, request, self.clock.now()).await {
+            Ok(SendResult::Queued { msg_id, .. } | SendResult::Chained { msg_id, .. }) => msg_id,
+            Ok(SendResult::BlockedAuthor { .. }) => {
+                let why = Some("the address of this tunnel is blocked".to_owned());
+                return Ok(TaskOutcome::Skipped { why });
+            }
+            // An attempt with other rules has posted it; the mail is not forwarded twice.
+            Err(StoreError::KeyReused(first)) => match first.parse() {
+                Ok(first) => first,
+                Err(_) => {
+                    return Ok(TaskOutcome::Failed(permanent("the forward was posted before")));
+                }
+            },
+            Err(error) => return Ok(TaskOutcome::Failed(temporary(&error)?)),
+        };
+        Ok(TaskOutcome::Forwarding { forward })
+    }
+
+    async fn finish(
+        &mut self,
+        outcomes: Vec<(EmailTaskId, u64, TaskOutcome)>,
+    ) -> Result<(), StoreError> {
+        for (_, _, outcome) in &outcomes {
+            match outcome {
+                TaskOutcome::Forwarding { .. } => {}
+                TaskOutcome::Skipped { .. } => self.round.report.skipped += 1,
+                TaskOutcome::Failed(_) => self.round.report.failed += 1,
+            }
+        }
+        for result in self.store.finish_tasks(outcomes, self.clock.now()).await {
+            match result {
+                // Another attempt has the task; its outcome counts.
+                Ok(()) | Err(StoreError::LeaseLost(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores what was done, when the listener has read all folders since the last time.
+    async fn end_round(&mut self) -> Result<(), StoreError> {
+        let Some((at, backlog)) = self.tunnel.health().last_scan else { return Ok(()) };
+        if self.round.scan == Some(at) {
+            return Ok(());
+        }
+        let id = self.tunnel.adapter.id().clone();
+        let registered = self.registered().await?;
+        let before = self.round.registered.unwrap_or(registered);
+        let since = |now: i64, before: i64| u64::try_from(now - before).unwrap_or(0);
+        let report = ScanReport {
+            registered: since(registered.0, before.0),
+            copies: since(registered.1, before.1),
+            backlog,
+            // Rounded up: a round that found nothing takes less than a millisecond, not none.
+            duration_ms: u64::try_from(self.round.elapsed.as_micros().div_ceil(1_000))
+                .unwrap_or(u64::MAX),
+            ..self.round.report
+        };
+        self.store.set_scanned(&id, report, self.clock.now()).await?;
+        self.tunnel.record_round(&report);
+        self.round = Round {
+            report: ScanReport::default(),
+            elapsed: Duration::ZERO,
+            scan: Some(at),
+            registered: Some(registered),
+        };
+        Ok(())
+    }
+
+    /// Returns how many mails of the account are stored, and how many copies.
+    async fn registered(&self) -> Result<(i64, i64), StoreError> {
+        let counts = self.store.task_counts().await?;
+        let counts = counts.get(self.tunnel.adapter.id()).cloned().unwrap_or_default();
+        Ok((counts.statuses.values().sum(), counts.copies))
+    }
+}
+
+/// The failure of a task when the store rejects a step. An error of the store itself stops the
+/// step instead: the task keeps its lease and is tried again.
+fn temporary(error: &StoreError) -> Result<Failure, StoreError> {
+    match error {
+        StoreError::DiskFull | StoreError::Broken(_) | StoreError::Unavailable(_) => {
+            Err(error.clone())
+        }
+        other => Ok(Failure::Temporary {
+            detail: other.to_string(),
+            retry_after_ms: None,
+            error_code: None,
+        }),
+    }
+}
+
+fn permanent(detail: &str) -> Failure {
+    Failure::Permanent { detail: detail.to_owned(), error_code: None }
+}
