@@ -96,6 +96,10 @@ def judge_subject(old, new, case):
         return f"{name} is there instead of a subject"
     # The older policy leaves encoded words as they are.
     was = old_fields[place][1] if place < len(old_fields) else ""
+    if "\ufffd" in was:
+        # Python does not guess the charset of undeclared bytes; the mail's reader does.
+        was = dict(old.raw_items())[old_fields[place][0]]
+        was = was.encode("ascii", "surrogateescape").decode("windows-1252")
     want = case["subject"].replace("{subject}", " ".join(was.split()))
     if case["policy"] == "default" and value.strip() != want.strip():
         return f"the subject is {value!r}"

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::common::{Answer, Courier, ME, PATIENCE, chat, raw};
+use crate::common::{Answer, Courier, ME, PATIENCE, chat, header, raw};
 
 /// Every route with every method it takes, from the courier's own description.
 fn routes(courier: &Courier) -> Vec<(String, String)> {
@@ -606,18 +606,39 @@ fn events_stream_and_resume_where_they_broke_off() {
 #[test]
 fn attachments_are_kept_by_their_hash() {
     let courier = Courier::start();
-    let bytes: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[0]).collect();
     let put = |courier: &Courier, kind: &str, bytes: &[u8]| {
         courier.send("POST", "/api/v1/objects", &[("Content-Type", kind)], bytes).unwrap()
     };
-    let kept = put(&courier, "application/octet-stream", &bytes);
-    assert_eq!(kept.status, 201);
-    let id = kept.json()["id"].as_str().unwrap().to_owned();
+    // The second is sent in parts.
+    let stored = [200_000_u32, 3_000_001].map(|size| {
+        let bytes: Vec<u8> = (0..size).map(|n| n.to_le_bytes()[0]).collect();
+        let kept = put(&courier, "application/octet-stream", &bytes);
+        assert_eq!(kept.status, 201);
+        (format!("/api/v1/objects/{}", kept.json()["id"].as_str().unwrap()), bytes)
+    });
     let courier = courier.restart();
-    let answer = courier.get(&format!("/api/v1/objects/{id}"));
-    assert_eq!(answer.bytes, bytes);
-    assert!(answer.headers.contains("attachment") && answer.headers.contains("nosniff"));
+    for (path, bytes) in &stored {
+        let answer = courier.get(path);
+        assert!(answer.bytes == *bytes, "{} bytes of {}", answer.bytes.len(), bytes.len());
+        assert!(answer.headers.contains("attachment") && answer.headers.contains("nosniff"));
+        let length = header(&answer.headers, "content-length").unwrap();
+        assert_eq!(length, bytes.len().to_string());
+    }
     assert_eq!(put(&courier, "image/png", b"x").refused(415), "wrong_type");
+
+    // Damaged bytes are an error, or a response without its end.
+    let [(small, _), (large, _)] = &stored;
+    for path in [small, large] {
+        let hex = path.rsplit(':').next().unwrap();
+        let file = courier.home().join("store/blobs").join(&hex[..2]).join(hex);
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[100] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+    }
+    assert_eq!(courier.get(small).refused(500), "damaged");
+    let cut = courier.send("GET", large, &[], b"").unwrap_err();
+    assert_eq!(cut.kind(), std::io::ErrorKind::UnexpectedEof);
+    assert_eq!(courier.get("/health").status, 200);
 }
 
 #[test]

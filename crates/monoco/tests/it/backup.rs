@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::common::{Courier, ME, cli};
-use crate::mail_checker::{Office, list};
+use crate::mail_checker::{MailboxCourier, list};
 
 fn restore(home: &Path, backup: &Path, more: &[&str]) -> crate::common::Ran {
     let args = [&["restore", backup.to_str().unwrap()], more].concat();
@@ -15,26 +15,26 @@ fn restore(home: &Path, backup: &Path, more: &[&str]) -> crate::common::Ran {
 
 #[test]
 fn backup_of_a_running_courier_is_restored_completely() {
-    let mut office = Office::open();
+    let mut hub = MailboxCourier::open();
     let dir = tempfile::tempdir().unwrap();
-    let mails: Vec<_> = (0..5).map(|n| office.mail(&format!("m{n}"))).collect();
-    let large = office.courier.deliver(ME, &"large ".repeat(20_000));
+    let mails: Vec<_> = (0..5).map(|n| hub.mail(&format!("m{n}"))).collect();
+    let large = hub.courier.deliver(ME, &"large ".repeat(20_000));
     let msg = crate::common::chat(ME, "did:msgtunnel:bob.user.own", "not sent yet");
-    office.courier.put("/api/v1/tunnels/own", &json!({})).ok();
-    let sent = office.courier.post("/api/v1/post_send", &json!({"msg": msg})).ok();
+    hub.courier.put("/api/v1/tunnels/own", &json!({})).ok();
+    let sent = hub.courier.post("/api/v1/post_send", &json!({"msg": msg})).ok();
     let delivery = sent["deliveries"][0]["record_id"].as_str().unwrap().to_owned();
 
     let backup = dir.path().join("backup");
-    let shown = office.courier.cli(&["backup", backup.to_str().unwrap(), "--format", "json"]).ok();
+    let shown = hub.courier.cli(&["backup", backup.to_str().unwrap(), "--format", "json"]).ok();
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((&shown["mails"], &shown["files"]), (&json!(5), &json!(1)), "{shown}");
-    office.mail("after the backup");
+    hub.mail("after the backup");
 
     let home = dir.path().join("restored");
     let said = restore(&home, &backup, &[]);
     assert!(said.stderr.contains("1 deliveries are HELD"), "{}", said.stderr);
     said.ok();
-    let config = fs::read(office.home.join("courier/config.yaml")).unwrap();
+    let config = fs::read(hub.home.join("courier/config.yaml")).unwrap();
     assert_eq!(fs::read(home.join("courier/config.yaml")).unwrap(), config);
     let courier = Courier::start_in(&home);
     let inbound = home.join("mailbox/inbound/webhook");
@@ -61,21 +61,21 @@ fn backup_of_a_running_courier_is_restored_completely() {
 
 #[test]
 fn bad_backups_and_targets_are_refused() {
-    let office = Office::open();
+    let hub = MailboxCourier::open();
     let dir = tempfile::tempdir().unwrap();
     let (backup, home) = (dir.path().join("backup"), dir.path().join("home"));
     let path = backup.to_str().unwrap();
 
-    let inside = office.home.join("backup");
-    let said = office.courier.cli(&["backup", inside.to_str().unwrap()]).failed(1);
+    let inside = hub.home.join("backup");
+    let said = hub.courier.cli(&["backup", inside.to_str().unwrap()]).failed(1);
     assert!(said.contains("in the directory to back up"), "{said}");
     let said = cli(&home, &["backup", path], "").failed(1);
     assert!(said.contains("there is no store"), "{said}");
-    office.courier.cli(&["backup", path]).ok();
-    let said = office.courier.cli(&["backup", path]).failed(1);
+    hub.courier.cli(&["backup", path]).ok();
+    let said = hub.courier.cli(&["backup", path]).failed(1);
     assert!(said.contains("is not empty"), "{said}");
 
-    let said = restore(&office.home, &backup, &[]).failed(1);
+    let said = restore(&hub.home, &backup, &[]).failed(1);
     assert!(said.contains("a courier is running"), "{said}");
     let said = restore(&home, dir.path(), &[]).failed(1);
     assert!(said.contains("not a complete backup"), "{said}");

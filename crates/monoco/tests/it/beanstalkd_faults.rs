@@ -16,7 +16,9 @@ use crate::ack_checker::{TestRng, say, times};
 use crate::common::{Courier, PATIENCE};
 use crate::crash::signal;
 use crate::faults::Disk;
-use crate::pipeline_harness::{Beanstalkd, PostOffice, Python, documented, mail, said, verdicts};
+use crate::pipeline_harness::{
+    Beanstalkd, PipelineCourier, Python, documented, mail, said, verdicts,
+};
 
 /// How long the unfinished may take to arrive after a beanstalkd is back. They are put
 /// again within 30 s; a slow machine has some more.
@@ -57,30 +59,30 @@ fn flood(courier: &Courier, each: usize, meanwhile: impl FnOnce()) -> BTreeSet<S
 
 /// Waits until so many have come.
 #[track_caller]
-fn came(office: &PostOffice, count: usize) {
+fn came(hub: &PipelineCourier, count: usize) {
     let deadline = Instant::now() + 2 * PATIENCE;
-    while office.came().len() < count {
-        assert!(Instant::now() < deadline, "{} of {count} came", office.came().len());
+    while hub.came().len() < count {
+        assert!(Instant::now() < deadline, "{} of {count} came", hub.came().len());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Kills and wipes a beanstalkd twice under load, and sees that everything comes, once.
-fn wiped_twice(office: &PostOffice, beanstalkd: &mut Beanstalkd, what: &str) {
+fn wiped_twice(hub: &PipelineCourier, beanstalkd: &mut Beanstalkd, what: &str) {
     let mut back = Instant::now();
-    let words = flood(&office.courier, 75, || {
+    let words = flood(&hub.courier, 75, || {
         for some in [30, 120] {
-            came(office, some);
+            came(hub, some);
             beanstalkd.kill_and_wipe();
             beanstalkd.run();
             back = Instant::now();
         }
     });
-    office.arrivals(words.len());
+    hub.arrivals(words.len());
     let took = back.elapsed();
     say(&format!("{what}: all there {took:?} after the beanstalkd was back"));
     assert!(took < BACK, "{took:?}");
-    office.each_once(&words);
+    hub.each_once(&words);
 }
 
 #[test]
@@ -89,15 +91,15 @@ fn a_beanstalkd_with_a_worker_is_wiped_under_load_and_no_letter_is_lost() {
     let mut pipeline = tagged(&beanstalkd);
     // Lost jobs are not waited for before they are overdue.
     pipeline["workers"]["tagger"]["timeout_s"] = json!(600);
-    let office = PostOffice::open(&pipeline);
+    let hub = PipelineCourier::open(&pipeline);
     let _workers = [slow_tagger(&beanstalkd), slow_tagger(&beanstalkd)];
-    wiped_twice(&office, &mut beanstalkd, "a worker behind a tube");
+    wiped_twice(&hub, &mut beanstalkd, "a worker behind a tube");
 }
 
 #[test]
 fn a_beanstalkd_that_is_the_queue_is_wiped_under_load_and_no_letter_is_lost() {
     let mut beanstalkd = Beanstalkd::start();
-    let office = PostOffice::open(&json!({
+    let hub = PipelineCourier::open(&json!({
         "queue": beanstalkd.url(),
         "outbound": ["subject", "limit", "send"],
         "workers": {
@@ -105,24 +107,24 @@ fn a_beanstalkd_that_is_the_queue_is_wiped_under_load_and_no_letter_is_lost() {
             "limit": {"per_tunnel": "60/s"},
         },
     }));
-    wiped_twice(&office, &mut beanstalkd, "the queue");
+    wiped_twice(&hub, &mut beanstalkd, "the queue");
 }
 
 #[test]
 fn letters_wait_for_a_worker_whose_beanstalkd_drains() {
     let mut beanstalkd = Beanstalkd::start();
-    let office = PostOffice::open(&tagged(&beanstalkd));
+    let hub = PipelineCourier::open(&tagged(&beanstalkd));
     let _worker = Python::tagger(&beanstalkd);
-    office.stands(&office.post(&mail("bob@example.org", "Hello", "word-a")), "DONE");
+    hub.stands(&hub.post(&mail("bob@example.org", "Hello", "word-a")), "DONE");
     beanstalkd.signal(Signal::USR1);
-    let id = office.post(&mail("bob@example.org", "Hello", "word-b"));
-    let held = office.until(&id, |letter| !letter["failure"].is_null());
+    let id = hub.post(&mail("bob@example.org", "Hello", "word-b"));
+    let held = hub.until(&id, |letter| !letter["failure"].is_null());
     assert!(held["failure"].as_str().unwrap().contains("drain"), "{held:#}");
     assert_eq!(verdicts(&held), []);
     beanstalkd.kill();
     beanstalkd.run();
-    office.stands(&id, "DONE");
-    office.each_once(&["word-a", "word-b"].map(str::to_owned).into());
+    hub.stands(&id, "DONE");
+    hub.each_once(&["word-a", "word-b"].map(str::to_owned).into());
 }
 
 /// Puts jobs that no consumer reserves until a beanstalkd accepts no more.
@@ -147,16 +149,16 @@ fn fill(beanstalkd: &Beanstalkd) {
 fn letters_wait_for_a_worker_whose_beanstalkd_is_full() {
     let disk = Disk::tmpfs("size=256k");
     let mut beanstalkd = Beanstalkd::start_in(Path::new(&disk.place()), &["-s", "16384"]);
-    let office = PostOffice::open(&tagged(&beanstalkd));
+    let hub = PipelineCourier::open(&tagged(&beanstalkd));
     fill(&beanstalkd);
-    let id = office.post(&mail("bob@example.org", "Hello", "word-a"));
-    let held = office.until(&id, |letter| !letter["failure"].is_null());
+    let id = hub.post(&mail("bob@example.org", "Hello", "word-a"));
+    let held = hub.until(&id, |letter| !letter["failure"].is_null());
     assert!(held["failure"].as_str().unwrap().contains("is down"), "{held:#}");
     beanstalkd.kill_and_wipe();
     beanstalkd.run();
     let _worker = Python::tagger(&beanstalkd);
-    office.stands(&id, "DONE");
-    office.each_once(&["word-a".to_owned()].into());
+    hub.stands(&id, "DONE");
+    hub.each_once(&["word-a".to_owned()].into());
     // Before the disk it writes to.
     drop(beanstalkd);
 }
@@ -166,14 +168,14 @@ fn a_queue_that_drains_is_full_or_gone_holds_no_letter_up() {
     for what in ["draining", "full", "gone"] {
         let disk = Disk::tmpfs("size=256k");
         let mut beanstalkd = Beanstalkd::start_in(Path::new(&disk.place()), &["-s", "16384"]);
-        let office = PostOffice::open(&json!({
+        let hub = PipelineCourier::open(&json!({
             "queue": beanstalkd.url(),
             "outbound": ["subject", "send"],
             "workers": {"subject": {"template": "[Team] {subject}"}},
         }));
         let passes = |word: &str| {
             let posted = Instant::now();
-            office.stands(&office.post(&mail("bob@example.org", "Hello", word)), "DONE");
+            hub.stands(&hub.post(&mail("bob@example.org", "Hello", word)), "DONE");
             assert!(posted.elapsed() < Duration::from_secs(20), "{what}: {:?}", posted.elapsed());
         };
         passes("word-well");
@@ -186,7 +188,7 @@ fn a_queue_that_drains_is_full_or_gone_holds_no_letter_up() {
         beanstalkd.kill_and_wipe();
         beanstalkd.run();
         passes("word-again");
-        office.each_once(&["word-well", "word-ill", "word-again"].map(str::to_owned).into());
+        hub.each_once(&["word-well", "word-ill", "word-again"].map(str::to_owned).into());
         // Before the disk it writes to.
         drop(beanstalkd);
     }
@@ -195,14 +197,14 @@ fn a_queue_that_drains_is_full_or_gone_holds_no_letter_up() {
 #[test]
 fn a_letter_that_is_too_large_for_a_tube_is_given_up_alone() {
     let beanstalkd = Beanstalkd::start_with(&["-z", "4000"]);
-    let office = PostOffice::open(&tagged(&beanstalkd));
+    let hub = PipelineCourier::open(&tagged(&beanstalkd));
     let _worker = Python::tagger(&beanstalkd);
-    let large = office.post(&mail("bob@example.org", "Hello", &"word ".repeat(1_000)));
-    let small = office.post(&mail("bob@example.org", "Hello", "word-small"));
-    office.stands(&small, "DONE");
-    let dead = office.stands(&large, "DEAD");
+    let large = hub.post(&mail("bob@example.org", "Hello", &"word ".repeat(1_000)));
+    let small = hub.post(&mail("bob@example.org", "Hello", "word-small"));
+    hub.stands(&small, "DONE");
+    let dead = hub.stands(&large, "DEAD");
     assert!(dead["failure"].as_str().unwrap().contains("-z"), "{dead:#}");
-    office.each_once(&["word-small".to_owned()].into());
+    hub.each_once(&["word-small".to_owned()].into());
 }
 
 #[test]
@@ -210,24 +212,24 @@ fn a_beanstalkd_that_stands_still_is_waited_for() {
     let beanstalkd = Beanstalkd::start();
     let mut pipeline = tagged(&beanstalkd);
     pipeline["queue"] = json!(beanstalkd.url());
-    let office = PostOffice::open(&pipeline);
+    let hub = PipelineCourier::open(&pipeline);
     let _worker = slow_tagger(&beanstalkd);
-    let words = flood(&office.courier, 15, || {
-        came(&office, 5);
+    let words = flood(&hub.courier, 15, || {
+        came(&hub, 5);
         beanstalkd.signal(Signal::STOP);
         // As long as it stands, and no condition says how long that is.
         std::thread::sleep(Duration::from_secs(3));
         beanstalkd.signal(Signal::CONT);
     });
-    office.each_once(&words);
+    hub.each_once(&words);
 }
 
 #[test]
 fn a_courier_killed_at_random_moments_sends_every_letter_once() {
     let mut beanstalkd = Beanstalkd::start();
-    let mut office = PostOffice::open(&json!({"outbound": ["send"]}));
-    let stamp = office.file("stamp.sh", r#"exec sed 's/^{/{"result":"pass",/'"#);
-    office.reload(&json!({
+    let mut hub = PipelineCourier::open(&json!({"outbound": ["send"]}));
+    let stamp = hub.file("stamp.sh", r#"exec sed 's/^{/{"result":"pass",/'"#);
+    hub.reload(&json!({
         "outbound": ["stamp", "tagger", "send"],
         "workers": {
             "stamp": {"kind": "exec", "command": ["sh", stamp], "parallel": 4},
@@ -246,25 +248,25 @@ fn a_courier_killed_at_random_moments_sends_every_letter_once() {
         assert!(round < 10 * rounds, "too little load: {} letters", acknowledged());
         round += 1;
         let moment = Duration::from_millis(dice.below(300));
-        load(&office.courier, &names, &told, moment);
+        load(&hub.courier, &names, &told, moment);
         if round % 5 == 0 {
             beanstalkd.kill_and_wipe();
             beanstalkd.run();
         }
-        office.restart();
+        hub.restart();
     }
-    office.settled();
+    hub.settled();
     let acknowledged = acknowledged();
     let told = told.into_inner().unwrap();
     let all = ["stamp", "tagger", "send"].map(|worker| (worker, "pass"));
     let mut keys: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let deadline = Instant::now() + 2 * PATIENCE;
     for (word, id) in told.iter().filter_map(|(word, id)| Some((word, id.as_ref()?))) {
-        let letter = office.letter(id);
+        let letter = hub.letter(id);
         assert_eq!((&letter["state"], verdicts(&letter)), (&json!("DONE"), said(&all)), "{word}");
         while !keys.contains_key(word) {
             assert!(Instant::now() < deadline, "{word} was accepted and never came");
-            for arrived in office.came() {
+            for arrived in hub.came() {
                 let word = arrived.word().unwrap().to_owned();
                 keys.entry(word).or_default().insert(arrived.key);
             }

@@ -251,6 +251,62 @@ fn contacts_and_groups_from_the_command_line() {
 }
 
 #[test]
+fn names_stand_for_authors_owners_groups_and_readers() {
+    let courier = Courier::start();
+    for (did, name) in [("did:web:ann", "Ann"), ("did:web:bob", "Bob")] {
+        courier.cli(&["contact", "add", did, "--name", name, "--here"]).ok();
+    }
+    courier.cli(&["contact", "group", "add", "did:web:team", "--name", "Team"]).ok();
+    courier.cli(&["contact", "group", "subscribe", "Team", "Bob"]).ok();
+    let center = |args: &[&str]| courier.cli(&[&["center"], args].concat());
+    center(&["send", "--from", "Ann", "--to", "Bob", "--text", "hello"]).ok();
+    assert!(center(&["next", "Bob"]).ok().contains("hello"));
+    for args in [
+        &["list", "Bob"][..],
+        &["list", "Ann", "OUTBOX"],
+        &["sessions", "Ann"],
+        &["sessions", "Bob", "--with", "Ann"],
+    ] {
+        assert_ne!(center(args).ok(), "", "{args:?}");
+    }
+    let group = ["--from", "Team", "--source", "Ann", "--to", "Team", "--kind", "group_msg"];
+    let sent = center(&[&["dispatch", "--json", "--text", "lunch?"], &group[..]].concat()).ok();
+    let sent: Value = serde_json::from_str(&sent).unwrap();
+    let msg = sent["msg_id"].as_str().unwrap();
+    assert!(center(&["peek", "Team", "GROUP_INBOX"]).ok().contains("UNREAD"));
+    center(&["receipts", "Team", msg, "--reader", "Bob", "--set", "READED"]).ok();
+    assert!(center(&["receipts", "Team", msg, "--reader", "Bob"]).ok().contains("READED"));
+    for args in [
+        &["list", "Joe"][..],
+        &["sessions", "Joe"],
+        &["send", "--from", "Joe", "--to", "Bob", "--text", "x"],
+    ] {
+        assert!(center(args).failed(1).contains("unknown contact \"Joe\""), "{args:?}");
+    }
+}
+
+#[test]
+fn ids_of_bytes_can_be_shortened() {
+    let courier = Courier::start();
+    let put = |bytes: &[u8]| {
+        let kind = [("Content-Type", "application/octet-stream")];
+        let kept = courier.send("POST", "/api/v1/objects", &kind, bytes).unwrap().ok();
+        kept["id"].as_str().unwrap().to_owned()
+    };
+    let id = put(br#"{"log": "12 failed"}"#);
+    for digits in [4, 5, 12, 63, 64] {
+        let short = &id[.."sha256:".len() + digits];
+        assert!(courier.cli(&["center", "object", short]).ok().contains("12 failed"), "{short}");
+        assert_eq!(courier.get(&format!("/api/v1/objects/{short}")).ok()["log"], "12 failed");
+    }
+    let other = put(b"{}");
+    assert_ne!(&other[..11], &id[..11], "two ids with the same start would be ambiguous");
+    let unknown = format!("sha256:{}", "0".repeat(8));
+    assert_eq!(courier.get(&format!("/api/v1/objects/{unknown}")).refused(404), "not_found");
+    assert_eq!(courier.get("/api/v1/objects/sha256:x").refused(400), "bad_parameter");
+}
+
+#[test]
 fn follow_goes_on_after_the_courier_comes_back() {
     let courier = Courier::start();
     let mut follow = follow(&courier);
@@ -283,12 +339,38 @@ fn follow_goes_on_after_the_courier_comes_back() {
     reader.join().unwrap();
 }
 
+/// Types `$LINE` and a tab into an interactive zsh, and prints the candidates that it offers.
+const ZSH_COMPLETION: &str = r#"
+zmodload zsh/zpty
+zpty child zsh -f -i
+zpty -w child "
+PS1=; autoload -Uz compinit; compinit -u -D; source $SCRIPT
+compadd() {
+    local -a hits; builtin compadd -O hits \"\$@\"
+    print -rl -- \$hits > $SCRIPT.candidates; builtin compadd \"\$@\"
+}
+finish() { print -r -- \"\$BUFFER\" > $SCRIPT.done; }; zle -N finish
+bindkey '^I' complete-word; bindkey '^X' finish"
+zpty -wn child "$LINE"$'\t\x18'
+repeat 3000; do
+    zpty -rt child output
+    [[ -e $SCRIPT.done ]] && break
+    sleep 0.01
+done
+zpty -d child
+cat $SCRIPT.candidates
+rm $SCRIPT.candidates $SCRIPT.done
+"#;
+
 /// Asks a shell for the candidates of a command line.
 fn complete(courier: &Courier, shell: &str, line: &str) -> Vec<String> {
     let script = courier.home().join(format!("completions.{shell}"));
     std::fs::write(&script, courier.cli(&["completions", shell]).ok()).unwrap();
+    let mut command = Command::new(shell);
+    command.env_clear().env("SCRIPT", &script).env("LINE", line);
     let script = script.display();
     let run = match shell {
+        "zsh" => ZSH_COMPLETION.to_owned(),
         "bash" => format!(
             "source {script}; COMP_LINE='{line}'; COMP_POINT={}; _monoco; \
              printf '%s\\n' \"${{COMPREPLY[@]}}\"",
@@ -297,8 +379,7 @@ fn complete(courier: &Courier, shell: &str, line: &str) -> Vec<String> {
         _ => format!("source {script}; complete --do-complete '{line}'"),
     };
     let path = format!("{}:{}", binary().parent().unwrap().display(), env!("PATH"));
-    let mut command = Command::new(shell);
-    command.args(["-c", &run]).env_clear().env("PATH", path).env("HOME", courier.home());
+    command.args(["-c", &run]).env("PATH", path).env("HOME", courier.home());
     let output = command.env("MONOCO_HOME", courier.home()).output().unwrap();
     let candidates = String::from_utf8(output.stdout).unwrap();
     candidates.lines().map(str::to_owned).collect()
@@ -309,7 +390,7 @@ fn shells_complete_commands_options_states_and_ids() {
     let courier = Courier::start();
     let record = courier.deliver(ME, "hi");
     courier.cli(&["contact", "add", "did:web:ann", "--name", "Ann"]).ok();
-    for shell in ["bash", "fish"] {
+    for shell in ["bash", "zsh", "fish"] {
         let complete = |line: &str| complete(&courier, shell, line);
         assert_eq!(complete("monoco cen"), ["center"], "{shell}");
         assert_eq!(complete("monoco center list --sta"), ["--state"], "{shell}");
@@ -324,7 +405,12 @@ fn shells_complete_commands_options_states_and_ids() {
     }
     // Bash starts a new word after each colon.
     assert_eq!(complete(&courier, "bash", "monoco contact show did:web:a"), ["ann"]);
-    assert_eq!(complete(&courier, "fish", "monoco contact show did:web:a"), ["did:web:ann"]);
+    for shell in ["zsh", "fish"] {
+        let shown = complete(&courier, shell, "monoco contact show did:web:a");
+        assert_eq!(shown, ["did:web:ann"], "{shell}");
+        let from = complete(&courier, shell, "monoco center send --from did:web:a");
+        assert_eq!(from, ["did:web:ann"], "{shell}");
+    }
 }
 
 #[test]

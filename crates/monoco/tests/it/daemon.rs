@@ -16,13 +16,13 @@ use crate::common::{Courier, PATIENCE, Ran, binary, cli, raw, until};
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// A home, and whatever courier runs in its background. None is left behind.
-struct Daemon {
+pub struct Daemon {
     _dir: TempDir,
-    home: PathBuf,
+    pub home: PathBuf,
 }
 
 impl Daemon {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().join("home");
         Self { _dir: dir, home }
@@ -34,11 +34,11 @@ impl Daemon {
         daemon
     }
 
-    fn run(&self, args: &[&str]) -> Ran {
+    pub fn run(&self, args: &[&str]) -> Ran {
         cli(&self.home, args, "")
     }
 
-    fn configure(&self, text: &str) {
+    pub fn configure(&self, text: &str) {
         std::fs::create_dir_all(self.home.join("courier")).unwrap();
         std::fs::write(self.home.join("courier/config.yaml"), text).unwrap();
     }
@@ -69,10 +69,21 @@ impl Drop for Daemon {
     }
 }
 
-/// What a process is at, as the kernel spells it.
+/// The state of a process, as the kernel spells it.
 fn state(pid: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    state_in(Path::new(&format!("/proc/{pid}")))
+}
+
+/// The state of the process or thread with this directory.
+fn state_in(dir: &Path) -> Option<char> {
+    let stat = std::fs::read_to_string(dir.join("stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The states of all threads of a process.
+fn threads(pid: i32) -> Vec<char> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.filter_map(|thread| state_in(&thread.unwrap().path())).collect()
 }
 
 #[test]
@@ -231,6 +242,7 @@ fn a_courier_that_does_not_stop_is_reported_and_can_be_killed() {
     let pid = daemon.pid();
     let stopped = Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap();
     assert!(stopped.success());
+    until("every thread has stopped", || threads(pid).iter().all(|state| *state == 'T'));
     let said = daemon.run(&["courier", "status"]).failed(4);
     assert!(said.contains("did not answer within 10 s"), "{said}");
     let said = daemon.run(&["courier", "stop", "--timeout", "1"]).failed(4);
@@ -407,63 +419,6 @@ fn install_writes_a_unit_that_systemd_takes() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
     assert!(run(&["courier", "install", "--force"]).status.success());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), unit);
-}
-
-/// The checks of the doctor by name, and its exit code.
-fn doctor(daemon: &Daemon) -> (i32, Vec<(String, String, String)>) {
-    let ran = daemon.run(&["doctor", "--format", "json"]);
-    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
-    let text = |check: &Value, key: &str| check[key].as_str().unwrap().to_owned();
-    let checks = answer["checks"].as_array().unwrap().iter();
-    let checks = checks.map(|c| (text(c, "check"), text(c, "state"), text(c, "detail")));
-    (ran.code, checks.collect())
-}
-
-fn has(checks: &[(String, String, String)], check: &str, state: &str, detail: &str) -> bool {
-    checks.iter().any(|(a, b, c)| a == check && b == state && c.contains(detail))
-}
-
-#[test]
-fn the_doctor_finds_what_is_wrong_and_only_that() {
-    let daemon = Daemon::new();
-    daemon.configure("courier: {service: {port: 0, webhook_port: 0}}");
-    std::fs::set_permissions(&daemon.home, std::fs::Permissions::from_mode(0o700)).unwrap();
-    let (code, checks) = doctor(&daemon);
-    assert_eq!(code, 0, "{checks:?}");
-    assert!(has(&checks, "courier", "warn", "not running"), "{checks:?}");
-    assert!(!daemon.home.join("store").exists(), "looking made something");
-    daemon.run(&["courier", "start"]).ok();
-    let (code, checks) = doctor(&daemon);
-    assert_eq!(code, 0, "{checks:?}");
-    for check in ["home", "token", "config", "disk", "courier", "store", "tunnel", "clock"] {
-        assert!(has(&checks, check, "ok", ""), "{check}: {checks:?}");
-    }
-    // A config that would not be taken, a home that is open, a dead letter.
-    daemon.configure("courier: {adapters: {ci: {provider: webhook, secret: '${NOT_SET}'}}}");
-    std::fs::set_permissions(&daemon.home, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let target = "did:msgtunnel:refuse.user.stub";
-    let send = ["center", "send", "--from", "did:monoco:me", "--to", target, "--text", "no"];
-    daemon.run(&send).ok();
-    until("the delivery is dead", || daemon.run(&["dead", "list"]).stdout.contains("dlv_"));
-    let (code, checks) = doctor(&daemon);
-    assert_eq!(code, 1, "{checks:?}");
-    assert!(has(&checks, "home", "fail", "(mode 755, expected 700)"), "{checks:?}");
-    assert!(has(&checks, "config", "warn", "the variable NOT_SET is not set"), "{checks:?}");
-    assert!(has(&checks, "dead letters", "warn", "1"), "{checks:?}");
-    // When no courier runs, no other process has that variable.
-    daemon.run(&["courier", "stop"]).ok();
-    let (_, checks) = doctor(&daemon);
-    assert!(has(&checks, "config", "fail", "the variable NOT_SET is not set"), "{checks:?}");
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
-    daemon.configure(&format!("courier: {{service: {{port: {port}, webhook_port: 0}}}}"));
-    let (code, checks) = doctor(&daemon);
-    assert!(has(&checks, "port", "fail", &port.to_string()), "{checks:?}");
-    assert_eq!(code, 1);
-    // For people: what is wrong stands out, and what to do below it.
-    let table = daemon.run(&["doctor"]).stdout;
-    assert!(table.contains("FAIL  port"), "{table}");
-    assert!(table.contains("set another port"), "{table}");
 }
 
 /// The demo, in a directory of its own, at this speed.

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::common::PATIENCE;
-use crate::pipeline_harness::{PostOffice, mail};
+use crate::pipeline_harness::{PipelineCourier, mail};
 
 /// Waits until the list has these kinds, and returns the ids in the same order.
 #[track_caller]
-fn dead(fixture: &PostOffice, kinds: &[&str]) -> Vec<String> {
+fn dead(fixture: &PipelineCourier, kinds: &[&str]) -> Vec<String> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let list = fixture.courier.cli(&["dead", "list", "--format", "json"]).ok();
@@ -29,17 +29,20 @@ fn dead(fixture: &PostOffice, kinds: &[&str]) -> Vec<String> {
 
 /// Checks all places that count dead letters.
 #[track_caller]
-fn counted(fixture: &PostOffice, letters: i64, drafts: i64) {
+fn counted(fixture: &PipelineCourier, letters: i64, drafts: i64) {
     let (courier, total) = (&fixture.courier, letters + drafts);
     let want = json!({
-        "claims": 0, "deliveries": 0, "letters": letters, "drafts": drafts, "total": total,
+        "claims": 0, "deliveries": 0, "letters": letters, "drafts": drafts, "tasks": 0,
+        "total": total,
     });
     assert_eq!(courier.get("/health").ok()["dead"], want);
     let status = courier.cli(&["courier", "status", "--json"]).ok();
     let status: Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["dead"], want);
     let metrics = courier.get("/metrics").text();
-    for (kind, count) in [("claim", 0), ("delivery", 0), ("letter", letters), ("draft", drafts)] {
+    let counts =
+        [("claim", 0), ("delivery", 0), ("letter", letters), ("draft", drafts), ("task", 0)];
+    for (kind, count) in counts {
         let line = format!("monoco_dead_letters{{kind=\"{kind}\"}} {count}\n");
         assert!(metrics.contains(&line), "{line}{metrics}");
     }
@@ -58,7 +61,7 @@ fn files(dir: &Path) -> Vec<String> {
 
 #[test]
 fn dead_drafts_are_listed_counted_retried_and_dropped() {
-    let fixture = PostOffice::open(&json!({
+    let fixture = PipelineCourier::open(&json!({
         "outbound": ["broken", "send"],
         "workers": {"broken": {"kind": "exec", "command": ["sh", "-c", "exit 1"], "retries": 0}},
     }));
@@ -112,7 +115,7 @@ fn dead_drafts_are_listed_counted_retried_and_dropped() {
 
 #[test]
 fn dead_drafts_are_counted_after_a_restart() {
-    let mut fixture = PostOffice::open(&json!({}));
+    let mut fixture = PipelineCourier::open(&json!({}));
     let outbound = fixture.home().join("mailbox/outbound/webhook");
     fs::create_dir_all(&outbound).unwrap();
     fs::write(outbound.join("notice.md"), "this is not a draft\n").unwrap();

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use crate::ack_checker::{TestRng, say, times};
 use crate::common::{Courier, until, wait_for};
-use crate::mail_checker::{Office, answering, list, name};
+use crate::mail_checker::{MailboxCourier, answering, list, name};
 use crate::webhook_peer::{Got, Receiver, SECRET, body, configure, seconds};
 
-fn outbound(office: &Office) -> PathBuf {
-    let dir = office.home.join("mailbox/outbound/webhook");
+fn outbound(hub: &MailboxCourier) -> PathBuf {
+    let dir = hub.home.join("mailbox/outbound/webhook");
     fs::create_dir_all(&dir).unwrap();
     dir
 }
@@ -26,19 +26,19 @@ fn said(got: &Got) -> Value {
 
 /// Waits until so many drafts have ended there, and returns their files.
 #[track_caller]
-fn ended(office: &Office, place: &str, count: usize) -> Vec<PathBuf> {
+fn ended(hub: &MailboxCourier, place: &str, count: usize) -> Vec<PathBuf> {
     wait_for(|| {
-        let files = list(&office.home.join("mailbox").join(place).join("webhook"));
+        let files = list(&hub.home.join("mailbox").join(place).join("webhook"));
         let files: Vec<_> = files.into_iter().filter(|path| name(path).ends_with(".md")).collect();
-        let ended = files.len() == count && is_empty(office);
+        let ended = files.len() == count && is_empty(hub);
         if ended { Ok(files) } else { Err(format!("{place}: {files:?}")) }
     })
 }
 
 /// Whether no draft is left where they are put and sent from.
-fn is_empty(office: &Office) -> bool {
-    let left = list(&outbound(office)).into_iter().filter(|path| path.is_file());
-    left.count() == 0 && list(&outbound(office).join(".sending")).is_empty()
+fn is_empty(hub: &MailboxCourier) -> bool {
+    let left = list(&outbound(hub)).into_iter().filter(|path| path.is_file());
+    left.count() == 0 && list(&outbound(hub).join(".sending")).is_empty()
 }
 
 /// What became of a draft that was sent.
@@ -54,24 +54,24 @@ fn reason(path: &Path) -> Value {
 
 #[test]
 fn a_draft_that_appears_whole_is_sent_at_once() {
-    let office = Office::open();
-    let dir = outbound(&office);
+    let hub = MailboxCourier::open();
+    let dir = outbound(&hub);
     // The first of a courier may have to be found by looking.
     for n in 0..3 {
         let hidden = dir.join(".new.md");
         fs::write(&hidden, "---\nto: group:room-7\n---\n\nhello").unwrap();
         let moved = Instant::now();
         fs::rename(&hidden, dir.join(format!("{n}.md"))).unwrap();
-        assert_eq!(said(&office.receiver.next())["text"], "hello");
+        assert_eq!(said(&hub.receiver.next())["text"], "hello");
         // A file whose close was not seen must be unchanged for three seconds.
         assert!(n == 0 || moved.elapsed() < Duration::from_secs(3), "{:?}", moved.elapsed());
     }
-    ended(&office, "archive", 3);
+    ended(&hub, "archive", 3);
 }
 
 #[test]
 fn drafts_are_read_however_people_write_them() {
-    let office = Office::open();
+    let hub = MailboxCourier::open();
     let drafts = [
         ("crlf", "---\r\nto: group:room-7\r\n---\r\n\r\nline one\r\nline two\r\n"),
         ("bom", "\u{feff}---\nto: group:room-7\n---\n\nline one\nline two\n"),
@@ -85,15 +85,15 @@ fn drafts_are_read_however_people_write_them() {
         ("Ein Entwurf für Ann & Bob ✉", "---\nto: group:room-7\n---\nline one\nline two"),
     ];
     for (file, text) in drafts {
-        fs::write(outbound(&office).join(format!("{file}.md")), text).unwrap();
+        fs::write(outbound(&hub).join(format!("{file}.md")), text).unwrap();
     }
     for _ in drafts {
-        let got = said(&office.receiver.next());
+        let got = said(&hub.receiver.next());
         assert_eq!((&got["text"], &got["to"]), (&json!("line one\nline two"), &json!("room-7")));
         assert_eq!(got["session"]["type"], "group");
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    for path in ended(&office, "archive", drafts.len()) {
+    for path in ended(&hub, "archive", drafts.len()) {
         assert!(name(&path).chars().all(plain), "{path:?}");
         assert_eq!(outcome(&path)["deliveries"][0]["state"], "SENT");
     }
@@ -112,7 +112,7 @@ fn a_bad_draft_is_given_up_with_its_reason_and_as_it_was() {
         )
     };
     configure(&home, &format!("courier:\n  adapters:\n{}{}", tunnel("ci"), tunnel("cd")));
-    let office = Office::resume(home, receiver, dir);
+    let hub = MailboxCourier::resume(home, receiver, dir);
     let hash = format!("sha256:{}", "0".repeat(64));
     let missing = format!(
         "---\nto: did:msgtunnel:a.user.ci\nartifacts: [{{name: x, hash: '{hash}'}}]\n---\nhi"
@@ -146,9 +146,9 @@ fn a_bad_draft_is_given_up_with_its_reason_and_as_it_was() {
         ("too large", &huge, "bytes"),
     ];
     for (what, bytes, _) in &bad {
-        fs::write(outbound(&office).join(format!("{what}.md")), bytes).unwrap();
+        fs::write(outbound(&hub).join(format!("{what}.md")), bytes).unwrap();
     }
-    let files = ended(&office, ".deadletter", bad.len());
+    let files = ended(&hub, ".deadletter", bad.len());
     for (what, bytes, why) in bad {
         let stem = what.replace(' ', "-");
         let file = files.iter().find(|path| name(path).contains(&format!("_{stem}_"))).unwrap();
@@ -156,17 +156,17 @@ fn a_bad_draft_is_given_up_with_its_reason_and_as_it_was() {
         let reason = reason(file)["reason"].as_str().unwrap().to_owned();
         assert!(reason.contains(why), "{what}: {reason}");
     }
-    assert!(list(&office.home.join("mailbox/archive/webhook")).is_empty());
-    assert!(office.receiver.is_quiet(), "nothing of it was sent");
+    assert!(list(&hub.home.join("mailbox/archive/webhook")).is_empty());
+    assert!(hub.receiver.is_quiet(), "nothing of it was sent");
     // A directory of no provider, and one whose name is none.
     for (dir, dead, why) in [
         ("lark", "lark", "unknown provider \"lark\"; configured providers:"),
         ("not a provider", "unknown", "unknown provider \"not a provider\""),
     ] {
-        let dir = office.home.join("mailbox/outbound").join(dir);
+        let dir = hub.home.join("mailbox/outbound").join(dir);
         fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join("x.md"), "---\nto: ann\n---\nhi").unwrap();
-        let dead = office.home.join("mailbox/.deadletter").join(dead);
+        let dead = hub.home.join("mailbox/.deadletter").join(dead);
         until(&format!("{dead:?} has a draft and its reason"), || list(&dead).len() == 2);
         let reason = reason(&list(&dead)[0])["reason"].to_string().replace('\\', "");
         assert!(reason.contains(why), "{reason}");
@@ -175,7 +175,7 @@ fn a_bad_draft_is_given_up_with_its_reason_and_as_it_was() {
 
 #[test]
 fn an_answer_goes_to_exactly_where_the_mail_came_from() {
-    let mut office = Office::open();
+    let mut hub = MailboxCourier::open();
     let sessions = [
         ("room-7", "group", Some("t-1")),
         ("room-7", "group", None),
@@ -189,16 +189,16 @@ fn an_answer_goes_to_exactly_where_the_mail_came_from() {
         message["session"]["type"] = json!(kind);
         message["session"]["thread_key"] = json!(thread);
         message["correlation_id"] = json!(format!("case-{n}"));
-        office.courier.push(&message).ok();
+        hub.courier.push(&message).ok();
         mails.push(crate::mail_checker::mail_id(&format!("evt-{n}")));
     }
     for mail in &mails {
-        office.until(|office| office.has("inbound/webhook", mail)).unwrap();
+        hub.until(|hub| hub.has("inbound/webhook", mail)).unwrap();
     }
     // Not in the order they came.
     for n in [3, 0, 4, 2, 1] {
-        office.courier.cli(&["mailbox", "send", "--reply-to", &mails[n], "--text", "here"]).ok();
-        let got = said(&office.receiver.next());
+        hub.courier.cli(&["mailbox", "send", "--reply-to", &mails[n], "--text", "here"]).ok();
+        let got = said(&hub.receiver.next());
         let (id, kind, thread) = sessions[n];
         // What was said to us alone is answered to its author.
         let to = if kind == "direct" { format!("u.{n}") } else { id.to_owned() };
@@ -209,8 +209,8 @@ fn an_answer_goes_to_exactly_where_the_mail_came_from() {
         assert_eq!(got["reply_to"], format!("evt-{n}"));
         assert_eq!(got["correlation_id"], format!("case-{n}"));
     }
-    ended(&office, "archive", 5);
-    assert!(office.receiver.is_quiet());
+    ended(&hub, "archive", 5);
+    assert!(hub.receiver.is_quiet());
 }
 
 /// So many seconds from now, on our clock, and as a draft says it.
@@ -221,54 +221,54 @@ fn in_seconds(after: u64) -> (Timestamp, String) {
 
 #[test]
 fn what_is_to_be_sent_later_waits_also_over_a_restart() {
-    let mut office = Office::open();
+    let mut hub = MailboxCourier::open();
     let (at, text) = in_seconds(5);
     let send = ["mailbox", "send", "--tunnel", "ci", "--to", "group:room-7", "--text"];
     let later = [&send[..], &["later", "--schedule-at", &text]].concat();
-    office.courier.cli(&later).ok();
-    office.courier.cli(&[&send[..], &["now"]].concat()).ok();
-    assert_eq!(said(&office.receiver.next())["text"], "now");
-    office.until(|office| office.has("archive/webhook", "now")).unwrap();
-    assert!(office.has("outbound/webhook/.sending", "later"), "it waits where it is sent from");
-    office.restart();
-    assert_eq!(said(&office.receiver.next())["text"], "later");
+    hub.courier.cli(&later).ok();
+    hub.courier.cli(&[&send[..], &["now"]].concat()).ok();
+    assert_eq!(said(&hub.receiver.next())["text"], "now");
+    hub.until(|hub| hub.has("archive/webhook", "now")).unwrap();
+    assert!(hub.has("outbound/webhook/.sending", "later"), "it waits where it is sent from");
+    hub.restart();
+    assert_eq!(said(&hub.receiver.next())["text"], "later");
     assert!(in_seconds(0).0 >= at, "it came too early");
-    ended(&office, "archive", 2);
-    assert!(office.receiver.is_quiet());
+    ended(&hub, "archive", 2);
+    assert!(hub.receiver.is_quiet());
 }
 
 #[test]
 fn the_same_text_twice_is_two_messages_and_the_same_key_twice_is_one() {
-    let mut office = Office::open();
+    let mut hub = MailboxCourier::open();
     let send = ["mailbox", "send", "--tunnel", "ci", "--to", "group:room-7", "--text", "hello"];
     for _ in 0..2 {
-        office.courier.cli(&send).ok();
+        hub.courier.cli(&send).ok();
     }
-    let keys = [office.receiver.next(), office.receiver.next()];
+    let keys = [hub.receiver.next(), hub.receiver.next()];
     assert_ne!(keys[0].headers["idempotency-key"], keys[1].headers["idempotency-key"]);
-    ended(&office, "archive", 2);
+    ended(&hub, "archive", 2);
     let keyed = [&send[..], &["--idempotency-key", "case-7", "--wait"]].concat();
     for round in 0..3 {
-        office.courier.cli(&keyed).ok();
+        hub.courier.cli(&keyed).ok();
         if round == 0 {
-            office.receiver.next();
+            hub.receiver.next();
         }
         if round == 1 {
-            office.restart();
+            hub.restart();
         }
-        assert!(office.receiver.is_quiet(), "{round}");
+        assert!(hub.receiver.is_quiet(), "{round}");
     }
     // Another text under the same key is not what was promised to be sent.
     let other = ["mailbox", "send", "--tunnel", "ci", "--to", "group:room-7", "--text", "other"];
     let other = [&other[..], &["--idempotency-key", "case-7", "--wait"]].concat();
-    let ran = office.courier.cli(&other);
+    let ran = hub.courier.cli(&other);
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
-    assert!(office.receiver.is_quiet());
+    assert!(hub.receiver.is_quiet());
 }
 
 #[test]
 fn attachments_arrive_with_their_bytes() {
-    let office = Office::open();
+    let hub = MailboxCourier::open();
     let files = tempfile::tempdir().unwrap();
     let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
     fs::write(files.path().join("data.bin"), &bytes).unwrap();
@@ -276,8 +276,8 @@ fn attachments_arrive_with_their_bytes() {
     let path = |name: &str| files.path().join(name).display().to_string();
     let (data, empty) = (path("data.bin"), path("empty.txt"));
     let send = ["mailbox", "send", "--tunnel", "ci", "--to", "group:room-7", "--text", "see"];
-    office.courier.cli(&[&send[..], &["--attach", &data, "--attach", &empty]].concat()).ok();
-    let got = said(&office.receiver.next());
+    hub.courier.cli(&[&send[..], &["--attach", &data, "--attach", &empty]].concat()).ok();
+    let got = said(&hub.receiver.next());
     let attached = got["attachments"].as_array().unwrap();
     assert_eq!(attached.len(), 2, "{attached:?}");
     let decode = |n: usize| {
@@ -287,73 +287,73 @@ fn attachments_arrive_with_their_bytes() {
     };
     assert_eq!((&attached[0]["name"], decode(0)), (&json!("data.bin"), bytes));
     assert_eq!((&attached[1]["name"], decode(1)), (&json!("empty.txt"), Vec::new()));
-    ended(&office, "archive", 1);
+    ended(&hub, "archive", 1);
 }
 
 #[test]
 fn a_refusal_is_given_up_and_a_busy_receiver_asked_again() {
-    let office = Office::open();
+    let hub = MailboxCourier::open();
     let send = ["mailbox", "send", "--tunnel", "ci", "--to", "group:room-7", "--wait", "--text"];
-    office.receiver.will("400 Bad Request");
-    let ran = office.courier.cli(&[&send[..], &["refused"]].concat());
+    hub.receiver.will("400 Bad Request");
+    let ran = hub.courier.cli(&[&send[..], &["refused"]].concat());
     assert_eq!(ran.code, 1, "{}", ran.stdout);
     assert!(ran.stderr.contains("message not sent"), "{}", ran.stderr);
-    let dead = ended(&office, ".deadletter", 1);
+    let dead = ended(&hub, ".deadletter", 1);
     let why = reason(&dead[0]);
     assert_eq!(why["deliveries"][0]["state"], "DEAD");
     let error = why["deliveries"][0]["error"].as_str().unwrap();
     assert!(error.contains("400 Bad Request"), "{error}");
     assert!(fs::read_to_string(&dead[0]).unwrap().ends_with("\nrefused\n"));
-    office.receiver.next();
+    hub.receiver.next();
 
-    office.receiver.will("503 Service Unavailable");
-    office.receiver.will("429 Too Many Requests\r\nRetry-After: 1");
-    office.courier.cli(&[&send[..], &["busy"]].concat()).ok();
+    hub.receiver.will("503 Service Unavailable");
+    hub.receiver.will("429 Too Many Requests\r\nRetry-After: 1");
+    hub.courier.cli(&[&send[..], &["busy"]].concat()).ok();
     let keys: BTreeSet<_> =
-        (0..3).map(|_| office.receiver.next().headers["idempotency-key"].to_string()).collect();
+        (0..3).map(|_| hub.receiver.next().headers["idempotency-key"].to_string()).collect();
     assert_eq!(keys.len(), 1, "{keys:?}");
-    let sent = ended(&office, "archive", 1);
+    let sent = ended(&hub, "archive", 1);
     let delivery = outcome(&sent[0])["deliveries"][0].clone();
     assert_eq!((&delivery["state"], &delivery["attempts"]), (&json!("SENT"), &json!(3)));
     assert!(fs::read_to_string(&sent[0]).unwrap().ends_with("\nbusy\n"), "and its text");
-    assert!(office.receiver.is_quiet());
+    assert!(hub.receiver.is_quiet());
 }
 
 #[test]
 fn killed_again_and_again_while_drafts_come_each_is_received_under_one_key() {
-    let mut office = Office::open();
+    let mut hub = MailboxCourier::open();
     let mut dice = TestRng::new();
     let kills = times("MONOCO_ROUNDS", 10);
     for round in 0..kills {
         for n in 0..2 {
             let word = format!("word-{round}-{n}");
             let draft = format!("---\nto: group:room-7\n---\n\n{word} and more");
-            office.book.draft(&office.home, &word, &draft, "archive");
+            hub.book.draft(&hub.home, &word, &draft, "archive");
             std::thread::sleep(Duration::from_millis(dice.below(200)));
         }
         std::thread::sleep(Duration::from_millis(dice.below(400)));
-        office.restart();
+        hub.restart();
     }
-    office.book.check_drafts(&office.home, &office.receiver);
+    hub.book.check_drafts(&hub.home, &hub.receiver);
     say(&format!("{kills} kills, {} drafts", 2 * kills));
 }
 
 /// A user edits, removes or adds drafts during the send; at most that draft is affected.
 #[test]
 fn what_is_done_to_drafts_by_hand_harms_no_other() {
-    let mut office = Office::open();
-    let sending = outbound(&office).join(".sending");
+    let mut hub = MailboxCourier::open();
+    let sending = outbound(&hub).join(".sending");
     // Late enough for all of them to be posted before the first is sent.
     let (_, later) = in_seconds(20);
-    let put = |office: &Office, word: &str, options: &str| {
+    let put = |hub: &MailboxCourier, word: &str, options: &str| {
         let draft = format!("---\nto: group:room-7\n{options}---\n\n{word} says hello");
-        office.book.draft(&office.home, word, &draft, "archive");
+        hub.book.draft(&hub.home, word, &draft, "archive");
     };
     for word in ["edited", "removed", "untouched"] {
-        put(&office, word, &format!("options: {{ schedule_at: '{later}' }}\n"));
+        put(&hub, word, &format!("options: {{ schedule_at: '{later}' }}\n"));
     }
     let posted = |events: &Value| events.to_string().matches("\"posted\"").count() == 3;
-    office.courier.until("/api/v1/events?limit=1000", posted);
+    hub.courier.until("/api/v1/events?limit=1000", posted);
     let find = |word: &str| {
         let files = list(&sending).into_iter();
         files.into_iter().find(|path| name(path).contains(word)).unwrap()
@@ -361,34 +361,34 @@ fn what_is_done_to_drafts_by_hand_harms_no_other() {
     fs::write(find("edited"), "---\nto: group:room-8\n---\n\nanother text").unwrap();
     fs::remove_file(find("removed")).unwrap();
     fs::write(sending.join("notes.md"), "not a draft").unwrap();
-    std::os::unix::fs::symlink("/etc/passwd", outbound(&office).join("link.md")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", outbound(&hub).join("link.md")).unwrap();
     std::os::unix::fs::symlink(
         "/etc/passwd",
         sending.join("20260206T204500_x_0123456789abcdef.md"),
     )
     .unwrap();
-    office.restart();
+    hub.restart();
     // What was posted is what is sent.
     let mut got = BTreeMap::new();
     for _ in 0..3 {
-        let body = said(&office.receiver.next());
+        let body = said(&hub.receiver.next());
         got.insert(body["text"].as_str().unwrap().to_owned(), body["to"].clone());
     }
     let words = ["edited", "removed", "untouched"].map(|word| format!("{word} says hello"));
     assert_eq!(got.keys().cloned().collect::<Vec<_>>(), words);
     assert!(got.values().all(|to| to == "room-7"), "{got:?}");
-    office.until(|office| office.has("archive/webhook", "untouched")).unwrap();
-    put(&office, "after", "");
-    assert_eq!(said(&office.receiver.next())["text"], "after says hello");
-    office.until(|office| office.has("archive/webhook", "after")).unwrap();
+    hub.until(|hub| hub.has("archive/webhook", "untouched")).unwrap();
+    put(&hub, "after", "");
+    assert_eq!(said(&hub.receiver.next())["text"], "after says hello");
+    hub.until(|hub| hub.has("archive/webhook", "after")).unwrap();
     assert!(sending.join("notes.md").exists(), "not ours");
-    let dead = list(&office.home.join("mailbox/.deadletter/webhook"));
-    for path in dead.iter().chain(&list(&office.home.join("mailbox/archive/webhook"))) {
+    let dead = list(&hub.home.join("mailbox/.deadletter/webhook"));
+    for path in dead.iter().chain(&list(&hub.home.join("mailbox/archive/webhook"))) {
         let about = fs::symlink_metadata(path).unwrap();
         let text = if about.is_file() { fs::read_to_string(path).unwrap() } else { String::new() };
         assert!(!text.contains("root:"), "{path:?} has what a link named");
     }
-    assert!(office.receiver.is_quiet());
+    assert!(hub.receiver.is_quiet());
 }
 
 /// The config of a courier that can't send yet, and then can.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::common::until;
 use crate::pipeline_harness::{
-    Beanstalkd, PostOffice, Python, block, documented, free_port, mail, mail_through, said,
+    Beanstalkd, PipelineCourier, Python, block, documented, free_port, mail, mail_through, said,
     verdicts,
 };
 use crate::webhook_peer::SECRET;
@@ -24,31 +24,31 @@ fn extra<'l>(letter: &'l Value, key: &str) -> &'l Value {
 fn the_documented_worker_behind_a_tube_tags_letters() {
     let beanstalkd = Beanstalkd::start();
     let config = block("yaml", "kind: beanstalkd");
-    let office = PostOffice::from_text(&config.replace("127.0.0.1:11300", &beanstalkd.address()));
+    let hub = PipelineCourier::from_text(&config.replace("127.0.0.1:11300", &beanstalkd.address()));
     let _worker = Python::tagger(&beanstalkd);
-    let id = office.post(&mail_through("ci", "This is URGENT."));
-    let done = office.stands(&id, "DONE");
+    let id = hub.post(&mail_through("ci", "This is URGENT."));
+    let done = hub.stands(&id, "DONE");
     assert_eq!(extra(&done, "tags"), &json!(["urgent"]));
     assert_eq!(verdicts(&done), said(&[("tagger", "pass"), ("send", "pass")]));
-    let id = office.post(&mail_through("ci", "Grüße, 世界"));
-    assert_eq!(extra(&office.stands(&id, "DONE"), "tags"), &json!([]));
-    assert!(office.arrivals(2)[1].text.contains("Grüße, 世界"));
+    let id = hub.post(&mail_through("ci", "Grüße, 世界"));
+    assert_eq!(extra(&hub.stands(&id, "DONE"), "tags"), &json!([]));
+    assert!(hub.arrivals(2)[1].text.contains("Grüße, 世界"));
 }
 
 #[test]
 fn the_documented_worker_that_answers_many_at_once_needs_few_jobs() {
     let beanstalkd = Beanstalkd::start();
     let config = block("yaml", "kind: beanstalkd").replace("tagger", "counter");
-    let office = PostOffice::from_text(&config.replace("127.0.0.1:11300", &beanstalkd.address()));
-    let post = |number| office.post(&mail_through("ci", &vec!["word"; number].join(" ")));
+    let hub = PipelineCourier::from_text(&config.replace("127.0.0.1:11300", &beanstalkd.address()));
+    let post = |number| hub.post(&mail_through("ci", &vec!["word"; number].join(" ")));
     let ids: Vec<_> = (1..=50).map(post).collect();
     for id in &ids {
-        office.stands(id, "AWAY");
+        hub.stands(id, "AWAY");
     }
     let _worker = Python::behind(&beanstalkd, &documented("worker.counter"));
-    let first = extra(&office.stands(&ids[0], "DONE"), "words").as_i64().unwrap();
+    let first = extra(&hub.stands(&ids[0], "DONE"), "words").as_i64().unwrap();
     for (number, id) in (0..).zip(&ids) {
-        let done = office.stands(id, "DONE");
+        let done = hub.stands(id, "DONE");
         assert_eq!(extra(&done, "words"), &json!(first + number));
         assert_eq!(verdicts(&done), said(&[("counter", "pass"), ("send", "pass")]));
     }
@@ -83,13 +83,13 @@ fn a_bad_answer_among_many_costs_its_own_letter_alone() {
     let beanstalkd = Beanstalkd::start();
     let worker = json!({"kind": "beanstalkd", "server": beanstalkd.url(), "timeout_s": 2});
     let pipeline = json!({"outbound": ["garbler", "send"], "workers": {"garbler": worker}});
-    let office = PostOffice::with_tunnels(&["ci"], &pipeline);
-    let ids = ["one", "two", "three"].map(|text| office.post(&mail_through("ci", text)));
+    let hub = PipelineCourier::with_tunnels(&["ci"], &pipeline);
+    let ids = ["one", "two", "three"].map(|text| hub.post(&mail_through("ci", text)));
     let _worker = Python::behind(&beanstalkd, GARBLES);
-    let tries = ids.map(|id| extra(&office.stands(&id, "DONE"), "tries").clone());
+    let tries = ids.map(|id| extra(&hub.stands(&id, "DONE"), "tries").clone());
     // The second was refused; the third was not readable, and too late then.
     assert_eq!(tries, [json!(null), json!(2), json!(2)]);
-    assert_eq!(office.arrivals(3).len(), 3);
+    assert_eq!(hub.arrivals(3).len(), 3);
 }
 
 #[test]
@@ -98,35 +98,36 @@ fn the_documented_command_scores_letters() {
     let script = dir.path().join("scorer.py");
     std::fs::write(&script, documented("json.load(sys.stdin)")).unwrap();
     let config = block("yaml", "kind: exec");
-    let office =
-        PostOffice::from_text(&config.replace("~/workers/scorer.py", script.to_str().unwrap()));
-    let good = office.post(&mail_through("ci", "The winner is Bob."));
-    let bad = office.post(&mail_through("ci", "Casino and lottery make a winner"));
-    let done = office.stands(&good, "DONE");
+    let hub = PipelineCourier::from_text(
+        &config.replace("~/workers/scorer.py", script.to_str().unwrap()),
+    );
+    let good = hub.post(&mail_through("ci", "The winner is Bob."));
+    let bad = hub.post(&mail_through("ci", "Casino and lottery make a winner"));
+    let done = hub.stands(&good, "DONE");
     assert_eq!(extra(&done, "score"), &json!(1));
     assert!(done["verdicts"][0]["note"].as_str().unwrap().starts_with("1 bad words of "));
-    let trashed = office.stands(&bad, "TRASHED");
+    let trashed = hub.stands(&bad, "TRASHED");
     assert_eq!(verdicts(&trashed), said(&[("scorer", "trash")]));
     assert_eq!(extra(&trashed, "score"), &json!(3));
-    assert_eq!(office.arrivals(1).len(), 1);
+    assert_eq!(hub.arrivals(1).len(), 1);
 }
 
 #[test]
 fn the_documented_worker_behind_a_url_checks_who_asks() {
     let (_worker, url) = Python::enrich();
     let config = block("yaml", "kind: http").replace("http://127.0.0.1:8700/", &url);
-    let office = PostOffice::from_text(&config.replace("${WORKER_SECRET}", SECRET));
+    let hub = PipelineCourier::from_text(&config.replace("${WORKER_SECRET}", SECRET));
     let mut letter = mail_through("ci", "hello");
     letter["to"] = json!(["bob@example.org", "ann@example.com", "eve@example.org"]);
-    let id = office.post(&letter);
-    let done = office.stands(&id, "DONE");
+    let id = hub.post(&letter);
+    let done = hub.stands(&id, "DONE");
     assert_eq!(extra(&done, "domains"), &json!(["example.com", "example.org"]));
-    assert_eq!(office.arrivals(3).len(), 3);
+    assert_eq!(hub.arrivals(3).len(), 3);
 
     // A signature with another secret is rejected.
     let other = config.replace("${WORKER_SECRET}", "whsec_YW5vdGhlciBzZWNyZXQgYWx0b2dldGhlcg==");
-    let office = PostOffice::from_text(&other.replace("kind: http,", "kind: http, retries: 0,"));
-    let dead = office.stands(&office.post(&mail_through("ci", "hello")), "DEAD");
+    let hub = PipelineCourier::from_text(&other.replace("kind: http,", "kind: http, retries: 0,"));
+    let dead = hub.stands(&hub.post(&mail_through("ci", "hello")), "DEAD");
     assert!(dead["failure"].as_str().unwrap().contains("401"), "{dead:#}");
 }
 
@@ -145,8 +146,8 @@ const BAD_DAYS: [(&str, &str, &str); 10] = [
 ];
 
 /// How much memory a courier has had at most, in KiB.
-fn most_memory(office: &PostOffice) -> u64 {
-    let path = format!("/proc/{}/status", office.courier.pid());
+fn most_memory(hub: &PipelineCourier) -> u64 {
+    let path = format!("/proc/{}/status", hub.courier.pid());
     let status = std::fs::read_to_string(path).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
@@ -171,29 +172,26 @@ fn a_command_on_a_bad_day_costs_its_own_letter_alone() {
     for (name, script, _) in BAD_DAYS {
         std::fs::write(path(name), script).unwrap();
     }
-    let office = PostOffice::with_tunnels(&names, &json!({"tunnels": chains, "workers": workers}));
-    let before = most_memory(&office);
+    let hub =
+        PipelineCourier::with_tunnels(&names, &json!({"tunnels": chains, "workers": workers}));
+    let before = most_memory(&hub);
     let ids: Vec<_> = BAD_DAYS
         .iter()
-        .map(|(name, ..)| office.post(&mail_through(name, &format!("word-{name}"))))
+        .map(|(name, ..)| hub.post(&mail_through(name, &format!("word-{name}"))))
         .collect();
-    let good = office.post(&mail_through("good", "word-good"));
-    office.stands(&good, "DONE");
-    assert_eq!(
-        office.letter(&ids[0])["state"],
-        "AWAY",
-        "the hanging worker delays no other letter"
-    );
+    let good = hub.post(&mail_through("good", "word-good"));
+    hub.stands(&good, "DONE");
+    assert_eq!(hub.letter(&ids[0])["state"], "AWAY", "the hanging worker delays no other letter");
 
     for ((name, _, words), id) in BAD_DAYS.iter().zip(&ids) {
-        let dead = office.stands(id, "DEAD");
+        let dead = hub.stands(id, "DEAD");
         let failure = dead["failure"].as_str().unwrap();
         assert!(failure.contains(words) && failure.starts_with(name), "{name}: {failure}");
         assert_eq!(verdicts(&dead), [], "{name}");
     }
-    let grown = most_memory(&office) - before;
+    let grown = most_memory(&hub) - before;
     assert!(grown < 200 << 10, "{grown} KiB for 2 GB of unwanted output");
-    let desk = office.courier.cli(&["dead", "list", "--format", "id"]).ok();
+    let desk = hub.courier.cli(&["dead", "list", "--format", "id"]).ok();
     for id in &ids {
         assert!(desk.contains(id), "{id}: {desk}");
     }
@@ -204,12 +202,12 @@ fn a_command_on_a_bad_day_costs_its_own_letter_alone() {
     }
     let mut retry = vec!["dead", "retry"];
     retry.extend(ids.iter().map(String::as_str));
-    office.courier.cli(&retry).ok();
+    hub.courier.cli(&retry).ok();
     for ((name, ..), id) in BAD_DAYS.iter().zip(&ids) {
-        let done = office.stands(id, "DONE");
+        let done = hub.stands(id, "DONE");
         assert_eq!(verdicts(&done), said(&[(name, "pass"), ("send", "pass")]));
     }
-    office.each_once(&names.iter().map(|name| format!("word-{name}")).collect());
+    hub.each_once(&names.iter().map(|name| format!("word-{name}")).collect());
 }
 
 /// What each worker of this table is, and what starts it when it is down.
@@ -283,43 +281,43 @@ fn a_worker_that_is_down_has_its_letters_held_passed_on_or_given_up() {
         }
     }
     let tunnels: Vec<_> = names.iter().map(String::as_str).collect();
-    let office =
-        PostOffice::with_tunnels(&tunnels, &json!({"tunnels": chains, "workers": workers}));
+    let hub =
+        PipelineCourier::with_tunnels(&tunnels, &json!({"tunnels": chains, "workers": workers}));
     let ids: Vec<_> = names
         .iter()
-        .map(|name| (name, office.post(&mail_through(name, &format!("word-{name}")))))
+        .map(|name| (name, hub.post(&mail_through(name, &format!("word-{name}")))))
         .collect();
     let of = |policy: &'static str| ids.iter().filter(move |(name, _)| name.starts_with(policy));
     for (name, id) in of("skip") {
-        let done = office.stands(id, "DONE");
+        let done = hub.stands(id, "DONE");
         assert_eq!(verdicts(&done), said(&[(name, "skip"), ("send", "pass")]));
         let note = done["verdicts"][0]["note"].as_str().unwrap();
         assert!(note.contains("is down"), "{note}");
     }
     for (name, id) in of("dead") {
-        let dead = office.stands(id, "DEAD");
+        let dead = hub.stands(id, "DEAD");
         assert!(dead["failure"].as_str().unwrap().contains("is down"), "{name}: {dead:#}");
     }
     for (name, id) in of("hold") {
-        let held = office.until(id, |letter| !letter["failure"].is_null());
+        let held = hub.until(id, |letter| !letter["failure"].is_null());
         assert!(held["failure"].as_str().unwrap().contains("is down"), "{name}: {held:#}");
         assert!(["WAITING", "AWAY"].contains(&held["state"].as_str().unwrap()), "{name}");
     }
-    let shown = office.courier.get("/api/v1/pipeline").ok();
+    let shown = hub.courier.get("/api/v1/pipeline").ok();
     assert!(!shown["workers"]["hold-http"]["down"].is_null(), "{shown:#}");
 
     let _workers = down.repair();
     for (name, id) in of("hold") {
-        let done = office.stands(id, "DONE");
+        let done = hub.stands(id, "DONE");
         assert_eq!(verdicts(&done), said(&[(name, "pass"), ("send", "pass")]));
     }
-    office.arrivals(8);
+    hub.arrivals(8);
 }
 
 #[test]
 fn a_letter_whose_worker_is_killed_is_taken_by_another() {
     let beanstalkd = Beanstalkd::start();
-    let office = PostOffice::open(&json!({
+    let hub = PipelineCourier::open(&json!({
         "outbound": ["tagger", "send"],
         "workers": {"tagger": {"kind": "beanstalkd", "server": beanstalkd.url()}},
     }));
@@ -331,25 +329,25 @@ client.reserve()
 open(os.environ["MARK"], "w").close()
 time.sleep(1000)
 "#;
-    let mark = office.place("mark");
+    let mark = hub.place("mark");
     let variables = [("BEANSTALKD", &*beanstalkd.address()), ("MARK", &*mark)];
     let mut doomed = Python::run(script, &variables);
-    let id = office.post(&mail("bob@example.org", "Hello", "word-a"));
+    let id = hub.post(&mail("bob@example.org", "Hello", "word-a"));
     until("a worker took the letter", || std::path::Path::new(&mark).exists());
     doomed.kill();
     let killed = Instant::now();
     let _other = Python::tagger(&beanstalkd);
-    let done = office.stands(&id, "DONE");
+    let done = hub.stands(&id, "DONE");
     // Long before its time was over.
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
     assert_eq!(verdicts(&done), said(&[("tagger", "pass"), ("send", "pass")]));
-    office.each_once(&["word-a".to_owned()].into());
+    hub.each_once(&["word-a".to_owned()].into());
 }
 
 #[test]
 fn a_worker_behind_a_tube_that_never_answers_costs_its_letter_alone() {
     let beanstalkd = Beanstalkd::start();
-    let office = PostOffice::open(&json!({
+    let hub = PipelineCourier::open(&json!({
         "outbound": ["tagger", "send"],
         "workers": {"tagger": {
             "kind": "beanstalkd", "server": beanstalkd.url(), "timeout_s": 1, "retries": 1,
@@ -360,19 +358,19 @@ fn a_worker_behind_a_tube_that_never_answers_costs_its_letter_alone() {
                 letter["extra"]["tags"]"#;
     let script = documented("worker.tagger").replacen(r#"letter["extra"]["tags"]"#, bad, 1);
     let _worker = Python::run(&script, &[("BEANSTALKD", &beanstalkd.address())]);
-    let bad = office.post(&mail("bob@example.org", "Hello", "word-bad"));
-    let good = office.post(&mail("bob@example.org", "Hello", "word-good"));
-    office.stands(&good, "DONE");
-    let dead = office.stands(&bad, "DEAD");
+    let bad = hub.post(&mail("bob@example.org", "Hello", "word-bad"));
+    let good = hub.post(&mail("bob@example.org", "Hello", "word-good"));
+    hub.stands(&good, "DONE");
+    let dead = hub.stands(&bad, "DEAD");
     assert_eq!(dead["failure"], "tagger: no answer in time");
     assert_eq!(dead["attempts"], 2);
-    office.each_once(&["word-good".to_owned()].into());
+    hub.each_once(&["word-good".to_owned()].into());
 }
 
 #[test]
 fn a_worker_that_is_fast_always_gets_the_next_letter() {
     let beanstalkd = Beanstalkd::start();
-    let office = PostOffice::open(&json!({
+    let hub = PipelineCourier::open(&json!({
         "outbound": ["tagger", "send"],
         "workers": {"tagger": {
             "kind": "beanstalkd", "server": beanstalkd.url(), "in_flight": 2, "timeout_s": 600,
@@ -382,7 +380,7 @@ fn a_worker_that_is_fast_always_gets_the_next_letter() {
     // A place in the tube that an answer did not free would be missed soon.
     let words: Vec<_> = (0..150).map(|n| format!("word-{n}")).collect();
     for word in &words {
-        office.post(&mail("bob@example.org", "Hello", word));
+        hub.post(&mail("bob@example.org", "Hello", word));
     }
-    office.each_once(&words.into_iter().collect());
+    hub.each_once(&words.into_iter().collect());
 }

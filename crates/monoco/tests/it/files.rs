@@ -6,7 +6,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -15,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::ack_checker::say;
 use crate::common::{Courier, binary, cli, until};
-use crate::mail_checker::{Office, Puller, at_rest, list, mail_id, name};
+use crate::mail_checker::{MailboxCourier, Puller, at_rest, list, mail_id, name};
 use crate::reference_sdks::python;
 use crate::webhook_peer::{body, config, courier};
 
@@ -60,46 +59,46 @@ fn vandalise(home: &Path, mails: &[String]) {
 
 #[test]
 fn what_is_done_to_files_by_hand_harms_nothing_and_is_set_right() {
-    let mut office = Office::open();
+    let mut hub = MailboxCourier::open();
     let place = tempfile::tempdir().unwrap();
     let here = Puller::new(place.path().join("alpha"));
     for repair in ["rebuild", "offline rebuild", "restart"] {
-        let mails: Vec<_> = (0..8).map(|n| office.mail(&format!("{repair}-{n}"))).collect();
-        vandalise(&office.home, &mails);
+        let mails: Vec<_> = (0..8).map(|n| hub.mail(&format!("{repair}-{n}"))).collect();
+        vandalise(&hub.home, &mails);
         // Changed content is not served, and claims are not affected.
-        let said = here.sync(&office.home);
+        let said = here.sync(&hub.home);
         assert!(said.stderr.contains("changed by hand"), "{}", said.stderr);
         let wrong = here.complaints();
         assert!(wrong.is_empty(), "{repair}: {wrong:#?}");
-        office.finish(&mails[0]);
-        office.book.claim(&office.courier, &mails[3]).unwrap().ok();
+        hub.finish(&mails[0]);
+        hub.book.claim(&hub.courier, &mails[3]).unwrap().ok();
 
         match repair {
-            "rebuild" => drop(office.courier.cli(&["courier", "rebuild"]).ok()),
-            "restart" => office.restart(),
+            "rebuild" => drop(hub.courier.cli(&["courier", "rebuild"]).ok()),
+            "restart" => hub.restart(),
             _ => {
-                office.courier.kill();
-                cli(&office.home, &["courier", "rebuild"], "").ok();
-                let torn = at_rest(&office.home);
+                hub.courier.kill();
+                cli(&hub.home, &["courier", "rebuild"], "").ok();
+                let torn = at_rest(&hub.home);
                 // A renamed file belongs to the user, and is not checked.
                 assert!(torn.is_empty(), "{torn:#?}");
-                mails.iter().for_each(|mail| drop(file_of(&office.home, mail)));
-                office.courier = Courier::start_in(&office.home);
+                mails.iter().for_each(|mail| drop(file_of(&hub.home, mail)));
+                hub.courier = Courier::start_in(&hub.home);
             }
         }
-        let stray = office.home.join("mailbox/inbound/webhook/my-mail.md");
+        let stray = hub.home.join("mailbox/inbound/webhook/my-mail.md");
         assert!(stray.exists(), "{repair}: it is not ours to remove");
         fs::remove_file(stray).unwrap();
-        office.book.check(&office.courier);
-        here.check(&office.courier);
+        hub.book.check(&hub.courier);
+        here.check(&hub.courier);
     }
 }
 
 #[test]
 fn a_changed_file_is_noticed_while_the_courier_runs_and_no_command_believes_it() {
-    let mut office = Office::open();
-    let mail = office.mail("room");
-    edit(&file_of(&office.home, &mail), |bytes| {
+    let mut hub = MailboxCourier::open();
+    let mail = hub.mail("room");
+    edit(&file_of(&hub.home, &mail), |bytes| {
         let text = String::from_utf8(bytes.clone()).unwrap();
         *bytes = text.replace("about room", "about doom").into_bytes();
     });
@@ -107,31 +106,31 @@ fn a_changed_file_is_noticed_while_the_courier_runs_and_no_command_believes_it()
     let here = Puller::new(place.path().join("alpha"));
     for verb in [&["read"][..], &["read", "--raw"], &["read", "--content"]] {
         let args = [&["mailbox"], verb, &[&mail, "--workspace", here.dir().to_str().unwrap()]];
-        let said = office.courier.cli(&args.concat()).failed(1);
+        let said = hub.courier.cli(&args.concat()).failed(1);
         assert!(said.contains("changed by hand") && said.contains("rebuild"), "{said}");
     }
-    let rebuilt = office.courier.cli(&["courier", "rebuild", "--format", "json"]).ok();
+    let rebuilt = hub.courier.cli(&["courier", "rebuild", "--format", "json"]).ok();
     let rebuilt: Value = serde_json::from_str(&rebuilt).unwrap();
     assert_eq!((&rebuilt["mails"], &rebuilt["written"]), (&json!(1), &json!(1)), "{rebuilt}");
-    office.book.check(&office.courier);
-    assert_eq!(office.courier.get("/health").ok()["mailbox"]["repaired"], 1);
+    hub.book.check(&hub.courier);
+    assert_eq!(hub.courier.get("/health").ok()["mailbox"]["repaired"], 1);
 }
 
 #[test]
 fn a_rebuild_in_the_middle_of_everything_harms_nothing() {
-    let office = Office::open();
+    let hub = MailboxCourier::open();
     let place = tempfile::tempdir().unwrap();
     let here = Puller::new(place.path().join("alpha"));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                here.sync(&office.home).ok();
+                here.sync(&hub.home).ok();
             }
         });
         let pushers: Vec<_> = (0..2)
             .map(|lane| {
-                let (book, courier) = (&office.book, &office.courier);
+                let (book, courier) = (&hub.book, &hub.courier);
                 scope.spawn(move || {
                     for n in 0..60 {
                         book.push(courier, &format!("{lane}-{n}")).unwrap().ok();
@@ -141,22 +140,22 @@ fn a_rebuild_in_the_middle_of_everything_harms_nothing() {
             .collect();
         let mut rebuilds = 0;
         while rebuilds < 3 || !pushers.iter().all(|pusher| pusher.is_finished()) {
-            office.courier.cli(&["courier", "rebuild"]).ok();
+            hub.courier.cli(&["courier", "rebuild"]).ok();
             rebuilds += 1;
         }
         over.store(true, Ordering::Relaxed);
     });
-    office.book.check(&office.courier);
-    here.check(&office.courier);
+    hub.book.check(&hub.courier);
+    here.check(&hub.courier);
 }
 
 /// B14: what we did not write is reported, and neither trusted nor removed.
 #[test]
 fn a_foreign_file_is_reported_and_nobody_is_given_it() {
-    let mut office = Office::open();
-    let mail = office.mail("room");
-    let inbound = office.home.join("mailbox/inbound");
-    let ours = fs::read_to_string(file_of(&office.home, &mail)).unwrap();
+    let mut hub = MailboxCourier::open();
+    let mail = hub.mail("room");
+    let inbound = hub.home.join("mailbox/inbound");
+    let ours = fs::read_to_string(file_of(&hub.home, &mail)).unwrap();
     let other = mail_id("forged");
     let forged = format!("20260206T204500_{other}.md");
     let foreign = [
@@ -170,33 +169,33 @@ fn a_foreign_file_is_reported_and_nobody_is_given_it() {
     for (path, text) in &foreign {
         fs::write(inbound.join(path), text).unwrap();
     }
-    let rebuilt = office.courier.cli(&["courier", "rebuild", "--format", "json"]).ok();
+    let rebuilt = hub.courier.cli(&["courier", "rebuild", "--format", "json"]).ok();
     let rebuilt: Value = serde_json::from_str(&rebuilt).unwrap();
     assert_eq!((&rebuilt["foreign"], &rebuilt["lost"]), (&json!(3), &json!(2)), "{rebuilt}");
-    let health = office.courier.get("/health").ok();
+    let health = hub.courier.get("/health").ok();
     let mailbox = &health["mailbox"];
     assert_eq!((&mailbox["foreign_files"], &mailbox["lost_mails"]), (&json!(3), &json!(2)));
     assert!(mailbox["foreign"].to_string().contains("notes.md"), "{health:#}");
     assert!(mailbox["lost"].to_string().contains(&forged), "{health:#}");
-    let doctor = office.courier.cli(&["doctor"]).stdout;
+    let doctor = hub.courier.cli(&["doctor"]).stdout;
     assert!(doctor.contains("2 Mails are not in the store"), "{doctor}");
     assert!(!doctor.contains(['\u{1b}', '\u{202e}']), "{doctor:?}");
     // The forged file has the messages of another Mail, and is not restored.
-    let rebuilt = office.courier.cli(&["courier", "rebuild", "--from-files", "--format", "json"]);
+    let rebuilt = hub.courier.cli(&["courier", "rebuild", "--from-files", "--format", "json"]);
     let rebuilt: Value = serde_json::from_str(&rebuilt.ok()).unwrap();
     assert_eq!((&rebuilt["restored"], &rebuilt["lost"]), (&json!(0), &json!(2)), "{rebuilt}");
 
     let place = tempfile::tempdir().unwrap();
     let here = Puller::new(place.path().join("alpha"));
-    here.sync(&office.home).ok();
+    here.sync(&hub.home).ok();
     let inbox = list(&here.dir().join(".monoco/mailbox/inbox"));
     assert_eq!(inbox.len(), 1, "{inbox:?}");
     assert_eq!(
-        office.courier.ask(&other, "claim", json!({"agent_id": "ann"})).refused(404),
+        hub.courier.ask(&other, "claim", json!({"agent_id": "ann"})).refused(404),
         "not_found"
     );
     let whose = ["mailbox", "read", &other, "--workspace", here.dir().to_str().unwrap()];
-    let _ = office.courier.cli(&whose).failed(1);
+    let _ = hub.courier.cli(&whose).failed(1);
     for (path, text) in &foreign {
         assert_eq!(fs::read_to_string(inbound.join(path)).unwrap(), *text, "left alone");
     }
@@ -204,8 +203,8 @@ fn a_foreign_file_is_reported_and_nobody_is_given_it() {
     for (path, _) in &foreign {
         fs::remove_file(inbound.join(path)).unwrap();
     }
-    office.courier.cli(&["courier", "rebuild"]).ok();
-    assert_eq!(office.courier.get("/health").ok()["mailbox"]["foreign_files"], 0);
+    hub.courier.cli(&["courier", "rebuild"]).ok();
+    assert_eq!(hub.courier.get("/health").ok()["mailbox"]["foreign_files"], 0);
 }
 
 /// T10: a planted symbolic link is not followed, wherever it is.
@@ -220,36 +219,32 @@ fn planted_links_are_not_followed() {
         "mailbox/.state/tmp",
         "dropzone/.tmp",
     ] {
-        let mut office = Office::open();
-        let first = office.mail("first");
-        office.courier.kill();
+        let mut hub = MailboxCourier::open();
+        let first = hub.mail("first");
+        hub.courier.kill();
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("secret.md"), "---\nto: ann\n---\n\nsecret").unwrap();
-        let path = office.home.join(link);
+        let path = hub.home.join(link);
         let _ = fs::remove_dir_all(&path);
         symlink(outside.path(), &path).unwrap();
 
-        office.courier = Courier::start_in(&office.home);
+        hub.courier = Courier::start_in(&hub.home);
         let mut said = body("second", "second", "ann", "about second");
         said["attachments"] = json!([{"name": "a.txt", "base64": "aGVsbG8="}]);
-        assert_eq!(
-            office.courier.push(&said).ok()["stored"],
-            1,
-            "{link}: no request waits for files"
-        );
+        assert_eq!(hub.courier.push(&said).ok()["stored"], 1, "{link}: no request waits for files");
         let second = mail_id("second");
-        office.courier.mails(2);
+        hub.courier.mails(2);
         for (mail, verb) in [(&first, "complete"), (&second, "fail")] {
             let by = json!({"agent_id": "ann"});
-            office.courier.ask(mail, "claim", by.clone()).ok();
+            hub.courier.ask(mail, "claim", by.clone()).ok();
             let mut end = by;
             if verb == "fail" {
                 end["retryable"] = json!(false);
             }
-            office.courier.ask(mail, verb, end).ok();
+            hub.courier.ask(mail, verb, end).ok();
         }
         until(link, || {
-            let health = office.courier.get("/health").ok();
+            let health = hub.courier.get("/health").ok();
             let mailbox = &health["mailbox"];
             let told = mailbox["error"].is_string() || mailbox["unwritten"] != json!([]);
             told || link.contains("outbound")
@@ -259,37 +254,37 @@ fn planted_links_are_not_followed() {
 
         // Without it everything is written, at the latest on the next request.
         fs::remove_file(&path).unwrap();
-        let rebuilt = || cli(&office.home, &["courier", "rebuild"], "").code == 0;
+        let rebuilt = || cli(&hub.home, &["courier", "rebuild"], "").code == 0;
         until(link, rebuilt);
         until(link, || {
-            let health = office.courier.get("/health").ok();
+            let health = hub.courier.get("/health").ok();
             health["mailbox"]["error"].is_null() && health["mailbox"]["unwritten"] == json!([])
         });
         for (mail, place) in [(&first, "archive"), (&second, ".deadletter")] {
-            let file = file_of(&office.home, mail);
-            assert!(file.starts_with(office.home.join("mailbox").join(place)), "{link}: {file:?}");
+            let file = file_of(&hub.home, mail);
+            assert!(file.starts_with(hub.home.join("mailbox").join(place)), "{link}: {file:?}");
         }
-        let torn = at_rest(&office.home);
+        let torn = at_rest(&hub.home);
         assert!(torn.is_empty(), "{link}: {torn:#?}");
     }
 }
 
 #[test]
 fn a_link_in_the_place_of_a_file_is_replaced_and_what_it_names_stays() {
-    let mut office = Office::open();
-    let mail = office.mail("room");
+    let mut hub = MailboxCourier::open();
+    let mail = hub.mail("room");
     let outside = tempfile::tempdir().unwrap();
     let secret = outside.path().join("secret");
     fs::write(&secret, "secret").unwrap();
-    let file = file_of(&office.home, &mail);
-    let archived = office.home.join("mailbox/archive/webhook").join(name(&file));
+    let file = file_of(&hub.home, &mail);
+    let archived = hub.home.join("mailbox/archive/webhook").join(name(&file));
     fs::create_dir_all(archived.parent().unwrap()).unwrap();
     symlink(&secret, &archived).unwrap();
-    let locks = office.home.join("mailbox/.state/locks.json");
+    let locks = hub.home.join("mailbox/.state/locks.json");
     fs::remove_file(&locks).unwrap();
     symlink(&secret, &locks).unwrap();
-    office.finish(&mail);
-    office.book.check(&office.courier);
+    hub.finish(&mail);
+    hub.book.check(&hub.courier);
     assert!(fs::symlink_metadata(&archived).unwrap().is_file());
     until("locks.json is a file again", || fs::symlink_metadata(&locks).unwrap().is_file());
     assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
@@ -299,7 +294,7 @@ fn a_link_in_the_place_of_a_file_is_replaced_and_what_it_names_stays() {
     let inbox = here.dir().join(".monoco/mailbox/inbox");
     fs::create_dir(&inbox).unwrap();
     symlink(&secret, inbox.join(name(&file))).unwrap();
-    let said = here.sync(&office.home);
+    let said = here.sync(&hub.home);
     assert!(said.stderr.contains("was changed and is left alone"), "{}", said.stderr);
     assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
 }
@@ -369,18 +364,18 @@ fn no_two_ids_share_a_file_and_none_leaves_its_directory() {
 
 #[test]
 fn only_the_user_can_look_and_nobody_is_to_write() {
-    let mut office = Office::open();
-    let mail = office.mail("room");
+    let mut hub = MailboxCourier::open();
+    let mail = hub.mail("room");
     let mut said = body("with", "with", "ann", "see the log");
     said["attachments"] = json!([{"name": "../../log.txt", "base64": "aGVsbG8="}]);
-    office.courier.push(&said).ok();
-    let dropped = office.home.join("dropzone").join(digest(b"hello"));
+    hub.courier.push(&said).ok();
+    let dropped = hub.home.join("dropzone").join(digest(b"hello"));
     until("the attachment", || dropped.exists());
     assert_eq!(fs::read(&dropped).unwrap(), b"hello");
-    office.book.claim(&office.courier, &mail).unwrap().ok();
-    office.book.give_up(&office.courier, &mail).unwrap().ok();
-    office.until(|office| office.has(".deadletter/webhook", "reason.json")).unwrap();
-    let mut dirs = vec![office.home.clone()];
+    hub.book.claim(&hub.courier, &mail).unwrap().ok();
+    hub.book.give_up(&hub.courier, &mail).unwrap().ok();
+    hub.until(|hub| hub.has(".deadletter/webhook", "reason.json")).unwrap();
+    let mut dirs = vec![hub.home.clone()];
     let mut seen = 0;
     while let Some(dir) = dirs.pop() {
         // Before the courier came, the test has made it.
@@ -409,15 +404,15 @@ fn only_the_user_can_look_and_nobody_is_to_write() {
 /// P6: the predecessor rewrote it in place, and a kill left nothing of it.
 #[test]
 fn locks_json_is_whole_at_every_moment_and_comes_back() {
-    let mut office = Office::open();
+    let mut hub = MailboxCourier::open();
     let mails: Vec<_> = (0..100)
         .map(|n| {
-            office.book.push(&office.courier, &format!("lock-{n}")).unwrap().ok();
+            hub.book.push(&hub.courier, &format!("lock-{n}")).unwrap().ok();
             mail_id(&format!("lock-{n}"))
         })
         .collect();
-    office.courier.mails(100);
-    let path = office.home.join("mailbox/.state/locks.json");
+    hub.courier.mails(100);
+    let path = hub.home.join("mailbox/.state/locks.json");
     until("locks.json", || path.exists());
     let over = AtomicBool::new(false);
     let read = || {
@@ -437,7 +432,7 @@ fn locks_json_is_whole_at_every_moment_and_comes_back() {
         for workspace in ["alpha", "beta"] {
             for mail in &mails {
                 let by = json!({"agent_id": "ann", "workspace": workspace, "timeout": 3600});
-                office.courier.ask(mail, "claim", by).ok();
+                hub.courier.ask(mail, "claim", by).ok();
             }
         }
         until("all claims", || read() == 200);
@@ -454,7 +449,7 @@ fn locks_json_is_whole_at_every_moment_and_comes_back() {
     ];
     for (n, garble) in garble.iter().enumerate() {
         garble(&path);
-        office.mail(&format!("news-{n}"));
+        hub.mail(&format!("news-{n}"));
         let whole = || {
             let text = fs::read_to_string(&path).unwrap_or_default();
             let locks = serde_json::from_str::<Value>(&text).unwrap_or_default();
@@ -463,19 +458,21 @@ fn locks_json_is_whole_at_every_moment_and_comes_back() {
         until("locks.json is back", whole);
     }
     let by = json!({"agent_id": "bob", "workspace": "beta"});
-    assert_eq!(office.courier.ask(&mails[7], "claim", by).refused(409), "claimed");
+    assert_eq!(hub.courier.ask(&mails[7], "claim", by).refused(409), "claimed");
     say(&format!("locks.json was read {reads} times"));
 }
 
 #[test]
 fn a_reader_in_a_hurry_never_sees_a_part_of_a_file() {
-    let office = Office::open();
-    let inbound = office.home.join("mailbox/inbound/webhook");
+    let hub = MailboxCourier::open();
+    let inbound = hub.home.join("mailbox/inbound/webhook");
     let over = AtomicBool::new(false);
     let seen = std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let (mut seen, mut looks) = (BTreeSet::new(), 0_u64);
-            while !over.load(Ordering::Relaxed) {
+            loop {
+                // Once more over everything that there is, after the last file has come.
+                let is_last = over.load(Ordering::Acquire);
                 looks += 1;
                 for path in list(&inbound) {
                     if seen.insert(path.clone()) {
@@ -484,21 +481,21 @@ fn a_reader_in_a_hurry_never_sees_a_part_of_a_file() {
                         Mail::parse(&text).unwrap_or_else(|why| panic!("{path:?}: {why}: {text}"));
                     }
                 }
+                if is_last {
+                    return (seen.len(), looks);
+                }
             }
-            (seen.len(), looks)
         });
         let push = |lane: u32| {
             for n in 0..75 {
                 let id = format!("{lane}-{n}");
                 let text = "a longer line\n".repeat(if n % 5 == 0 { 5_000 } else { 3 });
-                office.courier.hears(&id, &id, "ann", &text);
+                hub.courier.hears(&id, &id, "ann", &text);
             }
         };
         std::thread::scope(|scope| (0..4).for_each(|lane| drop(scope.spawn(move || push(lane)))));
         until("all files", || list(&inbound).len() == 300);
-        // Once more over everything that there is.
-        std::thread::sleep(Duration::from_millis(50));
-        over.store(true, Ordering::Relaxed);
+        over.store(true, Ordering::Release);
         reader.join().unwrap()
     });
     assert_eq!(seen.0, 300);

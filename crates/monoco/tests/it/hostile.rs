@@ -284,6 +284,24 @@ const COMMANDS: &[&str] = &[
     "contact group subscribe TEAM ME",
     "contact group unsubscribe TEAM ME",
     "contact remove EVE",
+    "email add EVIL --address joe@example.com",
+    "email add joe --address EVIL",
+    "email add joe --address joe@example.com --imap EVIL --smtp none --password-env EVIL",
+    "email list",
+    "email remove EVIL",
+    "email pause EVIL",
+    "email resume EVIL",
+    "email scan EVIL --once",
+    "email scan --once",
+    "email status",
+    "email status EVIL",
+    "email tasks",
+    "email tasks --status EVIL",
+    "email retry EVIL",
+    "email test EVIL",
+    "email directory import EVIL",
+    "email directory import FILE",
+    "email directory list",
     "pipeline status",
     "pipeline letters",
     "pipeline letters --worker EVIL",
@@ -319,6 +337,10 @@ const COMMANDS: &[&str] = &[
     "doctor",
     "backup EVIL",
     "restore EVIL",
+    "forget EVE --dry-run",
+    "forget EVIL --yes",
+    "forget EVE --yes",
+    "trace MSG",
     "completions bash",
     "completions EVIL",
     "EVIL",
@@ -468,8 +490,8 @@ fn raw_is_exact_in_a_pipe_and_harmless_on_a_terminal() {
         &["courier", "status"],
     ] {
         let seen = on_a_terminal(&victim.here, &home, args);
-        // Bold headers and green states are the program's own.
-        let seen = ["[0m", "[1m", "[32m"]
+        // Bold headers, and green and yellow states are the program's own.
+        let seen = ["[0m", "[1m", "[32m", "[33m"]
             .iter()
             .fold(seen, |seen, code| seen.replace(&format!("\u{1b}{code}"), ""));
         assert!(!seen.is_empty() && harmless(&seen), "{args:?}: {seen:?}");

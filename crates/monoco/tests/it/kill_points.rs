@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use crate::ack_checker::{TestRng, Tracer, events, say};
 use crate::common::{Courier, binary, until};
 use crate::crash::{killing, start_killing};
-use crate::mail_checker::{Office, Puller, answering, at_rest, list, mail_id, mails, name, noted};
+use crate::mail_checker::{
+    MailboxCourier, Puller, answering, at_rest, list, mail_id, mails, name, noted,
+};
 use crate::webhook_peer::{Receiver, configure};
 
 /// A call, and the file or directory of the home that it is on; anywhere, with `None`.
@@ -128,7 +130,7 @@ fn sweep_starts(
     points
 }
 
-impl CheckedCourier for Office {
+impl CheckedCourier for MailboxCourier {
     fn open() -> Self {
         Self::open()
     }
@@ -179,10 +181,10 @@ fn killed_at_every_step_from_a_webhook_to_its_file() {
         (RENAME, Some(INBOUND)),
         ("write", Some(INDEX)),
     ];
-    let push = |office: &mut Office, name: &str, ()| {
-        office.book.push(&office.courier, name)?.ok();
+    let push = |hub: &mut MailboxCourier, name: &str, ()| {
+        hub.book.push(&hub.courier, name)?.ok();
         let mail = mail_id(name);
-        office.until(|office| office.has("inbound/webhook", &mail) && office.has(".state", &mail))
+        hub.until(|hub| hub.has("inbound/webhook", &mail) && hub.has(".state", &mail))
     };
     sweep("webhook", 18, &calls, |_, _| (), push);
 }
@@ -190,18 +192,18 @@ fn killed_at_every_step_from_a_webhook_to_its_file() {
 #[test]
 fn killed_at_every_step_of_a_claim() {
     let calls = [("pwrite64", None), ("fsync", None), (RENAME, Some(STATE)), ("openat", Some(TMP))];
-    let claim = |office: &mut Office, _: &str, mail: String| {
-        office.book.claim(&office.courier, &mail)?.ok();
-        let locks = office.home.join(STATE).join("locks.json");
-        office.until(|_| std::fs::read_to_string(&locks).is_ok_and(|text| text.contains(&mail)))
+    let claim = |hub: &mut MailboxCourier, _: &str, mail: String| {
+        hub.book.claim(&hub.courier, &mail)?.ok();
+        let locks = hub.home.join(STATE).join("locks.json");
+        hub.until(|_| std::fs::read_to_string(&locks).is_ok_and(|text| text.contains(&mail)))
     };
-    sweep("claim", 10, &calls, |office, name| office.mail(name), claim);
+    sweep("claim", 10, &calls, |hub, name| hub.mail(name), claim);
 }
 
 /// A Mail that is claimed.
-fn claimed(office: &mut Office, name: &str) -> String {
-    let mail = office.mail(name);
-    office.book.claim(&office.courier, &mail).unwrap().ok();
+fn claimed(hub: &mut MailboxCourier, name: &str) -> String {
+    let mail = hub.mail(name);
+    hub.book.claim(&hub.courier, &mail).unwrap().ok();
     mail
 }
 
@@ -209,9 +211,9 @@ fn claimed(office: &mut Office, name: &str) -> String {
 fn killed_at_every_step_from_done_to_the_archive() {
     let calls =
         [("pwrite64", None), ("fsync", None), ("writev,sendto", None), (RENAME, Some(ARCHIVE))];
-    let complete = |office: &mut Office, _: &str, mail: String| {
-        office.book.complete(&office.courier, &mail)?.ok();
-        office.until(|office| office.has("archive/webhook", &mail))
+    let complete = |hub: &mut MailboxCourier, _: &str, mail: String| {
+        hub.book.complete(&hub.courier, &mail)?.ok();
+        hub.until(|hub| hub.has("archive/webhook", &mail))
     };
     sweep("complete", 10, &calls, claimed, complete);
 }
@@ -220,10 +222,10 @@ fn killed_at_every_step_from_done_to_the_archive() {
 fn killed_at_every_step_from_given_up_to_the_dead_letters() {
     let calls =
         [("pwrite64", None), ("fsync", None), ("openat", Some(TMP)), (RENAME, Some(DEADLETTER))];
-    let give_up = |office: &mut Office, _: &str, mail: String| {
-        office.book.give_up(&office.courier, &mail)?.ok();
+    let give_up = |hub: &mut MailboxCourier, _: &str, mail: String| {
+        hub.book.give_up(&hub.courier, &mail)?.ok();
         let reason = format!("{mail}.md.reason.json");
-        office.until(|office| office.has(".deadletter/webhook", &reason))
+        hub.until(|hub| hub.has(".deadletter/webhook", &reason))
     };
     sweep("give-up", 10, &calls, claimed, give_up);
 }
@@ -244,12 +246,12 @@ fn killed_at_every_step_from_a_draft_to_the_archive() {
         ("fsync", Some(ARCHIVE)),
         ("unlink,unlinkat", Some(SENDING)),
     ];
-    let send = |office: &mut Office, name: &str, ()| {
-        office.book.draft(&office.home, name, &format!("{DRAFT}{name} says hello"), "archive");
+    let send = |hub: &mut MailboxCourier, name: &str, ()| {
+        hub.book.draft(&hub.home, name, &format!("{DRAFT}{name} says hello"), "archive");
         // No caller is told when it is over; but then its file is in one place.
-        office.until(|office| {
-            let waits = office.has("outbound/webhook", name) || office.has(SENDING_IN, name);
-            !waits && office.has("archive/webhook", name)
+        hub.until(|hub| {
+            let waits = hub.has("outbound/webhook", name) || hub.has(SENDING_IN, name);
+            !waits && hub.has("archive/webhook", name)
         })
     };
     sweep("draft", 20, &calls, |_, _| (), send);
@@ -265,12 +267,12 @@ fn killed_at_every_step_from_a_bad_draft_to_the_dead_letters() {
         (RENAME, Some(DEADLETTER)),
         ("fsync", Some(DEADLETTER)),
     ];
-    let send = |office: &mut Office, name: &str, ()| {
+    let send = |hub: &mut MailboxCourier, name: &str, ()| {
         let file = format!("---\nto: ann\ncolour: red\n---\n\n{name} says hello");
-        office.book.draft(&office.home, name, &file, ".deadletter");
-        office.until(|office| {
-            let waits = office.has("outbound/webhook", name) || office.has(SENDING_IN, name);
-            !waits && office.has(".deadletter/webhook", name)
+        hub.book.draft(&hub.home, name, &file, ".deadletter");
+        hub.until(|hub| {
+            let waits = hub.has("outbound/webhook", name) || hub.has(SENDING_IN, name);
+            !waits && hub.has(".deadletter/webhook", name)
         })
     };
     sweep("bad-draft", 6, &calls, |_, _| (), send);
@@ -281,11 +283,11 @@ fn killed_at_every_step_from_a_bad_draft_to_the_dead_letters() {
 #[test]
 fn killed_while_files_are_synced_and_that_is_noted() {
     let calls = [("syncfs", None), ("fsync", Some("store/monoco.db-wal"))];
-    let sync = |office: &mut Office, name: &str, ()| {
-        office.book.push(&office.courier, name)?.ok();
+    let sync = |hub: &mut MailboxCourier, name: &str, ()| {
+        hub.book.push(&hub.courier, name)?.ok();
         let (mail, pushed) = (mail_id(name), Instant::now());
-        office.until(|office| office.has("inbound/webhook", &mail))?;
-        office.until(|_| pushed.elapsed() > Duration::from_secs(3))
+        hub.until(|hub| hub.has("inbound/webhook", &mail))?;
+        hub.until(|_| pushed.elapsed() > Duration::from_secs(3))
     };
     sweep("sync", 2, &calls, |_, _| (), sync);
 }
@@ -305,38 +307,38 @@ fn killed_at_every_step_of_the_start_that_repairs_the_files() {
         ("pwrite64", None),
         ("fsync", None),
     ];
-    let mut office = Office::open();
+    let mut hub = MailboxCourier::open();
     let points = sweep_starts("start", &calls, 8, |call, n, number| {
-        damage(&mut office, &format!("start-{number}"));
-        let started = start_killing(&office.home, call, n);
+        damage(&mut hub, &format!("start-{number}"));
+        let started = start_killing(&hub.home, call, n);
         let through = started.is_ok_and(|mut courier| {
             // Until it is all right, or it is dead.
             while courier.is_alive() {
-                if office.book.try_complaints(&courier).is_ok_and(|wrong| wrong.is_empty()) {
+                if hub.book.try_complaints(&courier).is_ok_and(|wrong| wrong.is_empty()) {
                     return true;
                 }
             }
             false
         });
-        office.courier = Courier::start_in(&office.home);
-        office.book.check(&office.courier);
+        hub.courier = Courier::start_in(&hub.home);
+        hub.book.check(&hub.courier);
         through
     });
     assert_eq!(points.len(), calls.len(), "a call was never made: {points:?}");
 }
 
 /// Leaves a home with some Mails whose files are not as they should be, and no courier.
-fn damage(office: &mut Office, name: &str) {
+fn damage(hub: &mut MailboxCourier, name: &str) {
     // From then on the index is cut to what is on disk, and not made anew.
-    office.until(|office| noted(&office.home) > 0).unwrap();
-    let mails: Vec<_> = (0..4).map(|n| office.mail(&format!("{name}-{n}"))).collect();
+    hub.until(|hub| noted(&hub.home) > 0).unwrap();
+    let mails: Vec<_> = (0..4).map(|n| hub.mail(&format!("{name}-{n}"))).collect();
     for mail in &mails[2..] {
-        office.finish(mail);
-        office.until(|office| office.has("archive/webhook", mail)).unwrap();
+        hub.finish(mail);
+        hub.until(|hub| hub.has("archive/webhook", mail)).unwrap();
     }
-    office.courier.kill();
+    hub.courier.kill();
     let file = |dir: &str, mail: &str| {
-        let files = list(&office.home.join(dir));
+        let files = list(&hub.home.join(dir));
         files.into_iter().find(|path| self::name(path).contains(mail)).unwrap()
     };
     std::fs::remove_file(file(INBOUND, &mails[0])).unwrap();
@@ -344,11 +346,11 @@ fn damage(office: &mut Office, name: &str) {
     std::fs::remove_file(&torn).unwrap();
     std::fs::write(&torn, "half").unwrap();
     let moved = file(ARCHIVE, &mails[2]);
-    std::fs::rename(&moved, office.home.join(INBOUND).join(self::name(&moved))).unwrap();
+    std::fs::rename(&moved, hub.home.join(INBOUND).join(self::name(&moved))).unwrap();
     let copied = file(ARCHIVE, &mails[3]);
-    std::fs::copy(&copied, office.home.join(INBOUND).join(self::name(&copied))).unwrap();
-    std::fs::write(office.home.join(TMP).join("0"), "half").unwrap();
-    let index = office.home.join(INDEX);
+    std::fs::copy(&copied, hub.home.join(INBOUND).join(self::name(&copied))).unwrap();
+    std::fs::write(hub.home.join(TMP).join("0"), "half").unwrap();
+    let index = hub.home.join(INDEX);
     let mut text = std::fs::read(&index).unwrap();
     text.extend_from_slice(b"{\"seq\":");
     std::fs::write(&index, text).unwrap();
@@ -374,12 +376,12 @@ fn killed_at_every_step_of_a_rebuild() {
         ("syncfs", None),
         ("pwrite64", None),
     ];
-    let mut office = Office::open();
+    let mut hub = MailboxCourier::open();
     let points = sweep_starts("rebuild", &calls, 5, |call, n, number| {
-        damage(&mut office, &format!("rebuild-{number}"));
-        let through = runs_through(&office.home, &office.home, call, n, &["courier", "rebuild"]);
-        office.courier = Courier::start_in(&office.home);
-        office.book.check(&office.courier);
+        damage(&mut hub, &format!("rebuild-{number}"));
+        let through = runs_through(&hub.home, &hub.home, call, n, &["courier", "rebuild"]);
+        hub.courier = Courier::start_in(&hub.home);
+        hub.book.check(&hub.courier);
         through
     });
     assert_eq!(points.len(), calls.len(), "a call was never made: {points:?}");
@@ -397,7 +399,7 @@ fn a_workspace_that_is_killed_while_it_pulls_has_every_mail_once() {
         (RENAME, None),
         ("openat", Some(inbox)),
     ];
-    let mut office = Office::open();
+    let mut hub = MailboxCourier::open();
     let place = tempfile::tempdir().unwrap();
     let mut here = Puller::new(place.path().join("first"));
     let points = sweep_starts("pull", &calls, 8, |call, n, number| {
@@ -406,13 +408,13 @@ fn a_workspace_that_is_killed_while_it_pulls_has_every_mail_once() {
             here = Puller::new(place.path().join(number.to_string()));
         }
         for part in ["a", "b"] {
-            office.mail(&format!("pull-{number}-{part}"));
+            hub.mail(&format!("pull-{number}-{part}"));
         }
         let sync = ["mailbox", "sync", "--workspace", here.dir().to_str().unwrap()];
-        let through = runs_through(&office.home, here.dir(), call, n, &sync);
+        let through = runs_through(&hub.home, here.dir(), call, n, &sync);
         let wrong = here.complaints();
         assert!(wrong.is_empty(), "{call:?} {n}: {wrong:#?}");
-        here.check(&office.courier);
+        here.check(&hub.courier);
         through
     });
     assert!(points.len() >= 4, "{points:?}");
@@ -449,31 +451,31 @@ fn eight_agents_of_whom_some_are_killed_complete_every_mail_once() {
     let patient = "  claims: { max_retries: 20, backoff_ms: 10 }\n";
     configure(&home, &format!("{}{patient}", answering(&receiver, 20)));
     let here = Puller::new(dir.path().join("alpha"));
-    let office = Office::resume(home, receiver, dir);
+    let hub = MailboxCourier::resume(home, receiver, dir);
     let push = |lane: u32| {
         for n in 0..25 {
-            office.book.push(&office.courier, &format!("work-{lane}-{n}")).unwrap().ok();
+            hub.book.push(&hub.courier, &format!("work-{lane}-{n}")).unwrap().ok();
         }
     };
     let mut dice = TestRng::new();
-    let mut agents: Vec<_> = (0..8).map(|n| Agent::start(&office.home, &here, n)).collect();
+    let mut agents: Vec<_> = (0..8).map(|n| Agent::start(&hub.home, &here, n)).collect();
     std::thread::scope(|scope| {
         (0..4).for_each(|lane| drop(scope.spawn(move || push(lane))));
         for number in 8..20 {
             std::thread::sleep(Duration::from_millis(50 + dice.below(300)));
             let index = usize::try_from(dice.below(8)).unwrap();
-            agents[index] = Agent::start(&office.home, &here, number);
+            agents[index] = Agent::start(&hub.home, &here, number);
         }
     });
     let done = |mails: &BTreeMap<String, serde_json::Value>| {
         mails.values().filter(|mail| mail["status"] == "COMPLETED").count()
     };
-    until("100 Mails are completed", || done(&mails(&office.courier).unwrap()) == 100);
+    until("100 Mails are completed", || done(&mails(&hub.courier).unwrap()) == 100);
     drop(agents);
-    office.book.check(&office.courier);
-    here.check(&office.courier);
+    hub.book.check(&hub.courier);
+    here.check(&hub.courier);
     let (mut completed, mut claimed) = (BTreeMap::<String, u32>::new(), 0);
-    for event in events(&office.courier) {
+    for event in events(&hub.courier) {
         let mail = event["detail"]["mail"].to_string();
         match event["kind"].as_str() {
             Some("completed") => *completed.entry(mail).or_default() += 1,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Answer, Courier};
 use crate::mime::{corpus, directory, in_base64, run_checker};
-use crate::pipeline_harness::{PostOffice, mail, said, verdicts};
+use crate::pipeline_harness::{PipelineCourier, mail, said, verdicts};
 use crate::reference_sdks::python;
 use crate::webhook_peer::{Receiver, SECRET};
 
@@ -25,8 +25,8 @@ fn editing(template: &str) -> Value {
 }
 
 /// Hands in a mail as it is.
-fn post_raw(office: &PostOffice, query: &str, mail: &[u8]) -> Answer {
-    post_raw_to(&office.courier, query, mail)
+fn post_raw(hub: &PipelineCourier, query: &str, mail: &[u8]) -> Answer {
+    post_raw_to(&hub.courier, query, mail)
 }
 
 fn post_raw_to(courier: &Courier, query: &str, mail: &[u8]) -> Answer {
@@ -35,9 +35,9 @@ fn post_raw_to(courier: &Courier, query: &str, mail: &[u8]) -> Answer {
 }
 
 /// The bytes of the mail that a letter became, and of the text that a tunnel was given.
-fn became(office: &PostOffice, letter: &Value) -> (Vec<u8>, String) {
+fn became(hub: &PipelineCourier, letter: &Value) -> (Vec<u8>, String) {
     let id = letter["became"].as_str().unwrap_or_else(|| panic!("{letter:#}"));
-    let object = office.courier.get(&format!("/api/v1/objects/{id}")).ok();
+    let object = hub.courier.get(&format!("/api/v1/objects/{id}")).ok();
     let content = &object["content"];
     let text = content["content"].as_str().unwrap().to_owned();
     assert_eq!(content["format"], "message/rfc822");
@@ -70,20 +70,20 @@ const UNADDRESSED: [&str; 3] =
 
 /// Hands every mail in through both doors; the two letters of each.
 fn hand_in(
-    office: &PostOffice,
+    hub: &PipelineCourier,
     mails: &BTreeMap<String, Vec<u8>>,
 ) -> BTreeMap<String, [String; 2]> {
     let both = |(name, mail): (&String, &Vec<u8>)| {
-        let answer = post_raw(office, "?from=ann@example.com&to=bob@example.org", mail);
+        let answer = post_raw(hub, "?from=ann@example.com&to=bob@example.org", mail);
         assert_eq!(answer.status, 202, "{name}: {}", answer.text());
         let by_http = answer.json()["id"].as_str().unwrap().to_owned();
         let path = directory().join(format!("{name}.eml"));
         let mut args = vec!["pipeline", "post", path.to_str().unwrap()];
         if UNADDRESSED.contains(&name.as_str()) {
-            office.courier.cli(&args).failed(1);
+            hub.courier.cli(&args).failed(1);
             args.extend(["--to", "bob@example.org"]);
         }
-        let by_hand = office.courier.cli(&args).ok().trim().to_owned();
+        let by_hand = hub.courier.cli(&args).ok().trim().to_owned();
         (name.clone(), [by_http, by_hand])
     };
     mails.iter().map(both).collect()
@@ -92,13 +92,12 @@ fn hand_in(
 #[test]
 fn the_corpus_comes_out_of_a_chain_with_another_subject_and_a_footer() {
     let (mails, outcomes) = (corpus(), outcomes());
-    let office = PostOffice::open(&editing("[Team] {subject}"));
-    let ids = hand_in(&office, &mails);
+    let hub = PipelineCourier::open(&editing("[Team] {subject}"));
+    let ids = hand_in(&hub, &mails);
     let (mut cases, mut texts, mut came) = (Vec::new(), BTreeSet::new(), 0);
     for (name, ids) in &ids {
-        let letters = ids.clone().map(|id| office.stands(&id, "DONE"));
-        let [(new, text), (by_hand, _)] =
-            [&letters[0], &letters[1]].map(|one| became(&office, one));
+        let letters = ids.clone().map(|id| hub.stands(&id, "DONE"));
+        let [(new, text), (by_hand, _)] = [&letters[0], &letters[1]].map(|one| became(&hub, one));
         assert!(new == by_hand, "{name}: the two doors differ");
         came += letters.iter().map(|one| one["recipients"].as_u64().unwrap()).sum::<u64>();
         texts.insert(text);
@@ -128,7 +127,7 @@ fn the_corpus_comes_out_of_a_chain_with_another_subject_and_a_footer() {
         };
         assert_eq!(kinds.join("+"), wanted, "{name}");
     }
-    let arrived = office.arrivals(usize::try_from(came).unwrap());
+    let arrived = hub.arrivals(usize::try_from(came).unwrap());
     let arrived: BTreeSet<_> = arrived.into_iter().map(|arrived| arrived.text).collect();
     assert_eq!(arrived, texts, "the tunnel was given what the letters became");
 }
@@ -199,7 +198,7 @@ const SUBJECTS: [&str; 8] = [
 #[test]
 fn a_subject_that_hides_a_field_adds_none() {
     // What addresses say gets into the subject, too.
-    let office = PostOffice::open(&editing("{from} to {to} by {tunnel}: {subject}"));
+    let hub = PipelineCourier::open(&editing("{from} to {to} by {tunnel}: {subject}"));
     let hidden = "did:msgtunnel:eve%0D%0ABcc%3A%20eve%40example%2Eorg.addr.ci";
     let mut pairs = Vec::new();
     for subject in SUBJECTS {
@@ -208,13 +207,13 @@ fn a_subject_that_hides_a_field_adds_none() {
             letter["from"] = json!(from);
             letter["extra"] =
                 json!({"x\r\nBcc": "y\r\nBcc: e@x.test", "subject": "\u{2028}Bcc: e"});
-            let answer = office.courier.post("/api/v1/letters", &letter);
+            let answer = hub.courier.post("/api/v1/letters", &letter);
             if answer.status != 202 {
                 assert_eq!(answer.refused(422), "bad_letter");
                 continue;
             }
             let id = answer.json()["id"].as_str().unwrap().to_owned();
-            let (new, _) = became(&office, &office.stands(&id, "DONE"));
+            let (new, _) = became(&hub, &hub.stands(&id, "DONE"));
             pairs.push((letter["data"].as_str().unwrap().to_owned(), new));
         }
     }
@@ -226,7 +225,7 @@ fn a_subject_that_hides_a_field_adds_none() {
         assert_eq!(old, &new, "{mail:?} became {edited:?}");
         assert!(edited.contains(" to bob@example.org by ci:"), "{edited:?}");
     }
-    for arrived in office.arrivals(pairs.len()) {
+    for arrived in hub.arrivals(pairs.len()) {
         let title = arrived.title.unwrap();
         assert!(!title.contains(['\r', '\n', '\0']), "{title:?}");
     }
@@ -234,7 +233,7 @@ fn a_subject_that_hides_a_field_adds_none() {
 
 #[test]
 fn addresses_that_hide_a_field_are_refused_at_every_door() {
-    let office = PostOffice::open(&editing("{from}: {subject}"));
+    let hub = PipelineCourier::open(&editing("{from}: {subject}"));
     let good = mail("bob@example.org", "Hello", "hello");
     let bytes = good["data"].as_str().unwrap().as_bytes();
     let bad =
@@ -243,7 +242,7 @@ fn addresses_that_hide_a_field_are_refused_at_every_door() {
         let with = |field: &str, value: Value| {
             let mut letter = good.clone();
             letter[field] = value;
-            let refused = office.courier.post("/api/v1/letters", &letter);
+            let refused = hub.courier.post("/api/v1/letters", &letter);
             assert_eq!(refused.refused(422), "bad_letter", "{address:?}");
             let named = refused.json()["field"].as_str().unwrap().to_owned();
             assert!(named.starts_with(field), "{named} is not {field}");
@@ -256,14 +255,14 @@ fn addresses_that_hide_a_field_are_refused_at_every_door() {
 
         let coded: String = address.bytes().map(|byte| format!("%{byte:02x}")).collect();
         for query in [format!("?to={coded}"), format!("?to=bob@example.org&from={coded}")] {
-            assert_eq!(post_raw(&office, &query, bytes).refused(422), "bad_letter", "{query}");
+            assert_eq!(post_raw(&hub, &query, bytes).refused(422), "bad_letter", "{query}");
         }
         // An argument cannot contain a NUL.
         if !address.contains('\0') {
             let text = good["data"].as_str().unwrap();
             for args in [["--to", &address, "-i"], ["-f", &address, "-t"]] {
                 let args = [&["pipeline", "post"][..], &args[..]].concat();
-                let said = crate::common::cli(&office.home(), &args, text).failed(1);
+                let said = crate::common::cli(&hub.home(), &args, text).failed(1);
                 assert!(said.contains("address") || said.contains("from") || said.contains("to"));
             }
         }
@@ -274,35 +273,35 @@ fn addresses_that_hide_a_field_are_refused_at_every_door() {
     {
         let mut letter = good.clone();
         letter["data"] = json!(data);
-        let refused = office.courier.post("/api/v1/letters", &letter);
+        let refused = hub.courier.post("/api/v1/letters", &letter);
         assert_eq!(
             (refused.refused(422), &refused.json()["field"]),
             ("bad_letter".into(), &json!("data"))
         );
     }
-    let kept = office.courier.get("/api/v1/letters").ok();
+    let kept = hub.courier.get("/api/v1/letters").ok();
     assert_eq!(kept["letters"], json!([]), "nothing of all this is kept");
 }
 
 #[test]
 fn letters_that_are_merged_smuggle_nothing_into_the_new_header() {
     let pipeline = json!({"outbound": ["merge", "send"], "workers": {"merge": {"window_s": 1}}});
-    let office = PostOffice::open(&pipeline);
+    let hub = PipelineCourier::open(&pipeline);
     let ids: Vec<_> = SUBJECTS
         .iter()
         .enumerate()
         .map(|(n, subject)| {
             // Each is the first of its group once, which has its subject.
             let to = format!("bob-{n}@example.org");
-            [*subject, "Hello"].map(|subject| office.post(&mail(&to, subject, "hello")))
+            [*subject, "Hello"].map(|subject| hub.post(&mail(&to, subject, "hello")))
         })
         .collect();
     let whole: Vec<_> = ids
         .iter()
         .map(|[first, second]| {
-            let done = office.stands(first, "DONE");
-            office.stands(second, "MERGED");
-            became(&office, &done).0
+            let done = hub.stands(first, "DONE");
+            hub.stands(second, "MERGED");
+            became(&hub, &done).0
         })
         .collect();
     let mails: Vec<&[u8]> = whole.iter().map(Vec::as_slice).collect();

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::common::{Answer, Courier, ME, Ran, binary, chat, cli};
-use crate::pipeline_harness::{PostOffice, mail, said, verdicts};
+use crate::pipeline_harness::{PipelineCourier, mail, said, verdicts};
 
 /// A chain that throws away what matches, marks and signs the rest, and sends it.
 pub fn chain(spam: &str) -> Value {
@@ -52,12 +52,12 @@ fn no_letters(courier: &Courier) {
 
 #[test]
 fn a_letter_that_is_handed_in_is_kept_goes_through_and_can_be_followed() {
-    let office = PostOffice::open(&chain("casino"));
+    let hub = PipelineCourier::open(&chain("casino"));
     let mut letter = mail("bob@example.org", "Hello", "word-1");
     letter["campaign"] = json!({"name": "autumn"});
     letter["extra"] = json!({"score": 7});
-    let id = office.post(&letter);
-    let done = office.stands(&id, "DONE");
+    let id = hub.post(&letter);
+    let done = hub.stands(&id, "DONE");
     let passed = ["spam", "subject", "footer", "send"].map(|worker| (worker, "pass"));
     assert_eq!(verdicts(&done), said(&passed));
     assert_eq!(done["letter"]["campaign"], json!({"name": "autumn"}), "unknown keys survive");
@@ -65,12 +65,12 @@ fn a_letter_that_is_handed_in_is_kept_goes_through_and_can_be_followed() {
     assert_eq!(done["letter"]["processed"], json!(["spam", "subject", "footer", "send"]));
     let kind = ["source", "direction", "tunnel"].map(|key| done[key].as_str().unwrap());
     assert_eq!(kind, ["submitted", "outbound", "ci"]);
-    let arrived = office.arrivals(1).remove(0);
+    let arrived = hub.arrivals(1).remove(0);
     assert!(arrived.text.contains("Subject: [Team] Hello\r\n"), "{}", arrived.text);
     assert!(arrived.text.ends_with("word-1\r\n-- \r\nSent by Monoco\r\n"), "{}", arrived.text);
 
     // As it came, where that is asked for.
-    let courier = &office.courier;
+    let courier = &hub.courier;
     assert_eq!(done.get("original"), None);
     let whole = courier.get(&format!("/api/v1/letters/{id}?original=true")).ok();
     assert_eq!(whole["original"]["data"], letter["data"]);
@@ -120,8 +120,8 @@ fn bad_letters() -> Vec<(Value, &'static str)> {
 
 #[test]
 fn every_field_that_is_wrong_is_named_and_nothing_is_kept() {
-    let office = PostOffice::open(&chain("casino"));
-    let courier = &office.courier;
+    let hub = PipelineCourier::open(&chain("casino"));
+    let courier = &hub.courier;
     for (letter, field) in bad_letters() {
         let refused = courier.post("/api/v1/letters", &letter);
         let shown: String = letter.to_string().chars().take(200).collect();
@@ -144,15 +144,15 @@ fn every_field_that_is_wrong_is_named_and_nothing_is_kept() {
 
 #[test]
 fn a_letter_is_handed_in_once_however_often() {
-    let office = PostOffice::open(&chain("casino"));
-    let courier = &office.courier;
+    let hub = PipelineCourier::open(&chain("casino"));
+    let courier = &hub.courier;
     let letter = mail("bob@example.org", "Hello", "hi").to_string();
     let post = |key: &str, letter: &str| {
         hand_in(courier, "", &[JSON, ("Idempotency-Key", key)], letter.as_bytes())
     };
     let first = post("mine", &letter).ok();
     assert_eq!(first["duplicate"], false);
-    office.stands(first["id"].as_str().unwrap(), "DONE");
+    hub.stands(first["id"].as_str().unwrap(), "DONE");
     let again = post("mine", &letter);
     assert_eq!(again.status, 202);
     assert_eq!(again.json(), json!({"id": first["id"], "duplicate": true}));
@@ -163,13 +163,13 @@ fn a_letter_is_handed_in_once_however_often() {
     let second = post("yours", &letter).ok();
     let third = courier.post("/api/v1/letters", &serde_json::from_str(&letter).unwrap()).ok();
     assert!(second["id"] != first["id"] && third["id"] != second["id"]);
-    office.arrivals(3);
+    hub.arrivals(3);
 }
 
 #[test]
 fn a_line_that_is_refused_does_not_harm_its_batch() {
-    let office = PostOffice::open(&chain("casino"));
-    let courier = &office.courier;
+    let hub = PipelineCourier::open(&chain("casino"));
+    let courier = &hub.courier;
     let mut bad = mail("bob@example.org", "Hello", "no");
     bad["to"] = json!(["a@example.com\r\nBcc: eve@example.com"]);
     let lines = [
@@ -199,7 +199,7 @@ fn a_line_that_is_refused_does_not_harm_its_batch() {
         );
         assert_eq!(first[at]["id"], again[at]["id"]);
     }
-    let texts: Vec<_> = office.arrivals(2).iter().map(|it| it.word().unwrap().to_owned()).collect();
+    let texts: Vec<_> = hub.arrivals(2).iter().map(|it| it.word().unwrap().to_owned()).collect();
     assert!(texts.contains(&"word-1".to_owned()) && texts.contains(&"word-2".to_owned()));
     let many = vec!["{}"; 1_001].join("\n");
     assert_eq!(hand_in(courier, "", &[LINES], many.as_bytes()).refused(422), "bad_field");
@@ -223,17 +223,17 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 
 #[test]
 fn a_mail_as_it_is_names_its_people_and_keeps_its_bytes() {
-    let office = PostOffice::open(&chain("casino"));
-    let courier = &office.courier;
+    let hub = PipelineCourier::open(&chain("casino"));
+    let courier = &hub.courier;
     let id = hand_in(courier, "", &[MAIL], RAW).ok()["id"].as_str().unwrap().to_owned();
-    let done = office.stands(&id, "DONE");
+    let done = hub.stands(&id, "DONE");
     assert_eq!(done["from"], "ann@example.com");
     let to = ["bob@example.org", "carl@example.org", "dora@example.org", "eve@example.org"];
     assert_eq!(done["to"], json!(to));
     let sent = latin(&done["letter"]);
     assert!(!contains(&sent, b"eve@"), "{}", String::from_utf8_lossy(&sent));
     assert!(contains(&sent, b"\r\n\r\ncaf\xe9 word-1\r\n-- \r\nSent by Monoco"));
-    office.arrivals(4);
+    hub.arrivals(4);
 
     // Whom the parameters name it is for, and then it stays as it is.
     let query = "?from=me%40example.com&to=x%40example.org&to=y%40example.org&tunnel=ci";
@@ -241,7 +241,7 @@ fn a_mail_as_it_is_names_its_people_and_keeps_its_bytes() {
     let whole = courier.get(&format!("/api/v1/letters/{id}?original=true")).ok();
     assert_eq!(whole["from"], "me@example.com");
     assert_eq!(whole["to"], json!(["x@example.org", "y@example.org"]));
-    let done = office.stands(&id, "DONE");
+    let done = hub.stands(&id, "DONE");
     assert!(contains(&latin(&done["letter"]), b"Bcc: eve@example.org\r\n"));
 
     for (query, body, status, what) in [
@@ -266,28 +266,28 @@ fn a_mail_as_it_is_names_its_people_and_keeps_its_bytes() {
 
 #[test]
 fn post_stands_in_for_sendmail() {
-    let office = PostOffice::open(&chain("casino"));
-    let courier = &office.courier;
+    let hub = PipelineCourier::open(&chain("casino"));
+    let courier = &hub.courier;
     let post = |args: &[&str], input: &[u8]| {
         let ran = piped(courier, &[&["pipeline", "post"], args].concat(), input);
         ran.ok().trim().to_owned()
     };
     let id = post(&["-t", "-oi", "-i"], RAW);
-    let done = office.stands(&id, "DONE");
+    let done = hub.stands(&id, "DONE");
     assert_eq!(done["recipients"], 4);
     let sent = latin(&done["letter"]);
     assert!(contains(&sent, b"caf\xe9") && !contains(&sent, b"eve@"));
-    assert_eq!(office.arrivals(4).len(), 4);
+    assert_eq!(hub.arrivals(4).len(), 4);
 
     // From a file, with all recipients named; a line with a dot is a line.
-    let file = office.place("mail.eml");
+    let file = hub.place("mail.eml");
     std::fs::write(&file, b"Subject: Dots\n\na\n.\nb\n").unwrap();
     let args = ["-f", "me@example.com", "--to", "x@example.org", "--to", "y@example.org"];
     let id = post(&[&args[..], &["--tunnel", "ci", &file]].concat(), b"");
     let shown = courier.get(&format!("/api/v1/letters/{id}?original=true")).ok();
     assert_eq!(shown["from"], "me@example.com");
     assert_eq!(shown["to"], json!(["x@example.org", "y@example.org"]));
-    let done = office.stands(&id, "DONE");
+    let done = hub.stands(&id, "DONE");
     assert!(done["letter"]["data"].as_str().unwrap().contains("\na\n.\nb\n"));
 
     // A letter as JSON, and one's own name for it.
@@ -335,20 +335,20 @@ fn post_stands_in_for_sendmail() {
 #[test]
 fn messages_say_which_letter_they_are_and_without_a_chain_none() {
     let to = "did:msgtunnel:room-7.group.ci";
-    let office = PostOffice::open(&chain("casino"));
-    let courier = &office.courier;
+    let hub = PipelineCourier::open(&chain("casino"));
+    let courier = &hub.courier;
     let args = ["center", "send", "--from", ME, "--to", to, "--text", "hi"];
     let shown = courier.cli(&args).ok();
     let letter = shown.lines().find_map(|line| line.strip_prefix("letter  ")).unwrap();
-    assert_eq!(office.stands(letter.trim(), "DONE")["source"], "send");
+    assert_eq!(hub.stands(letter.trim(), "DONE")["source"], "send");
     let args = ["mailbox", "send", "--tunnel", "ci", "--to", "group:room-7", "--text", "hi"];
     let shown = courier.cli(&[&args[..], &["--wait"]].concat()).ok();
     let letter = shown.trim().rsplit('\t').next().unwrap();
-    assert_eq!(office.letter(letter)["state"], "DONE", "{shown}");
+    assert_eq!(hub.letter(letter)["state"], "DONE", "{shown}");
     let plain =
         courier.post("/api/v1/dispatch", &json!({"msg": chat("did:web:ann", ME, "hi")})).ok();
     assert_eq!(plain.get("letter"), None);
-    office.reload(&json!({"inbound": ["spam", "deliver"],
+    hub.reload(&json!({"inbound": ["spam", "deliver"],
                           "workers": {"spam": {"rules": [{"name": "x", "text": "casino", "score": 9}]}}}));
     let sent = courier.post("/api/v1/post_send", &json!({"msg": chat(ME, to, "plain")})).ok();
     assert_eq!((sent.get("letter"), sent["deliveries"].as_array().unwrap().len()), (None, 1));

@@ -480,7 +480,7 @@ pub fn noted(home: &Path) -> u64 {
 }
 
 /// A courier, and the provider, agents and receiver around it.
-pub struct Office {
+pub struct MailboxCourier {
     pub courier: Courier,
     pub book: MailChecker,
     pub receiver: Receiver,
@@ -489,13 +489,13 @@ pub struct Office {
     _dir: Option<tempfile::TempDir>,
 }
 
-impl Office {
+impl MailboxCourier {
     /// One in a home of its own.
     pub fn open() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut office = Self::open_in(&dir.path().join("home"));
-        office._dir = Some(dir);
-        office
+        let mut hub = Self::open_in(&dir.path().join("home"));
+        hub._dir = Some(dir);
+        hub
     }
 
     /// One in a home that was not used before.
@@ -552,7 +552,7 @@ impl Office {
     pub fn mail(&mut self, id: &str) -> String {
         self.book.push(&self.courier, id).unwrap().ok();
         let mail = mail_id(id);
-        self.until(|office| office.has("inbound/webhook", &mail)).unwrap();
+        self.until(|hub| hub.has("inbound/webhook", &mail)).unwrap();
         mail
     }
 }

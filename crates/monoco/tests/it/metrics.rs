@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::common::Courier;
-use crate::pipeline_harness::{PostOffice, mail};
+use crate::pipeline_harness::{PipelineCourier, mail};
 use crate::webhook_peer::{config, courier};
 
 /// Returns the value of a metric without labels.
@@ -48,7 +48,7 @@ fn pending_messages_are_the_mails_that_are_not_done() {
 
 #[test]
 fn promtool_accepts_the_metrics() {
-    let fixture = PostOffice::open(&json!({
+    let fixture = PipelineCourier::open(&json!({
         "outbound": ["tagger", "send"],
         "workers": {"tagger": {"kind": "exec", "command": ["sh", "-c", "exit 1"], "retries": 0}},
     }));
@@ -57,6 +57,12 @@ fn promtool_accepts_the_metrics() {
     let text = fixture.courier.get("/metrics").text();
     assert!(text.contains("\n# TYPE monoco_worker_letters_total counter\n"), "{text}");
     assert!(!text.contains("# EOF"), "{text}");
+    check_with_promtool(&text);
+}
+
+/// Checks metrics in the format of Prometheus.
+#[track_caller]
+pub fn check_with_promtool(text: &str) {
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())

@@ -4,7 +4,7 @@
 //! why none does.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,6 +14,16 @@ use serde_json::{Value, json};
 use crate::reference_sdks::python;
 
 const CHECKER: &str = include_str!("../check_mime.py");
+const READER: &str = include_str!("../read_mime.py");
+
+/// Mails that Python reads in another way, and why.
+const READ_OTHERWISE: [(&str, &str); 5] = [
+    ("mixed-empty-boundary", "a multipart without a boundary is one text"),
+    ("mixed-cr-before-the-boundary", "a CR alone does not end a line"),
+    ("nested-eighty-deep", "multiparts below 32 levels are not read"),
+    ("quoted-ends-in-a-soft-break-with-blanks", "blanks behind a soft break do not count"),
+    ("unknown-transfer-encoding", "uuencode is not decoded"),
+];
 
 /// Subjects: short, long, foreign, and one that wants to be more.
 const SUBJECTS: [&str; 4] = [
@@ -30,15 +40,20 @@ pub fn directory() -> PathBuf {
 
 /// The mails by name.
 pub fn corpus() -> BTreeMap<String, Vec<u8>> {
+    let mails = mails_of(&directory());
+    assert!(mails.len() > 100, "{}", mails.len());
+    mails
+}
+
+fn mails_of(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut mails = BTreeMap::new();
-    for entry in std::fs::read_dir(directory()).unwrap() {
+    for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|ending| ending == "eml") {
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
             mails.insert(name, std::fs::read(&path).unwrap());
         }
     }
-    assert!(mails.len() > 100, "{}", mails.len());
     mails
 }
 
@@ -150,6 +165,42 @@ pub fn run_checker(input: &Value, judged: usize) -> Value {
     assert!(problems.is_empty(), "{problems:#?}");
     assert_eq!(verdict["judged"], judged);
     verdict
+}
+
+/// What the reader finds in a mail, for Python to compare.
+fn read(mail: &[u8]) -> Value {
+    let parsed = monoco_mime::read_mail(mail);
+    let people = |list: &[monoco_mime::MailAddress]| -> Vec<Value> {
+        list.iter().map(|found| json!([found.name, found.address])).collect()
+    };
+    let text = |part: &monoco_mime::MailPart<'_>| json!([part.mime_type, part.text(1 << 20).text]);
+    let attachment = |part: &monoco_mime::MailPart<'_>| {
+        let content = in_base64(&part.bytes(1 << 24).0);
+        json!({"name": part.file_name(), "mime_type": part.mime_type, "content": content})
+    };
+    json!({
+        "subject": parsed.subject, "message_id": parsed.message_id, "date_ms": parsed.date_ms,
+        "from": people(&parsed.from), "to": people(&parsed.to), "cc": people(&parsed.cc),
+        "texts": parsed.texts.iter().map(text).collect::<Vec<_>>(),
+        "attachments": parsed.attachments.iter().map(attachment).collect::<Vec<_>>(),
+    })
+}
+
+#[test]
+fn mails_are_read_as_python_reads_them() {
+    let mut mails = corpus();
+    let more = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../mime/testdata");
+    mails.extend(mails_of(&more));
+    let is_compared = |name: &str| READ_OTHERWISE.iter().all(|(other, _)| *other != name);
+    let cases: Vec<_> = mails
+        .iter()
+        .filter(|(name, _)| is_compared(name))
+        .map(|(name, mail)| json!({"name": name, "mail": in_base64(mail), "read": read(mail)}))
+        .collect();
+    let verdict: Value = serde_json::from_str(&python(READER, &json!(cases))).unwrap();
+    let problems: Vec<_> = verdict["problems"].as_array().unwrap().iter().collect();
+    assert!(problems.is_empty(), "{problems:#?}");
+    assert!(verdict["judged"].as_u64().unwrap() > 500, "{}", verdict["judged"]);
 }
 
 /// What was taken out between the bytes that both mails share, and what was put in.

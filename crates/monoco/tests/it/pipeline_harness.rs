@@ -18,7 +18,7 @@ use crate::common::{Courier, PATIENCE, until};
 use crate::webhook_peer::{Receiver, SECRET, configure};
 
 /// A courier whose letters go through chains, and the receiver of what it sends.
-pub struct PostOffice {
+pub struct PipelineCourier {
     pub courier: Courier,
     receiver: Receiver,
     tunnels: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Arrived {
     pub title: Option<String>,
 }
 
-impl PostOffice {
+impl PipelineCourier {
     /// One with the tunnel `ci`.
     pub fn open(pipeline: &Value) -> Self {
         Self::with_tunnels(&["ci"], pipeline)
@@ -55,10 +55,10 @@ impl PostOffice {
 
     /// One whose config is `text`, with the tunnel `ci` added.
     pub fn from_text(text: &str) -> Self {
-        let office = Self::open(&json!({}));
-        let adapters = adapters(&office.tunnels, &office.receiver);
-        office.configure(&format!("{text}\n  adapters: {adapters}\n"));
-        office
+        let hub = Self::open(&json!({}));
+        let adapters = adapters(&hub.tunnels, &hub.receiver);
+        hub.configure(&format!("{text}\n  adapters: {adapters}\n"));
+        hub
     }
 
     pub fn home(&self) -> PathBuf {

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use crate::ack_checker::{TestRng, say, times};
 use crate::common::{Courier, PATIENCE};
 use crate::faults::{Disk, tool};
-use crate::mail_checker::{Office, Puller, at_rest, list, mails, noted};
+use crate::mail_checker::{MailboxCourier, Puller, at_rest, list, mails, noted};
 
 const INDEX: &str = "mailbox/.state/mails.jsonl";
 
 /// Pushes, works and pulls until the power is cut.
-fn bustle(office: &Office, here: &Puller, names: &AtomicU64, cut: impl FnOnce()) {
-    let (book, courier) = (&office.book, &office.courier);
-    let (over, home) = (AtomicBool::new(false), &office.home);
+fn bustle(hub: &MailboxCourier, here: &Puller, names: &AtomicU64, cut: impl FnOnce()) {
+    let (book, courier) = (&hub.book, &hub.courier);
+    let (over, home) = (AtomicBool::new(false), &hub.home);
     let push = || {
         let name = || format!("cut-{}", names.fetch_add(1, Ordering::Relaxed));
         while book.push(courier, &name()).is_ok() {}
@@ -55,33 +55,33 @@ fn a_power_cut_on_the_way_of_mails_loses_nothing_that_was_told() {
     // Every check reads all Mails, and the disk is small: each holds what comes between 8 cuts.
     for first in (0..cuts).step_by(8) {
         let disk = Disk::ext4();
-        let mut office = Office::open_in(&disk.home());
+        let mut hub = MailboxCourier::open_in(&disk.home());
         let here = Puller::new(Path::new(&disk.place()).join("alpha"));
         tool("sync", &["-f", &disk.place()]);
         for _ in first..cuts.min(first + 8) {
-            let before = office.book.told();
-            bustle(&office, &here, &names, || {
+            let before = hub.book.told();
+            bustle(&hub, &here, &names, || {
                 let deadline = Instant::now() + PATIENCE;
-                while office.book.told() < before + 5 && Instant::now() < deadline {
+                while hub.book.told() < before + 5 && Instant::now() < deadline {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 std::thread::sleep(Duration::from_millis(dice.below(700)));
-                disk.cut(&office.courier);
+                disk.cut(&hub.courier);
             });
-            assert!(office.book.told() >= before + 5, "the cut came before the load");
-            office.courier.kill();
+            assert!(hub.book.told() >= before + 5, "the cut came before the load");
+            hub.courier.kill();
             disk.restore();
-            torn += at_rest(&office.home).len();
+            torn += at_rest(&hub.home).len();
             // Without a courier, from whatever is there.
-            here.sync(&office.home).ok();
-            here.lists_only_what_is_whole(&office.home);
+            here.sync(&hub.home).ok();
+            here.lists_only_what_is_whole(&hub.home);
 
-            office.courier = Courier::start_in(&office.home);
-            office.book.insist(&office.courier);
-            office.book.check(&office.courier);
-            here.check(&office.courier);
+            hub.courier = Courier::start_in(&hub.home);
+            hub.book.insist(&hub.courier);
+            hub.book.check(&hub.courier);
+            here.check(&hub.courier);
         }
-        told += office.book.told();
+        told += hub.book.told();
     }
     say(&format!("{cuts} cuts, {told} messages, {torn} files were torn and written again"));
 }
@@ -92,31 +92,31 @@ fn a_power_cut_on_the_way_of_mails_loses_nothing_that_was_told() {
 fn a_power_cut_at_rest_leaves_every_file_whole() {
     let cuts = times("MONOCO_CUTS", 6).div_ceil(2);
     let disk = Disk::ext4();
-    let mut office = Office::open_in(&disk.home());
+    let mut hub = MailboxCourier::open_in(&disk.home());
     let here = Puller::new(Path::new(&disk.place()).join("alpha"));
     tool("sync", &["-f", &disk.place()]);
     for cut in 0..cuts {
-        let mails: Vec<_> = (0..5).map(|n| office.mail(&format!("rest-{cut}-{n}"))).collect();
+        let mails: Vec<_> = (0..5).map(|n| hub.mail(&format!("rest-{cut}-{n}"))).collect();
         for mail in &mails[3..] {
-            office.finish(mail);
-            office.until(|office| office.has("archive/webhook", mail)).unwrap();
+            hub.finish(mail);
+            hub.until(|hub| hub.has("archive/webhook", mail)).unwrap();
         }
-        here.check(&office.courier);
-        let index = office.home.join(INDEX);
+        here.check(&hub.courier);
+        let index = hub.home.join(INDEX);
         let length = |index: &Path| std::fs::metadata(index).unwrap().len();
-        office.until(|office| noted(&office.home) == length(&index)).unwrap();
-        let before = files_of(&office.home);
-        disk.cut(&office.courier);
-        office.courier.kill();
+        hub.until(|hub| noted(&hub.home) == length(&index)).unwrap();
+        let before = files_of(&hub.home);
+        disk.cut(&hub.courier);
+        hub.courier.kill();
         disk.restore();
 
-        let wrong = [at_rest(&office.home), here.complaints()].concat();
+        let wrong = [at_rest(&hub.home), here.complaints()].concat();
         assert!(wrong.is_empty(), "{wrong:#?}");
-        assert_eq!(files_of(&office.home), before, "as it was");
-        office.courier = Courier::start_in(&office.home);
-        office.book.check(&office.courier);
-        here.check(&office.courier);
-        assert_eq!(office.courier.get("/health").ok()["mailbox"]["repaired"], 0);
+        assert_eq!(files_of(&hub.home), before, "as it was");
+        hub.courier = Courier::start_in(&hub.home);
+        hub.book.check(&hub.courier);
+        here.check(&hub.courier);
+        assert_eq!(hub.courier.get("/health").ok()["mailbox"]["repaired"], 0);
     }
     say(&format!("{cuts} cuts at rest"));
 }
@@ -126,20 +126,20 @@ fn a_power_cut_at_rest_leaves_every_file_whole() {
 fn a_power_cut_on_the_way_of_drafts_sends_each_under_one_key() {
     let mut dice = TestRng::new();
     let disk = Disk::ext4();
-    let mut office = Office::open_in(&disk.home());
+    let mut hub = MailboxCourier::open_in(&disk.home());
     tool("sync", &["-f", &disk.place()]);
     let cuts = times("MONOCO_CUTS", 6).div_ceil(2);
     for cut in 0..cuts {
         for n in 0..4 {
-            office.book.send(&office.home, &format!("cut-{cut}-{n}")).ok();
+            hub.book.send(&hub.home, &format!("cut-{cut}-{n}")).ok();
             std::thread::sleep(Duration::from_millis(dice.below(150)));
         }
         std::thread::sleep(Duration::from_millis(dice.below(600)));
-        disk.cut(&office.courier);
-        office.courier.kill();
+        disk.cut(&hub.courier);
+        hub.courier.kill();
         disk.restore();
-        office.courier = Courier::start_in(&office.home);
-        office.book.check_drafts(&office.home, &office.receiver);
+        hub.courier = Courier::start_in(&hub.home);
+        hub.book.check_drafts(&hub.home, &hub.receiver);
     }
     say(&format!("{cuts} cuts, {} drafts", 4 * cuts));
 }

@@ -9,16 +9,22 @@ use serde_json::{Value, json};
 use crate::common::Courier;
 use crate::webhook_peer::{Receiver, SECRET, courier};
 
-/// Runs a script of Python with the sdks at hand, and returns what it prints.
-pub fn python(script: &str, input: &Value) -> String {
+/// Python, with the SDKs in its path.
+pub fn python_command() -> Command {
     let sdks = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/reference-sdks");
     assert!(
         sdks.exists(),
         "the reference SDKs are missing: {sdks:?} does not exist; run ./test once"
     );
-    let mut process = Command::new("python3")
+    let mut command = Command::new("python3");
+    command.env("PYTHONPATH", sdks);
+    command
+}
+
+/// Runs a script of Python with the SDKs at hand, and returns what it prints.
+pub fn python(script: &str, input: &Value) -> String {
+    let mut process = python_command()
         .args(["-c", script])
-        .env("PYTHONPATH", sdks)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

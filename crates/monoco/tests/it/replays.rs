@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 
 use crate::common::{Courier, binary, cli};
 use crate::letters::{LINES, chain, hand_in};
-use crate::pipeline_harness::{PostOffice, free_port, mail, said, verdicts};
+use crate::pipeline_harness::{PipelineCourier, free_port, mail, said, verdicts};
 use crate::reference_sdks::python;
 
 #[test]
 fn letters_are_listed_thrown_away_taken_out_and_hurried() {
-    let office = PostOffice::open(&json!({
+    let hub = PipelineCourier::open(&json!({
         "outbound": ["limit", "send"],
         "workers": {"limit": {"per_recipient": "1/h"}},
     }));
-    let courier = &office.courier;
-    let post = |text: &str| office.post(&mail("bob@example.org", "Hello", text));
+    let courier = &hub.courier;
+    let post = |text: &str| hub.post(&mail("bob@example.org", "Hello", text));
     let first = post("word-1");
-    office.stands(&first, "DONE");
+    hub.stands(&first, "DONE");
     let (second, third) = (post("word-2"), post("word-3"));
     for id in [&second, &third] {
-        office.until(id, |letter| letter["worker"] == "limit");
+        hub.until(id, |letter| letter["worker"] == "limit");
     }
     let ids = |args: &[&str], wanted: &[&String]| {
         let args = [&["pipeline", "letters", "--format", "id"], args].concat();
@@ -54,12 +54,12 @@ fn letters_are_listed_thrown_away_taken_out_and_hurried() {
     let both = format!("{second}\n");
     let out = cli(courier.home(), &["pipeline", "trash", "restore", "-"], &both).ok();
     assert!(out.contains(&short(&second)) && out.contains("WAITING"), "{out}");
-    office.until(&second, |letter| letter["worker"] == "limit");
+    hub.until(&second, |letter| letter["worker"] == "limit");
     cli(courier.home(), &["pipeline", "retry", "-"], &format!("{second} {third}")).ok();
-    let waited = office.stands(&second, "DONE");
+    let waited = hub.stands(&second, "DONE");
     assert_eq!(verdicts(&waited), said(&[("limit", "pass"), ("send", "pass")]));
-    office.stands(&third, "DONE");
-    assert_eq!(office.arrivals(3).len(), 3);
+    hub.stands(&third, "DONE");
+    assert_eq!(hub.arrivals(3).len(), 3);
 
     // What is through stays through.
     for verb in ["retry", "trash", "restore", "replay"] {
@@ -71,7 +71,7 @@ fn letters_are_listed_thrown_away_taken_out_and_hurried() {
     assert!(said.contains(&first) && said.contains("from DONE to WAITING"), "{said}");
     // One that can't be moved does not keep the other from it.
     let fourth = post("word-4");
-    office.until(&fourth, |letter| letter["worker"] == "limit");
+    hub.until(&fourth, |letter| letter["worker"] == "limit");
     let ran = courier.cli(&["pipeline", "trash", "put", &first, &fourth]);
     assert_eq!((ran.code, ran.stdout.contains(&short(&fourth))), (1, true), "{ran:?}");
     let shown = courier.cli(&["pipeline", "show", &fourth, "--data"]).ok();
@@ -92,25 +92,25 @@ fn replayed(courier: &Courier, args: &[&str]) -> Vec<(String, String, String, bo
 
 #[test]
 fn a_replay_shows_exactly_what_a_changed_chain_would_change() {
-    let office = PostOffice::open(&chain("casino"));
-    let courier = &office.courier;
-    let post = |subject: &str| office.post(&mail("bob@example.org", subject, "hi"));
+    let hub = PipelineCourier::open(&chain("casino"));
+    let courier = &hub.courier;
+    let post = |subject: &str| hub.post(&mail("bob@example.org", subject, "hi"));
     let (casino, hello, both) = (post("casino"), post("hello"), post("hello casino"));
     let other = post("other");
     let by_hand = post("by hand: casino");
     for (id, state) in
         [(&casino, "TRASHED"), (&hello, "DONE"), (&both, "TRASHED"), (&other, "DONE")]
     {
-        office.stands(id, state);
+        hub.stands(id, state);
     }
     // A person let this one through.
-    office.stands(&by_hand, "TRASHED");
+    hub.stands(&by_hand, "TRASHED");
     courier.cli(&["pipeline", "trash", "restore", &by_hand]).ok();
-    office.stands(&by_hand, "DONE");
-    office.arrivals(3);
+    hub.stands(&by_hand, "DONE");
+    hub.arrivals(3);
     assert_eq!(replayed(courier, &["--dry-run"]), [], "nothing has changed");
 
-    office.reload(&chain("hello"));
+    hub.reload(&chain("hello"));
     let owned = |id: &str, was: &str, would: &str, moved| {
         (id.to_owned(), was.to_owned(), would.to_owned(), moved)
     };
@@ -133,17 +133,17 @@ fn a_replay_shows_exactly_what_a_changed_chain_would_change() {
     }
     assert_eq!((looked, found), (5, vec![json!(casino), json!(hello)]));
     // Looking has changed nothing.
-    assert_eq!(office.letter(&casino)["state"], "TRASHED");
+    assert_eq!(hub.letter(&casino)["state"], "TRASHED");
 
     // For good: what was thrown away goes through, what was sent is not sent again.
     let moved = [owned(&casino, "TRASHED", "DONE", true), owned(&hello, "DONE", "TRASHED", false)];
     assert_eq!(replayed(courier, &[]), moved);
-    let done = office.stands(&casino, "DONE");
+    let done = hub.stands(&casino, "DONE");
     let passed = ["spam", "subject", "footer", "send"].map(|worker| (worker, "pass"));
     assert_eq!(verdicts(&done), said(&passed));
-    office.arrivals(4);
-    office.settled();
-    assert_eq!(office.letter(&hello)["state"], "DONE");
+    hub.arrivals(4);
+    hub.settled();
+    assert_eq!(hub.letter(&hello)["state"], "DONE");
     let ran = courier.cli(&["pipeline", "replay", "--since", "1h", "--dry-run"]);
     assert!(ran.stderr.contains("5 letters evaluated, 1 would differ"), "{ran:?}");
     assert_eq!(ran.stdout.lines().count(), 1, "{ran:?}");
@@ -178,32 +178,32 @@ sys.stdout.write(shown.decode())
 
 #[test]
 fn on_a_terminal_a_long_replay_says_how_far_it_is() {
-    let office = PostOffice::open(&json!({"outbound": ["trash"]}));
+    let hub = PipelineCourier::open(&json!({"outbound": ["trash"]}));
     let lines = format!("{}\n", mail("bob@example.org", "Hello", "How are you?")).repeat(900);
     for _ in 0..2 {
-        let answer = hand_in(&office.courier, "", &[LINES], lines.as_bytes());
+        let answer = hand_in(&hub.courier, "", &[LINES], lines.as_bytes());
         assert_eq!(answer.text().lines().filter(|line| line.contains("ltr_")).count(), 900);
     }
     let replay = ["pipeline", "replay", "--since", "1h", "--dry-run"];
     let command: Vec<_> = [binary().to_str().unwrap()].into_iter().chain(replay).collect();
-    let shown = python(ON_A_TERMINAL, &json!({"command": command, "home": office.home()}));
+    let shown = python(ON_A_TERMINAL, &json!({"command": command, "home": hub.home()}));
     // A progress count, removed again, and at last the whole.
     let counts = shown.matches(" letters evaluated, 0 differ \r\u{1b}[K").count();
     assert!(counts >= 2, "{shown:?}");
     assert!(shown.ends_with("1800 letters evaluated, 0 would differ\r\n"), "{shown:?}");
-    let piped = office.courier.cli(&replay);
+    let piped = hub.courier.cli(&replay);
     assert_eq!(piped.stderr, "1800 letters evaluated, 0 would differ\n", "no terminal, no count");
 }
 
 #[test]
 fn letters_that_were_given_up_lie_on_the_desk_of_the_dead() {
-    let office = PostOffice::open(&json!({
+    let hub = PipelineCourier::open(&json!({
         "outbound": ["mine", "send"],
         "workers": {"mine": {"kind": "exec", "command": ["false"], "retries": 0}},
     }));
-    let courier = &office.courier;
-    let id = office.post(&mail("bob@example.org", "Hello", "hi"));
-    office.stands(&id, "DEAD");
+    let courier = &hub.courier;
+    let id = hub.post(&mail("bob@example.org", "Hello", "hi"));
+    hub.stands(&id, "DEAD");
     let dead = courier.get("/api/v1/dead").ok();
     assert_eq!(dead["letters"][0]["id"], id.as_str());
     assert_eq!(dead["letters"][0]["worker"], "mine");
@@ -212,24 +212,24 @@ fn letters_that_were_given_up_lie_on_the_desk_of_the_dead() {
     assert!(list.contains(short) && list.contains("letter") && list.contains("mine"), "{list}");
     assert!(courier.cli(&["dead", "show", short]).ok().contains("DEAD"));
     let doctor = courier.cli(&["doctor"]);
-    assert!(doctor.stdout.contains("dead letters  1\n"), "{doctor:?}");
+    assert!(doctor.stdout.contains("WARN  dead letters: 1\n"), "{doctor:?}");
 
     // Another try fails as the first did; without its worker it goes on.
     assert!(courier.cli(&["dead", "retry", &id]).ok().contains("WAITING"));
-    office.stands(&id, "DEAD");
-    office.reload(&json!({"outbound": ["send"]}));
+    hub.stands(&id, "DEAD");
+    hub.reload(&json!({"outbound": ["send"]}));
     cli(courier.home(), &["dead", "retry", "-"], &id).ok();
-    office.stands(&id, "DONE");
-    office.arrivals(1);
+    hub.stands(&id, "DONE");
+    hub.arrivals(1);
     let said = courier.cli(&["dead", "retry", &id]).failed(1);
     assert!(said.contains("is not a dead letter"), "{said}");
 
-    office.reload(&json!({
+    hub.reload(&json!({
         "outbound": ["mine", "send"],
         "workers": {"mine": {"kind": "exec", "command": ["false"], "retries": 0}},
     }));
-    let id = office.post(&mail("bob@example.org", "Hello", "rubbish"));
-    office.stands(&id, "DEAD");
+    let id = hub.post(&mail("bob@example.org", "Hello", "rubbish"));
+    hub.stands(&id, "DEAD");
     assert!(courier.cli(&["dead", "drop", &id]).ok().contains("TRASHED"));
     assert_eq!(courier.get("/api/v1/dead").ok()["letters"], json!([]));
 }
@@ -240,16 +240,16 @@ fn what_is_counted_is_shown_and_a_worker_that_is_down_is_said() {
     let mut pipeline = chain("casino");
     pipeline["tunnels"] = json!({"other": {"outbound": ["mine", "send"]}});
     pipeline["workers"]["mine"] = json!({"kind": "beanstalkd", "server": away});
-    let office = PostOffice::with_tunnels(&["ci", "other"], &pipeline);
-    let courier = &office.courier;
-    let ham = office.post(&mail("bob@example.org", "Hello", "hi"));
-    let spam = office.post(&mail("bob@example.org", "casino", "hi"));
-    office.stands(&ham, "DONE");
-    office.stands(&spam, "TRASHED");
+    let hub = PipelineCourier::with_tunnels(&["ci", "other"], &pipeline);
+    let courier = &hub.courier;
+    let ham = hub.post(&mail("bob@example.org", "Hello", "hi"));
+    let spam = hub.post(&mail("bob@example.org", "casino", "hi"));
+    hub.stands(&ham, "DONE");
+    hub.stands(&spam, "TRASHED");
     let mut letter = mail("bob@example.org", "Hello", "hi");
     letter["extra"] = json!({"tunnel": "other"});
-    let held = office.post(&letter);
-    office.until(&held, |letter| letter["worker"] == "mine");
+    let held = hub.post(&letter);
+    hub.until(&held, |letter| letter["worker"] == "mine");
     let health = courier.until("/health", |health| health["status"] == "degraded");
     let problem = health["pipeline"]["problems"][0].as_str().unwrap();
     assert!(problem.starts_with("worker mine is down: "), "{problem}");
@@ -291,12 +291,12 @@ fn what_is_counted_is_shown_and_a_worker_that_is_down_is_said() {
 }
 
 #[test]
-fn whoever_watches_the_post_office_sees_it_move() {
-    let mut office = PostOffice::open(&json!({"outbound": ["trash"]}));
+fn operator_sees_letters_move_through_the_pipeline() {
+    let mut hub = PipelineCourier::open(&json!({"outbound": ["trash"]}));
     let watching = |format: &str| {
         let mut command = Command::new(binary());
         command.args(["pipeline", "status", "--watch", "--format", format]);
-        command.env_clear().env("MONOCO_HOME", office.home()).stderr(Stdio::piped());
+        command.env_clear().env("MONOCO_HOME", hub.home()).stderr(Stdio::piped());
         let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
         (watch, lines.take(60))
@@ -304,14 +304,14 @@ fn whoever_watches_the_post_office_sees_it_move() {
     let (mut words, mut table) = watching("table");
     let (mut json, mut values) = watching("json");
     assert!(table.next().unwrap().contains(" TRASHED=0 "));
-    office.post(&mail("bob@example.org", "Hello", "How are you?"));
+    hub.post(&mail("bob@example.org", "Hello", "How are you?"));
     assert!(table.any(|line| line.contains(" TRASHED=1 ")));
     let trashed =
         |line: String| serde_json::from_str::<Value>(&line).unwrap()["states"]["TRASHED"] == 1;
     assert!(values.any(trashed));
     // It goes on when a client connects again.
-    office.restart();
-    office.post(&mail("bob@example.org", "Hello", "Are you there?"));
+    hub.restart();
+    hub.post(&mail("bob@example.org", "Hello", "Are you there?"));
     assert!(table.any(|line| line.contains(" TRASHED=2 ")));
     for watch in [&mut words, &mut json] {
         watch.kill().unwrap();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{raw, until};
-use crate::pipeline_harness::{PostOffice, free_port, mail, said, verdicts};
+use crate::pipeline_harness::{PipelineCourier, free_port, mail, said, verdicts};
 
 /// The line that every spam filter takes for spam, as the EICAR file is for viruses.
 const GTUBE: &str = "XJS*C4JDBQADN1.NSBN3*2IDNEN*GTUBE-STANDARD-ANTI-UBE-TEST-EMAIL*C.34X";
@@ -113,11 +113,11 @@ fn spam(letter: &Value) -> &Value {
 fn rspamd_catches_gtube_and_lets_ordinary_mail_through() {
     let rspamd = Rspamd::start();
     let pipeline = json!({"outbound": ["spam", "send"], "workers": {"spam": rspamd.worker()}});
-    let office = PostOffice::open(&pipeline);
-    let bad = office.post(&mail("bob@example.org", "Hello", GTUBE));
-    let good = office.post(&mail("bob@example.org", "Hello", "How are you?"));
+    let hub = PipelineCourier::open(&pipeline);
+    let bad = hub.post(&mail("bob@example.org", "Hello", GTUBE));
+    let good = hub.post(&mail("bob@example.org", "Hello", "How are you?"));
 
-    let trashed = office.stands(&bad, "TRASHED");
+    let trashed = hub.stands(&bad, "TRASHED");
     assert_eq!(verdicts(&trashed), said(&[("spam", "trash")]));
     let note = trashed["verdicts"][0]["note"].as_str().unwrap();
     assert!(note.starts_with("rspamd: reject") && note.contains("GTUBE"), "{note}");
@@ -125,24 +125,24 @@ fn rspamd_catches_gtube_and_lets_ordinary_mail_through() {
     assert_eq!(spam(&trashed)["action"], "reject");
     assert!(spam(&trashed)["symbols"].as_array().unwrap().contains(&json!("GTUBE")));
 
-    let done = office.stands(&good, "DONE");
+    let done = hub.stands(&good, "DONE");
     assert_eq!(verdicts(&done), said(&[("spam", "pass"), ("send", "pass")]));
     assert_eq!(spam(&done)["action"], "no action");
     assert!(spam(&done)["score"].as_f64().unwrap() < 15.0, "{done:#}");
-    assert!(office.arrivals(1)[0].text.contains("How are you?"));
+    assert!(hub.arrivals(1)[0].text.contains("How are you?"));
 
     // A person knows better, and then it is not asked again.
-    office.courier.cli(&["pipeline", "trash", "restore", &bad]).ok();
-    let restored = office.stands(&bad, "DONE");
+    hub.courier.cli(&["pipeline", "trash", "restore", &bad]).ok();
+    let restored = hub.stands(&bad, "DONE");
     assert_eq!(verdicts(&restored), said(&[("spam", "trash"), ("send", "pass")]));
-    assert!(office.arrivals(2)[1].text.contains(GTUBE));
+    assert!(hub.arrivals(2)[1].text.contains(GTUBE));
 }
 
 #[test]
 fn odd_mail_is_judged_by_rspamd_and_not_held_up() {
     let rspamd = Rspamd::start();
     let pipeline = json!({"outbound": ["spam", "send"], "workers": {"spam": rspamd.worker()}});
-    let office = PostOffice::open(&pipeline);
+    let hub = PipelineCourier::open(&pipeline);
     let hidden = "From: ann@example.com\r\nTo: bob@example.org\r\nSubject: x\r\nContent-Type: \
                   multipart/mixed; boundary=b\r\n\r\n--b\r\nContent-Type: text/plain\r\n\
                   Content-Transfer-Encoding: base64\r\n\r\n";
@@ -153,14 +153,14 @@ fn odd_mail_is_judged_by_rspamd_and_not_held_up() {
         ("b\u{fc}rgermeister@example.org", format!("Subject: y\r\n\r\n{GTUBE}\r\n"), "TRASHED"),
     ] {
         let letter = json!({"from": "ann@example.com", "to": [to], "data": data});
-        let judged = office.stands(&office.post(&letter), state);
+        let judged = hub.stands(&hub.post(&letter), state);
         assert_eq!(judged["verdicts"][0]["worker"], "spam", "{judged:#}");
         assert!(spam(&judged)["score"].is_number(), "{judged:#}");
     }
     // Bytes that are no text reach it as they are.
     let mut letter = mail("bob@example.org", "latin", &format!("caf\u{e9}\r\n{GTUBE}"));
     letter["extra"] = json!({"charset": "latin-1"});
-    let judged = office.stands(&office.post(&letter), "TRASHED");
+    let judged = hub.stands(&hub.post(&letter), "TRASHED");
     assert_eq!(spam(&judged)["action"], "reject");
 }
 
@@ -168,37 +168,37 @@ fn odd_mail_is_judged_by_rspamd_and_not_held_up() {
 fn letters_wait_while_rspamd_is_down_and_go_on_when_it_is_back() {
     let mut rspamd = Rspamd::install();
     let pipeline = json!({"outbound": ["spam", "send"], "workers": {"spam": rspamd.worker()}});
-    let mut office = PostOffice::open(&pipeline);
+    let mut hub = PipelineCourier::open(&pipeline);
     let post =
-        |office: &PostOffice, words: &str| office.post(&mail("bob@example.org", "Hello", words));
-    let held = |office: &PostOffice, id: &str| {
+        |hub: &PipelineCourier, words: &str| hub.post(&mail("bob@example.org", "Hello", words));
+    let held = |hub: &PipelineCourier, id: &str| {
         // Now and then it is tried again, and is away for a moment.
         let held = |letter: &Value| letter["failure"].is_string() && letter["state"] == "WAITING";
-        let held = office.until(id, held);
+        let held = hub.until(id, held);
         assert_eq!(held["worker"], "spam");
         assert_eq!(verdicts(&held), []);
     };
-    let (first, bad) = (post(&office, "word-1"), post(&office, GTUBE));
-    held(&office, &first);
-    let shown = office.courier.get("/api/v1/pipeline").ok();
+    let (first, bad) = (post(&hub, "word-1"), post(&hub, GTUBE));
+    held(&hub, &first);
+    let shown = hub.courier.get("/api/v1/pipeline").ok();
     assert!(shown["workers"]["spam"]["down"].is_string(), "{shown:#}");
-    let health = office.courier.get("/health").ok();
+    let health = hub.courier.get("/health").ok();
     assert_eq!(health["status"], "degraded", "{health:#}");
 
     // What waits survives the courier, too.
-    office.restart();
+    hub.restart();
     rspamd.run();
-    office.stands(&first, "DONE");
-    office.stands(&bad, "TRASHED");
-    assert_eq!(office.courier.get("/health").ok()["status"], "ok");
+    hub.stands(&first, "DONE");
+    hub.stands(&bad, "TRASHED");
+    assert_eq!(hub.courier.get("/health").ok()["status"], "ok");
 
     // It dies in the middle of its work, and comes back.
     rspamd.kill();
-    let second = post(&office, "word-2");
-    held(&office, &second);
+    let second = post(&hub, "word-2");
+    held(&hub, &second);
     rspamd.run();
-    office.stands(&second, "DONE");
-    office.each_once(&["word-1", "word-2"].map(str::to_owned).into());
+    hub.stands(&second, "DONE");
+    hub.each_once(&["word-1", "word-2"].map(str::to_owned).into());
 }
 
 #[test]
@@ -207,9 +207,9 @@ fn our_own_rules_are_asked_before_rspamd() {
     let mut worker = rspamd.worker();
     worker["rules"] = json!([{"name": "casino", "subject": "(?i)casino", "score": 5}]);
     let pipeline = json!({"outbound": ["spam", "send"], "workers": {"spam": worker}});
-    let office = PostOffice::open(&pipeline);
+    let hub = PipelineCourier::open(&pipeline);
     // It is down, and this one does not need it.
-    let trashed = office.stands(&office.post(&mail("bob@example.org", "Casino", "x")), "TRASHED");
+    let trashed = hub.stands(&hub.post(&mail("bob@example.org", "Casino", "x")), "TRASHED");
     assert_eq!(verdicts(&trashed), said(&[("spam", "trash")]));
     assert_eq!(spam(&trashed)["rules"], json!(["casino"]));
 }
@@ -218,11 +218,11 @@ fn our_own_rules_are_asked_before_rspamd() {
 fn gtube_in_a_chat_message_becomes_no_mail() {
     let rspamd = Rspamd::start();
     let pipeline = json!({"inbound": ["spam", "deliver"], "workers": {"spam": rspamd.worker()}});
-    let office = PostOffice::open(&pipeline);
-    let courier = &office.courier;
+    let hub = PipelineCourier::open(&pipeline);
+    let courier = &hub.courier;
     courier.hears("evt-1", "room-7", "eve", &format!("cheap!\n{GTUBE}"));
     courier.hears("evt-2", "room-7", "ann", "the build is red");
-    office.settled();
+    hub.settled();
     let mails = courier.mails(1);
     assert_eq!(mails[0]["preview"], "the build is red");
     let bin = courier.get("/api/v1/letters?state=TRASHED").ok();
@@ -231,5 +231,5 @@ fn gtube_in_a_chat_message_becomes_no_mail() {
     assert!(bin[0]["failure"].as_str().unwrap().contains("GTUBE"), "{bin:#?}");
     let passed = courier.get("/api/v1/letters?state=DONE").ok();
     let id = passed["letters"][0]["id"].as_str().unwrap().to_owned();
-    assert_eq!(spam(&office.letter(&id))["action"], "no action");
+    assert_eq!(spam(&hub.letter(&id))["action"], "no action");
 }

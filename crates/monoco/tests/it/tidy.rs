@@ -6,15 +6,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
-
 use crate::common::help_pages;
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-fn read(path: &str) -> String {
+pub fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
@@ -172,6 +170,7 @@ fn dependencies(name: &str) -> Vec<String> {
 #[test]
 fn crates_depend_only_on_what_their_role_allows() {
     let core = [
+        "aho-corasick",
         "jiff",
         "percent-encoding",
         "regex",
@@ -244,7 +243,7 @@ fn ci_runs_the_readmes_test_command_and_nothing_else() {
 #[test]
 fn architecture_is_short_and_its_paths_exist() {
     let map = read("ARCHITECTURE.md");
-    assert!(map.lines().count() <= 200, "{} lines", map.lines().count());
+    assert!(map.lines().count() <= 220, "{} lines", map.lines().count());
     let mut named = 0;
     for word in map.split(['`', '(', ')', ' ', '\n']) {
         if word.starts_with("crates/") && !word.contains('*') {
@@ -256,7 +255,7 @@ fn architecture_is_short_and_its_paths_exist() {
 }
 
 /// Compares a generated document with the one in the tree.
-fn check(path: &str, text: &str) {
+pub fn check(path: &str, text: &str) {
     let found = std::fs::read_to_string(root().join(path)).unwrap_or_default();
     if found == text {
         return;
@@ -284,66 +283,4 @@ fn docs_cli_md_matches_the_help_texts() {
     }
     assert!(text.matches("\n## ").count() > 25);
     check("docs/cli.md", &text);
-}
-
-#[test]
-fn docs_api_md_matches_openapi_json() {
-    let doc: Value = serde_json::from_str(&read("docs/openapi.json")).unwrap();
-    let mut text = String::from(
-        "# HTTP API\n\nGenerated from `/api/openapi.json`, which a running courier serves. \
-         Loopback only; every\nroute but `/health` needs `Authorization: Bearer` with the token \
-         that `monoco token show`\nprints. Errors are JSON `{code, message, …}`: `code` is \
-         for programs and stable, `message` is for\npeople.\n",
-    );
-    for (path, item) in doc["paths"].as_object().unwrap() {
-        for (method, operation) in item.as_object().unwrap() {
-            text.push_str(&format!("\n## `{} {path}`\n\n", method.to_uppercase()));
-            text.push_str(&format!("{}.\n", operation["summary"].as_str().unwrap()));
-            if let Some(more) = operation["description"].as_str() {
-                text.push_str(&format!("{more}\n"));
-            }
-            for parameter in operation["parameters"].as_array().into_iter().flatten() {
-                let words = parameter["description"].as_str().unwrap_or("").trim();
-                let place = parameter["in"].as_str().unwrap();
-                let name = parameter["name"].as_str().unwrap();
-                text.push_str(&format!("\n* `{name}` ({place}): {words}"));
-            }
-            if operation["parameters"].is_array() {
-                text.push('\n');
-            }
-            let body = &operation["requestBody"]["content"]["application/json"]["schema"];
-            fields(&doc, "Body", body, &mut text);
-            for status in ["200", "201", "202"] {
-                let answer = &operation["responses"][status]["content"]["application/json"];
-                fields(&doc, "Answer", &answer["schema"], &mut text);
-            }
-        }
-    }
-    text.push_str("\n## Shapes\n");
-    for name in doc["components"]["schemas"].as_object().unwrap().keys() {
-        let reference = json!({"$ref": format!("#/components/schemas/{name}")});
-        if !text.contains(&format!(", `{name}`:")) {
-            fields(&doc, "Shape", &reference, &mut text);
-        }
-    }
-    check("docs/api.md", &text);
-}
-
-/// Lists the fields of a schema that is a reference.
-fn fields(doc: &Value, title: &str, schema: &Value, text: &mut String) {
-    let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) else {
-        return;
-    };
-    let schema = &doc["components"]["schemas"][name];
-    if schema["properties"].is_null() {
-        return;
-    }
-    text.push_str(&format!("\n{title}, `{name}`:\n\n"));
-    let required = schema["required"].as_array().cloned().unwrap_or_default();
-    for (field, about) in schema["properties"].as_object().into_iter().flatten() {
-        let words = about["description"].as_str().unwrap_or("").replace('\n', " ");
-        let optional = if required.contains(&Value::from(field.as_str())) { "" } else { "?" };
-        let end = if words.is_empty() { String::new() } else { format!(": {words}") };
-        text.push_str(&format!("* `{field}{optional}`{end}\n"));
-    }
 }

@@ -1,11 +1,17 @@
-//! The commands of the README, and both parts of the tour, run as they are written.
+//! The commands of the README, both parts of the tour, and docs/answer-a-mail.md, run as they
+//! are written.
 
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::common::{Courier, binary};
+use crate::mail_checker::answering;
+use crate::webhook_peer::Receiver;
 
 const README: &str = include_str!("../../../../README.md");
 const SECOND_PART: &str = include_str!("../../../../docs/tour.md");
+const ANSWER_A_MAIL: &str = include_str!("../../../../docs/answer-a-mail.md");
 
 /// The fenced blocks of a document that start with `fence`.
 pub fn blocks(document: &'static str, fence: &str) -> Vec<&'static str> {
@@ -33,13 +39,30 @@ fn the_tour_works_when_pasted() {
     let courier = Courier::start();
     let [first, second] = [README, SECOND_PART].map(|document| blocks(document, "sh tour"));
     assert!(first.len() >= 5 && second.len() >= 8, "{first:?} {second:?}");
-    let tour = [first, second].concat();
+    run(&courier, &[first, second].concat());
+}
 
+#[test]
+fn a_mail_is_answered_with_the_five_documented_requests() {
+    let receiver = Receiver::start();
+    let courier = Courier::start_configured(&answering(&receiver, 50));
+    courier.hears("evt-1", "room-7", "ann", "the build is red");
+    courier.mails(1);
+    let steps = blocks(ANSWER_A_MAIL, "sh tour");
+    assert_eq!(steps.len(), 6, "the variables, and five requests: {steps:?}");
+    run(&courier, &steps);
+    let sent: Value = serde_json::from_str(&receiver.next().body).unwrap();
+    assert_eq!((&sent["text"], &sent["to"]), (&"Fixed in 4f2a91c.".into(), &"room-7".into()));
+    assert_eq!(courier.mails(1)[0]["status"], "COMPLETED");
+}
+
+/// Runs the blocks as one script, and checks that each prints its lines after `#→`.
+fn run(courier: &Courier, tour: &[&str]) {
     // Each block ends by showing what it printed, so that one script keeps its
     // variables from block to block as a terminal does.
     let mut script = String::from("set -eu\n");
     let mut wanted = Vec::new();
-    for block in &tour {
+    for block in tour {
         let commands: String = block
             .lines()
             .filter(|line| !line.starts_with("#→"))
@@ -50,12 +73,14 @@ fn the_tour_works_when_pasted() {
         let lines = block.lines().filter_map(|line| line.strip_prefix("#→ "));
         wanted.push(lines.collect::<Vec<_>>());
     }
+    let bin = binary().parent().unwrap().to_str().unwrap();
     let script = script
-        .replace("$PWD/target/release", binary().parent().unwrap().to_str().unwrap())
+        .replace("$PWD/target/release", bin)
         .replace("localhost:8644", &format!("localhost:{}", courier.address.port()))
         .replace("localhost:8645", &format!("localhost:{}", courier.webhooks().port()));
     let ran = Command::new("timeout")
         .args(["300", "bash", "-c", &script])
+        .env("PATH", format!("{bin}:{}", std::env::var("PATH").unwrap()))
         .env("MONOCO_HOME", courier.home())
         .env("HOME", courier.home().parent().unwrap())
         .output()

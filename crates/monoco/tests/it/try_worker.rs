@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 
 use crate::common::binary;
-use crate::pipeline_harness::{Beanstalkd, PostOffice, Python, mail};
+use crate::pipeline_harness::{Beanstalkd, PipelineCourier, Python, mail};
 use crate::webhook_peer::configure;
 
 fn try_worker(home: &Path, worker: &str, letter: &Value) -> Output {
@@ -84,7 +84,7 @@ fn workers_are_tried_without_a_courier() {
 #[test]
 fn worker_behind_a_tube_is_tried_while_no_courier_reads_its_answers() {
     let beanstalkd = Beanstalkd::start();
-    let fixture = PostOffice::open(&json!({
+    let fixture = PipelineCourier::open(&json!({
         "outbound": ["tagger", "send"],
         "workers": {"tagger": {"kind": "beanstalkd", "server": beanstalkd.url()}},
     }));

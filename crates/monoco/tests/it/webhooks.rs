@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::{Courier, PATIENCE, header, raw, until};
 use crate::webhook_peer::{
@@ -149,10 +149,27 @@ fn who_is_not_verified_is_not_heard() {
     for count in [r#"{tunnel="ci",reason="unverified"} 10"#, r#"{tunnel="ci",reason="stale"} 2"#] {
         assert!(metrics.contains(&format!("monoco_webhooks_rejected_total{count}")), "{metrics}");
     }
-    let health = courier.get("/health").ok();
-    assert_eq!(health["adapters"]["ci"]["status"], "deaf");
+    // Any peer can send such requests: they say nothing about the tunnel.
+    let health = |courier: &Courier| courier.get("/health").ok()["adapters"]["ci"].clone();
+    let tunnel = health(&courier);
+    assert_eq!((&tunnel["status"], &tunnel["last_error"]), (&json!("quiet"), &Value::Null));
     courier.hears("evt-2", "room", "ann", "hello");
-    assert_eq!(courier.get("/health").ok()["adapters"]["ci"]["status"], "hearing");
+    assert_eq!(health(&courier)["status"], "hearing");
+}
+
+#[test]
+fn tunnel_is_deaf_when_authentic_requests_cannot_be_read() {
+    let courier = courier(&config(100));
+    let tunnel = || courier.get("/health").ok()["adapters"]["ci"].clone();
+    for expected in ["quiet", "quiet", "deaf"] {
+        let headers = signed(SECRET, b"hello");
+        let answer = raw(courier.webhooks(), "POST", "/webhooks/ci", &headers, b"hello");
+        assert_eq!(answer.unwrap().refused(422), "unreadable");
+        assert_eq!(tunnel()["status"], expected);
+    }
+    assert!(tunnel()["last_error"].is_string());
+    courier.hears("evt-1", "room", "ann", "hello");
+    assert_eq!(tunnel()["status"], "hearing");
 }
 
 #[test]

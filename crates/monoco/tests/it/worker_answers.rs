@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::pipeline_harness::{Beanstalkd, PostOffice, mail, said, verdicts};
+use crate::pipeline_harness::{Beanstalkd, PipelineCourier, mail, said, verdicts};
 use crate::webhook_peer::{Receiver, SECRET};
 
 /// Waits until a worker has had this number of rejected answers.
 #[track_caller]
-fn rejected(fixture: &PostOffice, worker: &str, count: u64) {
+fn rejected(fixture: &PipelineCourier, worker: &str, count: u64) {
     fixture
         .courier
         .until("/api/v1/pipeline", |pipeline| pipeline["workers"][worker]["rejected"] == count);
@@ -17,7 +17,7 @@ fn rejected(fixture: &PostOffice, worker: &str, count: u64) {
 fn repeated_answer_of_one_worker_is_not_an_answer_of_the_next() {
     let beanstalkd = Beanstalkd::start();
     let worker = json!({"kind": "beanstalkd", "server": beanstalkd.url(), "timeout_s": 600});
-    let mut fixture = PostOffice::open(&json!({
+    let mut fixture = PipelineCourier::open(&json!({
         "outbound": ["first", "second", "send"],
         "workers": {"first": worker, "second": worker},
     }));
@@ -55,7 +55,7 @@ fn answers_without_a_nonce_are_named_in_the_failure() {
     let worker = json!({
         "kind": "beanstalkd", "server": beanstalkd.url(), "timeout_s": 1, "retries": 0,
     });
-    let fixture = PostOffice::open(&json!({
+    let fixture = PipelineCourier::open(&json!({
         "outbound": ["old", "send"], "workers": {"old": worker},
     }));
     let id = fixture.post(&mail("bob@example.org", "Hello", "hello"));
@@ -67,7 +67,7 @@ fn answers_without_a_nonce_are_named_in_the_failure() {
 
 #[test]
 fn answer_on_the_same_connection_may_omit_the_nonce_but_not_change_it() {
-    let fixture = PostOffice::open(&json!({}));
+    let fixture = PipelineCourier::open(&json!({}));
     let script = |name: &str, edit: &str| fixture.file(name, &format!("sed '{edit}'"));
     // Both scripts insert the result; one changes the nonce and one removes it.
     let other = script("other", r#"s/"nonce":"/"result":"pass","nonce":"x/"#);
@@ -86,7 +86,7 @@ fn answer_on_the_same_connection_may_omit_the_nonce_but_not_change_it() {
 #[test]
 fn retried_dead_letter_gets_a_new_webhook_id() {
     let receiver = Receiver::start();
-    let fixture = PostOffice::open(&json!({
+    let fixture = PipelineCourier::open(&json!({
         "outbound": ["service", "send"],
         "workers": {"service": {
             "kind": "http", "url": receiver.url("/"), "secret": SECRET, "allow_private": true,

@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::common::PATIENCE;
-use crate::pipeline_harness::{PostOffice, mail};
+use crate::pipeline_harness::{PipelineCourier, mail};
 
 /// A courier whose worker starts a child, and a child in a session of its own whose parent has
 /// exited. The worker writes the ids of its processes to a file and hangs.
 struct HangingWorker {
-    fixture: PostOffice,
+    fixture: PipelineCourier,
     list: String,
     letter: String,
 }
 
 impl HangingWorker {
     fn start(timeout_s: u32) -> Self {
-        let fixture = PostOffice::open(&json!({}));
+        let fixture = PipelineCourier::open(&json!({}));
         let list = fixture.place("processes");
         let script = format!(
             "echo $$ >> {list}
