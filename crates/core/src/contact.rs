@@ -69,6 +69,8 @@ pub struct TunnelInfo {
     pub strangers: StrangerPolicy,
     /// Whether the provider recognises a second copy by its idempotency key.
     pub idempotent: bool,
+    /// Whether the adapter can look for a sent message at the provider.
+    pub finds_sent: bool,
 }
 
 /// What the store knows of one DID, for one decision.
@@ -276,7 +278,13 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn tunnel(id: &str, strangers: StrangerPolicy) -> TunnelInfo {
-        TunnelInfo { id: id.parse().unwrap(), provider: "stub".into(), strangers, idempotent: true }
+        TunnelInfo {
+            id: id.parse().unwrap(),
+            provider: "stub".into(),
+            strangers,
+            idempotent: true,
+            finds_sent: false,
+        }
     }
 
     fn binding(tunnel: &str, address: &str, priority: i32) -> Binding {

@@ -19,8 +19,14 @@
 //!
 //! SENDING has a lease. When it expires, or the connection is lost after the request was
 //! sent, the provider may have the message. If the provider accepts idempotency keys, the
-//! delivery is retried with the same key. Otherwise it is UNCERTAIN and an operator decides;
-//! it is never sent again automatically.
+//! delivery is retried with the same key. If the adapter can look for the message at the
+//! provider, the delivery is FAILED and the next attempt starts with that. Otherwise it is
+//! UNCERTAIN and an operator decides; it is never sent again automatically.
+//!
+//! Deliveries to one address of a tunnel are sent one at a time, in the order in which they
+//! became due: a message that is sent at once is due when it is created. A delivery that has been
+//! attempted is first until it ends, so that a retried message is not overtaken. Deliveries to
+//! other addresses do not wait for it.
 //!
 //! A provider can accept a message and report later that it was not delivered, as mail servers do
 //! with delivery status notifications. Such a bounce makes the delivery DEAD.
@@ -95,18 +101,51 @@ pub struct SendStatus {
     pub attempts: u32,
     /// Increases with every attempt and never goes back.
     pub epoch: u64,
-    /// When the first of these attempts began; retries end 24 h later.
+    /// When the first of these attempts began; retries end 24 h later. A delivery that has it is
+    /// the first of its address until it ends.
     pub first_try: Option<Timestamp>,
+    /// Whether the outcome of an attempt is unknown and the next one looks for the message at the
+    /// provider before it sends anything.
+    pub outcome_unknown: bool,
 }
 
 /// The result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryOutcome {
+    /// The provider has accepted the message, with all of its parts.
     Accepted {
-        /// The provider's id of the message, if it returned one.
+        /// The provider's id of the message, if it returned one. The id of the last part when
+        /// the message has parts that were not all reported as [`SentPart`].
         external_msg_id: Option<String>,
     },
     Failed(Failure),
+    /// The provider has not executed the request, because of a rate limit.
+    Throttled {
+        detail: String,
+        /// The provider's error code, if it has one.
+        error_code: Option<String>,
+        /// The delay that the provider asked for.
+        retry_after: Option<Duration>,
+        scope: ThrottleScope,
+    },
+}
+
+/// What a rate limit of a provider applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThrottleScope {
+    /// One address. Deliveries to other addresses go on.
+    Target,
+    /// The whole tunnel. It sends nothing until the delay is over.
+    Tunnel,
+}
+
+/// The receipt of one part of a message that is too long for one request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentPart {
+    /// The number of the part, from 0.
+    pub part: u32,
+    /// The provider's id of the part, if it returned one.
+    pub external_msg_id: Option<String>,
 }
 
 /// What a tunnel's provider supports.
@@ -114,12 +153,20 @@ pub enum DeliveryOutcome {
 pub struct TunnelCapabilities {
     /// Whether the provider recognises a second copy by its idempotency key.
     pub idempotent: bool,
+    /// Whether the adapter can look for a sent message at the provider.
+    pub finds_sent: bool,
 }
 
 impl SendStatus {
     /// The status of a new delivery.
     pub fn start(due: Timestamp) -> Self {
-        Self { state: SendStateData::Wait { due }, attempts: 0, epoch: 0, first_try: None }
+        Self {
+            state: SendStateData::Wait { due },
+            attempts: 0,
+            epoch: 0,
+            first_try: None,
+            outcome_unknown: false,
+        }
     }
 
     /// WAIT or FAILED → SENDING, once it is due.
@@ -142,6 +189,7 @@ impl SendStatus {
                     attempts: self.attempts.saturating_add(1),
                     epoch: self.epoch + 1,
                     first_try: self.first_try.or(Some(now)),
+                    ..self
                 })
             }
             _ => Err(self.invalid(SendState::Sending)),
@@ -168,15 +216,25 @@ impl SendStatus {
         match (&self.state, outcome) {
             (SendStateData::Sending(lease), outcome) => {
                 lease.check(self.epoch, proof)?;
-                let state = match outcome {
+                // A second unknown outcome means that the message was not found.
+                let can_look = capabilities.finds_sent && !self.outcome_unknown;
+                let capabilities = TunnelCapabilities { finds_sent: can_look, ..capabilities };
+                match outcome {
                     DeliveryOutcome::Accepted { external_msg_id } => {
-                        SendStateData::Sent { external_msg_id, delivered_at: now }
+                        let state = SendStateData::Sent { external_msg_id, delivered_at: now };
+                        Ok(Self { state, outcome_unknown: false, ..self })
                     }
                     DeliveryOutcome::Failed(why) => {
-                        self.after(why, now, retry, capabilities, jitter)
+                        Ok(self.after(why, now, retry, capabilities, jitter))
                     }
-                };
-                Ok(Self { state, ..self })
+                    DeliveryOutcome::Throttled { detail, error_code, retry_after, .. } => {
+                        let retry_after_ms = retry_after
+                            .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+                        let why = Failure::Temporary { detail, retry_after_ms, error_code };
+                        let retry = retry.after_rate_limit(retry_after);
+                        Ok(self.after(why, now, &retry, capabilities, jitter))
+                    }
+                }
             }
             (SendStateData::Sent { .. }, DeliveryOutcome::Accepted { .. }) => {
                 proof.check_free(self.epoch)?;
@@ -194,11 +252,47 @@ impl SendStatus {
                 proof.check_free(self.epoch)?;
                 Err(self.invalid(SendState::Sent).into())
             }
-            (_, DeliveryOutcome::Failed(_)) => {
+            (_, DeliveryOutcome::Failed(_) | DeliveryOutcome::Throttled { .. }) => {
                 proof.check_free(self.epoch)?;
                 Err(self.invalid(SendState::Failed).into())
             }
         }
+    }
+
+    /// Records that a part of the message was sent, and renews the lease.
+    ///
+    /// # Errors
+    ///
+    /// [`TransitionError`] when there is no current attempt or the caller lost the lease.
+    pub fn part_sent(
+        self,
+        proof: &LeaseProof,
+        now: Timestamp,
+        term: LeaseDuration,
+    ) -> Result<Self, TransitionError> {
+        let SendStateData::Sending(lease) = &self.state else {
+            proof.check_free(self.epoch)?;
+            return Err(self.invalid(SendState::Sending).into());
+        };
+        lease.check(self.epoch, proof)?;
+        let lease = Lease::start(lease.holder.clone(), now, term);
+        Ok(Self { state: SendStateData::Sending(lease), outcome_unknown: false, ..self })
+    }
+
+    /// SENDING → WAIT, before anything was sent: a rate limit allows it at `due`. The attempt
+    /// does not count.
+    ///
+    /// # Errors
+    ///
+    /// [`TransitionError`] when there is no current attempt or the caller lost the lease.
+    pub fn postpone(self, due: Timestamp, proof: &LeaseProof) -> Result<Self, TransitionError> {
+        let SendStateData::Sending(lease) = &self.state else {
+            proof.check_free(self.epoch)?;
+            return Err(self.invalid(SendState::Wait).into());
+        };
+        lease.check(self.epoch, proof)?;
+        let attempts = self.attempts.saturating_sub(1);
+        Ok(Self { state: SendStateData::Wait { due }, attempts, ..self })
     }
 
     /// SENDING → FAILED or UNCERTAIN, after the lease has expired without a report.
@@ -217,14 +311,8 @@ impl SendStatus {
             SendStateData::Sending(lease) if lease.has_expired(now) => {
                 let detail =
                     format!("{} did not report before its lease expired", lease.holder.as_str());
-                let state = self.after(
-                    Failure::Unknown { detail, error_code: None },
-                    now,
-                    retry,
-                    capabilities,
-                    jitter,
-                );
-                Ok(Self { state, ..self })
+                let why = Failure::Unknown { detail, error_code: None };
+                Ok(self.after(why, now, retry, capabilities, jitter))
             }
             _ => Err(self.invalid(SendState::Failed)),
         }
@@ -278,28 +366,36 @@ impl SendStatus {
         Ok(Self { state, ..self })
     }
 
-    /// The state after a failed attempt.
+    /// The status after a failed attempt.
     fn after(
-        &self,
+        self,
         why: Failure,
         now: Timestamp,
         retry: &RetryPolicy,
         capabilities: TunnelCapabilities,
         jitter: Jitter,
-    ) -> SendStateData {
+    ) -> Self {
+        let TunnelCapabilities { idempotent, finds_sent } = capabilities;
+        let is_unknown = matches!(why, Failure::Unknown { .. }) && !idempotent;
+        let outcome_unknown = self.outcome_unknown || is_unknown;
         let retry_after = match &why {
-            Failure::Permanent { .. } => return SendStateData::Dead { why },
-            Failure::Unknown { .. } if !capabilities.idempotent => {
-                return SendStateData::Uncertain { why };
+            Failure::Permanent { .. } => None,
+            Failure::Unknown { .. } if is_unknown && !finds_sent => None,
+            Failure::Unknown { .. } => Some(None),
+            Failure::Temporary { retry_after_ms, .. } => {
+                Some(retry_after_ms.map(Duration::from_millis))
             }
-            Failure::Unknown { .. } => None,
-            Failure::Temporary { retry_after_ms, .. } => retry_after_ms.map(Duration::from_millis),
         };
         let elapsed = self.first_try.map_or(Duration::ZERO, |first| now.since(first));
-        match retry.next_delay(self.attempts, elapsed, retry_after, jitter) {
+        let wait = retry_after
+            .and_then(|retry_after| retry.next_delay(self.attempts, elapsed, retry_after, jitter));
+        let state = match wait {
             Some(wait) => SendStateData::Failed { due: now + wait, why },
+            None if outcome_unknown => SendStateData::Uncertain { why },
             None => SendStateData::Dead { why },
-        }
+        };
+        let outcome_unknown = outcome_unknown && wait.is_some();
+        Self { state, outcome_unknown, ..self }
     }
 
     fn invalid(&self, to: SendState) -> InvalidTransition {
@@ -348,6 +444,8 @@ pub struct Delivery {
     pub plan: DeliveryPlan,
     pub author: Did,
     pub sending: SendStatus,
+    /// The parts that were sent, in order. A message of one part has none until it is SENT.
+    pub parts: Vec<SentPart>,
     /// Increases with every change; updates compare and swap it.
     pub revision: i64,
     pub created_at: Timestamp,
@@ -358,8 +456,9 @@ pub struct Delivery {
 mod tests {
     use super::*;
 
-    const ONCE: TunnelCapabilities = TunnelCapabilities { idempotent: false };
-    const KEYED: TunnelCapabilities = TunnelCapabilities { idempotent: true };
+    const ONCE: TunnelCapabilities = TunnelCapabilities { idempotent: false, finds_sent: false };
+    const KEYED: TunnelCapabilities = TunnelCapabilities { idempotent: true, finds_sent: false };
+    const FINDS: TunnelCapabilities = TunnelCapabilities { idempotent: false, finds_sent: true };
 
     fn at(secs: i64) -> Timestamp {
         Timestamp::from_ms(secs * 1000)
@@ -381,6 +480,15 @@ mod tests {
         })
     }
 
+    fn throttled() -> DeliveryOutcome {
+        DeliveryOutcome::Throttled {
+            detail: "slow down".into(),
+            error_code: Some("ratelimited".into()),
+            retry_after: Some(Duration::from_secs(30)),
+            scope: ThrottleScope::Target,
+        }
+    }
+
     fn accepted() -> DeliveryOutcome {
         DeliveryOutcome::Accepted { external_msg_id: Some("om_1".into()) }
     }
@@ -398,7 +506,8 @@ mod tests {
             SendState::Archived => SendStateData::Archived,
             SendState::Deleted => SendStateData::Deleted,
         };
-        SendStatus { state, attempts: 1, epoch: 1, first_try: Some(at(0)) }
+        let (first_try, outcome_unknown) = (Some(at(0)), false);
+        SendStatus { state, attempts: 1, epoch: 1, first_try, outcome_unknown }
     }
 
     fn report(
@@ -438,7 +547,16 @@ mod tests {
             table.row(from, "permanent", report(now(), refused(), ONCE).map(end));
             table.row(from, "unknown", report(now(), lost(), ONCE).map(end));
             table.row(from, "unknown, with key", report(now(), lost(), KEYED).map(end));
-            for (step, capabilities) in [("expire", ONCE), ("expire, with key", KEYED)] {
+            table.row(from, "unknown, with lookup", report(now(), lost(), FINDS).map(end));
+            let looked = || SendStatus { outcome_unknown: true, ..now() };
+            table.row(from, "unknown, after lookup", report(looked(), lost(), FINDS).map(end));
+            table.row(from, "throttled", report(now(), throttled(), ONCE).map(end));
+            let part = now().part_sent(&ann(Some(1)), at(1), LeaseDuration::DEFAULT);
+            table.row(from, "part sent", part.map(end));
+            table.row(from, "postpone", now().postpone(at(9), &ann(Some(1))).map(end));
+            let expiries =
+                [("expire", ONCE), ("expire, with key", KEYED), ("expire, with lookup", FINDS)];
+            for (step, capabilities) in expiries {
                 let expired =
                     now().expire(at(301), &RetryPolicy::DELIVERY, capabilities, Jitter::NONE);
                 table.row(from, step, expired.map(end));
@@ -484,6 +602,65 @@ mod tests {
         }
         let hours = now.since(at(0)).as_secs() / 3600;
         assert_eq!(hours, 24, "{} tries", sending.attempts);
+    }
+
+    #[test]
+    fn rate_limit_is_not_an_attempt_that_counts() {
+        let retry = RetryPolicy { max_attempts: Some(1), ..RetryPolicy::DELIVERY };
+        let sending = standing(SendState::Sending);
+        let report = |outcome| {
+            let proof = ann(Some(1));
+            let sending = sending.clone();
+            sending.report(outcome, &proof, at(1), &retry, ONCE, Jitter::NONE).unwrap().state
+        };
+        assert_eq!(report(busy()).name(), SendState::Dead);
+        let SendStateData::Failed { due, why } = report(throttled()) else { panic!() };
+        assert_eq!((due, why.error_code()), (at(31), Some("ratelimited")));
+
+        let postponed = standing(SendState::Sending).postpone(at(9), &ann(Some(1))).unwrap();
+        assert_eq!((postponed.attempts, postponed.first_try), (0, Some(at(0))));
+        assert_eq!(postponed.state, SendStateData::Wait { due: at(9) });
+    }
+
+    /// Attempt, lookup that fails, lookup that finds nothing, or a part.
+    #[test]
+    fn message_with_unknown_outcome_is_looked_for_before_it_is_uncertain() {
+        let lost = || DeliveryOutcome::Failed(why());
+        let failed = report(standing(SendState::Sending), lost(), FINDS).unwrap();
+        assert_eq!((failed.state.name(), failed.outcome_unknown), (SendState::Failed, true));
+        let lease = |sending: SendStatus| {
+            let leased = sending.lease(Holder::new("ann").unwrap(), at(99), LeaseDuration::DEFAULT);
+            SendStatus { epoch: 1, ..leased.unwrap() }
+        };
+        let again = report(lease(failed), busy(), FINDS).unwrap();
+        assert_eq!((again.state.name(), again.outcome_unknown), (SendState::Failed, true));
+        let crashed =
+            lease(again.clone()).expire(at(999), &RetryPolicy::DELIVERY, FINDS, Jitter::NONE);
+        assert_eq!(crashed.unwrap().state.name(), SendState::Failed, "a lookup can be repeated");
+
+        let not_found = report(lease(again.clone()), lost(), FINDS).unwrap();
+        assert_eq!(not_found.state.name(), SendState::Uncertain);
+        let forbidden = DeliveryOutcome::Failed(Failure::Permanent {
+            detail: "no scope".into(),
+            error_code: None,
+        });
+        let forbidden = report(lease(again.clone()), forbidden, FINDS).unwrap();
+        assert_eq!(forbidden.state.name(), SendState::Uncertain, "not DEAD: it may be sent");
+
+        let found = lease(again).part_sent(&ann(Some(1)), at(100), LeaseDuration::DEFAULT).unwrap();
+        assert!(!found.outcome_unknown);
+        let next_lost = report(found, lost(), FINDS).unwrap();
+        assert!(next_lost.outcome_unknown, "the next part is looked for too");
+    }
+
+    #[test]
+    fn part_renews_the_lease_of_its_sender_only() {
+        let sending = standing(SendState::Sending);
+        let renewed = sending.clone().part_sent(&ann(Some(1)), at(100), LeaseDuration::DEFAULT);
+        let SendStateData::Sending(lease) = renewed.unwrap().state else { panic!() };
+        assert!(lease.until > at(300));
+        let late = sending.part_sent(&ann(Some(0)), at(100), LeaseDuration::DEFAULT);
+        assert!(matches!(late, Err(TransitionError::LeaseLost(_))), "{late:?}");
     }
 
     #[test]

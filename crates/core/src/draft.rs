@@ -177,7 +177,8 @@ impl Draft {
             }
         }
         if let Some(last) = context.answers.and_then(|mail| mail.messages.last()) {
-            object["in_reply_to"] = json!(last.id);
+            // The provider does not know the id of an edit.
+            object["in_reply_to"] = json!(last.corrects.as_ref().unwrap_or(&last.id));
         }
         let thread = self.thread(context.answers);
         if !thread.is_empty() {

@@ -33,6 +33,12 @@ pub enum EventKind {
     Dispatched,
     /// A message was accepted for sending.
     Posted,
+    /// The author of a message edited it.
+    Edited,
+    /// A message was recalled or removed at the provider.
+    Recalled,
+    /// A provider reported something that is no message, such as a new member of a chat.
+    Notice,
     /// A message was received again and not processed again.
     Duplicate,
     /// A message was not delivered, because its author is blocked.
@@ -47,6 +53,10 @@ pub enum EventKind {
     LeaseEnded,
     /// An attempt to deliver began.
     Sending,
+    /// A provider accepted one part of a delivery.
+    PartSent,
+    /// A delivery waits for the next slot of a rate limit.
+    Postponed,
     /// A provider accepted a delivery.
     Sent,
     /// An attempt failed; another one follows.
@@ -90,8 +100,10 @@ variant_names! { EventKind:
     Received = "received", Merged = "merged", Claimed = "claimed", Renewed = "renewed",
     Completed = "completed", Moved = "moved", Expired = "expired", Restored = "restored",
     Dispatched = "dispatched", Posted = "posted",
+    Edited = "edited", Recalled = "recalled", Notice = "notice",
     Duplicate = "duplicate", Blocked = "blocked", Dropped = "dropped", Taken = "taken",
-    Marked = "marked", LeaseEnded = "lease_ended", Sending = "sending", Sent = "sent",
+    Marked = "marked", LeaseEnded = "lease_ended", Sending = "sending",
+    PartSent = "part_sent", Postponed = "postponed", Sent = "sent",
     Failed = "failed", Uncertain = "uncertain", Dead = "dead", Receipt = "receipt",
     Changed = "changed", Erased = "erased", Damaged = "damaged", Letter = "letter", Verdict = "verdict",
     EmailTask = "email_task",

@@ -16,10 +16,19 @@ use crate::json::MAX_SAFE_INTEGER;
 use crate::object::ObjId;
 use crate::time::{Timestamp, rfc3339, rfc3339_maybe};
 
+mod correction;
+mod event;
 mod fetched_mail;
+mod file;
 mod limits;
 
+pub use correction::{
+    EditAction, RECALLED_BY_AUTHOR, REMOVED_BY_OTHER, RecallAction, StoredVersion, decide_edit,
+    decide_recall,
+};
+pub use event::{ChatPosition, InboundEvent, MessageEdit, MessageRecall, TunnelNotice};
 pub use fetched_mail::{FetchedMail, RawMail, StoredBytes};
+pub use file::{FILE_RETRY, FetchedFile, FileResult, FileRetry, NOT_FETCHED_YET, short_reason};
 
 /// Maximum length of an external id, in bytes.
 pub const MAX_EXTERNAL_ID_BYTES: usize = 512;
@@ -36,6 +45,9 @@ pub const MAX_LIST_ENTRIES: usize = 100;
 
 /// Maximum length of a link, in bytes. Signed links are long.
 pub const MAX_URL_BYTES: usize = 8 << 10;
+
+/// Maximum length of the handle of a file that is fetched later, in bytes.
+pub const MAX_FETCH_HANDLE_BYTES: usize = 8 << 10;
 
 /// Maximum size of one message, in bytes of its JSON. A Mail has room for it.
 pub const MAX_MESSAGE_BYTES: usize = (1 << 20) + (64 << 10);
@@ -83,6 +95,10 @@ pub struct InboundMessage {
     /// The provider's id of the message that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
+    /// The provider's id of the message that this one corrects: its author has edited or
+    /// recalled it after it was merged into a Mail. Set by the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub corrects: Option<String>,
     /// The original author, when the message was forwarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forwarded_from: Option<String>,
@@ -185,8 +201,8 @@ pub struct Participant {
     pub name: Option<String>,
 }
 
-/// An attachment of a message: stored bytes or a link.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// An attachment of a message: stored bytes, a link, or a file that is fetched later.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     /// The sender's name for it. Never a path.
     pub name: String,
@@ -194,12 +210,19 @@ pub struct Artifact {
     pub mime_type: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// The stored bytes; `None` for a link.
+    /// The stored bytes; `None` for a link or a file that is not fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<ObjId>,
     /// The link. The hub never follows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// By this handle the adapter fetches the bytes after the message is stored. It can be a
+    /// secret, so it is never serialised: only the store keeps it, until the file is fetched.
+    #[serde(skip)]
+    pub fetch: Option<String>,
+    /// Why the bytes of an announced file are not stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
 }
 
 /// The first field of an inbound message that exceeds a limit.
@@ -232,6 +255,7 @@ impl InboundMessage {
             text: text.into(),
             mentions: Vec::new(),
             reply_to: None,
+            corrects: None,
             forwarded_from: None,
             correlation_id: None,
             artifacts: Vec::new(),
@@ -239,16 +263,19 @@ impl InboundMessage {
         }
     }
 
-    /// Checks all limits and serialises the message.
+    /// Checks all limits and serialises the message. Leaves space for the results of files that
+    /// are fetched later.
     ///
     /// # Errors
     ///
     /// [`InvalidInboundMessage`] with the first field that exceeds its limit.
-    pub fn validate(self) -> Result<ValidInboundMessage, InvalidInboundMessage> {
+    pub fn validate(mut self) -> Result<ValidInboundMessage, InvalidInboundMessage> {
+        self.mark_announced_files();
         self.check_fields()?;
         let json = serde_json::to_string(&self)
             .map_err(|error| invalid("message", format!("cannot be serialised: {error}")))?;
-        let size = json.len();
+        let announced = self.artifacts.iter().filter(|artifact| artifact.fetch.is_some()).count();
+        let size = json.len() + announced * file::RESULT_BYTES;
         if size > MAX_MESSAGE_BYTES {
             let why =
                 format!("the message has {size} bytes as JSON; {MAX_MESSAGE_BYTES} is the most");
@@ -272,6 +299,7 @@ impl InboundMessage {
             ("from.name", &self.from.name),
             ("title", &self.title),
             ("reply_to", &self.reply_to),
+            ("corrects", &self.corrects),
             ("forwarded_from", &self.forwarded_from),
             ("correlation_id", &self.correlation_id),
         ];
@@ -366,6 +394,14 @@ impl Artifact {
         check_length("attachments", &self.name, 0, MAX_NAME_BYTES)?;
         check_length("attachments", &self.mime_type, 0, MAX_NAME_BYTES)?;
         check_length("attachments", self.url.as_deref().unwrap_or_default(), 0, MAX_URL_BYTES)?;
+        let fetch = self.fetch.as_deref().unwrap_or_default();
+        check_length("attachments", fetch, 0, MAX_FETCH_HANDLE_BYTES)?;
+        check_length(
+            "attachments",
+            self.missing.as_deref().unwrap_or_default(),
+            0,
+            MAX_NAME_BYTES,
+        )?;
         let exact = |size: u64| i64::try_from(size).is_ok_and(|size| size <= MAX_SAFE_INTEGER);
         if !self.size.is_none_or(exact) {
             return Err(invalid("attachments", "the size is larger than 2^53-1"));

@@ -160,6 +160,9 @@ pub struct MailIndexEntry {
     pub messages: usize,
     /// The start of its text.
     pub preview: String,
+    /// Nothing proves that its author wrote it: a mail whose server has not verified the sender.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unverified: bool,
     /// When text of it was erased. Without messages, all of it was, and it has no file.
     #[serde(with = "rfc3339_maybe", default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
@@ -399,6 +402,7 @@ impl Mail {
             trust: header.trust,
             messages: self.messages.len(),
             preview: preview(&self.text),
+            unverified: self.messages.iter().any(InboundMessage::is_unverified),
             erased_at: None,
         }
     }

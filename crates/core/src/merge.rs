@@ -43,6 +43,9 @@ pub const MAX_MAIL: usize = 6 * MAX_MESSAGE_BYTES;
 /// Maximum number of mentions in one Mail: one for each message.
 const MAX_MENTIONS: usize = MAX_MESSAGES as usize;
 
+/// How long a window waits for the files of its messages after the last message.
+pub const MAX_FILE_WAIT: Duration = Duration::from_secs(60);
+
 /// How long a window stays open for another message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debounce {
@@ -62,6 +65,8 @@ pub struct MergeWindow {
     pub messages: u32,
     /// Total size of the messages, in bytes of their JSON.
     pub bytes: u32,
+    /// Number of files of its messages that are still to be fetched.
+    pub pending_files: u32,
 }
 
 /// Messages of one session and thread, in the order they were received, and what is needed
@@ -95,7 +100,13 @@ impl Debounce {
 impl MergeWindow {
     /// A window with one message.
     pub const fn open(now: Timestamp, bytes: u32) -> Self {
-        Self { first: now, last: now, messages: 1, bytes }
+        Self { first: now, last: now, messages: 1, bytes, pending_files: 0 }
+    }
+
+    /// The window with more files that are still to be fetched.
+    #[must_use]
+    pub const fn with_files(self, files: u32) -> Self {
+        Self { pending_files: self.pending_files.saturating_add(files), ..self }
     }
 
     /// Adds a message; `None` when the window is over or full, and the message opens the
@@ -114,8 +125,18 @@ impl MergeWindow {
         })
     }
 
-    /// When the window is over, unless another message joins it.
+    /// When the window is over, unless another message joins it. It waits for its files.
     pub fn closes_at(&self, debounce: &Debounce) -> Timestamp {
+        let ready = self.ready_at(debounce);
+        if self.pending_files == 0 {
+            return ready;
+        }
+        let latest = self.first + debounce.max_wait + MAX_FILE_WAIT;
+        (self.last + MAX_FILE_WAIT).min(latest).max(ready)
+    }
+
+    /// When the window is over, if all its files are fetched.
+    pub fn ready_at(&self, debounce: &Debounce) -> Timestamp {
         (self.last + debounce.window).min(self.first + debounce.max_wait)
     }
 }
@@ -351,9 +372,9 @@ fn split_texts(messages: &[InboundMessage], text: &str) -> Option<Vec<String>> {
 }
 
 /// Tells whether the text of a Mail starts with that of its only message. A forwarded message
-/// has a line with its original author.
+/// has a line with its original author, and a correction one with the message that it corrects.
 fn is_alone(messages: &[InboundMessage]) -> bool {
-    matches!(messages, [only] if only.forwarded_from.is_none())
+    matches!(messages, [only] if only.forwarded_from.is_none() && only.corrects.is_none())
 }
 
 /// The line above the text of a message with its author and time; nothing for one that is
@@ -368,6 +389,9 @@ fn heading(message: &InboundMessage, alone: bool) -> String {
     if let Some(id) = &message.reply_to {
         let _ = write!(out, " · in reply to {}", one_line(id));
     }
+    if let Some(id) = &message.corrects {
+        let _ = write!(out, " · corrects {}", one_line(id));
+    }
     if let Some(author) = &message.forwarded_from {
         let _ = write!(out, " · forwarded from {}", one_line(author));
     }
@@ -381,11 +405,14 @@ fn attachments(message: &InboundMessage) -> String {
     for artifact in &message.artifacts {
         let (name, mime_type) = (one_line(&artifact.name), one_line(&artifact.mime_type));
         let _ = write!(out, "\n\n* {name} ({mime_type}) ");
-        match &artifact.hash {
-            Some(hash) => {
+        match (&artifact.hash, &artifact.missing) {
+            (Some(hash), _) => {
                 let _ = write!(out, "{hash}");
             }
-            None => out.push_str(&one_line(artifact.url.as_deref().unwrap_or_default())),
+            (None, Some(reason)) => {
+                let _ = write!(out, "not fetched: {}", one_line(reason));
+            }
+            (None, None) => out.push_str(&one_line(artifact.url.as_deref().unwrap_or_default())),
         }
     }
     out

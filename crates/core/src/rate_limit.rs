@@ -10,12 +10,25 @@ use std::str::FromStr;
 
 use crate::time::Timestamp;
 
+mod pacer;
+
+pub use pacer::SendPacer;
+
 /// A number of letters per time span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// The number per span, and in one burst.
     pub count: u32,
     pub span_ms: u64,
+}
+
+/// The known rate limits of a provider. A message or part that is sent must fit into all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SendLimits {
+    /// Limits of each address.
+    pub per_target: Vec<Rate>,
+    /// Limits of all addresses of the tunnel together.
+    pub per_tunnel: Vec<Rate>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -96,6 +96,11 @@ impl Backoff {
     pub const DEFAULT: Self =
         Self { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
+    /// Returns a backoff with a tenth of the delays.
+    pub fn tenth(&self) -> Self {
+        Self { first: self.first / 10, longest: self.longest / 10 }
+    }
+
     /// Returns the delay after `failures` failures in a row (from 1).
     pub fn delay(&self, failures: u32, jitter: Jitter) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
@@ -132,6 +137,14 @@ impl RetryPolicy {
         }
         let requested = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER);
         Some(self.backoff.delay(attempts, jitter).max(requested))
+    }
+
+    /// Returns the policy after a rate limit. It says nothing about the message, so the number of
+    /// attempts has no limit. A delay that the peer asked for is used as it is, unless it is far
+    /// below the own one: some peers ask for 0 s again and again.
+    pub fn after_rate_limit(&self, retry_after: Option<Duration>) -> Self {
+        let backoff = if retry_after.is_some() { self.backoff.tenth() } else { self.backoff };
+        Self { backoff, max_attempts: None, ..*self }
     }
 }
 

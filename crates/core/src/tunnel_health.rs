@@ -6,6 +6,7 @@
 //! | quiet | listens, and received nothing in the last 10 minutes |
 //! | deaf | the last 3 or more authentic requests could not be read or stored |
 //! | down | does not listen, or its connection is lost or not open yet |
+//! | paused | an operator has paused it: it neither receives nor sends |
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub enum TunnelStatus {
     Quiet,
     Deaf,
     Down,
+    Paused,
 }
 
 /// The connection of a tunnel that receives messages through one.
@@ -42,6 +44,8 @@ pub enum TunnelConnection {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelHealth {
     pub listening: bool,
+    /// Whether an operator has paused the tunnel.
+    pub paused: bool,
     /// `None` when the tunnel opens no connection to receive messages.
     pub connection: Option<TunnelConnection>,
     /// How often an open connection was lost.
@@ -161,6 +165,7 @@ impl TunnelHealth {
         let connected =
             !matches!(self.connection, Some(TunnelConnection::Opening | TunnelConnection::Lost(_)));
         match self.last_frame {
+            _ if self.paused => TunnelStatus::Paused,
             _ if !self.listening || !connected => TunnelStatus::Down,
             _ if self.failures >= DEAF_AFTER => TunnelStatus::Deaf,
             Some(at) if now.since(at) < HEARING_PERIOD => TunnelStatus::Hearing,
@@ -177,6 +182,7 @@ impl TunnelStatus {
             Self::Quiet => "quiet",
             Self::Deaf => "deaf",
             Self::Down => "down",
+            Self::Paused => "paused",
         }
     }
 }
@@ -232,6 +238,8 @@ mod tests {
         assert_eq!(after("cprc"), "hearing");
         assert_eq!(after("ceeek"), "deaf", "a keepalive stores nothing");
         assert_eq!(TunnelHealth::default().status(Timestamp::from_ms(0)), TunnelStatus::Down);
+        let paused = TunnelHealth { paused: true, ..TunnelHealth::default() };
+        assert_eq!(paused.status(Timestamp::from_ms(0)).as_str(), "paused", "not an error");
     }
 
     #[test]

@@ -67,10 +67,13 @@ impl FolderCursor {
     }
 
     /// Whether a mail beyond `last_uid` is registered. A mail without a time is: it is better
-    /// registered too often, because its hash may be known, than missed.
+    /// registered too often, because its hash may be known, than missed. Servers cut the time to
+    /// whole seconds, so a mail of the second of the baseline is registered too.
     pub fn wants(&self, uid: u32, internal_date: Option<Timestamp>) -> bool {
         match (self.baseline, internal_date) {
-            (Some(baseline), Some(date)) if uid < self.compared_below => date >= baseline,
+            (Some(baseline), Some(date)) if uid < self.compared_below => {
+                date.ms().div_euclid(1_000) >= baseline.ms().div_euclid(1_000)
+            }
             _ => true,
         }
     }
@@ -94,6 +97,14 @@ mod tests {
         for text in ["", "12", "{}", r#"{"uid_validity":-1,"last_uid":0}"#, "null"] {
             assert!(FolderCursor::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn mail_of_the_second_of_the_baseline_is_not_left_out() {
+        let baseline = Some(Timestamp::from_ms(5_900));
+        let cursor = FolderCursor::first(7, 12, baseline).restart(8, 20);
+        assert!(cursor.wants(1, Some(at(5))), "its time is cut to whole seconds");
+        assert!(!cursor.wants(1, Some(at(4))));
     }
 
     #[test]

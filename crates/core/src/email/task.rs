@@ -327,6 +327,23 @@ impl TaskProgress {
         if in_error { Ok(self) } else { Ok(self.failed(&failure, now)) }
     }
 
+    /// forwarded → error: a server that had accepted the forward reports that it could not
+    /// deliver it. A dead letter at once, because the recipient has to be changed.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTransition`] from any other state. A task that waits for its forward finds the
+    /// failure among its deliveries.
+    pub fn bounce(self, failure: &Failure) -> Result<Self, InvalidTransition> {
+        match self.state {
+            TaskStateData::Forwarded => {
+                let why = failure.detail().to_owned();
+                Ok(Self { state: TaskStateData::Error { why, next: TaskRetry::Dead }, ..self })
+            }
+            _ => Err(self.invalid(TaskStatus::Error)),
+        }
+    }
+
     /// error → in_progress for a task with a forward, when it is due. The caller retries the
     /// DEAD deliveries of the forward; nothing is posted.
     ///

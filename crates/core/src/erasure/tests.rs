@@ -45,7 +45,14 @@ fn full(id: &str, from: &str, text: &str) -> InboundMessage {
         reply_to: Some(text.to_owned()),
         forwarded_from: Some(text.to_owned()),
         correlation_id: Some(text.to_owned()),
-        artifacts: vec![Artifact { name, mime_type, size: Some(1), hash, url: Some(text.into()) }],
+        artifacts: vec![Artifact {
+            name,
+            mime_type,
+            size: Some(1),
+            hash,
+            url: Some(text.into()),
+            ..Artifact::default()
+        }],
         ..message(id, from, &format!("{text} @monoco::alpha"))
     }
 }

@@ -43,6 +43,7 @@ impl InboundMessage {
         note("from.name", cut_name(&mut self.from.name));
         note("title", cut_name(&mut self.title));
         note("reply_to", cut_name(&mut self.reply_to));
+        note("corrects", cut_name(&mut self.corrects));
         note("forwarded_from", cut_name(&mut self.forwarded_from));
         note("correlation_id", cut_name(&mut self.correlation_id));
         for (field, people) in [("to", &mut self.to), ("cc", &mut self.cc)] {
@@ -126,7 +127,7 @@ fn more_people(note: String) -> Participant {
 }
 
 fn more_artifacts(name: String) -> Artifact {
-    Artifact { name, mime_type: String::new(), size: None, hash: None, url: None }
+    Artifact { name, ..Artifact::default() }
 }
 
 fn cut_artifact(artifact: &mut Artifact) -> bool {
@@ -140,7 +141,7 @@ fn cut_artifact(artifact: &mut Artifact) -> bool {
         artifact.url = None;
         cut = true;
     }
-    cut
+    cut | cut_name(&mut artifact.missing)
 }
 
 /// Returns the length of the longest start of `text` that takes at most `room` bytes in JSON.

@@ -107,9 +107,10 @@ fn person() -> impl Strategy<Value = Participant> {
 fn artifact() -> impl Strategy<Value = Artifact> {
     let size = prop::option::of(0..=9_007_199_254_740_991_u64);
     let hash = prop::option::of(any::<[u8; 32]>());
-    (hostile(), hostile(), size, hash, maybe()).prop_map(|(name, mime_type, size, hash, url)| {
+    let whole = (hostile(), hostile(), size, hash, maybe(), maybe());
+    whole.prop_map(|(name, mime_type, size, hash, url, missing)| {
         let hash = hash.map(|hash| ObjId::from_parts(crate::object::ObjKind::Bytes, hash));
-        Artifact { name, mime_type, size, hash, url }
+        Artifact { name, mime_type, size, hash, url, fetch: None, missing }
     })
 }
 
@@ -136,11 +137,11 @@ pub(crate) fn any_message() -> impl Strategy<Value = InboundMessage> {
         people(),
     );
     let words = (maybe(), hostile(), prop::collection::vec(hostile(), 0..3));
-    let links = (maybe(), maybe(), maybe(), prop::collection::vec(artifact(), 0..3));
+    let links = (maybe(), maybe(), maybe(), maybe(), prop::collection::vec(artifact(), 0..3));
     (whole, words, links).prop_map(|((id, at, session, from, to, cc), words, links)| {
         let (from, answer_to, sender_verified) = from;
         let (title, text, mentions) = words;
-        let (reply_to, forwarded_from, correlation_id, artifacts) = links;
+        let (reply_to, corrects, forwarded_from, correlation_id, artifacts) = links;
         InboundMessage {
             id: format!("m{id}"),
             at: at.map(Timestamp::from_ms),
@@ -155,6 +156,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = InboundMessage> {
             text,
             mentions,
             reply_to,
+            corrects,
             forwarded_from,
             correlation_id,
             artifacts,
@@ -201,7 +203,7 @@ fn limit_violations_name_the_field() {
     }
     let file = |change: fn(&mut Artifact)| {
         let (name, mime_type) = ("log".to_owned(), "text/plain".to_owned());
-        let mut artifact = Artifact { name, mime_type, size: None, hash: None, url: None };
+        let mut artifact = Artifact { name, mime_type, ..Artifact::default() };
         change(&mut artifact);
         let message = InboundMessage { artifacts: vec![artifact], ..message("evt-1", "u1", "hi") };
         message.validate().map(drop).map_err(|error| error.field)

@@ -83,7 +83,13 @@ fn window_length_is_configurable_down_to_zero() {
 #[test]
 fn full_window_accepts_no_message() {
     let most = u32::try_from(MAX_MESSAGE_BYTES).unwrap();
-    let window = |messages, bytes| MergeWindow { first: at(0), last: at(0), messages, bytes };
+    let window = |messages, bytes| MergeWindow {
+        first: at(0),
+        last: at(0),
+        messages,
+        bytes,
+        pending_files: 0,
+    };
     let joins =
         |window: MergeWindow, bytes| window.join(&Debounce::DEFAULT, at(1), bytes).is_some();
     assert!(joins(window(MAX_MESSAGES - 1, 1), 1));
@@ -94,7 +100,10 @@ fn full_window_accepts_no_message() {
     assert!(!joins(window(1, most), most), "each of them fits alone");
 
     let joined = window(3, 40).join(&Debounce::DEFAULT, at(1), 2).unwrap();
-    assert_eq!(joined, MergeWindow { first: at(0), last: at(1), messages: 4, bytes: 42 });
+    assert_eq!(
+        joined,
+        MergeWindow { first: at(0), last: at(1), messages: 4, bytes: 42, pending_files: 0 }
+    );
 }
 
 fn builder(message: Vec<InboundMessage>) -> MailBuilder {
@@ -135,10 +144,37 @@ fn file(name: &str, url: &str) -> Artifact {
     Artifact {
         name: name.to_owned(),
         mime_type: "text/plain".to_owned(),
-        size: None,
-        hash: None,
         url: Some(url.to_owned()),
+        ..Artifact::default()
     }
+}
+
+#[test]
+fn window_waits_for_its_files_after_the_last_message() {
+    let debounce = Debounce::DEFAULT;
+    let window = MergeWindow::open(at(0), 1).with_files(1);
+    assert_eq!((window.ready_at(&debounce), window.closes_at(&debounce)), (at(5), at(60)));
+    let window = window.join(&debounce, at(40), 1).expect("it is open while it waits for a file");
+    assert_eq!((window.ready_at(&debounce), window.closes_at(&debounce)), (at(30), at(90)));
+    let busy = window.join(&debounce, at(80), 1).unwrap();
+    assert_eq!(busy.closes_at(&debounce), at(90), "a busy chat does not keep it open");
+    assert_eq!(busy.join(&debounce, at(90), 1), None);
+    let fetched = MergeWindow { pending_files: 0, ..busy };
+    assert_eq!(fetched.closes_at(&debounce), at(30));
+}
+
+#[test]
+fn mail_names_missing_files_and_corrected_messages() {
+    let mut message = message("e-1", "ann", "hello");
+    message.corrects = Some("1".to_owned());
+    let missing = Some("too large:\n200 MB".to_owned());
+    message.artifacts = vec![Artifact { url: None, missing, ..file("report.pdf", "") }];
+    let (mail, _) = merge(vec![message]);
+    let start = "**ann** · ";
+    assert!(mail.text.starts_with(start), "{}", mail.text);
+    let end = " · corrects 1\n\nhello\n\n* report.pdf (text/plain) not fetched: too large: 200 MB";
+    assert!(mail.text.ends_with(end), "{}", mail.text);
+    assert_eq!(restore(&mail.render(), &"did:monoco:me".parse().unwrap()).unwrap().mail, mail);
 }
 
 #[test]

@@ -107,6 +107,7 @@ fn every_step_from_every_state() {
         row("finish, permanent", finish(now(), TaskOutcome::Failed(permanent())));
         row("expire", now().expire(at(300)).map_err(|error| error.to_string()));
         row("expire, 3rd time", third().expire(at(300)).map_err(|error| error.to_string()));
+        row("bounce", now().bounce(&permanent()).map_err(|error| error.to_string()));
         let trashed = ForwardProgress::LetterTrashed { why: "spam".into() };
         let dead = ForwardProgress::LetterDead { why: "down".into() };
         for (step, forward) in [
