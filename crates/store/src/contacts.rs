@@ -1,5 +1,7 @@
 //! Contacts, groups, blocks and tunnels.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use monoco_core::contact::{Binding, Contact, TunnelInfo};
 use monoco_core::did::{Did, TunnelId};
@@ -113,6 +115,18 @@ pub trait ContactStore: Send + Sync {
     /// Removes a tunnel, so that nothing can be sent through it. Deliveries that wait for it
     /// stay. An unknown tunnel is not an error.
     async fn remove_tunnel(&self, id: &TunnelId, now: Timestamp) -> Result<(), StoreError>;
+
+    /// Pauses or resumes a tunnel. An unchanged state writes no event. The state stays when the
+    /// tunnel is put again, and is lost when the tunnel is removed.
+    async fn set_tunnel_active(
+        &self,
+        id: &TunnelId,
+        active: bool,
+        now: Timestamp,
+    ) -> Result<(), StoreError>;
+
+    /// Returns the tunnels that are paused.
+    async fn paused_tunnels(&self) -> Result<BTreeSet<TunnelId>, StoreError>;
 
     /// Lists all tunnels by name.
     async fn tunnels(&self) -> Result<Vec<TunnelInfo>, StoreError>;

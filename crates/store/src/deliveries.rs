@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use monoco_core::contact::DeliveryPlan;
-use monoco_core::delivery::{Delivery, DeliveryOutcome, SendState};
+use monoco_core::delivery::{Delivery, DeliveryOutcome, SendState, SentPart};
 use monoco_core::did::Did;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::letter::LetterId;
@@ -78,6 +78,10 @@ pub trait DeliveryStore: Send + Sync {
     /// Leases the delivery of a tunnel that has been due the longest, or returns `None` when
     /// none is due.
     ///
+    /// Deliveries to one address are leased one at a time, in the order in which they became due.
+    /// One that has been attempted is the first of its address until it is SENT, DEAD, UNCERTAIN,
+    /// HELD, ARCHIVED or DELETED, or an operator sets it to WAIT.
+    ///
     /// A delivery has at most one holder until its lease expires. A delivery whose object is
     /// damaged becomes DEAD, and the next delivery is leased instead.
     async fn lease_delivery(
@@ -111,6 +115,31 @@ pub trait DeliveryStore: Send + Sync {
         outcome: DeliveryOutcome,
         proof: LeaseProof,
         retry: JitteredRetry,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError>;
+
+    /// Stores the receipt of one part of a message, and renews the lease. Storing it again
+    /// changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::UnexpectedPart`] when it is not the part after the last one.
+    async fn record_part(
+        &self,
+        id: RecordId,
+        part: SentPart,
+        proof: LeaseProof,
+        term: LeaseDuration,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError>;
+
+    /// Gives a lease back before anything was sent, because a rate limit allows the attempt at
+    /// `until`. The delivery stays the first of its address.
+    async fn postpone_delivery(
+        &self,
+        id: RecordId,
+        until: Timestamp,
+        proof: LeaseProof,
         now: Timestamp,
     ) -> Result<Delivery, StoreError>;
 

@@ -103,7 +103,7 @@ pub trait EmailStore: Send + Sync {
     /// Returns the stored cursor of a stream of a tunnel.
     async fn cursor(&self, tunnel: &TunnelId, stream: &str) -> Result<Option<String>, StoreError>;
 
-    /// Adds an account, or changes its address and description. A new account is active.
+    /// Adds an account, or changes its address and description.
     async fn put_account(
         &self,
         tunnel: &TunnelId,
@@ -114,14 +114,6 @@ pub trait EmailStore: Send + Sync {
 
     /// Lists all accounts, ordered by tunnel.
     async fn accounts(&self) -> Result<Vec<EmailAccount>, StoreError>;
-
-    /// Pauses or resumes an account.
-    async fn set_account_active(
-        &self,
-        tunnel: &TunnelId,
-        active: bool,
-        now: Timestamp,
-    ) -> Result<EmailAccount, StoreError>;
 
     /// Stores the end of a round and what it did.
     async fn set_scanned(

@@ -1,16 +1,17 @@
 //! Inbound messages from providers, stored until they are merged into Mails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use monoco_core::did::{Did, TunnelId};
-use monoco_core::inbound::ValidInboundMessage;
+use monoco_core::inbound::{ChatPosition, MessageRecall, TunnelNotice, ValidInboundMessage};
+use monoco_core::letter::LetterId;
 use monoco_core::merge::Debounce;
 use monoco_core::time::Timestamp;
 use tokio::sync::watch;
 
-use crate::StoreError;
+use crate::{PipelineRouting, StoreError};
 
 /// An inbound message to store.
 #[derive(Clone, Debug)]
@@ -25,6 +26,35 @@ pub struct StoreInboundRequest {
     /// The mail that the message was read from, for its letter. It is not stored without an
     /// inbound chain.
     pub mail: Option<Vec<u8>>,
+}
+
+/// An event of a provider to store.
+#[derive(Clone, Debug)]
+pub enum StoreInboundEvent {
+    Message(Box<StoreInboundRequest>),
+    /// The id of the message is that of the edited message, and its content is the new one.
+    Edit {
+        edit_id: String,
+        request: Box<StoreInboundRequest>,
+    },
+    Recall {
+        recall: MessageRecall,
+        tunnel: TunnelId,
+        provider: String,
+        debounce: Debounce,
+    },
+    Notice {
+        tunnel: TunnelId,
+        notice: TunnelNotice,
+    },
+}
+
+/// Result of storing an event of a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreEventResult {
+    pub result: StoreInboundResult,
+    /// The new letter, when the message goes through the inbound chain.
+    pub letter: Option<LetterId>,
 }
 
 /// Result of storing an inbound message.
@@ -47,7 +77,11 @@ pub struct MergeContext {
     /// The recipient of direct messages.
     pub owner: Did,
     pub labels: BTreeMap<TunnelId, TunnelLabels>,
-    /// Also close windows that could still wait, because the courier stops.
+    /// Tunnels whose adapter reads the history of its provider: the newest message of each of
+    /// their chats is stored.
+    pub read_history: BTreeSet<TunnelId>,
+    /// Also close windows that could still wait for messages, because the courier stops. Windows
+    /// that wait for files stay open.
     pub all: bool,
 }
 
@@ -75,6 +109,23 @@ pub trait InboundStore: Send + Sync {
         batch: Vec<StoreInboundRequest>,
         now: Timestamp,
     ) -> Vec<Result<StoreInboundResult, StoreError>>;
+
+    /// Stores events of providers in their order, each id once, in one commit where possible.
+    /// Messages of tunnels with an inbound chain become letters.
+    ///
+    /// An edit or recall changes a message that waits in its merge window. Later it is an event
+    /// on the Mail, and a message that names the corrected one. An edit that changes nothing is a
+    /// duplicate.
+    async fn store_events(
+        &self,
+        batch: Vec<StoreInboundEvent>,
+        inbound: Arc<PipelineRouting>,
+        now: Timestamp,
+    ) -> Vec<Result<StoreEventResult, StoreError>>;
+
+    /// Returns the newest message of each chat of a tunnel that reads the history of its
+    /// provider, for at most the 1,000 chats with the newest messages.
+    async fn chat_positions(&self, tunnel: &TunnelId) -> Result<Vec<ChatPosition>, StoreError>;
 
     /// Merges at most `limit` windows that have ended into Mails. The messages of a window
     /// are removed in the transaction that inserts their Mail. Returns the number of windows.

@@ -9,7 +9,8 @@
 //! * [`ObjectStore`]: immutable message objects and attachments, found by their hash
 //! * [`RecordStore`]: messages in the boxes of local owners; [`DeliveryStore`]: messages on
 //!   their way through tunnels
-//! * [`InboundStore`]: messages from providers, until they are merged into Mails
+//! * [`InboundStore`]: messages from providers, until they are merged into Mails;
+//!   [`InboundFileStore`]: their files that are fetched later
 //! * [`MailStore`]: Mails; [`MailFileStore`]: where their files belong; [`ClaimStore`]: the
 //!   claims of workspaces on them
 //! * [`DraftStore`]: messages that are sent from files
@@ -48,6 +49,7 @@ mod erasure;
 mod events;
 mod files;
 mod inbound;
+mod inbound_files;
 mod letters;
 mod mails;
 mod objects;
@@ -70,8 +72,10 @@ pub use erasure::{ErasureCounts, ErasureRequest, ErasureStore};
 pub use events::{EventStore, MessageTrace};
 pub use files::{FileChange, FileProgress, MailFileStore};
 pub use inbound::{
-    InboundStore, MergeContext, StoreInboundRequest, StoreInboundResult, TunnelLabels,
+    InboundStore, MergeContext, StoreEventResult, StoreInboundEvent, StoreInboundRequest,
+    StoreInboundResult, TunnelLabels,
 };
+pub use inbound_files::{FileLabels, InboundFile, InboundFileStore};
 pub use letters::{
     AcceptResult, LetterCounts, LetterQuery, LetterRow, LetterSource, LetterSourceKind, LetterStep,
     LetterStepResult, LetterStore, NextAction, OperatorAction, PipelineRouting,
@@ -123,6 +127,9 @@ pub enum StoreError {
     /// The idempotency key belongs to another message or letter.
     #[error("idempotency key was already used for {0}; use a new key for a different message")]
     KeyReused(String),
+    /// The receipts of the parts of a message are stored in order.
+    #[error("found part {found} of the message, expected part {expected}")]
+    UnexpectedPart { found: u32, expected: u32 },
     /// The tags cannot be set.
     #[error(transparent)]
     InvalidTag(#[from] InvalidTag),
@@ -192,6 +199,7 @@ pub trait Store:
     + RecordStore
     + DeliveryStore
     + InboundStore
+    + InboundFileStore
     + MailStore
     + MailFileStore
     + ClaimStore

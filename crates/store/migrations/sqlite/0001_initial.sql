@@ -53,7 +53,9 @@ CREATE TABLE tunnels (
     name       TEXT    NOT NULL UNIQUE,
     provider   TEXT    NOT NULL,
     strangers  TEXT    NOT NULL,            -- policy for messages from strangers
-    idempotent INTEGER NOT NULL             -- 1: the provider accepts idempotency keys
+    idempotent INTEGER NOT NULL,            -- 1: the provider accepts idempotency keys
+    finds_sent INTEGER NOT NULL,            -- 1: the adapter can look for a sent message
+    active     INTEGER NOT NULL DEFAULT 1   -- 0: paused by an operator
 ) STRICT;
 
 -- Addresses of contacts at tunnels.
@@ -183,14 +185,18 @@ CREATE TABLE deliveries (
     tunnel          INTEGER NOT NULL,       -- parties.id
     author          INTEGER NOT NULL,       -- parties.id
     plan            TEXT    NOT NULL,       -- JSON: the delivery plan, fixed at creation
+    target          INTEGER NOT NULL,       -- first eight bytes of the SHA-256 of kind and address
     state           TEXT    NOT NULL,
     due_at          INTEGER,                -- only in states WAIT and FAILED
+    place           INTEGER,                -- its place among those of the target: when it became due, or the smallest number. NULL: scheduled or ended
+    ready_at        INTEGER,                -- when it can be leased; NULL: leased, ended or behind another one
     attempts        INTEGER NOT NULL,       -- number of attempts so far
     epoch           INTEGER NOT NULL,       -- number of the last lease
     revision        INTEGER NOT NULL,       -- number of changes
     holder          TEXT,                   -- only in state SENDING
     lease_until     INTEGER,                -- only in state SENDING
     first_try       INTEGER,                -- time of the first attempt
+    outcome_unknown INTEGER NOT NULL,       -- 1: the next attempt looks for the message at the provider
     failure         TEXT,                   -- JSON, only in states FAILED, DEAD and UNCERTAIN
     external_msg_id TEXT,                   -- the provider's message id, only in state SENT
     delivered_at    INTEGER,                -- only in state SENT
@@ -198,11 +204,25 @@ CREATE TABLE deliveries (
     updated_at      INTEGER NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX deliveries_by_tag ON deliveries (object, tag);
-CREATE INDEX deliveries_due ON deliveries (tunnel, due_at, seq) WHERE state IN ('WAIT', 'FAILED');
+-- Only the first delivery of each target, and those that are scheduled: a million deliveries that
+-- wait for one target cost nothing here.
+CREATE INDEX deliveries_ready ON deliveries (tunnel, ready_at, seq) WHERE ready_at IS NOT NULL;
+CREATE INDEX deliveries_by_target ON deliveries (tunnel, target, place, seq)
+    WHERE place IS NOT NULL;
 CREATE INDEX deliveries_by_state ON deliveries (tunnel, state, seq);
 CREATE INDEX deliveries_by_external ON deliveries (external_msg_id)
     WHERE external_msg_id IS NOT NULL;
 CREATE INDEX deliveries_leased ON deliveries (lease_until) WHERE state = 'SENDING';
+
+-- The parts of deliveries that were sent in more than one request.
+CREATE TABLE delivery_parts (
+    delivery        INTEGER NOT NULL,       -- deliveries.seq
+    part            INTEGER NOT NULL,       -- number of the part, from 0
+    external_msg_id TEXT,                   -- the provider's id of the part
+    PRIMARY KEY (delivery, part)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX delivery_parts_by_external ON delivery_parts (external_msg_id)
+    WHERE external_msg_id IS NOT NULL;
 
 -- One conversation of an owner with another party.
 CREATE TABLE sessions (
@@ -258,19 +278,64 @@ CREATE TABLE merge_windows (
     last_at     INTEGER NOT NULL,           -- time of the last message
     messages    INTEGER NOT NULL,           -- number of messages
     bytes       INTEGER NOT NULL,           -- size of their JSON
-    closes_at   INTEGER NOT NULL            -- the window is merged at this time
+    files       INTEGER NOT NULL,           -- number of their rows in inbound_files
+    pending_files INTEGER NOT NULL,         -- number of those that are not fetched yet
+    ready_at    INTEGER NOT NULL,           -- when it would be merged without waiting for files
+    closes_at   INTEGER NOT NULL,           -- the window is merged at this time
+    revision    INTEGER NOT NULL            -- number of changes of stored messages and files
 ) STRICT;
 CREATE INDEX merge_windows_by_session ON merge_windows (tunnel, session, held, closes_at);
 CREATE INDEX merge_windows_by_end ON merge_windows (closes_at);
 
--- Inbound messages in merge windows. Deleted in the transaction that inserts their Mail.
+-- Inbound messages in merge windows. Deleted in the transaction that inserts their Mail. The
+-- external id is the key, so that an edit finds its message without another index.
 CREATE TABLE inbound_messages (
-    seq          INTEGER PRIMARY KEY,
+    external_id  INTEGER PRIMARY KEY,       -- external_ids.seq
     merge_window INTEGER NOT NULL,          -- merge_windows.id
-    external_id  INTEGER NOT NULL,          -- external_ids.seq
     message      TEXT    NOT NULL           -- JSON
 ) STRICT;
-CREATE INDEX inbound_messages_by_window ON inbound_messages (merge_window, seq);
+CREATE INDEX inbound_messages_by_window ON inbound_messages (merge_window, external_id);
+
+-- Files that are fetched after their message is stored, until the message is merged.
+-- Numbers are never used again: a download that outlives its row must not end another file.
+CREATE TABLE inbound_files (
+    seq          INTEGER PRIMARY KEY AUTOINCREMENT,
+    tunnel       INTEGER NOT NULL,          -- parties.id
+    external_id  INTEGER NOT NULL,          -- external_ids.seq of the message
+    position     INTEGER NOT NULL,          -- number among its attachments, from 0
+    merge_window INTEGER,                   -- merge_windows.id; NULL: the message is a letter
+    handle       TEXT,                      -- as the adapter wrote it, can be a secret; NULL: ended
+    due_at       INTEGER,                   -- when the next attempt starts; NULL: ended
+    attempts     INTEGER NOT NULL,          -- number of failed attempts
+    announced_at INTEGER NOT NULL,
+    hash         BLOB,                      -- SHA-256 of the bytes; NULL: not fetched
+    bytes        INTEGER,                   -- size, only with a hash
+    name         TEXT,                      -- as the provider gave it with the bytes
+    mime_type    TEXT,                      -- as the provider gave it with the bytes
+    missing      TEXT                       -- why the last attempt failed
+) STRICT;
+CREATE UNIQUE INDEX inbound_files_by_message ON inbound_files (external_id, position);
+CREATE INDEX inbound_files_by_window ON inbound_files (merge_window) WHERE merge_window IS NOT NULL;
+CREATE INDEX inbound_files_due ON inbound_files (tunnel, due_at, seq) WHERE due_at IS NOT NULL;
+
+-- Messages that were corrected by a later message: their newest version.
+CREATE TABLE corrected_messages (
+    external_id  INTEGER PRIMARY KEY,       -- external_ids.seq of the first version
+    newest       INTEGER NOT NULL           -- external_ids.seq of the newest version
+) STRICT;
+
+-- The newest merged message of each chat, for tunnels that read the history of their provider.
+CREATE TABLE chat_positions (
+    tunnel       INTEGER NOT NULL,          -- parties.id
+    session      TEXT    NOT NULL,          -- id of the chat
+    kind         TEXT    NOT NULL,          -- kind of the chat
+    name         TEXT,                      -- name of the chat; NULL: unknown, or a direct chat
+    message_id   TEXT    NOT NULL,          -- the provider's id
+    at           INTEGER,                   -- by the provider's clock
+    object       INTEGER NOT NULL,          -- objects.seq of the newest Mail
+    PRIMARY KEY (tunnel, session)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX chat_positions_newest ON chat_positions (tunnel, object);
 
 CREATE TABLE mails (
     seq              INTEGER PRIMARY KEY,   -- in the order of visibility
@@ -424,7 +489,6 @@ CREATE TABLE email_accounts (
     tunnel          INTEGER PRIMARY KEY,    -- parties.id
     address         TEXT    NOT NULL,
     description     TEXT,
-    active          INTEGER NOT NULL,       -- 0: paused by an operator
     last_scanned_at INTEGER,                -- end of the last round
     last_scan       TEXT,                   -- JSON: what the last round did
     created_at      INTEGER NOT NULL,

@@ -1,5 +1,7 @@
 //! Conformance tests of contacts, groups, blocks and tunnels.
 
+use std::collections::BTreeSet;
+
 use monoco_core::inbound::{ChatSession, InboundMessage, Participant};
 use monoco_core::merge::Debounce;
 
@@ -40,7 +42,7 @@ pub(crate) async fn replaced_contact_keeps_its_bindings(store: &dyn Store) {
 pub(crate) async fn binding_to_a_mailbox_recognises_its_mails(store: &dyn Store) {
     let (id, provider) = (tunnel_id("mail"), "email".to_owned());
     let strangers = StrangerPolicy::Drop;
-    let tunnel = TunnelInfo { id, provider, strangers, idempotent: false };
+    let tunnel = TunnelInfo { id, provider, strangers, idempotent: false, finds_sent: false };
     store.put_tunnel(tunnel, at(0)).await.unwrap();
     add_contact(store, "joe", ContactLevel::Friend).await;
     let bound = store.bind(&did("joe"), binding("mail", "Joe@Example.COM", 1), at(0)).await;
@@ -146,6 +148,30 @@ pub(crate) async fn putting_an_unchanged_tunnel_writes_no_event(store: &dyn Stor
         rules,
         [("lark", StrangerPolicy::Drop, true), ("slack", StrangerPolicy::Accept, true)]
     );
+}
+
+pub(crate) async fn paused_tunnel_stays_paused_until_it_is_resumed_or_removed(home: &dyn TestHome) {
+    let store = home.open().await;
+    let (slack, lark) = (tunnel_id("slack"), tunnel_id("lark"));
+    let missing = store.set_tunnel_active(&slack, false, at(0)).await;
+    assert_matches!(missing, Err(StoreError::Missing { .. }));
+    for id in ["slack", "lark"] {
+        put_tunnel(&*store, id, StrangerPolicy::Accept, false).await;
+    }
+    assert_eq!(store.paused_tunnels().await.unwrap(), BTreeSet::new(), "a new tunnel is active");
+    store.set_tunnel_active(&slack, false, at(1)).await.unwrap();
+    store.set_tunnel_active(&slack, false, at(2)).await.unwrap();
+    put_tunnel(&*store, "slack", StrangerPolicy::Hold, false).await;
+    drop(store);
+    let store = home.open().await;
+    assert_eq!(store.paused_tunnels().await.unwrap(), BTreeSet::from([slack.clone()]));
+    assert_eq!(event_kinds(&*store).await, "changed changed changed changed", "no second pause");
+    store.set_tunnel_active(&lark, false, at(3)).await.unwrap();
+    store.set_tunnel_active(&slack, true, at(4)).await.unwrap();
+    assert_eq!(store.paused_tunnels().await.unwrap(), BTreeSet::from([lark.clone()]));
+    store.remove_tunnel(&lark, at(5)).await.unwrap();
+    put_tunnel(&*store, "lark", StrangerPolicy::Accept, false).await;
+    assert_eq!(store.paused_tunnels().await.unwrap(), BTreeSet::new());
 }
 
 pub(crate) async fn owner_exists_for_contacts_groups_tunnels_and_box_owners(store: &dyn Store) {

@@ -1,7 +1,7 @@
 //! Conformance tests of deliveries: leases, reports, retries and expiry.
 
 use futures_util::future::join_all;
-use monoco_core::delivery::{DeliveryOutcome, SendState, SendStateData, SendStatus};
+use monoco_core::delivery::{DeliveryOutcome, SendState, SendStateData, SendStatus, SentPart};
 use monoco_core::lease::LeaseLost;
 use monoco_core::retry::Failure;
 
@@ -13,6 +13,7 @@ async fn send_text(store: &dyn Store, tunnel: &str, text: &str, now: i64) -> Rec
     send_text_not_before(store, tunnel, text, now, None).await
 }
 
+/// Each text has an address of its own, so that the deliveries do not wait for each other.
 async fn send_text_not_before(
     store: &dyn Store,
     tunnel: &str,
@@ -20,7 +21,18 @@ async fn send_text_not_before(
     now: i64,
     not_before: Option<i64>,
 ) -> RecordId {
-    let msg = chat("me", &[&endpoint("oc_1", tunnel)], text);
+    let address: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    send_to_address(store, &endpoint(&address, tunnel), text, now, not_before).await
+}
+
+async fn send_to_address(
+    store: &dyn Store,
+    target: &str,
+    text: &str,
+    now: i64,
+    not_before: Option<i64>,
+) -> RecordId {
+    let msg = chat("me", &[target], text);
     let request = SendRequest { msg, key: None, not_before: not_before.map(at) };
     match store.send(request, at(now)).await.unwrap() {
         SendResult::Queued { ways, .. } => ways[0].record_id.unwrap(),
@@ -409,4 +421,196 @@ pub(crate) async fn deliveries_are_listed_by_state_in_both_directions(store: &dy
     assert_eq!(list(&[Wait, Sent], false, 3).await, "024 5");
     assert_eq!(list(&[Failed, Sending], true, 3).await, "31");
     assert_eq!(list(&[SendState::Dead], true, 3).await, "");
+}
+
+/// The texts that are leased at `now`, in order; each is accepted before the next one is leased.
+async fn send_all(store: &dyn Store, tunnel: &str, now: i64) -> Vec<String> {
+    let mut texts = Vec::new();
+    while let Some(next) = lease_next_delivery(store, tunnel, now).await {
+        texts.push(leased_text(&next));
+        report(store, &next.entry, accepted(), now).await.unwrap();
+    }
+    texts
+}
+
+/// The texts of all deliveries that can be leased at `now`.
+async fn lease_all(store: &dyn Store, tunnel: &str, now: i64) -> Vec<String> {
+    let mut texts = Vec::new();
+    while let Some(next) = lease_next_delivery(store, tunnel, now).await {
+        texts.push(leased_text(&next));
+    }
+    texts
+}
+
+pub(crate) async fn deliveries_to_one_address_are_leased_one_at_a_time(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    let (busy, other) = (endpoint("busy", "lark"), endpoint("other", "lark"));
+    for n in 0..5 {
+        send_to_address(store, &busy, &format!("b{n}"), n, None).await;
+    }
+    send_to_address(store, &other, "o0", 9, None).await;
+    let first = lease_next_delivery(store, "lark", 10).await.unwrap().entry;
+    assert_eq!(lease_all(store, "lark", 10).await, ["o0"], "other addresses go on");
+
+    // The retried delivery is first again, whatever waits behind it.
+    report(store, &first, temporary_failure(Some(60_000)), 10).await.unwrap();
+    assert_eq!(lease_next_delivery(store, "lark", 69).await, None);
+    assert_eq!(store.next_due(&tunnel_id("lark").did()).await.unwrap(), Some(at(70)));
+    assert_eq!(send_all(store, "lark", 70).await, ["b0", "b1", "b2", "b3", "b4"]);
+}
+
+/// The next delivery follows in the same transaction, whatever ends the first one.
+pub(crate) async fn end_of_a_delivery_lets_the_next_one_of_its_address_go(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    let target = endpoint("oc_1", "lark");
+    let mut ids = Vec::new();
+    for n in 0..8 {
+        ids.push(send_to_address(store, &target, &n.to_string(), 0, None).await);
+    }
+    let mark = |n: usize, to| store.mark_delivery(ids[n], to, by_holder("operator"), None, at(1));
+    mark(0, SendState::Held).await.unwrap();
+    mark(1, SendState::Archived).await.unwrap();
+    mark(2, SendState::Deleted).await.unwrap();
+    mark(4, SendState::Held).await.unwrap();
+    for (text, outcome) in [("3", permanent_failure()), ("5", unknown_outcome())] {
+        let leased = lease_next_delivery(store, "lark", 2).await.unwrap();
+        assert_eq!(leased_text(&leased), text);
+        assert_eq!(lease_next_delivery(store, "lark", 2).await, None);
+        report(store, &leased.entry, outcome, 2).await.unwrap();
+    }
+    let expiring = lease_next_delivery(store, "lark", 2).await.unwrap();
+    assert_eq!(leased_text(&expiring), "6");
+    store.expire_leases(RETRY, 10, at(62)).await.unwrap();
+    assert_eq!(send_all(store, "lark", 62).await, ["7"]);
+    assert_eq!(
+        tunnel_contents(store, "lark").await,
+        "0 HELD, 1 ARCHIVED, 2 DELETED, 3 DEAD, 4 HELD, 5 UNCERTAIN, 6 UNCERTAIN, 7 SENT"
+    );
+}
+
+/// A delivery that an operator releases or retries takes its place when it is due again: behind
+/// those that wait, and never before one that is being retried.
+pub(crate) async fn retried_delivery_goes_behind_those_that_wait(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    let target = endpoint("oc_1", "lark");
+    let dead = send_to_address(store, &target, "dead", 0, None).await;
+    let held = send_to_address(store, &target, "held", 0, None).await;
+    let mark = |id, to, now| store.mark_delivery(id, to, by_holder("operator"), None, at(now));
+    let leased = lease_next_delivery(store, "lark", 0).await.unwrap().entry;
+    report(store, &leased, permanent_failure(), 0).await.unwrap();
+    mark(held, SendState::Held, 1).await.unwrap();
+    send_to_address(store, &target, "a", 2, None).await;
+    send_to_address(store, &target, "b", 3, None).await;
+    let a = lease_next_delivery(store, "lark", 3).await.unwrap().entry;
+    report(store, &a, temporary_failure(None), 3).await.unwrap();
+    mark(dead, SendState::Wait, 4).await.unwrap();
+    mark(held, SendState::Wait, 5).await.unwrap();
+    send_to_address(store, &target, "c", 6, None).await;
+    assert_eq!(send_all(store, "lark", 9).await, ["a", "b", "dead", "held", "c"]);
+}
+
+pub(crate) async fn scheduled_delivery_blocks_no_other_until_it_is_due(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    let target = endpoint("oc_1", "lark");
+    send_to_address(store, &target, "scheduled", 0, Some(100)).await;
+    send_to_address(store, &target, "1", 1, None).await;
+    let first = lease_next_delivery(store, "lark", 1).await.unwrap();
+    assert_eq!(leased_text(&first), "1");
+    send_to_address(store, &target, "2", 2, None).await;
+    // It is due now, and waits for the attempt before it.
+    assert_eq!(lease_next_delivery(store, "lark", 101).await, None);
+    send_to_address(store, &target, "3", 102, None).await;
+    report(store, &first.entry, temporary_failure(None), 102).await.unwrap();
+    assert_eq!(send_all(store, "lark", 110).await, ["1", "2", "scheduled", "3"]);
+}
+
+pub(crate) async fn postponed_delivery_stays_first_and_the_attempt_does_not_count(
+    store: &dyn Store,
+) {
+    put_lark_tunnel(store).await;
+    let target = endpoint("oc_1", "lark");
+    for text in ["1", "2"] {
+        send_to_address(store, &target, text, 0, None).await;
+    }
+    let first = lease_next_delivery(store, "lark", 0).await.unwrap().entry;
+    let proof = by_epoch(first.sending.epoch);
+    let postponed = store.postpone_delivery(first.id, at(5), proof.clone(), at(0)).await.unwrap();
+    assert_eq!((postponed.sending.attempts, postponed.sending.epoch), (0, 1));
+    assert_eq!(lease_next_delivery(store, "lark", 4).await, None);
+    assert_eq!(store.next_due(&tunnel_id("lark").did()).await.unwrap(), Some(at(5)));
+    let again = store.postpone_delivery(first.id, at(9), proof, at(4)).await;
+    assert_matches!(again, Err(StoreError::InvalidTransition(_)));
+    assert_eq!(send_all(store, "lark", 5).await, ["1", "2"]);
+}
+
+pub(crate) async fn parts_are_stored_in_order_and_survive_retries(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    let id = send_text(store, "lark", "long", 0).await;
+    let part = |part: u32| SentPart { part, external_msg_id: Some(format!("om_{part}")) };
+    let first = lease_next_delivery(store, "lark", 0).await.unwrap().entry;
+    let proof = by_epoch(first.sending.epoch);
+    let record =
+        |number, now| store.record_part(id, part(number), proof.clone(), lease_for(60), at(now));
+    assert_matches!(record(1, 1).await, Err(StoreError::UnexpectedPart { found: 1, expected: 0 }));
+    record(0, 30).await.unwrap();
+    let stored = record(1, 40).await.unwrap();
+    assert_eq!(stored.parts, [part(0), part(1)]);
+    assert_eq!(record(1, 40).await.unwrap(), stored, "a repeated receipt changes nothing");
+    assert_eq!(store.delivery(id).await.unwrap(), stored);
+    // Each part renews the lease.
+    store.expire_leases(RETRY, 10, at(99)).await.unwrap();
+    assert_eq!(tunnel_contents(store, "lark").await, "long SENDING");
+    report(store, &first, temporary_failure(None), 99).await.unwrap();
+    assert_matches!(record(2, 99).await, Err(StoreError::InvalidTransition(_)));
+
+    let second = lease_next_delivery(store, "lark", 100).await.unwrap().entry;
+    assert_eq!(second.parts, [part(0), part(1)], "the attempt goes on behind them");
+    assert_matches!(record(2, 100).await, Err(StoreError::LeaseLost(_)));
+    let last = DeliveryOutcome::Accepted { external_msg_id: Some("om_2".to_owned()) };
+    let sent = report(store, &second, last, 101).await.unwrap();
+    assert_eq!(sent.parts, [part(0), part(1), part(2)]);
+    assert_eq!(store.delivery(id).await.unwrap(), sent);
+    for external_id in ["om_0", "om_1", "om_2"] {
+        assert_eq!(store.find_by_external_id(external_id).await.unwrap(), sent.msg_id);
+    }
+    let kinds = event_kinds(store).await;
+    assert!(kinds.ends_with("sending part_sent part_sent failed sending sent"), "{kinds}");
+}
+
+/// The sender was killed between two parts: whether the third was sent is not known.
+pub(crate) async fn attempt_that_ends_between_parts_is_uncertain_and_resumed(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    let id = send_text(store, "lark", "long", 0).await;
+    let leased = lease_next_delivery(store, "lark", 0).await.unwrap().entry;
+    let proof = by_epoch(leased.sending.epoch);
+    let part = SentPart { part: 0, external_msg_id: None };
+    store.record_part(id, part.clone(), proof, lease_for(60), at(1)).await.unwrap();
+    store.release_leases("sender", RETRY, at(2)).await.unwrap();
+    assert_eq!(tunnel_contents(store, "lark").await, "long UNCERTAIN");
+    store.mark_delivery(id, SendState::Wait, by_holder("operator"), None, at(3)).await.unwrap();
+    let resumed = lease_next_delivery(store, "lark", 3).await.unwrap().entry;
+    assert_eq!(resumed.parts, [part]);
+}
+
+pub(crate) async fn unknown_outcome_is_looked_for_where_the_adapter_can(store: &dyn Store) {
+    put_finding_tunnel(store, "finding").await;
+    send_text(store, "finding", "1", 0).await;
+    send_text(store, "finding", "2", 0).await;
+    let first = lease_next_delivery(store, "finding", 0).await.unwrap().entry;
+    assert!(!first.sending.outcome_unknown);
+    report(store, &first, unknown_outcome(), 1).await.unwrap();
+    lease_next_delivery(store, "finding", 1).await.unwrap();
+    store.expire_leases(RETRY, 10, at(61)).await.unwrap();
+    assert_eq!(tunnel_contents(store, "finding").await, "1 FAILED, 2 FAILED");
+
+    let lookup = lease_next_delivery(store, "finding", 99).await.unwrap().entry;
+    assert!(lookup.sending.outcome_unknown);
+    report(store, &lookup, unknown_outcome(), 99).await.unwrap();
+    let lookup = lease_next_delivery(store, "finding", 99).await.unwrap().entry;
+    let (proof, part) =
+        (by_epoch(lookup.sending.epoch), SentPart { part: 0, external_msg_id: None });
+    let found = store.record_part(lookup.id, part, proof, lease_for(60), at(99)).await.unwrap();
+    assert!(!found.sending.outcome_unknown);
+    report(store, &found, accepted(), 99).await.unwrap();
+    assert_eq!(tunnel_contents(store, "finding").await, "1 UNCERTAIN, 2 SENT");
 }

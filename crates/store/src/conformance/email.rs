@@ -197,12 +197,12 @@ pub(crate) async fn large_and_cut_mails_are_read_back(home: &dyn TestHome) {
 pub(crate) async fn account_keeps_its_state(home: &dyn TestHome) {
     let store = home.open().await;
     let tunnel = tunnel_id("mail");
-    let missing = store.set_account_active(&tunnel, false, at(0)).await;
-    assert_matches!(missing, Err(StoreError::Missing { .. }));
     let new = store.put_account(&tunnel, "team@example.com", None, at(1)).await.unwrap();
     assert_eq!((new.active, new.last_seen_uid, new.last_scanned_at), (true, 0, None));
     assert_eq!(store.put_account(&tunnel, "team@example.com", None, at(2)).await.unwrap(), new);
-    assert!(!store.set_account_active(&tunnel, false, at(3)).await.unwrap().active);
+    put_tunnel(&*store, "mail", StrangerPolicy::Accept, false).await;
+    store.set_tunnel_active(&tunnel, false, at(3)).await.unwrap();
+    assert!(!store.accounts().await.unwrap()[0].active, "its tunnel is paused");
     let report = ScanReport { registered: 2, backlog: 7, ..ScanReport::default() };
     store.set_scanned(&tunnel, report, at(4)).await.unwrap();
     for (stream, uid) in [("Archive", 30), ("inbox", 12)] {

@@ -58,9 +58,8 @@ fn with_files(request: StoreInboundRequest, files: &[&[u8]]) -> StoreInboundRequ
     let artifact = |bytes: &&[u8]| Artifact {
         name: "file".to_owned(),
         mime_type: "text/plain".to_owned(),
-        size: None,
         hash: Some(ObjId::of(ObjKind::Bytes, bytes)),
-        url: None,
+        ..Artifact::default()
     };
     let artifacts = files.iter().map(artifact).collect();
     let attachments = files.iter().map(|bytes| bytes.to_vec()).collect();

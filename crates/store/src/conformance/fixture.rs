@@ -246,7 +246,15 @@ pub(super) async fn put_tunnel(
     strangers: StrangerPolicy,
     idempotent: bool,
 ) {
-    let tunnel = TunnelInfo { id: tunnel_id(id), provider: "stub".into(), strangers, idempotent };
+    let (id, provider) = (tunnel_id(id), "stub".into());
+    let tunnel = TunnelInfo { id, provider, strangers, idempotent, finds_sent: false };
+    store.put_tunnel(tunnel, at(0)).await.unwrap();
+}
+
+/// Adds a tunnel whose adapter can look for sent messages.
+pub(super) async fn put_finding_tunnel(store: &dyn Store, id: &str) {
+    let (id, provider, strangers) = (tunnel_id(id), "stub".into(), StrangerPolicy::Accept);
+    let tunnel = TunnelInfo { id, provider, strangers, idempotent: false, finds_sent: true };
     store.put_tunnel(tunnel, at(0)).await.unwrap();
 }
 

@@ -75,7 +75,12 @@ pub(super) async fn store_inbound(
 }
 
 pub(super) fn merge_context(all: bool) -> Arc<MergeContext> {
-    Arc::new(MergeContext { owner: did("me"), labels: BTreeMap::new(), all })
+    Arc::new(MergeContext {
+        owner: did("me"),
+        labels: BTreeMap::new(),
+        read_history: [tunnel_id("history")].into(),
+        all,
+    })
 }
 
 /// Merges the windows that are closed at second `now`.
@@ -445,6 +450,20 @@ pub(crate) async fn unverified_friend_is_treated_as_a_stranger(store: &dyn Store
     ];
     assert_eq!(found, expected);
     assert_eq!(box_contents(store, "me", BoxKind::RequestBox).await, "wary forged UNREAD");
+}
+
+/// Held Mails with the address of a contact may be forged: accepting the contact proves nothing.
+pub(crate) async fn accepted_contact_releases_only_verified_mails(store: &dyn Store) {
+    put_tunnel(store, "wary", StrangerPolicy::Hold, false).await;
+    for (id, verified) in [("true", Some(true)), ("forged", Some(false)), ("chat", None)] {
+        let request = as_direct(via("wary", inbound_message(id, "eve", id)));
+        let request = with_message(request, |message| message.sender_verified = verified);
+        store_inbound(store, request, 0).await;
+    }
+    merge_due(store, 60).await;
+    assert_eq!(list_mails(store).await.len(), 0, "all are held");
+    add_contact(store, &endpoint("eve", "wary"), ContactLevel::Friend).await;
+    assert_eq!(mail_texts(store).await, "true+chat");
 }
 
 pub(crate) async fn unverified_messages_are_not_merged_with_verified_ones(store: &dyn Store) {

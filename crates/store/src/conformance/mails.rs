@@ -122,7 +122,12 @@ pub(crate) async fn mail_has_the_binding_of_its_chat_or_tunnel(store: &dyn Store
         (tunnel_id("lark"), labels(Some("alpha"), &[("oc_42", "beta")])),
         (tunnel_id("slack"), labels(None, &[("other", "gamma")])),
     ]);
-    let merging = Arc::new(MergeContext { owner: did("me"), labels, all: false });
+    let merging = Arc::new(MergeContext {
+        owner: did("me"),
+        labels,
+        read_history: Default::default(),
+        all: false,
+    });
     assert_eq!(store.merge(merging, 10, at(60)).await.unwrap(), 4);
     let found: BTreeMap<_, _> = list_mails(store)
         .await

@@ -34,6 +34,7 @@ use crate::{
 
 pub(crate) mod claims;
 pub(crate) mod contacts;
+pub(crate) mod corrections;
 pub(crate) mod deliveries;
 pub(crate) mod dispatch;
 pub(crate) mod drafts;
@@ -45,6 +46,7 @@ pub(crate) mod events;
 pub(crate) mod files;
 mod fixture;
 pub(crate) mod inbound;
+pub(crate) mod inbound_files;
 pub(crate) mod letter_lists;
 pub(crate) mod letter_model;
 pub(crate) mod letter_operator;
@@ -136,6 +138,14 @@ macro_rules! conformance_tests {
             temporary_failure_is_retried_for_24_hours,
             permanent_failure_is_not_retried,
             unknown_outcome_is_retried_only_by_idempotent_tunnels,
+            deliveries_to_one_address_are_leased_one_at_a_time,
+            end_of_a_delivery_lets_the_next_one_of_its_address_go,
+            retried_delivery_goes_behind_those_that_wait,
+            scheduled_delivery_blocks_no_other_until_it_is_due,
+            postponed_delivery_stays_first_and_the_attempt_does_not_count,
+            parts_are_stored_in_order_and_survive_retries,
+            attempt_that_ends_between_parts_is_uncertain_and_resumed,
+            unknown_outcome_is_looked_for_where_the_adapter_can,
             repeated_report_changes_nothing,
             bounce_ends_a_sent_or_uncertain_delivery,
             expired_delivery_lease_becomes_failed_or_uncertain,
@@ -160,6 +170,7 @@ macro_rules! conformance_tests {
             full_window_is_followed_by_another,
             author_accepted_before_the_merge_is_not_held,
             unverified_friend_is_treated_as_a_stranger,
+            accepted_contact_releases_only_verified_mails,
             unverified_messages_are_not_merged_with_verified_ones,
             blocking_an_author_before_the_merge_drops_only_that_author,
             owner_gets_no_mail_from_a_blocked_sender,
@@ -168,6 +179,32 @@ macro_rules! conformance_tests {
             repeated_inbound_message_is_stored_once,
             repeated_body_is_a_duplicate_until_its_window_ends,
             merge_windows_survive_reopening,
+        }
+        crate::conformance::tests_of! { $home, inbound_files:
+            mail_names_missing_files_and_reasons,
+            too_large_file_is_not_stored,
+            files_get_another_chance_after_a_start,
+            late_download_does_not_end_another_file,
+            files_of_an_erased_author_are_deleted,
+            letter_is_delivered_with_its_files,
+            purged_letter_leaves_no_files,
+            new_file_is_published_after_commit,
+            ;
+            window_waits_until_its_files_are_fetched,
+        }
+        crate::conformance::tests_of! { $home, corrections:
+            edit_in_the_window_changes_the_stored_message,
+            edit_of_the_same_batch_finds_its_message,
+            edit_after_the_merge_is_an_event_and_a_message,
+            recall_in_the_window_leaves_a_mark,
+            recall_after_the_merge_is_an_event_and_a_message,
+            corrections_of_unknown_and_unwanted_messages,
+            edit_of_a_letter_goes_through_the_chain,
+            recalled_letter_is_trashed,
+            notice_is_stored_once,
+            newest_message_of_each_chat_is_listed,
+            ;
+            edit_of_a_large_mail_is_compared,
         }
         crate::conformance::tests_of! { $home, mails:
             mail_has_the_binding_of_its_chat_or_tunnel,
@@ -330,6 +367,8 @@ macro_rules! conformance_tests {
             putting_an_unchanged_tunnel_writes_no_event,
             owner_exists_for_contacts_groups_tunnels_and_box_owners,
             find_block_reports_blocked_author_and_blocking_target,
+            ;
+            paused_tunnel_stays_paused_until_it_is_resumed_or_removed,
         }
         crate::conformance::tests_of! { $home, sessions:
             receipt_is_stored_as_an_object,

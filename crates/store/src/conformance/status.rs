@@ -43,7 +43,8 @@ async fn fill_store(store: &dyn Store) {
     for n in 0..6 {
         let msg = chat("ann", &["bob", "cat"], &n.to_string());
         dispatch(store, via_tunnel("lark", &format!("om_{n}"), msg)).await;
-        let out = chat("bob", &[&endpoint("oc_1", "lark"), "cat", "team"], &n.to_string());
+        let out =
+            chat("bob", &[&endpoint(&format!("oc_{n}"), "lark"), "cat", "team"], &n.to_string());
         store.send(send_request(out), at(n)).await.unwrap();
     }
     for to in [ReadState::Readed, ReadState::Archived, ReadState::Deleted] {

@@ -44,6 +44,7 @@ enum StoreCall {
     LeaseRecord { owner: usize, secs: i64 },
     MarkRecord { record: usize, to: ReadState, proof: Proof },
     LeaseDelivery { tunnel: usize, secs: i64 },
+    Postpone { delivery: usize, wait: i64, proof: Proof },
     Report { delivery: usize, outcome: DeliveryOutcome, proof: Proof },
     MarkDelivery { delivery: usize, to: SendState },
     BounceDelivery { delivery: usize },
@@ -95,6 +96,8 @@ fn any_call() -> impl Strategy<Value = StoreCall> {
         6 => (0..TUNNELS.len(), 1..5_i64).prop_map(|(tunnel, secs)| StoreCall::LeaseDelivery { tunnel, secs }),
         6 => (0..99_usize, outcome, proof())
             .prop_map(|(delivery, outcome, proof)| StoreCall::Report { delivery, outcome, proof }),
+        2 => (0..99_usize, 0..4_i64, proof())
+            .prop_map(|(delivery, wait, proof)| StoreCall::Postpone { delivery, wait, proof }),
         4 => (0..99_usize, sending).prop_map(|(delivery, to)| StoreCall::MarkDelivery { delivery, to }),
         2 => (0..99_usize).prop_map(|delivery| StoreCall::BounceDelivery { delivery }),
         3 => (1..4_usize).prop_map(|limit| StoreCall::ExpireLeases { limit }),
@@ -213,6 +216,16 @@ async fn call_store(store: &dyn Store, model: &StoreModel, call: &StoreCall) -> 
                 |delivery| format!("{:?}", delivery.sending),
             )
         }
+        StoreCall::Postpone { delivery, wait, proof } => {
+            let Some(found) = model.delivery(*delivery) else { return String::new() };
+            let proof = model.delivery_proof(found, *proof);
+            let (id, until) = (model.deliveries[found].id, at(model.now + wait));
+            let postponed = store.postpone_delivery(id, until, proof, now).await;
+            postponed.map_or_else(
+                |error| describe_error(&error),
+                |delivery| format!("{:?}", delivery.sending),
+            )
+        }
         StoreCall::MarkDelivery { delivery, to } => {
             let Some(at) = model.delivery(*delivery) else { return String::new() };
             let id = model.deliveries[at].id;
@@ -324,6 +337,7 @@ struct RecordState {
 struct DeliveryState {
     id: RecordId,
     tunnel: usize,
+    target: Did,
     sending: SendStatus,
     revision: i64,
     created: i64,
@@ -361,18 +375,8 @@ impl StoreModel {
                 }
             }
             StoreCall::LeaseDelivery { tunnel, secs } => {
-                let due = |delivery: &DeliveryState| match delivery.sending.state {
-                    SendStateData::Wait { due } | SendStateData::Failed { due, .. } => Some(due),
-                    _ => None,
-                };
-                let next = self
-                    .deliveries
-                    .iter_mut()
-                    .filter(|delivery| {
-                        delivery.tunnel == *tunnel && due(delivery).is_some_and(|due| due <= now)
-                    })
-                    .min_by_key(|delivery| due(delivery));
-                let Some(delivery) = next else { return "None".to_owned() };
+                let Some(next) = self.next_delivery(*tunnel) else { return "None".to_owned() };
+                let delivery = &mut self.deliveries[next];
                 let leased =
                     delivery.sending.clone().lease(holder("r"), now, lease_for(*secs)).unwrap();
                 delivery.set_status(leased);
@@ -392,6 +396,18 @@ impl StoreModel {
                     delivery.capabilities(),
                     jitter,
                 ) {
+                    Ok(next) => {
+                        delivery.set_status(next);
+                        format!("{:?}", delivery.sending)
+                    }
+                    Err(rejected) => describe_error(&rejected.into()),
+                }
+            }
+            StoreCall::Postpone { delivery, wait, proof } => {
+                let Some(found) = self.delivery(*delivery) else { return String::new() };
+                let (proof, until) = (self.delivery_proof(found, *proof), at(self.now + wait));
+                let delivery = &mut self.deliveries[found];
+                match delivery.sending.clone().postpone(until, &proof) {
                     Ok(next) => {
                         delivery.set_status(next);
                         format!("{:?}", delivery.sending)
@@ -499,6 +515,7 @@ impl StoreModel {
             self.deliveries.push(DeliveryState {
                 id: RecordId::delivery(&tunnel, &did(target), &sample_message(number).id()),
                 tunnel: TUNNELS.iter().position(|(id, _)| *id == endpoint.tunnel.as_str()).unwrap(),
+                target: did(target),
                 sending: SendStatus::start(at(self.now + wait)),
                 revision: 0,
                 created: self.now,
@@ -553,6 +570,30 @@ impl StoreModel {
             expired.deliveries += 1;
         }
         expired
+    }
+
+    /// The delivery that is leased next. Of each target only the first one can be leased: the
+    /// one that has been attempted, or else the one that has been due the longest. One that is
+    /// scheduled for later is not among them.
+    fn next_delivery(&self, tunnel: usize) -> Option<usize> {
+        let now = at(self.now);
+        let mut first = BTreeMap::new();
+        for (number, delivery) in self.deliveries.iter().enumerate() {
+            let due = match delivery.sending.state {
+                SendStateData::Wait { due } | SendStateData::Failed { due, .. } => Some(due),
+                SendStateData::Sending(_) => None,
+                _ => continue,
+            };
+            let is_attempted = delivery.sending.first_try.is_some();
+            if delivery.tunnel != tunnel || !is_attempted && due.is_some_and(|due| due > now) {
+                continue;
+            }
+            let place = (!is_attempted, due, number);
+            let entry = first.entry(&delivery.target).or_insert(place);
+            *entry = place.min(*entry);
+        }
+        let leasable = first.into_values().filter_map(|(_, due, number)| Some((due?, number)));
+        leasable.filter(|(due, _)| *due <= now).min().map(|(_, number)| number)
     }
 
     fn add_record(&mut self, number: usize, owner: &str, box_kind: BoxKind) {
@@ -655,7 +696,7 @@ impl DeliveryState {
     }
 
     fn capabilities(&self) -> TunnelCapabilities {
-        TunnelCapabilities { idempotent: TUNNELS[self.tunnel].1 }
+        TunnelCapabilities { idempotent: TUNNELS[self.tunnel].1, finds_sent: false }
     }
 }
 

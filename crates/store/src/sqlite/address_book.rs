@@ -36,7 +36,7 @@ const BOUND_CONTACT: &str = "
 ";
 
 const TUNNEL: &str = "
-    SELECT name, provider, strangers, idempotent
+    SELECT name, provider, strangers, idempotent, finds_sent
       FROM tunnels
      WHERE name = ?1
 ";
@@ -242,7 +242,7 @@ pub(super) fn tunnel(db: &Db, id: &TunnelId) -> Result<Option<TunnelInfo>, Store
     rows::optional(db, TUNNEL, [id.as_str()], read_tunnel)
 }
 
-/// Reads the columns name, provider, strangers and idempotent.
+/// Reads the columns name, provider, strangers, idempotent and finds_sent.
 pub(super) fn read_tunnel(row: &Row<'_>) -> rusqlite::Result<TunnelInfo> {
     let strangers: String = row.get(2)?;
     Ok(TunnelInfo {
@@ -250,6 +250,7 @@ pub(super) fn read_tunnel(row: &Row<'_>) -> rusqlite::Result<TunnelInfo> {
         provider: row.get(1)?,
         strangers: StrangerPolicy::parse(&strangers).unwrap_or(StrangerPolicy::Hold),
         idempotent: row.get(3)?,
+        finds_sent: row.get(4)?,
     })
 }
 
@@ -312,7 +313,7 @@ mod tests {
 
     async fn put_tunnel(store: &SqliteStore, strangers: StrangerPolicy) {
         let (id, provider) = ("chat".parse().unwrap(), "stub".to_owned());
-        let tunnel = TunnelInfo { id, provider, strangers, idempotent: false };
+        let tunnel = TunnelInfo { id, provider, strangers, idempotent: false, finds_sent: false };
         store.put_tunnel(tunnel, NOW).await.unwrap();
     }
 

@@ -1,5 +1,7 @@
 //! Contacts, groups, blocks and tunnels.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use monoco_core::contact::{Binding, Contact, ContactLevel, StrangerPolicy, TunnelInfo};
 use monoco_core::did::{Did, EMAIL_PROVIDER, Endpoint, TunnelId, lower_case_domain};
@@ -50,11 +52,11 @@ const PUT_GROUP: &str = "
 ";
 
 const PUT_TUNNEL: &str = "
-    INSERT INTO tunnels (party, name, provider, strangers, idempotent)
-    VALUES (?1, ?2, ?3, ?4, ?5)
+    INSERT INTO tunnels (party, name, provider, strangers, idempotent, finds_sent)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6)
         ON CONFLICT (party) DO UPDATE
        SET provider = excluded.provider, strangers = excluded.strangers,
-           idempotent = excluded.idempotent
+           idempotent = excluded.idempotent, finds_sent = excluded.finds_sent
 ";
 
 /// Returns the party id of a DID, on any connection.
@@ -176,8 +178,8 @@ fn put_tunnel(
         return Ok(tunnel.clone());
     }
     let id = party_id(tx, &tunnel.id.did())?;
-    let TunnelInfo { id: name, provider, strangers, idempotent } = tunnel;
-    let row = params![id, name.as_str(), provider, strangers.as_str(), idempotent];
+    let TunnelInfo { id: name, provider, strangers, idempotent, finds_sent } = tunnel;
+    let row = params![id, name.as_str(), provider, strangers.as_str(), idempotent, finds_sent];
     rows::execute(tx.db, PUT_TUNNEL, row)?;
     let detail = json!({"tunnel": name, "provider": provider, "strangers": strangers});
     changed(tx, id, detail, now)?;
@@ -199,6 +201,7 @@ pub(super) fn insert_unknown_tunnel(
         provider: "external".to_owned(),
         strangers: StrangerPolicy::Accept,
         idempotent: false,
+        finds_sent: false,
     };
     put_tunnel(tx, &tunnel, now).map(|_| ())
 }
@@ -441,9 +444,45 @@ impl ContactStore for SqliteStore {
             .await
     }
 
+    async fn set_tunnel_active(
+        &self,
+        id: &TunnelId,
+        active: bool,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let name = id.clone();
+        self.writer
+            .run(move |tx| {
+                if !address_book::tunnel_exists(tx, &name)? {
+                    return Err(StoreError::Missing { what: "tunnel", key: name.to_string() });
+                }
+                let id = party_id(tx, &name.did())?;
+                let sql = "UPDATE tunnels SET active = ?2 WHERE party = ?1 AND active <> ?2";
+                match rows::execute(tx.db, sql, params![id, active])? {
+                    0 => Ok(()),
+                    _ => changed(tx, id, json!({"tunnel": name, "active": active}), now),
+                }
+            })
+            .await
+    }
+
+    async fn paused_tunnels(&self) -> Result<BTreeSet<TunnelId>, StoreError> {
+        self.read(|db| {
+            let sql = "SELECT party, name FROM tunnels WHERE active = 0";
+            let paused =
+                rows::list_undamaged(db, "tunnel", usize::MAX, sql, [], |row| parsed(row, 1))?;
+            Ok(paused.into_iter().collect())
+        })
+        .await
+    }
+
     async fn tunnels(&self) -> Result<Vec<TunnelInfo>, StoreError> {
         self.read(|db| {
-            let sql = "SELECT name, provider, strangers, idempotent FROM tunnels ORDER BY name";
+            let sql = "
+                SELECT name, provider, strangers, idempotent, finds_sent
+                  FROM tunnels
+                 ORDER BY name
+            ";
             rows::list_undamaged(db, "tunnel", usize::MAX, sql, [], address_book::read_tunnel)
         })
         .await

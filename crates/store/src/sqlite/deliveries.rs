@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use monoco_core::contact::{DeliveryPlan, DeliveryPlans, plan_delivery};
 use monoco_core::delivery::{
-    Delivery, DeliveryOutcome, SendState, SendStateData, SendStatus, TunnelCapabilities,
+    Delivery, DeliveryOutcome, SendState, SendStateData, SendStatus, SentPart, TunnelCapabilities,
 };
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
@@ -15,13 +15,18 @@ use monoco_core::time::Timestamp;
 use rusqlite::{Row, params};
 use serde_json::{Value, json};
 
+mod parts;
+mod target_queue;
+
+use target_queue::QueueTarget;
+
 use super::bulk_index::RecentEntries;
 use super::damage::Db;
 use super::events::{self, EventSubject};
 use super::records::{self, LeaseEndCause};
 use super::rows::{self, parsed};
 use super::writer::Tx;
-use super::{DAMAGED_ROW_DELAY, SqliteStore, address_book, contacts, objects, send};
+use super::{DAMAGED_ROW_DELAY, SqliteStore, address_book, contacts, email, objects, send};
 use crate::{
     BoxHint, DeliveryStore, JitteredRetry, LeasedEntry, Page, PageRequest, SendRequest, SendResult,
     StoreError, TargetResult,
@@ -30,7 +35,10 @@ use crate::{
 const COLUMNS: &str = "
     d.seq, o.hash, d.tag, d.plan, a.did, d.state, d.due_at, d.attempts, d.epoch, d.revision,
     d.holder, d.lease_until, d.first_try, d.failure, d.external_msg_id, d.created_at,
-    d.updated_at, d.object, d.delivered_at
+    d.updated_at, d.object, d.delivered_at, d.outcome_unknown,
+    (SELECT json_group_array(json_array(p.part, p.external_msg_id))
+       FROM (SELECT part, external_msg_id FROM delivery_parts
+              WHERE delivery = d.seq ORDER BY part) p)
 ";
 
 const TABLES: &str = "
@@ -41,29 +49,37 @@ const TABLES: &str = "
 
 const INSERT: &str = "
     INSERT INTO deliveries (object, tag, tunnel, author, plan, state, due_at, attempts, epoch,
-                            revision, created_at, updated_at)
-    VALUES (?1, ?2, ?3, ?4, ?5, 'WAIT', ?6, 0, 0, 0, ?7, ?7)
+                            revision, created_at, updated_at, target, place, ready_at,
+                            outcome_unknown)
+    VALUES (?1, ?2, ?3, ?4, ?5, 'WAIT', ?6, 0, 0, 0, ?7, ?7, ?8, ?9, ?10, 0)
 ";
 
-// A single index seek, however many deliveries wait for a later time.
+/// How many deliveries one call takes into the queues of their targets.
+const MAX_PASSED_PER_LEASE: usize = 1_000;
+
+// A single index seek, however many deliveries wait for a later time or behind another one.
 const LONGEST_DUE: &str = "
-    SELECT seq
+    SELECT seq, place IS NOT NULL
       FROM deliveries
-     WHERE tunnel = ?1 AND state IN ('WAIT', 'FAILED') AND due_at <= ?2
-     ORDER BY due_at, seq
+     WHERE tunnel = ?1 AND ready_at <= ?2
+     ORDER BY ready_at, seq
+     LIMIT 1
 ";
 
-const POSTPONE_DUE: &str = "
-    UPDATE deliveries
-       SET due_at = ?3
-     WHERE tunnel = ?1 AND state IN ('WAIT', 'FAILED') AND due_at <= ?2
+const NEXT_READY: &str = "
+    SELECT ready_at
+      FROM deliveries
+     WHERE tunnel = ?1 AND ready_at IS NOT NULL
+     ORDER BY ready_at
+     LIMIT 1
 ";
 
 const UPDATE: &str = "
     UPDATE deliveries
        SET state = ?3, due_at = ?4, attempts = ?5, epoch = ?6, holder = ?7, lease_until = ?8,
            first_try = ?9, failure = ?10, external_msg_id = ?11, updated_at = ?12,
-           delivered_at = ?13, revision = revision + 1
+           delivered_at = ?13, outcome_unknown = ?14, place = CASE WHEN ?15 THEN place END,
+           ready_at = CASE WHEN ?15 THEN ?4 END, revision = revision + 1
      WHERE seq = ?1 AND revision = ?2
 ";
 
@@ -94,7 +110,15 @@ pub(super) fn insert(
 ) -> Result<RecordId, StoreError> {
     let id = RecordId::delivery(&plan.tunnel_did, &plan.target_did, msg_id);
     let tunnel = contacts::party_id(tx, &plan.tunnel_did)?;
-    let row = params![object, id.tag(), tunnel, author, rows::as_json(plan)?, due.ms(), now.ms()];
+    let target = QueueTarget::new(tunnel, plan);
+    let is_scheduled = due > now;
+    let waits = !is_scheduled && target_queue::is_busy(tx.db, target)?;
+    let place = (!is_scheduled).then_some(due.ms());
+    let ready_at = (!waits).then_some(due.ms());
+    let plan_json = rows::as_json(plan)?;
+    let (due, now) = (due.ms(), now.ms());
+    let row =
+        params![object, id.tag(), tunnel, author, plan_json, due, now, target.key, place, ready_at];
     rows::insert(tx.db, INSERT, row)?;
     tx.effects.counts.delivery(SendState::Wait, 1);
     hint(tx, &plan.tunnel_did);
@@ -139,7 +163,9 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
             attempts: row.get(7)?,
             epoch: rows::unsigned(row, 8)?,
             first_try: row.get::<_, Option<i64>>(12)?.map(Timestamp::from_ms),
+            outcome_unknown: row.get(19)?,
         },
+        parts: parts::read(row, 20)?,
         revision: row.get(9)?,
         created_at: Timestamp::from_ms(row.get(15)?),
         updated_at: Timestamp::from_ms(row.get(16)?),
@@ -174,20 +200,43 @@ fn lease_longest_due(
     now: Timestamp,
 ) -> Result<Option<(Delivery, i64)>, StoreError> {
     let Some(tunnel) = contacts::find_party_id(tx, tunnel)? else { return Ok(None) };
-    let row = params![tunnel, now.ms()];
-    let Some((delivery, object)) =
-        rows::first_undamaged(tx.db, "delivery", LONGEST_DUE, row, |seq| by_seq(tx.db, seq))?
-    else {
-        // All that are due are damaged. Postponed, so that the sender does not wake for them.
-        let until = (now + DAMAGED_ROW_DELAY).ms();
-        rows::execute(tx.db, POSTPONE_DUE, params![tunnel, now.ms(), until])?;
-        return Ok(None);
-    };
+    let Some((delivery, object)) = first_of_longest_due(tx, tunnel, now)? else { return Ok(None) };
     let next = delivery.sending.clone().lease(holder.clone(), now, term)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
     let delivery = update(tx, delivery, next, now)?;
     append_event(tx, EventKind::Sending, &delivery, object, detail, now)?;
     Ok(Some((delivery, object)))
+}
+
+/// Returns the delivery that has been due the longest among the first ones of all targets. Those
+/// that were scheduled take their places.
+fn first_of_longest_due(
+    tx: &mut Tx<'_>,
+    tunnel: i64,
+    now: Timestamp,
+) -> Result<Option<(Delivery, i64)>, StoreError> {
+    for _ in 0..MAX_PASSED_PER_LEASE {
+        let row = params![tunnel, now.ms()];
+        let found = rows::optional(tx.db, LONGEST_DUE, row, |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let Some((seq, has_place)) = found else { return Ok(None) };
+        let Some((delivery, object)) = tx.db.unless_damaged("delivery", seq, by_seq(tx.db, seq))?
+        else {
+            target_queue::set_aside(tx, seq, now + DAMAGED_ROW_DELAY)?;
+            continue;
+        };
+        let (SendStateData::Wait { due } | SendStateData::Failed { due, .. }) =
+            delivery.sending.state
+        else {
+            target_queue::set_aside(tx, seq, now + DAMAGED_ROW_DELAY)?;
+            continue;
+        };
+        let target = QueueTarget::new(tunnel, &delivery.plan);
+        if has_place || target_queue::join(tx, target, seq, due)? {
+            return Ok(Some((delivery, object)));
+        }
+    }
+    // The next call goes on behind them.
+    Ok(None)
 }
 
 /// Deletes the deliveries of an erased message that were not sent. An attempt that is in progress
@@ -278,7 +327,10 @@ fn mark(
     let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": proof.holder});
     let delivery = update(tx, delivery, next, now)?;
     append_event(tx, EventKind::Marked, &delivery, object, detail, now)?;
-    if to == SendState::Wait {
+    if let SendStateData::Wait { due } = delivery.sending.state {
+        let tunnel = contacts::party_id(tx, &delivery.plan.tunnel_did)?;
+        let target = QueueTarget::new(tunnel, &delivery.plan);
+        target_queue::join(tx, target, delivery.seq, due)?;
         hint(tx, &delivery.plan.tunnel_did);
     }
     Ok(delivery)
@@ -290,10 +342,14 @@ fn capabilities(db: &Db, delivery: &Delivery) -> Result<TunnelCapabilities, Stor
         Some(id) => address_book::tunnel(db, &id)?,
         None => None,
     };
-    Ok(TunnelCapabilities { idempotent: tunnel.is_some_and(|tunnel| tunnel.idempotent) })
+    Ok(TunnelCapabilities {
+        idempotent: tunnel.as_ref().is_some_and(|tunnel| tunnel.idempotent),
+        finds_sent: tunnel.is_some_and(|tunnel| tunnel.finds_sent),
+    })
 }
 
-/// Writes a new status, if the row still has the revision of `delivery`.
+/// Writes a new status, if the row still has the revision of `delivery`. A delivery that is no
+/// longer sent or retried loses its place, and the next one of its target becomes leasable.
 fn update(
     tx: &mut Tx<'_>,
     delivery: Delivery,
@@ -310,6 +366,13 @@ fn update(
         }
         _ => (None, None, None, None),
     };
+    let from = delivery.sending.state.name();
+    // A caller that sets WAIT gives the delivery a new place.
+    let keeps_place = match next.state.name() {
+        SendState::Sending | SendState::Failed => true,
+        SendState::Wait => from == SendState::Sending,
+        _ => false,
+    };
     let row = params![
         delivery.seq,
         delivery.revision,
@@ -324,12 +387,20 @@ fn update(
         external,
         now.ms(),
         delivered_at,
+        next.outcome_unknown,
+        keeps_place,
     ];
     if rows::execute(tx.db, UPDATE, row)? != 1 {
         return Err(StoreError::Conflict { what: "delivery", revision: delivery.revision });
     }
-    tx.effects.counts.delivery(delivery.sending.state.name(), -1);
+    tx.effects.counts.delivery(from, -1);
     tx.effects.counts.delivery(next.state.name(), 1);
+    if !keeps_place && [SendState::Wait, SendState::Failed, SendState::Sending].contains(&from) {
+        let tunnel = contacts::party_id(tx, &delivery.plan.tunnel_did)?;
+        if target_queue::promote(tx, QueueTarget::new(tunnel, &delivery.plan))? {
+            hint(tx, &delivery.plan.tunnel_did);
+        }
+    }
     Ok(Delivery { sending: next, revision: delivery.revision + 1, updated_at: now, ..delivery })
 }
 
@@ -448,14 +519,7 @@ impl DeliveryStore for SqliteStore {
         let tunnel = tunnel.clone();
         self.read(move |db| {
             let Some(tunnel) = contacts::find(db, &tunnel)? else { return Ok(None) };
-            let sql = "
-                SELECT due_at
-                  FROM deliveries
-                 WHERE tunnel = ?1 AND state IN ('WAIT', 'FAILED')
-                 ORDER BY due_at
-                 LIMIT 1
-            ";
-            let due = rows::optional(db, sql, [tunnel], |row| row.get(0))?;
+            let due = rows::optional(db, NEXT_READY, [tunnel], |row| row.get(0))?;
             Ok(due.map(Timestamp::from_ms))
         })
         .await
@@ -506,8 +570,53 @@ impl DeliveryStore for SqliteStore {
                 if next == delivery.sending {
                     return Ok(delivery);
                 }
-                let delivery = update(tx, delivery, next, now)?;
+                let mut delivery = update(tx, delivery, next, now)?;
+                parts::insert_last(tx, &mut delivery)?;
                 append_outcome(tx, &delivery, object, now)?;
+                Ok(delivery)
+            })
+            .await
+    }
+
+    async fn record_part(
+        &self,
+        id: RecordId,
+        part: SentPart,
+        proof: LeaseProof,
+        term: LeaseDuration,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError> {
+        self.writer
+            .run(move |tx| {
+                let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), &id)?;
+                let next = delivery.sending.clone().part_sent(&proof, now, term)?;
+                if delivery.parts.contains(&part) {
+                    return Ok(delivery);
+                }
+                let mut delivery = delivery;
+                parts::insert(tx, &mut delivery, part.clone())?;
+                let delivery = update(tx, delivery, next, now)?;
+                let detail = json!({"part": part.part, "external_msg_id": part.external_msg_id});
+                append_event(tx, EventKind::PartSent, &delivery, object, detail, now)?;
+                Ok(delivery)
+            })
+            .await
+    }
+
+    async fn postpone_delivery(
+        &self,
+        id: RecordId,
+        until: Timestamp,
+        proof: LeaseProof,
+        now: Timestamp,
+    ) -> Result<Delivery, StoreError> {
+        self.writer
+            .run(move |tx| {
+                let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), &id)?;
+                let next = delivery.sending.clone().postpone(until, &proof)?;
+                let delivery = update(tx, delivery, next, now)?;
+                let detail = json!({"until": until});
+                append_event(tx, EventKind::Postponed, &delivery, object, detail, now)?;
                 Ok(delivery)
             })
             .await
@@ -528,8 +637,11 @@ impl DeliveryStore for SqliteStore {
                     return Ok(delivery);
                 }
                 let detail = json!({"why": why, "from": from.as_str(), "bounced": true});
-                let delivery = update(tx, delivery, next, now)?;
+                let mut delivery = update(tx, delivery, next, now)?;
+                // A retry sends the whole message again.
+                parts::remove(tx, &mut delivery)?;
                 append_event(tx, EventKind::Dead, &delivery, object, detail, now)?;
+                email::forwards::bounce_forward(tx, object, &why, now)?;
                 Ok(delivery)
             })
             .await
@@ -563,5 +675,33 @@ impl DeliveryStore for SqliteStore {
             Ok(rows::page(entries, &page))
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A million deliveries that wait must not slow down a lease.
+    #[tokio::test]
+    async fn leases_and_ends_of_deliveries_use_an_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(dir.path()).unwrap();
+        for (sql, index) in [
+            (LONGEST_DUE, "deliveries_ready (tunnel=? AND ready_at<?)"),
+            (NEXT_READY, "deliveries_ready (tunnel=? AND ready_at>?)"),
+            (target_queue::FIRST, "deliveries_by_target (tunnel=? AND target=? AND place>?)"),
+            (EXPIRED, "deliveries_leased (lease_until<?)"),
+        ] {
+            let plan = store.readers.with(|db| {
+                let mut statement = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+                let nothing = vec![rusqlite::types::Null; statement.parameter_count()];
+                let nothing = rusqlite::params_from_iter(nothing);
+                let rows = statement.query_map(nothing, |row| row.get::<_, String>(3));
+                Ok(rows.unwrap().collect::<Result<Vec<_>, _>>().unwrap())
+            });
+            let plan = plan.unwrap().join("; ");
+            assert!(plan.contains(index) && !plan.contains("TEMP B-TREE"), "{sql}\n{plan}");
+        }
     }
 }

@@ -29,7 +29,7 @@ use crate::{
 };
 
 mod accounts;
-mod forwards;
+pub(super) mod forwards;
 pub(super) mod register;
 mod rows;
 pub(super) mod tasks;
@@ -153,16 +153,6 @@ impl EmailStore for SqliteStore {
 
     async fn accounts(&self) -> Result<Vec<EmailAccount>, StoreError> {
         self.read(accounts::list).await
-    }
-
-    async fn set_account_active(
-        &self,
-        tunnel: &TunnelId,
-        active: bool,
-        now: Timestamp,
-    ) -> Result<EmailAccount, StoreError> {
-        let tunnel = tunnel.clone();
-        self.writer.run(move |tx| accounts::set_active(tx, &tunnel, active, now)).await
     }
 
     async fn set_scanned(

@@ -28,7 +28,7 @@ use super::events::{self, EventSubject};
 use super::letters::erasure as letter_erasure;
 use super::rows::{self, parsed};
 use super::writer::Tx;
-use super::{SqliteStore, claims, contacts, deliveries, email, mails, objects, records};
+use super::{SqliteStore, claims, contacts, deliveries, email, inbound, mails, objects, records};
 use crate::{ErasureCounts, ErasureRequest, ErasureStore, StoreError};
 pub(super) use texts::TextFiles;
 use texts::{InboundText, ObjectText, TextPage, action, is_written_by};
@@ -41,11 +41,15 @@ const MAX_ROWS_PER_PAGE: usize = 500;
 
 // Events with texts of workers, operators or providers, which can quote the message.
 const EVENTS_WITH_REASONS: &str = "
-    SELECT e.seq, e.detail, o.erased_at IS NOT NULL
+    SELECT e.seq, e.detail,
+           o.erased_at IS NOT NULL
+           OR e.kind = 'notice'
+              AND EXISTS (SELECT 1 FROM parties p JOIN erasures x ON x.did = p.did
+                           WHERE p.id = e.owner)
       FROM events e
       LEFT JOIN objects o ON o.seq = e.object
      WHERE e.seq > ?1
-       AND e.kind IN ('verdict', 'marked', 'damaged', 'failed', 'dead', 'uncertain')
+       AND e.kind IN ('verdict', 'marked', 'damaged', 'failed', 'dead', 'uncertain', 'notice')
      ORDER BY e.seq
      LIMIT ?2
 ";
@@ -123,9 +127,14 @@ fn rewrite(
 /// Deletes an inbound message and takes it out of its merge window.
 fn erase_inbound(tx: &Tx<'_>, message: &InboundText) -> Result<(), StoreError> {
     let (attachments, mails) =
-        (attachments(&message.json).collect(), mail_hashes(&message.json).collect());
+        (message.attachments().collect(), mail_hashes(&message.json).collect());
+    inbound::files::remove(tx, message.external_id)?;
     add_files(tx, &TextFiles { attachments, mails, ..TextFiles::default() })?;
-    rows::execute(tx.db, "DELETE FROM inbound_messages WHERE seq = ?1", [message.seq])?;
+    rows::execute(
+        tx.db,
+        "DELETE FROM inbound_messages WHERE external_id = ?1",
+        [message.external_id],
+    )?;
     let sql = "
         UPDATE merge_windows SET messages = messages - 1, bytes = max(0, bytes - ?2) WHERE id = ?1
     ";
@@ -161,7 +170,7 @@ fn erase_reasons(tx: &Tx<'_>, after: i64) -> Result<Option<i64>, StoreError> {
             continue;
         }
         if let Some(fields) = value.as_object_mut() {
-            fields.retain(|key, _| !["why", "reason"].contains(&key.as_str()));
+            fields.retain(|key, _| !["why", "reason", "detail"].contains(&key.as_str()));
         }
         let verdicts = value.get_mut("verdicts").and_then(Value::as_array_mut);
         for verdict in verdicts.into_iter().flatten() {
@@ -418,7 +427,7 @@ impl ErasureStore for SqliteStore {
             for message in texts.iter().filter(|message| is_written_by(message, authors)) {
                 counts.inbound_messages += 1;
                 counts.external_ids += 1;
-                files.extend(attachments(&message.json));
+                files.extend(message.attachments());
             }
         }
         after = 0;

@@ -123,6 +123,6 @@ pub(super) fn insert_body(
     Ok(())
 }
 
-fn hash_prefix(external_id: &str) -> i64 {
+pub(super) fn hash_prefix(external_id: &str) -> i64 {
     objects::hash_prefix(ObjId::of(ObjKind::Bytes, external_id.as_bytes()).hash())
 }

@@ -10,7 +10,7 @@ use monoco_core::claim::MailLocation;
 use monoco_core::contact::{AddressBook, StrangerPolicy};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::event::EventKind;
-use monoco_core::inbound::{ChatSession, InboundMessage};
+use monoco_core::inbound::{ChatPosition, ChatSession, InboundMessage};
 use monoco_core::mail::{MailId, MailIndexEntry, Trust};
 use monoco_core::merge::{BuiltMail, Debounce, MailBuilder, MergeWindow};
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
@@ -27,9 +27,15 @@ use super::rows::{self, parsed};
 use super::writer::Tx;
 use super::{SqliteStore, address_book, contacts, dispatch, external_ids, objects};
 use crate::{
-    DispatchOutcome, DispatchRequest, InboundStore, MergeContext, StoreError, StoreInboundRequest,
-    StoreInboundResult,
+    DispatchOutcome, DispatchRequest, InboundStore, MergeContext, PipelineRouting, StoreError,
+    StoreEventResult, StoreInboundEvent, StoreInboundRequest, StoreInboundResult,
 };
+use files::FileCounts;
+
+mod batch;
+mod corrections;
+pub(super) mod files;
+mod positions;
 
 /// How long a window that cannot be merged waits for the next attempt.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
@@ -39,7 +45,7 @@ const MAX_BYTES_PER_BATCH: i64 = 4 << 20;
 
 // The newest one, because a window whose merge failed stays open beside it.
 const FIND_WINDOW: &str = "
-    SELECT id, first_at, last_at, messages, bytes
+    SELECT id, first_at, last_at, messages, bytes, pending_files
       FROM merge_windows
      WHERE tunnel = ?1 AND session = ?2 AND held = ?3 AND closes_at > ?4
      ORDER BY id DESC
@@ -48,14 +54,29 @@ const FIND_WINDOW: &str = "
 
 const INSERT_WINDOW: &str = "
     INSERT INTO merge_windows (tunnel, tunnel_name, provider, session, held, first_at, last_at,
-                               messages, bytes, closes_at)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+                               messages, bytes, files, pending_files, ready_at, closes_at,
+                               revision)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0)
 ";
 
 const EXTEND_WINDOW: &str = "
     UPDATE merge_windows
-       SET last_at = ?2, messages = ?3, bytes = ?4, closes_at = ?5
+       SET last_at = ?2, messages = ?3, bytes = ?4, files = files + ?5, pending_files = ?6,
+           ready_at = ?7, closes_at = ?8
      WHERE id = ?1
+";
+
+const CLOSED_WINDOWS: &str = "
+    SELECT id, bytes FROM merge_windows WHERE closes_at <= ?1 ORDER BY closes_at LIMIT ?2
+";
+
+// Files of the others are fetched after the next start.
+const ALL_WINDOWS: &str = "
+    SELECT id, bytes
+      FROM merge_windows
+     WHERE closes_at <= ?1 OR pending_files = 0
+     ORDER BY closes_at
+     LIMIT ?2
 ";
 
 const INSERT_MESSAGE: &str = "
@@ -64,14 +85,14 @@ const INSERT_MESSAGE: &str = "
 ";
 
 const MESSAGES: &str = "
-    SELECT seq, message
+    SELECT external_id, message
       FROM inbound_messages
      WHERE merge_window = ?1
-     ORDER BY seq
+     ORDER BY external_id
 ";
 
-const MESSAGE_SEQS: &str = "
-    SELECT seq FROM inbound_messages WHERE merge_window = ?1 ORDER BY seq
+const MESSAGE_IDS: &str = "
+    SELECT external_id FROM inbound_messages WHERE merge_window = ?1 ORDER BY external_id
 ";
 
 // The letters that the messages of a window were.
@@ -101,21 +122,6 @@ pub(super) struct NewInboundRow {
     pub(super) external_id: i64,
     pub(super) author: Did,
     policy: SenderPolicy,
-}
-
-/// Stores one message in its merge window, unless it is a duplicate or rejected.
-fn store(
-    tx: &mut Tx<'_>,
-    request: &StoreInboundRequest,
-    now: Timestamp,
-) -> Result<StoreInboundResult, StoreError> {
-    let new = match check(tx, request, now)? {
-        InboundCheck::Answered(result) => return Ok(result),
-        InboundCheck::New(new) => new,
-    };
-    insert_message(tx, request, new.external_id, new.policy, now)?;
-    append_event(tx, EventKind::Received, &new.author, &event_detail(request), now)?;
-    Ok(StoreInboundResult::Stored)
 }
 
 /// Checks a message and stores its external id. The message itself is not stored, because it
@@ -217,8 +223,12 @@ fn insert_message(
     let tunnel_id = contacts::party_id(tx, &tunnel.did())?;
     let key = WindowKey { tunnel_id, tunnel, provider, session: message.merge_key(held), held };
     let bytes = u32::try_from(message.json().len()).unwrap_or(u32::MAX);
-    let window = join_window(tx, &key, bytes, debounce, now)?;
+    let files = files::count(tx.db, external_id, message)?;
+    let window = join_window(tx, &key, bytes, files, debounce, now)?;
     rows::execute(tx.db, INSERT_MESSAGE, params![window, external_id, message.json()])?;
+    if files.all > 0 {
+        files::enter_window(tx, external_id, window)?;
+    }
     tx.effects.inbound = true;
     Ok(())
 }
@@ -303,6 +313,7 @@ fn join_window(
     tx: &Tx<'_>,
     key: &WindowKey<'_>,
     bytes: u32,
+    files: FileCounts,
     debounce: &Debounce,
     now: Timestamp,
 ) -> Result<i64, StoreError> {
@@ -313,17 +324,27 @@ fn join_window(
             last: Timestamp::from_ms(row.get(2)?),
             messages: row.get(3)?,
             bytes: row.get(4)?,
+            pending_files: row.get(5)?,
         };
         Ok((row.get(0)?, window))
     })?;
     let joined = open.and_then(|(id, window)| Some((id, window.join(debounce, now, bytes)?)));
     if let Some((id, window)) = joined {
-        let closes_at = window.closes_at(debounce).ms();
-        let row = params![id, window.last.ms(), window.messages, window.bytes, closes_at];
+        let window = window.with_files(files.pending);
+        let row = params![
+            id,
+            window.last.ms(),
+            window.messages,
+            window.bytes,
+            files.all,
+            window.pending_files,
+            window.ready_at(debounce).ms(),
+            window.closes_at(debounce).ms(),
+        ];
         rows::execute(tx.db, EXTEND_WINDOW, row)?;
         return Ok(id);
     }
-    let window = MergeWindow::open(now, bytes);
+    let window = MergeWindow::open(now, bytes).with_files(files.pending);
     let row = params![
         key.tunnel_id,
         key.tunnel.as_str(),
@@ -334,6 +355,9 @@ fn join_window(
         window.last.ms(),
         window.messages,
         window.bytes,
+        files.all,
+        window.pending_files,
+        window.ready_at(debounce).ms(),
         window.closes_at(debounce).ms(),
     ];
     rows::insert(tx.db, INSERT_WINDOW, row)
@@ -349,8 +373,12 @@ pub(super) fn count_waiting(db: &Db) -> Result<i64, StoreError> {
 struct PreparedMerge {
     window: i64,
     tunnel: TunnelId,
-    /// The rows of its messages. The merge is valid only while the window has exactly these.
-    seqs: Vec<i64>,
+    /// The merge is valid only while no stored message or file of the window has changed.
+    revision: i64,
+    has_files: bool,
+    /// The external ids of its messages. The merge is valid only while the window has exactly
+    /// these.
+    external_ids: Vec<i64>,
     /// The policy for each author, by id and whether it is unverified. The merge is valid only
     /// while these are unchanged.
     policies: HashMap<(String, bool), (Did, SenderPolicy)>,
@@ -367,13 +395,15 @@ struct PreparedMail {
     entry: MailIndexEntry,
     owner: Did,
     messages: usize,
+    /// Where the history of its chat is read on, when the adapter reads it.
+    position: Option<ChatPosition>,
     /// Whether nothing proves that its author wrote it.
     unverified: bool,
 }
 
 /// A message whose author is blocked or dropped meanwhile.
 struct RejectedMessage {
-    seq: i64,
+    row: i64,
     author: Did,
     external_id: String,
     kind: EventKind,
@@ -386,15 +416,23 @@ fn prepare_merge(
     context: &MergeContext,
     now: Timestamp,
 ) -> Result<Option<PreparedMerge>, StoreError> {
-    let sql = "SELECT tunnel_name, provider, held FROM merge_windows WHERE id = ?1";
-    let found: Option<(TunnelId, String, bool)> =
-        rows::optional(db, sql, [window], |row| Ok((parsed(row, 0)?, row.get(1)?, row.get(2)?)))?;
-    let Some((tunnel, provider, mut held)) = found else { return Ok(None) };
+    let sql = "
+        SELECT tunnel_name, provider, held, files > 0, revision FROM merge_windows WHERE id = ?1
+    ";
+    let found: Option<(TunnelId, String, bool, bool, i64)> =
+        rows::optional(db, sql, [window], |row| {
+            Ok((parsed(row, 0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+        })?;
+    let Some((tunnel, provider, mut held, has_files, revision)) = found else { return Ok(None) };
+    let mut stored = read_messages(db, window)?;
+    if has_files {
+        files::apply(db, window, &mut stored)?;
+    }
     let mut trust = Trust::Known;
-    let (mut seqs, mut messages, mut rejected) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut external_ids, mut messages, mut rejected) = (Vec::new(), Vec::new(), Vec::new());
     let mut policies: HashMap<(String, bool), (Did, SenderPolicy)> = HashMap::new();
-    for (seq, message) in read_messages(db, window)? {
-        seqs.push(seq);
+    for (row, message) in stored {
+        external_ids.push(row);
         let from = &message.from;
         let key = (from.id.clone(), message.is_unverified());
         let (author, policy) = match policies.get(&key) {
@@ -408,7 +446,7 @@ fn prepare_merge(
             }
         };
         if let SenderPolicy::Reject(kind, _) = policy {
-            rejected.push(RejectedMessage { seq, author, external_id: message.id, kind });
+            rejected.push(RejectedMessage { row, author, external_id: message.id, kind });
             continue;
         }
         held &= policy == SenderPolicy::Hold;
@@ -422,6 +460,8 @@ fn prepare_merge(
     let binding = labels.and_then(|labels| labels.of(session)).map(str::to_owned);
     let unverified = messages.iter().any(InboundMessage::is_unverified);
     let (owner, count) = (context.owner.clone(), messages.len());
+    let reads_history = context.read_history.contains(&tunnel);
+    let position = if reads_history { positions::of_messages(&messages) } else { None };
     let builder = MailBuilder { tunnel: tunnel.clone(), provider, owner, binding, trust, messages };
     let mail = match builder.mail_id() {
         Some(id) => {
@@ -431,11 +471,21 @@ fn prepare_merge(
                 builder.build(now).map_err(|error| damaged_message(&error))?;
             let entry = mail.entry(0, &mail.render());
             let owner = context.owner.clone();
-            Some(PreparedMail { id, object, entry, owner, messages: count, unverified })
+            Some(PreparedMail { id, object, entry, owner, messages: count, position, unverified })
         }
         None => None,
     };
-    Ok(Some(PreparedMerge { window, tunnel, seqs, policies, rejected, held, mail }))
+    Ok(Some(PreparedMerge {
+        window,
+        tunnel,
+        revision,
+        has_files,
+        external_ids,
+        policies,
+        rejected,
+        held,
+        mail,
+    }))
 }
 
 /// Inserts the Mail of a window and deletes its messages. Returns `false` when the window or
@@ -446,7 +496,7 @@ fn merge_window(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let PreparedMerge { window, tunnel, held, .. } = merge;
-    if rows::numbers(tx.db, MESSAGE_SEQS, [window])? != merge.seqs {
+    if rows::numbers(tx.db, MESSAGE_IDS, [window])? != merge.external_ids {
         return Ok(false);
     }
     for ((_, unverified), (author, policy)) in &merge.policies {
@@ -455,8 +505,13 @@ fn merge_window(
             return Ok(false);
         }
     }
-    for RejectedMessage { seq, author, external_id, kind } in &merge.rejected {
-        rows::execute(tx.db, "DELETE FROM inbound_messages WHERE seq = ?1", [seq])?;
+    let sql = "DELETE FROM merge_windows WHERE id = ?1 AND revision = ?2";
+    if rows::execute(tx.db, sql, [*window, merge.revision])? == 0 {
+        return Ok(false);
+    }
+    for RejectedMessage { row, author, external_id, kind } in &merge.rejected {
+        let sql = "DELETE FROM inbound_messages WHERE external_id = ?1";
+        rows::execute(tx.db, sql, [row])?;
         let detail = json!({"tunnel": tunnel, "external_id": external_id});
         append_event(tx, *kind, author, &detail, now)?;
     }
@@ -470,12 +525,13 @@ fn merge_window(
         let detail =
             json!({"mail": mail.id, "messages": mail.messages, "tunnel": tunnel, "held": held});
         events::append(tx, EventKind::Merged, subject, &detail, now)?;
+        if let Some(position) = &mail.position {
+            positions::put(tx, tunnel, position, object)?;
+        }
     }
-    for sql in [
-        "DELETE FROM inbound_messages WHERE merge_window = ?1",
-        "DELETE FROM merge_windows WHERE id = ?1",
-    ] {
-        rows::execute(tx.db, sql, [window])?;
+    rows::execute(tx.db, "DELETE FROM inbound_messages WHERE merge_window = ?1", [window])?;
+    if merge.has_files {
+        rows::execute(tx.db, "DELETE FROM inbound_files WHERE merge_window = ?1", [window])?;
     }
     Ok(true)
 }
@@ -629,8 +685,26 @@ impl InboundStore for SqliteStore {
             }
         }
         self.writer
-            .run_each(batch, move |tx, batch| tx.each(batch, |tx, request| store(tx, request, now)))
+            .run_each(batch, move |tx, batch| {
+                tx.each(batch, |tx, request| {
+                    Ok(batch::store_new(tx, request, false, now)?.0.result)
+                })
+            })
             .await
+    }
+
+    async fn store_events(
+        &self,
+        batch: Vec<StoreInboundEvent>,
+        inbound: Arc<PipelineRouting>,
+        now: Timestamp,
+    ) -> Vec<Result<StoreEventResult, StoreError>> {
+        self.store_batch(batch, &inbound, now).await
+    }
+
+    async fn chat_positions(&self, tunnel: &TunnelId) -> Result<Vec<ChatPosition>, StoreError> {
+        let tunnel = tunnel.clone();
+        self.read(move |db| positions::list(db, &tunnel)).await
     }
 
     async fn merge(
@@ -639,14 +713,10 @@ impl InboundStore for SqliteStore {
         limit: usize,
         now: Timestamp,
     ) -> Result<usize, StoreError> {
-        let closed_by = if context.all { i64::MAX } else { now.ms() };
+        let sql = if context.all { ALL_WINDOWS } else { CLOSED_WINDOWS };
         let windows: Vec<(i64, i64)> = self
             .read(move |db| {
-                let sql = "
-                    SELECT id, bytes FROM merge_windows
-                     WHERE closes_at <= ?1 ORDER BY closes_at LIMIT ?2
-                ";
-                let row = params![closed_by, rows::limit(limit)];
+                let row = params![now.ms(), rows::limit(limit)];
                 rows::list(db, sql, row, |row| Ok((row.get(0)?, row.get(1)?)))
             })
             .await?;

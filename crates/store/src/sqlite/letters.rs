@@ -1,6 +1,7 @@
 //! Letters in the pipeline.
 //!
 //! * [`accept`]: creates letters
+//! * [`corrections`]: messages that are edited or recalled
 //! * [`step`]: one step of a letter, with everything that it leads to
 //! * [`operator`]: actions of operators, recalls, releases and purges
 //! * [`erasure`]: erases the letters of a person
@@ -27,6 +28,7 @@ use crate::{
 use rows::LetterWithTexts;
 
 pub(super) mod accept;
+pub(super) mod corrections;
 pub(super) mod erasure;
 mod lists;
 pub(super) mod operator;

@@ -135,15 +135,24 @@ pub(super) fn replace_entry(
     files::invalidate_index(tx.db)
 }
 
-/// Makes the held Mails of an author visible.
+// A damaged entry is passed over later, with a report.
+const RELEASED: &str = "
+    SELECT seq FROM mails
+     WHERE author = ?1 AND location = 'held'
+       AND CASE WHEN json_valid(entry) THEN entry ->> '$.unverified' ELSE 0 END IS NOT 1
+     ORDER BY seq
+     LIMIT ?2
+";
+
+/// Makes the held Mails of an author visible, except those that nothing proves to be of this
+/// author: anyone can write the address of a friend.
 pub(super) fn release_held(
     tx: &mut Tx<'_>,
     author: &Did,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let Some(author) = contacts::find_party_id(tx, author)? else { return Ok(()) };
-    let sql = "SELECT seq FROM mails WHERE author = ?1 AND location = 'held' ORDER BY seq LIMIT ?2";
-    for seq in rows::numbers(tx.db, sql, params![author, rows::limit(MAX_RELEASED)])? {
+    for seq in rows::numbers(tx.db, RELEASED, params![author, rows::limit(MAX_RELEASED)])? {
         let Some(mail) = tx.db.unless_damaged("Mail", seq, by_seq(tx.db, seq))? else { continue };
         // A new number, behind all visible Mails.
         let new_seq = next_seq(tx)?;

@@ -134,6 +134,7 @@ impl SqliteStore {
             event: watch::channel(events::newest(&db)?).0,
             file_change: watch::channel(files::newest_change(&db)?).0,
             inbound: watch::channel(0).0,
+            inbound_file: watch::channel(0).0,
             letter: watch::channel(0).0,
             email_task: watch::channel(0).0,
             health: Mutex::new(StoreHealth::Ok),

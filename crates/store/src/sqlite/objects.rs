@@ -15,6 +15,7 @@ use super::bulk_index::{BulkTable, RecentEntries};
 use super::damage::Db;
 use super::writer::Tx;
 use super::{SqliteStore, external_ids, rows, short_ids};
+use crate::blobs::BlobWriter;
 use crate::{BlobReader, DeliveryStore, ObjectStore, RecordStore, StoreError};
 
 /// Larger bodies are stored in files. A row of this size takes a handful of pages.
@@ -224,6 +225,37 @@ pub(super) fn hash_prefix(hash: &[u8]) -> i64 {
     i64::from_be_bytes(first)
 }
 
+impl SqliteStore {
+    /// Writes bytes to a file that has no name yet, while they are read.
+    pub(super) async fn write_stream(
+        &self,
+        bytes: &mut (dyn AsyncRead + Send + Unpin),
+        limit: u64,
+    ) -> Result<BlobWriter, StoreError> {
+        let mut file = self.write_blob(|blobs| blobs.start()).await?;
+        let (mut part, mut size) = (Vec::with_capacity(MAX_PART_BYTES), 0);
+        loop {
+            part.clear();
+            let mut limited = (&mut *bytes).take(MAX_PART_BYTES as u64);
+            let read = limited.read_to_end(&mut part).await;
+            let read = read.map_err(|error| StoreError::SourceFailed(error.to_string()))?;
+            if read == 0 {
+                break;
+            }
+            size += read as u64;
+            if size > limit {
+                return Err(StoreError::TooLarge(limit));
+            }
+            let write = self.write_blob(move |_| {
+                file.append(&part)?;
+                Ok((file, part))
+            });
+            (file, part) = write.await?;
+        }
+        Ok(file)
+    }
+}
+
 #[async_trait]
 impl ObjectStore for SqliteStore {
     async fn object(&self, id: ObjId) -> Result<Vec<u8>, StoreError> {
@@ -251,26 +283,7 @@ impl ObjectStore for SqliteStore {
         bytes: &mut (dyn AsyncRead + Send + Unpin),
         limit: u64,
     ) -> Result<StoredBytes, StoreError> {
-        let mut file = self.write_blob(|blobs| blobs.start()).await?;
-        let (mut part, mut size) = (Vec::with_capacity(MAX_PART_BYTES), 0);
-        loop {
-            part.clear();
-            let mut limited = (&mut *bytes).take(MAX_PART_BYTES as u64);
-            let read = limited.read_to_end(&mut part).await;
-            let read = read.map_err(|error| StoreError::SourceFailed(error.to_string()))?;
-            if read == 0 {
-                break;
-            }
-            size += read as u64;
-            if size > limit {
-                return Err(StoreError::TooLarge(limit));
-            }
-            let write = self.write_blob(move |_| {
-                file.append(&part)?;
-                Ok((file, part))
-            });
-            (file, part) = write.await?;
-        }
+        let file = self.write_stream(bytes, limit).await?;
         let stored = self.write_blob(move |blobs| blobs.finish(file)).await?;
         self.put_file_row(stored).await?;
         Ok(stored)
@@ -309,7 +322,12 @@ impl ObjectStore for SqliteStore {
                 Some((_, object)) => Some(object),
                 None => {
                     let sql = "
-                        SELECT object FROM deliveries WHERE external_msg_id = ?1 ORDER BY seq LIMIT 1
+                        SELECT object FROM deliveries WHERE external_msg_id = ?1
+                         UNION ALL
+                        SELECT d.object
+                          FROM delivery_parts p JOIN deliveries d ON d.seq = p.delivery
+                         WHERE p.external_msg_id = ?1
+                         LIMIT 1
                     ";
                     rows::optional(db, sql, [&external_id], |row| row.get(0))?
                 }

@@ -120,10 +120,12 @@ impl RetentionStore for SqliteStore {
                         MAX_LEASE_MS,
                     ),
                     (
-                        "UPDATE deliveries SET due_at = ?1 WHERE state = 'FAILED' AND due_at > ?2",
+                        "UPDATE deliveries SET due_at = ?1, ready_at = ?1
+                          WHERE state = 'FAILED' AND due_at > ?2",
                         MAX_WAIT_MS,
                     ),
                     ("UPDATE merge_windows SET closes_at = ?1 WHERE closes_at > ?2", MAX_WAIT_MS),
+                    ("UPDATE inbound_files SET due_at = ?1 WHERE due_at > ?2", MAX_WAIT_MS),
                     (
                         "UPDATE letters SET due_at = ?1, revision = revision + 1
                           WHERE state = 'WAITING' AND worker > '' AND due_at > ?2",

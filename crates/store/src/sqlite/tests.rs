@@ -101,10 +101,10 @@ async fn no_file_has_an_erased_text() {
         dispatch(&store, chat(&text)).await;
         let db = Connection::open(dir.path().join("monoco.db")).unwrap();
         let sql = "INSERT INTO inbound_messages (merge_window, external_id, message)
-                   VALUES (1, 1, ?1)";
+                   VALUES (1, (SELECT coalesce(max(external_id), 0) + 1 FROM inbound_messages), ?1)";
         db.execute(sql, [&text]).unwrap();
         if n % 3 == 2 {
-            db.execute("DELETE FROM inbound_messages WHERE seq % 3 <> 0", []).unwrap();
+            db.execute("DELETE FROM inbound_messages WHERE external_id % 3 <> 0", []).unwrap();
         }
     }
     let db = Connection::open(dir.path().join("monoco.db")).unwrap();

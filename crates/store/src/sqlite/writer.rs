@@ -124,6 +124,8 @@ pub(super) struct CommitEffects {
     pub(super) file_change: Option<i64>,
     /// Whether an inbound message was stored.
     pub(super) inbound: bool,
+    /// Whether a message with files to fetch was stored.
+    pub(super) inbound_file: bool,
     /// Whether a letter started to wait.
     pub(super) letter: bool,
     /// Whether an e-mail task became startable.
@@ -138,6 +140,7 @@ impl CommitEffects {
         self.event = self.event.max(other.event);
         self.file_change = self.file_change.max(other.file_change);
         self.inbound |= other.inbound;
+        self.inbound_file |= other.inbound_file;
         self.letter |= other.letter;
         self.email_task |= other.email_task;
         self.counts.add(other.counts);
@@ -151,6 +154,7 @@ pub(super) struct WriterChannels {
     pub(super) event: watch::Sender<i64>,
     pub(super) file_change: watch::Sender<i64>,
     pub(super) inbound: watch::Sender<u64>,
+    pub(super) inbound_file: watch::Sender<u64>,
     pub(super) letter: watch::Sender<u64>,
     pub(super) email_task: watch::Sender<u64>,
     pub(super) health: Mutex<StoreHealth>,
@@ -234,6 +238,9 @@ impl WriterChannels {
         }
         if effects.inbound {
             self.inbound.send_modify(|count| *count += 1);
+        }
+        if effects.inbound_file {
+            self.inbound_file.send_modify(|count| *count += 1);
         }
         if effects.letter {
             self.letter.send_modify(|count| *count += 1);

@@ -17,15 +17,16 @@ use crate::sqlite::writer::Tx;
 const ENVELOPE_SECRET: &str = "email_envelope";
 
 const SELECT: &str = "
-    SELECT p.did, a.tunnel, a.address, a.description, a.active, a.last_scanned_at, a.last_scan,
-           a.created_at, a.updated_at
+    SELECT p.did, a.tunnel, a.address, a.description, COALESCE(t.active, 1), a.last_scanned_at,
+           a.last_scan, a.created_at, a.updated_at
       FROM email_accounts a
       JOIN parties p ON p.id = a.tunnel
+      LEFT JOIN tunnels t ON t.party = a.tunnel
 ";
 
 const PUT: &str = "
-    INSERT INTO email_accounts (tunnel, address, description, active, created_at, updated_at)
-    VALUES (?1, ?2, ?3, 1, ?4, ?4)
+    INSERT INTO email_accounts (tunnel, address, description, created_at, updated_at)
+    VALUES (?1, ?2, ?3, ?4, ?4)
         ON CONFLICT (tunnel) DO UPDATE
        SET address = excluded.address, description = excluded.description,
            updated_at = excluded.updated_at
@@ -48,20 +49,6 @@ pub(super) fn put(
 ) -> Result<EmailAccount, StoreError> {
     let id = contacts::party_id(tx, &tunnel.did())?;
     rows::execute(tx.db, PUT, params![id, address, description, now.ms()])?;
-    find(tx, tunnel)
-}
-
-pub(super) fn set_active(
-    tx: &mut Tx<'_>,
-    tunnel: &TunnelId,
-    active: bool,
-    now: Timestamp,
-) -> Result<EmailAccount, StoreError> {
-    let id = account_id(tx, tunnel)?;
-    let sql = "
-        UPDATE email_accounts SET active = ?2, updated_at = ?3 WHERE tunnel = ?1 AND active <> ?2
-    ";
-    rows::execute(tx.db, sql, params![id, active, now.ms()])?;
     find(tx, tunnel)
 }
 

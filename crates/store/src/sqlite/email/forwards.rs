@@ -43,6 +43,15 @@ pub(super) const DELIVERIES: &str = "
      ORDER BY seq
 ";
 
+// The messages whose letters became this message.
+pub(super) const SOURCES: &str = "
+    SELECT object FROM letters WHERE became = ?1 AND object IS NOT NULL ORDER BY seq LIMIT 100
+";
+
+pub(super) const OF_FORWARD: &str = "
+    SELECT seq FROM email_tasks WHERE forward = ?1 ORDER BY seq LIMIT 100
+";
+
 /// The next progress of a task.
 struct ForwardStep {
     next: TaskProgress,
@@ -152,6 +161,28 @@ fn forward_progress(db: &Db, object: i64) -> Result<ForwardProgress, StoreError>
         })
     })?;
     Ok(ForwardProgress::Queued(deliveries))
+}
+
+/// Sets the task of a forward to error when one of its deliveries has bounced. `object` is the
+/// message that was delivered; a chain can have made it from the forward.
+pub(in crate::sqlite) fn bounce_forward(
+    tx: &mut Tx<'_>,
+    object: i64,
+    failure: &Failure,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let mut forwards = sql::numbers(tx.db, SOURCES, [object])?;
+    forwards.push(object);
+    for forward in forwards {
+        for seq in sql::numbers(tx.db, OF_FORWARD, [forward])? {
+            let row = rows::find(tx.db, EmailTaskId(seq));
+            let Some(row) = tx.db.unless_damaged("e-mail task", seq, row)? else { continue };
+            if let Ok(next) = row.task.progress.clone().bounce(failure) {
+                rows::save(tx, row, next, false, now)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Sends the DEAD deliveries of a forward again, or its dead letter. An operator also restores a

@@ -178,9 +178,9 @@ async fn damaged_delivery_of_a_forward_is_reported() {
     }
     let db = Connection::open(dir.path().join("monoco.db")).unwrap();
     db.execute_batch(
-        "INSERT INTO deliveries (object, tag, tunnel, author, plan, state, attempts, epoch,
-                                 revision, created_at, updated_at)
-         VALUES (1, 1, 1, 1, '{}', 'DEAD', 0, 0, 0, 0, 0);
+        "INSERT INTO deliveries (object, tag, tunnel, author, plan, target, state, attempts, epoch,
+                                 revision, outcome_unknown, created_at, updated_at)
+         VALUES (1, 1, 1, 1, '{}', 0, 'DEAD', 0, 0, 0, 0, 0, 0);
          UPDATE email_tasks SET status = 'error', error = 'x', due_at = 1 WHERE seq = 1;",
     )
     .unwrap();

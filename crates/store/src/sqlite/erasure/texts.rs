@@ -16,7 +16,7 @@ use super::MAX_ROWS_PER_PAGE;
 use crate::StoreError;
 use crate::sqlite::open::db_error;
 use crate::sqlite::rows::{self, parsed};
-use crate::sqlite::{SqliteStore, damaged_object, objects};
+use crate::sqlite::{SqliteStore, damaged_object, inbound, objects};
 
 /// Bytes of texts that one page holds in memory; a single text may have more.
 const MAX_BYTES_PER_PAGE: usize = 8 << 20;
@@ -32,11 +32,11 @@ const OBJECTS: &str = "
 ";
 
 const INBOUND: &str = "
-    SELECT i.seq, i.merge_window, w.tunnel_name, i.message
+    SELECT i.external_id, i.merge_window, w.tunnel_name, i.message
       FROM inbound_messages i
       JOIN merge_windows w ON w.id = i.merge_window
-     WHERE i.seq > ?1
-     ORDER BY i.seq
+     WHERE i.external_id > ?1
+     ORDER BY i.external_id
      LIMIT ?2
 ";
 
@@ -65,10 +65,19 @@ pub(in crate::sqlite) struct TextFiles {
 
 /// An inbound message that is not merged yet.
 pub(super) struct InboundText {
-    pub(super) seq: i64,
+    pub(super) external_id: i64,
     pub(super) window: i64,
     pub(super) tunnel: TunnelId,
     pub(super) json: String,
+    /// Its files that were fetched after it was stored.
+    pub(super) fetched: Vec<ObjId>,
+}
+
+impl InboundText {
+    /// The stored files of the message.
+    pub(super) fn attachments(&self) -> impl Iterator<Item = ObjId> {
+        attachments(&self.json).chain(self.fetched.iter().copied())
+    }
 }
 
 /// A page of rows, and the number of the last row that was read.
@@ -175,17 +184,22 @@ impl SqliteStore {
     ) -> Result<TextPage<InboundText>, StoreError> {
         let read = self.read(move |db| {
             let page = params![after, rows::limit(MAX_ROWS_PER_PAGE)];
-            rows::list(db, INBOUND, page, |row| {
+            let mut texts = rows::list(db, INBOUND, page, |row| {
                 Ok(InboundText {
-                    seq: row.get(0)?,
+                    external_id: row.get(0)?,
                     window: row.get(1)?,
                     tunnel: parsed(row, 2)?,
                     json: row.get(3)?,
+                    fetched: Vec::new(),
                 })
-            })
+            })?;
+            for message in &mut texts {
+                message.fetched = inbound::files::fetched(db, message.external_id)?;
+            }
+            Ok(texts)
         });
         let texts = read.await?;
-        let last = texts.last().map(|message| message.seq);
+        let last = texts.last().map(|message| message.external_id);
         Ok(TextPage { texts, last })
     }
 
@@ -216,7 +230,7 @@ impl SqliteStore {
         while !files.is_empty() {
             let page = self.inbound_texts(after).await?;
             for message in page.texts.iter().filter(|message| !is_written_by(message, authors)) {
-                for id in attachments(&message.json) {
+                for id in message.attachments() {
                     files.remove(&id);
                 }
             }

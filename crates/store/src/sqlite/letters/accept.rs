@@ -9,11 +9,11 @@ use rusqlite::params;
 use serde_json::{Value, json};
 
 use super::rows::{self, LetterHead, NewLetter};
-use super::texts::{self, HashedText};
+use super::texts::{self, HashedText, StoredText};
 use crate::sqlite::damage::Db;
 use crate::sqlite::dispatch::{self, DispatchCheck};
 use crate::sqlite::events::{self, EventSubject};
-use crate::sqlite::inbound::{self, InboundCheck};
+use crate::sqlite::inbound::{self, InboundCheck, NewInboundRow, files};
 use crate::sqlite::rows as sql;
 use crate::sqlite::send::{self, SendCheck};
 use crate::sqlite::writer::Tx;
@@ -137,10 +137,27 @@ fn accept_inbound(
     text: Option<&HashedText>,
     now: Timestamp,
 ) -> Result<AcceptResult, StoreError> {
-    let message = match inbound::check(tx, request, now)? {
-        InboundCheck::Answered(result) => return Ok(AcceptResult::Inbound(result)),
-        InboundCheck::New(message) => message,
+    match inbound::check(tx, request, now)? {
+        InboundCheck::Answered(result) => Ok(AcceptResult::Inbound(result)),
+        InboundCheck::New(message) => insert_inbound(tx, request, &message, text, now),
+    }
+}
+
+/// Inserts the letter of a new inbound message. Without `text` the source is serialised here.
+pub(in crate::sqlite) fn insert_inbound(
+    tx: &mut Tx<'_>,
+    request: &StoreInboundRequest,
+    message: &NewInboundRow,
+    text: Option<&HashedText>,
+    now: Timestamp,
+) -> Result<AcceptResult, StoreError> {
+    let serialised = match text {
+        Some(_) => None,
+        None => Some(HashedText::new(StoredText::Inline(texts::inbound_text(request)?))),
     };
+    let text = text.or(serialised.as_ref());
+    let tunnel = contacts::party_id(tx, &request.tunnel.did())?;
+    files::announce(tx, tunnel, message.external_id, &request.message, now)?;
     let new = NewLetter {
         direction: ChainDirection::Inbound,
         tunnel: Some(&request.tunnel),

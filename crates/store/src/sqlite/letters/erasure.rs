@@ -8,10 +8,10 @@ use rusqlite::params;
 
 use super::rows::{self, LetterWithTexts};
 use super::texts::{self, StoredText};
-use crate::sqlite::SqliteStore;
 use crate::sqlite::erasure::{self, TextFiles};
 use crate::sqlite::rows as sql;
 use crate::sqlite::writer::Tx;
+use crate::sqlite::{SqliteStore, inbound};
 use crate::{LetterSourceKind, StoreError};
 
 /// Letters that are read at once. One can have 16 MiB, so that they are read one by one.
@@ -58,6 +58,10 @@ impl SqliteStore {
                     Err(error) => return Err(error),
                 }
             }
+            if let Some(external_id) = letter.head.external_id {
+                let fetched = self.read(move |db| inbound::files::fetched(db, external_id));
+                files.attachments.extend(fetched.await?);
+            }
             found.push(LetterReferences { id, is_erased, files });
         }
         Ok(found)
@@ -96,6 +100,9 @@ pub(in crate::sqlite) fn erase(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let before = rows::find(tx.db, letter.id)?;
+    if let Some(external_id) = before.external_id {
+        inbound::files::remove(tx, external_id)?;
+    }
     let mut after = before.clone();
     match before.status.standing.name() {
         LetterState::Waiting | LetterState::Away | LetterState::Dead => {

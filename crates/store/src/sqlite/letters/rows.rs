@@ -256,6 +256,11 @@ pub(super) fn delete(tx: &mut Tx<'_>, head: &LetterHead) -> Result<(), StoreErro
     ] {
         sql::execute(tx.db, delete, [head.id.seq])?;
     }
+    // Its message was not merged, or has no files any more.
+    if let Some(external_id) = head.external_id {
+        let delete = "DELETE FROM inbound_files WHERE external_id = ?1 AND merge_window IS NULL";
+        sql::execute(tx.db, delete, [external_id])?;
+    }
     tx.effects.counts.letter(&head.count_key(), -1);
     Ok(())
 }

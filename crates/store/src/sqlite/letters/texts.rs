@@ -21,7 +21,7 @@ use crate::{
 
 /// A text as it is stored.
 #[derive(Clone, Debug)]
-pub(super) enum StoredText {
+pub(in crate::sqlite) enum StoredText {
     Inline(String),
     /// In a file with this hash.
     File(ObjId),
@@ -38,7 +38,7 @@ impl StoredText {
 }
 
 /// A stored text with its SHA-256.
-pub(super) struct HashedText {
+pub(in crate::sqlite) struct HashedText {
     pub(super) text: StoredText,
     pub(super) digest: [u8; 32],
 }
