@@ -80,6 +80,56 @@ impl EgressTarget {
         target
     }
 
+    /// Returns the target with these pairs appended to the query.
+    pub fn with_query(&self, pairs: &[(&str, &str)]) -> Self {
+        let mut target = self.clone();
+        target.url.query_pairs_mut().extend_pairs(pairs);
+        target
+    }
+
+    /// Returns the target without query.
+    pub(super) fn without_query(&self) -> Self {
+        let mut target = self.clone();
+        target.url.set_query(None);
+        target
+    }
+
+    pub(super) fn query(&self) -> Option<&str> {
+        self.url.query()
+    }
+
+    /// Returns the host, an IPv6 address in brackets.
+    pub fn host(&self) -> &str {
+        self.url.host_str().unwrap_or_default()
+    }
+
+    /// Returns host and port, and whether the connection is encrypted. An IPv6 address has no
+    /// brackets.
+    pub(crate) fn address(&self) -> (String, u16, bool) {
+        let host = self.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = self.url.port_or_known_default().unwrap_or(443);
+        (host, port, self.url.scheme() == "https")
+    }
+
+    /// Returns those of the looked-up addresses that may be connected to, or an error when there
+    /// are none.
+    pub(crate) fn allowed_addresses(
+        &self,
+        found: Vec<SocketAddr>,
+    ) -> Result<Vec<SocketAddr>, InvalidTarget> {
+        self.reach.choose(self.host(), found)
+    }
+
+    /// Returns the URL with the scheme `wss`, or `ws` without encryption. It may hold a secret.
+    pub(crate) fn socket_url(&self) -> String {
+        self.url.as_str().replacen("http", "ws", 1)
+    }
+
+    /// Tells whether the target was parsed with `allow_private`.
+    pub(super) fn allows_private(&self) -> bool {
+        self.reach != AddressScope::Public
+    }
+
     /// Returns scheme, host and port. Path and query are left out: they often hold secrets.
     pub fn shown(&self) -> String {
         self.url.origin().ascii_serialization()

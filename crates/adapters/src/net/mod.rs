@@ -1,4 +1,5 @@
-//! Connections to mail servers: name lookup, TCP, proxy and TLS, each under a deadline.
+//! Connections to mail servers and sockets: name lookup, TCP, proxy and TLS, each under a
+//! deadline.
 //!
 //! IMAP and SMTP use the same connector. A connection is encrypted from the start
 //! ([`TlsMode::Implicit`]), or after the protocol has agreed on it ([`TlsMode::StartTls`], then
@@ -14,6 +15,8 @@ use monoco_core::retry::Failure;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
+
+use crate::egress::EgressTarget;
 
 mod proxy;
 mod stream;
@@ -109,6 +112,36 @@ pub async fn connect(server: &MailServer, limits: ConnectLimits) -> Result<MailS
         TlsMode::Implicit => stream.start_tls(server, limits.tls).await,
         TlsMode::StartTls | TlsMode::Plain => Ok(stream),
     }
+}
+
+/// Connects to the host of a checked URL, encrypted if its scheme is `https`. Without a proxy
+/// every looked-up address is checked by the rules of the URL; a proxy looks up the name itself.
+/// Connections without encryption stay in the own network, so they use no proxy.
+///
+/// Failures are temporary, except an address that is not allowed.
+pub(crate) async fn connect_target(
+    target: &EgressTarget,
+    proxy: Option<&ProxyUrl>,
+    limits: ConnectLimits,
+) -> Result<MailStream, Failure> {
+    let deadline = Instant::now() + limits.connect;
+    let (host, port, is_encrypted) = target.address();
+    let proxy = proxy.filter(|_| is_encrypted);
+    let server = MailServer {
+        host,
+        port,
+        tls: if is_encrypted { TlsMode::Implicit } else { TlsMode::Plain },
+        ca_file: None,
+        proxy: proxy.cloned(),
+    };
+    if proxy.is_some() {
+        return connect(&server, limits).await;
+    }
+    let found = lookup(&server.host, port, deadline).await.map_err(|why| server.temporary(why))?;
+    let allowed = target.allowed_addresses(found).map_err(|error| permanent(error.to_string()))?;
+    let stream = dial(&allowed, deadline).await.map_err(|why| server.temporary(why))?;
+    let stream = MailStream::plain(stream);
+    if is_encrypted { stream.start_tls(&server, limits.tls).await } else { Ok(stream) }
 }
 
 async fn dial_server(server: &MailServer, deadline: Instant) -> Result<TcpStream, Failure> {

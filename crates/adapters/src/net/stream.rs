@@ -13,7 +13,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::{MailServer, tls};
 
-/// A connection to a mail server.
+/// A connection to a mail server or socket.
 pub struct MailStream(Layer);
 
 enum Layer {

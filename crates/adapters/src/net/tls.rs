@@ -2,8 +2,8 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use monoco_core::retry::Failure;
 use rustls::pki_types::pem::PemObject;
@@ -16,6 +16,9 @@ use tokio_rustls::client::TlsStream;
 
 use super::{CERTIFICATE_ERROR, MailServer};
 
+/// After this time the CA certificates of the system are read again.
+const CONFIG_LIFETIME: Duration = Duration::from_secs(600);
+
 /// Encrypts a connection and verifies the certificate of the server.
 pub async fn handshake(
     stream: TcpStream,
@@ -25,16 +28,35 @@ pub async fn handshake(
     let name = ServerName::try_from(server.host.clone())
         .map_err(|_| server.temporary(format_args!("{:?} is not a host name", server.host)))?;
     let ca_file = server.ca_file.clone();
-    // Reads the certificates of the system: about 150 files.
-    let config = tokio::task::spawn_blocking(move || client_config(ca_file.as_deref()))
+    let config = tokio::task::spawn_blocking(move || shared_config(ca_file.as_deref()))
         .await
         .map_err(|error| server.temporary(error))?
         .map_err(|why| certificate_failure(server, why))?;
-    let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream);
+    let handshake = TlsConnector::from(config).connect(name, stream);
     match tokio::time::timeout(limit, handshake).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(handshake_failure(server, &error)),
         Err(_) => Err(server.temporary("the TLS handshake takes too long")),
+    }
+}
+
+/// The config that trusts the CA certificates of the system, and when it was read.
+static SYSTEM_CONFIG: Mutex<Option<(Instant, Arc<ClientConfig>)>> = Mutex::new(None);
+
+/// Returns a config. The one without `ca_file` is shared: reading the certificates of the system
+/// takes about 150 files, and every open connection holds its config.
+fn shared_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
+    if ca_file.is_some() {
+        return client_config(ca_file).map(Arc::new);
+    }
+    let mut shared = SYSTEM_CONFIG.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*shared {
+        Some((at, config)) if at.elapsed() < CONFIG_LIFETIME => Ok(Arc::clone(config)),
+        _ => {
+            let config = Arc::new(client_config(None)?);
+            *shared = Some((Instant::now(), Arc::clone(&config)));
+            Ok(config)
+        }
     }
 }
 
