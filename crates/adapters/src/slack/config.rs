@@ -1,0 +1,231 @@
+//! The keys of a Slack tunnel: how it receives, its tokens, and what it reads after a gap.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use monoco_core::config::{ConfigSection, InvalidConfig, Secret, SecretSource};
+use monoco_core::did::TunnelId;
+use monoco_core::rate_limit::Rate;
+
+use super::SlackAdapter;
+use crate::Adapter;
+use crate::egress::EgressTarget;
+use crate::registry::{AdapterResources, ProviderConfig};
+use crate::setup::SetupQuestion;
+
+/// The keys of a Slack tunnel beside those of every tunnel.
+const KEYS: [&str; 13] = [
+    "mode",
+    "app_token",
+    "app_token_file",
+    "app_token_command",
+    "bot_token",
+    "bot_token_file",
+    "bot_token_command",
+    "signing_secret",
+    "signing_secret_file",
+    "signing_secret_command",
+    "base_url",
+    "catch_up",
+    "send_rate",
+];
+
+const DEFAULT_BASE_URL: &str = "https://slack.com/api/";
+
+/// How far back the history is read after a gap.
+const DEFAULT_CATCH_UP: Duration = Duration::from_secs(24 * 3600);
+
+/// Slack accepts about one message per second in each chat.
+const DEFAULT_SEND_RATE: Rate = Rate { count: 1, span_ms: 1000 };
+
+/// The configuration of a Slack tunnel.
+#[derive(Clone, Debug)]
+pub struct SlackConfig {
+    pub mode: SlackMode,
+    /// The app-level token `xapp-…`, which opens Socket Mode connections.
+    pub app_token: Option<SecretSource>,
+    /// The bot token `xoxb-…`, for everything else. `None` only in tunnels that are not enabled.
+    pub bot_token: Option<SecretSource>,
+    /// The key of the signatures of the Events API; empty in Socket Mode.
+    pub signing_secret: Secret,
+    pub base_url: EgressTarget,
+    /// How far back the history is read after a gap; `None`: never.
+    pub catch_up: Option<Duration>,
+    /// How many messages are sent to one chat.
+    pub send_rate: Rate,
+}
+
+/// How a Slack tunnel receives events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlackMode {
+    /// Socket Mode: through a WebSocket that the adapter opens.
+    Socket,
+    /// The Events API: Slack posts to the webhook listener.
+    Webhook,
+}
+
+impl SlackMode {
+    /// Returns the name of the mode in the status of the tunnel.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Socket => "socket",
+            Self::Webhook => "push",
+        }
+    }
+}
+
+impl ProviderConfig for SlackConfig {
+    const PROVIDER: &'static str = "slack";
+
+    const QUESTIONS: &'static [SetupQuestion] = &[
+        SetupQuestion::optional(
+            "mode",
+            "how to receive: socket (Socket Mode) or webhook (Events API)",
+        )
+        .with_default("socket"),
+        SetupQuestion::required("app_token", "app-level token (xapp-…)")
+            .secret()
+            .only_if("mode", "socket"),
+        SetupQuestion::required("signing_secret", "signing secret")
+            .secret()
+            .only_if("mode", "webhook"),
+        SetupQuestion::required("bot_token", "bot token (xoxb-…)").secret(),
+    ];
+
+    fn parse(section: &ConfigSection<'_>, enabled: bool) -> Result<Self, InvalidConfig> {
+        section.deny_unknown_keys(&KEYS)?;
+        let modes = [("socket", SlackMode::Socket), ("webhook", SlackMode::Webhook)];
+        let config = Self {
+            mode: section.one_of("mode", &modes)?.unwrap_or(SlackMode::Socket),
+            app_token: section.secret_source("app_token")?,
+            bot_token: section.secret_source("bot_token")?,
+            signing_secret: read_signing_secret(section)?,
+            base_url: read_base_url(section)?,
+            catch_up: read_catch_up(section)?,
+            send_rate: section.parsed("send_rate")?.unwrap_or(DEFAULT_SEND_RATE),
+        };
+        if enabled {
+            config.check(section)?;
+        }
+        Ok(config)
+    }
+
+    fn mode(&self) -> &'static str {
+        self.mode.name()
+    }
+
+    fn changed_keys(&self, new: &Self) -> Vec<&'static str> {
+        let keys = [
+            ("mode", self.mode != new.mode),
+            ("app_token", self.app_token != new.app_token),
+            ("bot_token", self.bot_token != new.bot_token),
+            ("signing_secret", self.signing_secret != new.signing_secret),
+            ("base_url", self.base_url != new.base_url),
+            ("catch_up", self.catch_up != new.catch_up),
+            ("send_rate", self.send_rate != new.send_rate),
+        ];
+        keys.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect()
+    }
+
+    fn build(
+        &self,
+        id: TunnelId,
+        resources: &AdapterResources,
+    ) -> Result<Arc<dyn Adapter>, String> {
+        Ok(Arc::new(SlackAdapter::new(id, self.clone(), resources.egress.clone()?)?))
+    }
+}
+
+impl SlackConfig {
+    /// Checks that a tunnel can run with this config.
+    fn check(&self, section: &ConfigSection<'_>) -> Result<(), InvalidConfig> {
+        check_token(section, "bot_token", &self.bot_token, "xoxb-")?;
+        match self.mode {
+            SlackMode::Socket => check_token(section, "app_token", &self.app_token, "xapp-"),
+            SlackMode::Webhook if self.signing_secret.expose().trim().is_empty() => {
+                let why = "is missing; `mode: webhook` needs the signing secret of the app \
+                           (Basic Information), or `signing_secret_file`";
+                Err(section.invalid_key("signing_secret", why))
+            }
+            SlackMode::Webhook => Ok(()),
+        }
+    }
+}
+
+/// Checks that a token is given and is of the right kind. Errors never repeat the token.
+fn check_token(
+    section: &ConfigSection<'_>,
+    key: &'static str,
+    source: &Option<SecretSource>,
+    prefix: &str,
+) -> Result<(), InvalidConfig> {
+    let secret = match source {
+        Some(SecretSource::Command(_)) => return Ok(()),
+        Some(SecretSource::Value(secret)) => secret.expose(),
+        None => "",
+    };
+    if secret.is_empty() {
+        let why = format!("is missing; set it, `{key}_file` or `{key}_command`");
+        return Err(section.invalid_key(key, why));
+    }
+    let plain = secret.bytes().all(|byte| byte.is_ascii_graphic());
+    if !secret.starts_with(prefix) || !plain {
+        let why = format!("not a token of this kind; expected one that starts with {prefix}");
+        return Err(section.invalid_key(key, why));
+    }
+    Ok(())
+}
+
+/// Reads the signing secret. Requests are verified without waiting, so a command cannot give it.
+fn read_signing_secret(section: &ConfigSection<'_>) -> Result<Secret, InvalidConfig> {
+    if section.has("signing_secret_command") {
+        let why = "the signing secret is needed for every request; \
+                   set `signing_secret` or `signing_secret_file`";
+        return Err(section.invalid_key("signing_secret_command", why));
+    }
+    section.secret("signing_secret")
+}
+
+/// Reads the address of the Web API. Only an emulator on this machine may use http.
+fn read_base_url(section: &ConfigSection<'_>) -> Result<EgressTarget, InvalidConfig> {
+    let text = section.text("base_url")?.unwrap_or_else(|| DEFAULT_BASE_URL.to_owned());
+    let parsed = EgressTarget::parse(&text, is_loopback_url(&text));
+    parsed.map_err(|error| section.invalid_key("base_url", error.to_string()))
+}
+
+/// Tells whether a URL names this machine.
+fn is_loopback_url(text: &str) -> bool {
+    let host = text.strip_prefix("http://").and_then(|rest| rest.split('/').next());
+    let name = host.map(|host| host.rsplit_once(':').map_or(host, |(name, _)| name));
+    matches!(name, Some("127.0.0.1" | "localhost" | "[::1]"))
+}
+
+/// Reads `catch_up`: a duration such as `24h`, or `off`.
+fn read_catch_up(section: &ConfigSection<'_>) -> Result<Option<Duration>, InvalidConfig> {
+    let Some(value) = section.value("catch_up")? else { return Ok(Some(DEFAULT_CATCH_UP)) };
+    value.checked(|text| {
+        if text == "off" {
+            return Ok(None);
+        }
+        let unit = text.chars().last();
+        let seconds = unit.and_then(|unit| match unit {
+            's' => Some(1),
+            'm' => Some(60),
+            'h' => Some(3_600),
+            'd' => Some(86_400),
+            _ => None,
+        });
+        let count = text.get(..text.len().saturating_sub(1)).and_then(|text| text.parse().ok());
+        let length =
+            seconds.zip(count).and_then(|(unit, count): (u64, u64)| unit.checked_mul(count));
+        match length.filter(|length| (1..=30 * 86_400).contains(length)) {
+            Some(length) => Ok(Some(Duration::from_secs(length))),
+            None => {
+                Err(format!("found {}, expected `off` or 1s to 30d, such as 24h", value.quoted()))
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! What a tunnel knows about its workspace: the client, the account of the bot, names, and
+//! events that wait for names.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use monoco_core::inbound::InboundEvent;
+use monoco_core::retry::Failure;
+use serde_json::Value;
+
+use super::client::{SlackApiError, SlackClient};
+use super::inbound::{EventReader, OwnAccount, ReadEvents};
+use super::names::NameCache;
+use super::wire::text;
+
+/// Most events that wait for names. Further ones keep the ids.
+const MAX_UNNAMED: usize = 10_000;
+
+/// The state that all parts of the adapter share. Everything in it can be looked up again.
+#[derive(Debug)]
+pub(super) struct SlackWorkspace {
+    pub client: SlackClient,
+    pub names: NameCache,
+    own: Mutex<Option<Arc<OwnAccount>>>,
+    /// Events without all their names, by the id of the event.
+    unnamed: Mutex<HashMap<String, UnnamedEvent>>,
+    /// Connections of other processes with the same app token, when the last one was opened.
+    pub other_connections: AtomicU64,
+}
+
+/// An event whose payload is converted again when names are known.
+#[derive(Debug)]
+struct UnnamedEvent {
+    source: EventSource,
+    payload: Value,
+    missing: BTreeSet<String>,
+}
+
+/// How a payload is converted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum EventSource {
+    Callback,
+    /// A command or an interaction, by the type of its envelope.
+    Interaction(String),
+}
+
+impl SlackWorkspace {
+    pub fn new(client: SlackClient) -> Self {
+        let (names, own, unnamed) = (NameCache::default(), Mutex::default(), Mutex::default());
+        Self { client, names, own, unnamed, other_connections: AtomicU64::new(0) }
+    }
+
+    /// Returns the account of the bot, which is looked up once.
+    pub async fn own_account(&self) -> Result<Arc<OwnAccount>, SlackApiError> {
+        if let Some(own) = self.known_account() {
+            return Ok(own);
+        }
+        let reply = self.client.read("auth.test", &[]).await?;
+        let own = Arc::new(OwnAccount {
+            user_id: reply.text("user_id").unwrap_or_default().to_owned(),
+            bot_id: reply.text("bot_id").map(str::to_owned),
+            team: reply.text("team").map(str::to_owned),
+        });
+        if let Some(name) = reply.text("user") {
+            self.names.insert(&own.user_id, Some(name.to_owned()));
+        }
+        *lock(&self.own) = Some(Arc::clone(&own));
+        Ok(own)
+    }
+
+    fn known_account(&self) -> Option<Arc<OwnAccount>> {
+        lock(&self.own).clone()
+    }
+
+    /// Converts a payload with the names that are known. If names are missing, the events are
+    /// remembered for [`Self::add_names`].
+    pub fn read(&self, source: EventSource, payload: Value) -> Vec<InboundEvent> {
+        let read = self.convert(&source, &payload);
+        if let Some((id, name)) = read.renamed {
+            self.names.insert(&id, Some(name));
+        }
+        let missing: BTreeSet<_> =
+            read.missing.into_iter().filter(|id| self.names.needs_lookup(id)).collect();
+        if let (false, [event]) = (missing.is_empty(), read.events.as_slice()) {
+            let mut unnamed = lock(&self.unnamed);
+            if unnamed.len() < MAX_UNNAMED {
+                unnamed.insert(event_id(event), UnnamedEvent { source, payload, missing });
+            }
+        }
+        read.events
+    }
+
+    /// Looks up the missing names of events, within the time that Slack waits.
+    pub async fn add_names(&self, events: Vec<InboundEvent>) -> Vec<InboundEvent> {
+        let mut waiting = HashMap::new();
+        let mut missing = BTreeSet::new();
+        {
+            let mut unnamed = lock(&self.unnamed);
+            if unnamed.is_empty() {
+                return events;
+            }
+            for id in events.iter().map(event_id) {
+                if let Some(mut event) = unnamed.remove(&id) {
+                    missing.append(&mut event.missing);
+                    waiting.insert(id, event);
+                }
+            }
+        }
+        if waiting.is_empty() {
+            return events;
+        }
+        self.names.look_up(&self.client, missing).await;
+        let named = |event: InboundEvent| match waiting.get(&event_id(&event)) {
+            Some(found) => {
+                let mut again = self.convert(&found.source, &found.payload).events;
+                again.pop().unwrap_or(event)
+            }
+            None => event,
+        };
+        events.into_iter().map(named).collect()
+    }
+
+    fn convert(&self, source: &EventSource, payload: &Value) -> ReadEvents {
+        let own = self.known_account().unwrap_or_default();
+        let find_name = |id: &str| self.names.find(id);
+        let reader = EventReader { own: &own, find_name: &find_name };
+        match source {
+            EventSource::Callback => reader.read_callback(payload),
+            EventSource::Interaction(kind) => reader.read_interaction(kind, payload),
+        }
+    }
+
+    /// Returns the direct chat with an account.
+    pub async fn direct_chat(&self, user: &str) -> Result<String, SlackApiError> {
+        let reply = self.client.read("conversations.open", &[("users", user)]).await?;
+        match text(&reply.value()["channel"], "id") {
+            Some(chat) => Ok(chat.to_owned()),
+            None => {
+                let detail = "conversations.open: the answer has no chat".to_owned();
+                let failure = Failure::Temporary { detail, retry_after_ms: None, error_code: None };
+                Err(SlackApiError { failure, kind: super::client::ApiErrorKind::Rejected })
+            }
+        }
+    }
+}
+
+/// Returns the id by which an event is recognised.
+fn event_id(event: &InboundEvent) -> String {
+    match event {
+        InboundEvent::Message { message, .. } => message.id.clone(),
+        InboundEvent::Edit(edit) => edit.edit_id.clone(),
+        InboundEvent::Recall(recall) => recall.recall_id.clone(),
+        InboundEvent::Notice(notice) => notice.id.clone(),
+    }
+}
+
+/// Nothing panics while it holds one of the locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
