@@ -9,11 +9,14 @@ use monoco_core::did::TunnelId;
 
 use crate::egress::Egress;
 use crate::email::envelope_key::EnvelopeKey;
-use crate::{Adapter, email, stub, webhook};
+use crate::setup::SetupQuestion;
+use crate::{Adapter, dingtalk, email, slack, stub, webhook};
 
 /// Every provider of this version.
 pub static PROVIDERS: &[Provider] = &[
+    Provider::of::<dingtalk::config::DingTalkConfig>(),
     Provider::of::<email::config::EmailConfig>(),
+    Provider::of::<slack::config::SlackConfig>(),
     Provider::of::<stub::StubConfig>(),
     Provider::of::<webhook::WebhookConfig>(),
     #[cfg(test)]
@@ -21,7 +24,7 @@ pub static PROVIDERS: &[Provider] = &[
 ];
 
 /// Providers of later versions. Their names are reserved.
-pub const PLANNED_PROVIDERS: [&str; 4] = ["dingtalk", "lark", "slack", "telegram"];
+pub const PLANNED_PROVIDERS: [&str; 2] = ["lark", "telegram"];
 
 /// Returns the provider called `name`, or `None` when this version has none.
 pub fn find(name: &str) -> Option<&'static Provider> {
@@ -35,6 +38,8 @@ type ParseConfig = fn(&ConfigSection<'_>, bool) -> Result<Arc<dyn AdapterConfig>
 #[derive(Debug)]
 pub struct Provider {
     pub name: &'static str,
+    /// What `monoco tunnel add` asks for.
+    pub questions: &'static [SetupQuestion],
     parse: ParseConfig,
 }
 
@@ -42,6 +47,7 @@ impl Provider {
     const fn of<C: ProviderConfig>() -> Self {
         Self {
             name: C::PROVIDER,
+            questions: C::QUESTIONS,
             parse: |section, enabled| Ok(Arc::new(C::parse(section, enabled)?)),
         }
     }
@@ -76,6 +82,9 @@ impl AdapterResources {
 pub trait ProviderConfig: Debug + Sized + Send + Sync + 'static {
     /// The value of `provider` in the config.
     const PROVIDER: &'static str;
+
+    /// What `monoco tunnel add` asks for, in this order.
+    const QUESTIONS: &'static [SetupQuestion] = &[];
 
     /// Reads and checks the provider's own keys. Must reject unknown keys first.
     fn parse(section: &ConfigSection<'_>, enabled: bool) -> Result<Self, InvalidConfig>;

@@ -93,7 +93,7 @@ mod tests {
 
     use monoco_core::config::{ConfigEnvironment, ConfigFile, Secret};
     use monoco_core::did::{Did, EndpointKind};
-    use monoco_core::inbound::{InboundAttachment, StoredBytes};
+    use monoco_core::inbound::{ChatPosition, InboundAttachment, InboundEvent, StoredBytes};
     use monoco_core::object::{ObjId, ObjKind};
     use monoco_core::outgoing::OutgoingMessage;
     use monoco_core::record::RecordId;
@@ -101,6 +101,7 @@ mod tests {
     use tokio::io::AsyncRead;
 
     use super::*;
+    use crate::delivery_fixture::{MemoryFiles, RecordedParts};
     use crate::registry::{self, AdapterConfig};
     use crate::{ConnectionEvent, InboundError, InboundPage, PageResult};
 
@@ -132,6 +133,24 @@ mod tests {
             self.received.lock().unwrap().push(message);
             self.stop.cancel();
             Ok(true)
+        }
+
+        async fn receive_events(
+            &self,
+            events: Vec<InboundEvent>,
+        ) -> Vec<Result<bool, InboundError>> {
+            let mut results = Vec::new();
+            for event in events {
+                let InboundEvent::Message { message, attachments } = event else {
+                    panic!("the toy sends messages only")
+                };
+                results.push(self.receive(message, attachments).await);
+            }
+            results
+        }
+
+        async fn last_received(&self) -> Result<Vec<ChatPosition>, InboundError> {
+            Ok(Vec::new())
         }
 
         async fn receive_page(&self, page: InboundPage) -> Result<PageResult, InboundError> {
@@ -181,7 +200,9 @@ mod tests {
             address: "ann",
             kind: EndpointKind::User,
             message: &message,
-            attachments: &[],
+            files: &MemoryFiles::default(),
+            sent_parts: &[],
+            progress: &RecordedParts::default(),
             key: RecordId::delivery(&did, &did, &ObjId::of(ObjKind::Msg, b"1")),
             now: Timestamp::from_ms(0),
         };
@@ -198,6 +219,6 @@ mod tests {
         let (old, new) = (parse("greeting: a").unwrap(), parse("greeting: b").unwrap());
         assert_eq!(old.changed_keys(new.as_ref()), ["greeting"]);
         assert!(old.changed_keys(old.as_ref()).is_empty());
-        assert_eq!(old.changed_keys(&crate::stub::StubConfig), ["provider"]);
+        assert_eq!(old.changed_keys(&crate::stub::StubConfig::default()), ["provider"]);
     }
 }

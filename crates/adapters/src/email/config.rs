@@ -15,6 +15,7 @@ use super::EmailAccountAdapter;
 use crate::Adapter;
 use crate::net::{MailServer, ProxyUrl, TlsMode};
 use crate::registry::{AdapterResources, ProviderConfig};
+use crate::setup::SetupQuestion;
 
 /// The keys of an e-mail tunnel beside those of every tunnel.
 const KEYS: [&str; 21] = [
@@ -114,6 +115,14 @@ pub enum Backfill {
 
 impl ProviderConfig for EmailConfig {
     const PROVIDER: &'static str = "email";
+
+    const QUESTIONS: &'static [SetupQuestion] = &[
+        SetupQuestion::required("address", "address of the account"),
+        SetupQuestion::optional("username", "name for the login").with_default("the address"),
+        SetupQuestion::required("imap.host", "IMAP server"),
+        SetupQuestion::optional("smtp.host", "SMTP server; without it the account only receives"),
+        SetupQuestion::required("password", "password").secret(),
+    ];
 
     const LIVE_KEYS: &'static [&'static str] =
         &["description", "authserv_id", "deliver", "forward", "from_name", "sent_folder"];

@@ -139,12 +139,21 @@ impl Adapter for EmailAccountAdapter {
         if let Some(smtp) = &self.smtp {
             lines.extend(smtp.probe().await?);
         }
-        Ok(ProbeReport { lines })
+        Ok(ProbeReport { lines, warnings: Vec::new() })
     }
 
     async fn listen(&self, sink: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure> {
-        let timing = ImapTiming::default();
-        listener::listen(&self.config(), timing, &self.scan_now, sink, &stop).await;
+        let (config, timing) = (self.config(), ImapTiming::default());
+        let close_idle = async {
+            if let Some(smtp) = &self.smtp {
+                smtp.close_idle(&stop).await;
+            }
+        };
+        tokio::join!(
+            listener::listen(&config, timing, &self.scan_now, sink, &stop),
+            close_idle,
+            self.sent_copies.run(&stop),
+        );
         Ok(())
     }
 

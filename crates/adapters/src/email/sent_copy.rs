@@ -1,12 +1,15 @@
 //! Copies of sent mails in the folder `sent_folder` of the account.
 //!
-//! A copy is made after the server has accepted the mail, by a task of its own: a copy that
-//! fails changes nothing about the delivery. The folder is searched for the Message-ID first, so
+//! A copy is made after the server has accepted the mail, in the task of the listener: a copy
+//! that fails changes nothing about the delivery. The folder is searched for the Message-ID first, so
 //! that recipients of one message, retries and servers that copy by themselves give one copy.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::compose::ComposedMail;
 use super::config::EmailConfig;
@@ -24,6 +27,9 @@ const MAX_REMEMBERED: usize = 1000;
 /// How long to wait after a failed attempt. After the last one the mails are not copied.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 
+/// How long the mails that still wait are copied after the account was stopped.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A mail that is copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentCopy {
@@ -32,22 +38,25 @@ pub struct SentCopy {
 }
 
 /// The mails of one account that wait to be copied.
-#[derive(Clone, Debug, Default)]
-pub struct SentCopies(Arc<Mutex<CopyQueue>>);
+#[derive(Debug, Default)]
+pub struct SentCopies {
+    queue: Mutex<CopyQueue>,
+    /// Notified when a mail is added.
+    added: Notify,
+}
 
 #[derive(Debug, Default)]
 struct CopyQueue {
     waiting: VecDeque<SentCopy>,
     bytes: usize,
     remembered: VecDeque<String>,
-    is_running: bool,
     /// The config of the newest mail.
     config: Option<Arc<EmailConfig>>,
 }
 
 impl SentCopies {
-    /// Copies a mail in the background, when the account has a folder for it. A mail without
-    /// Message-ID is not copied, because a second copy could not be recognised.
+    /// Adds a mail that [`run`](Self::run) copies, when the account has a folder for it. A mail
+    /// without Message-ID is not copied, because a second copy could not be recognised.
     pub fn add(&self, config: &Arc<EmailConfig>, mail: ComposedMail) {
         let Some(message_id) = mail.message_id.filter(|_| config.sent_folder.is_some()) else {
             return;
@@ -67,17 +76,32 @@ impl SentCopies {
         queue.bytes += mail.bytes.len();
         queue.waiting.push_back(SentCopy { message_id, bytes: mail.bytes });
         queue.config = Some(Arc::clone(config));
-        if !std::mem::replace(&mut queue.is_running, true) {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "an adapter has no task group; the task ends when nothing waits"
-            )]
-            let _copying = tokio::spawn(self.clone().run());
+        drop(queue);
+        self.added.notify_one();
+    }
+
+    /// Copies what is added until `stop`, and for a short time what waits then.
+    pub async fn run(&self, stop: &CancellationToken) {
+        let copying = async {
+            loop {
+                self.copy_all().await;
+                tokio::select! {
+                    biased;
+                    () = self.added.notified() => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+        };
+        tokio::pin!(copying);
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = &mut copying => return,
         }
+        let _ = tokio::time::timeout(STOP_TIMEOUT, copying).await;
     }
 
     /// Copies what waits, then ends.
-    async fn run(self) {
+    async fn copy_all(&self) {
         while let Some((config, batch)) = self.next_batch() {
             let Some(folder) = &config.sent_folder else { continue };
             let mut delays = RETRY_DELAYS.iter();
@@ -100,12 +124,11 @@ impl SentCopies {
         let batch: Vec<_> = queue.waiting.drain(..count).collect();
         queue.bytes -= batch.iter().map(|copy| copy.bytes.len()).sum::<usize>();
         let config = queue.config.clone().filter(|_| !batch.is_empty());
-        queue.is_running = config.is_some();
         config.map(|config| (config, batch))
     }
 
     fn queue(&self) -> MutexGuard<'_, CopyQueue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,15 +2,19 @@
 //!
 //! The client is the project's own, see `docs/adr/0011-smtp-client.md`.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use monoco_core::config::SecretSource;
 use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::{Did, TunnelId};
+use monoco_core::inbound::InboundAttachment;
 use monoco_core::letter::RFC822;
 use monoco_core::retry::Failure;
+use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 mod connection;
 mod failure;
@@ -24,14 +28,20 @@ use failure::{SmtpError, SmtpStage};
 use super::compose::{ComposeRequest, ComposedMail, check_mail_address, compose};
 use super::config::{EmailConfig, MailAuth};
 use super::envelope_key::EnvelopeKey;
-use crate::DeliveryRequest;
 use crate::net::{MailServer, TlsMode};
+use crate::{DeliveryRequest, read_attachments};
+
+/// Limit of the attachments of one mail together, in bytes. Few servers accept larger mails.
+const MAX_ATTACHMENT_BYTES: u64 = 32 << 20;
 
 /// How many idle connections are kept.
 const MAX_IDLE: usize = 2;
 
 /// How many mails go through one connection. Servers have such limits of their own.
 const MAX_MAILS_PER_CONNECTION: u32 = 100;
+
+/// How long the idle connections are closed politely when the account is stopped.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long one attempt may take: all steps before the final dot, the wait after it, and what is
 /// between them.
@@ -93,7 +103,7 @@ pub struct SmtpClient {
     host_name: String,
     limits: SmtpLimits,
     envelope_key: Option<EnvelopeKey>,
-    pool: Arc<SmtpPool>,
+    pool: SmtpPool,
 }
 
 /// The result of one attempt.
@@ -108,6 +118,10 @@ pub struct SmtpResult {
 #[derive(Debug, Default)]
 struct SmtpPool {
     idle: Mutex<Vec<IdleConnection>>,
+    /// Set while [`SmtpClient::close_idle`] runs. Without it no connection is kept.
+    is_watched: AtomicBool,
+    /// Notified when a connection becomes idle.
+    changed: Notify,
     rejected_login: Mutex<Option<(Instant, Failure)>>,
 }
 
@@ -141,7 +155,7 @@ impl SmtpClient {
             address,
             limits,
             envelope_key,
-            pool: Arc::default(),
+            pool: SmtpPool::default(),
         })
     }
 
@@ -156,6 +170,35 @@ impl SmtpClient {
             }
             Err(failure) => SmtpResult { outcome: DeliveryOutcome::Failed(failure), sent: None },
         }
+    }
+
+    /// Closes connections that have been idle for too long, until `stop`; then all of them.
+    /// Connections are kept only while this runs.
+    pub async fn close_idle(&self, stop: &CancellationToken) {
+        self.pool.is_watched.store(true, Ordering::SeqCst);
+        while !stop.is_cancelled() {
+            for entry in self.pool.take_old(self.limits.idle) {
+                entry.connection.quit().await;
+            }
+            let due = self.pool.oldest().map(|since| since + self.limits.idle);
+            let wait = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => self.pool.changed.notified().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = wait => {}
+            }
+        }
+        self.pool.is_watched.store(false, Ordering::SeqCst);
+        let quit = async {
+            for entry in self.pool.take_old(Duration::ZERO) {
+                entry.connection.quit().await;
+            }
+        };
+        let _ = tokio::time::timeout(STOP_TIMEOUT, quit).await;
     }
 
     /// Connects, logs in and ends the session. Returns what was found, line by line.
@@ -198,11 +241,12 @@ impl SmtpClient {
     ) -> Result<ComposedMail, Failure> {
         let recipient = check_mail_address("recipient", request.address)
             .map_err(|error| permanent(error.to_string(), "5.1.3"))?;
+        let attachments = read_attachments(request, MAX_ATTACHMENT_BYTES).await?;
         let (mut connection, mails) = self.checkout().await?;
-        let mail = match self.compose(request, config, &recipient, &connection) {
+        let mail = match self.compose(request, &attachments, config, &recipient, &connection) {
             Ok(mail) => mail,
             Err(failure) => {
-                self.pool.put(connection, mails, self.limits.idle);
+                self.pool.put(connection, mails).await;
                 return Err(failure);
             }
         };
@@ -218,7 +262,7 @@ impl SmtpClient {
         let sent = connection.send(&envelope, &mail.bytes).await;
         let is_usable = sent.as_ref().map_or_else(SmtpError::is_connection_usable, |()| true);
         if is_usable && !connection.has_unread_bytes() {
-            self.pool.put(connection, mails + 1, self.limits.idle);
+            self.pool.put(connection, mails + 1).await;
         }
         sent.map(|()| mail).map_err(|error| self.failure(error))
     }
@@ -227,6 +271,7 @@ impl SmtpClient {
     fn compose(
         &self,
         request: &DeliveryRequest<'_>,
+        attachments: &[InboundAttachment],
         config: &EmailConfig,
         recipient: &str,
         connection: &SmtpConnection,
@@ -239,7 +284,7 @@ impl SmtpClient {
         let message_id = message_id(request, domain);
         let mail = compose(&ComposeRequest {
             message: request.message,
-            attachments: request.attachments,
+            attachments,
             from_address: &self.address,
             from_name: config.from_name.as_deref(),
             to: &to,
@@ -327,38 +372,36 @@ impl SmtpPool {
         lock(&self.idle).pop()
     }
 
-    /// Keeps a connection until it is used again or was idle for too long.
-    fn put(self: &Arc<Self>, connection: SmtpConnection, mails: u32, timeout: Duration) {
-        let mut idle = lock(&self.idle);
-        if mails >= MAX_MAILS_PER_CONNECTION || idle.len() >= MAX_IDLE {
-            drop(idle);
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "an adapter has no task group; the task ends with the connection"
-            )]
-            let _quitting = tokio::spawn(connection.quit());
-            return;
+    /// Keeps a connection until it is used again or was idle for too long, or closes it.
+    async fn put(&self, connection: SmtpConnection, mails: u32) {
+        let closed = {
+            let mut idle = lock(&self.idle);
+            let is_kept = self.is_watched.load(Ordering::SeqCst)
+                && mails < MAX_MAILS_PER_CONNECTION
+                && idle.len() < MAX_IDLE;
+            match is_kept {
+                true => {
+                    idle.push(IdleConnection { connection, since: Instant::now(), mails });
+                    None
+                }
+                false => Some(connection),
+            }
+        };
+        match closed {
+            Some(connection) => connection.quit().await,
+            None => self.changed.notify_one(),
         }
-        idle.push(IdleConnection { connection, since: Instant::now(), mails });
-        drop(idle);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "an adapter has no task group; the task ends after the timeout"
-        )]
-        let _closing = tokio::spawn(Self::close_idle(Arc::downgrade(self), timeout));
     }
 
-    /// Closes connections that were idle for too long, once.
-    async fn close_idle(pool: Weak<Self>, timeout: Duration) {
-        tokio::time::sleep(timeout).await;
-        let Some(pool) = pool.upgrade() else { return };
-        let old: Vec<_> = {
-            let mut idle = lock(&pool.idle);
-            idle.extract_if(.., |entry| entry.since.elapsed() >= timeout).collect()
-        };
-        for entry in old {
-            entry.connection.quit().await;
-        }
+    /// Removes connections that have been idle for at least `timeout`.
+    fn take_old(&self, timeout: Duration) -> Vec<IdleConnection> {
+        let mut idle = lock(&self.idle);
+        idle.extract_if(.., |entry| entry.since.elapsed() >= timeout).collect()
+    }
+
+    /// Returns when the oldest connection became idle.
+    fn oldest(&self) -> Option<Instant> {
+        lock(&self.idle).iter().map(|entry| entry.since).min()
     }
 }
 

@@ -97,7 +97,8 @@ mod tests {
     fn parsed(kind: &str, body: &[u8]) -> Result<Value, String> {
         let mut headers = HeaderMap::new();
         headers.insert("content-type", kind.parse().unwrap());
-        let request = WebhookRequest { headers: &headers, body, now: Timestamp::from_ms(0) };
+        let request =
+            WebhookRequest { headers: &headers, query: "", body, now: Timestamp::from_ms(0) };
         parse(&request).map_err(|error| error.to_string())
     }
 

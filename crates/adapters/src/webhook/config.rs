@@ -11,6 +11,7 @@ use super::{Webhook, wire};
 use crate::Adapter;
 use crate::egress::EgressTarget;
 use crate::registry::{AdapterResources, ProviderConfig};
+use crate::setup::SetupQuestion;
 
 /// The keys of a webhook tunnel beside those of every tunnel.
 const KEYS: [&str; 10] = [
@@ -155,6 +156,16 @@ impl InvalidWebhookConfig {
 
 impl ProviderConfig for WebhookConfig {
     const PROVIDER: &'static str = "webhook";
+
+    const QUESTIONS: &'static [SetupQuestion] = &[
+        SetupQuestion::optional(
+            "verify",
+            "how requests are signed: standard, github, gitlab, stripe, slack, bearer or basic",
+        )
+        .with_default("standard"),
+        SetupQuestion::required("secret", "secret of the signatures").secret(),
+        SetupQuestion::optional("send_to", "URL that messages are posted to"),
+    ];
 
     fn parse(section: &ConfigSection<'_>, enabled: bool) -> Result<Self, InvalidConfig> {
         section.deny_unknown_keys(&KEYS)?;

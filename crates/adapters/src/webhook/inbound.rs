@@ -146,6 +146,7 @@ impl MessageReader {
             text,
             mentions: fields.mentions,
             reply_to: fields.reply_to,
+            corrects: None,
             forwarded_from: fields.forwarded_from,
             correlation_id: fields.correlation_id,
             artifacts: fields.artifacts,
@@ -321,7 +322,7 @@ impl MappedFields {
                 }
                 (None, Some(url)) => {
                     let url = Some(url.to_owned());
-                    self.artifacts.push(Artifact { name, mime_type, size: None, hash: None, url });
+                    self.artifacts.push(Artifact { name, mime_type, url, ..Artifact::default() });
                 }
                 (None, None) => continue,
             }

@@ -11,13 +11,16 @@ use async_trait::async_trait;
 use http::HeaderMap;
 use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::TunnelId;
-use monoco_core::inbound::{InboundAttachment, InboundMessage};
+use monoco_core::inbound::InboundEvent;
 use monoco_core::retry::Failure;
 use tokio_util::sync::CancellationToken;
 
 use crate::egress::{Egress, EgressTarget};
 use crate::registry::ProviderConfig as _;
-use crate::{Adapter, DeliveryRequest, InboundSink, WebhookError, WebhookRequest};
+use crate::{
+    Adapter, DeliveryRequest, InboundSink, WebhookContent, WebhookError, WebhookRequest,
+    read_attachments,
+};
 
 mod body;
 pub mod config;
@@ -90,12 +93,11 @@ impl Adapter for Webhook {
         self.signer.check_headers(headers)
     }
 
-    fn parse_webhook(
-        &self,
-        request: &WebhookRequest<'_>,
-    ) -> Result<Vec<(InboundMessage, Vec<InboundAttachment>)>, WebhookError> {
+    fn parse_webhook(&self, request: &WebhookRequest<'_>) -> Result<WebhookContent, WebhookError> {
         self.signer.verify(request)?;
-        Ok(vec![self.reader.read(request)?])
+        let (message, attachments) = self.reader.read(request)?;
+        let events = vec![InboundEvent::Message { message, attachments }];
+        Ok(WebhookContent { events, answer: None })
     }
 
     async fn listen(
@@ -113,7 +115,12 @@ impl Adapter for Webhook {
             let detail = "this tunnel cannot send: it has no send_to".to_owned();
             return DeliveryOutcome::Failed(Failure::Permanent { detail, error_code: None });
         };
-        let body = outbound::body(request);
+        let attachments = match read_attachments(request, outbound::MAX_ATTACHMENT_BYTES).await {
+            Ok(attachments) => attachments,
+            Err(failure) => return DeliveryOutcome::Failed(failure),
+        };
+        let body = outbound::body(request, &attachments);
+        drop(attachments);
         let headers = outbound::headers(&self.signer, request, &body);
         match self.egress.post(target, headers, body).await {
             Ok(response) => outbound::outcome(&response, &target.shown(), request.now),

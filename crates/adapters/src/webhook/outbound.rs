@@ -20,14 +20,15 @@
 //!
 //! `inbound.rs` reads this body by default, so two couriers can exchange messages.
 
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use monoco_core::delivery::DeliveryOutcome;
+use monoco_core::delivery::{DeliveryOutcome, ThrottleScope};
 use monoco_core::did::EndpointKind;
+use monoco_core::inbound::InboundAttachment;
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
 use serde::Serialize;
@@ -38,6 +39,9 @@ use super::wire::Signer;
 use crate::DeliveryRequest;
 use crate::egress::EgressResponse;
 
+/// Limit of the attachments of one message together, in bytes: the body is signed as a whole.
+pub const MAX_ATTACHMENT_BYTES: u64 = 32 << 20;
+
 /// Longest part of a response that a failure repeats, in characters.
 const MAX_EXCERPT_CHARS: usize = 200;
 
@@ -47,9 +51,9 @@ const MAX_EXTERNAL_ID_BYTES: usize = 512;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Returns the JSON that is posted.
-pub fn body(request: &DeliveryRequest<'_>) -> Vec<u8> {
+pub fn body(request: &DeliveryRequest<'_>, attachments: &[InboundAttachment]) -> Vec<u8> {
     let message = request.message;
-    let attachments = request.attachments.iter().map(|attachment| WebhookAttachment {
+    let attachments = attachments.iter().map(|attachment| WebhookAttachment {
         name: &attachment.name,
         mime_type: &attachment.mime_type,
         base64: STANDARD.encode(&attachment.bytes),
@@ -93,7 +97,21 @@ pub fn outcome(reply: &EgressResponse, peer: &str, now: Timestamp) -> DeliveryOu
     if reply.status.is_success() {
         return DeliveryOutcome::Accepted { external_msg_id: external_id(&reply.body) };
     }
-    DeliveryOutcome::Failed(failure(reply, peer, now))
+    match failure(reply, peer, now) {
+        // All messages of the tunnel have the same receiver.
+        Failure::Temporary { detail, retry_after_ms, error_code }
+            if reply.status == StatusCode::TOO_MANY_REQUESTS =>
+        {
+            let retry_after = retry_after_ms.map(Duration::from_millis);
+            DeliveryOutcome::Throttled {
+                detail,
+                error_code,
+                retry_after,
+                scope: ThrottleScope::Tunnel,
+            }
+        }
+        failure => DeliveryOutcome::Failed(failure),
+    }
 }
 
 /// Classifies a response other than 2xx: 408, 425, 429 and 5xx are temporary, all others
@@ -196,6 +214,7 @@ mod tests {
     use monoco_core::outgoing::OutgoingMessage;
 
     use super::*;
+    use crate::delivery_fixture::{MemoryFiles, RecordedParts};
 
     fn reply(status: u16, headers: &[(&'static str, &str)], body: &str) -> EgressResponse {
         EgressResponse {
@@ -219,11 +238,13 @@ mod tests {
             address: "ann@example.com",
             kind: EndpointKind::Addr,
             message: &message,
-            attachments: &[],
+            files: &MemoryFiles::default(),
+            sent_parts: &[],
+            progress: &RecordedParts::default(),
             key: format!("dlv_{}", "0".repeat(48)).parse().unwrap(),
             now: Timestamp::from_ms(0),
         };
-        let posted: Value = serde_json::from_slice(&super::body(&request)).unwrap();
+        let posted: Value = serde_json::from_slice(&super::body(&request, &[])).unwrap();
         assert_eq!((&posted["text"], &posted["charset"]), (&"café".into(), &"latin-1".into()));
     }
 
@@ -248,7 +269,7 @@ mod tests {
             (413, "permanent"),
             (422, "permanent"),
             (425, "temporary"),
-            (429, "temporary"),
+            (429, "throttled"),
             (500, "temporary"),
             (502, "temporary"),
             (503, "temporary"),
@@ -261,6 +282,7 @@ mod tests {
                 DeliveryOutcome::Failed(Failure::Permanent { .. }) => "permanent",
                 DeliveryOutcome::Failed(Failure::Temporary { .. }) => "temporary",
                 DeliveryOutcome::Failed(Failure::Unknown { .. }) => "unknown",
+                DeliveryOutcome::Throttled { .. } => "throttled",
             };
             assert_eq!(found, want, "{status}: {outcome:?}");
         }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 use monoco_core::config::Secret;
+use monoco_core::delivery::ThrottleScope;
 use monoco_core::did::{Did, EndpointKind};
-use monoco_core::inbound::{ChatSessionKind, InboundAttachment};
+use monoco_core::inbound::{ChatSessionKind, InboundAttachment, InboundEvent};
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::outgoing::OutgoingMessage;
 use monoco_core::record::RecordId;
@@ -14,6 +15,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::delivery_fixture::{MemoryFiles, RecordedParts};
 use crate::egress::EgressLimits;
 use crate::scripted::{ScriptedAct, ScriptedServer, answer};
 
@@ -82,16 +84,32 @@ fn outgoing(message: Value) -> OutgoingMessage {
 }
 
 async fn send(webhook: &Webhook, message: Value) -> DeliveryOutcome {
-    let message = outgoing(message);
-    let attachments = [InboundAttachment {
+    let mut message = outgoing(message);
+    let files = MemoryFiles(vec![InboundAttachment {
         name: "log.txt".to_owned(),
         mime_type: "text/plain".to_owned(),
         bytes: b"green\n".to_vec(),
-    }];
-    let (address, kind) = ("room-7", EndpointKind::Group);
-    let (message, attachments) = (&message, &attachments);
-    let request = DeliveryRequest { address, kind, message, attachments, key: key(), now: now() };
-    webhook.deliver(&request).await
+    }]);
+    message.attachments = files.references();
+    webhook.deliver(&request(&message, &files, &RecordedParts::default(), now())).await
+}
+
+fn request<'a>(
+    message: &'a OutgoingMessage,
+    files: &'a MemoryFiles,
+    progress: &'a RecordedParts,
+    now: Timestamp,
+) -> DeliveryRequest<'a> {
+    DeliveryRequest {
+        address: "room-7",
+        kind: EndpointKind::Group,
+        message,
+        files,
+        sent_parts: &[],
+        progress,
+        key: key(),
+        now,
+    }
 }
 
 /// Makes one attempt through a tunnel to `server`.
@@ -106,7 +124,7 @@ async fn try_once(server: &ScriptedServer, total: Duration) -> DeliveryOutcome {
 fn failed(outcome: DeliveryOutcome) -> Failure {
     match outcome {
         DeliveryOutcome::Failed(failure) => failure,
-        DeliveryOutcome::Accepted { .. } => panic!("{outcome:?}"),
+        _ => panic!("{outcome:?}"),
     }
 }
 
@@ -166,8 +184,10 @@ async fn posted_message_is_received_by_another_courier() {
 
         let request = server.request();
         let (headers, body) = split(&request);
-        let request = WebhookRequest { headers: &headers, body: body.as_bytes(), now: now() };
-        let (message, attachments) = webhook.parse_webhook(&request).unwrap().remove(0);
+        let request =
+            WebhookRequest { headers: &headers, query: "", body: body.as_bytes(), now: now() };
+        let event = webhook.parse_webhook(&request).unwrap().events.remove(0);
+        let InboundEvent::Message { message, attachments } = event else { panic!("{event:?}") };
         assert_eq!(message.id, key().to_string());
         assert_eq!(message.session.key(), "room-7:build-9");
         assert_eq!(message.session.kind, ChatSessionKind::Group);
@@ -177,7 +197,8 @@ async fn posted_message_is_received_by_another_courier() {
         assert_eq!(attachments[0].bytes, b"green\n");
 
         let altered = body.replace("green", "red");
-        let request = WebhookRequest { headers: &headers, body: altered.as_bytes(), now: now() };
+        let request =
+            WebhookRequest { headers: &headers, query: "", body: altered.as_bytes(), now: now() };
         assert!(matches!(webhook.parse_webhook(&request), Err(WebhookError::Unverified(_))));
     }
 }
@@ -190,15 +211,9 @@ async fn second_attempt_has_a_new_signature_and_the_same_id() {
     let message = outgoing(message());
     let mut seen = Vec::new();
     for later in [0, 60] {
-        let request = DeliveryRequest {
-            address: "room-7",
-            kind: EndpointKind::Group,
-            message: &message,
-            attachments: &[],
-            key: key(),
-            now: now() + Duration::from_secs(later),
-        };
-        webhook.deliver(&request).await;
+        let (files, parts) = (MemoryFiles::default(), RecordedParts::default());
+        let at = now() + Duration::from_secs(later);
+        webhook.deliver(&request(&message, &files, &parts, at)).await;
         let request = server.request();
         let (headers, body) = split(&request);
         seen.push((
@@ -214,7 +229,7 @@ async fn second_attempt_has_a_new_signature_and_the_same_id() {
 #[tokio::test]
 async fn busy_receiver_sets_the_retry_delay() {
     for (status, header, want) in [
-        ("429 Too Many Requests", "Retry-After: 7\r\n", Some(7_000)),
+        ("503 Busy", "Retry-After: 7\r\n", Some(7_000)),
         ("503 Busy", "Retry-After: Fri, 06 Feb 2026 20:45:30 GMT\r\n", Some(30_000)),
         ("500 Internal Server Error", "", None),
     ] {
@@ -226,6 +241,18 @@ async fn busy_receiver_sets_the_retry_delay() {
         assert_eq!(retry_after_ms, want, "{status}");
         assert!(detail.contains(&status[..3]) && detail.ends_with(": slow down"), "{detail}");
     }
+}
+
+#[tokio::test]
+async fn rate_limit_of_the_receiver_applies_to_the_tunnel() {
+    let status = "429 Too Many Requests";
+    let server = ScriptedServer::answering(status, "Retry-After: 7\r\n", "slow down");
+    let outcome = try_once(&server, LONG).await;
+    let DeliveryOutcome::Throttled { retry_after, scope, error_code, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!((retry_after, scope), (Some(Duration::from_secs(7)), ThrottleScope::Tunnel));
+    assert_eq!(error_code.as_deref(), Some("429"));
 }
 
 #[tokio::test]

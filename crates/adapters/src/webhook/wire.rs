@@ -188,7 +188,7 @@ impl Signer {
     /// Verifies the signature of a request and its timestamp. Returns
     /// [`WebhookError::Stale`] when the signature is valid and the timestamp is not.
     pub fn verify(&self, request: &WebhookRequest<'_>) -> Result<(), WebhookError> {
-        let WebhookRequest { headers, body, now } = *request;
+        let WebhookRequest { headers, body, now, .. } = *request;
         let unverified = WebhookError::Unverified;
         let (signed_at, genuine) = match &self.scheme {
             SignatureScheme::Standard => self.verify_standard(headers, body)?,

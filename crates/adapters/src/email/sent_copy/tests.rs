@@ -117,14 +117,22 @@ fn mail(id: &str) -> ComposedMail {
     }
 }
 
-/// Waits until nothing is being copied any more.
+/// Copies what waits, also when the account is stopped meanwhile.
 async fn finished(copies: &SentCopies) {
-    let wait = async {
-        while copies.queue().is_running {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
+    let wait = copies.copy_all();
     tokio::time::timeout(Duration::from_secs(30), wait).await.expect("in time");
+}
+
+#[tokio::test]
+async fn stopped_account_copies_what_waits() {
+    let folder = SentFolder::default();
+    let config = folder.start().await;
+    let copies = SentCopies::default();
+    copies.add(&config, mail("<1@example.com>"));
+    let stop = CancellationToken::new();
+    stop.cancel();
+    copies.run(&stop).await;
+    assert_eq!(folder.ids(), ["<1@example.com>"]);
 }
 
 #[tokio::test]
@@ -171,6 +179,6 @@ async fn nothing_is_copied_without_folder_or_message_id() {
     copies.add(&without, mail("<2@example.com>"));
     let huge = ComposedMail { bytes: vec![b'x'; MAX_WAITING_BYTES + 1], ..mail("<3@example.com>") };
     copies.add(&config, huge);
-    assert!(!copies.queue().is_running);
+    assert!(copies.queue().waiting.is_empty());
     assert_eq!(*folder.connections.lock().unwrap(), 0);
 }

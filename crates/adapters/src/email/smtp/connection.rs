@@ -82,8 +82,16 @@ impl SmtpConnection {
         Ok(connection)
     }
 
+    /// Introduces the client. A server that does not know EHLO gets HELO, and has no extensions
+    /// then (RFC 5321, section 3.2).
     async fn hello(&mut self, host_name: &str) -> Result<(), SmtpError> {
         let reply = self.command(SmtpStage::Ehlo, &format!("EHLO {host_name}")).await?;
+        if matches!(reply.code, 500 | 502 | 504) {
+            let reply = self.command(SmtpStage::Ehlo, &format!("HELO {host_name}")).await?;
+            expect(SmtpStage::Ehlo, reply, 200..300)?;
+            self.extensions = SmtpExtensions::default();
+            return Ok(());
+        }
         self.extensions = expect(SmtpStage::Ehlo, reply, 200..300)?.extensions();
         Ok(())
     }
@@ -282,6 +290,10 @@ impl SmtpConnection {
         match self.reply(stage, LAST_REPLY_TIMEOUT).await? {
             // The only reply that a server may send without a command (RFC 5321, section 3.8).
             reply if reply.code == 421 => Err(SmtpError::Rejected { stage, reply }),
+            // A server that rejects the mail before its end, such as one with a size limit.
+            reply if stage == SmtpStage::Content && reply.code >= 400 => {
+                Err(SmtpError::Rejected { stage, reply })
+            }
             reply => {
                 Err(lost(stage, format!("the server said without a command: {}", reply.shown())))
             }

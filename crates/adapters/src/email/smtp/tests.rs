@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test has no task group")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use monoco_core::config::Secret;
@@ -18,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
+use crate::delivery_fixture::{MemoryFiles, RecordedParts};
 use crate::email::config::Backfill;
 
 /// What the server does in answer to a command.
@@ -128,9 +130,12 @@ impl FakeServer {
     }
 }
 
+/// A client that keeps connections, as while the listener of its account runs.
 fn client(config: &EmailConfig, limits: SmtpLimits) -> SmtpClient {
     let key = Some(EnvelopeKey::new([1; 32]));
-    SmtpClient::new("mail".parse().unwrap(), config, key, limits).unwrap()
+    let client = SmtpClient::new("mail".parse().unwrap(), config, key, limits).unwrap();
+    client.pool.is_watched.store(true, Ordering::SeqCst);
+    client
 }
 
 fn acceptor(certificate: &str) -> TlsAcceptor {
@@ -258,11 +263,15 @@ async fn deliver_with(
     address: &str,
     attachments: &[InboundAttachment],
 ) -> SmtpResult {
+    let files = MemoryFiles(attachments.to_vec());
+    let message = &OutgoingMessage { attachments: files.references(), ..message.clone() };
     let request = DeliveryRequest {
         address,
         kind: EndpointKind::Addr,
         message,
-        attachments,
+        files: &files,
+        sent_parts: &[],
+        progress: &RecordedParts::default(),
         key: format!("dlv_{}", "5".repeat(48)).parse().unwrap(),
         now: Timestamp::from_ms(0),
     };
@@ -278,6 +287,7 @@ fn shown(outcome: &DeliveryOutcome) -> String {
     let failure = match outcome {
         DeliveryOutcome::Accepted { .. } => return "sent".to_owned(),
         DeliveryOutcome::Failed(failure) => failure,
+        DeliveryOutcome::Throttled { .. } => return "throttled".to_owned(),
     };
     let kind = match failure {
         Failure::Temporary { .. } => "temporary",
@@ -522,9 +532,63 @@ async fn idle_connection_is_closed() {
     let server = FakeServer::start(|_, command| accept(command)).await;
     let limits = SmtpLimits { idle: Duration::from_millis(100), ..SmtpLimits::default() };
     let client = server.client_within(limits);
+    let stop = CancellationToken::new();
+    let work = async {
+        assert_eq!(deliver(&client).await, "sent");
+        until(|| server.log().contains(&"QUIT".to_owned())).await;
+        assert!(lock(&client.pool.idle).is_empty());
+        stop.cancel();
+    };
+    tokio::join!(client.close_idle(&stop), work);
+}
+
+#[tokio::test]
+async fn stopped_account_keeps_no_connection() {
+    let server = FakeServer::start(|_, command| accept(command)).await;
+    let client = server.client();
+    let quits = || server.log().iter().filter(|line| *line == "QUIT").count();
+    let stop = CancellationToken::new();
+    let work = async {
+        assert_eq!(deliver(&client).await, "sent");
+        assert_eq!((lock(&client.pool.idle).len(), quits()), (1, 0));
+        stop.cancel();
+    };
+    tokio::join!(client.close_idle(&stop), work);
+    assert_eq!(quits(), 1);
+    // A delivery that ends later closes its connection by itself.
     assert_eq!(deliver(&client).await, "sent");
-    until(|| server.log().contains(&"QUIT".to_owned())).await;
-    assert!(lock(&client.pool.idle).is_empty());
+    assert_eq!((lock(&client.pool.idle).len(), quits()), (0, 2));
+}
+
+#[tokio::test]
+async fn server_without_ehlo_gets_helo() {
+    let server = FakeServer::start(|_, command| match command {
+        it if it.starts_with("EHLO") => say("502 5.5.1 command not implemented"),
+        _ => accept(command),
+    })
+    .await;
+    let client = server.client();
+    assert_eq!(deliver(&client).await, "sent");
+    let log = server.log();
+    assert!(log.iter().any(|line| line == "HELO example.com"), "{log:?}");
+    assert!(log.iter().any(|line| line == "MAIL FROM:<team@example.com>"), "{log:?}");
+}
+
+#[tokio::test]
+async fn rejection_in_the_middle_of_a_mail_has_the_reason_of_the_server() {
+    for (reply, code) in [("552 5.3.4 too large", "5.3.4"), ("451 4.3.1 disk full", "4.3.1")] {
+        let server = FakeServer::start(move |_, command| match command {
+            "DATA" => Act::Say(format!("354 go\r\n{reply}\r\n")),
+            _ => accept(command),
+        })
+        .await;
+        let sent = deliver_to(&server.client(), &text("hello"), "ann@example.com").await;
+        let DeliveryOutcome::Failed(failure) = sent.outcome else { panic!("{reply}") };
+        assert_eq!(failure.error_code(), Some(code));
+        assert_eq!(matches!(failure, Failure::Permanent { .. }), code.starts_with('5'));
+        assert!(failure.detail().contains(reply), "{}", failure.detail());
+        assert!(!server.log().iter().any(|line| line.starts_with('.')), "the mail is not ended");
+    }
 }
 
 #[tokio::test]

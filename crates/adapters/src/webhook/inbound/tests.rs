@@ -22,7 +22,7 @@ fn convert(
 ) -> Result<(InboundMessage, Vec<InboundAttachment>), String> {
     let headers: HeaderMap =
         headers.iter().map(|(k, v)| (k.parse().unwrap(), v.parse().unwrap())).collect();
-    let request = WebhookRequest { headers: &headers, body, now: Timestamp::from_ms(5) };
+    let request = WebhookRequest { headers: &headers, query: "", body, now: Timestamp::from_ms(5) };
     let reader = reader(map, SignedParts::IdAndBody);
     let (message, attachments) = reader.read(&request).map_err(|rejected| match rejected {
         WebhookError::Unreadable(why) => why,
@@ -59,14 +59,14 @@ fn default_body_is_read() {
         text: "@monoco::alpha the build is red".to_owned(),
         mentions: ["@monoco::alpha", "u2", "Cleo"].map(str::to_owned).to_vec(),
         reply_to: Some("evt-0".to_owned()),
+        corrects: None,
         forwarded_from: Some("Dan".to_owned()),
         correlation_id: Some("case-42".to_owned()),
         artifacts: vec![Artifact {
             name: "../../etc/passwd".to_owned(),
             mime_type: "text/plain".to_owned(),
-            size: None,
-            hash: None,
             url: Some("https://files.example.com/9".to_owned()),
+            ..Artifact::default()
         }],
         body_hash: None,
     };
@@ -183,7 +183,7 @@ fn body_identifies_a_message_whose_id_is_not_signed() {
             headers.insert("x-github-delivery", "guid-1".parse().unwrap());
         }
         let (json, now) = (json.as_bytes(), Timestamp::from_ms(5));
-        let request = WebhookRequest { headers: &headers, body: json, now };
+        let request = WebhookRequest { headers: &headers, query: "", body: json, now };
         let message = reader(&FieldMap::default(), signed).read(&request).unwrap().0;
         let window = message.body_hash.map(|body| body.window);
         assert_eq!(window, want, "{signed:?} {header}");

@@ -24,7 +24,7 @@ fn message_of(template: Option<&str>, headers: &[(&str, &str)], body: &Value) ->
     let headers: HeaderMap = headers.iter().map(header).collect();
     let body = body.to_string();
     let now = Timestamp::from_ms(0);
-    let request = WebhookRequest { headers: &headers, body: body.as_bytes(), now };
+    let request = WebhookRequest { headers: &headers, query: "", body: body.as_bytes(), now };
     let reader = MessageReader {
         tunnel: "hook".parse().unwrap(),
         map: FieldMap::default(),

@@ -33,7 +33,7 @@ fn verify(signer: &Signer, sent: &str, body: &[u8], now: i64) -> String {
         headers.append(name, HeaderValue::from_str(value.trim()).unwrap());
     }
     let now = Timestamp::from_ms(now * 1000);
-    match signer.verify(&WebhookRequest { headers: &headers, body, now }) {
+    match signer.verify(&WebhookRequest { headers: &headers, query: "", body, now }) {
         Ok(()) => "accepted".to_owned(),
         Err(rejected) => rejected.to_string(),
     }
@@ -166,7 +166,8 @@ fn secrets_in_headers_are_verified() {
         let found = verify(&signer, sent, BODY, NOW);
         assert!(found.contains(want), "{sent}: {found}");
         let headers = signer.sign("", Timestamp::from_ms(0), BODY);
-        let request = WebhookRequest { headers: &headers, body: BODY, now: Timestamp::from_ms(0) };
+        let request =
+            WebhookRequest { headers: &headers, query: "", body: BODY, now: Timestamp::from_ms(0) };
         assert_eq!(signer.verify(&request), Ok(()), "{scheme:?}");
         let shown = format!("{headers:?} {signer:?}");
         assert!(!shown.contains(secret) && !shown.contains("QWxh"), "{shown}");
@@ -253,7 +254,7 @@ fn signature_is_valid_for_five_minutes_in_both_directions() {
             (86_400_000, Err(WebhookError::Stale(300))),
         ] {
             let now = Timestamp::from_ms(NOW * 1000 + off);
-            let request = WebhookRequest { headers: &headers, body: BODY, now };
+            let request = WebhookRequest { headers: &headers, query: "", body: BODY, now };
             assert_eq!(signer.verify(&request), want, "{off} ms off");
         }
     }
@@ -332,7 +333,7 @@ fn signature_of_another_secret_is_rejected() {
     let now = Timestamp::from_ms(NOW * 1000);
     for (scheme, ours, theirs) in schemes {
         let headers = signer(&scheme, ours).sign("m1", now, BODY);
-        let request = WebhookRequest { headers: &headers, body: BODY, now };
+        let request = WebhookRequest { headers: &headers, query: "", body: BODY, now };
         assert_eq!(signer(&scheme, ours).verify(&request), Ok(()), "{scheme:?}");
         let rejected = signer(&scheme, theirs).verify(&request);
         assert!(matches!(rejected, Err(WebhookError::Unverified(_))), "{scheme:?}: {rejected:?}");
@@ -345,7 +346,10 @@ fn several_secrets_are_accepted_during_rotation() {
     let now = Timestamp::from_ms(NOW * 1000);
     for secret in [SECRET, OTHER] {
         let headers = signer(&WebhookVerification::Standard, secret).sign("m1", now, BODY);
-        assert_eq!(both.verify(&WebhookRequest { headers: &headers, body: BODY, now }), Ok(()));
+        assert_eq!(
+            both.verify(&WebhookRequest { headers: &headers, query: "", body: BODY, now }),
+            Ok(())
+        );
     }
     let first = signer(&WebhookVerification::Standard, OTHER).sign("m1", now, BODY);
     assert_eq!(both.sign("m1", now, BODY), first);

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use monoco_core::config::{Secret, SecretSource};
-use monoco_core::inbound::{FetchedMail, InboundAttachment, InboundMessage, RawMail, StoredBytes};
+use monoco_core::inbound::{
+    ChatPosition, FetchedMail, InboundAttachment, InboundEvent, InboundMessage, RawMail,
+    StoredBytes,
+};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::retry::Backoff;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -56,6 +59,14 @@ impl InboundSink for MemorySink {
         _attachments: Vec<InboundAttachment>,
     ) -> Result<bool, InboundError> {
         panic!("mails are received in pages")
+    }
+
+    async fn receive_events(&self, _events: Vec<InboundEvent>) -> Vec<Result<bool, InboundError>> {
+        panic!("mails are received in pages")
+    }
+
+    async fn last_received(&self) -> Result<Vec<ChatPosition>, InboundError> {
+        Ok(Vec::new())
     }
 
     async fn receive_page(&self, page: InboundPage) -> Result<PageResult, InboundError> {
