@@ -1,0 +1,127 @@
+//! What one emulated network implements. Everything else is shared.
+//!
+//! To add a network, create a folder with a type that implements [`SimProvider`], and add it to
+//! `SimNetwork` and to `server.rs`.
+
+use serde_json::Value;
+
+use crate::chaos::{ApiCall, CallFault};
+use crate::control::{
+    ControlError, EditRequest, MemberRequest, ReactRequest, RecallRequest, SayRequest,
+};
+use crate::event_queue::SimEvent;
+use crate::http::{SimRequest, SimResponse};
+use crate::settings::SimSettings;
+use crate::world::World;
+
+/// A frame with an event, and the id by which it is acknowledged.
+#[derive(Debug)]
+pub struct EventFrame {
+    pub ack_id: String,
+    pub text: String,
+}
+
+/// What a frame of the bot means.
+#[derive(Debug, PartialEq, Eq)]
+pub enum FrameMeaning {
+    /// The frame with this id was processed.
+    Ack(String),
+    /// The frame with this id is to be sent again later.
+    Later(String),
+    /// The answer to a ping of the network.
+    Pong,
+    /// A frame without effect.
+    Other,
+}
+
+/// An HTTP callback with one event.
+#[derive(Debug)]
+pub struct PushRequest {
+    pub headers: Vec<(&'static str, String)>,
+    pub body: String,
+}
+
+/// One emulated network. All methods run under the lock of the [`World`], so they must not wait.
+pub trait SimProvider: Send + Sync {
+    /// Returns the default times and limits of the network.
+    fn settings(&self) -> SimSettings;
+
+    /// Creates the people and chats that exist at the start.
+    fn populate(&self, world: &mut World);
+
+    /// Returns the credentials of an app, by the config keys of the tunnel.
+    fn credentials(&self, app: usize) -> Value;
+
+    /// Returns the URLs to configure in a tunnel, by config key.
+    fn urls(&self, base: &str) -> Value;
+
+    /// Names the call, so that it can be counted and faults can select it.
+    fn call(&self, world: &World, request: &SimRequest) -> ApiCall;
+
+    /// Executes a call of the API.
+    fn api(&self, world: &mut World, call: &ApiCall, request: &SimRequest) -> SimResponse;
+
+    /// Returns the response to a call that was rejected because of a rate limit.
+    fn throttled(&self, call: &ApiCall, fault: &CallFault) -> SimResponse;
+
+    /// Returns the response to a call that met an internal error.
+    fn server_error(&self, call: &ApiCall, status: u16) -> SimResponse;
+
+    /// Checks the ticket of a WebSocket handshake; returns the app that it belongs to.
+    fn open_socket(&self, world: &mut World, request: &SimRequest) -> Result<usize, SimResponse>;
+
+    /// Returns the first frame of a new connection, if the network sends one.
+    fn first_frame(&self, world: &World, app: usize) -> Option<String>;
+
+    /// Returns the ping of the network; `None` for a ping of the WebSocket protocol.
+    fn ping_frame(&self, connection: u64) -> Option<String>;
+
+    /// Returns the frame that announces the end of a connection.
+    fn disconnect_frame(&self, reason: Option<&str>) -> String;
+
+    /// Returns a frame with an event.
+    fn event_frame(&self, event: &SimEvent, connection: u64) -> EventFrame;
+
+    /// Interprets a text frame of the bot.
+    fn read_frame(&self, text: &str) -> FrameMeaning;
+
+    /// Returns the HTTP callback of an event. `is_forged`: sign it with a wrong key.
+    fn push(&self, event: &SimEvent, is_forged: bool) -> PushRequest;
+
+    /// Returns the callback that checks a new URL, and the answer that it must have.
+    fn push_challenge(&self, app: usize) -> Option<(PushRequest, String)>;
+
+    /// Says something as a person in a chat; returns the id of the message.
+    fn say(&self, world: &mut World, request: &SayRequest) -> Result<Value, ControlError>;
+
+    /// Changes a message of a person.
+    fn edit(&self, world: &mut World, request: &EditRequest) -> Result<Value, ControlError>;
+
+    /// Removes a message of a person.
+    fn recall(&self, world: &mut World, request: &RecallRequest) -> Result<Value, ControlError>;
+
+    /// Adds a reaction to a message.
+    fn react(&self, world: &mut World, request: &ReactRequest) -> Result<Value, ControlError>;
+
+    /// Adds a person to a chat or removes one.
+    fn member(
+        &self,
+        world: &mut World,
+        request: &MemberRequest,
+        joins: bool,
+    ) -> Result<Value, ControlError>;
+
+    /// Makes the tokens that were issued so far invalid.
+    fn expire_tokens(&self, world: &mut World);
+
+    /// Handles a control request that only this network has; `None` if there is no such one.
+    fn control(
+        &self,
+        world: &mut World,
+        name: &str,
+        body: &Value,
+    ) -> Option<Result<Value, ControlError>>;
+
+    /// Returns state of the network for `GET /control/state`.
+    fn state(&self) -> Value;
+}

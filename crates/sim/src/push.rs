@@ -1,0 +1,173 @@
+//! HTTP callbacks: sends events to the URL of a bot, and retries them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::Request;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::chaos::ChaosSwitches;
+use crate::clock::now_us;
+use crate::counters::SimCounters;
+use crate::event_queue::SimEvent;
+use crate::provider::PushRequest;
+use crate::world::SimHub;
+
+/// Bytes of an answer that are read.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+/// A callback URL on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushUrl {
+    address: SocketAddr,
+    path: String,
+}
+
+impl PushUrl {
+    /// Parses `http://HOST:PORT/PATH` with a loopback host.
+    pub fn parse(url: &str) -> Result<Self, String> {
+        let expected = "expected http://127.0.0.1:PORT/PATH";
+        let rest = url.strip_prefix("http://").ok_or(format!("found {url:?}, {expected}"))?;
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let host = host.replace("localhost", "127.0.0.1");
+        let host = if host.contains(':') && !host.ends_with(']') { host } else { host + ":80" };
+        let address: SocketAddr = host.parse().map_err(|_| format!("found {url:?}, {expected}"))?;
+        match address.ip() {
+            IpAddr::V4(ip) if ip.is_loopback() => {}
+            IpAddr::V6(ip) if ip.is_loopback() => {}
+            other => return Err(format!("{other} is not a loopback address, {expected}")),
+        }
+        Ok(Self { address, path: format!("/{path}") })
+    }
+}
+
+/// Answer to a callback.
+#[derive(Debug)]
+pub struct PushAnswer {
+    pub status: u16,
+    pub body: String,
+    /// The receiver asks for no further attempts.
+    is_final: bool,
+}
+
+/// Sends one callback. The error is the reason that the retry carries.
+pub async fn send(
+    url: &PushUrl,
+    request: PushRequest,
+    timeout: Duration,
+) -> Result<PushAnswer, &'static str> {
+    let answer = tokio::time::timeout(timeout, exchange(url, request));
+    answer.await.unwrap_or(Err("http_timeout"))
+}
+
+async fn exchange(url: &PushUrl, push: PushRequest) -> Result<PushAnswer, &'static str> {
+    let failed = "connection_failed";
+    let stream = TcpStream::connect(url.address).await.map_err(|_| failed)?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|_| failed)?;
+    let mut request = Request::post(&url.path)
+        .header("host", url.address.to_string())
+        .header("connection", "close");
+    for (name, value) in push.headers {
+        request = request.header(name, value);
+    }
+    let request = request.body(Full::new(Bytes::from(push.body))).map_err(|_| failed)?;
+    let answer = async {
+        let response = sender.send_request(request).await.map_err(|_| failed)?;
+        let status = response.status().as_u16();
+        let is_final = response.headers().get("x-slack-no-retry").is_some_and(|value| value == "1");
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|_| "http_error")?.to_bytes();
+        Ok(PushAnswer { status, body: String::from_utf8_lossy(&body).into_owned(), is_final })
+    };
+    tokio::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        // The answer may be complete although the connection has ended.
+        _ = connection => answer.await,
+    }
+}
+
+/// Sends events to the URLs of the bots, one after the other, until the emulator stops.
+pub async fn run(hub: &SimHub) {
+    while !hub.stop.is_cancelled() {
+        let Some((event, url, requests, timeout)) = next_push(hub) else {
+            tokio::select! {
+                () = hub.stop.cancelled() => return,
+                () = hub.pushes.notified() => continue,
+            }
+        };
+        let mut result = Err("connection_failed");
+        for request in requests {
+            result = send(&url, request, timeout).await;
+        }
+        record(hub, &event, result);
+    }
+}
+
+type NextPush = (SimEvent, PushUrl, Vec<PushRequest>, Duration);
+
+/// Takes the next event of an app that has a URL.
+fn next_push(hub: &SimHub) -> Option<NextPush> {
+    let mut world = hub.lock();
+    for app in world.queue.ready_apps() {
+        let Some(url) = world.push_urls.get(&app).and_then(|url| PushUrl::parse(url).ok()) else {
+            continue;
+        };
+        if let Some(event) = world.queue.take_ready(app) {
+            let is_forged = ChaosSwitches::take(&mut world.chaos.wrong_signature);
+            let requests =
+                (0..event.copies).map(|_| hub.provider.push(&event, is_forged)).collect();
+            let timeout = Duration::from_millis(world.settings.push_timeout_ms);
+            return Some((event, url, requests, timeout));
+        }
+    }
+    None
+}
+
+/// Finishes an event, or lets it wait for its next attempt.
+fn record(hub: &SimHub, event: &SimEvent, result: Result<PushAnswer, &'static str>) {
+    let mut world = hub.lock();
+    let (reason, is_final) = match &result {
+        Ok(answer) if (200..300).contains(&answer.status) => {
+            SimCounters::count(&mut world.counters.pushes, "ok");
+            world.counters.acks += 1;
+            world.queue.finish(event.number);
+            return;
+        }
+        Ok(answer) => ("http_error", answer.is_final),
+        Err(reason) => (*reason, false),
+    };
+    SimCounters::count(&mut world.counters.pushes, reason);
+    let pause = world.settings.push_retries_ms.get(event.attempt as usize).copied();
+    match pause.filter(|_| !is_final) {
+        Some(pause) => {
+            world.queue.retry_at(event.number, reason, now_us() + pause * 1000);
+            hub.pump(&mut world);
+        }
+        None => {
+            world.counters.given_up += 1;
+            world.queue.finish(event.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callback_url_must_be_http_on_loopback() {
+        let url = PushUrl::parse("http://localhost:8645/webhooks/slack?x=1").unwrap();
+        assert_eq!(url.address, "127.0.0.1:8645".parse().unwrap());
+        assert_eq!(url.path, "/webhooks/slack?x=1");
+        assert_eq!(PushUrl::parse("http://[::1]:1").unwrap().path, "/");
+        for bad in ["https://127.0.0.1:1/", "http://10.0.0.1:80/", "http://example.com/", "x"] {
+            assert!(PushUrl::parse(bad).is_err(), "{bad}");
+        }
+    }
+}
