@@ -31,6 +31,7 @@ use crate::clock::{Clock, wall_now};
 use crate::config::{Config, ConfigError, ConfigSource};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::drafts::DraftLoop;
+use crate::courier::file_fetcher::FileFetcher;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::forget::TextEraser;
 use crate::courier::mailbox_dir::MailboxDir;
@@ -284,6 +285,8 @@ impl Courier {
         let tunnels = Arc::clone(&supervisor.tunnels);
         let parts =
             CourierParts { store, clock, entry, tunnels, config: config_receiver, pipeline };
+        // Before the merge loop starts: otherwise it merges windows without the files they wait for.
+        parts.store.resume_files(clock.now()).await?;
         let (merge_loop, projector, dead_drafts) = start_loops(&parts, home, &loops);
         let pipeline = Arc::clone(&parts.pipeline);
         let bound = listeners.all();
@@ -392,6 +395,8 @@ fn start_loops(
         dead: Arc::clone(&dead_drafts),
     });
 
+    let fetcher = FileFetcher::new(store(), clock, tunnels(), loops.clone());
+    loops.spawn(fetcher.run(stop()));
     loops.spawn(Arc::clone(&merge_loop).run(stop()));
     loops.spawn(Arc::clone(&projector).run(stop()));
     loops.spawn(drafts.run(stop()));

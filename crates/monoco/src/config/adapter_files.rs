@@ -1,5 +1,5 @@
 //! The directory `adapters.d` beside the config file: one file per tunnel, `{tunnel}.yaml`,
-//! with the keys of that tunnel. `monoco email add` writes such files.
+//! with the keys of that tunnel. `monoco tunnel add` writes such files.
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,9 @@ use super::{Config, ConfigError, read, tunnel};
 
 /// Name of the directory with one file per tunnel.
 pub const ADAPTERS_DIR: &str = "adapters.d";
+
+/// Name of the directory with the secrets that `monoco tunnel add` has stored.
+pub const SECRETS_DIR: &str = "secrets";
 
 /// Maximum number of files in the directory.
 const MAX_FILES: usize = 1_000;

@@ -7,7 +7,8 @@ use super::{Config, TunnelConfig};
 use crate::pipeline::config::PipelineConfig;
 
 /// The common keys of tunnels that a reload changes without a new connection.
-const LIVE_KEYS: [&str; 5] = ["strangers", "debounce", "binding", "bindings", "max_mb_per_day"];
+const LIVE_KEYS: [&str; 6] =
+    ["strangers", "debounce", "binding", "bindings", "max_mb_per_day", "max_file_mb"];
 
 /// One difference between two configs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +94,7 @@ impl TunnelConfig {
             ("binding", self.binding != new.binding),
             ("bindings", self.bindings != new.bindings),
             ("max_mb_per_day", self.max_mb_per_day != new.max_mb_per_day),
+            ("max_file_mb", self.max_file_mb != new.max_file_mb),
         ];
         let mut keys: Vec<_> =
             common.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect();

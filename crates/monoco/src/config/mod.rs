@@ -27,9 +27,9 @@ mod changes;
 pub mod environment;
 mod tunnel;
 
-pub use adapter_files::{ADAPTERS_DIR, adapter_files};
+pub use adapter_files::{ADAPTERS_DIR, SECRETS_DIR, adapter_files};
 pub use changes::ConfigChange;
-pub use tunnel::{COMMON_TUNNEL_KEYS, TunnelConfig};
+pub use tunnel::{TunnelConfig, read_tunnel};
 
 /// Largest config file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -373,7 +373,7 @@ fn read_deliveries(section: &ConfigSection<'_>) -> Result<RetryPolicy, InvalidCo
 }
 
 /// Parses a duration with a unit: `90s`, `30m`, `24h` or `7d`, up to a year.
-fn parse_duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let unit = text.chars().last()?;
     let seconds = match unit {
         's' => 1,

@@ -14,11 +14,22 @@ use monoco_core::merge::Debounce;
 use super::read_debounce;
 
 /// The keys that every tunnel has.
-pub const COMMON_TUNNEL_KEYS: [&str; 7] =
-    ["provider", "enabled", "strangers", "debounce", "binding", "bindings", "max_mb_per_day"];
+const COMMON_TUNNEL_KEYS: [&str; 8] = [
+    "provider",
+    "enabled",
+    "strangers",
+    "debounce",
+    "binding",
+    "bindings",
+    "max_mb_per_day",
+    "max_file_mb",
+];
 
 /// Quota of a tunnel, in MiB per day.
 const DEFAULT_MB_PER_DAY: u64 = 1024;
+
+/// Largest file that is fetched for a message, in MiB.
+const DEFAULT_FILE_MB: u64 = 100;
 
 /// Longest label of Mails, in bytes.
 const MAX_LABEL_BYTES: usize = 128;
@@ -40,6 +51,8 @@ pub struct TunnelConfig {
     pub bindings: BTreeMap<String, String>,
     /// How much the tunnel may receive, in MiB per day.
     pub max_mb_per_day: u64,
+    /// Largest file that is fetched for a message, in MiB.
+    pub max_file_mb: u64,
     /// The provider's own keys.
     pub adapter: Arc<dyn AdapterConfig>,
 }
@@ -70,7 +83,8 @@ pub fn add_stub(tunnels: &mut BTreeMap<TunnelId, TunnelConfig>, debounce: Deboun
         binding: None,
         bindings: BTreeMap::new(),
         max_mb_per_day: DEFAULT_MB_PER_DAY,
-        adapter: Arc::new(StubConfig),
+        max_file_mb: DEFAULT_FILE_MB,
+        adapter: Arc::new(StubConfig::default()),
     });
 }
 
@@ -135,6 +149,7 @@ pub fn read_tunnel(
         binding: section.value("binding")?.map(|value| read_label(&value)).transpose()?,
         bindings: bindings.collect::<Result<_, _>>()?,
         max_mb_per_day: section.number_or("max_mb_per_day", 1..=1_000_000, DEFAULT_MB_PER_DAY)?,
+        max_file_mb: section.number_or("max_file_mb", 1..=10_000, DEFAULT_FILE_MB)?,
         adapter: provider.parse(&section, enabled)?,
     })
 }

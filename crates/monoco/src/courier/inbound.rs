@@ -1,15 +1,19 @@
 //! Stores inbound messages. Returns after the commit, so that the adapter may acknowledge.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use monoco_adapters::{ConnectionEvent, InboundError, InboundPage, InboundSink, PageResult};
-use monoco_core::inbound::{Artifact, InboundAttachment, InboundMessage, StoredBytes};
+use monoco_core::inbound::{
+    Artifact, ChatPosition, FetchedMail, InboundAttachment, InboundEvent, InboundMessage,
+    MessageEdit, RawMail, StoredBytes, check_external_id,
+};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
 use monoco_store::{
-    AcceptResult, LetterSource, RegisterMailsRequest, SharedStore, StoreError, StoreInboundRequest,
-    StoreInboundResult,
+    RegisterMailsRequest, SharedStore, StoreError, StoreEventResult, StoreInboundEvent,
+    StoreInboundRequest, StoreInboundResult,
 };
 use tokio::io::AsyncRead;
 
@@ -35,9 +39,40 @@ impl InboundSink for DurableInboundSink<'_> {
         message: InboundMessage,
         attachments: Vec<InboundAttachment>,
     ) -> Result<bool, InboundError> {
-        let result = self.store_message(message, attachments).await;
-        self.record(result.as_ref().map(|new| usize::from(*new)));
-        result
+        let events = vec![InboundEvent::Message { message, attachments }];
+        let mut results = self.receive_events(events).await;
+        results.pop().unwrap_or_else(|| {
+            Err(InboundError::Unavailable("the store returned no result".to_owned()))
+        })
+    }
+
+    async fn receive_events(&self, events: Vec<InboundEvent>) -> Vec<Result<bool, InboundError>> {
+        let (mut results, mut numbers, mut batch) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, event) in events.into_iter().enumerate() {
+            match self.request(event) {
+                Ok(event) => {
+                    results.push(Ok(false));
+                    numbers.push(number);
+                    batch.push(event);
+                }
+                Err(error) => results.push(Err(error)),
+            }
+        }
+        let stored = store_events(self.store, self.entry, batch, self.clock.now()).await;
+        for (number, stored) in numbers.into_iter().zip(stored) {
+            results[number] = stored.map_err(inbound_error);
+        }
+        if results.iter().any(Result::is_ok) {
+            self.record(Ok(results.iter().flatten().filter(|new| **new).count()));
+        }
+        for error in results.iter().filter_map(|result| result.as_ref().err()) {
+            self.record(Err(error));
+        }
+        results
+    }
+
+    async fn last_received(&self) -> Result<Vec<ChatPosition>, InboundError> {
+        self.store.chat_positions(self.tunnel.adapter.id()).await.map_err(inbound_error)
     }
 
     async fn receive_page(&self, page: InboundPage) -> Result<PageResult, InboundError> {
@@ -53,9 +88,14 @@ impl InboundSink for DurableInboundSink<'_> {
             return Ok(result);
         }
         let tunnel = self.tunnel.adapter.id().clone();
-        let page = RegisterMailsRequest { tunnel, stream, cursor, mails };
-        let registered = self.store.register_mails(page, self.clock.now()).await;
-        let registered = registered.map_err(inbound_error);
+        let registered = match self.charge(&mails) {
+            Ok(()) => {
+                let page = RegisterMailsRequest { tunnel, stream, cursor, mails };
+                let registered = self.store.register_mails(page, self.clock.now()).await;
+                registered.map_err(inbound_error)
+            }
+            Err(over_quota) => Err(over_quota),
+        };
         self.record(registered.as_ref().map(|registered| registered.new));
         let registered = registered?;
         result.new += registered.new;
@@ -77,6 +117,7 @@ impl InboundSink for DurableInboundSink<'_> {
 
     fn report(&self, event: ConnectionEvent) {
         let now = self.clock.now();
+        let is_scan = matches!(event, ConnectionEvent::Scanned { .. });
         self.tunnel.update_health(|health| match event {
             ConnectionEvent::Connected => health.record_connected(now),
             ConnectionEvent::Frame => health.record_frame(now),
@@ -84,10 +125,30 @@ impl InboundSink for DurableInboundSink<'_> {
             ConnectionEvent::Backlog(count) => health.record_backlog(count, now),
             ConnectionEvent::Scanned { backlog } => health.record_scanned(backlog, now),
         });
+        if is_scan {
+            self.tunnel.record_scan();
+        }
     }
 }
 
 impl DurableInboundSink<'_> {
+    /// Charges mails to the quota of the tunnel. Mails that exceed it stay on the server until
+    /// the adapter fetches them again.
+    fn charge(&self, mails: &[FetchedMail]) -> Result<(), InboundError> {
+        let bytes = mails.iter().map(|mail| match &mail.raw {
+            RawMail::Bytes(bytes) => bytes.len() as u64,
+            RawMail::Stored(stored) => stored.size,
+            RawMail::HeadersOnly { headers, .. } => headers.len() as u64,
+        });
+        self.tunnel.quota.charge(bytes.sum(), self.clock.now()).map_err(|wait| {
+            InboundError::Unavailable(format!(
+                "the daily quota of this tunnel is used; mails stay on the server for {} s, or \
+                 raise max_mb_per_day of the tunnel",
+                wait.as_secs() + 1
+            ))
+        })
+    }
+
     /// Records the number of new messages, or the error, in the tunnel's health.
     fn record(&self, result: Result<usize, &InboundError>) {
         let now = self.clock.now();
@@ -97,28 +158,46 @@ impl DurableInboundSink<'_> {
         });
     }
 
-    async fn store_message(
+    /// Checks the limits of an event and converts it for the store.
+    fn request(&self, event: InboundEvent) -> Result<StoreInboundEvent, InboundError> {
+        let tunnel = self.tunnel.adapter.id().clone();
+        Ok(match event {
+            InboundEvent::Message { message, attachments } => {
+                StoreInboundEvent::Message(Box::new(self.message_request(message, attachments)?))
+            }
+            InboundEvent::Edit(MessageEdit { edit_id, message }) => {
+                check_external_id(&edit_id).map_err(|error| unusable(&error))?;
+                let request = Box::new(self.message_request(message, Vec::new())?);
+                StoreInboundEvent::Edit { edit_id, request }
+            }
+            InboundEvent::Recall(recall) => {
+                recall.check().map_err(|error| unusable(&error))?;
+                let provider = self.tunnel.adapter.provider().to_owned();
+                let debounce = self.tunnel.settings().debounce;
+                StoreInboundEvent::Recall { recall, tunnel, provider, debounce }
+            }
+            InboundEvent::Notice(notice) => {
+                let notice = notice.check().map_err(|error| unusable(&error))?;
+                StoreInboundEvent::Notice { tunnel, notice }
+            }
+        })
+    }
+
+    fn message_request(
         &self,
         mut message: InboundMessage,
         attachments: Vec<InboundAttachment>,
-    ) -> Result<bool, InboundError> {
+    ) -> Result<StoreInboundRequest, InboundError> {
         message.received_at = self.clock.now();
         message.artifacts.extend(attachments.iter().map(artifact));
-        let message =
-            message.validate().map_err(|error| InboundError::Unusable(error.to_string()))?;
-        let request = StoreInboundRequest {
+        Ok(StoreInboundRequest {
             tunnel: self.tunnel.adapter.id().clone(),
             provider: self.tunnel.adapter.provider().to_owned(),
-            message,
+            message: message.validate().map_err(|error| unusable(&error))?,
             attachments: attachments.into_iter().map(|it| it.bytes).collect(),
             debounce: self.tunnel.settings().debounce,
             mail: None,
-        };
-        let stored = store_requests(self.store, self.entry, vec![request], self.clock.now()).await;
-        match stored.into_iter().next() {
-            Some(is_new) => is_new.map_err(inbound_error),
-            None => Err(InboundError::Unavailable("the store returned no result".to_owned())),
-        }
+        })
     }
 }
 
@@ -130,15 +209,31 @@ pub async fn store_requests(
     requests: Vec<StoreInboundRequest>,
     now: Timestamp,
 ) -> Vec<Result<bool, StoreError>> {
-    let Some(first) = requests.first() else { return Vec::new() };
-    if entry.inbound().applies_to(Some(&first.tunnel)) {
-        let sources = requests.into_iter().map(LetterSource::Inbound).collect();
-        let accepted = entry.submit(store, sources, now).await.into_iter();
-        let is_new = |accepted| matches!(accepted, AcceptResult::Letter { duplicate: false, .. });
-        return accepted.map(|accepted| accepted.map(is_new)).collect();
+    let event = |request| StoreInboundEvent::Message(Box::new(request));
+    store_events(store, entry, requests.into_iter().map(event).collect(), now).await
+}
+
+/// Stores events and notifies the dispatcher of new letters. Each result tells whether the event
+/// is new.
+async fn store_events(
+    store: &SharedStore,
+    entry: &PipelineEntry,
+    batch: Vec<StoreInboundEvent>,
+    now: Timestamp,
+) -> Vec<Result<bool, StoreError>> {
+    if batch.is_empty() {
+        return Vec::new();
     }
-    let stored = store.store_inbound(requests, now).await.into_iter();
-    stored.map(|stored| stored.map(|result| result == StoreInboundResult::Stored)).collect()
+    let stored = store.store_events(batch, entry.inbound(), now).await;
+    for letter in stored.iter().flatten().filter_map(|stored| stored.letter) {
+        entry.notifier.notify(letter, Duration::ZERO);
+    }
+    let is_new = |stored: StoreEventResult| stored.result == StoreInboundResult::Stored;
+    stored.into_iter().map(|stored| stored.map(is_new)).collect()
+}
+
+fn unusable(error: &dyn std::error::Error) -> InboundError {
+    InboundError::Unusable(error.to_string())
 }
 
 /// The attachment as a message refers to it.
@@ -148,7 +243,7 @@ fn artifact(attachment: &InboundAttachment) -> Artifact {
         mime_type: attachment.mime_type.clone(),
         size: u64::try_from(attachment.bytes.len()).ok(),
         hash: Some(ObjId::of(ObjKind::Bytes, &attachment.bytes)),
-        url: None,
+        ..Artifact::default()
     }
 }
 

@@ -37,6 +37,9 @@ impl IntakeQuota {
 
     /// Charges a request of `bytes`. Fails with the time after which the request is accepted.
     pub fn charge(&self, bytes: u64, now: Timestamp) -> Result<(), Duration> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let limit = self.limit.load(Ordering::Relaxed);
         // Nothing panics while it holds the lock.
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! Merges inbound messages into Mails when their merge windows have closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,13 +86,18 @@ impl MergeLoop {
     }
 
     async fn merge(&self, all: bool) -> Result<usize, StoreError> {
-        let labels: BTreeMap<_, _> = self
-            .tunnels
-            .running()
+        let running = self.tunnels.running();
+        let read_history: BTreeSet<_> = running
+            .iter()
+            .filter(|tunnel| tunnel.adapter.reads_history())
+            .map(|tunnel| tunnel.adapter.id().clone())
+            .collect();
+        let labels: BTreeMap<_, _> = running
             .iter()
             .map(|tunnel| (tunnel.adapter.id().clone(), tunnel.settings().labels.clone()))
             .collect();
-        let context = Arc::new(MergeContext { owner: self.owner.clone(), labels, all });
+        let context =
+            Arc::new(MergeContext { owner: self.owner.clone(), labels, read_history, all });
         self.store.merge(context, MAX_WINDOWS_PER_COMMIT, self.clock.now()).await
     }
 }

@@ -1,4 +1,4 @@
-//! Background tasks: storing inbound messages, merging, Mail files, drafts, sending,
+//! Background tasks: storing inbound messages, fetching their files, merging, Mail files, drafts, sending,
 //! expiry of leases, retention.
 //!
 //! Hints may be lost, so every task also polls (see `background`).
@@ -9,10 +9,12 @@
 pub const HOLDER: &str = "courier:";
 
 pub mod dead_drafts;
+mod delivery_hints;
 pub mod draft_sender;
 pub mod draft_watcher;
 pub mod drafts;
 pub mod email;
+pub mod file_fetcher;
 pub mod file_projector;
 pub mod forget;
 pub mod inbound;

@@ -37,7 +37,7 @@ impl TestHub {
 
     async fn add_tunnel(&self, id: &str, provider: &str, strangers: StrangerPolicy) {
         let (id, provider) = (id.parse().unwrap(), provider.to_owned());
-        let tunnel = TunnelInfo { id, provider, strangers, idempotent: true };
+        let tunnel = TunnelInfo { id, provider, strangers, idempotent: true, finds_sent: false };
         self.store().put_tunnel(tunnel, self.clock.now()).await.unwrap();
     }
 
@@ -85,7 +85,7 @@ impl TestHub {
                 mime_type: "text/plain".to_owned(),
                 size: Some(bytes.len() as u64),
                 hash: Some(hash),
-                url: None,
+                ..Artifact::default()
             });
         }
         let keep = |id: &&str| StoreInboundRequest {
@@ -100,8 +100,12 @@ impl TestHub {
         for kept in self.store().store_inbound(ids.iter().map(keep).collect(), now).await {
             kept.unwrap();
         }
-        let merging =
-            Arc::new(MergeContext { owner: Self::owner(), labels: BTreeMap::new(), all: true });
+        let merging = Arc::new(MergeContext {
+            owner: Self::owner(),
+            labels: BTreeMap::new(),
+            read_history: Default::default(),
+            all: true,
+        });
         while self.store().merge(Arc::clone(&merging), 1_000, now).await.unwrap() > 0 {}
         ids.iter().map(|id| MailId::of(provider, &tunnel, id)).collect()
     }

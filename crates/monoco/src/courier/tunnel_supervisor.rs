@@ -1,6 +1,5 @@
 //! Starts and stops tunnels, so that those of the config run.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +15,13 @@ use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::delivery_hints;
 use super::email::EmailTaskLoop;
 use super::inbound::DurableInboundSink;
 use super::intake_quota::IntakeQuota;
 use super::sender::DeliverySender;
 use super::tunnels::{InactiveTunnel, RunningTunnel, TunnelRegistry, TunnelSettings};
+use crate::background;
 use crate::center::PipelineEntry;
 use crate::clock::Clock;
 use crate::config::{Config, TunnelConfig};
@@ -59,6 +60,10 @@ impl TunnelSupervisor {
     /// disabled. A tunnel whose changes apply while it runs keeps its adapter; others are
     /// stopped, and started again after their connections are closed.
     pub async fn apply(&self, old: Option<&Config>, new: &Config) -> Result<(), StoreError> {
+        if old.is_none() {
+            let (hints, tunnels) = (self.store.hints(), Arc::clone(&self.tunnels));
+            self.loops.spawn(delivery_hints::run(hints, tunnels, self.loops.stop.clone()));
+        }
         let before = self.tunnels.running();
         let mut plan = TunnelPlan::default();
         for (id, config) in &new.tunnels {
@@ -83,7 +88,8 @@ impl TunnelSupervisor {
             }
         }
         self.store_tunnels(&plan, new).await?;
-        let paused = self.store_accounts(&plan).await?;
+        self.store_accounts(&plan).await?;
+        let paused = self.store.paused_tunnels().await?;
         let TunnelPlan { kept, new, inactive } = plan;
         let mut running = Vec::new();
         for (tunnel, config, keys) in kept {
@@ -103,6 +109,19 @@ impl TunnelSupervisor {
             running.push(self.start(adapter, config, active));
         }
         self.tunnels.set(running, inactive);
+        self.apply_pauses().await
+    }
+
+    /// Pauses and resumes tunnels as stored. Called after the tunnels are registered: a tunnel
+    /// that is paused during a reload is either found by the caller or here.
+    async fn apply_pauses(&self) -> Result<(), StoreError> {
+        let paused = self.store.paused_tunnels().await?;
+        for tunnel in self.tunnels.running().iter() {
+            let active = !paused.contains(tunnel.adapter.id());
+            if tunnel.is_active() != active {
+                tunnel.set_active(active);
+            }
+        }
         Ok(())
     }
 
@@ -117,29 +136,23 @@ impl TunnelSupervisor {
                 provider: adapter.provider().to_owned(),
                 strangers: config.strangers,
                 idempotent: adapter.accepts_idempotency_keys(),
+                finds_sent: adapter.finds_sent(),
             };
             self.store.put_tunnel(info, self.clock.now()).await?;
         }
         self.remove_unconfigured(new).await
     }
 
-    /// Stores the accounts of e-mail tunnels. Returns those that an operator has paused.
-    async fn store_accounts(
-        &self,
-        plan: &TunnelPlan<'_>,
-    ) -> Result<BTreeSet<TunnelId>, StoreError> {
+    /// Stores the accounts of e-mail tunnels.
+    async fn store_accounts(&self, plan: &TunnelPlan<'_>) -> Result<(), StoreError> {
         let kept = plan.kept.iter().map(|(tunnel, ..)| &tunnel.adapter);
-        let mut paused = BTreeSet::new();
         for adapter in kept.chain(plan.new.iter().map(|(adapter, _)| adapter)) {
             let Some(email) = adapter.email() else { continue };
             let (id, config, now) = (adapter.id(), email.config(), self.clock.now());
             let description = config.description.as_deref();
-            let account = self.store.put_account(id, &config.address, description, now).await?;
-            if !account.active {
-                paused.insert(id.clone());
-            }
+            self.store.put_account(id, &config.address, description, now).await?;
         }
-        Ok(paused)
+        Ok(())
     }
 
     /// Removes the stored tunnels of built-in providers that are not in the config: a message
@@ -211,7 +224,8 @@ fn apply_live(tunnel: &RunningTunnel, config: &TunnelConfig, keys: &[&'static st
 fn settings(config: &TunnelConfig) -> TunnelSettings {
     let labels =
         TunnelLabels { binding: config.binding.clone(), bindings: config.bindings.clone() };
-    TunnelSettings { debounce: config.debounce, labels }
+    let max_file_bytes = config.max_file_mb << 20;
+    TunnelSettings { debounce: config.debounce, labels, max_file_bytes }
 }
 
 fn inactive_tunnel(id: &TunnelId, config: &TunnelConfig, why: &str) -> InactiveTunnel {
@@ -223,19 +237,31 @@ fn inactive_tunnel(id: &TunnelId, config: &TunnelConfig, why: &str) -> InactiveT
     }
 }
 
-/// Runs one sender of a tunnel until the tunnel stops. A sender whose adapter panics is replaced:
-/// the lease of its delivery expires, which decides whether there is another attempt.
+/// Runs one sender of a tunnel until the tunnel stops, except while the tunnel is paused. A sender
+/// whose adapter panics is replaced: the lease of its delivery expires, which decides whether there
+/// is another attempt.
 async fn send(
     tunnel: Arc<RunningTunnel>,
     clock: Clock,
     new_sender: impl Fn() -> DeliverySender + Send,
 ) {
     let mut failures = 0;
-    loop {
-        let run = new_sender().run(tunnel.stop.clone());
+    while !tunnel.stop.is_cancelled() {
+        tunnel.stop.run_until_cancelled(tunnel.wait_for_active(true)).await;
+        let stop = tunnel.stop.child_token();
         #[expect(clippy::disallowed_methods, reason = "awaited here, by a task of the group")]
-        let task = tokio::spawn(run);
-        let Err(error) = AbortOnDropHandle::new(task).await else { return };
+        let task = tokio::spawn(new_sender().run(stop.clone()));
+        let mut task = AbortOnDropHandle::new(task);
+        let paused = async {
+            tunnel.wait_for_active(false).await;
+            stop.cancel();
+            std::future::pending().await
+        };
+        let ended = tokio::select! {
+            ended = &mut task => ended,
+            ended = paused => ended,
+        };
+        let Err(error) = ended else { continue };
         let error = panic_text(error);
         tracing::error!(tunnel = %tunnel.adapter.id(), error, "adapter crashed while sending");
         tunnel.update_health(|health| health.record_send_error(error, clock.now()));
@@ -255,14 +281,15 @@ struct Listener {
 }
 
 impl Listener {
-    /// Receives messages until the tunnel or the courier stops, or the adapter reports that
-    /// reconnecting cannot help. An adapter that panics is started again, after 1 s, 2 s, 4 s and
-    /// so on up to 30 s.
+    /// Receives messages until the tunnel or the courier stops. An adapter that panics is started
+    /// again, after 1 s, 2 s, 4 s and so on up to 30 s. One that reports that reconnecting cannot
+    /// help is started again when an operator has paused and resumed the tunnel.
     async fn run(self) {
         let (tunnel, clock) = (&self.tunnel, self.clock);
         let (id, stop) = (tunnel.adapter.id(), &tunnel.listener_stop);
-        let mut failures = 0;
+        let (mut failures, mut changes) = (0, tunnel.active_changes());
         while !stop.is_cancelled() {
+            changes.mark_unchanged();
             if stop.run_until_cancelled(tunnel.wait_for_active(true)).await.is_none() {
                 return;
             }
@@ -278,7 +305,7 @@ impl Listener {
                 ListenerEnd::Stopped => {}
                 ListenerEnd::Failed(error) => {
                     tracing::error!(tunnel = %id, error, "tunnel stopped receiving");
-                    return;
+                    stop.run_until_cancelled(background::changed(&mut changes)).await;
                 }
                 ListenerEnd::Crashed(error) => {
                     let lasted = clock.now().since(started);

@@ -1,15 +1,17 @@
 //! The tunnels of this courier: which ones run, with their health, and which ones do not.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use monoco_adapters::Adapter;
-use monoco_core::did::TunnelId;
+use monoco_core::did::{Did, TunnelId};
 use monoco_core::email::{RoundTotals, ScanReport};
 use monoco_core::merge::Debounce;
+use monoco_core::rate_limit::SendPacer;
 use monoco_core::tunnel_health::TunnelHealth;
 use monoco_store::TunnelLabels;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -27,10 +29,16 @@ pub struct RunningTunnel {
     pub listener: TaskTracker,
     settings: RwLock<Arc<TunnelSettings>>,
     health: Mutex<TunnelHealth>,
+    /// The slots of the provider's limits, shared by the tunnel's senders.
+    pacer: Mutex<SendPacer>,
+    /// Wakes one of the tunnel's senders.
+    deliveries: Notify,
     /// What an e-mail account has done since it was started.
     rounds: Mutex<RoundTotals>,
     /// `false` while an operator has paused the tunnel.
     active: watch::Sender<bool>,
+    /// The number of completed scans of an e-mail account.
+    scans: watch::Sender<u64>,
 }
 
 /// What a reload changes while the tunnel runs.
@@ -40,6 +48,8 @@ pub struct TunnelSettings {
     pub debounce: Debounce,
     /// The labels of the tunnel's Mails.
     pub labels: TunnelLabels,
+    /// Largest file that is fetched for a message, in bytes.
+    pub max_file_bytes: u64,
 }
 
 /// A tunnel that is configured and does not run.
@@ -60,6 +70,7 @@ pub struct TunnelRegistry(RwLock<TunnelSet>);
 #[derive(Clone, Default)]
 struct TunnelSet {
     running: Arc<[Arc<RunningTunnel>]>,
+    by_did: Arc<HashMap<Did, Arc<RunningTunnel>>>,
     inactive: Arc<[InactiveTunnel]>,
 }
 
@@ -81,18 +92,28 @@ impl RunningTunnel {
             listener: TaskTracker::new(),
             settings: RwLock::new(Arc::new(settings)),
             health: Mutex::new(health),
+            pacer: Mutex::default(),
+            deliveries: Notify::new(),
             rounds: Mutex::default(),
             active: watch::Sender::new(true),
+            scans: watch::Sender::new(0),
         }
     }
 
-    /// Pauses or resumes the tunnel: a paused one receives nothing, and sends as before.
+    /// Pauses or resumes the tunnel: a paused one neither receives nor sends. An attempt that
+    /// has begun is finished.
     pub fn set_active(&self, active: bool) {
+        self.update_health(|health| health.paused = !active);
         self.active.send_replace(active);
     }
 
     pub fn is_active(&self) -> bool {
         *self.active.borrow()
+    }
+
+    /// Changes when the tunnel is paused or resumed.
+    pub fn active_changes(&self) -> watch::Receiver<bool> {
+        self.active.subscribe()
     }
 
     /// Returns when the tunnel is `active`, or not.
@@ -110,6 +131,22 @@ impl RunningTunnel {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
+    /// Returns the slots of the provider's limits.
+    pub fn pacer(&self) -> MutexGuard<'_, SendPacer> {
+        // Nothing panics while it holds the lock.
+        self.pacer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes one sender: there may be a delivery for this tunnel.
+    pub fn hint_delivery(&self) {
+        self.deliveries.notify_one();
+    }
+
+    /// Returns after a hint that there may be a delivery for this tunnel.
+    pub async fn wait_for_delivery(&self) {
+        self.deliveries.notified().await;
+    }
+
     /// Stops senders and listener, and waits until the listener has ended. Returns `false` when
     /// that takes longer than `timeout`.
     pub async fn shut_down(&self, timeout: Duration) -> bool {
@@ -117,6 +154,16 @@ impl RunningTunnel {
         self.listener_stop.cancel();
         self.listener.close();
         tokio::time::timeout(timeout, self.listener.wait()).await.is_ok()
+    }
+
+    /// Notifies the task loop of an e-mail account that all folders have been read.
+    pub fn record_scan(&self) {
+        self.scans.send_modify(|scans| *scans += 1);
+    }
+
+    /// Returns the number of completed scans, as it changes.
+    pub fn scans(&self) -> watch::Receiver<u64> {
+        self.scans.subscribe()
     }
 
     /// Counts a round of an e-mail account.
@@ -157,8 +204,15 @@ impl TunnelRegistry {
         self.tunnels().running.iter().find(|tunnel| tunnel.adapter.id().as_str() == id).cloned()
     }
 
+    /// Returns the tunnel with this DID when it runs.
+    pub fn find(&self, did: &Did) -> Option<Arc<RunningTunnel>> {
+        self.tunnels().by_did.get(did).cloned()
+    }
+
     pub fn set(&self, running: Vec<Arc<RunningTunnel>>, inactive: Vec<InactiveTunnel>) {
-        let tunnels = TunnelSet { running: running.into(), inactive: inactive.into() };
+        let by_did = running.iter().map(|tunnel| (tunnel.adapter.id().did(), Arc::clone(tunnel)));
+        let by_did = Arc::new(by_did.collect());
+        let tunnels = TunnelSet { running: running.into(), by_did, inactive: inactive.into() };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = tunnels;
     }
 

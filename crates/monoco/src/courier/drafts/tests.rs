@@ -35,7 +35,11 @@ impl Sender {
         let stub = Arc::new(Stub::new("door".parse().unwrap()));
         let stop = CancellationToken::new();
         let (settings, quota) = (
-            TunnelSettings { debounce: Debounce::DEFAULT, labels: TunnelLabels::default() },
+            TunnelSettings {
+                debounce: Debounce::DEFAULT,
+                labels: TunnelLabels::default(),
+                max_file_bytes: 1 << 20,
+            },
             IntakeQuota::new(0, hub.clock.now()),
         );
         let door = RunningTunnel::new(stub, settings, quota, stop.clone(), stop);

@@ -22,7 +22,7 @@ use monoco_core::object::MsgObject;
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
 use monoco_store::{SendRequest, SendResult, SharedStore, StartedTask, StoreError};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::inbound::store_requests;
@@ -37,16 +37,20 @@ mod read_mail;
 use read_mail::{MailReader, ReadMail};
 
 /// How many tasks one step processes.
-const TASKS_PER_STEP: usize = 64;
+const TASKS_PER_STEP: usize = 256;
 
-/// Length of the lease of a task. Longer than the processing of 64 large mails.
+/// Length of the lease of a task. Longer than the processing of 256 mails.
 const LEASE_SECS: i64 = 300;
 
 /// How often the loop looks for due tasks and for ended deliveries without a hint.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How many mails are parsed at the same time: attachments wait for the disk.
-const PARALLEL_READS: usize = 8;
+/// How many mails are read at the same time: attachments wait for the disk, and the disk syncs
+/// many files together.
+const PARALLEL_READS: usize = 32;
+
+/// How many of them are parsed at the same time.
+const PARALLEL_PARSES: usize = 2;
 
 /// How many forwards one step settles.
 const FORWARDS_PER_STEP: usize = 200;
@@ -59,6 +63,7 @@ pub struct EmailTaskLoop {
     tunnel: Arc<RunningTunnel>,
     holder: Holder,
     new_tasks: watch::Receiver<u64>,
+    scans: watch::Receiver<u64>,
     round: Round,
 }
 
@@ -80,6 +85,7 @@ impl BackgroundTask for EmailTaskLoop {
 
     async fn step(&mut self) -> Result<NextStep, StoreError> {
         self.new_tasks.borrow_and_update();
+        self.scans.borrow_and_update();
         let started = Instant::now();
         if !self.tunnel.is_active() {
             return Ok(NextStep::Poll(POLL_INTERVAL));
@@ -109,7 +115,10 @@ impl BackgroundTask for EmailTaskLoop {
     }
 
     async fn hint(&mut self) {
-        background::changed(&mut self.new_tasks).await;
+        tokio::select! {
+            () = background::changed(&mut self.new_tasks) => {}
+            () = background::changed(&mut self.scans) => {}
+        }
     }
 }
 
@@ -121,14 +130,14 @@ impl EmailTaskLoop {
         tunnel: Arc<RunningTunnel>,
         holder: Holder,
     ) -> Self {
-        let new_tasks = store.newest_email_task();
+        let (new_tasks, scans) = (store.newest_email_task(), tunnel.scans());
         let round = Round {
             report: ScanReport::default(),
             elapsed: Duration::ZERO,
             scan: None,
             registered: None,
         };
-        Self { store, clock, entry, tunnel, holder, new_tasks, round }
+        Self { store, clock, entry, tunnel, holder, new_tasks, scans, round }
     }
 
     /// Processes tasks until `stop`. Tasks that have been started are finished.
@@ -192,6 +201,7 @@ impl EmailTaskLoop {
             debounce: self.tunnel.settings().debounce,
             has_chain: self.entry.inbound().applies_to(Some(self.tunnel.adapter.id())),
             now: self.clock.now(),
+            parsing: Semaphore::new(PARALLEL_PARSES),
         });
         let reads = tasks.into_iter().map(|started| {
             let (id, epoch) = (started.task.id, started.task.progress.epoch);

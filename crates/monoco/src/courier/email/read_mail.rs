@@ -17,14 +17,19 @@ use monoco_core::inbound::{
     Artifact, ChatSession, ChatSessionKind, InboundMessage, Participant, RawMail, StoredBytes,
 };
 use monoco_core::merge::Debounce;
-use monoco_core::object::{MsgObject, ObjId};
+use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
 use monoco_store::{SharedStore, StartedTask, StoreError, StoreInboundRequest};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 /// Largest mail that goes through the inbound chain as a whole, in bytes.
 const MAX_CHAIN_MAIL: usize = 16 << 20;
+
+/// Largest attachment that is decoded in memory, in bytes. Mails that are read at the same time
+/// have 4 MiB together, or are alone.
+const MAX_SMALL_PART: usize = 1 << 20;
 
 /// The provider of e-mail tunnels.
 const PROVIDER: &str = "email";
@@ -39,6 +44,8 @@ pub(super) struct MailReader {
     /// Whether mails pass an inbound chain, which reads the whole mail.
     pub has_chain: bool,
     pub now: Timestamp,
+    /// Limits the mails that are parsed at the same time: every thread that parses keeps memory.
+    pub parsing: Semaphore,
 }
 
 /// A mail that was read.
@@ -67,17 +74,26 @@ impl MailReader {
             RawMail::Stored(stored) => (self.store.object(stored.hash).await.map_err(store)?, None),
             RawMail::HeadersOnly { headers, why } => (headers, Some(why)),
         };
-        let handle = Handle::current();
+        let (reader, handle) = (Arc::clone(&self), Handle::current());
+        let permit = self.parsing.acquire().await;
         let read = tokio::task::spawn_blocking(move || {
-            if task.progress.attempts >= MAX_TASK_ATTEMPTS {
-                return self.read_raw(&task, bytes, &handle);
-            }
-            self.read_parsed(&task, bytes, cut, &handle)
-        });
-        match read.await {
-            Ok(read) => read,
-            Err(error) => Err(temporary(format!("the mail could not be parsed: {error}"))),
+            let mut parts = Vec::new();
+            let read = if task.progress.attempts >= MAX_TASK_ATTEMPTS {
+                reader.read_raw(&task, bytes, &handle)
+            } else {
+                reader.read_parsed(&task, bytes, cut, &mut parts, &handle)
+            };
+            read.map(|read| (read, parts))
+        })
+        .await;
+        drop(permit);
+        let (read, parts) = read.unwrap_or_else(|error| {
+            Err(temporary(format!("the mail could not be parsed: {error}")))
+        })?;
+        for part in parts {
+            self.store.put_blob(part).await.map_err(store)?;
         }
+        Ok(read)
     }
 
     fn read_parsed(
@@ -85,6 +101,7 @@ impl MailReader {
         task: &EmailTask,
         bytes: Vec<u8>,
         cut: Option<String>,
+        parts: &mut Vec<Vec<u8>>,
         handle: &Handle,
     ) -> Result<ReadMail, Failure> {
         let config = &self.config;
@@ -96,7 +113,7 @@ impl MailReader {
         let request = match config.deliver {
             true => {
                 let mut message = content.message.clone();
-                self.store_attachments(&content, &mut message, handle)?;
+                self.store_attachments(&content, &mut message, parts, handle)?;
                 if content.needs_original() {
                     message.artifacts.push(self.store_original(task, &bytes, handle)?);
                 }
@@ -229,23 +246,35 @@ impl MailReader {
             .map_err(|error| Failure::Permanent { detail: error.to_string(), error_code: None })
     }
 
-    /// Stores the parts of the mail, and lists them in the message.
+    /// Lists the parts of the mail in the message. Large ones are stored here; the bytes of the
+    /// others are added to `parts`, which the caller stores.
     fn store_attachments(
         &self,
         content: &MailContent<'_>,
         message: &mut InboundMessage,
+        parts: &mut Vec<Vec<u8>>,
         handle: &Handle,
     ) -> Result<(), Failure> {
         for part in &content.attachments {
-            let mut chunks = ChunkReader::new(part.chunks());
-            let stored = handle.block_on(self.store.put_blob_from(&mut chunks, u64::MAX));
-            let StoredBytes { hash, size } = stored.map_err(store)?;
+            let StoredBytes { hash, size } = match decode_small(part.chunks()) {
+                Some(bytes) => {
+                    let hash = ObjId::of(ObjKind::Bytes, &bytes);
+                    let size = bytes.len() as u64;
+                    parts.push(bytes);
+                    StoredBytes { hash, size }
+                }
+                None => {
+                    let mut chunks = ChunkReader::new(part.chunks());
+                    let stored = handle.block_on(self.store.put_blob_from(&mut chunks, u64::MAX));
+                    stored.map_err(store)?
+                }
+            };
             message.artifacts.push(Artifact {
                 name: part.file_name(),
                 mime_type: part.mime_type.clone(),
                 size: Some(size),
                 hash: Some(hash),
-                url: None,
+                ..Artifact::default()
             });
         }
         Ok(())
@@ -266,9 +295,21 @@ impl MailReader {
             mime_type: "message/rfc822".to_owned(),
             size: Some(size),
             hash: Some(task.hash),
-            url: None,
+            ..Artifact::default()
         })
     }
+}
+
+/// Returns the bytes of a part, or `None` when it has more than [`MAX_SMALL_PART`].
+fn decode_small(chunks: monoco_mime::DecodedChunks<'_>) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for chunk in chunks {
+        if bytes.len() + chunk.len() > MAX_SMALL_PART {
+            return None;
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Some(bytes)
 }
 
 /// Decoded chunks of a part as a reader.

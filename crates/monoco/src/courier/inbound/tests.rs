@@ -27,9 +27,12 @@ impl Fixture {
     async fn new() -> Self {
         let hub = TestHub::new().await;
         let stub = Arc::new(Stub::new("door".parse().unwrap()));
-        let settings =
-            TunnelSettings { debounce: Debounce::DEFAULT, labels: TunnelLabels::default() };
-        let (quota, stop) = (IntakeQuota::new(0, hub.clock.now()), CancellationToken::new());
+        let settings = TunnelSettings {
+            debounce: Debounce::DEFAULT,
+            labels: TunnelLabels::default(),
+            max_file_bytes: 1 << 20,
+        };
+        let (quota, stop) = (IntakeQuota::new(1 << 30, hub.clock.now()), CancellationToken::new());
         let tunnel = RunningTunnel::new(stub, settings, quota, stop.clone(), stop);
         Self { hub, entry: PipelineEntry::default(), tunnel }
     }
@@ -101,6 +104,24 @@ async fn page_that_is_not_stored_does_not_move_the_cursor() {
     let health = fixture.tunnel.health();
     assert_eq!(health.status(fixture.hub.clock.now()), TunnelStatus::Deaf);
     assert!(health.last_error.is_some());
+}
+
+#[tokio::test]
+async fn mails_over_the_daily_quota_stay_on_the_server() {
+    let fixture = Fixture::new().await;
+    let sink = fixture.sink();
+    fixture.tunnel.quota.set_limit(1000);
+    let large = |uid| vec![mail(uid, RawMail::Bytes(vec![b'a' + u8::try_from(uid).unwrap(); 800]))];
+    assert_eq!(sink.receive_page(page("a", &[], large(1))).await.unwrap().new, 1);
+    let Err(InboundError::Unavailable(why)) = sink.receive_page(page("b", &[], large(2))).await
+    else {
+        panic!("over the quota")
+    };
+    assert!(why.contains("max_mb_per_day"), "{why}");
+    assert_eq!(sink.cursor("INBOX").await.unwrap().as_deref(), Some("a"));
+    assert!(fixture.tunnel.health().last_error.is_some());
+    fixture.tunnel.quota.set_limit(10_000);
+    assert_eq!(sink.receive_page(page("b", &[], large(2))).await.unwrap().new, 1);
 }
 
 /// Fails after some bytes, like a connection that is lost.

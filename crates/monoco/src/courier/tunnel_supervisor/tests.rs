@@ -396,11 +396,52 @@ async fn permanent_failure_stops_the_tunnel_with_its_error() {
     let config = fixture.config(|_, _| ());
     fixture.supervisor.apply(None, &config).await.unwrap();
     let tunnel = fixture.tunnel();
-    tunnel.listener.close();
-    tunnel.listener.wait().await;
+    eventually("the tunnel has failed", || !tunnel.health().listening).await;
     assert_eq!(fixture.status(), TunnelStatus::Down);
     assert_eq!(tunnel.health().last_error.unwrap().1, "the password is wrong");
+    tunnel.set_active(false);
+    assert_eq!(fixture.status(), TunnelStatus::Paused);
+    assert_eq!(fixture.opened(), 1, "it is not started again by itself");
+    tunnel.set_active(true);
+    eventually("the tunnel hears", || fixture.status() == TunnelStatus::Hearing).await;
     fixture.stop().await;
+}
+
+#[tokio::test]
+async fn paused_tunnel_neither_receives_nor_sends_and_stays_paused() {
+    let fixture = Fixture::new(&[]).await;
+    let config = fixture.config(|_, _| ());
+    fixture.supervisor.apply(None, &config).await.unwrap();
+    let tunnel = fixture.tunnel();
+    eventually("the tunnel hears", || fixture.status() == TunnelStatus::Hearing).await;
+    let id: TunnelId = TUNNEL.parse().unwrap();
+    let (store, now) = (fixture.hub.store(), fixture.hub.clock.now());
+    store.set_tunnel_active(&id, false, now).await.unwrap();
+    tunnel.set_active(false);
+    let open = || fixture.script.open.load(Ordering::SeqCst);
+    eventually("the connection is closed", || open() == 0).await;
+
+    // A reload replaces the tunnel, which is paused from its start.
+    let new = fixture.config(|_, adapter| adapter.url = "b".to_owned());
+    fixture.supervisor.apply(Some(&config), &new).await.unwrap();
+    assert_eq!(fixture.status(), TunnelStatus::Paused);
+    let delivery = fixture.send("slow").await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(fixture.script.attempts.load(Ordering::SeqCst), 0, "nothing is sent");
+    assert_eq!(fixture.opened(), 1, "nothing is received");
+
+    store.set_tunnel_active(&id, true, now).await.unwrap();
+    fixture.tunnel().set_active(true);
+    eventually("the delivery is attempted", || fixture.script.attempts.load(Ordering::SeqCst) == 1)
+        .await;
+    eventually("the tunnel hears", || fixture.status() == TunnelStatus::Hearing).await;
+    // An attempt that has begun is finished although the tunnel is paused.
+    fixture.tunnel().set_active(false);
+    fixture.script.go_on.notify_one();
+    eventually("the message is sent", || fixture.tunnel().health().sent == 1).await;
+    fixture.stop().await;
+    let sent = store.delivery(delivery).await.unwrap();
+    assert_eq!(sent.sending.state.name(), SendState::Sent);
 }
 
 #[tokio::test]
