@@ -191,11 +191,6 @@ impl Home {
         self.0.join("courier/config.yaml")
     }
 
-    /// Directory of the config and of the files of tunnels.
-    pub fn config_dir(&self) -> PathBuf {
-        self.0.join("courier")
-    }
-
     pub fn log(&self) -> PathBuf {
         self.0.join("log/courier.log")
     }

@@ -1,8 +1,8 @@
-//! Contacts, groups and tunnels.
+//! Contacts and groups.
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use monoco_core::contact::{Binding, Contact, ContactLevel, StrangerPolicy, TunnelInfo};
+use monoco_core::contact::{Binding, Contact, ContactLevel};
 use monoco_core::did::{Did, EndpointKind, TunnelId};
 use serde::Deserialize;
 #[cfg(test)]
@@ -10,9 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::error::ApiError;
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
-use super::views::contacts::{
-    ContactPage, ContactView, DidList, GroupPage, GroupView, TunnelList, TunnelView,
-};
+use super::views::contacts::{ContactPage, ContactView, DidList, GroupPage, GroupView};
 use super::{Api, SharedApi};
 use crate::center::find_contacts;
 
@@ -121,7 +119,7 @@ pub async fn put_contact(
     Ok(axum::Json(contact.into()))
 }
 
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     !name.trim().is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control)
 }
 
@@ -357,61 +355,4 @@ async fn set_subscriber(
     let now = api.clock.now();
     let group = api.store.set_subscriber(&group, &reader, subscribed, now).await?;
     Ok(axum::Json(group.into()))
-}
-
-/// List tunnels and their rules
-#[cfg_attr(test, utoipa::path(
-    get, path = "/api/v1/tunnels", operation_id = "list_tunnels",
-    tag = "people",
-    responses((status = 200, body = TunnelList))
-))]
-pub async fn tunnels(State(api): State<SharedApi>) -> Result<axum::Json<TunnelList>, ApiError> {
-    let tunnels = api.store.tunnels().await?;
-    Ok(axum::Json(TunnelList { tunnels: tunnels.into_iter().map(Into::into).collect() }))
-}
-
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct TunnelBody {
-    /// Name of the network; default `external`
-    provider: Option<String>,
-    /// What to do with messages of unknown senders: `accept` (default), `hold` or `drop`
-    strangers: Option<String>,
-    /// Whether the provider recognises a second copy by its idempotency key; default false
-    #[serde(default)]
-    idempotent: bool,
-}
-
-/// Create or change a tunnel that another program runs
-///
-/// The program dispatches received messages with `ingress.tunnel`, leases deliveries from the
-/// TUNNEL_OUTBOX of `did:msgtunnel:{id}`, and reports their outcome.
-#[cfg_attr(test, utoipa::path(
-    put, path = "/api/v1/tunnels/{id}", operation_id = "put_tunnel",
-    tag = "people",
-    params(("id" = String, Path, description = "1 to 64 of a-z, 0-9, '-' and '_'")),
-    request_body = TunnelBody,
-    responses((status = 200, body = TunnelView))
-))]
-pub async fn put_tunnel(
-    State(api): State<SharedApi>,
-    path: PathParams,
-    JsonBody(body): JsonBody<TunnelBody>,
-) -> Result<axum::Json<TunnelView>, ApiError> {
-    let id: TunnelId = path.parse("id")?;
-    if api.tunnels.get(id.as_str()).is_some() {
-        let why = "the courier runs this tunnel itself; change it in the config file";
-        return Err(ApiError::bad_parameter("id", why));
-    }
-    let provider = body.provider.unwrap_or_else(|| "external".to_owned());
-    if !is_name(&provider) {
-        return Err(ApiError::bad_field("provider", "expected 1 to 256 bytes"));
-    }
-    let strangers = body.strangers.as_deref().unwrap_or("accept");
-    let strangers = StrangerPolicy::parse(strangers)
-        .ok_or_else(|| ApiError::bad_field("strangers", "expected accept, hold or drop"))?;
-    let tunnel = TunnelInfo { id, provider, strangers, idempotent: body.idempotent };
-    let tunnel = api.store.put_tunnel(tunnel, api.clock.now()).await?;
-    Ok(axum::Json(tunnel.into()))
 }

@@ -14,10 +14,12 @@ use super::SharedApi;
 use super::error::ApiError;
 use super::input::{self, API_BODIES, PathParams, QueryParams};
 use super::letters::QueryPairs;
+use super::tunnels;
 use super::views::email::{
     DirectoryImportView, DirectoryView, EmailAccountView, EmailAccountsView, EmailTaskPage,
-    EmailTaskView, EmailTestView, InvalidLineView,
+    EmailTaskView, InvalidLineView,
 };
+use super::views::tunnels::TunnelTestView;
 use crate::courier::tunnels::RunningTunnel;
 
 /// List all e-mail accounts
@@ -51,13 +53,12 @@ pub async fn account(
     path: PathParams,
 ) -> Result<axum::Json<EmailAccountView>, ApiError> {
     let id: TunnelId = path.parse("id")?;
-    let accounts = api.store.accounts().await?;
-    let account = accounts.into_iter().find(|account| account.tunnel == id);
-    let account = account.ok_or_else(|| missing_account(&id))?;
-    view(&api, account).await
+    view(&api, find(&api, &id).await?).await
 }
 
-/// Pause an e-mail account: close its connection, and process none of its tasks
+/// Pause an e-mail account: close its connection, process none of its tasks and send nothing
+///
+/// Does the same as `POST /api/v1/tunnels/{id}/pause`.
 #[cfg_attr(test, utoipa::path(
     post, path = "/api/v1/email/accounts/{id}/pause", operation_id = "pause_email_account",
     tag = "email",
@@ -100,9 +101,7 @@ pub async fn scan(
     if let Some(email) = tunnel.adapter.email() {
         email.scan_now();
     }
-    let accounts = api.store.accounts().await?;
-    let account = accounts.into_iter().find(|account| account.tunnel == id);
-    view(&api, account.ok_or_else(|| missing_account(&id))?).await
+    view(&api, find(&api, &id).await?).await
 }
 
 /// Test the connections and logins of an e-mail account
@@ -110,14 +109,14 @@ pub async fn scan(
     post, path = "/api/v1/email/accounts/{id}/test", operation_id = "test_email_account",
     tag = "email",
     params(("id" = String, Path, description = "Tunnel of the account")),
-    responses((status = 200, body = EmailTestView))
+    responses((status = 200, body = TunnelTestView))
 ))]
 pub async fn test(
     State(api): State<SharedApi>,
     path: PathParams,
-) -> Result<axum::Json<EmailTestView>, ApiError> {
+) -> Result<axum::Json<TunnelTestView>, ApiError> {
     let (_, tunnel) = running(&api, &path)?;
-    Ok(axum::Json(tunnel.adapter.probe().await.into()))
+    Ok(axum::Json(tunnels::probe(&tunnel).await))
 }
 
 /// List e-mail tasks, newest first
@@ -258,12 +257,9 @@ async fn set_active(
     path: &PathParams,
     active: bool,
 ) -> Result<axum::Json<EmailAccountView>, ApiError> {
-    let id: TunnelId = path.parse("id")?;
-    let account = api.store.set_account_active(&id, active, api.clock.now()).await?;
-    if let Some(tunnel) = api.tunnels.get(id.as_str()) {
-        tunnel.set_active(active);
-    }
-    view(api, account).await
+    let (id, _) = running(api, path)?;
+    tunnels::set_active(api, &id, active).await?;
+    view(api, find(api, &id).await?).await
 }
 
 async fn view(
@@ -275,6 +271,12 @@ async fn view(
     let tunnel = tunnel.map(|tunnel| (tunnel.adapter.mode(), tunnel.health()));
     let counts = counts.get(&account.tunnel);
     Ok(axum::Json(EmailAccountView::new(account, counts, tunnel, api.clock.now())))
+}
+
+async fn find(api: &SharedApi, id: &TunnelId) -> Result<EmailAccount, ApiError> {
+    let accounts = api.store.accounts().await?;
+    let account = accounts.into_iter().find(|account| account.tunnel == *id);
+    Ok(account.ok_or_else(|| missing_account(id))?)
 }
 
 /// The e-mail tunnel of the path, when it runs.

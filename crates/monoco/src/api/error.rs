@@ -102,6 +102,12 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
     }
 
+    /// An operator has paused the tunnel.
+    pub fn tunnel_paused() -> Self {
+        let message = "the tunnel is paused; send the request again after it was resumed";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "tunnel_paused", message)
+    }
+
     /// The tunnel has received too much today.
     pub fn over_quota(retry_after: Duration) -> Self {
         let secs = retry_after.as_secs().saturating_add(1);
@@ -367,6 +373,7 @@ impl From<StoreError> for ApiError {
                 new(StatusCode::CONFLICT, "key_reused").with(what, id)
             }
             StoreError::InvalidTag(_) => new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_tags"),
+            StoreError::UnexpectedPart { .. } => new(StatusCode::CONFLICT, "unexpected_part"),
             StoreError::TooLarge(limit) => {
                 new(StatusCode::PAYLOAD_TOO_LARGE, "too_large").with("limit", limit)
             }

@@ -93,7 +93,11 @@ pub async fn health(
     (code, axum::Json(health)).into_response()
 }
 
-fn adapters(tunnels: &TunnelRegistry, now: Timestamp) -> BTreeMap<String, AdapterHealth> {
+/// The health of the tunnels of the config, by id.
+pub(super) fn adapters(
+    tunnels: &TunnelRegistry,
+    now: Timestamp,
+) -> BTreeMap<String, AdapterHealth> {
     let all = tunnels.running();
     let running = all.iter().map(|tunnel| {
         let state = tunnel.health();

@@ -40,7 +40,7 @@ pub const MAX_BLOB: usize = 32 << 20;
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a body may take before its rate counts.
-const BODY_GRACE: Duration = Duration::from_secs(5);
+pub(super) const BODY_GRACE: Duration = Duration::from_secs(5);
 
 /// Lowest rate of a body, in bytes per second.
 const MIN_BODY_RATE: usize = 32 << 10;
@@ -100,13 +100,6 @@ impl BodySpace {
 pub struct RequestBody {
     bytes: Bytes,
     _space: Option<SemaphorePermit<'static>>,
-}
-
-impl RequestBody {
-    /// Takes the bytes. The space stays occupied until the body is dropped.
-    pub fn take(&mut self) -> Bytes {
-        std::mem::take(&mut self.bytes)
-    }
 }
 
 impl std::ops::Deref for RequestBody {
@@ -183,7 +176,7 @@ pub async fn body(
 }
 
 /// How long a body may take of which `received` bytes have arrived.
-fn body_timeout(received: usize) -> Duration {
+pub(super) fn body_timeout(received: usize) -> Duration {
     let secs = received / MIN_BODY_RATE;
     (BODY_GRACE + Duration::from_secs(u64::try_from(secs).unwrap_or(u64::MAX))).min(BODY_TIMEOUT)
 }

@@ -5,6 +5,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use monoco_core::did::TunnelId;
+use monoco_core::inbound::StoredBytes;
 use monoco_core::inbound::check_external_id;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
@@ -15,6 +16,7 @@ use tokio_util::io::ReaderStream;
 #[cfg(test)]
 use utoipa::ToSchema;
 
+use super::body_reader::RequestBodyReader;
 use super::error::ApiError;
 use super::input::{self, API_BODIES, JsonBody, PathParams};
 use super::views::messages::{BlobView, DispatchResponse, SendResponse};
@@ -236,10 +238,14 @@ pub async fn put_blob(
     if input::content_type(request.headers()) != Some("application/octet-stream") {
         return Err(ApiError::wrong_type("application/octet-stream"));
     }
-    let mut body = input::body(request.into_body(), input::MAX_BLOB, &API_BODIES).await?;
-    let size = body.len();
-    let id = api.store.put_blob(body.take().into()).await?.to_string();
-    Ok((StatusCode::CREATED, axum::Json(BlobView { id, size })))
+    let mut body = RequestBodyReader::new(request.into_body(), input::MAX_BLOB)?;
+    let stored = api.store.put_blob_from(&mut body, input::MAX_BLOB as u64).await;
+    if let Some(failure) = body.take_failure() {
+        return Err(failure);
+    }
+    let StoredBytes { hash, size } = stored?;
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    Ok((StatusCode::CREATED, axum::Json(BlobView { id: hash.to_string(), size })))
 }
 
 /// Get an object

@@ -222,7 +222,7 @@ impl ApiMetrics {
         for tunnel in tunnels.running().iter() {
             let health = tunnel.health();
             let labels = labels(tunnel.adapter.id(), tunnel.adapter.mode());
-            let up = health.status(now) != TunnelStatus::Down;
+            let up = !matches!(health.status(now), TunnelStatus::Down | TunnelStatus::Paused);
             self.tunnel_up.get_or_create(&labels).set(i64::from(up));
             if health.connection.is_some() {
                 let counter = self.connections_lost.get_or_create(&labels);

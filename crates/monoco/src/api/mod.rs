@@ -27,6 +27,7 @@ pub use mails::REBUILD_PATH;
 pub use metrics::ApiMetrics;
 
 mod batch;
+mod body_reader;
 mod boxes;
 mod connection;
 mod contacts;
@@ -54,6 +55,7 @@ mod sessions;
 mod submission;
 pub mod token;
 mod trace;
+mod tunnels;
 pub mod views;
 pub mod webhooks;
 
@@ -163,8 +165,12 @@ routes! {
     put "/api/v1/groups/{group}" => contacts::put_group,
     put "/api/v1/groups/{group}/subscribers/{reader}" => contacts::subscribe,
     delete "/api/v1/groups/{group}/subscribers/{reader}" => contacts::unsubscribe,
-    get "/api/v1/tunnels" => contacts::tunnels,
-    put "/api/v1/tunnels/{id}" => contacts::put_tunnel,
+    get "/api/v1/tunnels" => tunnels::tunnels,
+    get "/api/v1/tunnels/{id}" => tunnels::tunnel,
+    put "/api/v1/tunnels/{id}" => tunnels::put_tunnel,
+    post "/api/v1/tunnels/{id}/pause" => tunnels::pause,
+    post "/api/v1/tunnels/{id}/resume" => tunnels::resume,
+    post "/api/v1/tunnels/{id}/test" => tunnels::test,
     get "/api/v1/groups/{group}/receipts" => sessions::receipts,
     put "/api/v1/groups/{group}/receipts" => sessions::set_receipt,
     get "/api/v1/sessions" => sessions::sessions,

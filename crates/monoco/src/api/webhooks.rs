@@ -12,7 +12,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use monoco_adapters::{InboundSink, WebhookError, WebhookRequest};
+use monoco_adapters::{InboundSink, WebhookAnswer, WebhookError, WebhookRequest};
 use monoco_store::SharedStore;
 use serde_json::json;
 
@@ -106,6 +106,9 @@ async fn receive(
     request: Request,
 ) -> Result<Response, ApiError> {
     let tunnel = webhooks.tunnels.get(&id).ok_or_else(ApiError::no_webhook)?;
+    if !tunnel.is_active() {
+        return Err(ApiError::tunnel_paused());
+    }
     let (parts, body) = request.into_parts();
     // Before the body, so that a client without a signature occupies no memory.
     let headers = tunnel.adapter.check_webhook_headers(&parts.headers);
@@ -113,9 +116,14 @@ async fn receive(
     let body = input::body(body, MAX_BODY, &UNVERIFIED_BODIES).await?;
 
     let WebhookListener { store, clock, entry, .. } = webhooks.as_ref();
-    let webhook = WebhookRequest { headers: &parts.headers, body: &body, now: clock.wall() };
-    let received = tunnel.adapter.parse_webhook(&webhook);
-    let received = received.map_err(|error| webhooks.reject(&tunnel, error))?;
+    let webhook = WebhookRequest {
+        headers: &parts.headers,
+        query: parts.uri.query().unwrap_or_default(),
+        body: &body,
+        now: clock.wall(),
+    };
+    let content = tunnel.adapter.parse_webhook(&webhook);
+    let content = content.map_err(|error| webhooks.reject(&tunnel, error))?;
     let size = u64::try_from(body.len()).unwrap_or(u64::MAX);
     tunnel.quota.charge(size, clock.now()).map_err(|retry_after| {
         let error = ApiError::over_quota(retry_after);
@@ -125,13 +133,17 @@ async fn receive(
     drop(body);
     let sink = DurableInboundSink { store, clock: *clock, entry, tunnel: &tunnel };
     let (mut stored, mut duplicates) = (0, 0);
-    for (message, attachments) in received {
-        // If one message is not stored, the whole request fails. The provider sends it
-        // again, and messages that were stored are recognised as duplicates.
-        match sink.receive(message, attachments).await? {
+    let events = tunnel.adapter.complete_events(content.events).await;
+    for result in sink.receive_events(events).await {
+        // If one event is not stored, the whole request fails. The provider sends it again,
+        // and events that were stored are recognised as duplicates.
+        match result? {
             true => stored += 1,
             false => duplicates += 1,
         }
+    }
+    if let Some(WebhookAnswer { status, content_type, body }) = content.answer {
+        return Ok((status, [(header::CONTENT_TYPE, content_type)], body).into_response());
     }
     let body = json!({"ok": true, "stored": stored, "duplicate": stored == 0 && duplicates > 0});
     Ok((StatusCode::OK, axum::Json(body)).into_response())

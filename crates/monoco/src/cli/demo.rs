@@ -363,7 +363,7 @@ impl DemoStage {
         let got = receiver.got.recv_timeout(STEP_TIMEOUT);
         let DemoRequest { headers, body } =
             got.map_err(|_| demo_failed("the answer did not arrive"))?;
-        let push = WebhookRequest { headers: &headers, body: &body, now: wall_now() };
+        let push = WebhookRequest { headers: &headers, query: "", body: &body, now: wall_now() };
         self.signer.verify(&push).map_err(|error| demo_failed(&error.to_string()))?;
         let answer: Value = serde_json::from_slice(&body)
             .map_err(|error| demo_failed(&format!("the answer is not JSON: {error}")))?;

@@ -12,6 +12,7 @@ use crate::home::Home;
 mod files;
 mod health;
 mod machine;
+mod tunnels;
 
 /// Maximum number of directory entries that one check reads.
 const MAX_DIR_ENTRIES: usize = 100_000;
@@ -75,6 +76,9 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
             checks.push(check);
             drift = health.as_ref().map(|health| health.clock_drift_ms);
             checks.extend(health.iter().flat_map(health::health_checks));
+            if let Some(health) = &health {
+                checks.extend(tunnels::running(home, health).await);
+            }
             dead = health.map(|health| health.dead.total);
         }
         None => {
@@ -82,11 +86,13 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
             let mailbox = config.as_ref().map_or_else(|_| home.mailbox(), |it| it.mailbox(home));
             checks.extend(files::store(&home.store(), &mailbox));
             if let Ok(config) = &config {
+                checks.extend(tunnels::configured(config).await);
                 checks.push(machine::port("port", config.host, config.port));
                 checks.push(machine::port("webhook port", config.host, config.webhook_port));
             }
         }
     }
+    checks.extend(config.as_ref().ok().and_then(tunnels::shared_credentials));
     checks.push(machine::clock(&home.store(), drift));
     let mailbox = config.map_or_else(|_| home.mailbox(), |config| config.mailbox(home));
     checks.push(files::leftovers(&mailbox));

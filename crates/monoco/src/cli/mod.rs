@@ -32,10 +32,12 @@ mod message;
 mod output;
 mod pipeline;
 mod restore;
+mod sim;
 mod since;
 mod table;
 mod token;
 mod trace;
+mod tunnel;
 
 /// Shown below the help of `monoco`.
 const EXIT_CODES: &str = "\
@@ -90,6 +92,9 @@ enum CliCommand {
     /// Manage contacts, groups and their bindings
     #[command(subcommand)]
     Contact(contact::ContactCommand),
+    /// Add, test, pause and remove tunnels to providers
+    #[command(subcommand)]
+    Tunnel(tunnel::TunnelCommand),
     /// Add, inspect and steer e-mail accounts
     #[command(subcommand)]
     Email(email::EmailCommand),
@@ -137,6 +142,9 @@ enum CliCommand {
     /// Takes less than a minute. Uses a temporary directory and a courier of its own; your
     /// data is not touched.
     Demo(demo::DemoArgs),
+    /// Emulate a chat network on this machine, for trials without an account and for tests
+    #[command(subcommand)]
+    Sim(sim::SimCommand),
     /// Print a completion script for a shell
     ///
     /// The scripts for bash, zsh and fish also complete ids, tunnels and contacts. Example:
@@ -239,6 +247,7 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Mailbox(args) => mailbox::run(&context, args),
         CliCommand::Center(command) => block_on(center::run(&context, command)),
         CliCommand::Contact(command) => block_on(contact::run(&context, command)),
+        CliCommand::Tunnel(command) => block_on(tunnel::run(&context, command)),
         CliCommand::Email(command) => block_on(email::run(&context, command)),
         CliCommand::Pipeline(command) => block_on(pipeline::run(&context, command)),
         CliCommand::Dead(command) => block_on(dead::run(&context, command)),
@@ -250,6 +259,7 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Restore(args) => block_on(restore::run(&context, &args)),
         CliCommand::Forget(args) => block_on(forget::run(&context, args)),
         CliCommand::Demo(args) => block_on(demo::run(args)),
+        CliCommand::Sim(command) => block_on(sim::run(&context, command)),
         CliCommand::Completions { shell } => {
             let script = complete::script(shell).map_or_else(
                 || {

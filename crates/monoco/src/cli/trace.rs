@@ -57,6 +57,7 @@ const DELIVERIES: &[Column<RecordView>] = &[
     ("state", |record| record.state.cell()),
     ("attempts", |record| record.attempts.cell()),
     ("external id", |record| record.delivery.as_ref()?.external_msg_id.cell()),
+    ("parts", |record| record.delivery.as_ref()?.part_ids().cell()),
     ("failure", |record| record.delivery.as_ref()?.failure.as_ref()?.detail().cell()),
 ];
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use monoco_core::contact::{DeliveryMode, DeliveryPlan};
-use monoco_core::delivery::{Delivery, SendStateData};
+use monoco_core::delivery::{Delivery, SendStateData, SentPart};
 use monoco_core::lease::Lease;
 use monoco_core::record::{BoxKind, MsgRecord, ReadStateData};
 use monoco_core::retry::Failure;
@@ -99,9 +99,26 @@ pub struct DeliveryView {
     /// The provider's id of the message
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_msg_id: Option<String>,
+    /// The parts that were sent, when the message was too long for one
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartView>,
+    /// Whether the next attempt first looks for the message at the provider
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outcome_unknown: bool,
     /// When the provider accepted the message
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_at: Option<String>,
+}
+
+/// One part of a message that was sent in several.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Part))]
+pub struct PartView {
+    /// Number of the part, from 0
+    pub part: u32,
+    /// The provider's id of the part
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_msg_id: Option<String>,
 }
 
 /// How a target is reached.
@@ -235,11 +252,27 @@ impl From<Delivery> for RecordView {
                 first_try_at: sending.first_try.map(Timestamp::rfc3339),
                 failure: sending.state.failure().cloned(),
                 external_msg_id,
+                parts: delivery.parts.into_iter().map(Into::into).collect(),
+                outcome_unknown: sending.outcome_unknown,
                 delivered_at: sent_at,
             }),
             created_at: delivery.created_at.rfc3339(),
             updated_at: delivery.updated_at.rfc3339(),
         }
+    }
+}
+
+impl DeliveryView {
+    /// Returns the provider's ids of the parts; `?` for a part without one.
+    pub fn part_ids(&self) -> Vec<String> {
+        let id = |part: &PartView| part.external_msg_id.clone().unwrap_or_else(|| "?".to_owned());
+        self.parts.iter().map(id).collect()
+    }
+}
+
+impl From<SentPart> for PartView {
+    fn from(part: SentPart) -> Self {
+        Self { part: part.part, external_msg_id: part.external_msg_id }
     }
 }
 

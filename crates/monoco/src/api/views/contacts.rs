@@ -1,8 +1,8 @@
-//! Contacts, groups and tunnels.
+//! Contacts and groups.
 
 use std::borrow::Cow;
 
-use monoco_core::contact::{Contact, TunnelInfo};
+use monoco_core::contact::Contact;
 use monoco_store::Group;
 use serde::{Deserialize, Serialize};
 #[cfg(test)]
@@ -66,26 +66,6 @@ pub struct GroupPage {
     pub next_cursor: Option<String>,
 }
 
-/// A connection to an outside network.
-#[derive(Debug, Serialize, Deserialize)]
-#[cfg_attr(test, derive(ToSchema), schema(as = Tunnel))]
-pub struct TunnelView {
-    pub id: String,
-    pub did: String,
-    pub provider: String,
-    /// `accept`, `hold` or `drop`
-    pub strangers: Cow<'static, str>,
-    /// Whether the provider recognises a second copy by its idempotency key
-    pub idempotent: bool,
-}
-
-/// All tunnels of the hub.
-#[derive(Debug, Serialize, Deserialize)]
-#[cfg_attr(test, derive(ToSchema))]
-pub struct TunnelList {
-    pub tunnels: Vec<TunnelView>,
-}
-
 impl From<Contact> for ContactView {
     fn from(contact: Contact) -> Self {
         let bindings = contact.bindings.into_iter().map(|binding| BindingView {
@@ -108,17 +88,5 @@ impl From<Group> for GroupView {
     fn from(group: Group) -> Self {
         let subscribers = group.subscribers.into_iter().map(Into::into).collect();
         Self { did: group.did.into(), name: group.name, subscribers }
-    }
-}
-
-impl From<TunnelInfo> for TunnelView {
-    fn from(tunnel: TunnelInfo) -> Self {
-        Self {
-            did: tunnel.id.did().into(),
-            id: tunnel.id.into(),
-            provider: tunnel.provider,
-            strangers: tunnel.strangers.as_str().into(),
-            idempotent: tunnel.idempotent,
-        }
     }
 }

@@ -3,11 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use monoco_adapters::ProbeReport;
 use monoco_core::email::directory::Person;
 use monoco_core::email::task::{EmailTask, TaskRetry, TaskStateData};
 use monoco_core::email::{EmailAccount, ScanReport};
-use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
 use monoco_core::tunnel_health::TunnelHealth;
 use monoco_store::EmailTaskCounts;
@@ -26,7 +24,7 @@ pub struct EmailAccountView {
     pub description: Option<String>,
     /// `false` while the account is paused
     pub active: bool,
-    /// `hearing`, `quiet`, `deaf` or `down`
+    /// `hearing`, `quiet`, `deaf`, `down` or `paused`
     pub status: Cow<'static, str>,
     /// How new mails are noticed: `idle` or `poll`
     pub mode: Cow<'static, str>,
@@ -129,26 +127,6 @@ pub struct EmailAccountsView {
     pub accounts: Vec<EmailAccountView>,
 }
 
-/// The result of a connection test.
-#[derive(Debug, Serialize, Deserialize)]
-#[cfg_attr(test, derive(ToSchema), schema(as = EmailTest))]
-pub struct EmailTestView {
-    pub ok: bool,
-    /// What was checked, in order
-    pub checks: Vec<EmailCheckView>,
-    /// Why the test failed
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
-/// One step of a connection test.
-#[derive(Debug, Serialize, Deserialize)]
-#[cfg_attr(test, derive(ToSchema), schema(as = EmailCheck))]
-pub struct EmailCheckView {
-    pub name: String,
-    pub result: String,
-}
-
 /// One person of the directory.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema), schema(as = DirectoryPerson))]
@@ -210,22 +188,6 @@ impl EmailAccountView {
             last_error: health.last_error.map(|(_, why)| why),
             created_at: account.created_at.rfc3339(),
             updated_at: account.updated_at.rfc3339(),
-        }
-    }
-}
-
-impl From<Result<ProbeReport, Failure>> for EmailTestView {
-    fn from(probe: Result<ProbeReport, Failure>) -> Self {
-        match probe {
-            Ok(report) => {
-                let checks = report.lines.into_iter();
-                let checks = checks.map(|(name, result)| EmailCheckView { name, result });
-                Self { ok: true, checks: checks.collect(), error: None }
-            }
-            Err(failure) => {
-                let error = Some(failure.detail().to_owned());
-                Self { ok: false, checks: Vec::new(), error }
-            }
         }
     }
 }

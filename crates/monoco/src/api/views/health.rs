@@ -30,11 +30,12 @@ pub struct HealthView {
 }
 
 /// Health of one tunnel.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]
 pub struct AdapterHealth {
     /// `hearing`: active in the last 10 min; `quiet`: listening, no activity; `deaf`: authentic
-    /// messages cannot be read or stored; `down`: not listening, or not connected
+    /// messages cannot be read or stored; `down`: not listening, or not connected; `paused`: by an
+    /// operator
     pub status: Cow<'static, str>,
     /// How messages are received, such as `push` (webhooks) or `idle` (IMAP)
     pub mode: Cow<'static, str>,

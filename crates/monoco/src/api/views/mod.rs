@@ -21,6 +21,7 @@ pub mod pipeline;
 pub mod schemas;
 pub mod sessions;
 pub mod trace;
+pub mod tunnels;
 
 /// Canonical JSON of an object, passed on without parsing it.
 pub fn raw(body: String) -> Result<Box<RawValue>, ApiError> {

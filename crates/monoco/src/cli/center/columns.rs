@@ -1,8 +1,8 @@
 //! Columns of the lists that `monoco center` prints.
 
 use crate::api::views::boxes::{BoxView, RecordView};
-use crate::api::views::contacts::TunnelView;
 use crate::api::views::sessions::{ReceiptView, SessionEntryView, SessionSummaryView};
+use crate::api::views::tunnels::TunnelView;
 use crate::cli::message::MessageSummary;
 use crate::cli::output::{Column, OutputFormat, ToCell};
 
@@ -45,6 +45,7 @@ pub const RECORD_FIELDS: &[Column<RecordView>] = &[
     ("failure", |record| record.delivery.as_ref()?.failure.as_ref()?.detail().cell()),
     ("error code", |record| record.delivery.as_ref()?.failure.as_ref()?.error_code()?.cell()),
     ("external id", |record| record.delivery.as_ref()?.external_msg_id.cell()),
+    ("parts", |record| record.delivery.as_ref()?.part_ids().cell()),
     ("delivered", |record| record.delivery.as_ref()?.delivered_at.cell()),
     ("created", |record| record.created_at.cell()),
 ];

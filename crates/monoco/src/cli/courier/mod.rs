@@ -12,6 +12,8 @@ mod install;
 mod logs;
 mod start;
 mod status;
+mod stream;
+mod stream_test;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum CourierCommand {
@@ -46,6 +48,18 @@ pub enum CourierCommand {
     Reload,
     /// Show the status of the courier and its tunnels
     Status(status::StatusArgs),
+    /// Show the connections through which tunnels receive messages
+    ///
+    /// For each one: its mode and state, since when, the last frame and message, how often it was
+    /// lost, and the last error.
+    Stream(stream::StreamArgs),
+    /// Connect with the config of a tunnel and show what arrives
+    ///
+    /// Keeps nothing and acknowledges nothing, so that the provider sends it again. A running
+    /// courier stays connected: with several connections, some providers send each message to
+    /// only one of them.
+    #[command(name = "stream-test")]
+    StreamTest(stream_test::StreamTestArgs),
     /// Show the log of the courier
     ///
     /// Only a courier in the background writes this log; a courier in the foreground logs to
@@ -85,6 +99,8 @@ pub fn run(context: &CliContext, command: CourierCommand) -> Result<(), CliError
         CourierCommand::Kill => control::kill(&context.home),
         CourierCommand::Reload => control::reload(&context.home),
         CourierCommand::Status(args) => super::block_on(status::run(context, args)),
+        CourierCommand::Stream(args) => super::block_on(stream::run(context, args)),
+        CourierCommand::StreamTest(args) => super::block_on(stream_test::run(context, args)),
         CourierCommand::Logs(args) => logs::run(context, args),
         CourierCommand::Rebuild { from_files } => {
             super::block_on(control::rebuild(context, from_files))

@@ -166,6 +166,6 @@ fn line(status: &CourierStatus) -> String {
 }
 
 /// Clears the terminal screen.
-fn clear() -> Result<(), CliError> {
+pub fn clear() -> Result<(), CliError> {
     print("\u{1b}[H\u{1b}[2J")
 }

@@ -79,7 +79,6 @@ pub(super) fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
         }
         _ => DoctorCheck::fail("store", detail, "check the disk, then `monoco courier restart`"),
     });
-    checks.extend(health.adapters.iter().map(|(id, tunnel)| tunnel_check(id, tunnel)));
     let mailbox = &health.mailbox;
     if let Some(error) = &mailbox.error {
         let hint = "free disk space or make the directory writable; the courier then continues";
@@ -101,12 +100,17 @@ pub(super) fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
     checks
 }
 
-fn tunnel_check(id: &str, tunnel: &AdapterHealth) -> DoctorCheck {
+/// Evaluates the health of one tunnel.
+pub(super) fn tunnel_check(id: &str, tunnel: &AdapterHealth) -> DoctorCheck {
     let status = tunnel.status.as_ref();
     let error = tunnel.last_error.as_deref().unwrap_or_default();
     let detail = format!("{id} is {status} {error}").trim().to_owned();
     match status {
         "hearing" | "quiet" => DoctorCheck::ok("tunnel", format!("{id} is {status}")),
+        "paused" => {
+            let hint = format!("`monoco tunnel resume {id}` resumes it");
+            DoctorCheck::warn("tunnel", format!("{id} is paused"), hint)
+        }
         "down" if error.contains("turned off") => DoctorCheck::ok("tunnel", detail),
         "deaf" => {
             let hint = "authentic requests cannot be read or stored: see `monoco courier logs`";
@@ -170,14 +174,9 @@ mod tests {
         let unhealthy = healthy
             .replace(r#""storage":{"status":"ok"}"#, r#""storage":{"status":"full"}"#)
             .replace(r#""foreign_files":0,"foreign":[]"#, r#""foreign_files":2,"foreign":["x.md"]"#)
-            .replace("hearing", "deaf")
-            .replace("quiet", "down")
             .replace(r#""problems":[]"#, r#""problems":["mine is down: refused"]"#);
         let wanted = [
             ("store", CheckState::Fail),
-            ("tunnel", CheckState::Warn),
-            ("tunnel", CheckState::Fail),
-            ("tunnel", CheckState::Ok),
             ("mailbox", CheckState::Warn),
             ("pipeline", CheckState::Warn),
         ];
@@ -185,6 +184,17 @@ mod tests {
         let unknown =
             healthy.replace(r#""storage":{"status":"ok"}"#, r#""storage":{"status":"?"}"#);
         assert!(health(&unknown).iter().any(|check| check.state == CheckState::Fail));
+        let parsed: HealthView = serde_json::from_str(healthy).unwrap();
+        let tunnel = |id: &str, status: &'static str| {
+            let mut health = parsed.adapters[id].clone();
+            health.status = status.into();
+            tunnel_check(id, &health).state
+        };
+        assert_eq!(tunnel("a", "hearing"), CheckState::Ok);
+        assert_eq!(tunnel("a", "deaf"), CheckState::Warn);
+        assert_eq!(tunnel("a", "paused"), CheckState::Warn);
+        assert_eq!(tunnel("b", "down"), CheckState::Fail);
+        assert_eq!(tunnel("c", "down"), CheckState::Ok, "turned off in the config");
         assert_eq!(dead_letters(0).state, CheckState::Ok);
         assert_eq!(dead_letters(2).detail, "2");
     }

@@ -1,23 +1,17 @@
-//! `monoco email add` and `remove`: asks, tests the connections, writes the file of the tunnel.
+//! `monoco email add`: completes the section of an account by known servers and questions, and
+//! adds it like every tunnel.
 
-use std::io::{BufRead, IsTerminal, Write};
-use std::sync::Arc;
-
-use monoco_adapters::registry::{self, AdapterConfig, AdapterResources};
-use monoco_core::config::ConfigFile;
-use monoco_core::did::TunnelId;
 use monoco_core::letter::check_address;
-use monoco_fs::FileOptions;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::known_servers;
-use crate::api::views::email::EmailTestView;
 use crate::cli::CliContext;
-use crate::cli::courier::control;
-use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, escape_line, note};
-use crate::config::environment::ProcessEnvironment;
-use crate::config::{ADAPTERS_DIR, COMMON_TUNNEL_KEYS};
+use crate::cli::failure::CliError;
+use crate::cli::output::{self, note};
+use crate::cli::tunnel::add;
+use crate::cli::tunnel::answers::TunnelAnswers;
+use crate::cli::tunnel::file::{ConfigFileArgs, TunnelFile};
+use crate::cli::tunnel::prompt::{Prompt, TerminalPrompt};
 
 #[derive(Debug, clap::Args)]
 pub struct AddArgs {
@@ -66,58 +60,20 @@ pub struct AddArgs {
     /// Write the file without testing the connections
     #[arg(long)]
     no_test: bool,
+    #[command(flatten)]
+    config: ConfigFileArgs,
 }
 
 pub async fn run(context: &CliContext, args: AddArgs) -> Result<(), CliError> {
-    let id: TunnelId = args.name.parse().map_err(|error| CliError::usage(format!("{error}")))?;
-    let file = context.home.config_dir().join(ADAPTERS_DIR).join(format!("{id}.yaml"));
-    if file.exists() {
-        let message = format!("there is an account {id} already: {}", file.display());
-        return Err(CliError::new(CliExit::NotPossible, message)
-            .hint(format!("edit the file, or remove it with `monoco email remove {id}`")));
-    }
+    let file = TunnelFile::new(&context.home, &args.name, &args.config)?;
+    file.check_new("monoco email remove")?;
     let no_test = args.no_test;
-    let section = section(args.complete()?);
-    let yaml = yaml(&section);
-    let config = parse(&yaml)?;
-    if !no_test {
-        test(context, id.clone(), config.as_ref()).await?;
-    }
-    let dir = file.parent().unwrap_or(&file);
-    context.home.create()?;
-    std::fs::create_dir_all(dir)?;
-    monoco_fs::write(&file, yaml.as_bytes(), FileOptions::PRIVATE_SYNCED).map_err(|error| {
-        CliError::new(CliExit::LocalFile, format!("cannot write {}: {error}", file.display()))
-    })?;
-    note(&format!("wrote {}", file.display()));
-    if context.home.running().is_some() {
-        control::reload(&context.home)?;
-    } else {
-        note("start the courier with `monoco courier start`");
-    }
+    let answers = TunnelAnswers::from_section(section(args.complete()?));
+    add::add(context, &file, &answers, no_test, "monoco email add").await?;
     if context.format == output::OutputFormat::Json {
-        output::print_json(&json!({"id": id, "file": file}))?;
+        output::print_json(&json!({"id": file.id, "file": file.path}))?;
     }
     Ok(())
-}
-
-/// Removes the file of an account, and its tunnel from the running courier.
-pub fn remove(context: &CliContext, account: &str) -> Result<(), CliError> {
-    let id: TunnelId = account.parse().map_err(|error| CliError::usage(format!("{error}")))?;
-    let file = context.home.config_dir().join(ADAPTERS_DIR).join(format!("{id}.yaml"));
-    match std::fs::remove_file(&file) {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let message = format!("there is no file {}", file.display());
-            return Err(CliError::new(CliExit::NotPossible, message)
-                .hint("an account of courier/config.yaml is removed there"));
-        }
-        Err(error) => return Err(error.into()),
-    }
-    if context.home.running().is_some() {
-        control::reload(&context.home)?;
-    }
-    output::done(context.format, &format!("removed account {id}"), &json!({"removed": id}))
 }
 
 /// What the user has entered.
@@ -173,22 +129,13 @@ impl AddArgs {
 
 /// Asks on a terminal. Elsewhere the answer must be given as `option`.
 fn ask(what: &str, option: &str) -> Result<String, CliError> {
-    if !std::io::stdin().is_terminal() {
-        return Err(CliError::usage(format!("the {what} is missing; give {option}")));
-    }
-    let mut stderr = std::io::stderr();
-    write!(stderr, "{what}: ")?;
-    stderr.flush()?;
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line)?;
-    match line.trim() {
-        "" => Err(CliError::usage(format!("the {what} is missing; give {option}"))),
-        answer => Ok(answer.to_owned()),
-    }
+    let answer = TerminalPrompt.ask(&format!("{what}: "), false)?;
+    let missing = || CliError::usage(format!("the {what} is missing; give {option}"));
+    answer.filter(|answer| !answer.is_empty()).ok_or_else(missing)
 }
 
 /// The section of the tunnel, as JSON.
-fn section(answers: Answers) -> Value {
+fn section(answers: Answers) -> Map<String, Value> {
     let Answers { args, address, imap, smtp, smtp_tls } = answers;
     let server = |text: &str, tls: Option<&str>| {
         let (host, port) = match text.rsplit_once(':') {
@@ -208,13 +155,13 @@ fn section(answers: Answers) -> Value {
         server
     };
     let tls = args.tls.as_deref();
-    let mut section = json!({
-        "provider": "email",
-        "address": address,
-        "imap": server(&imap, tls),
-    });
+    let mut section = Map::new();
+    let mut set = |key: &str, value: Value| section.insert(key.to_owned(), value);
+    set("provider", json!("email"));
+    set("address", json!(address));
+    set("imap", server(&imap, tls));
     if let Some(smtp) = smtp {
-        section["smtp"] = server(&smtp, tls.or(smtp_tls));
+        set("smtp", server(&smtp, tls.or(smtp_tls)));
     }
     let texts = [
         ("username", args.username),
@@ -226,63 +173,24 @@ fn section(answers: Answers) -> Value {
     ];
     for (key, value) in texts {
         if let Some(value) = value {
-            section[key] = json!(value);
+            set(key, json!(value));
         }
     }
     if !args.folders.is_empty() {
-        section["folders"] = json!(args.folders);
+        set("folders", json!(args.folders));
     }
     if !args.forward_to.is_empty() {
-        section["forward"] = json!([{"to": args.forward_to}]);
+        set("forward", json!([{"to": args.forward_to}]));
     }
     section
 }
 
-/// Writes a section as YAML: one line per key, values in the form of JSON, which is YAML too.
-fn yaml(section: &Value) -> String {
-    let fields = section.as_object().into_iter().flatten();
-    fields.map(|(key, value)| format!("{key}: {value}\n")).collect()
-}
-
-/// Reads the section as the courier will read it.
-fn parse(yaml: &str) -> Result<Arc<dyn AdapterConfig>, CliError> {
-    let invalid = |error: monoco_core::config::InvalidConfig| {
-        CliError::usage(error.to_string()).hint("`monoco email add --help` describes all options")
-    };
-    let file = ConfigFile::parse(yaml).map_err(invalid)?;
-    let environment = ProcessEnvironment;
-    let section = file.root(&environment).map_err(invalid)?;
-    let section = section.with_shared_keys(&COMMON_TUNNEL_KEYS);
-    let provider = registry::find("email").expect("the provider email is registered");
-    provider.parse(&section, true).map_err(|error| {
-        if error.unset {
-            let message = format!("{error}; set it in this shell, too, to test the connections");
-            return CliError::usage(message).hint("--no-test writes the file without a test");
-        }
-        invalid(error)
-    })
-}
-
-/// Tests connections and logins with the config of the new account.
-async fn test(
-    context: &CliContext,
-    id: TunnelId,
-    config: &dyn AdapterConfig,
-) -> Result<(), CliError> {
-    let resources = AdapterResources::for_tests_of_connections();
-    let adapter = config
-        .build(id, &resources)
-        .map_err(|why| CliError::new(CliExit::NotPossible, escape_line(&why)))?;
-    let test = EmailTestView::from(adapter.probe().await);
-    if context.format == output::OutputFormat::Json && test.ok {
-        return Ok(());
-    }
-    super::show_test(context.format, &test)
-}
-
 #[cfg(test)]
 mod tests {
+    use monoco_core::config::ConfigFile;
+
     use super::*;
+    use crate::home::Home;
 
     fn answers(args: &[&str]) -> Answers {
         #[derive(clap::Parser)]
@@ -321,11 +229,13 @@ mod tests {
             "--forward-to",
             "bob@example.com",
         ]));
-        let yaml = yaml(&section);
-        let file = ConfigFile::parse(&yaml).unwrap();
-        let root = file.root(&ProcessEnvironment).unwrap();
+        let answers = TunnelAnswers::from_section(section);
+        let parsed = ConfigFile::parse(&answers.yaml()).unwrap();
+        let root = parsed.root(&answers).unwrap();
         assert_eq!(root.text("password_command").unwrap().as_deref(), Some(hostile));
         assert_eq!(root.section("imap").unwrap().text("port").unwrap().as_deref(), Some("1143"));
-        assert!(parse(&yaml).is_ok(), "{yaml}");
+        let home = Home::new("/nonexistent".into());
+        let file = TunnelFile::new(&home, "team", &ConfigFileArgs::default()).unwrap();
+        assert!(file.parse(&answers, "monoco email add").is_ok(), "{}", answers.yaml());
     }
 }

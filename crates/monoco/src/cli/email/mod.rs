@@ -10,9 +10,11 @@ use super::CliContext;
 use super::client::{Client, query, segment};
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, note};
+use super::tunnel::file::{ConfigFileArgs, TunnelFile};
+use super::tunnel::{self, show_test};
 use crate::api::views::email::{
-    DirectoryImportView, DirectoryView, EmailAccountView, EmailAccountsView, EmailCheckView,
-    EmailTaskPage, EmailTaskView, EmailTestView, InvalidLineView, PersonView,
+    DirectoryImportView, DirectoryView, EmailAccountView, EmailAccountsView, EmailTaskPage,
+    EmailTaskView, InvalidLineView, PersonView,
 };
 
 mod add;
@@ -41,8 +43,10 @@ pub enum EmailCommand {
     Remove {
         /// Id of the account
         account: String,
+        #[command(flatten)]
+        config: ConfigFileArgs,
     },
-    /// Pause an e-mail account: close its connection and process none of its tasks
+    /// Pause an e-mail account: close its connection, process none of its tasks and send nothing
     Pause {
         /// Id of the account
         account: String,
@@ -172,7 +176,9 @@ pub async fn run(context: &CliContext, command: EmailCommand) -> Result<(), CliE
     let format = context.format;
     match command {
         EmailCommand::Add(args) => add::run(context, *args).await,
-        EmailCommand::Remove { account } => add::remove(context, &account),
+        EmailCommand::Remove { account, config } => {
+            tunnel::add::remove(context, &TunnelFile::new(&context.home, &account, &config)?)
+        }
         EmailCommand::List => {
             let answer: EmailAccountsView = accounts(&context.client()?).await?;
             output::list(format, &answer, &answer.accounts, ACCOUNT)
@@ -331,18 +337,6 @@ async fn wait_for_round(
                 .hint(format!("`monoco email test {}` tests its connections", now.id)));
         }
         tokio::time::sleep(PROGRESS_INTERVAL).await;
-    }
-}
-
-/// Prints the result of a connection test. Fails when the test has failed.
-fn show_test(format: OutputFormat, test: &EmailTestView) -> Result<(), CliError> {
-    let columns: &[Column<EmailCheckView>] =
-        &[("check", |check| check.name.cell()), ("result", |check| check.result.cell())];
-    output::list(format, test, &test.checks, columns)?;
-    match &test.error {
-        None => Ok(()),
-        Some(error) => Err(CliError::new(CliExit::NotPossible, error.clone())
-            .hint("compare host, port, tls, username and password with your provider's settings")),
     }
 }
 

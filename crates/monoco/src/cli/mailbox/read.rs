@@ -221,16 +221,17 @@ fn mail_json(located: &LocatedMail) -> Result<Value, CliError> {
     }))
 }
 
-/// Formats an attachment: name, type, and its file or URL.
+/// Formats an attachment: name, type, and its file, URL, or the reason why it is missing.
 fn attachment(mailbox: &MailboxContext<'_>, artifact: &Artifact) -> String {
     let about = format!("{} ({})", artifact.name, artifact.mime_type);
-    match &artifact.hash {
-        Some(hash) => {
+    match (&artifact.hash, &artifact.missing) {
+        (Some(hash), _) => {
             let hash = hash.to_string();
             let name = hash.rsplit(':').next().unwrap_or_default();
             format!("{about} {}", mailbox.context.home.dropzone().join(name).display())
         }
-        None => format!("{about} {}", artifact.url.as_deref().unwrap_or_default()),
+        (None, Some(reason)) => format!("{about} not fetched: {reason}"),
+        (None, None) => format!("{about} {}", artifact.url.as_deref().unwrap_or_default()),
     }
 }
 

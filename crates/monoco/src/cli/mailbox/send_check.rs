@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::MailboxContext;
 use super::read::locate;
-use crate::api::views::contacts::TunnelList;
 use crate::api::views::messages::SendResponse;
+use crate::api::views::tunnels::TunnelList;
 use crate::cli::client::{Client, segment};
 use crate::cli::failure::{CliError, CliExit};
 use crate::config::{ConfigSource, default_owner};

@@ -34,8 +34,13 @@ impl DispatcherFixture {
         let store: SharedStore = Arc::new(SqliteStore::open(&dir.path().join("store")).unwrap());
         let clock = Clock::start(None);
         let (id, provider) = ("mail".parse().unwrap(), "stub".to_owned());
-        let tunnel =
-            TunnelInfo { id, provider, strangers: StrangerPolicy::Accept, idempotent: true };
+        let tunnel = TunnelInfo {
+            id,
+            provider,
+            strangers: StrangerPolicy::Accept,
+            idempotent: true,
+            finds_sent: false,
+        };
         store.put_tunnel(tunnel, clock.now()).await.unwrap();
         let (config, receiver) = watch::channel(config(pipeline));
         let dispatcher =
@@ -250,7 +255,12 @@ async fn inbound_mail_keeps_its_text_and_takes_the_changed_subject() {
     assert_eq!(monoco_mime::subject(&bytes).as_deref(), Some("[in] Hi"));
     assert!(row.letter.data.ends_with("Lunch? (raw)\r\n"), "{}", row.letter.data);
     let owner = "did:monoco:me".parse().unwrap();
-    let context = MergeContext { owner, labels: BTreeMap::new(), all: true };
+    let context = MergeContext {
+        owner,
+        labels: BTreeMap::new(),
+        read_history: Default::default(),
+        all: true,
+    };
     let now = fixture.dispatcher.now();
     assert_eq!(store.merge(Arc::new(context), 10, now).await.unwrap(), 1);
     let became = fixture.letter(id).await.became.unwrap();

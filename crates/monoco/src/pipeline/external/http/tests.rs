@@ -39,7 +39,8 @@ async fn letter_is_posted_with_a_signature() {
         assert_eq!(request.headers["content-type"], "application/json");
         let id = format!("ltr_7_0000abcd.{nonce}");
         assert_eq!(request.headers["webhook-id"], id, "another try is no replay");
-        let push = WebhookRequest { headers: &request.headers, body: &request.body, now: NOW };
+        let push =
+            WebhookRequest { headers: &request.headers, query: "", body: &request.body, now: NOW };
         assert_eq!(test_signer().verify(&push), Ok(()));
         let forged = WebhookRequest { body: b"{}", ..push };
         assert!(test_signer().verify(&forged).is_err());
