@@ -38,7 +38,12 @@ impl Args {
 
     /// Whether one of these names was selected; true when none was.
     pub fn wants_any(&self, names: &[&str]) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| names.contains(&only.as_str()))
+        self.only.is_empty() || self.names_any(names)
+    }
+
+    /// Whether one of these names was selected. For what runs only on request.
+    pub fn names_any(&self, names: &[&str]) -> bool {
+        self.only.iter().any(|only| names.contains(&only.as_str()))
     }
 }
 

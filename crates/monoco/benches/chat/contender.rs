@@ -1,0 +1,95 @@
+//! What receives the frames of an emulator: the courier, or the SDK of the vendor with a handler
+//! that appends to a file and syncs it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::common::Result;
+use crate::common::courier::RunningCourier;
+use crate::emulator::{Emulator, Network};
+
+const HANDLER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/chat/handler.py");
+
+/// Where `./bench` and `./test` install the SDKs.
+pub fn sdk_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/reference-sdks")
+}
+
+/// Starts a courier with one tunnel per app, and waits until all are connected.
+pub fn start_courier(dir: &Path, emulator: &Emulator, apps: usize) -> Result<RunningCourier> {
+    let data = TempDir::new_in(dir)?;
+    let courier = data.path().join("courier");
+    std::fs::create_dir_all(courier.join("adapters.d"))?;
+    for app in 0..apps {
+        let file = courier.join(format!("adapters.d/chat-{app}.yaml"));
+        std::fs::write(file, tunnel(emulator, app))?;
+    }
+    let courier = RunningCourier::start(data)?;
+    emulator.wait_for_connections(apps)?;
+    Ok(courier)
+}
+
+/// The file of a tunnel to one app.
+fn tunnel(emulator: &Emulator, app: usize) -> String {
+    let keys: &[&str] = match emulator.network {
+        Network::Slack => &["base_url", "app_token", "bot_token"],
+        Network::DingTalk => &["base_url", "oapi_url", "app_key", "app_secret"],
+    };
+    let lines = keys.iter().map(|key| format!("{key}: {:?}\n", emulator.credential(app, key)));
+    let lines: String = lines.collect();
+    format!("provider: {}\nmax_mb_per_day: 1000000\n{lines}", emulator.network.name())
+}
+
+/// A process with the SDK of the vendor. It is stopped on drop.
+pub struct SdkHandler {
+    child: Child,
+    _data: TempDir,
+}
+
+impl SdkHandler {
+    /// Starts the handler and waits until it is connected.
+    pub fn start(dir: &Path, emulator: &Emulator) -> Result<Self> {
+        let data = TempDir::new_in(dir)?;
+        let names = match emulator.network {
+            Network::Slack => ["base_url", "app_token", "bot_token"],
+            Network::DingTalk => ["base_url", "app_key", "app_secret"],
+        };
+        let child = Command::new("python3")
+            .args([HANDLER, emulator.network.name()])
+            .arg(data.path().join("messages.jsonl"))
+            .args(names.map(|name| emulator.credential(0, name)))
+            .env("PYTHONPATH", sdk_dir())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("cannot run python3 ({error}); ./bench installs it"))?;
+        let handler = Self { child, _data: data };
+        emulator.wait_for_connections(1)?;
+        Ok(handler)
+    }
+}
+
+impl Drop for SdkHandler {
+    fn drop(&mut self) {
+        // Errors are ignored: the process may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Versions of the SDKs, from the file that lists the installed ones.
+pub fn sdk_versions() -> Result<String> {
+    let installed = sdk_dir().join("installed.txt");
+    let text = std::fs::read_to_string(&installed)
+        .map_err(|error| format!("{}: {error}; ./bench installs the SDKs", installed.display()))?;
+    let wanted = |line: &&str| line.starts_with("slack-sdk") || line.starts_with("dingtalk-stream");
+    Ok(text
+        .lines()
+        .filter(wanted)
+        .map(|line| line.replace("==", " "))
+        .collect::<Vec<_>>()
+        .join(", "))
+}

@@ -1,0 +1,67 @@
+"""Receives messages with the SDK of a vendor: appends each to a file and syncs it, then
+acknowledges it.
+
+Usage: handler.py slack FILE BASE_URL APP_TOKEN BOT_TOKEN
+       handler.py dingtalk FILE BASE_URL APP_KEY APP_SECRET
+"""
+
+import json
+import os
+import sys
+import threading
+
+
+class DurableFile:
+    """A file that has each line on disk when `append` returns."""
+
+    def __init__(self, path):
+        self.file = open(path, "ab", buffering=0)
+        self.lock = threading.Lock()
+
+    def append(self, value):
+        line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+        with self.lock:
+            self.file.write(line)
+            os.fdatasync(self.file.fileno())
+
+
+def slack(kept, base_url, app_token, bot_token):
+    from slack_sdk import WebClient
+    from slack_sdk.socket_mode import SocketModeClient
+    from slack_sdk.socket_mode.response import SocketModeResponse
+
+    client = SocketModeClient(
+        app_token=app_token,
+        web_client=WebClient(token=bot_token, base_url=base_url),
+    )
+
+    def receive(client, request):
+        if request.type == "events_api":
+            kept.append(request.payload)
+        client.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
+
+    client.socket_mode_request_listeners.append(receive)
+    client.connect()
+    threading.Event().wait()
+
+
+def dingtalk(kept, base_url, app_key, app_secret):
+    os.environ["DINGTALK_OPENAPI_ENDPOINT"] = base_url.rstrip("/")
+    import dingtalk_stream
+    from dingtalk_stream import AckMessage
+
+    class Handler(dingtalk_stream.ChatbotHandler):
+        async def process(self, callback):
+            kept.append(callback.data)
+            return AckMessage.STATUS_OK, "OK"
+
+    credential = dingtalk_stream.Credential(app_key, app_secret)
+    client = dingtalk_stream.DingTalkStreamClient(credential)
+    client.OPEN_CONNECTION_API = base_url.rstrip("/") + "/v1.0/gateway/connections/open"
+    client.register_callback_handler(dingtalk_stream.chatbot.ChatbotMessage.TOPIC, Handler())
+    client.start_forever()
+
+
+if __name__ == "__main__":
+    network, path, *credentials = sys.argv[1:]
+    {"slack": slack, "dingtalk": dingtalk}[network](DurableFile(path), *credentials)
