@@ -259,6 +259,10 @@ fn text(answer: &Value, pointer: &str) -> String {
 fn contacts(on: &mut Recorder) {
     on.put("/api/v1/tunnels/my-net", json!({"provider": "my-net", "idempotent": true}));
     on.get("/api/v1/tunnels");
+    on.get("/api/v1/tunnels/news");
+    on.call("POST", "/api/v1/tunnels/news/test");
+    on.call("POST", "/api/v1/tunnels/news/pause");
+    on.call("POST", "/api/v1/tunnels/news/resume");
     on.put("/api/v1/contacts/did:web:ann", json!({"names": ["Ann"], "level": "friend"}));
     let binding = json!({"tunnel": "my-net", "address": "ann"});
     on.put("/api/v1/contacts/did:web:ann/bindings", binding);

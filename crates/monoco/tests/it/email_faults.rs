@@ -257,6 +257,12 @@ fn only_a_report_with_the_secret_envelope_id_changes_a_delivery() {
     assert_eq!(dead["state"], "DEAD", "{dead:#}");
     assert!(dead.to_string().contains("no such user"), "{dead:#}");
     assert_eq!(smtp.accepted().len(), 1, "reports are never forwarded");
+    // The task was forwarded before the report arrived.
+    let task = || tasks(&courier, "work").remove(0);
+    assert_eq!(task()["status"], "error", "{:#}", task());
+    assert!(task()["error"].as_str().unwrap().contains("no such user"), "{:#}", task());
+    let listed = courier.get("/api/v1/dead").ok();
+    assert_eq!(listed["tasks"][0]["id"], task()["id"], "{listed:#}");
 }
 
 /// A mail as bytes that no careful program would write.
@@ -327,10 +333,10 @@ fn accounts_of_servers_that_hang_do_not_stop_the_others() {
     // The system accepts the connections; nothing ever answers.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let silent_port = silent.local_addr().unwrap().port().to_string();
-    let accounts: Vec<_> = (0..10)
+    let accounts: Vec<_> = (0..20)
         .map(|n| {
             let section = account(&format!("user{n}"), &dovecot, &smtp, FORWARD_ALL);
-            let hangs = n % 4 == 0;
+            let hangs = n % 8 == 0;
             let silent = section.replace(&dovecot.port.to_string(), &silent_port);
             (format!("a{n}"), hangs, if hangs { silent } else { section })
         })
@@ -345,7 +351,7 @@ fn accounts_of_servers_that_hang_do_not_stop_the_others() {
     for (id, hangs, _) in &accounts {
         ended(&courier, id, usize::from(!hangs));
     }
-    assert_eq!(smtp.wait_for(7).len(), 7);
+    assert_eq!(smtp.wait_for(17).len(), 17);
     let hung = courier.get("/api/v1/email/accounts/a0").ok();
     assert!(hung["last_scanned_at"].is_null(), "{hung}");
 }

@@ -150,6 +150,7 @@ fn unfinished_uploads_do_not_fill_the_memory() {
     let courier = Courier::start();
     let port = courier.address.port().to_string();
     let script = include_str!("../attacks/fill_memory.py");
-    Attack::start(script, &[&port, &courier.token]).must_fail();
+    let pid = courier.pid().to_string();
+    Attack::start(script, &[&port, &courier.token, &pid]).must_fail();
     courier.deliver(crate::common::ME, "small requests are accepted");
 }

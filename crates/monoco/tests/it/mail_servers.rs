@@ -36,6 +36,11 @@ impl TestCa {
         Self::create_for("DNS:mail.example.com")
     }
 
+    /// One whose certificate is for an address.
+    pub fn of_address(address: Ipv4Addr) -> Self {
+        Self::create_for(&format!("IP:{address}"))
+    }
+
     fn create() -> Self {
         Self::create_for("DNS:localhost,IP:127.0.0.1")
     }
@@ -78,6 +83,9 @@ fn open_to_others(path: &Path) {
 /// An IMAP server with a maildir for every user name. Stopped when it is dropped.
 pub struct Dovecot {
     process: Option<Child>,
+    host: Ipv4Addr,
+    /// A command that runs the server, such as `ip netns exec NAME`.
+    prefix: Vec<String>,
     pub port: u16,
     pub tls_port: u16,
     dir: TempDir,
@@ -90,9 +98,20 @@ impl Dovecot {
 
     /// One with another certificate and further settings.
     pub fn start_with(ca: &TestCa, settings: &str) -> Self {
+        Self::start_all(ca, settings, Ipv4Addr::LOCALHOST, &[])
+    }
+
+    /// One that listens on another address, and that the command `prefix` runs.
+    pub fn start_at(host: Ipv4Addr, ca: &TestCa, prefix: &[&str]) -> Self {
+        Self::start_all(ca, &format!("listen = {host}\n"), host, prefix)
+    }
+
+    fn start_all(ca: &TestCa, settings: &str, host: Ipv4Addr, prefix: &[&str]) -> Self {
+        let prefix = prefix.iter().map(|word| (*word).to_owned()).collect();
         let dir = tempfile::tempdir().unwrap();
         open_to_others(dir.path());
-        let mut dovecot = Self { process: None, port: free_port(), tls_port: free_port(), dir };
+        let (port, tls_port) = (free_port(), free_port());
+        let mut dovecot = Self { process: None, host, prefix, port, tls_port, dir };
         let place = dovecot.dir.path();
         for name in ["mail", "run", "state"] {
             fs::create_dir(place.join(name)).unwrap();
@@ -107,8 +126,9 @@ impl Dovecot {
 
     /// Starts the server and waits until it accepts connections.
     pub fn run(&mut self) {
-        let mut command = Command::new("dovecot");
-        command.arg("-F").arg("-c").arg(self.config_file()).process_group(0);
+        let mut words = self.prefix.iter().map(String::as_str).chain(["dovecot"]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).arg("-F").arg("-c").arg(self.config_file()).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().unwrap_or_else(|error| {
             panic!("these tests need dovecot: apt-get install dovecot-imapd ({error})")
@@ -116,7 +136,7 @@ impl Dovecot {
         self.process = Some(process);
         let ports = [self.port, self.tls_port];
         until("dovecot listens", || {
-            ports.iter().all(|port| TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok())
+            ports.iter().all(|port| TcpStream::connect((self.host, *port)).is_ok())
         });
     }
 
@@ -128,6 +148,11 @@ impl Dovecot {
             // Its pid file would keep the next one from starting.
             let _ = fs::remove_file(self.dir.path().join("run/master.pid"));
         }
+    }
+
+    /// The directory with the maildir of each user.
+    pub fn maildirs(&self) -> PathBuf {
+        self.dir.path().join("mail")
     }
 
     fn config_file(&self) -> PathBuf {

@@ -187,6 +187,7 @@ fn crates_depend_only_on_what_their_role_allows() {
     for (name, forbidden) in [
         ("mime", &["monoco", "tokio", "rusqlite"][..]),
         ("fs", &["monoco", "tokio"]),
+        ("sim", &["monoco", "reqwest", "rusqlite"]),
         ("store", &["axum", "hyper", "monoco-adapters", "monoco-mailbox", "monoco-mime"]),
         ("adapters", &["monoco-store", "monoco-mailbox", "rusqlite", "axum"]),
         ("mailbox", &["monoco-store", "monoco-adapters", "axum", "hyper", "rusqlite"]),

@@ -1,5 +1,5 @@
-//! The commands of the README, both parts of the tour, and docs/answer-a-mail.md, run as they
-//! are written.
+//! The commands of the README, both parts of the tour, docs/answer-a-mail.md and
+//! docs/first-chat-message.md, run as they are written.
 
 use std::process::Command;
 
@@ -11,6 +11,7 @@ use crate::webhook_peer::Receiver;
 
 const README: &str = include_str!("../../../../README.md");
 const SECOND_PART: &str = include_str!("../../../../docs/tour.md");
+const FIRST_CHAT_MESSAGE: &str = include_str!("../../../../docs/first-chat-message.md");
 const ANSWER_A_MAIL: &str = include_str!("../../../../docs/answer-a-mail.md");
 
 /// The fenced blocks of a document that start with `fence`.
@@ -56,11 +57,26 @@ fn a_mail_is_answered_with_the_five_documented_requests() {
     assert_eq!(courier.mails(1)[0]["status"], "COMPLETED");
 }
 
+#[test]
+fn a_first_chat_message_is_received_and_answered_as_documented() {
+    let courier = Courier::start();
+    let steps = blocks(FIRST_CHAT_MESSAGE, "sh tour");
+    assert!(steps.len() >= 5, "{steps:?}");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let steps: Vec<_> = steps
+        .iter()
+        .map(|step| step.replace("sim slack", &format!("sim slack --port {port}")))
+        .map(|step| step.replace("127.0.0.1:8661", &format!("127.0.0.1:{port}")))
+        .collect();
+    run(&courier, &steps.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
 /// Runs the blocks as one script, and checks that each prints its lines after `#→`.
 fn run(courier: &Courier, tour: &[&str]) {
     // Each block ends by showing what it printed, so that one script keeps its
     // variables from block to block as a terminal does.
-    let mut script = String::from("set -eu\n");
+    // Jobs of a block that fails must not outlive the script.
+    let mut script = String::from("set -eum\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n");
     let mut wanted = Vec::new();
     for block in tour {
         let commands: String = block
