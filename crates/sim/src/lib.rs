@@ -6,12 +6,12 @@
 //!
 //! # Reading order
 //!
-//! * [`provider`]: what one network implements; [`slack`] and [`dingtalk`] are the networks.
-//! * [`world`]: the state of one emulator: chats, messages, files, sockets, queue, chaos.
-//! * [`event_queue`]: events on their way to the bot, acknowledgements and redelivery.
-//! * [`server`], [`socket`], [`push`]: HTTP server, WebSocket server, HTTP callbacks.
-//! * [`control`]: the control API, by which a person or a test acts; see `docs/sim.md`.
-//! * [`chaos`]: faults that can be switched on.
+//! * `provider`: what one network implements; `slack` and `dingtalk` are the networks.
+//! * `world`: the state of one emulator: chats, messages, files, sockets, queue, chaos.
+//! * `event_queue`: events on their way to the bot, acknowledgements and redelivery.
+//! * `server`, `socket`, `push`: HTTP server, WebSocket server, HTTP callbacks.
+//! * `control`: the control API, by which a person or a test acts; see `docs/sim.md`.
+//! * `chaos`: faults that can be switched on.
 
 mod chaos;
 mod clock;
