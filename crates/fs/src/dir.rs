@@ -143,6 +143,16 @@ impl Dir {
         Ok(found(read_plain_file_in(&self.0, Path::new(name), most))?.flatten())
     }
 
+    /// Opens a plain file for reading; `None` when there is no plain file of this name.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be opened.
+    pub fn open_file(&self, name: &str) -> io::Result<Option<File>> {
+        let opened = found(open_plain_file_in(&self.0, Path::new(name)))?.flatten();
+        Ok(opened.map(|(file, _)| file))
+    }
+
     /// Writes a file atomically, replacing an existing file. At most one process at a time
     /// may write the same name.
     ///
@@ -290,6 +300,18 @@ pub fn read_plain_file(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn read_plain_file_in(dir: impl AsFd, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let Some((file, len)) = open_plain_file_in(dir, path)? else { return Ok(None) };
+    let too_large = || io::Error::new(ErrorKind::FileTooLarge, format!("more than {most} bytes"));
+    if len > most {
+        return Err(too_large());
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0) + 1);
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most { Err(too_large()) } else { Ok(Some(bytes)) }
+}
+
+/// Opens a plain file for reading. Returns its size as well.
+fn open_plain_file_in(dir: impl AsFd, path: &Path) -> io::Result<Option<(File, u64)>> {
     // NONBLOCK: opening a named pipe would otherwise wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(dir, path, flags, Mode::empty()) {
@@ -299,16 +321,7 @@ fn read_plain_file_in(dir: impl AsFd, path: &Path, most: u64) -> io::Result<Opti
         Err(error) => return Err(error.into()),
     };
     let stat = file_stat(&rustix::fs::fstat(&file)?);
-    if !stat.is_file {
-        return Ok(None);
-    }
-    let too_large = || io::Error::new(ErrorKind::FileTooLarge, format!("more than {most} bytes"));
-    if stat.len > most {
-        return Err(too_large());
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0) + 1);
-    File::from(file).take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most { Err(too_large()) } else { Ok(Some(bytes)) }
+    Ok(stat.is_file.then(|| (File::from(file), stat.len)))
 }
 
 /// Maps 'not found' to `None`.

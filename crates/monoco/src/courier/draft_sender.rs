@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use monoco_core::delivery::{Delivery, SendStateData};
 use monoco_core::draft::{Draft, DraftContext, MAX_DRAFT, PreparedDraft, with_outcome};
-use monoco_core::mail::{Mail, MailId, digest};
+use monoco_core::mail::{Mail, MailId};
 use monoco_core::object::ObjId;
 use monoco_fs::{Dir, FileOptions};
 use monoco_mailbox::paths::{MAX_ATTACHMENT_BYTES, OUTBOUND_DIR};
@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use super::dead_drafts::DEADLETTER_DIR;
 use super::drafts::{DraftLoop, DraftUid, DraftsError, SENDING_DIR, is_per_file, is_uid};
 use super::mailbox_dir::OpenDirs;
+use super::sender::open_attachment;
 use crate::center::reply::{ReplyError, read_mail};
 
 const MAX_DRAFTS_PER_BATCH: usize = 100;
@@ -130,25 +131,25 @@ impl DraftLoop {
         let store = &self.store;
         let mut sizes = BTreeMap::new();
         for attached in &draft.artifacts {
-            let hash = attached.hash.to_string();
-            let name = hash.rsplit(':').next().unwrap_or(&hash);
-            let attachment = dirs.attachment(name, MAX_ATTACHMENT_BYTES).ok().flatten();
-            let bytes = match attachment.filter(|bytes| digest(bytes) == name) {
-                Some(bytes) => {
-                    let size = bytes.len();
-                    handle.block_on(store.put_blob(bytes)).map_err(send_error)?;
-                    size
-                }
-                None => match handle.block_on(store.object(attached.hash)) {
-                    Ok(bytes) => bytes.len(),
-                    Err(StoreError::Missing { .. }) => {
-                        let why = "is neither in the dropzone nor in the store";
-                        return Err(bad(format!("artifacts: {:?} ({hash}) {why}", attached.name)));
-                    }
+            let hash = attached.hash;
+            if let Some(file) = dirs.open_attachment(&hash).ok().flatten() {
+                let mut file = tokio::fs::File::from_std(file);
+                let stored = store.put_blob_from(&mut file, MAX_ATTACHMENT_BYTES);
+                match handle.block_on(stored) {
+                    // A file that is larger, or was modified meanwhile, is not this attachment.
+                    Ok(_) | Err(StoreError::TooLarge(_)) => {}
                     Err(error) => return Err(send_error(error)),
-                },
+                }
+            }
+            let size = match handle.block_on(open_attachment(store, hash)) {
+                Ok(attachment) => attachment.size,
+                Err(StoreError::Missing { .. }) => {
+                    let why = "is neither in the dropzone nor in the store";
+                    return Err(bad(format!("artifacts: {:?} ({hash}) {why}", attached.name)));
+                }
+                Err(error) => return Err(send_error(error)),
             };
-            sizes.insert(attached.hash, bytes as u64);
+            sizes.insert(hash, size);
         }
         Ok(sizes)
     }

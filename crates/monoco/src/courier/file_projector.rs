@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use monoco_core::mail::{MailId, MailIndexEntry};
-use monoco_core::object::ObjId;
 use monoco_store::{FileChange, FileProgress, SharedStore, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -28,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::index::MailIndexFile;
 use super::mailbox_check::{MIN_SCAN_INTERVAL, MailboxScan};
 use super::mailbox_dir::{MailboxDir, OpenDirs};
-use super::place_file::{PlaceFileError, PlaceFileResult, VerifyLevel, place};
+use super::place_file::{MailFileContent, PlaceFileError, PlaceFileResult, VerifyLevel, place};
 use crate::background::{self, BackgroundTask, NextStep};
 
 pub(super) const MAX_CHANGES_PER_BATCH: usize = 500;
@@ -351,9 +350,9 @@ impl FileProjector {
         level: VerifyLevel,
         handle: &Handle,
     ) -> Result<Option<PlaceFileResult>, ProjectorError> {
-        let mut load = |id: ObjId| handle.block_on(self.store.object(id));
+        let content = MailFileContent { store: &self.store, handle };
         let id = &change.entry.id;
-        match place(dirs, change, level, &mut load) {
+        match place(dirs, change, level, content) {
             Ok(done) => {
                 if done != PlaceFileResult::Nothing {
                     state.touch();

@@ -11,11 +11,11 @@ use std::io::{self, BufRead, BufReader};
 
 use monoco_core::claim::MailLocation;
 use monoco_core::did::Did;
-use monoco_core::mail::{Mail, MailId, MailIndexEntry, digest};
+use monoco_core::mail::{Mail, MailId, MailIndexEntry};
 use monoco_core::merge;
 use monoco_core::time::Timestamp;
 use monoco_fs::Dir;
-use monoco_mailbox::paths::{INDEX_FILE, MAIL_DIRS, MAX_ATTACHMENT_BYTES, MAX_MAIL_FILE_BYTES};
+use monoco_mailbox::paths::{INDEX_FILE, MAIL_DIRS, MAX_MAIL_FILE_BYTES};
 use monoco_store::{FileProgress, RestoreMailResult, StoreError};
 use tokio::runtime::Handle;
 
@@ -218,13 +218,12 @@ impl FileProjector {
             if !missing {
                 continue;
             }
-            let name = hash.to_string();
-            let name = name.rsplit(':').next().unwrap_or(&name);
-            match dirs.attachment(name, MAX_ATTACHMENT_BYTES).ok().flatten() {
-                Some(bytes) if digest(&bytes) == name => {
-                    handle.block_on(self.store().put_blob(bytes))?;
+            match dirs.open_attachment(&hash).ok().flatten() {
+                Some(file) => {
+                    let mut file = tokio::fs::File::from_std(file);
+                    handle.block_on(self.store().put_blob_from(&mut file, u64::MAX))?;
                 }
-                _ => tracing::error!(mail = %mail.header.id, name, "attachment is lost"),
+                None => tracing::error!(mail = %mail.header.id, %hash, "attachment is lost"),
             }
         }
         Ok(())

@@ -10,14 +10,15 @@
 //! partial file. Symbolic links below the two roots are not followed.
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use monoco_core::hex;
-use monoco_core::object::ObjId;
+use monoco_core::object::{BytesHasher, ObjId};
 use monoco_core::time::Timestamp;
 use monoco_fs::{Dir, FileOptions, TemporaryFile, found};
 use monoco_mailbox::paths::{OUTBOUND_DIR, STATE_DIR};
@@ -25,6 +26,9 @@ use monoco_mailbox::paths::{OUTBOUND_DIR, STATE_DIR};
 /// How many temporary names are tried before a write fails. Names are in use only when
 /// the random prefix of another courier is the same.
 const MAX_NAME_ATTEMPTS: usize = 1_000;
+
+/// How many bytes of an attachment are read at a time.
+pub const PART_BYTES: usize = 64 << 10;
 
 /// The roots of mailbox and dropzone.
 #[derive(Debug)]
@@ -169,15 +173,22 @@ impl OpenDirs<'_> {
         create_temporary(self.tree, &self.tmp, FileOptions::PRIVATE.mode)
     }
 
-    /// Writes an attachment to the dropzone.
+    /// Writes an attachment to the dropzone. `fill` writes its bytes, in parts; when it fails,
+    /// no file is left.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
-    pub fn drop(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+    /// When `fill` fails or the file cannot be written.
+    pub fn put_attachment<E: From<io::Error>>(
+        &self,
+        id: &ObjId,
+        fill: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+    ) -> Result<(), E> {
         let dropzone = Dir::create_root(&self.tree.dropzone)?;
         let tmp = Arc::new(dropzone.make(".tmp")?);
-        put(self.tree, &tmp, &dropzone, name, bytes, FileOptions::READ_ONLY)
+        let mut file = create_temporary(self.tree, &tmp, FileOptions::READ_ONLY.mode)?;
+        fill(&mut file)?;
+        Ok(file.rename(&dropzone, Path::new(&hex::encode(id.hash())))?)
     }
 
     /// Removes an attachment from the dropzone, if it is there.
@@ -190,13 +201,24 @@ impl OpenDirs<'_> {
         Dir::create_root(&self.tree.dropzone)?.remove(&name).map(drop)
     }
 
-    /// Reads an attachment of at most `most` bytes from the dropzone.
+    /// Opens an attachment in the dropzone; `None` when there is none, or its bytes have another
+    /// hash.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read or is larger.
-    pub fn attachment(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
-        Dir::create_root(&self.tree.dropzone)?.read(name, most)
+    /// When the file cannot be read.
+    pub fn open_attachment(&self, id: &ObjId) -> io::Result<Option<File>> {
+        let dropzone = Dir::create_root(&self.tree.dropzone)?;
+        let Some(mut file) = dropzone.open_file(&hex::encode(id.hash()))? else { return Ok(None) };
+        let (mut hasher, mut part) = (BytesHasher::default(), vec![0; PART_BYTES]);
+        loop {
+            match file.read(&mut part)? {
+                0 => break,
+                read => hasher.update(&part[..read]),
+            }
+        }
+        file.rewind()?;
+        Ok((hasher.finish().hash() == id.hash()).then_some(file))
     }
 }
 

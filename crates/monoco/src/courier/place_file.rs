@@ -4,19 +4,22 @@
 //! The operation depends only on the present files. It can be repeated at any time, and is
 //! repeated after a crash.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 
 use monoco_core::claim::MailLocation;
 use monoco_core::mail::{Mail, MailIndexEntry, digest};
 use monoco_core::object::ObjId;
 use monoco_fs::{Dir, FileOptions};
-use monoco_mailbox::paths::{MAIL_DIRS, MAX_ATTACHMENT_BYTES, MAX_MAIL_FILE_BYTES};
-use monoco_store::{FileChange, StoreError};
+use monoco_mailbox::paths::{MAIL_DIRS, MAX_MAIL_FILE_BYTES};
+use monoco_store::{FileChange, SharedStore, StoreError};
 use rustix::io::Errno;
 use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::runtime::Handle;
 
-use super::mailbox_dir::{OpenDirs, file_time};
+use super::mailbox_dir::{OpenDirs, PART_BYTES, file_time};
+use super::sender::open_attachment;
 
 /// How much of the present files is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +56,38 @@ pub enum PlaceFileError {
     Bad(String),
 }
 
-/// Loads an object from the store.
-pub type MailFileContent<'a> = &'a mut dyn FnMut(ObjId) -> Result<Vec<u8>, StoreError>;
+/// Reads what the files of Mails contain from the store.
+#[derive(Clone, Copy)]
+pub struct MailFileContent<'a> {
+    pub store: &'a SharedStore,
+    pub handle: &'a Handle,
+}
+
+impl MailFileContent<'_> {
+    fn object(&self, id: ObjId) -> Result<Vec<u8>, StoreError> {
+        self.handle.block_on(self.store.object(id))
+    }
+
+    /// Copies an attachment in parts, so that a large one is never in memory.
+    fn copy(&self, id: ObjId, to: &mut dyn Write) -> Result<(), PlaceFileError> {
+        let opened = self.handle.block_on(open_attachment(self.store, id));
+        let mut bytes = opened.map_err(PlaceFileError::Store)?.bytes;
+        let mut part = Vec::with_capacity(PART_BYTES);
+        loop {
+            part.clear();
+            let read = self.handle.block_on(bytes.read_buf(&mut part));
+            match read {
+                Ok(0) => return Ok(()),
+                Ok(_) => to.write_all(&part).map_err(sort)?,
+                Err(error) if error.kind() == ErrorKind::InvalidData => {
+                    let damaged = StoreError::Damaged { what: "object", detail: error.to_string() };
+                    return Err(PlaceFileError::Store(damaged));
+                }
+                Err(error) => return Err(PlaceFileError::Disk(error)),
+            }
+        }
+    }
+}
 
 /// Name of the file with the reasons why the claims on a Mail failed.
 pub fn reason_file(file: &str) -> String {
@@ -71,7 +104,7 @@ pub fn place(
     dirs: &mut OpenDirs<'_>,
     change: &FileChange,
     level: VerifyLevel,
-    load: MailFileContent<'_>,
+    content: MailFileContent<'_>,
 ) -> Result<PlaceFileResult, PlaceFileError> {
     let entry = &change.entry;
     let (id, file) = (&entry.id, &entry.file);
@@ -91,13 +124,13 @@ pub fn place(
                     done = PlaceFileResult::Moved;
                 }
                 None => {
-                    write(dirs, &to, entry, load)?;
+                    write(dirs, &to, entry, content)?;
                     done = PlaceFileResult::Written;
                 }
             }
         }
         if level == VerifyLevel::Whole && done != PlaceFileResult::Written {
-            write_attachments(dirs, &read_mail(entry, load)?, load)?;
+            write_attachments(dirs, &read_mail(entry, content)?, content)?;
         }
         if change.location == MailLocation::Deadletter {
             write_reasons(dirs, &to, change)?;
@@ -159,24 +192,24 @@ fn write(
     dirs: &mut OpenDirs<'_>,
     to: &Dir,
     entry: &MailIndexEntry,
-    load: MailFileContent<'_>,
+    content: MailFileContent<'_>,
 ) -> Result<(), PlaceFileError> {
-    let mail = read_mail(entry, load)?;
+    let mail = read_mail(entry, content)?;
     let text = mail.render();
     if digest(text.as_bytes()) != entry.sha256 {
         return Err(PlaceFileError::Bad(
             "the stored object does not produce the file that the index describes".to_owned(),
         ));
     }
-    write_attachments(dirs, &mail, load)?;
+    write_attachments(dirs, &mail, content)?;
     // `is_unmodified` compares the modification time.
     let options =
         FileOptions { modified: Some(file_time(entry.received_at)), ..FileOptions::READ_ONLY };
     dirs.put(to, &entry.file, text.as_bytes(), options).map_err(sort)
 }
 
-fn read_mail(entry: &MailIndexEntry, load: MailFileContent<'_>) -> Result<Mail, PlaceFileError> {
-    let bytes = load(entry.msg_id).map_err(|error| match error {
+fn read_mail(entry: &MailIndexEntry, content: MailFileContent<'_>) -> Result<Mail, PlaceFileError> {
+    let bytes = content.object(entry.msg_id).map_err(|error| match error {
         StoreError::Missing { .. } | StoreError::Damaged { .. } | StoreError::Erased { .. } => {
             PlaceFileError::Bad(error.to_string())
         }
@@ -191,22 +224,20 @@ fn read_mail(entry: &MailIndexEntry, load: MailFileContent<'_>) -> Result<Mail, 
 fn write_attachments(
     dirs: &OpenDirs<'_>,
     mail: &Mail,
-    load: MailFileContent<'_>,
+    content: MailFileContent<'_>,
 ) -> Result<(), PlaceFileError> {
     for hash in mail.header.artifacts.iter().filter_map(|artifact| artifact.hash) {
-        let name = hash.to_string();
-        let name = name.rsplit(':').next().unwrap_or(&name);
-        let there = dirs.attachment(name, MAX_ATTACHMENT_BYTES).ok().flatten();
-        if there.is_some_and(|bytes| digest(&bytes) == name) {
+        if dirs.open_attachment(&hash).is_ok_and(|file| file.is_some()) {
             continue;
         }
-        match load(hash) {
-            Ok(bytes) => dirs.drop(name, &bytes).map_err(sort)?,
+        match dirs.put_attachment(&hash, |file| content.copy(hash, file)) {
             // The Mail is written without the attachment.
-            Err(error @ (StoreError::Missing { .. } | StoreError::Damaged { .. })) => {
+            Err(PlaceFileError::Store(
+                error @ (StoreError::Missing { .. } | StoreError::Damaged { .. }),
+            )) => {
                 tracing::error!(mail = %mail.header.id, %error, "attachment is missing in the store");
             }
-            Err(error) => return Err(PlaceFileError::Store(error)),
+            written => written?,
         }
     }
     Ok(())

@@ -32,6 +32,7 @@ mod files;
 mod progress;
 
 use files::StoredAttachments;
+pub use files::open_attachment;
 use progress::PartReceipts;
 
 /// How often the sender looks for due deliveries without a hint.

@@ -16,7 +16,7 @@ pub struct StoredAttachments<'a>(pub &'a SharedStore);
 #[async_trait]
 impl AttachmentSource for StoredAttachments<'_> {
     async fn open(&self, attachment: &AttachmentRef) -> Result<OpenAttachment, Failure> {
-        open(self.0, attachment.hash).await.map_err(|error| match error {
+        open_attachment(self.0, attachment.hash).await.map_err(|error| match error {
             StoreError::Missing { .. } | StoreError::Damaged { .. } => {
                 let detail = format!("attachment {} is no longer stored", attachment.hash);
                 Failure::Permanent { detail, error_code: None }
@@ -29,7 +29,15 @@ impl AttachmentSource for StoredAttachments<'_> {
     }
 }
 
-async fn open(store: &SharedStore, hash: ObjId) -> Result<OpenAttachment, StoreError> {
+/// Opens an attachment in the store.
+///
+/// # Errors
+///
+/// When the store has none, or cannot be read.
+pub async fn open_attachment(
+    store: &SharedStore,
+    hash: ObjId,
+) -> Result<OpenAttachment, StoreError> {
     if hash.kind() == ObjKind::Bytes {
         let bytes = store.open_blob(hash).await?;
         return Ok(OpenAttachment { size: bytes.size(), bytes: Box::pin(bytes) });
