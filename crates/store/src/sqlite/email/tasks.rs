@@ -138,7 +138,8 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// Makes tasks startable again whose leases have expired, or whose holders are gone.
+/// Makes tasks startable again whose leases have expired, or whose holders are gone. Damaged tasks
+/// do not count, so that a page of them ends a loop.
 pub(in crate::sqlite) fn end_leases(
     tx: &mut Tx<'_>,
     cause: LeaseEndCause<'_>,
@@ -153,13 +154,18 @@ pub(in crate::sqlite) fn end_leases(
             (seqs, Timestamp::from_ms(i64::MAX))
         }
     };
-    for seq in &seqs {
-        let found = rows::find(tx.db, EmailTaskId(*seq));
-        let Some(row) = tx.db.unless_damaged("e-mail task", seq, found)? else { continue };
+    let mut ended = 0;
+    for seq in seqs {
+        let found = rows::find(tx.db, EmailTaskId(seq));
+        let Some(row) = tx.db.unless_damaged("e-mail task", seq, found)? else {
+            postpone(tx, seq, now)?;
+            continue;
+        };
         let next = row.task.progress.clone().expire(expire_at)?;
         rows::save(tx, row, next, false, now)?;
+        ended += 1;
     }
-    Ok(seqs.len())
+    Ok(ended)
 }
 
 /// Retries a task for an operator.
