@@ -223,7 +223,8 @@ pub trait EmailStore: Send + Sync {
     async fn raw_mail(&self, id: EmailTaskId) -> Result<RawMail, StoreError>;
 
     /// Deletes at most `limit` tasks that ended on `day` of the retention clock or before, and
-    /// their mails. The hashes of the mails stay. Returns the number of tasks.
+    /// their mails. The hashes of the mails stay, and so do the files of large mails until
+    /// [`crate::RetentionStore::delete_purged_files`]. Returns the number of tasks.
     async fn purge_tasks(&self, day: i64, limit: usize) -> Result<usize, StoreError>;
 
     /// Replaces the directory of people.

@@ -36,6 +36,8 @@ pub(super) mod tasks;
 #[cfg(test)]
 mod tests;
 
+pub(super) use register::has_mail_file;
+
 /// The last task of each tunnel whose forward was read; the next call continues behind it.
 #[derive(Debug, Default)]
 pub(super) struct ForwardsRead(Mutex<BTreeMap<TunnelId, i64>>);

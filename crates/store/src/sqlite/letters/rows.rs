@@ -12,9 +12,9 @@ use rusqlite::{Row, ToSql, params};
 use super::texts::{HashedText, StoredText};
 use crate::sqlite::counts::LetterCountKey;
 use crate::sqlite::damage::Db;
-use crate::sqlite::retention;
 use crate::sqlite::rows::{self as sql, damaged, parsed};
 use crate::sqlite::writer::Tx;
+use crate::sqlite::{purged_files, retention};
 use crate::{LetterRow, LetterSource, LetterSourceKind, StoreError};
 
 /// Columns of [`read`], in its order.
@@ -246,8 +246,9 @@ pub(super) fn save(
     Ok(before.revision + 1)
 }
 
-/// Deletes a letter that has ended in `state`, and its texts.
+/// Deletes a letter that has ended in `state`, and its texts. Notes their files.
 pub(super) fn delete(tx: &mut Tx<'_>, seq: i64, state: LetterState) -> Result<(), StoreError> {
+    purged_files::note_letter(tx, seq)?;
     for delete in [
         // Its message was not merged, or has no files any more.
         "DELETE FROM inbound_files
