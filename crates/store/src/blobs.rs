@@ -3,12 +3,14 @@
 //! The file and its directory entry are synced before a row refers to the file. A power cut
 //! undoes a rename whose directory was not synced, and the row would refer to a missing file.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
 
 use monoco_core::hex;
 use monoco_core::inbound::StoredBytes;
@@ -21,6 +23,8 @@ pub(crate) struct BlobFiles {
     root: PathBuf,
     /// Number of the next temporary file, so that two writers never share one.
     next_temporary: AtomicU64,
+    /// Locked while a file gets its name or a new time, and while an old file is deleted.
+    changing: Mutex<()>,
 }
 
 impl BlobFiles {
@@ -33,13 +37,14 @@ impl BlobFiles {
             let removed = entry.and_then(|entry| fs::remove_file(entry.path()));
             removed.map_err(WriteError::Write)?;
         }
-        Ok(Self { root, next_temporary: AtomicU64::new(0) })
+        Ok(Self { root, next_temporary: AtomicU64::new(0), changing: Mutex::new(()) })
     }
 
     /// Stores `bytes` under the name `id`. Returns after the sync.
     pub(crate) fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError> {
         let path = self.path(id);
         let dir = path.parent().expect("a blob's path has a directory");
+        self.touch(&path)?;
         // A damaged file has another size or other bytes, and is replaced.
         if fs::read(&path).is_ok_and(|there| there == bytes) {
             // Another caller may have written it and not synced it yet.
@@ -72,7 +77,9 @@ impl BlobFiles {
         // A file of the same name has the same bytes, or is damaged.
         let target = File::open(dir).map_err(WriteError::Write)?;
         let name = path.file_name().expect("a blob's path has a name");
+        let lock = self.lock();
         file.rename(&target, Path::new(name)).map_err(WriteError::Write)?;
+        drop(lock);
         target.sync_all().map_err(WriteError::Sync)?;
         Ok(StoredBytes { hash, size })
     }
@@ -148,6 +155,53 @@ impl BlobFiles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(WriteError::Write(error)),
         }
+    }
+
+    /// Whether the file named `id` was last stored at least `min_age` ago, or does not exist.
+    pub(crate) fn is_old(&self, id: &ObjId, min_age: Duration) -> io::Result<bool> {
+        match fs::metadata(self.path(id)) {
+            // A time in the future is that of another clock.
+            Ok(file) => Ok(file.modified()?.elapsed().is_ok_and(|age| age >= min_age)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes the file named `id` if [`Self::is_old`]. Returns its size when it stays, because it
+    /// was stored again.
+    pub(crate) fn remove_old(
+        &self,
+        id: &ObjId,
+        min_age: Duration,
+    ) -> Result<Option<u64>, WriteError> {
+        let _lock = self.lock();
+        if self.is_old(id, min_age).map_err(WriteError::Write)? {
+            return self.remove(id).map(|()| None);
+        }
+        fs::metadata(self.path(id)).map(|file| Some(file.len())).map_err(WriteError::Write)
+    }
+
+    /// Locks the directory for deletions of old files. `None` while a backup copies files.
+    pub(crate) fn try_lock_deletions(&self) -> io::Result<Option<File>> {
+        let dir = File::open(&self.root)?;
+        match dir.try_lock() {
+            Ok(()) => Ok(Some(dir)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// Makes a file new again, if there is one, so that it is not deleted.
+    fn touch(&self, path: &Path) -> Result<(), WriteError> {
+        let _lock = self.lock();
+        match File::open(path).and_then(|file| file.set_modified(SystemTime::now())) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(WriteError::Write(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, id: &ObjId) -> PathBuf {
@@ -230,6 +284,15 @@ impl AsyncRead for BlobReader {
             return Poll::Ready(checked);
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+/// Waits until no old files are deleted, and prevents deletions until the result is dropped.
+pub(crate) fn lock_for_copy(root: &Path) -> io::Result<Option<File>> {
+    match File::open(root) {
+        Ok(dir) => dir.lock_shared().map(|()| Some(dir)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -14,7 +14,9 @@ use monoco_core::email::task::{EmailTask, EmailTaskId, TaskOutcome, TaskStatus};
 use monoco_core::email::{EmailAccount, ScanReport};
 use monoco_core::inbound::{FetchedMail, RawMail};
 use monoco_core::lease::{Holder, LeaseDuration};
+use monoco_core::letter::LetterId;
 use monoco_core::object::ObjId;
+use monoco_core::record::RecordId;
 use monoco_core::time::Timestamp;
 use tokio::sync::watch;
 
@@ -80,6 +82,16 @@ pub struct EmailTaskCounts {
     pub copies: i64,
     /// Tasks in `error` that are dead letters.
     pub dead: i64,
+}
+
+/// A dead task, and the dead letters that its forward consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadForward {
+    pub task: EmailTaskId,
+    /// Deliveries that are DEAD or UNCERTAIN.
+    pub deliveries: Vec<RecordId>,
+    /// The letter that failed in the outbound chain.
+    pub letter: Option<LetterId>,
 }
 
 /// Stores mails of watched accounts, and leases their tasks.
@@ -187,6 +199,10 @@ pub trait EmailStore: Send + Sync {
     /// Lists tasks that are dead letters, oldest first.
     async fn dead_tasks(&self, limit: usize) -> Result<Vec<EmailTask>, StoreError>;
 
+    /// Returns what else is dead of the forwards of the first `limit` dead tasks that have one.
+    /// Tasks of which nothing else is dead are left out.
+    async fn dead_forwards(&self, limit: usize) -> Result<Vec<DeadForward>, StoreError>;
+
     /// Retries a task in error, or one that no rule matched, with all attempts. A task with a
     /// forward gets its DEAD deliveries set to WAIT, or its dead or trashed letter back into the
     /// chain. UNCERTAIN deliveries stay as they are.
@@ -207,7 +223,8 @@ pub trait EmailStore: Send + Sync {
     async fn raw_mail(&self, id: EmailTaskId) -> Result<RawMail, StoreError>;
 
     /// Deletes at most `limit` tasks that ended on `day` of the retention clock or before, and
-    /// their mails. The hashes of the mails stay. Returns the number of tasks.
+    /// their mails. The hashes of the mails stay, and so do the files of large mails until
+    /// [`crate::RetentionStore::delete_purged_files`]. Returns the number of tasks.
     async fn purge_tasks(&self, day: i64, limit: usize) -> Result<usize, StoreError>;
 
     /// Replaces the directory of people.

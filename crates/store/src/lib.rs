@@ -65,8 +65,8 @@ pub use contacts::{ContactStore, Group};
 pub use deliveries::{DeliveryStore, JitteredRetry, SendRequest, SendResult, TargetResult};
 pub use drafts::{DraftResult, DraftSendRequest, DraftStore};
 pub use email::{
-    EmailStore, EmailTaskCounts, EmailTaskQuery, RegisterMailsRequest, RegisterMailsResult,
-    SettleCounts, StartedTask,
+    DeadForward, EmailStore, EmailTaskCounts, EmailTaskQuery, RegisterMailsRequest,
+    RegisterMailsResult, SettleCounts, StartedTask,
 };
 pub use erasure::{ErasureCounts, ErasureRequest, ErasureStore};
 pub use events::{EventStore, MessageTrace};

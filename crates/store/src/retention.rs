@@ -2,6 +2,8 @@
 //!
 //! Ages are counted in days of the retention clock, which ignores steps of the system clock.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use monoco_core::retention::{ClockStep, RetentionClock};
 use monoco_core::time::Timestamp;
@@ -43,6 +45,11 @@ pub trait RetentionStore: Send + Sync {
         limit: usize,
         now: Timestamp,
     ) -> Result<usize, StoreError>;
+
+    /// Deletes the files of purged mails and letters that nothing refers to any more. Files that
+    /// were stored again within `min_age` stay until a later call, because a caller can be about to
+    /// refer to them. Returns the number of deleted files.
+    async fn delete_purged_files(&self, min_age: Duration) -> Result<usize, StoreError>;
 
     /// Deletes at most `limit` events of `day` or before. Returns their number.
     async fn purge_events(&self, day: i64, limit: usize) -> Result<usize, StoreError>;

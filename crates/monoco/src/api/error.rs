@@ -19,6 +19,7 @@ use monoco_store::StoreError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::input::BODY_TIMEOUT;
 use crate::center::CenterError;
 use crate::courier::file_projector::ProjectorError;
 use crate::courier::forget::ForgetError;
@@ -97,9 +98,14 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "no_webhook", message)
     }
 
-    pub fn busy() -> Self {
-        let message = "too many requests at the same time; send the request again later";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
+    /// The bodies of other requests occupy the space that all bodies share.
+    pub fn no_body_space(space: usize) -> Self {
+        let secs = BODY_TIMEOUT.as_secs();
+        let message = format!(
+            "no space for the request body: unfinished requests occupy all {space} bytes that they \
+             share; send the request again after {secs} s, when they have ended"
+        );
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message).with("retry_after_s", secs)
     }
 
     /// An operator has paused the tunnel.

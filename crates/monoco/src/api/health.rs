@@ -12,11 +12,14 @@ use monoco_core::letter::LetterState;
 use monoco_core::record::BoxKind;
 use monoco_core::time::Timestamp;
 use monoco_core::tunnel_health::{TunnelConnection, TunnelStatus};
-use monoco_store::{EmailTaskCounts, LetterCounts, StoreCounts, StoreHealth};
+use monoco_store::{
+    DeadForward, EmailTaskCounts, LetterCounts, SharedStore, StoreCounts, StoreError, StoreHealth,
+};
 use serde_json::json;
 
 use super::SharedApi;
 use super::guard::WithoutToken;
+use super::input::MAX_PAGE;
 use super::views::health::{
     AdapterHealth, DeadCounts, HealthCounts, HealthView, MailboxHealth, PipelineHealth,
     StorageHealth,
@@ -51,7 +54,8 @@ pub async fn health(
     let now = api.clock.now();
     let letters = api.store.letter_counts(now).await;
     let letters = letters.ok();
-    let tasks = api.store.task_counts().await;
+    let tasks = api.store.task_counts().await.unwrap_or_default();
+    let forwards = dead_forwards(&api.store, &tasks).await.unwrap_or_default();
     let pipeline = pipeline(api.pipeline.dispatcher(), letters.as_ref(), now);
     let report = api.projector.report();
     let damaged_rows = api.store.damaged_rows();
@@ -83,7 +87,8 @@ pub async fn health(
         dead: DeadCounts::new(
             &counts,
             &letters.unwrap_or_default(),
-            &tasks.unwrap_or_default(),
+            &tasks,
+            &forwards,
             api.dead_drafts.count(),
         ),
         oldest_waiting_delivery_ms: counts.oldest_waiting.map(age),
@@ -193,16 +198,33 @@ fn mailbox(report: ProjectorReport, counts: &StoreCounts) -> MailboxHealth {
     }
 }
 
+/// What else is dead of the forwards of dead tasks, as `GET /api/v1/dead` lists them.
+pub(super) async fn dead_forwards(
+    store: &SharedStore,
+    tasks: &BTreeMap<TunnelId, EmailTaskCounts>,
+) -> Result<Vec<DeadForward>, StoreError> {
+    if tasks.values().all(|counts| counts.dead == 0) {
+        return Ok(Vec::new());
+    }
+    store.dead_forwards(MAX_PAGE).await
+}
+
 impl DeadCounts {
+    /// Counts each dead letter once: `forwards` belong to dead tasks.
     pub fn new(
         counts: &StoreCounts,
         letters: &LetterCounts,
         tasks: &BTreeMap<TunnelId, EmailTaskCounts>,
+        forwards: &[DeadForward],
         drafts: usize,
     ) -> Self {
         let states = [SendState::Dead, SendState::Uncertain];
         let deliveries: i64 = states.iter().filter_map(|state| counts.deliveries.get(state)).sum();
         let letters = letters.states.get(&LetterState::Dead).copied().unwrap_or(0);
+        // Never below zero: the counts are read one after the other.
+        let without = |all: i64, part: usize| (all - i64::try_from(part).unwrap_or(0)).max(0);
+        let deliveries = without(deliveries, forwards.iter().map(|it| it.deliveries.len()).sum());
+        let letters = without(letters, forwards.iter().filter(|it| it.letter.is_some()).count());
         let (claims, drafts) = (counts.dead_claims, i64::try_from(drafts).unwrap_or(i64::MAX));
         let tasks = tasks.values().map(|counts| counts.dead).sum();
         let total = claims + deliveries + letters + drafts + tasks;

@@ -37,7 +37,7 @@ pub const MAX_BATCH: usize = 16 << 20;
 pub const MAX_BLOB: usize = 32 << 20;
 
 /// Longest time of a request body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a body may take before its rate counts.
 pub(super) const BODY_GRACE: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ const MIN_BODY_RATE: usize = 32 << 10;
 
 /// Bytes of each body that are not charged to a [`BodySpace`]. The number of connections
 /// limits them, so that small requests are accepted also while large ones use all space.
-const UNCHARGED_BODY: usize = 64 << 10;
+pub(super) const UNCHARGED_BODY: usize = 64 << 10;
 
 /// Most entries of one page.
 pub const MAX_PAGE: usize = 1_000;
@@ -84,22 +84,62 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static s
     key.transpose().map_err(|_| "expected printable ASCII")
 }
 
-/// Space for the bodies that are in memory at the same time, in bytes.
-pub struct BodySpace(Semaphore);
+/// Space that bodies share from their first byte until their request has been processed.
+pub struct BodySpace {
+    bytes: usize,
+    free: Semaphore,
+}
 
-/// Space for bodies of the API.
+/// Memory for bodies of the API.
 pub static API_BODIES: BodySpace = BodySpace::new(128 << 20);
+
+/// Disk space for unfinished uploads of the API. Separate from [`API_BODIES`], so that uploads
+/// do not cause other requests to be rejected.
+pub static API_UPLOADS: BodySpace = BodySpace::new(128 << 20);
 
 impl BodySpace {
     pub const fn new(bytes: usize) -> Self {
-        Self(Semaphore::const_new(bytes))
+        Self { bytes, free: Semaphore::const_new(bytes) }
+    }
+}
+
+/// The space that one body occupies. Dropping it releases the space.
+pub(super) struct BodyCharge {
+    space: &'static BodySpace,
+    charged: Option<SemaphorePermit<'static>>,
+}
+
+impl BodyCharge {
+    pub(super) const fn new(space: &'static BodySpace) -> Self {
+        Self { space, charged: None }
+    }
+
+    /// Charges a body of which `size` bytes have arrived.
+    ///
+    /// # Errors
+    ///
+    /// 503 when other bodies occupy the space.
+    pub(super) fn grow_to(&mut self, size: usize) -> Result<(), ApiError> {
+        let charged = self.charged.as_ref().map_or(0, SemaphorePermit::num_permits);
+        let missing = size.saturating_sub(UNCHARGED_BODY + charged);
+        if missing == 0 {
+            return Ok(());
+        }
+        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+        let more = self.space.free.try_acquire_many(missing);
+        let more = more.map_err(|_| ApiError::no_body_space(self.space.bytes))?;
+        match &mut self.charged {
+            Some(charged) => charged.merge(more),
+            None => self.charged = Some(more),
+        }
+        Ok(())
     }
 }
 
 /// A body that was read, and the space that it occupies until it is dropped.
 pub struct RequestBody {
     bytes: Bytes,
-    _space: Option<SemaphorePermit<'static>>,
+    _charge: BodyCharge,
 }
 
 impl std::ops::Deref for RequestBody {
@@ -128,7 +168,7 @@ pub async fn body(
     // Not registered before it is polled: most bodies arrive with the head.
     let mut timer = pin!(tokio::time::sleep_until(started + BODY_GRACE));
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
-    let mut charged: Option<SemaphorePermit<'static>> = None;
+    let mut charge = BodyCharge::new(space);
     loop {
         let frame = tokio::select! {
             biased;
@@ -152,16 +192,7 @@ pub async fn body(
         if size > limit {
             return Err(ApiError::too_large(limit));
         }
-        let missing =
-            size.saturating_sub(UNCHARGED_BODY + charged.as_ref().map_or(0, |it| it.num_permits()));
-        if missing > 0 {
-            let missing = u32::try_from(missing).unwrap_or(u32::MAX);
-            let more = space.0.try_acquire_many(missing).map_err(|_| ApiError::busy())?;
-            match &mut charged {
-                Some(charged) => charged.merge(more),
-                None => charged = Some(more),
-            }
-        }
+        charge.grow_to(size)?;
         if first.is_empty() && rest.is_empty() {
             first = data;
         } else {
@@ -172,7 +203,7 @@ pub async fn body(
         }
     }
     let bytes = if rest.is_empty() { first } else { rest.freeze() };
-    Ok(RequestBody { bytes, _space: charged })
+    Ok(RequestBody { bytes, _charge: charge })
 }
 
 /// How long a body may take of which `received` bytes have arrived.
@@ -329,7 +360,7 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_are_charged_when_they_arrive_and_until_the_body_is_dropped() {
-        let free = || SPACE.0.available_permits();
+        let free = || SPACE.free.available_permits();
         let small = body(chunks(&[10, 20, 30]), 100, &SPACE).await.ok().unwrap();
         assert_eq!((small.len(), free()), (60, 1 << 20));
         let large = body(chunks(&[UNCHARGED_BODY, 100, 200]), 1 << 20, &SPACE).await.ok().unwrap();

@@ -1,5 +1,7 @@
 //! Mails: list them, claim them, report the outcome; dead letters; rebuild of the files.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::http::HeaderMap;
 use monoco_core::claim::{ClaimState, InvalidWorkspace, Workspace};
@@ -10,7 +12,7 @@ use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
 use monoco_mailbox::claim_info::ClaimInfo;
-use monoco_store::{ClaimUpdate, LetterQuery, MailQuery, PageRequest, StoreError};
+use monoco_store::{ClaimUpdate, DeadForward, LetterQuery, MailQuery, PageRequest, StoreError};
 use serde::Deserialize;
 #[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
@@ -483,7 +485,13 @@ pub async fn dead(State(api): State<SharedApi>) -> Result<axum::Json<DeadView>, 
     let drafts = drafts.into_iter().take(input::MAX_PAGE).map(DeadDraftView::from).collect();
     let tasks = store.dead_tasks(input::MAX_PAGE).await?;
     let tasks = tasks.into_iter().map(EmailTaskView::from).collect();
-    Ok(axum::Json(DeadView { claims, deliveries, letters, drafts, tasks }))
+    let mut of_tasks = BTreeMap::new();
+    for DeadForward { task, deliveries, letter } in store.dead_forwards(input::MAX_PAGE).await? {
+        let deliveries = deliveries.iter().map(ToString::to_string);
+        let ids = deliveries.chain(letter.iter().map(ToString::to_string));
+        of_tasks.extend(ids.map(|id| (id, task.to_string())));
+    }
+    Ok(axum::Json(DeadView { claims, deliveries, letters, drafts, tasks, of_tasks }))
 }
 
 async fn update(

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 use super::body_reader::RequestBodyReader;
 use super::error::ApiError;
-use super::input::{self, API_BODIES, JsonBody, PathParams};
+use super::input::{self, API_BODIES, API_UPLOADS, JsonBody, PathParams};
 use super::views::messages::{BlobView, DispatchResponse, SendResponse};
 #[cfg(test)]
 use super::views::schemas::{BytesSchema, MsgObjectSchema};
@@ -224,7 +224,8 @@ fn parse_schedule(value: &Value) -> Result<Timestamp, ApiError> {
 
 /// Store bytes, such as an attachment
 ///
-/// Refer to them in `content.refs` of a message by the returned id. At most 32 MiB.
+/// Refer to them in `content.refs` of a message by the returned id. At most 32 MiB. Unfinished
+/// uploads share 128 MiB; one that finds no space is answered with 503 and `Retry-After`.
 #[cfg_attr(test, utoipa::path(
     post, path = "/api/v1/objects", operation_id = "put_object",
     tag = "center",
@@ -238,7 +239,7 @@ pub async fn put_blob(
     if input::content_type(request.headers()) != Some("application/octet-stream") {
         return Err(ApiError::wrong_type("application/octet-stream"));
     }
-    let mut body = RequestBodyReader::new(request.into_body(), input::MAX_BLOB)?;
+    let mut body = RequestBodyReader::new(request.into_body(), input::MAX_BLOB, &API_UPLOADS)?;
     let stored = api.store.put_blob_from(&mut body, input::MAX_BLOB as u64).await;
     if let Some(failure) = body.take_failure() {
         return Err(failure);

@@ -21,6 +21,7 @@ use prometheus_client::registry::Registry;
 use super::SharedApi;
 use super::email_metrics::EmailMetrics;
 use super::error::ApiError;
+use super::health::dead_forwards;
 use super::views::health::DeadCounts;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::dispatcher::LetterDispatcher;
@@ -311,7 +312,8 @@ pub async fn metrics(
     let tasks = store.task_counts().await?;
     api.metrics.set_tunnels(&api.tunnels, now);
     api.metrics.email.set(&store.accounts().await?, &tasks, &api.tunnels);
-    let dead = DeadCounts::new(&counts, &letters, &tasks, api.dead_drafts.count());
+    let forwards = dead_forwards(store, &tasks).await?;
+    let dead = DeadCounts::new(&counts, &letters, &tasks, &forwards, api.dead_drafts.count());
     api.metrics.set_dead_letters(dead);
     api.metrics.set_pipeline(&letters, api.pipeline.dispatcher());
     let mut text = String::new();

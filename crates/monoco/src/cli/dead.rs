@@ -88,6 +88,9 @@ struct DeadLetterRow {
     attempts: u32,
     cause: Option<String>,
     at: String,
+    /// The listed e-mail task whose forward this delivery or letter belongs to
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -122,7 +125,8 @@ struct ChangedRow<'a> {
 }
 
 /// Returns one row per dead claim, delivery, letter, draft and e-mail task.
-fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
+fn rows(mut dead: DeadView) -> Vec<DeadLetterRow> {
+    let mut of_tasks = std::mem::take(&mut dead.of_tasks);
     let claims = dead.claims.into_iter().map(|claim| DeadLetterRow {
         id: claim.id.to_string(),
         kind: DeadLetterKind::Claim,
@@ -131,10 +135,12 @@ fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
         attempts: claim.attempts,
         cause: claim.reason,
         at: claim.updated_at.map(Timestamp::rfc3339).unwrap_or_default(),
+        task: None,
     });
     let deliveries = dead.deliveries.into_iter().map(|record| {
         let failure = record.delivery.as_ref().and_then(|delivery| delivery.failure.as_ref());
         DeadLetterRow {
+            task: None,
             cause: failure.map(|failure| failure.detail().to_owned()),
             id: record.record_id,
             kind: DeadLetterKind::Delivery,
@@ -152,6 +158,7 @@ fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
         attempts: letter.attempts,
         cause: letter.failure,
         at: letter.updated_at,
+        task: None,
     });
     let drafts = dead.drafts.into_iter().map(|draft| DeadLetterRow {
         kind: DeadLetterKind::Draft,
@@ -161,6 +168,7 @@ fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
         cause: Some(draft.reason),
         at: uid_time(&draft.id),
         id: draft.id,
+        task: None,
     });
     let tasks = dead.tasks.into_iter().map(|task| DeadLetterRow {
         id: task.id,
@@ -170,8 +178,14 @@ fn rows(dead: DeadView) -> Vec<DeadLetterRow> {
         attempts: task.attempts,
         cause: task.error,
         at: task.updated_at,
+        task: None,
     });
-    claims.chain(deliveries).chain(letters).chain(drafts).chain(tasks).collect()
+    let mut rows: Vec<_> =
+        claims.chain(deliveries).chain(letters).chain(drafts).chain(tasks).collect();
+    for row in &mut rows {
+        row.task = of_tasks.remove(&row.id);
+    }
+    rows
 }
 
 fn list(format: OutputFormat, dead: DeadView) -> Result<(), CliError> {
@@ -182,10 +196,15 @@ fn list(format: OutputFormat, dead: DeadView) -> Result<(), CliError> {
         ("of", |row| row.of.cell()),
         ("attempts", |row| row.attempts.cell()),
     ];
+    let rows = rows(dead);
+    let tasks: BTreeMap<_, _> =
+        rows.iter().map(|row| (row.id.clone(), row.cause.clone())).collect();
     let mut causes: BTreeMap<String, Vec<DeadLetterRow>> = BTreeMap::new();
-    for row in rows(dead) {
-        let cause = row.cause.clone().unwrap_or_else(|| "no reason given".to_owned());
-        causes.entry(cause).or_default().push(row);
+    for row in rows {
+        // What belongs to a task is listed beside it.
+        let task = row.task.as_ref().and_then(|task| tasks.get(task));
+        let cause = task.unwrap_or(&row.cause).clone();
+        causes.entry(cause.unwrap_or_else(|| "no reason given".to_owned())).or_default().push(row);
     }
     if format != OutputFormat::Table {
         let dead: Vec<_> = causes.into_values().flatten().collect();
@@ -195,7 +214,9 @@ fn list(format: OutputFormat, dead: DeadView) -> Result<(), CliError> {
         if at > 0 {
             print("")?;
         }
-        print(&format!("{} ({})", escape_line(&cause), dead.len()))?;
+        // Each dead letter counts once, as in the metrics and in `monoco doctor`.
+        let count = dead.iter().filter(|row| row.task.is_none()).count();
+        print(&format!("{} ({count})", escape_line(&cause)))?;
         output::list(format, &(), &dead, columns)?;
     }
     Ok(())

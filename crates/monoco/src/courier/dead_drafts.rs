@@ -65,6 +65,7 @@ impl DeadDrafts {
     ///
     /// When the file system returns an error.
     pub fn scan(&self) -> io::Result<Vec<DeadDraft>> {
+        let before = self.lock().clone();
         let dirs = self.tree.open_dirs()?;
         let mut listed = BTreeMap::new();
         let deadletter = dirs.root().make(DEADLETTER_DIR)?;
@@ -80,9 +81,9 @@ impl DeadDrafts {
                 }
             }
         }
-        let all = listed.values().cloned().collect();
-        *self.lock() = listed;
-        Ok(all)
+        let mut current = self.lock();
+        replace_listed(&mut current, &before, listed);
+        Ok(current.values().cloned().collect())
     }
 
     /// Moves a draft back into `outbound/`, where it is picked up again. Returns `None` when it
@@ -165,6 +166,19 @@ impl DeadDrafts {
     }
 }
 
+/// Replaces the list by the drafts that a scan found. Drafts that were added or removed since
+/// `before`, the list at the start of the scan, stay added or removed.
+fn replace_listed(
+    current: &mut BTreeMap<String, DeadDraft>,
+    before: &BTreeMap<String, DeadDraft>,
+    mut found: BTreeMap<String, DeadDraft>,
+) {
+    found.retain(|uid, _| current.contains_key(uid) || !before.contains_key(uid));
+    let current_drafts = std::mem::take(current).into_iter();
+    found.extend(current_drafts.filter(|(uid, _)| !before.contains_key(uid)));
+    *current = found;
+}
+
 /// Whether the draft of this reason is listed: its message was never created, or the pipeline
 /// trashed its letter.
 fn is_listed(about: &Value) -> bool {
@@ -184,4 +198,26 @@ fn provider_dir(
     provider: &str,
 ) -> io::Result<Arc<Dir>> {
     dirs.provider_dir(part, provider, true)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drafts_that_change_during_a_scan_are_neither_lost_nor_listed_again() {
+        let drafts = |uids: &str| -> BTreeMap<_, _> {
+            let draft = |uid: char| DeadDraft {
+                uid: uid.to_string(),
+                provider: "webhook".to_owned(),
+                reason: "unknown key".to_owned(),
+                file: PathBuf::from(format!("{uid}.md")),
+            };
+            uids.chars().map(|uid| (uid.to_string(), draft(uid))).collect()
+        };
+        // During the scan, `b` was retried and `d` died. The file of `c` was deleted before.
+        let mut current = drafts("acd");
+        replace_listed(&mut current, &drafts("abc"), drafts("abe"));
+        assert_eq!(current, drafts("ade"));
+    }
 }

@@ -37,6 +37,9 @@ const MAX_EVENTS_PER_COMMIT: usize = 5_000;
 /// Commits of each kind in one purge.
 const MAX_COMMITS_PER_PURGE: usize = 200;
 
+/// Files that were stored again within this time are not deleted.
+const MIN_FILE_AGE: Duration = Duration::from_secs(3_600);
+
 /// Largest file of a sent draft, including its outcome.
 const MAX_SENT_DRAFT_BYTES: u64 = 8 << 20;
 
@@ -172,6 +175,7 @@ async fn purge_store(
             break;
         }
     }
+    let files = store.delete_purged_files(MIN_FILE_AGE).await?;
     let mut key = Some(String::new());
     while let Some(after) = key
         && !stop.is_cancelled()
@@ -187,8 +191,8 @@ async fn purge_store(
             break;
         }
     }
-    if mails + letters + email_tasks + events > 0 {
-        tracing::info!(mails, letters, email_tasks, events, "purged expired entries");
+    if mails + letters + email_tasks + files + events > 0 {
+        tracing::info!(mails, letters, email_tasks, files, events, "purged expired entries");
     }
     Ok(())
 }

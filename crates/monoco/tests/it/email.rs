@@ -313,7 +313,14 @@ fn task_that_failed_three_times_is_a_dead_letter_until_it_is_retried_or_dropped(
     let doctor: Value = serde_json::from_str(&doctor).unwrap();
     let checks = doctor["checks"].as_array().unwrap();
     let check = checks.iter().find(|check| check["check"] == "dead letters").unwrap();
-    assert_eq!(check["detail"], "2", "the task and its delivery");
+    assert_eq!(check["detail"], "1", "the delivery belongs to the task");
+    let health = courier.get("/health").ok()["dead"].clone();
+    assert_eq!((&health["deliveries"], &health["total"]), (&json!(0), &json!(1)));
+    let delivery = dead("delivery").remove(0);
+    assert_eq!(delivery["task"], id, "{delivery}");
+    let table = courier.cli(&["dead", "list"]).ok();
+    let groups: Vec<_> = table.lines().filter(|line| line.contains("no such user")).collect();
+    assert!(matches!(groups[..], [group] if group.ends_with("(1)")), "{table}");
 
     courier.cli(&["dead", "retry", id]).ok();
     until("the retry is sent", || task()["status"] == "forwarded");
@@ -328,6 +335,8 @@ fn task_that_failed_three_times_is_a_dead_letter_until_it_is_retried_or_dropped(
     assert!(changed.contains("error"), "{changed}");
     assert_eq!(dead("task").len(), 0);
     assert_eq!(dead("delivery").len(), 1, "the delivery is still uncertain");
+    assert_eq!(dead("delivery")[0]["task"], Value::Null);
+    assert_eq!(courier.get("/health").ok()["dead"]["total"], 1);
     assert!(counted(0));
 }
 

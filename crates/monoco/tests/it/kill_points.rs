@@ -272,10 +272,21 @@ fn killed_at_every_step_from_a_bad_draft_to_the_dead_letters() {
         hub.book.draft(&hub.home, name, &file, ".deadletter");
         hub.until(|hub| {
             let waits = hub.has("outbound/webhook", name) || hub.has(SENDING_IN, name);
-            !waits && hub.has(".deadletter/webhook", name)
+            !waits && hub.has(".deadletter/webhook", name) && counts_all_dead_drafts(hub)
         })
     };
     sweep("bad-draft", 6, &calls, |_, _| (), send);
+}
+
+/// Whether the courier counts every draft in the directory of dead letters. The file of a draft is
+/// there before the directory is synced; the courier counts the draft after that, as its last step.
+fn counts_all_dead_drafts(hub: &MailboxCourier) -> bool {
+    let files = list(&hub.home.join(DEADLETTER));
+    let drafts = files.iter().filter(|path| name(path).ends_with(".md")).count();
+    // A courier that is killed meanwhile answers nothing, or half of it.
+    let Ok(health) = hub.courier.try_request("GET", "/health", None) else { return false };
+    let health = serde_json::from_slice::<serde_json::Value>(&health.bytes).unwrap_or_default();
+    health["dead"]["drafts"] == drafts
 }
 
 /// Files are brought to disk some seconds after they were written, and then that is

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Courier, PATIENCE, cli};
+use crate::common::{Courier, PATIENCE, cli, until};
 use crate::webhook_peer::{config, courier, signed};
 
 /// A user that owns nothing.
@@ -146,11 +146,64 @@ fn unread_responses_do_not_occupy_the_webhook_listener() {
 }
 
 #[test]
-fn unfinished_uploads_do_not_fill_the_memory() {
+fn unfinished_uploads_fill_neither_memory_nor_disk() {
     let courier = Courier::start();
     let port = courier.address.port().to_string();
     let script = include_str!("../attacks/fill_memory.py");
-    let pid = courier.pid().to_string();
-    Attack::start(script, &[&port, &courier.token, &pid]).must_fail();
+    Attack::start(script, &[&port, &courier.token]).must_fail();
     courier.deliver(crate::common::ME, "small requests are accepted");
+    let status = fs::read_to_string(format!("/proc/{}/status", courier.pid())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak_kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak_kib < 256 << 10, "the courier held {peak_kib} KiB");
+    // The uploads ended with the attack: their space and their files are free again.
+    let temporary = courier.home().join("store/blobs/tmp");
+    until("unfinished uploads are deleted", || fs::read_dir(&temporary).unwrap().count() == 0);
+    let largest = vec![b'x'; 32 << 20];
+    let kind = [("Content-Type", "application/octet-stream")];
+    let stored = courier.send("POST", "/api/v1/objects", &kind, &largest).unwrap();
+    assert_eq!(stored.status, 201, "{}", stored.text());
+}
+
+/// An upload that finds no space is told when to come again.
+#[test]
+fn upload_over_the_shared_space_is_answered_with_retry_after() {
+    let courier = Courier::start();
+    let part = vec![b'x'; 31 << 20];
+    let announce = |size: usize| {
+        let mut upload = TcpStream::connect(courier.address).unwrap();
+        write!(
+            upload,
+            "POST /api/v1/objects HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/octet-stream\r\nContent-Length: {size}\r\n\r\n",
+            courier.address, courier.token
+        )
+        .unwrap();
+        upload
+    };
+    let mut unfinished: Vec<_> = (0..4).map(|_| announce(32 << 20)).collect();
+    for upload in &mut unfinished {
+        upload.write_all(&part).unwrap();
+    }
+    // What was sent has arrived when it is on disk.
+    let temporary = courier.home().join("store/blobs/tmp");
+    until("the uploads have arrived", || {
+        let files = fs::read_dir(&temporary).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().len()).sum::<u64>() > 120 << 20
+    });
+    let mut late = announce(part.len());
+    // The courier answers before it has read everything.
+    let _ = late.write_all(&part);
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = late.read(&mut buffer) {
+        answer.extend_from_slice(&buffer[..count]);
+        if String::from_utf8_lossy(&answer).contains('}') {
+            break;
+        }
+    }
+    let answer = String::from_utf8_lossy(&answer).to_lowercase();
+    assert!(answer.starts_with("http/1.1 503"), "{answer}");
+    assert!(answer.contains("retry-after: 30"), "{answer}");
+    assert!(answer.contains("unfinished requests occupy all 134217728 bytes"), "{answer}");
 }

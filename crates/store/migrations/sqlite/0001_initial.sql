@@ -469,6 +469,11 @@ CREATE TABLE erased_files (
     hash      BLOB    NOT NULL PRIMARY KEY  -- SHA-256 of the bytes, the name of the file
 ) STRICT, WITHOUT ROWID;
 
+-- Files of purged mails and letters, until it is known whether something else refers to them.
+CREATE TABLE purged_files (
+    hash      BLOB    NOT NULL PRIMARY KEY  -- SHA-256 of the bytes, the name of the file
+) STRICT, WITHOUT ROWID;
+
 -- Ends of rate limit reservations. No index on the end: every letter that passes a rate limit
 -- writes here, and expired rows are found by a scan now and then.
 CREATE TABLE reservations (

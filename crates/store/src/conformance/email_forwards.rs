@@ -107,6 +107,10 @@ pub(crate) async fn retry_sends_dead_deliveries_again_and_posts_nothing(home: &d
         let task = store.task(id).await.unwrap();
         assert_eq!(task.progress.attempts, attempt);
         assert_eq!(store.dead_tasks(9).await.unwrap().is_empty(), attempt < 3);
+        let dead = store.dead_forwards(9).await.unwrap();
+        let parts = dead.iter().map(|dead| (dead.task, dead.deliveries.len(), dead.letter));
+        let expected = if attempt < 3 { vec![] } else { vec![(id, 2, None)] };
+        assert_eq!(parts.collect::<Vec<_>>(), expected, "the DEAD and the UNCERTAIN delivery");
         let due = store.next_task(&tunnel_id("mail")).await.unwrap();
         let Some(due) = due else { break };
         assert_eq!(settle(&*store, failed_at + 1).await, NONE, "not due");
@@ -136,6 +140,9 @@ pub(crate) async fn uncertain_delivery_is_never_sent_again(store: &dyn Store) {
     assert_eq!(settle(store, 1).await, SettleCounts { failed: 1, ..NONE });
     assert_eq!(task_state(store, id).await, error);
     assert_eq!(store.dead_tasks(9).await.unwrap().len(), 1, "shown at once");
+    let dead = store.dead_forwards(9).await.unwrap().remove(0);
+    assert!(store.delivery(dead.deliveries[0]).await.is_ok());
+    assert_eq!(store.dead_forwards(0).await.unwrap(), []);
     assert_eq!(settle(store, 100_000).await, NONE);
     store.retry_task(id, at(2)).await.unwrap();
     assert_eq!(delivery_states(store).await, "UNCERTAIN");
@@ -148,6 +155,7 @@ pub(crate) async fn uncertain_delivery_is_never_sent_again(store: &dyn Store) {
     assert_eq!(settle(store, 5).await, SettleCounts { forwarded: 1, ..NONE });
     assert_eq!(task_state(store, id).await, "1 forwarded");
     assert_eq!(store.dead_tasks(9).await.unwrap(), []);
+    assert_eq!(store.dead_forwards(9).await.unwrap(), []);
 }
 
 /// An operator can retry or drop the deliveries themselves. The task follows.

@@ -339,9 +339,11 @@ macro_rules! conformance_tests {
             expired_reservations_are_purged,
             leases_and_windows_of_a_wrong_clock_are_ended,
             letters_delayed_by_a_wrong_clock_become_due,
+            files_of_purged_letters_are_deleted,
             ;
             clock_jump_does_not_advance_retention,
             purging_events_keeps_the_newest,
+            files_of_purged_mails_are_deleted,
         }
         crate::conformance::tests_of! { $home, erasure:
             unknown_person_is_reported_and_nothing_is_erased,

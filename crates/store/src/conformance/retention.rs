@@ -1,14 +1,19 @@
 //! Conformance tests of the retention clock, purging by age, and wrong clocks.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use monoco_core::claim::{MailLocation, Workspace};
+use monoco_core::email::task::{EmailTaskId, TaskOutcome};
 use monoco_core::inbound::ChatSessionKind;
 use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
+use monoco_core::object::ObjKind;
 use monoco_core::record::ReadState;
 use monoco_core::retention::ClockStep;
 
+use super::email::{mail, page, register_texts};
+use super::email_tasks::{finish, start};
 use super::files::{file_changes, newest_change};
 use super::inbound::{inbound_message, merge_context, merge_due, store_inbound, with_message};
 use super::letter_lists::list_texts;
@@ -19,7 +24,7 @@ use super::letters::{
 };
 use super::mails::{location_of, store_mails};
 use super::*;
-use crate::{ClaimUpdate, LetterQuery, LetterSource, LetterStep, NextAction};
+use crate::{ClaimUpdate, LetterQuery, LetterSource, LetterStep, NextAction, RegisterMailsRequest};
 
 const DAY: i64 = 86_400;
 
@@ -346,4 +351,60 @@ pub(crate) async fn letters_delayed_by_a_wrong_clock_become_due(store: &dyn Stor
         apply_step(store, LetterStep::only(&old, then_wait(None, 2)), 2).await,
         Err(StoreError::Conflict { .. })
     );
+}
+
+/// The file of a mail is deleted with its last reference.
+pub(crate) async fn files_of_purged_mails_are_deleted(home: &dyn TestHome) {
+    let store = home.open().await;
+    store.advance_retention_clock(at(0)).await.unwrap();
+    let [alone, referred, shared] = ["alone ", "referred ", "shared "].map(|it| it.repeat(20_000));
+    let id = |text: &str| ObjId::of(ObjKind::Bytes, text.as_bytes());
+    register_texts(&*store, &[&alone, &referred, &shared, "newest"]).await;
+    let other = RegisterMailsRequest { tunnel: tunnel_id("other"), ..page(vec![mail(1, &shared)]) };
+    store.register_mails(other, at(0)).await.unwrap();
+    for started in start(&*store, 3, 0).await {
+        finish(&*store, &started, TaskOutcome::Skipped { why: None }, 0).await.unwrap();
+    }
+    dispatch_text(&*store, &id(&referred).to_string()).await;
+    for day in 1..=2 {
+        store.advance_retention_clock(at(day * DAY)).await.unwrap();
+    }
+    assert_eq!(store.delete_purged_files(Duration::ZERO).await.unwrap(), 0);
+    assert_eq!(store.purge_tasks(1, 10).await.unwrap(), 3);
+    drop(store);
+
+    let store = home.open().await;
+    let hour = Duration::from_secs(3_600);
+    assert_eq!(store.delete_purged_files(hour).await.unwrap(), 0, "the files are new");
+    assert!(store.object(id(&alone)).await.is_ok());
+    assert_eq!(store.delete_purged_files(Duration::ZERO).await.unwrap(), 1);
+    assert_matches!(store.object(id(&alone)).await, Err(StoreError::Missing { .. }));
+    assert!(store.object(id(&referred)).await.is_ok());
+    assert!(store.raw_mail(EmailTaskId(5)).await.is_ok(), "a mail of another tunnel has the bytes");
+
+    // The mail appears again, and is recognised: its bytes are not needed.
+    store.register_mails(page(vec![mail(9, &alone)]), at(2 * DAY)).await.unwrap();
+    assert!(store.object(id(&alone)).await.is_ok());
+    assert_eq!(store.delete_purged_files(Duration::ZERO).await.unwrap(), 1);
+    assert_matches!(store.object(id(&alone)).await, Err(StoreError::Missing { .. }));
+}
+
+pub(crate) async fn files_of_purged_letters_are_deleted(store: &dyn Store) {
+    store.advance_retention_clock(at(0)).await.unwrap();
+    let [alone, shared] = ["alone", "shared"].map(|text| store.put_blob(text.into()));
+    let (alone, shared) = (alone.await.unwrap(), shared.await.unwrap());
+    let large = format!("{shared} {}", "large ".repeat(20_000));
+    for text in [&*alone.to_string(), &*large] {
+        let letter = accept_letter(store, submitted(text), 0).await;
+        step_letter(store, letter, then_trash("spam"), 0).await.unwrap();
+    }
+    accept_letter(store, submitted(&shared.to_string()), 0).await;
+    for day in 1..=2 {
+        store.advance_retention_clock(at(day * DAY)).await.unwrap();
+    }
+    assert_eq!(store.purge_letters(1, 1, 9).await.unwrap(), 2);
+    let deleted = store.delete_purged_files(Duration::ZERO).await.unwrap();
+    assert_eq!(deleted, 2, "an attachment and a large text");
+    assert_matches!(store.object(alone).await, Err(StoreError::Missing { .. }));
+    assert!(store.object(shared).await.is_ok());
 }

@@ -31,8 +31,9 @@ pub struct StoreCopy {
 /// Copies the store in `from` to the new directory `to`, and checks the copy. Calls `progress`
 /// with the number of copied files and the number of all files.
 ///
-/// The database is copied in one snapshot. Files are never deleted while a row refers to them, so
-/// that those of the snapshot exist when they are copied after it.
+/// The database is copied in one snapshot. Files are never deleted while a row refers to them, and
+/// retention deletes none while the store is copied, so that those of the snapshot exist when they
+/// are copied after it.
 ///
 /// # Errors
 ///
@@ -44,6 +45,7 @@ pub fn copy(
 ) -> Result<StoreCopy, StoreError> {
     blobs::create_dir(to).map_err(blob_error)?;
     let target = to.join(DATABASE);
+    let _lock = blobs::lock_for_copy(&from.join("blobs")).map_err(disk_error)?;
     let source = Connection::open_with_flags(
         from.join(DATABASE),
         rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX,

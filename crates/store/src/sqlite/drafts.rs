@@ -52,6 +52,20 @@ fn end(db: &Db, object: i64) -> Result<Option<DraftEnd>, StoreError> {
     Ok((!pending).then_some(DraftEnd { object, why: None }))
 }
 
+/// Returns the result of a draft, or `None` while it is pending.
+fn result(
+    db: &Db,
+    uid: &str,
+    provider: &str,
+    object: i64,
+) -> Result<Option<DraftResult>, StoreError> {
+    let Some(DraftEnd { object, why: ended }) = end(db, object)? else { return Ok(None) };
+    let (uid, provider) = (uid.to_owned(), provider.to_owned());
+    let msg_id = objects::id_of(db, object)?;
+    let deliveries = deliveries::of_object(db, object, MAX_TARGETS)?;
+    Ok(Some(DraftResult { uid, provider, msg_id, deliveries, ended }))
+}
+
 /// Returns the object of a draft, or `None` when there is no draft with this name.
 fn object_of(db: &Db, uid: &str) -> Result<Option<i64>, StoreError> {
     rows::optional(db, "SELECT object FROM drafts WHERE uid = ?1", [uid], |row| row.get(0))
@@ -105,12 +119,11 @@ impl DraftStore for SqliteStore {
             while results.len() < limit
                 && let Some(row) = rows.next().map_err(db_error)?
             {
-                let (uid, provider) =
-                    (row.get(0).map_err(db_error)?, row.get(1).map_err(db_error)?);
-                let Some(end) = end(db, row.get(2).map_err(db_error)?)? else { continue };
-                let msg_id = objects::id_of(db, end.object)?;
-                let deliveries = deliveries::of_object(db, end.object, MAX_TARGETS)?;
-                results.push(DraftResult { uid, provider, msg_id, deliveries, ended: end.why });
+                let uid: String = row.get(0).map_err(db_error)?;
+                let provider: String = row.get(1).map_err(db_error)?;
+                let object = row.get(2).map_err(db_error)?;
+                let result = result(db, &uid, &provider, object);
+                results.extend(db.unless_damaged("draft", &uid, result)?.flatten());
             }
             Ok(results)
         })

@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use super::writer::Tx;
 use super::{SqliteStore, contacts, counts, objects};
 use crate::{
-    EmailStore, EmailTaskCounts, EmailTaskQuery, Page, PageRequest, RegisterMailsRequest,
-    RegisterMailsResult, SettleCounts, StartedTask, StoreError,
+    DeadForward, EmailStore, EmailTaskCounts, EmailTaskQuery, Page, PageRequest,
+    RegisterMailsRequest, RegisterMailsResult, SettleCounts, StartedTask, StoreError,
 };
 
 mod accounts;
@@ -35,6 +35,8 @@ mod rows;
 pub(super) mod tasks;
 #[cfg(test)]
 mod tests;
+
+pub(super) use register::has_mail_file;
 
 /// The last task of each tunnel whose forward was read; the next call continues behind it.
 #[derive(Debug, Default)]
@@ -258,6 +260,10 @@ impl EmailStore for SqliteStore {
 
     async fn dead_tasks(&self, limit: usize) -> Result<Vec<EmailTask>, StoreError> {
         self.read(move |db| rows::list(db, rows::DEAD, &[], limit)).await
+    }
+
+    async fn dead_forwards(&self, limit: usize) -> Result<Vec<DeadForward>, StoreError> {
+        self.read(move |db| forwards::dead(db, limit)).await
     }
 
     async fn retry_task(&self, id: EmailTaskId, now: Timestamp) -> Result<EmailTask, StoreError> {

@@ -30,8 +30,8 @@ use super::rows::{self, parsed};
 use super::writer::Tx;
 use super::{SqliteStore, claims, contacts, deliveries, email, inbound, mails, objects, records};
 use crate::{ErasureCounts, ErasureRequest, ErasureStore, StoreError};
-pub(super) use texts::TextFiles;
 use texts::{InboundText, ObjectText, TextPage, action, is_written_by};
+pub(super) use texts::{TextFiles, TextPositions};
 
 mod orphans;
 mod texts;
@@ -323,7 +323,8 @@ impl SqliteStore {
     async fn delete_files(&self, in_use: &BTreeSet<ObjId>) -> Result<BTreeSet<ObjId>, StoreError> {
         let noted: BTreeSet<_> = self.erased_attachments().await?.into_iter().collect();
         let candidates: BTreeSet<_> = noted.difference(in_use).copied().collect();
-        let unused = self.retain_unused(candidates, &ErasedAuthors::default()).await?;
+        let mut all = TextPositions::default();
+        let unused = self.retain_unused(candidates, &ErasedAuthors::default(), &mut all).await?;
         let unused = self.retain_without_object(unused).await?;
         let (used, files) =
             (noted.difference(&unused).copied().collect::<Vec<_>>(), unused.clone());
@@ -441,7 +442,8 @@ impl ErasureStore for SqliteStore {
             }
         }
         let candidates = files.difference(&request.attachments_in_use).copied().collect();
-        counts.attachments = self.retain_unused(candidates, authors).await?.len();
+        let mut all = TextPositions::default();
+        counts.attachments = self.retain_unused(candidates, authors, &mut all).await?.len();
         let request = request.clone();
         let dids: Vec<_> = authors.0.iter().map(Did::to_string).collect();
         let count = self.read(move |db| {

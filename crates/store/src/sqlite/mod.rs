@@ -55,6 +55,7 @@ mod letters;
 mod mails;
 mod objects;
 mod open;
+mod purged_files;
 mod records;
 mod restore;
 mod retention;

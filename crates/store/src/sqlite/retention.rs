@@ -1,5 +1,7 @@
 //! The retention clock, and what is purged by age.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use monoco_core::claim::MailLocation;
 use monoco_core::retention::{ClockStep, RetentionClock};
@@ -220,6 +222,10 @@ impl RetentionStore for SqliteStore {
                 })
             })
             .await
+    }
+
+    async fn delete_purged_files(&self, min_age: Duration) -> Result<usize, StoreError> {
+        self.remove_purged_files(min_age).await
     }
 
     async fn purge_events(&self, day: i64, limit: usize) -> Result<usize, StoreError> {

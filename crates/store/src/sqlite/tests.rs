@@ -26,9 +26,9 @@ use crate::conformance::{
     TestHome, erasure, letter_model, mail_model, mails as conformance_mails, store_model,
 };
 use crate::{
-    DispatchOutcome, DispatchRequest, DispatchResult, ErasureRequest, ErasureStore, EventStore,
-    JitteredRetry, MailStore, ObjectStore, PageRequest, RecordFilter, RecordStore, RetentionStore,
-    SessionStore, SharedStore, StatusStore,
+    DispatchOutcome, DispatchRequest, DispatchResult, DraftStore, ErasureRequest, ErasureStore,
+    EventStore, JitteredRetry, MailStore, ObjectStore, PageRequest, RecordFilter, RecordStore,
+    RetentionStore, SessionStore, SharedStore, StatusStore,
 };
 
 #[async_trait]
@@ -553,6 +553,25 @@ async fn damaged_mails_neither_count_as_purged_nor_hide_those_behind_them() {
     assert_eq!(store.purge_archived_mails(0, 9, NOON).await.unwrap(), 0);
     let damaged: Vec<_> = store.damaged_rows().iter().map(|row| row[..6].to_owned()).collect();
     assert_eq!(damaged, ["Mail 1", "Mail 2", "Mail 4"]);
+}
+
+#[tokio::test]
+async fn damaged_draft_does_not_delay_the_results_of_others() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    for text in ["one", "two"] {
+        dispatch(&store, chat(text)).await;
+    }
+    let db = Connection::open(dir.path().join("monoco.db")).unwrap();
+    db.execute_batch(
+        "INSERT INTO drafts (uid, provider, object, open)
+         VALUES ('d1', 'lark', 1, 1), ('d2', 'lark', 2, 1);
+         UPDATE objects SET hash = x'00' WHERE seq = 1;",
+    )
+    .unwrap();
+    let finished = store.finished_drafts(9).await.unwrap();
+    assert_eq!(finished.iter().map(|draft| &*draft.uid).collect::<Vec<_>>(), ["d2"]);
+    assert!(store.damaged_rows()[0].starts_with("draft d1:"), "{:?}", store.damaged_rows());
 }
 
 /// The locations of the Mails that are not damaged, by their place in `ids`.

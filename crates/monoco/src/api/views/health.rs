@@ -104,7 +104,8 @@ pub struct MailboxHealth {
     pub error: Option<String>,
 }
 
-/// Numbers of dead letters, as `GET /api/v1/dead` lists them.
+/// Numbers of dead letters, as `GET /api/v1/dead` lists them. Each is counted once: deliveries and
+/// letters that belong to the forward of a dead e-mail task are counted as that task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]
 pub struct DeadCounts {

@@ -1,6 +1,7 @@
 //! Mails, the claims of workspaces on them, and dead letters.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use monoco_core::claim::ClaimState;
 use monoco_core::mail::MailIndexEntry;
@@ -77,10 +78,14 @@ pub struct DeadView {
     /// Drafts that could not be sent. A draft that was sent and failed is listed as a delivery
     /// or a letter
     pub drafts: Vec<DeadDraftView>,
-    /// E-mail tasks that failed three times, or that cannot be retried. A delivery of their
-    /// forward that failed is listed as well
+    /// E-mail tasks that failed three times, or that cannot be retried. A delivery or letter of
+    /// their forward that failed is listed as well
     #[serde(default)]
     pub tasks: Vec<EmailTaskView>,
+    /// Ids of listed deliveries and letters that belong to the forward of a listed task, with the
+    /// id of the task
+    #[serde(default)]
+    pub of_tasks: BTreeMap<String, String>,
 }
 
 /// A draft that could not be sent.

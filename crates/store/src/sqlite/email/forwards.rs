@@ -6,6 +6,8 @@ use monoco_core::email::task::{
     EmailTask, EmailTaskId, ForwardDelivery, ForwardProgress, TaskProgress, TaskStateData,
 };
 use monoco_core::lease::Holder;
+use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::record::{RecordId, RecordKind};
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
 
@@ -17,7 +19,7 @@ use crate::sqlite::letters::operator;
 use crate::sqlite::rows as sql;
 use crate::sqlite::send::{self, SendProgress};
 use crate::sqlite::writer::Tx;
-use crate::{OperatorAction, SettleCounts, StoreError};
+use crate::{DeadForward, OperatorAction, SettleCounts, StoreError};
 
 /// Forwards that one call reads. Few in tests, so that they reach the limit.
 const MAX_FORWARDS_READ: usize = if cfg!(test) { 5 } else { 1_000 };
@@ -50,6 +52,22 @@ pub(super) const SOURCES: &str = "
 
 pub(super) const OF_FORWARD: &str = "
     SELECT seq FROM email_tasks WHERE forward = ?1 ORDER BY seq LIMIT 100
+";
+
+pub(super) const DEAD_FORWARDS: &str = "
+    SELECT seq, forward
+      FROM email_tasks
+     WHERE status = 'error' AND due_at IS NULL AND dropped = 0 AND forward IS NOT NULL
+     ORDER BY seq
+     LIMIT ?1
+";
+
+pub(super) const DEAD_DELIVERIES: &str = "
+    SELECT o.hash, d.tag
+      FROM deliveries d
+      JOIN objects o ON o.seq = d.object
+     WHERE d.object = ?1 AND d.state IN ('DEAD', 'UNCERTAIN')
+     ORDER BY d.seq
 ";
 
 /// The next progress of a task.
@@ -161,6 +179,33 @@ fn forward_progress(db: &Db, object: i64) -> Result<ForwardProgress, StoreError>
         })
     })?;
     Ok(ForwardProgress::Queued(deliveries))
+}
+
+/// Lists what else is dead of the forwards of dead tasks.
+pub(super) fn dead(db: &Db, limit: usize) -> Result<Vec<DeadForward>, StoreError> {
+    let tasks: Vec<(i64, i64)> =
+        sql::list(db, DEAD_FORWARDS, [sql::limit(limit)], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut dead = Vec::new();
+    for (task, object) in tasks {
+        let followed = send::follow(db, object);
+        let Some(progress) = db.unless_damaged("e-mail task", task, followed)? else { continue };
+        let (deliveries, letter) = match progress {
+            SendProgress::InChain | SendProgress::Trashed { .. } => continue,
+            SendProgress::Dead { letter, .. } => (Vec::new(), Some(letter)),
+            SendProgress::Queued(object) => (dead_deliveries(db, object)?, None),
+        };
+        if letter.is_some() || !deliveries.is_empty() {
+            dead.push(DeadForward { task: EmailTaskId(task), deliveries, letter });
+        }
+    }
+    Ok(dead)
+}
+
+fn dead_deliveries(db: &Db, object: i64) -> Result<Vec<RecordId>, StoreError> {
+    sql::list(db, DEAD_DELIVERIES, [object], |row| {
+        let msg = ObjId::from_parts(ObjKind::Msg, row.get(0)?);
+        Ok(RecordId::from_tag(RecordKind::Delivery, &msg, row.get(1)?))
+    })
 }
 
 /// Sets the task of a forward to error when one of its deliveries has bounced. `object` is the

@@ -17,7 +17,9 @@ use crate::sqlite::bulk_index::BulkTable;
 use crate::sqlite::events::{self, EventSubject};
 use crate::sqlite::objects::{MAX_INLINE_BYTES, hash_prefix};
 use crate::sqlite::writer::Tx;
-use crate::sqlite::{SqliteStore, blob_size, contacts, put_blob_row, retention, rows};
+use crate::sqlite::{
+    SqliteStore, blob_size, contacts, purged_files, put_blob_row, retention, rows,
+};
 use crate::{RegisterMailsRequest, RegisterMailsResult, StoreError};
 
 /// Mails by the first eight bytes of their hash. Lookups compare the rest.
@@ -42,6 +44,22 @@ pub(super) const FIND_HASH: &str = "
       JOIN email_hashes h ON h.task = b.task
      WHERE b.hash_prefix = ?1 AND h.hash = ?2 AND h.tunnel = ?3
      ORDER BY b.task
+     LIMIT 1
+";
+
+const IS_MAIL_FILE: &str = "
+    SELECT 1
+      FROM email_hashes h
+      JOIN email_mails m ON m.task = h.task
+     WHERE h.task = ?1 AND h.hash = ?2 AND m.raw IS NULL
+";
+
+pub(super) const FIND_MAIL_FILE: &str = "
+    SELECT 1
+      FROM email_tasks_by_hash b
+      JOIN email_hashes h ON h.task = b.task
+      JOIN email_mails m ON m.task = h.task
+     WHERE b.hash_prefix = ?1 AND h.hash = ?2 AND m.raw IS NULL
      LIMIT 1
 ";
 
@@ -179,6 +197,20 @@ fn find_hash(tx: &Tx<'_>, tunnel: i64, hash: &ObjId) -> Result<Option<i64>, Stor
     query(FIND_HASH, key)
 }
 
+/// Whether the bytes of a registered mail are in the file named `id`.
+pub(in crate::sqlite) fn has_mail_file(tx: &Tx<'_>, id: &ObjId) -> Result<bool, StoreError> {
+    let query = |sql: &str, key: i64| {
+        rows::optional(tx.db, sql, params![key, id.hash()], |_| Ok(())).map(|row| row.is_some())
+    };
+    let key = hash_prefix(id.hash());
+    for task in tx.indexes.email_hashes.recent().rows(key) {
+        if query(IS_MAIL_FILE, task)? {
+            return Ok(true);
+        }
+    }
+    query(FIND_MAIL_FILE, key)
+}
+
 /// A mail that was not registered before.
 struct Registration<'a> {
     page: &'a PreparedPage,
@@ -231,6 +263,9 @@ fn insert(tx: &mut Tx<'_>, new: &Registration<'_>, now: Timestamp) -> Result<(),
         rows::execute(tx.db, sql, params![seq, tunnel, hash.hash()])?;
         tx.indexes.email_hashes.add(tx.db, hash_prefix(hash.hash()), seq)?;
         tx.effects.email_task = true;
+    } else if raw.is_none() {
+        // The first mail can have been purged with its file; this one was written again.
+        purged_files::note(tx, hash.hash())?;
     }
     tx.effects.counts.email_task(&page.tunnel, &progress.state, 1);
     Ok(())

@@ -15,7 +15,7 @@ use crate::sqlite::damage::Db;
 use crate::sqlite::records::LeaseEndCause;
 use crate::sqlite::rows as sql;
 use crate::sqlite::writer::Tx;
-use crate::sqlite::{DAMAGED_ROW_DELAY, blob_size, contacts};
+use crate::sqlite::{DAMAGED_ROW_DELAY, blob_size, contacts, purged_files};
 use crate::{EmailTaskQuery, Page, PageRequest, StoreError};
 
 /// Bytes of mails that are started at once; a single mail has at most 64 KiB.
@@ -60,6 +60,14 @@ pub(super) const ENDED: &str = "
      WHERE day IS NOT NULL AND day <= ?1 AND seq < (SELECT max(seq) FROM email_tasks)
      ORDER BY day, seq
      LIMIT ?2
+";
+
+// The file of a mail that is too large for a row.
+const FILE: &str = "
+    SELECT h.hash
+      FROM email_mails m
+      JOIN email_hashes h ON h.task = m.task
+     WHERE m.task = ?1 AND m.raw IS NULL
 ";
 
 /// Leases due tasks. Returns them, and whether any was due: one that was not started has ended,
@@ -138,7 +146,8 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// Makes tasks startable again whose leases have expired, or whose holders are gone.
+/// Makes tasks startable again whose leases have expired, or whose holders are gone. Damaged tasks
+/// do not count, so that a page of them ends a loop.
 pub(in crate::sqlite) fn end_leases(
     tx: &mut Tx<'_>,
     cause: LeaseEndCause<'_>,
@@ -153,13 +162,18 @@ pub(in crate::sqlite) fn end_leases(
             (seqs, Timestamp::from_ms(i64::MAX))
         }
     };
-    for seq in &seqs {
-        let found = rows::find(tx.db, EmailTaskId(*seq));
-        let Some(row) = tx.db.unless_damaged("e-mail task", seq, found)? else { continue };
+    let mut ended = 0;
+    for seq in seqs {
+        let found = rows::find(tx.db, EmailTaskId(seq));
+        let Some(row) = tx.db.unless_damaged("e-mail task", seq, found)? else {
+            postpone(tx, seq, now)?;
+            continue;
+        };
         let next = row.task.progress.clone().expire(expire_at)?;
         rows::save(tx, row, next, false, now)?;
+        ended += 1;
     }
-    Ok(seqs.len())
+    Ok(ended)
 }
 
 /// Retries a task for an operator.
@@ -253,13 +267,17 @@ pub(super) fn list_condition(beyond: &str, order: &str) -> String {
     format!("t.tunnel = ?1 AND t.status = ?2 AND t.seq {beyond} ?3 ORDER BY t.seq {order}")
 }
 
-/// Deletes tasks that ended on this retention day or before, and their mails.
+/// Deletes tasks that ended on this retention day or before, and their mails. Notes the files of
+/// large mails.
 pub(super) fn purge(tx: &mut Tx<'_>, day: i64, limit: usize) -> Result<usize, StoreError> {
     let seqs = sql::numbers(tx.db, ENDED, params![day, sql::limit(limit)])?;
     for seq in &seqs {
         let found = rows::find(tx.db, EmailTaskId(*seq));
         if let Some(TaskRow { task, .. }) = tx.db.unless_damaged("e-mail task", seq, found)? {
             tx.effects.counts.email_task(&task.tunnel, &task.progress.state, -1);
+        }
+        if let Some(hash) = sql::optional(tx.db, FILE, [seq], |row| row.get(0))? {
+            purged_files::note(tx, &hash)?;
         }
         sql::execute(tx.db, "DELETE FROM email_mails WHERE task = ?1", [seq])?;
         sql::execute(tx.db, "DELETE FROM email_tasks WHERE seq = ?1", [seq])?;

@@ -1,17 +1,19 @@
-//! Tests of guarantees that only SQLite gives: query plans, damaged mails, crashes, speed.
+//! Tests of guarantees that only SQLite gives: query plans, damaged mails, crashes.
 
 use std::fs;
-use std::time::Instant;
+use std::time::Duration;
 
 use monoco_core::email::task::TaskStatus;
 use monoco_core::inbound::{FetchedMail, StoredBytes};
-use monoco_core::object::ObjKind;
+use monoco_core::retry::{Jitter, RetryPolicy};
 use rusqlite::{Connection, params_from_iter};
 
 use super::*;
-use crate::sqlite::bulk_index;
+use crate::blobs;
 use crate::sqlite::tests::{NOON, chat, damage, home};
-use crate::{DispatchRequest, ObjectStore, RecordStore, StatusStore};
+use crate::{
+    DispatchRequest, JitteredRetry, ObjectStore, RecordStore, RetentionStore, StatusStore,
+};
 
 fn tunnel() -> TunnelId {
     "mail".parse().unwrap()
@@ -82,8 +84,11 @@ async fn every_query_uses_an_index() {
         (forwards::FORWARDING.to_owned(), "email_tasks_forwarding (tunnel=? AND seq>?)"),
         (forwards::FORWARDING.to_owned(), "deliveries_by_tag (object=?)"),
         (forwards::DELIVERIES.to_owned(), "deliveries_by_tag (object=?)"),
+        (forwards::DEAD_FORWARDS.to_owned(), "email_tasks_dead"),
+        (forwards::DEAD_DELIVERIES.to_owned(), "deliveries_by_tag (object=?)"),
         (register::KNOWN_UID.to_owned(), "email_tasks_by_uid (folder=? AND uid=?)"),
         (register::FIND_HASH.to_owned(), "PRIMARY KEY (hash_prefix=?)"),
+        (register::FIND_MAIL_FILE.to_owned(), "PRIMARY KEY (hash_prefix=?)"),
     ] {
         let plan = plan(&store, &sql);
         assert!(plan.contains(index), "{sql}\n{plan}");
@@ -216,54 +221,39 @@ async fn crash_between_pages_leaves_no_gap_and_no_duplicate() {
     }
 }
 
-/// Registers mails of 4 KiB in pages of 100 and prints the time; run it in release mode. With a
-/// merge size of 1, every commit writes its hashes to the index, as a plain index does.
 #[tokio::test]
-#[ignore = "a measurement: cargo test --release -p monoco-store registration_speed -- --ignored"]
-#[expect(clippy::print_stderr, reason = "the result of the measurement")]
-async fn registration_speed() {
-    let sizes = [bulk_index::MERGE_SIZE, 1];
-    for (count, merge_size) in [10_000, 100_000].into_iter().flat_map(|n| sizes.map(|m| (n, m))) {
-        let dir = home();
-        let store = SqliteStore::open_with(dir.path(), merge_size).unwrap();
-        let mut spent = std::time::Duration::ZERO;
-        for first in (1..=count).step_by(100) {
-            let body = |uid: u32| {
-                let mut text = format!("Subject: {uid}\r\n\r\n");
-                while text.len() < 4_300 {
-                    let hash = ObjId::of(ObjKind::Bytes, text.as_bytes());
-                    text.push_str(&hash.to_string());
-                }
-                text
-            };
-            let mails = (first..first + 100).map(|uid| mail(uid, &body(uid))).collect();
-            let from = Instant::now();
-            assert_eq!(register(&store, mails).await.new, 100);
-            spent += from.elapsed();
-        }
-        let from = Instant::now();
-        drop(store);
-        eprintln!(
-            "{count} mails, merge size {merge_size}: {spent:.2?}, and {:.2?} to close",
-            from.elapsed()
-        );
-        let store = SqliteStore::open_with(dir.path(), merge_size).unwrap();
-        let from = Instant::now();
-        let mut processed = 0;
-        loop {
-            let started = start(&store, 100).await;
-            if started.is_empty() {
-                break;
-            }
-            processed += started.len();
-            let skip = |one: &StartedTask| {
-                let outcome = TaskOutcome::Skipped { why: None };
-                (one.task.id, one.task.progress.epoch, outcome)
-            };
-            let results = started.iter().map(skip).collect();
-            assert!(store.finish_tasks(results, NOON).await.iter().all(Result::is_ok));
-        }
-        assert_eq!(processed, count as usize);
-        eprintln!("{count} tasks started and finished: {:.2?}", from.elapsed());
+async fn damaged_tasks_do_not_count_as_ended_leases() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    register(&store, (1..=4).map(|uid| mail(uid, &uid.to_string())).collect()).await;
+    assert_eq!(start(&store, 10).await.len(), 4);
+    let db = Connection::open(dir.path().join("monoco.db")).unwrap();
+    db.execute("UPDATE email_tasks SET status = 'fabricated' WHERE seq < 3", []).unwrap();
+    let retry = JitteredRetry { retry: RetryPolicy::DELIVERY, jitter: Jitter::NONE };
+    let late = NOON + Duration::from_secs(86_400);
+    // The first page has the damaged tasks, which are postponed.
+    for ended in [0, 2, 0] {
+        let counts = store.expire_leases(retry, 2, late).await.unwrap();
+        assert_eq!(counts.email_tasks, ended);
     }
+    let released = store.release_leases("loop", retry, late).await.unwrap();
+    assert_eq!(released.email_tasks, 0, "a full page of damage would never end");
+}
+
+#[tokio::test]
+async fn files_of_purged_mails_stay_while_a_backup_copies_them() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    store.advance_retention_clock(NOON).await.unwrap();
+    register(&store, vec![mail(1, &"large ".repeat(20_000)), mail(2, "newest")]).await;
+    let large = start(&store, 1).await.remove(0).task;
+    let skipped = (large.id, large.progress.epoch, TaskOutcome::Skipped { why: None });
+    store.finish_tasks(vec![skipped], NOON).await.remove(0).unwrap();
+    assert_eq!(store.purge_tasks(0, 10).await.unwrap(), 1);
+    let backup = blobs::lock_for_copy(&dir.path().join("blobs")).unwrap();
+    assert_eq!(store.delete_purged_files(Duration::ZERO).await.unwrap(), 0);
+    assert!(store.object(large.hash).await.is_ok());
+    drop(backup);
+    assert_eq!(store.delete_purged_files(Duration::ZERO).await.unwrap(), 1);
+    assert!(store.object(large.hash).await.is_err());
 }

@@ -80,6 +80,14 @@ impl InboundText {
     }
 }
 
+/// The numbers of the last object, inbound message and letter that were read.
+#[derive(Clone, Copy, Default)]
+pub(in crate::sqlite) struct TextPositions {
+    object: i64,
+    inbound: i64,
+    letter: i64,
+}
+
 /// A page of rows, and the number of the last row that was read.
 pub(super) struct TextPage<T> {
     pub(super) texts: Vec<T>,
@@ -204,15 +212,15 @@ impl SqliteStore {
     }
 
     /// Removes from `files` those that a remaining text refers to. Texts of `authors` do not
-    /// remain.
-    pub(super) async fn retain_unused(
+    /// remain. Reads the texts after `from`, and advances it to the last ones.
+    pub(in crate::sqlite) async fn retain_unused(
         &self,
         mut files: BTreeSet<ObjId>,
         authors: &ErasedAuthors,
+        from: &mut TextPositions,
     ) -> Result<BTreeSet<ObjId>, StoreError> {
-        let mut after = 0;
         while !files.is_empty() {
-            let page = self.object_texts(after, |text| text.contains("sha256:")).await?;
+            let page = self.object_texts(from.object, |text| text.contains("sha256:")).await?;
             for object in page.texts {
                 let remaining = match action(authors, &object) {
                     Ok(ErasureAction::Tombstone { .. }) => continue,
@@ -224,24 +232,22 @@ impl SqliteStore {
                 }
             }
             let Some(last) = page.last else { break };
-            after = last;
+            from.object = last;
         }
-        after = 0;
         while !files.is_empty() {
-            let page = self.inbound_texts(after).await?;
+            let page = self.inbound_texts(from.inbound).await?;
             for message in page.texts.iter().filter(|message| !is_written_by(message, authors)) {
                 for id in message.attachments() {
                     files.remove(&id);
                 }
             }
             let Some(last) = page.last else { break };
-            after = last;
+            from.inbound = last;
         }
-        after = 0;
         while !files.is_empty() {
-            let page = self.letter_references(authors, after).await?;
+            let page = self.letter_references(authors, from.letter).await?;
             let Some(last) = page.last() else { break };
-            after = last.id.seq;
+            from.letter = last.id.seq;
             for letter in page.iter().filter(|letter| !letter.is_erased) {
                 let TextFiles { attachments, texts, .. } = &letter.files;
                 for id in attachments.iter().chain(texts) {
@@ -253,7 +259,7 @@ impl SqliteStore {
     }
 
     /// Removes from `files` those that have the text of an object which is not erased.
-    pub(super) async fn retain_without_object(
+    pub(in crate::sqlite) async fn retain_without_object(
         &self,
         files: BTreeSet<ObjId>,
     ) -> Result<BTreeSet<ObjId>, StoreError> {

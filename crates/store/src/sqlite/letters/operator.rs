@@ -108,7 +108,8 @@ pub(super) fn mark_damaged(
     events::append(tx, EventKind::Damaged, subject, &detail, now)
 }
 
-/// Returns letters of workers other than these to the dispatcher.
+/// Returns letters of workers other than these to the dispatcher. Damaged letters stay, and do not
+/// count.
 pub(super) fn recall(
     tx: &mut Tx<'_>,
     workers: &[WorkerName],
@@ -123,8 +124,7 @@ pub(super) fn recall(
         for select in [WAITING_FOR, AWAY_AT] {
             let left = sql::limit(limit - recalled);
             for seq in sql::numbers(tx.db, select, params![worker, left])? {
-                return_to_dispatcher(tx, seq, now)?;
-                recalled += 1;
+                recalled += usize::from(return_to_dispatcher(tx, seq, now)?);
             }
         }
     }
@@ -140,24 +140,32 @@ pub(super) fn recall_held(
     now: Timestamp,
 ) -> Result<usize, StoreError> {
     let found = sql::numbers(tx.db, HELD_BY, params![by.as_str(), sql::limit(limit)])?;
-    for seq in &found {
-        return_to_dispatcher(tx, *seq, now)?;
+    let mut recalled = 0;
+    for seq in found {
+        recalled += usize::from(return_to_dispatcher(tx, seq, now)?);
     }
     // All keys that start with the name and a colon; the next character is a semicolon.
     let delete = "DELETE FROM reservations WHERE key >= ?1 AND key < ?2";
     sql::execute(tx.db, delete, [format!("{by}:"), format!("{by};")])?;
-    Ok(found.len())
+    Ok(recalled)
 }
 
-fn return_to_dispatcher(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> Result<(), StoreError> {
-    let Some(before) = rows::by_seq(tx.db, seq)? else { return Ok(()) };
+/// Returns whether the letter is not damaged.
+fn return_to_dispatcher(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> Result<bool, StoreError> {
+    let Some(before) = undamaged(tx, seq)? else { return Ok(false) };
     let mut after = before.clone();
     after.finish(before.status.clone().continue_chain(now)?);
     rows::save(tx, &before, &after, now)?;
-    Ok(())
+    Ok(true)
 }
 
-/// Queues letters that an external worker has for another attempt.
+/// Returns the letter with a number; `None` when it is damaged.
+fn undamaged(tx: &Tx<'_>, seq: i64) -> Result<Option<LetterHead>, StoreError> {
+    Ok(tx.db.unless_damaged("letter", seq, rows::by_seq(tx.db, seq))?.flatten())
+}
+
+/// Queues letters that an external worker has for another attempt. Damaged letters stay, and do not
+/// count.
 pub(super) fn release(
     tx: &mut Tx<'_>,
     worker: &WorkerName,
@@ -165,8 +173,9 @@ pub(super) fn release(
     now: Timestamp,
 ) -> Result<usize, StoreError> {
     let found = sql::numbers(tx.db, AWAY_AT, params![worker.as_str(), sql::limit(limit)])?;
-    for seq in &found {
-        let Some(before) = rows::by_seq(tx.db, *seq)? else { continue };
+    let mut released = 0;
+    for seq in found {
+        let Some(before) = undamaged(tx, seq)? else { continue };
         let why = "the courier stopped before the worker answered";
         let after = LetterHead {
             // Counted as an attempt, so that a letter that stops the courier each time is not
@@ -176,11 +185,12 @@ pub(super) fn release(
             ..before.clone()
         };
         rows::save(tx, &before, &after, now)?;
+        released += 1;
     }
-    Ok(found.len())
+    Ok(released)
 }
 
-/// Deletes letters that ended on these retention days or before.
+/// Deletes letters that ended on these retention days or before, also damaged ones.
 pub(super) fn purge(
     tx: &mut Tx<'_>,
     trashed: i64,
@@ -193,8 +203,7 @@ pub(super) fn purge(
     {
         let left = sql::limit(limit - purged);
         for seq in sql::numbers(tx.db, ENDED, params![state.as_str(), day, left])? {
-            let Some(head) = rows::by_seq(tx.db, seq)? else { continue };
-            rows::delete(tx, &head)?;
+            rows::delete(tx, seq, state)?;
             purged += 1;
         }
     }

@@ -12,9 +12,9 @@ use rusqlite::{Row, ToSql, params};
 use super::texts::{HashedText, StoredText};
 use crate::sqlite::counts::LetterCountKey;
 use crate::sqlite::damage::Db;
-use crate::sqlite::retention;
 use crate::sqlite::rows::{self as sql, damaged, parsed};
 use crate::sqlite::writer::Tx;
+use crate::sqlite::{purged_files, retention};
 use crate::{LetterRow, LetterSource, LetterSourceKind, StoreError};
 
 /// Columns of [`read`], in its order.
@@ -246,22 +246,23 @@ pub(super) fn save(
     Ok(before.revision + 1)
 }
 
-/// Deletes a letter and its texts.
-pub(super) fn delete(tx: &mut Tx<'_>, head: &LetterHead) -> Result<(), StoreError> {
+/// Deletes a letter that has ended in `state`, and its texts. Notes their files.
+pub(super) fn delete(tx: &mut Tx<'_>, seq: i64, state: LetterState) -> Result<(), StoreError> {
+    purged_files::note_letter(tx, seq)?;
     for delete in [
+        // Its message was not merged, or has no files any more.
+        "DELETE FROM inbound_files
+          WHERE external_id = (SELECT external_id FROM letters WHERE seq = ?1)
+            AND merge_window IS NULL",
         "DELETE FROM letters WHERE seq = ?1",
         "DELETE FROM letter_sources WHERE letter = ?1",
         "DELETE FROM letter_changes WHERE letter = ?1",
         "DELETE FROM letter_keys WHERE letter = ?1",
     ] {
-        sql::execute(tx.db, delete, [head.id.seq])?;
+        sql::execute(tx.db, delete, [seq])?;
     }
-    // Its message was not merged, or has no files any more.
-    if let Some(external_id) = head.external_id {
-        let delete = "DELETE FROM inbound_files WHERE external_id = ?1 AND merge_window IS NULL";
-        sql::execute(tx.db, delete, [external_id])?;
-    }
-    tx.effects.counts.letter(&head.count_key(), -1);
+    let key = LetterCountKey { state, worker: "", held_by: None };
+    tx.effects.counts.letter(&key, -1);
     Ok(())
 }
 

@@ -3,11 +3,11 @@
 use std::fs;
 
 use monoco_core::letter::{Letter, LetterState};
-use rusqlite::params_from_iter;
+use rusqlite::{Connection, params_from_iter};
 
 use super::*;
 use crate::sqlite::tests::{NOON, chat, damage, home};
-use crate::{DispatchRequest, EventStore, NextAction, PageRequest};
+use crate::{DispatchRequest, EventStore, NextAction, PageRequest, RetentionStore};
 
 fn submitted(text: &str) -> LetterSource {
     let letter = Letter {
@@ -105,6 +105,34 @@ async fn damaged_letter_does_not_block_other_letters() {
     assert_eq!(retried.status.standing.name(), LetterState::Waiting);
     store.due_letters(None, 10, NOON).await.unwrap();
     assert_eq!(store.dead_letters(10).await.unwrap().len(), 2, "the damaged letter is dead again");
+}
+
+/// One damaged row stops neither a purge nor the return of letters at a start.
+#[tokio::test]
+async fn damaged_letter_rows_stop_no_loop() {
+    let dir = home();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    store.advance_retention_clock(NOON).await.unwrap();
+    let worker: WorkerName = "scanner".parse().unwrap();
+    for text in ["one", "two", "three", "four"] {
+        accept_letter(&store, text).await;
+    }
+    let due = store.due_letters(None, 10, NOON).await.unwrap();
+    for (at, row) in due.iter().enumerate() {
+        let then = match at {
+            0 | 1 => NextAction::Trash { why: "spam".to_owned() },
+            _ => NextAction::Wait { worker: Some(worker.clone()), due: NOON },
+        };
+        store.step_letters(vec![LetterStep::only(row, then)], NOON).await.remove(0).unwrap();
+    }
+    let db = Connection::open(dir.path().join("monoco.db")).unwrap();
+    db.execute("UPDATE letters SET verdicts = '{' WHERE seq IN (1, 3)", []).unwrap();
+    assert_eq!(store.recall_letters(&[], 10, NOON).await.unwrap(), 1, "without the damaged one");
+    assert_eq!(store.recall_letters(&[], 10, NOON).await.unwrap(), 0);
+    assert_eq!(store.purge_letters(0, 0, 10).await.unwrap(), 2, "they have ended");
+    assert_eq!(store.purge_letters(0, 0, 10).await.unwrap(), 0);
+    let counts = store.letter_counts(NOON).await.unwrap();
+    assert_eq!(counts.states.get(&LetterState::Trashed).copied().unwrap_or(0), 0);
 }
 
 #[tokio::test]
