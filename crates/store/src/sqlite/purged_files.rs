@@ -63,12 +63,12 @@ impl SqliteStore {
         if noted.is_empty() {
             return Ok(0);
         }
-        let (nobody, mut read) = (ErasedAuthors::default(), TextPositions::default());
-        let unused = self.retain_unused(noted.clone(), &nobody, &mut read).await?;
+        let (no_author, mut read) = (ErasedAuthors::default(), TextPositions::default());
+        let unused = self.retain_unused(noted.clone(), &no_author, &mut read).await?;
         // The long search was without the lock. Now no text is stored, and those that were stored
         // meanwhile are searched.
         let _lock = self.erasing.write().await;
-        let unused = self.retain_unused(unused, &nobody, &mut read).await?;
+        let unused = self.retain_unused(unused, &no_author, &mut read).await?;
         let unused = self.retain_without_object(unused).await?;
         let Some(_deletions) = self.blobs.try_lock_deletions().map_err(disk_error)? else {
             return Ok(0);
