@@ -31,6 +31,7 @@ use crate::clock::{Clock, wall_now};
 use crate::config::{Config, ConfigError, ConfigSource};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::drafts::DraftLoop;
+use crate::courier::email::MailMemory;
 use crate::courier::file_fetcher::FileFetcher;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::forget::TextEraser;
@@ -277,6 +278,7 @@ impl Courier {
             tunnels: Arc::new(TunnelRegistry::default()),
             config: config_receiver.clone(),
             holder: holder.unwrap_or_else(|_| Holder::anonymous()),
+            mail_memory: MailMemory::new(),
             receivers: receivers.clone(),
             loops: loops.clone(),
         };

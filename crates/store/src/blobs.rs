@@ -15,8 +15,16 @@ use std::time::{Duration, SystemTime};
 use monoco_core::hex;
 use monoco_core::inbound::StoredBytes;
 use monoco_core::object::{BytesHasher, ObjId, ObjKind};
-use monoco_fs::{FileOptions, TemporaryFile, WriteError, sync_dir};
+use monoco_fs::{FileOptions, TemporaryFile, WriteError, sync_dir, sync_file_system};
 use tokio::io::{AsyncRead, ReadBuf};
+
+/// From this number of files on, one sync of the file system costs less than a sync of each file
+/// and of its directory.
+const MIN_FILES_FOR_ONE_SYNC: usize = 8;
+
+/// Whether a sync of the whole file system waits for the disk and reports errors. It does on
+/// Linux; POSIX promises neither.
+const CAN_SYNC_FILE_SYSTEM: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 #[derive(Debug)]
 pub(crate) struct BlobFiles {
@@ -55,6 +63,44 @@ impl BlobFiles {
         create_dir(dir)?;
         let temporary = self.temporary_dir().join(self.temporary_name());
         monoco_fs::write_via(&temporary, &path, bytes, FileOptions::PRIVATE_SYNCED)
+    }
+
+    /// Stores several files under their names, with one sync for all of them when there are many.
+    /// Returns after the sync.
+    pub(crate) fn put_all(
+        &self,
+        blobs: &[(ObjId, Vec<u8>)],
+    ) -> Result<Vec<StoredBytes>, WriteError> {
+        if blobs.len() < MIN_FILES_FOR_ONE_SYNC || !CAN_SYNC_FILE_SYSTEM {
+            blobs.iter().try_for_each(|(id, bytes)| self.put(id, bytes))?;
+        } else {
+            // Opened before the first write: the sync reports errors since then.
+            let root = File::open(&self.root).map_err(WriteError::Write)?;
+            // A power cut can leave a file of the right name with other bytes. No row refers to
+            // it before the sync, and the next write of this name replaces it.
+            blobs.iter().try_for_each(|(id, bytes)| self.put_unsynced(id, bytes))?;
+            sync_file_system(root).map_err(WriteError::Sync)?;
+        }
+        let stored =
+            |(id, bytes): &(ObjId, Vec<u8>)| StoredBytes { hash: *id, size: bytes.len() as u64 };
+        Ok(blobs.iter().map(stored).collect())
+    }
+
+    /// Writes a file, unless it has these bytes. It may be lost until the next sync.
+    fn put_unsynced(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError> {
+        let path = self.path(id);
+        if fs::read(&path).is_ok_and(|there| there == bytes) {
+            return Ok(());
+        }
+        let dir = path.parent().expect("a blob's path has a directory");
+        match fs::create_dir(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(WriteError::Write(error));
+            }
+            _ => {}
+        }
+        let temporary = self.temporary_dir().join(self.temporary_name());
+        monoco_fs::write_via(&temporary, &path, bytes, FileOptions::PRIVATE)
     }
 
     /// Starts a file whose name is known when all bytes have been written.
@@ -337,6 +383,24 @@ mod tests {
         writer.append(b"hel").unwrap();
         assert_eq!(fs::read_dir(root.join("tmp")).unwrap().count(), 1);
         drop(writer);
+        assert_eq!(fs::read_dir(root.join("tmp")).unwrap().count(), 0);
+
+        let many: Vec<_> = (0..2 * MIN_FILES_FOR_ONE_SYNC)
+            .map(|n| format!("file {n}").into_bytes())
+            .map(|bytes| (ObjId::of(ObjKind::Bytes, &bytes), bytes))
+            .collect();
+        // What a power cut left under the name of a file is replaced.
+        let (torn, _) = &many[3];
+        create_dir(blobs.path(torn).parent().unwrap()).unwrap();
+        fs::write(blobs.path(torn), "").unwrap();
+        for some in [&many[..3], &many] {
+            let stored = blobs.put_all(some).unwrap();
+            assert_eq!(stored.len(), some.len());
+            for ((id, bytes), stored) in some.iter().zip(stored) {
+                assert_eq!(stored, StoredBytes { hash: *id, size: bytes.len() as u64 });
+                assert_eq!(blobs.get(id).unwrap().as_ref(), Some(bytes));
+            }
+        }
         assert_eq!(fs::read_dir(root.join("tmp")).unwrap().count(), 0);
 
         fs::write(root.join("tmp/left-over"), "half").unwrap();

@@ -1,5 +1,7 @@
 //! Immutable objects: messages, receipts and attachments, found by their hash.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use monoco_core::inbound::StoredBytes;
 use monoco_core::object::ObjId;
@@ -17,8 +19,17 @@ pub trait ObjectStore: Send + Sync {
     /// its hash.
     async fn object(&self, id: ObjId) -> Result<Vec<u8>, StoreError>;
 
+    /// Reads the texts of several objects together, and verifies their hashes. Those of them that
+    /// are large, missing, erased or damaged are left out: [`Self::object`] reads them, or says
+    /// why not.
+    async fn small_objects(&self, ids: Vec<ObjId>) -> Result<HashMap<ObjId, Vec<u8>>, StoreError>;
+
     /// Stores the bytes of an attachment. Returns after the sync to disk.
     async fn put_blob(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError>;
+
+    /// Stores the bytes of several attachments. Returns after the sync to disk, which is one sync
+    /// for many attachments. After a failure, some of them may be stored.
+    async fn put_blobs(&self, blobs: Vec<Vec<u8>>) -> Result<(), StoreError>;
 
     /// Stores the bytes of an attachment while they are read, at most `limit`. Returns after the
     /// sync to disk. A failure leaves nothing behind.

@@ -16,8 +16,8 @@ pub struct FolderCursor {
     pub uid_validity: u32,
     /// Every mail up to this UID is registered, or is not wanted.
     pub last_uid: u32,
-    /// INTERNALDATE of the newest mail at the first connection, or the time of the first
-    /// connection to an empty folder. `None`: all mails of the folder are wanted.
+    /// INTERNALDATE of the newest mail at the first connection. `None`: all mails of the folder
+    /// are wanted, because `backfill` says so or the folder was empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Timestamp>,
     /// Mails below this UID were in the folder when its UIDVALIDITY changed. Only these are

@@ -116,7 +116,9 @@ fn message_id(mail: &ForwardedMail<'_>) -> String {
         hash.update(part.as_bytes());
         hash.update(b"\n");
     }
-    let domain = mail.own_address.rsplit_once('@').map_or("localhost", |(_, domain)| domain);
+    let domain = mail.own_address.rsplit_once('@').map(|(_, domain)| domain);
+    // Message ids are ASCII, also those of accounts whose domain is not.
+    let domain = domain.filter(|domain| domain.is_ascii()).unwrap_or("localhost");
     format!("<{}@{domain}>", hex::encode(&hash.finalize()[..16]))
 }
 
@@ -163,6 +165,10 @@ mod tests {
     }
 
     fn build(references: &[String], to: &[&str]) -> MsgObject {
+        build_from("team@example.com", references, to)
+    }
+
+    fn build_from(own_address: &str, references: &[String], to: &[&str]) -> MsgObject {
         let session = ChatSession { id: "team@example.com".to_owned(), ..ChatSession::default() };
         let ann = addr("ann@example.org", Some("Ann"));
         let mut message = InboundMessage::new("1", session, ann, "hello".repeat(20_000));
@@ -171,7 +177,7 @@ mod tests {
         let tunnel = "work-mail".parse().unwrap();
         let mail = ForwardedMail {
             tunnel: &tunnel,
-            own_address: "team@example.com",
+            own_address,
             registered_at: Timestamp::from_ms(1_770_410_700_000),
             message: &message,
             message_id: Some("<a@example.org>"),
@@ -203,6 +209,14 @@ mod tests {
         assert_eq!(email.headers, marks.map(|mark| (LOOP_HEADER.to_owned(), mark.to_owned())));
         let id = email.message_id.unwrap();
         assert!(id.starts_with('<') && id.ends_with("@example.com>"), "{id}");
+    }
+
+    /// A mail with a message id that is not ASCII could not be sent.
+    #[test]
+    fn message_id_of_an_account_with_an_international_domain_is_ascii() {
+        let msg = build_from("team@例子.example", &[], &["x@example.com"]);
+        let id = OutgoingMessage::parse(msg.canonical()).unwrap().email.unwrap().message_id;
+        assert!(id.as_deref().is_some_and(|id| id.is_ascii() && id.contains('@')), "{id:?}");
     }
 
     #[test]

@@ -14,8 +14,13 @@ use crate::common::http::Conn;
 use crate::common::resources::peak_bytes;
 use crate::dovecot::{Dovecot, PASSWORD};
 
-/// Maximum time of one measurement.
+/// Maximum time of one measurement with up to [`MAILS_IN_TIMEOUT`] mails. More mails have more.
 const TIMEOUT: Duration = Duration::from_secs(200);
+
+const MAILS_IN_TIMEOUT: u64 = 10_000;
+
+/// How many more mails are reported as progress.
+const MAILS_PER_REPORT: u64 = 10_000;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -58,7 +63,7 @@ impl AccountCourier {
 
     /// Waits until all mails are registered in the store.
     pub fn until_registered(&mut self, mails: usize) -> Result<FirstFetch> {
-        self.until("mails are registered", |account| registered(account) >= mails as u64)?;
+        self.until("registered", mails, registered)?;
         self.first_fetch()
     }
 
@@ -66,8 +71,9 @@ impl AccountCourier {
     pub fn until_written(&mut self, mails: usize) -> Result<FirstFetch> {
         let mut index = IndexLines::of(self.courier.home());
         while index.count()? < mails {
-            if self.started.elapsed() > TIMEOUT {
-                return Err(format!("{} of {mails} Mails after {TIMEOUT:?}", index.lines).into());
+            if self.started.elapsed() > timeout(mails) {
+                let timeout = timeout(mails);
+                return Err(format!("{} of {mails} Mails after {timeout:?}", index.lines).into());
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -76,8 +82,8 @@ impl AccountCourier {
 
     /// Waits until no task is left, and returns the maximum memory until then.
     pub fn until_processed(&mut self, mails: usize) -> Result<u64> {
-        self.until("tasks are processed", |account| {
-            account["tasks"]["statuses"]["skipped_no_match"] == mails
+        self.until("processed", mails, |account| {
+            account["tasks"]["statuses"]["skipped_no_match"].as_u64().unwrap_or(0)
         })?;
         peak_bytes(self.courier.pid())
     }
@@ -102,14 +108,22 @@ impl AccountCourier {
         Ok(FirstFetch { took: self.started.elapsed(), peak: peak_bytes(self.courier.pid())? })
     }
 
-    fn until(&mut self, what: &str, so: impl Fn(&Value) -> bool) -> Result<()> {
+    /// Waits until `count` of the account is the number of all mails.
+    fn until(&mut self, what: &str, mails: usize, count: impl Fn(&Value) -> u64) -> Result<()> {
+        let mut reported = 0;
         loop {
             let account = self.get(ACCOUNT)?;
-            if so(&account) {
+            let found = count(&account);
+            if found >= mails as u64 {
                 return Ok(());
             }
-            if self.started.elapsed() > TIMEOUT {
-                return Err(format!("{what}: not after {TIMEOUT:?}: {account}").into());
+            if found >= reported + MAILS_PER_REPORT {
+                reported = found;
+                eprintln!("{found} of {mails} mails are {what}");
+            }
+            if self.started.elapsed() > timeout(mails) {
+                let timeout = timeout(mails);
+                return Err(format!("not all are {what} after {timeout:?}: {account}").into());
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -123,6 +137,10 @@ impl AccountCourier {
             Err(unexpected_response(status, answer))
         }
     }
+}
+
+fn timeout(mails: usize) -> Duration {
+    TIMEOUT * u32::try_from((mails as u64).div_ceil(MAILS_IN_TIMEOUT).max(1)).unwrap_or(1)
 }
 
 fn registered(account: &Value) -> u64 {

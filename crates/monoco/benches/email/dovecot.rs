@@ -22,6 +22,9 @@ const UNPRIVILEGED: &str = concat!("no", "body");
 /// Maximum time until the server listens.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How many mails are written between two lines of progress.
+const MAILS_PER_REPORT: usize = 10_000;
+
 /// A running server. Stopped and removed on drop.
 pub struct Dovecot {
     process: Child,
@@ -90,6 +93,9 @@ impl Dovecot {
                 fs::hard_link(&first, self.inbox(user).join("cur").join(&name))?;
             }
             fs::remove_file(&first)?;
+            if (n + 1) % MAILS_PER_REPORT == 0 {
+                eprintln!("{} mails are written", n + 1);
+            }
         }
         for (user, _) in users {
             self.doveadm(&["index", "-u", user, "INBOX"])?;

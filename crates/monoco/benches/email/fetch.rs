@@ -18,6 +18,10 @@ const USER: &str = "monoco";
 /// The place of mbsync among the peers.
 const MBSYNC: usize = 0;
 
+/// Disk space that the server, the store with its log, and a peer need for each mail, in bytes.
+/// A mail has 5.6 KB on average.
+const DISK_BYTES_PER_MAIL: u64 = 30_000;
+
 /// What one contender took: the first fetch of each round, and polls without news.
 #[derive(Default)]
 struct Times {
@@ -95,6 +99,7 @@ pub fn measure_files(plan: &Plan, report: &mut Report) -> Result<()> {
 
 /// Measures the courier and mbsync with ten times as many mails, once.
 pub fn measure_many(plan: &Plan, report: &mut Report) -> Result<()> {
+    check_room(plan, plan.many_mails as u64 * DISK_BYTES_PER_MAIL)?;
     let dovecot = Dovecot::start(&plan.dir)?;
     eprintln!("writing {} mails", plan.many_mails);
     let mbsync = &PEERS[MBSYNC];
@@ -116,6 +121,18 @@ pub fn measure_many(plan: &Plan, report: &mut Report) -> Result<()> {
     report.row("poll ÷ mbsync", "at most 0.1", cells.into_iter());
     report.row("peak memory, MiB", "under 64", [peak, 0].map(mib).into_iter());
     Ok(())
+}
+
+/// Fails when the disk has no room: a benchmark that fills it would take an hour to say so.
+fn check_room(plan: &Plan, needed: u64) -> Result<()> {
+    let disk = rustix::fs::statvfs(&plan.dir)?;
+    let free = disk.f_bavail * disk.f_frsize;
+    if free >= needed {
+        return Ok(());
+    }
+    let (free, needed, dir) = (free >> 20, needed >> 20, plan.dir.display());
+    Err(format!("{dir} has {free} MiB of free space, and {needed} MiB are needed; use --dir")
+        .into())
 }
 
 /// Fetches into the store, and polls. Returns the maximum memory.

@@ -30,6 +30,8 @@ impl Plan {
             polls: 20,
             large_mail: 100_000_000,
         };
-        if args.quick { Self { mails: 2_000, repeats: 1, polls: 5, ..full } } else { full }
+        let quick =
+            |full: Self| Self { mails: 2_000, many_mails: 20_000, repeats: 1, polls: 5, ..full };
+        if args.quick { quick(full) } else { full }
     }
 }

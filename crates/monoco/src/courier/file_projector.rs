@@ -13,12 +13,14 @@
 //! written at all is reported and skipped, and tried again by the scan
 //! (`mailbox_check.rs`), which also finds changed files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use monoco_core::claim::MailLocation;
 use monoco_core::mail::{MailId, MailIndexEntry};
+use monoco_core::object::ObjId;
 use monoco_store::{FileChange, FileProgress, SharedStore, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -31,6 +33,9 @@ use super::place_file::{MailFileContent, PlaceFileError, PlaceFileResult, Verify
 use crate::background::{self, BackgroundTask, NextStep};
 
 pub(super) const MAX_CHANGES_PER_BATCH: usize = 500;
+
+/// Changes whose texts are read together. Each has at most 64 KiB.
+const CHANGES_PER_READ: usize = 32;
 
 /// Interval between checks when no hint arrives.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
@@ -239,11 +244,29 @@ impl FileProjector {
     ) -> Result<bool, ProjectorError> {
         let changes =
             handle.block_on(self.store.list_file_changes(state.change, MAX_CHANGES_PER_BATCH))?;
-        for change in &changes {
-            self.place(state, dirs, change, state.level(change.change), handle)?;
-            state.change = change.change;
+        for some in changes.chunks(CHANGES_PER_READ) {
+            let mut texts = self.read_new_mails(some, handle)?;
+            for change in some {
+                let level = state.level(change.change);
+                self.place_text(state, dirs, change, level, &mut texts, handle)?;
+                state.change = change.change;
+            }
         }
         Ok(changes.len() == MAX_CHANGES_PER_BATCH)
+    }
+
+    /// Reads the texts of Mails that most likely have no file yet.
+    fn read_new_mails(
+        &self,
+        changes: &[FileChange],
+        handle: &Handle,
+    ) -> Result<HashMap<ObjId, Vec<u8>>, ProjectorError> {
+        let new = changes.iter().filter(|change| change.location == MailLocation::Inbound);
+        let ids: Vec<_> = new.map(|change| change.entry.msg_id).collect();
+        if ids.len() < 2 {
+            return Ok(HashMap::new());
+        }
+        Ok(handle.block_on(self.store.small_objects(ids))?)
     }
 
     /// Appends lines to the index. Returns whether there may be more.
@@ -350,9 +373,22 @@ impl FileProjector {
         level: VerifyLevel,
         handle: &Handle,
     ) -> Result<Option<PlaceFileResult>, ProjectorError> {
-        let content = MailFileContent { store: &self.store, handle };
+        self.place_text(state, dirs, change, level, &mut HashMap::new(), handle)
+    }
+
+    /// Like [`Self::place`], with texts that were read already.
+    fn place_text(
+        &self,
+        state: &mut ProjectorState,
+        dirs: &mut OpenDirs<'_>,
+        change: &FileChange,
+        level: VerifyLevel,
+        texts: &mut HashMap<ObjId, Vec<u8>>,
+        handle: &Handle,
+    ) -> Result<Option<PlaceFileResult>, ProjectorError> {
+        let mut content = MailFileContent { store: &self.store, handle, texts };
         let id = &change.entry.id;
-        match place(dirs, change, level, content) {
+        match place(dirs, change, level, &mut content) {
             Ok(done) => {
                 if done != PlaceFileResult::Nothing {
                     state.touch();

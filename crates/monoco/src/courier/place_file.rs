@@ -4,6 +4,7 @@
 //! The operation depends only on the present files. It can be repeated at any time, and is
 //! repeated after a crash.
 
+use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 
@@ -57,15 +58,19 @@ pub enum PlaceFileError {
 }
 
 /// Reads what the files of Mails contain from the store.
-#[derive(Clone, Copy)]
 pub struct MailFileContent<'a> {
     pub store: &'a SharedStore,
     pub handle: &'a Handle,
+    /// Objects that were read already.
+    pub texts: &'a mut HashMap<ObjId, Vec<u8>>,
 }
 
 impl MailFileContent<'_> {
-    fn object(&self, id: ObjId) -> Result<Vec<u8>, StoreError> {
-        self.handle.block_on(self.store.object(id))
+    fn object(&mut self, id: ObjId) -> Result<Vec<u8>, StoreError> {
+        match self.texts.remove(&id) {
+            Some(text) => Ok(text),
+            None => self.handle.block_on(self.store.object(id)),
+        }
     }
 
     /// Copies an attachment in parts, so that a large one is never in memory.
@@ -104,7 +109,7 @@ pub fn place(
     dirs: &mut OpenDirs<'_>,
     change: &FileChange,
     level: VerifyLevel,
-    content: MailFileContent<'_>,
+    content: &mut MailFileContent<'_>,
 ) -> Result<PlaceFileResult, PlaceFileError> {
     let entry = &change.entry;
     let (id, file) = (&entry.id, &entry.file);
@@ -192,7 +197,7 @@ fn write(
     dirs: &mut OpenDirs<'_>,
     to: &Dir,
     entry: &MailIndexEntry,
-    content: MailFileContent<'_>,
+    content: &mut MailFileContent<'_>,
 ) -> Result<(), PlaceFileError> {
     let mail = read_mail(entry, content)?;
     let text = mail.render();
@@ -208,7 +213,7 @@ fn write(
     dirs.put(to, &entry.file, text.as_bytes(), options).map_err(sort)
 }
 
-fn read_mail(entry: &MailIndexEntry, content: MailFileContent<'_>) -> Result<Mail, PlaceFileError> {
+fn read_mail(entry: &MailIndexEntry, content: &mut MailFileContent<'_>) -> Result<Mail, PlaceFileError> {
     let bytes = content.object(entry.msg_id).map_err(|error| match error {
         StoreError::Missing { .. } | StoreError::Damaged { .. } | StoreError::Erased { .. } => {
             PlaceFileError::Bad(error.to_string())
@@ -224,7 +229,7 @@ fn read_mail(entry: &MailIndexEntry, content: MailFileContent<'_>) -> Result<Mai
 fn write_attachments(
     dirs: &OpenDirs<'_>,
     mail: &Mail,
-    content: MailFileContent<'_>,
+    content: &mut MailFileContent<'_>,
 ) -> Result<(), PlaceFileError> {
     for hash in mail.header.artifacts.iter().filter_map(|artifact| artifact.hash) {
         if dirs.open_attachment(&hash).is_ok_and(|file| file.is_some()) {

@@ -16,7 +16,7 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::delivery_hints;
-use super::email::EmailTaskLoop;
+use super::email::{EmailTaskLoop, MailMemory};
 use super::inbound::DurableInboundSink;
 use super::intake_quota::IntakeQuota;
 use super::sender::DeliverySender;
@@ -49,6 +49,8 @@ pub struct TunnelSupervisor {
     pub config: watch::Receiver<Arc<Config>>,
     /// The holder of the senders' leases.
     pub holder: Holder,
+    /// The memory that the task loops of all e-mail tunnels share.
+    pub mail_memory: MailMemory,
     /// The group of tasks that receive messages.
     pub receivers: TaskGroup,
     /// The group of background loops.
@@ -193,7 +195,8 @@ impl TunnelSupervisor {
         if tunnel.adapter.email().is_some() {
             let (store, entry) = (Arc::clone(&self.store), self.entry.clone());
             let (of_tunnel, holder) = (Arc::clone(&tunnel), self.holder.clone());
-            let tasks = EmailTaskLoop::new(store, self.clock, entry, of_tunnel, holder);
+            let memory = self.mail_memory.clone();
+            let tasks = EmailTaskLoop::new(store, self.clock, entry, of_tunnel, holder, memory);
             self.loops.spawn(tasks.run(tunnel.stop.clone()));
         }
         let (store, entry) = (Arc::clone(&self.store), self.entry.clone());

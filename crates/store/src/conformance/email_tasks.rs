@@ -75,6 +75,17 @@ pub(crate) async fn oldest_tasks_are_started_first(home: &dyn TestHome) {
     assert_eq!(next_due(&*store).await, Some(at(63)), "the end of the leases");
 }
 
+/// The caller has the mails of all started tasks in memory, also those that the store has in files.
+pub(crate) async fn large_mails_are_started_alone(store: &dyn Store) {
+    let sized = |uid: u32, bytes: usize| mail(uid, &format!("{uid} {}", "x".repeat(bytes)));
+    let mails = vec![sized(1, 10), sized(2, 3 << 19), sized(3, 1 << 20), sized(4, 9 << 20)];
+    store.register_mails(page(mails), at(0)).await.unwrap();
+    store.register_mails(page(vec![sized(5, 1 << 20), sized(6, 10)]), at(0)).await.unwrap();
+    for expected in ["1 2", "3", "4", "5 6", ""] {
+        assert_eq!(started_ids(store, 10, 1).await, expected);
+    }
+}
+
 pub(crate) async fn concurrent_loops_start_each_task_once(store: &dyn Store) {
     let texts: Vec<String> = (0..40).map(|n| n.to_string()).collect();
     register_texts(store, &texts.iter().map(String::as_str).collect::<Vec<_>>()).await;

@@ -121,9 +121,11 @@ macro_rules! conformance_tests {
         crate::conformance::tests_of! { $home, objects:
             unknown_ids_are_reported_missing,
             external_ids_of_received_and_sent_messages_are_found,
+            small_objects_are_read_together,
             ;
             large_message_body_survives_reopening,
             blobs_are_stored_under_their_hash,
+            many_blobs_are_stored_together,
             blobs_are_written_and_read_in_parts,
             ids_are_found_by_their_beginning_and_end,
         }
@@ -306,6 +308,7 @@ macro_rules! conformance_tests {
             directory_and_secret_survive_reopening,
         }
         crate::conformance::tests_of! { $home, email_tasks:
+            large_mails_are_started_alone,
             concurrent_loops_start_each_task_once,
             outcome_of_a_lost_lease_is_rejected,
             rejected_outcome_does_not_affect_the_rest_of_the_batch,

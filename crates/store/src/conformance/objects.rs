@@ -102,6 +102,21 @@ pub(crate) async fn large_message_body_survives_reopening(home: &dyn TestHome) {
     assert_eq!(store.trace(msg.id()).await.unwrap().body.as_deref(), Some(msg.canonical()));
 }
 
+pub(crate) async fn small_objects_are_read_together(store: &dyn Store) {
+    let messages: Vec<_> = (0..5).map(|n| chat("ann", &["bob"], &format!("text {n}"))).collect();
+    let large = chat("ann", &["bob"], &"x".repeat(200_000));
+    for message in messages.iter().chain([&large]) {
+        dispatch(store, without_tunnel(message.clone())).await;
+    }
+    let missing = chat("ann", &["bob"], "never stored").id();
+    let ids = messages.iter().chain([&large]).map(MsgObject::id).chain([missing]).collect();
+    let found = store.small_objects(ids).await.unwrap();
+    assert_eq!(found.len(), messages.len());
+    for message in &messages {
+        assert_eq!(found[&message.id()], message.canonical().as_bytes());
+    }
+}
+
 pub(crate) async fn blobs_are_stored_under_their_hash(home: &dyn TestHome) {
     let store = home.open().await;
     for bytes in [vec![], vec![0, 159, 146, 150], vec![7; 300_000]] {
@@ -113,6 +128,21 @@ pub(crate) async fn blobs_are_stored_under_their_hash(home: &dyn TestHome) {
     drop(store);
     let id = ObjId::of(ObjKind::Bytes, &[7; 300_000]);
     assert_eq!(home.open().await.object(id).await.unwrap().len(), 300_000);
+}
+
+pub(crate) async fn many_blobs_are_stored_together(home: &dyn TestHome) {
+    let store = home.open().await;
+    let blobs = |count: u8| (0..count).map(|n| vec![n; 10]).collect::<Vec<_>>();
+    for count in [0, 1, 3, 40, 40] {
+        store.put_blobs(blobs(count)).await.unwrap();
+    }
+    drop(store);
+    let store = home.open().await;
+    for bytes in blobs(40) {
+        let id = ObjId::of(ObjKind::Bytes, &bytes);
+        assert_eq!(store.object(id).await.unwrap(), bytes);
+    }
+    assert_eq!(store.missing_blobs(10).await.unwrap(), (0, Vec::new()));
 }
 
 /// Fails after its first bytes, as a lost connection does.

@@ -1,5 +1,6 @@
 //! Objects: stored once, found by their hash.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -14,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::bulk_index::{BulkTable, RecentEntries};
 use super::damage::Db;
 use super::writer::Tx;
-use super::{SqliteStore, external_ids, rows, short_ids};
-use crate::blobs::BlobWriter;
+use super::{SqliteStore, blob_size, external_ids, put_blob_row, rows, short_ids};
+use crate::blobs::{BlobFiles, BlobWriter};
 use crate::{BlobReader, DeliveryStore, ObjectStore, RecordStore, StoreError};
 
 /// Larger bodies are stored in files. A row of this size takes a handful of pages.
@@ -272,10 +273,49 @@ impl ObjectStore for SqliteStore {
         self.verified_bytes(id, bytes).await
     }
 
+    async fn small_objects(&self, ids: Vec<ObjId>) -> Result<HashMap<ObjId, Vec<u8>>, StoreError> {
+        self.read_by_hash(move |db, recent| {
+            let mut found = HashMap::with_capacity(ids.len());
+            for id in ids {
+                // An object that is merged into the index meanwhile is left out.
+                let Some(seq) = find(db, recent, &id)? else { continue };
+                if let Ok((stored, Some(bytes))) = body(db, seq)
+                    && stored == id
+                    && ObjId::of(id.kind(), &bytes) == id
+                {
+                    found.insert(id, bytes);
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
     async fn put_blob(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError> {
         let id = ObjId::of(ObjKind::Bytes, &bytes);
         self.put_file(id, bytes).await?;
         Ok(id)
+    }
+
+    async fn put_blobs(&self, blobs: Vec<Vec<u8>>) -> Result<(), StoreError> {
+        if blobs.is_empty() {
+            return Ok(());
+        }
+        let named = move |files: &BlobFiles| {
+            let named = |bytes: Vec<u8>| (ObjId::of(ObjKind::Bytes, &bytes), bytes);
+            let blobs: Vec<_> = blobs.into_iter().map(named).collect();
+            files.put_all(&blobs)
+        };
+        let written = Arc::new(self.write_blob(named).await?);
+        let written = move |tx: &mut Tx<'_>| {
+            for file in &*written {
+                if blob_size(tx.db, &file.hash)? != Some(rows::signed(file.size)) {
+                    put_blob_row(tx, file)?;
+                }
+            }
+            Ok(())
+        };
+        self.writer.run(written).await
     }
 
     async fn put_blob_from(

@@ -41,9 +41,9 @@ pub async fn open_session(
 /// Reads the greeting. The flag tells whether the server needs no login (PREAUTH).
 async fn greet(stream: MailStream, timing: ImapTiming) -> Result<(ImapSession, bool), ImapError> {
     let mut wire = ImapWire::new(stream, timing.silence);
-    let (logged_in, code) = match wire.read(LiteralRule::SMALL).await? {
-        ImapResponse::Status { status: ImapStatus::Ok, code, .. } => (false, code),
-        ImapResponse::Status { status: ImapStatus::Preauth, code, .. } => (true, code),
+    let (logged_in, code, text) = match wire.read(LiteralRule::SMALL).await? {
+        ImapResponse::Status { status: ImapStatus::Ok, code, text } => (false, code, text),
+        ImapResponse::Status { status: ImapStatus::Preauth, code, text } => (true, code, text),
         ImapResponse::Status { text, .. } => {
             let why = format!("the server rejects the connection: {}", shown(text.as_bytes()));
             return Err(ImapError::Lost(why));
@@ -54,6 +54,7 @@ async fn greet(stream: MailStream, timing: ImapTiming) -> Result<(ImapSession, b
         }
     };
     let mut session = ImapSession::new(wire, timing);
+    session.stores_uids_by_select = text.contains("Courier-IMAP");
     session.learn_capabilities(code).await?;
     Ok((session, logged_in))
 }
@@ -84,12 +85,14 @@ async fn start_tls(
         Err(ImapError::Rejected(_)) => return Err(refused("the server rejects STARTTLS")),
         Err(error) => return Err(error),
     }
-    let timing = session.timing;
+    let (timing, stores_uids_by_select) = (session.timing, session.stores_uids_by_select);
     let stream = session.wire.into_stream()?;
     let stream = stream.start_tls(server, ConnectLimits::default().tls).await;
     let wire = ImapWire::new(stream.map_err(ImapError::Connect)?, timing.silence);
     // What was said before the encryption may be forged.
     let mut session = ImapSession::new(wire, timing);
+    // Forged or not, it only chooses between two harmless commands.
+    session.stores_uids_by_select = stores_uids_by_select;
     session.learn_capabilities(ResponseCode::Missing).await?;
     Ok(session)
 }

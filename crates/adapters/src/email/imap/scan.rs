@@ -10,7 +10,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::SystemTime;
 
 use memchr::memmem;
 use monoco_core::email::cursor::FolderCursor;
@@ -29,7 +28,7 @@ use crate::{ConnectionEvent, InboundPage, InboundSink};
 const MAX_PAGE_MAILS: usize = 200;
 
 /// Bytes after which a page is full.
-const MAX_PAGE_BYTES: u64 = 4 << 20;
+const MAX_PAGE_BYTES: u64 = 2 << 20;
 
 /// Larger mails are stored while they are received.
 const MAX_MEMORY_MAIL: usize = 1 << 20;
@@ -167,11 +166,10 @@ async fn first_cursor(
         Backfill::Newest(count) => count,
     };
     if folder.exists == 0 {
-        #[expect(clippy::disallowed_methods, reason = "compared with times of the mail server")]
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now = Timestamp::from_ms(i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
+        // Every mail that appears later is wanted. Their times prove nothing: the clock of the
+        // server can be slow, and a mail that is moved here is old.
         let last = folder.uid_next.map_or(0, |next| next - 1);
-        return Ok(FolderCursor::first(validity, last, Some(now)));
+        return Ok(FolderCursor::first(validity, last, None));
     }
     let place = folder.exists.saturating_sub(newest) + 1;
     let Some(oldest) = session.mail_at(place).await? else {
@@ -311,6 +309,11 @@ impl FolderScan<'_> {
             }
         }
         for mail in missing {
+            // Passed on first: a mail that fails must not repeat the failures before it.
+            let before = out.take_before(mail.uid);
+            if !before.mails.is_empty() || self.cursor.last_uid.saturating_add(1) < mail.uid {
+                self.send(before, Some(mail.uid - 1)).await?;
+            }
             self.fetch_alone(mail, &mut out).await?;
         }
         self.send(out, Some(last.uid)).await
@@ -385,6 +388,11 @@ impl FolderScan<'_> {
                 continue;
             };
             let Some(place) = missing.iter().position(|mail| mail.uid == uid) else { continue };
+            // NIL for a mail that has a size: the server cannot read it now.
+            let is_empty = section == MailSection::Whole && body == Literal::Bytes(Vec::new());
+            if is_empty && missing[place].size.is_some_and(|size| size > 0) {
+                continue;
+            }
             let mail = missing.remove(place);
             out.push(self.fetched_mail(mail, section, body));
             // Only when the sizes of the list were wrong.
@@ -447,7 +455,11 @@ impl FolderScan<'_> {
                     }
                 };
                 let (subject, date) = subject_and_date(&head);
-                let headers = header_of(&head).to_vec();
+                let headers = match header_of(&head) {
+                    // Mails are told apart by their bytes, and this one has none.
+                    [] => self.missing_header(mail.uid).into_bytes(),
+                    header => header.to_vec(),
+                };
                 (size, subject, date, RawMail::HeadersOnly { headers, why })
             }
         };
@@ -464,7 +476,24 @@ impl FolderScan<'_> {
     }
 }
 
+impl FolderScan<'_> {
+    /// Stands for the header of a mail that the server does not send.
+    fn missing_header(&self, uid: u32) -> String {
+        let (folder, validity) = (self.state.name.escape_default(), self.cursor.uid_validity);
+        format!("X-Monoco-Not-Fetched: UID {uid}, UIDVALIDITY {validity}, {folder}\r\n\r\n")
+    }
+}
+
 impl PageBuilder {
+    /// Removes the mails below a UID and returns them.
+    fn take_before(&mut self, uid: u32) -> Self {
+        let is_before = |mail: &mut FetchedMail| mail.uid < uid;
+        let mut before = Self::default();
+        self.mails.extract_if(.., is_before).for_each(|mail| before.push(mail));
+        self.bytes -= before.bytes;
+        before
+    }
+
     fn push(&mut self, mail: FetchedMail) {
         self.bytes += match &mail.raw {
             RawMail::Bytes(bytes) => bytes.len() as u64,

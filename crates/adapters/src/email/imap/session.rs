@@ -26,6 +26,9 @@ pub struct ImapSession {
     pub(super) timing: ImapTiming,
     /// What the server can do, in upper case.
     pub(super) capabilities: Vec<String>,
+    /// Whether the server stores UIDs only for clients that may write. courier-imap gives all
+    /// mails new UIDs and a new UIDVALIDITY at each EXAMINE, until a client has sent SELECT.
+    pub(super) stores_uids_by_select: bool,
     /// Whether the server has announced mails since the folder was opened.
     news: bool,
     /// What the server said before it closed the connection.
@@ -62,7 +65,8 @@ pub enum IdleEnd {
 
 impl ImapSession {
     pub(super) fn new(wire: ImapWire, timing: ImapTiming) -> Self {
-        Self { wire, timing, capabilities: Vec::new(), news: false, bye: None }
+        let (capabilities, stores_uids_by_select) = (Vec::new(), false);
+        Self { wire, timing, capabilities, stores_uids_by_select, news: false, bye: None }
     }
 
     /// Tells whether the server has a capability, written in upper case.
@@ -132,14 +136,16 @@ impl ImapSession {
         }
     }
 
-    /// Opens a folder: read-only unless `writable`.
+    /// Opens a folder: read-only unless `writable`, or unless the server needs SELECT. Mails are
+    /// fetched with PEEK, so that SELECT changes no flag but `\Recent`.
     pub async fn open_folder(
         &mut self,
         folder: &str,
         writable: bool,
     ) -> Result<OpenFolder, ImapError> {
         let (mut exists, mut uid_validity, mut uid_next) = (0, None, None);
-        let (name, command) = if writable { ("SELECT", "SELECT") } else { ("EXAMINE", "EXAMINE") };
+        let selects = writable || self.stores_uids_by_select;
+        let (name, command) = if selects { ("SELECT", "SELECT") } else { ("EXAMINE", "EXAMINE") };
         let command = format!("{command} {}", folder_name::quoted(folder));
         let done = self
             .run(name, &command, |response| match response {

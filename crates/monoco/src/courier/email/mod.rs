@@ -7,22 +7,25 @@
 //! two steps neither loses nor doubles anything.
 //!
 //! * [`read_mail`]: parses a mail and decides what happens to it.
+//! * [`mail_memory`]: limits the memory of the mails that are being processed.
 //! * [`delivery_reports`]: applies reports of other servers to deliveries.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
+use futures_util::future::join_all;
 use monoco_adapters::email::config::EmailConfig;
+use monoco_core::did::TunnelId;
 use monoco_core::email::ScanReport;
 use monoco_core::email::directory::Directory;
-use monoco_core::email::task::{EmailTaskId, TaskOutcome};
+use monoco_core::email::task::{EmailTask, EmailTaskId, TaskOutcome};
 use monoco_core::lease::{Holder, LeaseDuration};
 use monoco_core::object::MsgObject;
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
 use monoco_store::{SendRequest, SendResult, SharedStore, StartedTask, StoreError};
-use tokio::sync::{Semaphore, watch};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::inbound::store_requests;
@@ -32,9 +35,12 @@ use crate::center::{PipelineEntry, post_send};
 use crate::clock::Clock;
 
 mod delivery_reports;
+mod mail_memory;
 mod read_mail;
 
-use read_mail::{MailReader, ReadMail};
+pub use mail_memory::MailMemory;
+use mail_memory::{BATCH_BYTES, MailRoom};
+use read_mail::{MailReadError, MailReader, ReadMail};
 
 /// How many tasks one step processes.
 const TASKS_PER_STEP: usize = 256;
@@ -45,11 +51,8 @@ const LEASE_SECS: i64 = 300;
 /// How often the loop looks for due tasks and for ended deliveries without a hint.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How many mails are read at the same time: attachments wait for the disk, and the disk syncs
-/// many files together.
-const PARALLEL_READS: usize = 32;
-
-/// How many of them are parsed at the same time.
+/// How many mails of a step are parsed at the same time. More would not be faster on most
+/// machines, and the allocator keeps memory for every thread that has parsed a mail.
 const PARALLEL_PARSES: usize = 2;
 
 /// How many forwards one step settles.
@@ -62,6 +65,10 @@ pub struct EmailTaskLoop {
     entry: PipelineEntry,
     tunnel: Arc<RunningTunnel>,
     holder: Holder,
+    memory: MailMemory,
+    /// Tasks that a failing store has interrupted. They are processed again when it works: the
+    /// mails are not the reason, so that no attempt is used up.
+    interrupted: Vec<EmailTask>,
     new_tasks: watch::Receiver<u64>,
     scans: watch::Receiver<u64>,
     round: Round,
@@ -99,14 +106,19 @@ impl BackgroundTask for EmailTaskLoop {
         self.round.report.failed += settled.failed as u64;
         self.round.report.retried += settled.retried as u64;
         self.round.report.skipped += settled.skipped as u64;
-        let term = LeaseDuration::from_secs(LEASE_SECS).unwrap_or(LeaseDuration::DEFAULT);
-        let (holder, now) = (self.holder.clone(), self.clock.now());
-        let tasks = self.store.start_tasks(&id, holder, term, TASKS_PER_STEP, now).await?;
+        let room = self.memory.reserve(BATCH_BYTES).await;
+        let tasks = self.next_tasks(&id).await?;
         if !tasks.is_empty() {
-            self.process(tasks).await?;
+            let _room = self.room_for(&tasks, room).await;
+            let known: Vec<_> = tasks.iter().map(|started| started.task.clone()).collect();
+            let processed = self.process(tasks).await;
+            if processed.as_ref().is_err_and(is_failing_store) {
+                self.interrupted = known;
+            }
             self.round.elapsed += started.elapsed();
-            return Ok(NextStep::Now);
+            return processed.map(|()| NextStep::Now);
         }
+        drop(room);
         self.round.elapsed += started.elapsed();
         self.end_round().await?;
         let due = self.store.next_task(&id).await?;
@@ -129,6 +141,7 @@ impl EmailTaskLoop {
         entry: PipelineEntry,
         tunnel: Arc<RunningTunnel>,
         holder: Holder,
+        memory: MailMemory,
     ) -> Self {
         let (new_tasks, scans) = (store.newest_email_task(), tunnel.scans());
         let round = Round {
@@ -137,7 +150,8 @@ impl EmailTaskLoop {
             scan: None,
             registered: None,
         };
-        Self { store, clock, entry, tunnel, holder, new_tasks, scans, round }
+        let interrupted = Vec::new();
+        Self { store, clock, entry, tunnel, holder, memory, interrupted, new_tasks, scans, round }
     }
 
     /// Processes tasks until `stop`. Tasks that have been started are finished.
@@ -145,14 +159,48 @@ impl EmailTaskLoop {
         background::run(&mut self, &stop).await;
     }
 
-    /// Parses mails, stores their messages in one commit, posts their forwards, and stores the
-    /// outcomes in one commit.
+    /// Starts the tasks of a step, or returns those that were interrupted.
+    async fn next_tasks(&mut self, id: &TunnelId) -> Result<Vec<StartedTask>, StoreError> {
+        if self.interrupted.is_empty() {
+            let term = LeaseDuration::from_secs(LEASE_SECS).unwrap_or(LeaseDuration::DEFAULT);
+            let (holder, now) = (self.holder.clone(), self.clock.now());
+            return self.store.start_tasks(id, holder, term, TASKS_PER_STEP, now).await;
+        }
+        let mut tasks = Vec::with_capacity(self.interrupted.len());
+        for task in &self.interrupted {
+            match self.store.raw_mail(task.id).await {
+                Ok(raw) => tasks.push(StartedTask { task: task.clone(), raw }),
+                Err(error) if is_failing_store(&error) => return Err(error),
+                // Its lease expires, and the next attempt finds out what is wrong.
+                Err(error) => tracing::warn!(task = %task.id, %error, "cannot read mail again"),
+            }
+        }
+        self.interrupted.clear();
+        Ok(tasks)
+    }
+
+    /// Returns room for all mails of the tasks: `room`, which is enough for a batch, or more for
+    /// one large mail. Its bytes are not in memory yet.
+    async fn room_for(&self, tasks: &[StartedTask], room: MailRoom) -> MailRoom {
+        let whole = tasks.iter().filter(|started| started.task.cut.is_none());
+        let bytes: u64 = whole.map(|started| started.task.size).sum();
+        if bytes <= BATCH_BYTES {
+            return room;
+        }
+        drop(room);
+        self.memory.reserve(bytes).await
+    }
+
+    /// Parses mails, stores their attachments with one sync, stores their messages in one commit,
+    /// posts their forwards, and stores the outcomes in one commit.
     async fn process(&mut self, tasks: Vec<StartedTask>) -> Result<(), StoreError> {
         let Some(email) = self.tunnel.adapter.email() else { return Ok(()) };
         let config = email.config();
         let retried = tasks.iter().filter(|started| started.task.progress.attempts > 1).count();
         self.round.report.retried += retried as u64;
-        let mails = self.read(tasks, &config).await?;
+        let mut mails = self.read(tasks, &config).await?;
+        let parts = mails.iter_mut().flatten().flat_map(|mail| std::mem::take(&mut mail.parts));
+        self.store.put_blobs(parts.collect()).await?;
         let mut outcomes = Vec::with_capacity(mails.len());
         let (mut requests, mut waiting) = (Vec::new(), Vec::new());
         for mail in mails {
@@ -183,7 +231,7 @@ impl EmailTaskLoop {
         self.finish(outcomes).await
     }
 
-    /// Parses mails on a thread for blocking work, and stores their attachments.
+    /// Parses mails on threads for blocking work, and stores their large attachments.
     async fn read(
         &self,
         tasks: Vec<StartedTask>,
@@ -201,14 +249,34 @@ impl EmailTaskLoop {
             debounce: self.tunnel.settings().debounce,
             has_chain: self.entry.inbound().applies_to(Some(self.tunnel.adapter.id())),
             now: self.clock.now(),
-            parsing: Semaphore::new(PARALLEL_PARSES),
+            runtime: Handle::current(),
         });
-        let reads = tasks.into_iter().map(|started| {
-            let (id, epoch) = (started.task.id, started.task.progress.epoch);
-            let reader = Arc::clone(&reader);
-            async move { reader.read(started).await.map_err(|failure| (id, epoch, failure)) }
+        let lanes = PARALLEL_PARSES.min(tasks.len());
+        let queue = Arc::new(Mutex::new(tasks.into_iter().enumerate()));
+        let lanes = (0..lanes).map(|_| {
+            let (reader, queue) = (Arc::clone(&reader), Arc::clone(&queue));
+            tokio::task::spawn_blocking(move || {
+                let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let mut read = Vec::new();
+                while let Some((number, started)) = next() {
+                    let (id, epoch) = (started.task.id, started.task.progress.epoch);
+                    read.push((number, (id, epoch), reader.read(started)));
+                }
+                read
+            })
         });
-        Ok(futures_util::stream::iter(reads).buffered(PARALLEL_READS).collect().await)
+        let mut mails = Vec::new();
+        for lane in join_all(lanes).await {
+            let stopped = |error| StoreError::Unavailable(format!("cannot parse mails: {error}"));
+            mails.extend(lane.map_err(stopped)?);
+        }
+        mails.sort_by_key(|(number, ..)| *number);
+        let outcome = |(_, (id, epoch), mail)| match mail {
+            Ok(mail) => Ok(Ok(mail)),
+            Err(MailReadError::Attempt(failure)) => Ok(Err((id, epoch, failure))),
+            Err(MailReadError::Store(error)) => Err(error),
+        };
+        mails.into_iter().map(outcome).collect()
     }
 
     /// Posts the forward of a mail, once.
@@ -296,19 +364,19 @@ impl EmailTaskLoop {
     }
 }
 
+/// Whether the store cannot do anything at the moment, whatever the mail.
+fn is_failing_store(error: &StoreError) -> bool {
+    matches!(error, StoreError::DiskFull | StoreError::Broken(_) | StoreError::Unavailable(_))
+}
+
 /// The failure of a task when the store rejects a step. An error of the store itself stops the
-/// step instead: the task keeps its lease and is tried again.
+/// step instead: the tasks keep their leases and are processed again.
 fn temporary(error: &StoreError) -> Result<Failure, StoreError> {
-    match error {
-        StoreError::DiskFull | StoreError::Broken(_) | StoreError::Unavailable(_) => {
-            Err(error.clone())
-        }
-        other => Ok(Failure::Temporary {
-            detail: other.to_string(),
-            retry_after_ms: None,
-            error_code: None,
-        }),
+    if is_failing_store(error) {
+        return Err(error.clone());
     }
+    let detail = error.to_string();
+    Ok(Failure::Temporary { detail, retry_after_ms: None, error_code: None })
 }
 
 fn permanent(detail: &str) -> Failure {

@@ -1,5 +1,6 @@
 //! Parses one mail, stores its attachments, and decides whether and where it is forwarded.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use monoco_adapters::email::config::EmailConfig;
@@ -22,14 +23,18 @@ use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
 use monoco_store::{SharedStore, StartedTask, StoreError, StoreInboundRequest};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+
+use super::is_failing_store;
 
 /// Largest mail that goes through the inbound chain as a whole, in bytes.
 const MAX_CHAIN_MAIL: usize = 16 << 20;
 
-/// Largest attachment that is decoded in memory, in bytes. Mails that are read at the same time
-/// have 4 MiB together, or are alone.
+/// Largest attachment that is decoded in memory, in bytes.
 const MAX_SMALL_PART: usize = 1 << 20;
+
+/// Bytes of the attachments of one mail that are decoded in memory. The others are stored while
+/// they are decoded.
+const MAX_SMALL_PARTS: usize = 4 << 20;
 
 /// The provider of e-mail tunnels.
 const PROVIDER: &str = "email";
@@ -44,8 +49,17 @@ pub(super) struct MailReader {
     /// Whether mails pass an inbound chain, which reads the whole mail.
     pub has_chain: bool,
     pub now: Timestamp,
-    /// Limits the mails that are parsed at the same time: every thread that parses keeps memory.
-    pub parsing: Semaphore,
+    /// Runs the operations of the store.
+    pub runtime: Handle,
+}
+
+/// A mail in memory.
+struct LoadedMail {
+    bytes: Vec<u8>,
+    /// Why only its header was fetched.
+    cut: Option<String>,
+    /// Whether the store has it as a file, which an attachment can refer to.
+    is_file: bool,
 }
 
 /// A mail that was read.
@@ -58,66 +72,75 @@ pub(super) struct ReadMail {
     pub report: Option<DeliveryReport>,
     /// The message that forwards the mail, or the outcome of a task without one.
     pub forward: Result<MsgObject, TaskOutcome>,
+    /// Attachments that must be stored before the messages.
+    pub parts: Vec<Vec<u8>>,
+}
+
+/// Why a mail was not read.
+pub(super) enum MailReadError {
+    /// The attempt failed, and is to be repeated.
+    Attempt(Failure),
+    /// The store fails, whatever the mail.
+    Store(StoreError),
+}
+
+impl From<Failure> for MailReadError {
+    fn from(failure: Failure) -> Self {
+        Self::Attempt(failure)
+    }
 }
 
 impl MailReader {
-    /// Reads one mail. The third attempt does not parse it: a mail that two attempts could not
-    /// process is delivered as it is, with a mark.
+    /// Reads one mail, on a thread that may block. The third attempt does not parse it: a mail that
+    /// two attempts could not process is delivered as it is, with a mark.
     ///
     /// # Errors
     ///
-    /// [`Failure`] when the attempt is to be repeated.
-    pub async fn read(self: Arc<Self>, started: StartedTask) -> Result<ReadMail, Failure> {
+    /// [`MailReadError`] when the mail cannot be parsed or its attachments cannot be stored.
+    pub fn read(&self, started: StartedTask) -> Result<ReadMail, MailReadError> {
         let StartedTask { task, raw } = started;
-        let (bytes, cut) = match raw {
-            RawMail::Bytes(bytes) => (bytes, None),
-            RawMail::Stored(stored) => (self.store.object(stored.hash).await.map_err(store)?, None),
-            RawMail::HeadersOnly { headers, why } => (headers, Some(why)),
+        let mail = match raw {
+            RawMail::Bytes(bytes) => LoadedMail { bytes, cut: None, is_file: false },
+            RawMail::Stored(stored) => {
+                // One unreadable file is the problem of this mail, not of the store.
+                let bytes = self.runtime.block_on(self.store.object(stored.hash));
+                let bytes = bytes.map_err(|error| temporary(error.to_string()))?;
+                LoadedMail { bytes, cut: None, is_file: true }
+            }
+            RawMail::HeadersOnly { headers, why } => {
+                LoadedMail { bytes: headers, cut: Some(why), is_file: false }
+            }
         };
-        let (reader, handle) = (Arc::clone(&self), Handle::current());
-        let permit = self.parsing.acquire().await;
-        let read = tokio::task::spawn_blocking(move || {
-            let mut parts = Vec::new();
-            let read = if task.progress.attempts >= MAX_TASK_ATTEMPTS {
-                reader.read_raw(&task, bytes, &handle)
+        // A mail that makes the parser panic must not stop the mails behind it.
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            if task.progress.attempts >= MAX_TASK_ATTEMPTS {
+                Ok(self.read_raw(&task, mail)?)
             } else {
-                reader.read_parsed(&task, bytes, cut, &mut parts, &handle)
-            };
-            read.map(|read| (read, parts))
+                self.read_parsed(&task, mail)
+            }
+        }));
+        read.unwrap_or_else(|_| {
+            tracing::error!(task = %task.id, "parser of mails panicked");
+            Err(temporary("the mail could not be parsed: the parser panicked".to_owned()).into())
         })
-        .await;
-        drop(permit);
-        let (read, parts) = read.unwrap_or_else(|error| {
-            Err(temporary(format!("the mail could not be parsed: {error}")))
-        })?;
-        for part in parts {
-            self.store.put_blob(part).await.map_err(store)?;
-        }
-        Ok(read)
     }
 
-    fn read_parsed(
-        &self,
-        task: &EmailTask,
-        bytes: Vec<u8>,
-        cut: Option<String>,
-        parts: &mut Vec<Vec<u8>>,
-        handle: &Handle,
-    ) -> Result<ReadMail, Failure> {
+    fn read_parsed(&self, task: &EmailTask, mail: LoadedMail) -> Result<ReadMail, MailReadError> {
         let config = &self.config;
         let account =
             MailAccount { address: &config.address, authserv_id: config.authserv_id.as_deref() };
-        let content = mail_to_message(&bytes, &hex_of(&task.hash), &account);
+        let content = mail_to_message(&mail.bytes, &hex_of(&task.hash), &account);
         let report = delivery_report(&content.mail);
-        let forward = self.forward(task, &content, &bytes, handle)?;
-        let request = match config.deliver {
+        let mut parts = Vec::new();
+        let forward = self.forward(task, &content, &mail, &mut parts)?;
+        let message = match config.deliver {
             true => {
                 let mut message = content.message.clone();
-                self.store_attachments(&content, &mut message, parts, handle)?;
+                self.store_attachments(&content, &mut message, &mut parts)?;
                 if content.needs_original() {
-                    message.artifacts.push(self.store_original(task, &bytes, handle)?);
+                    message.artifacts.push(original(task, &mail, &mut parts));
                 }
-                if let Some(why) = &cut {
+                if let Some(why) = &mail.cut {
                     message.text.push_str(&format!("\n\n[cut: {why}]"));
                 }
                 Some(message)
@@ -125,18 +148,14 @@ impl MailReader {
             false => None,
         };
         drop(content);
-        let request = request.map(|message| self.request(message, bytes)).transpose()?;
-        Ok(self.done(task, request, report, forward))
+        let request = message.map(|message| self.request(message, mail.bytes)).transpose()?;
+        Ok(done(task, request, report, forward, parts))
     }
 
     /// The mail as it is, without its text.
-    fn read_raw(
-        &self,
-        task: &EmailTask,
-        bytes: Vec<u8>,
-        handle: &Handle,
-    ) -> Result<ReadMail, Failure> {
+    fn read_raw(&self, task: &EmailTask, mail: LoadedMail) -> Result<ReadMail, Failure> {
         let why = "two attempts to process the mail did not finish";
+        let mut parts = Vec::new();
         let request = match self.config.deliver {
             true => {
                 let session = ChatSession {
@@ -147,16 +166,15 @@ impl MailReader {
                 let from = Participant::mailbox(UNKNOWN_SENDER, None);
                 // The same id as in the attempts before, which may have stored the message. A
                 // header that cannot be read has stopped them before that.
-                let id =
-                    std::panic::catch_unwind(|| external_id_of_mail(&bytes, &hex_of(&task.hash)));
+                let id = catch_unwind(|| external_id_of_mail(&mail.bytes, &hex_of(&task.hash)));
                 let id = id.unwrap_or_else(|_| format!("#{}", hex_of(&task.hash)));
                 let text = format!("[unparsed mail: {why}]");
                 let mut message = InboundMessage::new(id, session, from, text);
                 message.title = Some(task.subject.clone()).filter(|subject| !subject.is_empty());
                 message.sender_verified = Some(false);
-                message.artifacts.push(self.store_original(task, &bytes, handle)?);
+                message.artifacts.push(original(task, &mail, &mut parts));
                 let (message, _) = message.cut_to_limits();
-                Some(self.request(message, bytes)?)
+                Some(self.request(message, mail.bytes)?)
             }
             false => None,
         };
@@ -168,18 +186,7 @@ impl MailReader {
                 error_code: None,
             }),
         };
-        Ok(self.done(task, request, None, Err(outcome)))
-    }
-
-    fn done(
-        &self,
-        task: &EmailTask,
-        request: Option<StoreInboundRequest>,
-        report: Option<DeliveryReport>,
-        forward: Result<MsgObject, TaskOutcome>,
-    ) -> ReadMail {
-        let (id, epoch, hash) = (task.id, task.progress.epoch, task.hash);
-        ReadMail { id, epoch, hash, request, report, forward }
+        Ok(done(task, request, None, Err(outcome), parts))
     }
 
     fn request(
@@ -204,8 +211,8 @@ impl MailReader {
         &self,
         task: &EmailTask,
         content: &MailContent<'_>,
-        bytes: &[u8],
-        handle: &Handle,
+        loaded: &LoadedMail,
+        parts: &mut Vec<Vec<u8>>,
     ) -> Result<Result<MsgObject, TaskOutcome>, Failure> {
         if self.config.forward.is_empty() {
             return Ok(Err(TaskOutcome::Skipped { why: None }));
@@ -226,7 +233,7 @@ impl MailReader {
                 return Ok(Err(TaskOutcome::Skipped { why: Some(why) }));
             }
         };
-        let original = self.store_original(task, bytes, handle)?;
+        let original = original(task, loaded, parts);
         let marks = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(LOOP_HEADER));
         let forwarded_by: Vec<_> = marks.map(|(_, value)| value.as_ref()).collect();
         let mail = ForwardedMail {
@@ -253,20 +260,22 @@ impl MailReader {
         content: &MailContent<'_>,
         message: &mut InboundMessage,
         parts: &mut Vec<Vec<u8>>,
-        handle: &Handle,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), MailReadError> {
+        let mut room = MAX_SMALL_PARTS;
         for part in &content.attachments {
-            let StoredBytes { hash, size } = match decode_small(part.chunks()) {
+            let small = decode_small(part.chunks(), room.min(MAX_SMALL_PART));
+            let StoredBytes { hash, size } = match small {
                 Some(bytes) => {
                     let hash = ObjId::of(ObjKind::Bytes, &bytes);
                     let size = bytes.len() as u64;
+                    room -= bytes.len();
                     parts.push(bytes);
                     StoredBytes { hash, size }
                 }
                 None => {
                     let mut chunks = ChunkReader::new(part.chunks());
-                    let stored = handle.block_on(self.store.put_blob_from(&mut chunks, u64::MAX));
-                    stored.map_err(store)?
+                    let put = self.store.put_blob_from(&mut chunks, u64::MAX);
+                    self.runtime.block_on(put).map_err(store)?
                 }
             };
             message.artifacts.push(Artifact {
@@ -279,32 +288,39 @@ impl MailReader {
         }
         Ok(())
     }
+}
 
-    /// Stores the mail itself as an attachment.
-    fn store_original(
-        &self,
-        task: &EmailTask,
-        bytes: &[u8],
-        handle: &Handle,
-    ) -> Result<Artifact, Failure> {
-        let mut rest = bytes;
-        let stored = handle.block_on(self.store.put_blob_from(&mut rest, u64::MAX));
-        let StoredBytes { size, .. } = stored.map_err(store)?;
-        Ok(Artifact {
-            name: "original.eml".to_owned(),
-            mime_type: "message/rfc822".to_owned(),
-            size: Some(size),
-            hash: Some(task.hash),
-            ..Artifact::default()
-        })
+fn done(
+    task: &EmailTask,
+    request: Option<StoreInboundRequest>,
+    report: Option<DeliveryReport>,
+    forward: Result<MsgObject, TaskOutcome>,
+    parts: Vec<Vec<u8>>,
+) -> ReadMail {
+    let (id, epoch, hash) = (task.id, task.progress.epoch, task.hash);
+    ReadMail { id, epoch, hash, request, report, forward, parts }
+}
+
+/// The mail itself as an attachment. Its bytes are added to `parts`, unless the store has them as
+/// a file or they are there already.
+fn original(task: &EmailTask, mail: &LoadedMail, parts: &mut Vec<Vec<u8>>) -> Artifact {
+    if !mail.is_file && !parts.contains(&mail.bytes) {
+        parts.push(mail.bytes.clone());
+    }
+    Artifact {
+        name: "original.eml".to_owned(),
+        mime_type: "message/rfc822".to_owned(),
+        size: Some(mail.bytes.len() as u64),
+        hash: Some(task.hash),
+        ..Artifact::default()
     }
 }
 
-/// Returns the bytes of a part, or `None` when it has more than [`MAX_SMALL_PART`].
-fn decode_small(chunks: monoco_mime::DecodedChunks<'_>) -> Option<Vec<u8>> {
+/// Returns the bytes of a part, or `None` when it has more than `max`.
+fn decode_small(chunks: monoco_mime::DecodedChunks<'_>, max: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     for chunk in chunks {
-        if bytes.len() + chunk.len() > MAX_SMALL_PART {
+        if bytes.len() + chunk.len() > max {
             return None;
         }
         bytes.extend_from_slice(&chunk);
@@ -349,9 +365,12 @@ fn hex_of(id: &ObjId) -> String {
     monoco_core::hex::encode(id.hash())
 }
 
-/// A store that cannot write is a reason to repeat the attempt.
-fn store(error: StoreError) -> Failure {
-    temporary(error.to_string())
+/// The error of a mail that the store rejects, or of the store itself.
+fn store(error: StoreError) -> MailReadError {
+    if is_failing_store(&error) {
+        return MailReadError::Store(error);
+    }
+    temporary(error.to_string()).into()
 }
 
 fn temporary(detail: String) -> Failure {

@@ -207,6 +207,7 @@ impl Fixture {
             tunnels: Arc::default(),
             config: watch::channel(config).1,
             holder: Holder::anonymous(),
+            mail_memory: MailMemory::new(),
             receivers: TaskGroup::default(),
             loops: TaskGroup::default(),
         };

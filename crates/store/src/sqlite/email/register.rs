@@ -100,7 +100,7 @@ impl SqliteStore {
         page: RegisterMailsRequest,
     ) -> Result<PreparedPage, StoreError> {
         let RegisterMailsRequest { tunnel, stream, cursor, mails } = page;
-        let (mut prepared, mut files) = (Vec::with_capacity(mails.len()), Vec::new());
+        let (mut prepared, mut large) = (Vec::with_capacity(mails.len()), Vec::new());
         for mut mail in mails {
             let bytes = match &mut mail.raw {
                 RawMail::Stored(stored) => {
@@ -116,12 +116,15 @@ impl SqliteStore {
             let raw = if bytes.len() <= MAX_INLINE_BYTES {
                 Some(bytes)
             } else {
-                files.push(StoredBytes { hash, size: bytes.len() as u64 });
-                self.write_file(hash, bytes).await?;
+                large.push((hash, bytes));
                 None
             };
             prepared.push(PreparedMail { mail, hash, raw });
         }
+        let files = match large.is_empty() {
+            true => Vec::new(),
+            false => self.write_blob(move |blobs| blobs.put_all(&large)).await?,
+        };
         Ok(PreparedPage { tunnel, stream, cursor, mails: prepared, files })
     }
 }

@@ -18,15 +18,16 @@ use crate::sqlite::writer::Tx;
 use crate::sqlite::{DAMAGED_ROW_DELAY, blob_size, contacts, purged_files};
 use crate::{EmailTaskQuery, Page, PageRequest, StoreError};
 
-/// Bytes of mails that are started at once; a single mail has at most 64 KiB.
-const MAX_BYTES_STARTED: i64 = 4 << 20;
+/// Bytes of mails that are started at once; a larger mail is started alone. The caller has all of
+/// them in memory.
+const MAX_BYTES_STARTED: i64 = 2 << 20;
 
+// Of a mail that was cut, only the header is stored.
 pub(super) const DUE: &str = "
-    SELECT t.seq, t.attempts, coalesce(length(m.raw), 0)
-      FROM email_tasks t
-      LEFT JOIN email_mails m ON m.task = t.seq
-     WHERE t.tunnel = ?1 AND t.due_at <= ?2 AND t.due_at IS NOT NULL AND t.forward IS NULL
-     ORDER BY t.due_at, t.seq
+    SELECT seq, attempts, iif(cut IS NULL, bytes, 0)
+      FROM email_tasks
+     WHERE tunnel = ?1 AND due_at <= ?2 AND due_at IS NOT NULL AND forward IS NULL
+     ORDER BY due_at, seq
      LIMIT ?3
 ";
 
@@ -90,7 +91,7 @@ pub(super) fn start(
     let any_due = !due.is_empty();
     let (mut started, mut bytes) = (Vec::new(), 0);
     for (seq, attempts, size) in due {
-        bytes += size;
+        bytes = size.saturating_add(bytes);
         // A task that was started before is started alone.
         if !started.is_empty() && (attempts > 0 || bytes > MAX_BYTES_STARTED) {
             break;

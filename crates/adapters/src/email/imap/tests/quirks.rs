@@ -1,5 +1,7 @@
 //! What real servers do wrong. `docs/quirks.md` lists each quirk with its source.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 /// Runs until this number of mails is stored, and returns what was stored.
@@ -205,6 +207,47 @@ async fn mail_whose_length_is_wrong_is_registered_with_its_header() {
     assert_eq!(sink.subjects(), ["a", "b", "c"]);
     let second = sink.state.lock().unwrap().mails[1].raw.clone();
     assert!(matches!(second, RawMail::HeadersOnly { .. }), "{second:?}");
+}
+
+#[tokio::test]
+async fn nil_instead_of_a_mail_is_not_an_empty_mail() {
+    let server = FakeServer::start().await;
+    for subject in ["a", "b", "c"] {
+        server.add(mail(subject));
+    }
+    let mut fetches = 0;
+    server.hook(move |command, account| {
+        if command.contains("BODY.PEEK[]") {
+            fetches += 1;
+            let nil = "* 2 FETCH (UID 2 BODY[] NIL)\r\n".to_owned();
+            account.inbox().mails.get_mut(&2).unwrap().answer = (fetches <= 2).then_some(nil);
+        }
+        Reaction::Correct
+    });
+    let sink = watch_until(&server, 3).await;
+    assert_eq!(sink.subjects(), ["a", "b", "c"]);
+    assert_eq!(sink.state.lock().unwrap().mails[1].raw, RawMail::Bytes(mail("b").bytes));
+}
+
+/// The store recognises copies by their bytes: mails without any would be copies of each other.
+#[tokio::test]
+async fn mails_that_the_server_never_sends_are_told_apart() {
+    let server = FakeServer::start().await;
+    server.add(mail("first"));
+    for n in 0..4 {
+        server.add(FakeMail { answer: Some(String::new()), ..mail(&n.to_string()) });
+    }
+    server.add(mail("last"));
+    let sink = watch_until(&server, 6).await;
+    let state = sink.state.lock().unwrap();
+    let cut = state.mails.iter().filter_map(|mail| match &mail.raw {
+        RawMail::HeadersOnly { headers, .. } => Some(headers.clone()),
+        _ => None,
+    });
+    assert_eq!(cut.collect::<BTreeSet<_>>().len(), 4);
+    assert_eq!(state.mails.len(), 6);
+    // 5 attempts for each; the attempts of one do not repeat those of the others.
+    assert!(server.account().connections <= 22, "{}", server.account().connections);
 }
 
 #[tokio::test]

@@ -77,6 +77,29 @@ async fn first_mail_of_an_empty_folder_is_registered() {
 }
 
 #[tokio::test]
+async fn courier_imap_is_sent_select_so_that_it_stores_uids() {
+    let server = FakeServer::start().await;
+    let greeting = "* OK [CAPABILITY IMAP4rev1 IDLE AUTH=PLAIN SASL-IR] Courier-IMAP ready.";
+    server.change(|account| account.greeting = greeting.to_owned());
+    server.add(mail("a"));
+    let sink = scan_once(config(&server), Arc::default()).await;
+    assert_eq!(sink.subjects(), ["a"]);
+    assert_eq!((server.count("SELECT"), server.count("EXAMINE")), (1, 0));
+    assert!(server.account().inbox().seen.is_empty(), "nothing is marked as seen");
+}
+
+/// courier-imap does so for a folder that no client has opened with SELECT.
+#[tokio::test]
+async fn uidvalidity_that_changes_before_the_first_mail_misses_nothing() {
+    let server = FakeServer::start().await;
+    let config = EmailConfig { backfill: Backfill::New, ..config(&server) };
+    let sink = scan_once(config.clone(), Arc::default()).await;
+    server.change(|account| account.inbox().uid_validity = 8);
+    server.add(dated("moved here", OLD));
+    assert_eq!(scan_once(config, sink).await.subjects(), ["moved here"]);
+}
+
+#[tokio::test]
 async fn many_mails_are_fetched_in_pages() {
     let server = FakeServer::start().await;
     for n in 1..=1_050 {
