@@ -66,6 +66,7 @@ mod slack;
 mod terminal;
 mod tidy;
 mod tour;
+mod translations;
 mod try_worker;
 mod tunnel_files;
 mod tunnels;
