@@ -19,6 +19,7 @@ use super::delivery_hints;
 use super::email::EmailTaskLoop;
 use super::inbound::DurableInboundSink;
 use super::intake_quota::IntakeQuota;
+use super::receipts::ReceiptLoop;
 use super::sender::DeliverySender;
 use super::tunnels::{InactiveTunnel, RunningTunnel, TunnelRegistry, TunnelSettings};
 use crate::background;
@@ -195,6 +196,11 @@ impl TunnelSupervisor {
             let (of_tunnel, holder) = (Arc::clone(&tunnel), self.holder.clone());
             let tasks = EmailTaskLoop::new(store, self.clock, entry, of_tunnel, holder);
             self.loops.spawn(tasks.run(tunnel.stop.clone()));
+        }
+        if let Some(rate) = config.reaction_rate() {
+            let (store, of_tunnel) = (Arc::clone(&self.store), Arc::clone(&tunnel));
+            let receipts = ReceiptLoop::new(store, self.clock, of_tunnel, config.receipt, rate);
+            self.loops.spawn(receipts.run());
         }
         let (store, entry) = (Arc::clone(&self.store), self.entry.clone());
         let listener = Listener { store, clock: self.clock, entry, tunnel: Arc::clone(&tunnel) };

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::doc_links::relative_links;
 use crate::tidy::{markdown, root};
 
 const ENDING: &str = ".zh-CN.md";
@@ -58,13 +59,6 @@ fn difference(english: &str, chinese: &str) -> Option<String> {
     (expected != found).then(|| format!("{found} code blocks, expected {expected}"))
 }
 
-/// The targets of the relative links of a page, without their fragments.
-fn links(text: &str) -> Vec<&str> {
-    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let relative = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
-    relative.filter_map(|target| target.split('#').next()).collect()
-}
-
 fn read_page(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -99,10 +93,8 @@ fn every_translated_page_has_a_partner_that_it_links_to() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let partner = name.replace(ENDING, ".md");
         let (english, chinese) = (read_page(&path.with_file_name(&partner)), read_page(&path));
-        assert!(links(&english).contains(&name.as_str()), "{partner} has no link to {name}");
-        assert!(links(&chinese).contains(&partner.as_str()), "{name} has no link to {partner}");
-        for target in links(&chinese) {
-            assert!(path.parent().unwrap().join(target).exists(), "{name} links to {target}");
+        for (text, from, to) in [(english, &partner, &name), (chinese, &name, &partner)] {
+            assert!(relative_links(&text).contains(to), "{from} has no link to {to}");
         }
     }
 }
