@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{HeaderMap, StatusCode};
+use monoco_core::chat_receipt::Reaction;
 use monoco_core::delivery::{DeliveryOutcome, SentPart};
 use monoco_core::did::{EndpointKind, TunnelId};
 use monoco_core::inbound::{
@@ -122,6 +123,16 @@ pub trait Adapter: Send + Sync {
     /// stores the bytes while they are read, and retries after a failure.
     async fn open_file(&self, _handle: &str) -> Result<FileDownload, Failure> {
         let detail = "this provider has no files".to_owned();
+        Err(Failure::Permanent { detail, error_code: None })
+    }
+
+    /// Puts a reaction on a message that the tunnel has received, by its external id. Makes one
+    /// attempt. A reaction that is there already is a success, and so is an id without a message
+    /// in the chat, such as that of an edit, a command or a deleted message: there is nothing to
+    /// react to. The courier calls it only for providers with a
+    /// [`REACTION_RATE`](registry::ProviderConfig::REACTION_RATE).
+    async fn react(&self, _message_id: &str, _reaction: Reaction) -> Result<(), Failure> {
+        let detail = "this provider has no reactions".to_owned();
         Err(Failure::Permanent { detail, error_code: None })
     }
 

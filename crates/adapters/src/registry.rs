@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use monoco_core::config::{ConfigSection, InvalidConfig};
 use monoco_core::did::TunnelId;
+use monoco_core::rate_limit::Rate;
 
 use crate::egress::Egress;
 use crate::email::envelope_key::EnvelopeKey;
@@ -40,6 +41,8 @@ pub struct Provider {
     pub name: &'static str,
     /// What `monoco tunnel add` asks for.
     pub questions: &'static [SetupQuestion],
+    /// How fast the courier reacts to messages; `None`: the provider has no reactions.
+    pub reaction_rate: Option<Rate>,
     parse: ParseConfig,
 }
 
@@ -48,6 +51,7 @@ impl Provider {
         Self {
             name: C::PROVIDER,
             questions: C::QUESTIONS,
+            reaction_rate: C::REACTION_RATE,
             parse: |section, enabled| Ok(Arc::new(C::parse(section, enabled)?)),
         }
     }
@@ -85,6 +89,10 @@ pub trait ProviderConfig: Debug + Sized + Send + Sync + 'static {
 
     /// What `monoco tunnel add` asks for, in this order.
     const QUESTIONS: &'static [SetupQuestion] = &[];
+
+    /// How fast the courier may call [`Adapter::react`]. `None`: the provider has no reactions, and
+    /// a tunnel with the key `receipt` is rejected.
+    const REACTION_RATE: Option<Rate> = None;
 
     /// Reads and checks the provider's own keys. Must reject unknown keys first.
     fn parse(section: &ConfigSection<'_>, enabled: bool) -> Result<Self, InvalidConfig>;

@@ -11,6 +11,7 @@
 //! * [`outgoing`]: the parts of a message that an adapter sends.
 //! * [`receipt`]: read status of one reader for one message.
 //! * [`inbound`]: messages received from providers.
+//! * [`chat_receipt`]: reactions to messages that were kept, completed or given up.
 //! * [`merge`]: when messages become a Mail, and its text.
 //! * [`mail`]: the Mail and its file, Markdown with a front matter.
 //! * [`draft`]: a message to send, as a file.
@@ -36,6 +37,7 @@
 //! * [`cursor`], [`json`], [`yaml`], [`hex`], [`time`]: page cursors, strict JSON, bounded YAML,
 //!   hex and timestamps.
 
+pub mod chat_receipt;
 pub mod claim;
 pub mod config;
 pub mod contact;

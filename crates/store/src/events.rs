@@ -32,7 +32,7 @@ pub struct MessageTrace {
     pub truncated: bool,
 }
 
-/// Reads the event log.
+/// Reads the event log, and remembers how far background readers of it have come.
 #[async_trait]
 pub trait EventStore: Send + Sync {
     /// Lists events with numbers above `after`, oldest first.
@@ -40,6 +40,13 @@ pub trait EventStore: Send + Sync {
 
     /// Collects everything that is stored about one message.
     async fn trace(&self, msg_id: ObjId) -> Result<MessageTrace, StoreError>;
+
+    /// Returns the number of the last event that `reader` has finished with; `None` when it has
+    /// stored none.
+    async fn event_cursor(&self, reader: &str) -> Result<Option<i64>, StoreError>;
+
+    /// Stores the number of the last event that `reader` has finished with.
+    async fn set_event_cursor(&self, reader: &str, seq: i64) -> Result<(), StoreError>;
 
     /// The number of the newest event, updated after each commit that has one.
     fn newest_event(&self) -> watch::Receiver<i64>;

@@ -38,6 +38,9 @@ const DEFAULT_CATCH_UP: Duration = Duration::from_secs(24 * 3600);
 /// Slack accepts about one message per second in each chat.
 const DEFAULT_SEND_RATE: Rate = Rate { count: 1, span_ms: 1000 };
 
+/// Slack accepts at least 50 calls of reactions.add per minute (tier 3).
+const REACTION_RATE: Rate = Rate { count: 50, span_ms: 60_000 };
+
 /// The configuration of a Slack tunnel.
 #[derive(Clone, Debug)]
 pub struct SlackConfig {
@@ -76,6 +79,8 @@ impl SlackMode {
 
 impl ProviderConfig for SlackConfig {
     const PROVIDER: &'static str = "slack";
+
+    const REACTION_RATE: Option<Rate> = Some(REACTION_RATE);
 
     const QUESTIONS: &'static [SetupQuestion] = &[
         SetupQuestion::optional(

@@ -9,12 +9,14 @@
 //! * `protocol`: Socket Mode; `events_api`: requests of the Events API; `history`: what was
 //!   missed.
 //! * `outbound`, `upload`, `sent_search`: send messages and files, with `rich_text`.
+//! * `reactions`: reacts to messages.
 //! * `probe`: checks tokens and scopes.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use http::HeaderMap;
+use monoco_core::chat_receipt::Reaction;
 use monoco_core::delivery::{DeliveryOutcome, SentPart};
 use monoco_core::did::{EndpointKind, TunnelId};
 use monoco_core::inbound::InboundEvent;
@@ -48,6 +50,7 @@ mod notices;
 mod outbound;
 mod probe;
 mod protocol;
+mod reactions;
 mod rich_text;
 mod sent_search;
 mod upload;
@@ -174,6 +177,10 @@ impl Adapter for SlackAdapter {
         let file = download.into_file(None)?;
         handle.check(&file)?;
         Ok(file)
+    }
+
+    async fn react(&self, message_id: &str, reaction: Reaction) -> Result<(), Failure> {
+        reactions::add(&self.workspace.client, message_id, reaction).await
     }
 
     async fn listen(&self, sink: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure> {

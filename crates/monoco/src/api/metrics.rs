@@ -47,6 +47,7 @@ pub struct ApiMetrics {
     webhooks_rejected: Family<RejectionLabels, Counter>,
     tunnel_up: Family<TunnelMetricLabels, Gauge<i64, AtomicI64>>,
     connections_lost: Family<TunnelMetricLabels, Counter>,
+    receipts: Family<ReceiptLabels, Counter>,
     email: EmailMetrics,
 }
 
@@ -98,6 +99,12 @@ struct TunnelMetricLabels {
 struct RejectionLabels {
     tunnel: String,
     reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReceiptLabels {
+    tunnel: String,
+    result: &'static str,
 }
 
 impl ApiMetrics {
@@ -161,6 +168,12 @@ impl ApiMetrics {
             "Lost connections by tunnel and mode",
             connections_lost.clone(),
         );
+        let receipts = Family::default();
+        registry.register(
+            "tunnel_receipts",
+            "Reactions to messages by tunnel and result",
+            receipts.clone(),
+        );
         let email = EmailMetrics::new(&mut registry);
         Self {
             registry,
@@ -181,6 +194,7 @@ impl ApiMetrics {
             webhooks_rejected,
             tunnel_up,
             connections_lost,
+            receipts,
             email,
         }
     }
@@ -216,6 +230,7 @@ impl ApiMetrics {
         self.webhooks_rejected.clear();
         self.tunnel_up.clear();
         self.connections_lost.clear();
+        self.receipts.clear();
         let labels = |id: &TunnelId, mode| TunnelMetricLabels { tunnel: id.to_string(), mode };
         for tunnel in tunnels.inactive().iter() {
             self.tunnel_up.get_or_create(&labels(&tunnel.id, tunnel.mode)).set(0);
@@ -228,6 +243,13 @@ impl ApiMetrics {
             if health.connection.is_some() {
                 let counter = self.connections_lost.get_or_create(&labels);
                 counter.inner().store(health.connections_lost, Ordering::Relaxed);
+            }
+            for (result, count) in tunnel.receipts.by_result() {
+                if count > 0 {
+                    let tunnel = tunnel.adapter.id().to_string();
+                    let counter = self.receipts.get_or_create(&ReceiptLabels { tunnel, result });
+                    counter.inner().store(count, Ordering::Relaxed);
+                }
             }
             for (reason, count) in health.rejected {
                 let labels = RejectionLabels { tunnel: tunnel.adapter.id().to_string(), reason };

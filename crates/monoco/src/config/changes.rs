@@ -95,6 +95,7 @@ impl TunnelConfig {
             ("bindings", self.bindings != new.bindings),
             ("max_mb_per_day", self.max_mb_per_day != new.max_mb_per_day),
             ("max_file_mb", self.max_file_mb != new.max_file_mb),
+            ("receipt", self.receipt != new.receipt),
         ];
         let mut keys: Vec<_> =
             common.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect();

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::HashSet;
 
 use monoco_adapters::webhook::{WebhookConfig, WebhookVerification};
+use monoco_core::chat_receipt::Reaction;
 use monoco_core::letter::{ChainDirection, WorkerName};
 use monoco_store::PipelineRouting;
 
@@ -505,4 +506,38 @@ fn reload_reports_live_changes_and_those_that_need_a_restart() {
     let back: Vec<String> = new.changes(&old).iter().map(ConfigChange::to_string).collect();
     assert!(back.contains(&"tunnel two: removed".to_owned()), "{back:?}");
     assert!(back.contains(&"tunnel stub: turned on".to_owned()), "{back:?}");
+}
+
+#[test]
+fn receipts_are_read_for_providers_with_reactions_only() {
+    let slack = |receipt: &str| {
+        format!(
+            "courier: {{adapters: {{slack: {{app_token: xapp-1, bot_token: xoxb-1{receipt}}}}}}}"
+        )
+    };
+    let id: TunnelId = "slack".parse().unwrap();
+    let off = good(&slack(""));
+    assert!(off.tunnels[&id].receipt.is_off(), "off by default");
+    assert_eq!(off.tunnels[&id].reaction_rate(), None);
+    let on = good(&slack(", receipt: {kept: eyes, done: ok}"));
+    let receipt = on.tunnels[&id].receipt;
+    assert_eq!(receipt.kept, Some(Reaction::Eyes));
+    assert_eq!((receipt.done, receipt.dead), (Some(Reaction::Okay), None));
+    assert!(on.tunnels[&id].reaction_rate().is_some());
+    let keys = off.tunnels[&id].changed_keys(&on.tunnels[&id]);
+    assert_eq!(keys, ["receipt"]);
+    assert!(!on.tunnels[&id].applies_live(&keys), "the tunnel is started again");
+    for (config, expected) in [
+        (slack(", receipt: {kept: eye}"), "did you mean eyes?"),
+        (
+            "courier: {adapters: {dingtalk: {app_key: a, app_secret: b, receipt: {kept: eyes}}}}"
+                .to_owned(),
+            "courier.adapters.dingtalk.receipt: tunnels of the provider dingtalk cannot react to \
+             messages, only those of",
+        ),
+        (hook("secret: s, receipt: {}"), "remove the key"),
+    ] {
+        let error = bad(&config);
+        assert!(error.contains(expected), "{config}: {error}");
+    }
 }

@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use monoco_adapters::registry::{self, AdapterConfig, PLANNED_PROVIDERS, PROVIDERS, Provider};
 use monoco_adapters::stub::StubConfig;
+use monoco_core::chat_receipt::ChatReceipts;
 use monoco_core::config::{ConfigSection, ConfigValue, InvalidConfig, or_list};
 use monoco_core::contact::StrangerPolicy;
 use monoco_core::did::TunnelId;
 use monoco_core::filter::nearest;
 use monoco_core::merge::Debounce;
+use monoco_core::rate_limit::Rate;
 
 use super::read_debounce;
 
 /// The keys that every tunnel has.
-const COMMON_TUNNEL_KEYS: [&str; 8] = [
+const COMMON_TUNNEL_KEYS: [&str; 9] = [
     "provider",
     "enabled",
     "strangers",
@@ -23,6 +25,7 @@ const COMMON_TUNNEL_KEYS: [&str; 8] = [
     "bindings",
     "max_mb_per_day",
     "max_file_mb",
+    "receipt",
 ];
 
 /// Quota of a tunnel, in MiB per day.
@@ -53,6 +56,8 @@ pub struct TunnelConfig {
     pub max_mb_per_day: u64,
     /// Largest file that is fetched for a message, in MiB.
     pub max_file_mb: u64,
+    /// The reactions to messages that were kept, completed or given up.
+    pub receipt: ChatReceipts,
     /// The provider's own keys.
     pub adapter: Arc<dyn AdapterConfig>,
 }
@@ -84,6 +89,7 @@ pub fn add_stub(tunnels: &mut BTreeMap<TunnelId, TunnelConfig>, debounce: Deboun
         bindings: BTreeMap::new(),
         max_mb_per_day: DEFAULT_MB_PER_DAY,
         max_file_mb: DEFAULT_FILE_MB,
+        receipt: ChatReceipts::default(),
         adapter: Arc::new(StubConfig::default()),
     });
 }
@@ -150,8 +156,35 @@ pub fn read_tunnel(
         bindings: bindings.collect::<Result<_, _>>()?,
         max_mb_per_day: section.number_or("max_mb_per_day", 1..=1_000_000, DEFAULT_MB_PER_DAY)?,
         max_file_mb: section.number_or("max_file_mb", 1..=10_000, DEFAULT_FILE_MB)?,
+        receipt: read_receipt(&section, provider)?,
         adapter: provider.parse(&section, enabled)?,
     })
+}
+
+impl TunnelConfig {
+    /// Returns how fast the tunnel reacts to messages; `None` when it has no receipts.
+    pub fn reaction_rate(&self) -> Option<Rate> {
+        let rate = registry::find(self.provider).and_then(|provider| provider.reaction_rate);
+        rate.filter(|_| !self.receipt.is_off())
+    }
+}
+
+/// Reads `receipt`. Providers without reactions reject it.
+fn read_receipt(
+    section: &ConfigSection<'_>,
+    provider: &Provider,
+) -> Result<ChatReceipts, InvalidConfig> {
+    if provider.reaction_rate.is_none() && section.has("receipt") {
+        let able = PROVIDERS.iter().filter(|provider| provider.reaction_rate.is_some());
+        let able: Vec<_> = able.map(|provider| provider.name).collect();
+        let why = format!(
+            "tunnels of the provider {} cannot react to messages, only those of {}; remove the key",
+            provider.name,
+            or_list(&able)
+        );
+        return Err(section.invalid_key("receipt", why));
+    }
+    ChatReceipts::read(&section.section("receipt")?)
 }
 
 /// Reads a label of Mails.

@@ -1,5 +1,5 @@
 //! Background tasks: storing inbound messages, fetching their files, merging, Mail files, drafts, sending,
-//! expiry of leases, retention.
+//! receipts in chats, expiry of leases, retention.
 //!
 //! Hints may be lost, so every task also polls (see `background`).
 
@@ -26,6 +26,7 @@ pub mod mailbox_check;
 pub mod mailbox_dir;
 pub mod merge;
 pub mod place_file;
+pub mod receipts;
 pub mod retention;
 pub mod sender;
 pub mod sweeper;

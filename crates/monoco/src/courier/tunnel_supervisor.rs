@@ -19,6 +19,7 @@ use super::delivery_hints;
 use super::email::{EmailTaskLoop, MailMemory};
 use super::inbound::DurableInboundSink;
 use super::intake_quota::IntakeQuota;
+use super::receipts::ReceiptLoop;
 use super::sender::DeliverySender;
 use super::tunnels::{InactiveTunnel, RunningTunnel, TunnelRegistry, TunnelSettings};
 use crate::background;
@@ -198,6 +199,11 @@ impl TunnelSupervisor {
             let memory = self.mail_memory.clone();
             let tasks = EmailTaskLoop::new(store, self.clock, entry, of_tunnel, holder, memory);
             self.loops.spawn(tasks.run(tunnel.stop.clone()));
+        }
+        if let Some(rate) = config.reaction_rate() {
+            let (store, of_tunnel) = (Arc::clone(&self.store), Arc::clone(&tunnel));
+            let receipts = ReceiptLoop::new(store, self.clock, of_tunnel, config.receipt, rate);
+            self.loops.spawn(receipts.run());
         }
         let (store, entry) = (Arc::clone(&self.store), self.entry.clone());
         let listener = Listener { store, clock: self.clock, entry, tunnel: Arc::clone(&tunnel) };

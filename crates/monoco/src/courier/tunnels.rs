@@ -16,11 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::intake_quota::IntakeQuota;
+use super::receipts::ReceiptCounts;
 
 /// A tunnel that runs.
 pub struct RunningTunnel {
     pub adapter: Arc<dyn Adapter>,
     pub quota: IntakeQuota,
+    pub receipts: ReceiptCounts,
     /// Stops the tunnel's senders.
     pub stop: CancellationToken,
     /// Stops the tunnel's listener.
@@ -87,6 +89,7 @@ impl RunningTunnel {
         Self {
             adapter,
             quota,
+            receipts: ReceiptCounts::default(),
             stop,
             listener_stop,
             listener: TaskTracker::new(),

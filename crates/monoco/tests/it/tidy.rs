@@ -143,7 +143,7 @@ fn texts_name_the_component_instead_of_a_pronoun() {
 }
 
 /// All Markdown files of the project below `dir`.
-fn markdown(dir: &Path, found: &mut Vec<PathBuf>) {
+pub fn markdown(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -264,6 +264,12 @@ pub fn add_reaction(world: &mut World, call: &MethodCall<'_>) -> MethodResult {
     if !events::add_reaction(&mut message.body, name, &bot_user(call.app)) {
         return Err(SlackFailure::new("already_reacted"));
     }
+    let author = message.body["user"].clone();
+    if world.settings.echo {
+        let (user, place) = (bot_user(call.app), (id.as_str(), call.text("timestamp")));
+        let event = events::reaction_event(world, "reaction_added", (&user, name), place, &author);
+        events::emit(world, call.app, event);
+    }
     record(world, call, "reactions.add", (&id, None, call.text("timestamp")), name, Vec::new());
     Ok(json!({}))
 }

@@ -321,6 +321,21 @@ pub fn add_reaction(body: &mut Value, name: &str, user: &str) -> bool {
     true
 }
 
+/// Builds the event that a person or bot reacted to a message, or took the reaction back.
+pub fn reaction_event(
+    world: &mut World,
+    kind: &str,
+    (user, reaction): (&str, &str),
+    (chat, ts): (&str, &str),
+    author: &Value,
+) -> Value {
+    let event_ts = slack_ts(world.ids.next_us());
+    json!({
+        "type": kind, "user": user, "reaction": reaction, "item_user": author,
+        "item": {"type": "message", "channel": chat, "ts": ts}, "event_ts": event_ts,
+    })
+}
+
 pub fn react(world: &mut World, request: &ReactRequest) -> Result<Value, ControlError> {
     let user = person(world, request.user.as_deref())?;
     let (chat, message) = find_message(world, &request.chat, &request.id)?;
@@ -328,12 +343,9 @@ pub fn react(world: &mut World, request: &ReactRequest) -> Result<Value, Control
         add_reaction(&mut message.body, &request.reaction, &user.id);
     }
     let author = message.body["user"].clone();
-    let ts = slack_ts(world.ids.next_us());
     let kind = if request.remove { "reaction_removed" } else { "reaction_added" };
-    let event = json!({
-        "type": kind, "user": user.id, "reaction": request.reaction, "item_user": author,
-        "item": {"type": "message", "channel": chat, "ts": request.id}, "event_ts": ts,
-    });
+    let reaction = (user.id.as_str(), request.reaction.as_str());
+    let event = reaction_event(world, kind, reaction, (&chat, &request.id), &author);
     emit(world, request.app, event);
     Ok(json!({"id": request.id, "chat": chat}))
 }

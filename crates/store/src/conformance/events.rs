@@ -29,6 +29,16 @@ pub(crate) async fn events_are_listed_in_order_after_any_number(store: &dyn Stor
     assert_eq!(first.detail["to"], json!(["did:web:bob"]));
 }
 
+pub(crate) async fn each_reader_of_events_has_a_cursor(store: &dyn Store) {
+    assert_eq!(store.event_cursor("receipts:a").await.unwrap(), None);
+    for seq in [7, 9, 9] {
+        store.set_event_cursor("receipts:a", seq).await.unwrap();
+        assert_eq!(store.event_cursor("receipts:a").await.unwrap(), Some(seq));
+    }
+    assert_eq!(store.event_cursor("receipts:b").await.unwrap(), None);
+    assert!(store.events(0, 10).await.unwrap().is_empty(), "a cursor is no event");
+}
+
 pub(crate) async fn newest_event_is_published_after_commit(store: &dyn Store) {
     let mut newest = store.newest_event();
     assert_eq!(*newest.borrow_and_update(), 0);

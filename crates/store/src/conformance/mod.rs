@@ -383,6 +383,7 @@ macro_rules! conformance_tests {
         }
         crate::conformance::tests_of! { $home, events:
             events_are_listed_in_order_after_any_number,
+            each_reader_of_events_has_a_cursor,
             newest_event_is_published_after_commit,
             trace_lists_records_deliveries_and_events,
         }

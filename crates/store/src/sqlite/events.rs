@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::writer::Tx;
-use super::{SqliteStore, claims, deliveries, mails, objects, records, rows};
+use super::{SqliteStore, claims, deliveries, mails, objects, records, retention, rows};
 use crate::{EventStore, LetterStore, MessageTrace, StoreError};
 
 const APPEND: &str = "
@@ -39,6 +39,11 @@ pub(super) struct EventSubject {
     pub(super) record: Option<RecordId>,
     /// `parties.id` of the owner.
     pub(super) owner: Option<i64>,
+}
+
+/// The name of a reader's row in the table `progress`.
+fn cursor_name(reader: &str) -> String {
+    format!("events:{reader}")
 }
 
 /// Appends an event to the log.
@@ -128,6 +133,16 @@ impl EventStore for SqliteStore {
         let (trace, object) = rows_of_message.await?;
         let letters = self.letters_of(trace.msg_id).await?;
         Ok(MessageTrace { body: self.text_unless_damaged(object).await?, letters, ..trace })
+    }
+
+    async fn event_cursor(&self, reader: &str) -> Result<Option<i64>, StoreError> {
+        let name = cursor_name(reader);
+        self.read(move |db| retention::progress(db, &name)).await
+    }
+
+    async fn set_event_cursor(&self, reader: &str, seq: i64) -> Result<(), StoreError> {
+        let name = cursor_name(reader);
+        self.writer.run(move |tx| retention::set_progress(tx.db, &name, seq)).await
     }
 
     fn newest_event(&self) -> watch::Receiver<i64> {
