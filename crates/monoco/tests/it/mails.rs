@@ -77,8 +77,12 @@ fn the_fourth_failure_is_a_dead_letter_and_each_wait_is_told() {
     courier.ask(&mail, "claim", other.clone()).ok();
     courier.ask(&mail, "complete", other).ok();
     assert_eq!(courier.get(&format!("/api/v1/messages/{mail}")).ok()["location"], "deadletter");
-    let retried = courier.post(&format!("/api/v1/messages/{mail}/retry"), &json!({})).ok();
-    assert_eq!(retried["status"], "NEW");
+    let retry = format!("/api/v1/messages/{mail}/retry");
+    let retry = |body: Value| courier.post(&retry, &body);
+    assert_eq!(retry(json!({"workspace": "beta"})).refused(409), "completed");
+    assert_eq!(retry(json!({"workspace": "gamma"})).refused(404), "not_found");
+    assert_eq!(retry(json!({"workspce": "beta"})).status, 422);
+    assert_eq!(retry(json!({})).ok()["status"], "NEW");
     assert_eq!(courier.ask(&mail, "claim", by("ann")).ok()["attempts"], 1);
 }
 
