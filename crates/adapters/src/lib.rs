@@ -67,6 +67,11 @@ pub trait Adapter: Send + Sync {
     /// Only then is a delivery with an unknown outcome retried.
     fn accepts_idempotency_keys(&self) -> bool;
 
+    /// Returns why the tunnel sends nothing at all, `None` when it sends.
+    fn cannot_send(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Tells whether the tunnel receives messages through a connection that it opens. Then it
     /// is down until it reports [`ConnectionEvent::Connected`].
     fn opens_connection(&self) -> bool {

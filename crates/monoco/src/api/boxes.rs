@@ -263,7 +263,7 @@ pub struct RecordTagsBody {
 #[cfg_attr(test, utoipa::path(
     post, path = "/api/v1/records/{record_id}/tags", operation_id = "update_record_tags",
     tag = "boxes",
-    params(("record_id" = String, Path, description = "`rec_…`")),
+    params(("record_id" = String, Path, description = "`rec_…`, or a unique prefix")),
     request_body = RecordTagsBody,
     responses((status = 200, body = RecordView))
 ))]
@@ -272,7 +272,7 @@ pub async fn update_tags(
     path: PathParams,
     JsonBody(body): JsonBody<RecordTagsBody>,
 ) -> Result<axum::Json<RecordView>, ApiError> {
-    let id: RecordId = path.parse("record_id")?;
+    let id = record_id(&api, &path).await?;
     if id.kind() != RecordKind::Record {
         let why = "found the id of a delivery (dlv_…), expected that of a record (rec_…)";
         return Err(ApiError::bad_parameter("record_id", why));

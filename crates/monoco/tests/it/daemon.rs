@@ -253,6 +253,28 @@ fn a_courier_that_does_not_stop_is_reported_and_can_be_killed() {
 }
 
 #[test]
+fn commands_without_an_object_answer_in_json_too() {
+    let daemon = Daemon::new();
+    let json = |args: &[&str]| -> Value {
+        let answer = daemon.run(&[args, &["--json"]].concat()).ok();
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{args:?}: {error}: {answer}"))
+    };
+    let started = json(&["courier", "start", "--port", "0"]);
+    assert_eq!(started["pid"], daemon.pid());
+    assert!(started["address"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{started}");
+    assert_eq!(json(&["courier", "reload"])["changes"], json!([]));
+    let before = json(&["token", "show"])["token"].clone();
+    assert_eq!(json(&["token", "rotate"])["rotated"], true);
+    assert_ne!(json(&["courier", "token"])["token"], before);
+    assert_eq!(json(&["courier", "logs", "clean"])["removed"], 1);
+    assert_eq!(json(&["courier", "stop"])["stopped"], true);
+    let started = json(&["courier", "restart"]);
+    assert_eq!(json(&["courier", "kill"])["killed"], started["pid"]);
+    let pages = daemon.home.join("man");
+    assert_eq!(json(&["man", pages.to_str().unwrap()])["dir"], pages.to_str().unwrap());
+}
+
+#[test]
 fn restart_starts_it_again_as_it_was() {
     let daemon = Daemon::new();
     // None runs: then it is started.

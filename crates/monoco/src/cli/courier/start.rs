@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use super::control;
 use crate::cli::client::Client;
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{escape_line, note};
+use crate::cli::output::{self, OutputFormat, escape_line, note};
 use crate::cli::{CliContext, block_on};
 use crate::config::{ConfigSource, default_owner};
 use crate::home::{CourierInfo, Home, HomeError};
@@ -156,6 +158,16 @@ fn background(context: &CliContext, source: &ConfigSource) -> Result<(), CliErro
             return Err(not_started(status, &path, log_start));
         }
         if let Some(running) = ready_courier(home, &child) {
+            if context.format == OutputFormat::Json {
+                return output::print_json(&json!({
+                    "pid": running.pid,
+                    "version": running.version,
+                    "address": format!("http://{}", running.address()),
+                    "webhooks": format!("http://{}", running.webhook_address()),
+                    "token_file": home.token_path(),
+                    "log": path,
+                }));
+            }
             print_addresses(home, &running);
             note(&format!("log file {}", path.display()));
             return Ok(());
