@@ -190,6 +190,7 @@ macro_rules! conformance_tests {
             files_of_an_erased_author_are_deleted,
             letter_is_delivered_with_its_files,
             purged_letter_leaves_no_files,
+            recalled_message_leaves_no_files,
             new_file_is_published_after_commit,
             ;
             window_waits_until_its_files_are_fetched,
@@ -203,6 +204,10 @@ macro_rules! conformance_tests {
             corrections_of_unknown_and_unwanted_messages,
             edit_of_a_letter_goes_through_the_chain,
             recalled_letter_is_trashed,
+            recall_trashes_every_version_in_the_chain,
+            recall_removes_versions_in_the_window_and_in_the_chain,
+            readers_learn_of_a_recall_while_an_edit_is_in_the_chain,
+            edit_after_the_recall_changes_nothing,
             notice_is_stored_once,
             newest_message_of_each_chat_is_listed,
             ;
