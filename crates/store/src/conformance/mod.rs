@@ -143,6 +143,7 @@ macro_rules! conformance_tests {
             deliveries_to_one_address_are_leased_one_at_a_time,
             end_of_a_delivery_lets_the_next_one_of_its_address_go,
             retried_delivery_goes_behind_those_that_wait,
+            failed_delivery_that_is_retried_by_hand_stays_first,
             scheduled_delivery_blocks_no_other_until_it_is_due,
             postponed_delivery_stays_first_and_the_attempt_does_not_count,
             parts_are_stored_in_order_and_survive_retries,
