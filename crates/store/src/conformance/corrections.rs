@@ -252,6 +252,22 @@ pub(crate) async fn readers_learn_of_a_recall_while_an_edit_is_in_the_chain(stor
     assert!(store.due_letters(None, 10, at(60)).await.unwrap().is_empty());
 }
 
+/// A worker has trashed the edit, but readers have the original.
+pub(crate) async fn readers_learn_of_a_recall_after_the_edit_was_trashed(store: &dyn Store) {
+    store_all(store, vec![message("1", "a")], true, 0).await;
+    deliver_letter(store, 0, 0).await;
+    assert_eq!(merge_due(store, 5).await, 1);
+    store_all(store, vec![edit("e-1", "1", "b")], true, 6).await;
+    let letter = store.due_letters(None, 10, at(6)).await.unwrap().remove(0);
+    let trash = NextAction::Trash { why: "spam".to_owned() };
+    step_letter(store, letter.id, trash, 6).await.unwrap();
+    assert_eq!(store_all(store, vec![recall("r-1", "1")], true, 7).await, [Stored]);
+    deliver_letter(store, 0, 8).await;
+    assert_eq!(merge_due(store, 20).await, 1);
+    let next = mails(store).await.remove(1).messages.remove(0);
+    assert_eq!((next.text.as_str(), next.corrects.as_deref()), (RECALLED_BY_AUTHOR, Some("1")));
+}
+
 /// Providers can send an edit and the recall in any order.
 pub(crate) async fn edit_after_the_recall_changes_nothing(store: &dyn Store) {
     for (chain, id) in [(false, "1"), (true, "2")] {

@@ -208,6 +208,7 @@ macro_rules! conformance_tests {
             recall_trashes_every_version_in_the_chain,
             recall_removes_versions_in_the_window_and_in_the_chain,
             readers_learn_of_a_recall_while_an_edit_is_in_the_chain,
+            readers_learn_of_a_recall_after_the_edit_was_trashed,
             edit_after_the_recall_changes_nothing,
             notice_is_stored_once,
             newest_message_of_each_chat_is_listed,

@@ -285,6 +285,9 @@ impl SqliteStore {
         version: VersionKey,
     ) -> Result<Option<InboundMessage>, StoreError> {
         let VersionKey { external_id, stage } = version;
+        if stage == StageKey::NotKept {
+            return Ok(None);
+        }
         // Workers can have changed the text, so that the letter is compared.
         match (self.letter_source_message(external_id).await?, stage) {
             (Some(message), _) => Ok(Some(message)),
