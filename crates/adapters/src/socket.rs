@@ -10,6 +10,7 @@
 //! again.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -177,6 +178,21 @@ impl Default for SocketTiming {
     }
 }
 
+impl SocketTiming {
+    /// Returns limits by which a connection that does not work is noticed within about `silence`,
+    /// whether the server sends nothing of its own or answers no pings. Never longer than these.
+    pub fn within(self, silence: Duration) -> Self {
+        let earlier = |limit: Option<Duration>| limit.map(|limit| limit.min(silence));
+        Self {
+            ping_interval: self.ping_interval.min(silence / 4),
+            pong_deadline: self.pong_deadline.min(silence / 4),
+            traffic_deadline: earlier(self.traffic_deadline),
+            deadline_after_ping: earlier(self.deadline_after_ping),
+            ..self
+        }
+    }
+}
+
 /// Why a connection cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectError {
@@ -238,6 +254,8 @@ impl ConnectionGap {
 #[derive(Clone, Debug, Default)]
 pub struct SocketConnector {
     pub proxy: Option<ProxyUrl>,
+    /// A PEM file with certificates that are trusted beside those of the system.
+    pub ca_file: Option<PathBuf>,
     pub limits: ConnectLimits,
     clock: SocketClock,
 }

@@ -24,6 +24,9 @@ const MAX_REPLY_BYTES: usize = 16 << 20;
 /// Time limit of one call. It is shorter than that of a delivery attempt.
 const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
+/// Errors that say that a token is not valid any more.
+const TOKEN_ERRORS: [&str; 4] = ["token_expired", "invalid_auth", "token_revoked", "not_authed"];
+
 /// Which token a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlackToken {
@@ -42,8 +45,12 @@ pub(super) struct SlackApiError {
 pub(super) enum ApiErrorKind {
     /// Slack was not reached, or its answer is missing: the failure says what is known.
     Transport,
-    /// Slack has answered with an error. The request may have been executed in part.
+    /// Slack has answered with an error and is done with the request, which may have been executed
+    /// in part.
     Ambiguous,
+    /// A gateway has answered, or the answer is not one of Slack: the request may still be
+    /// executed.
+    NoVerdict,
     /// Slack has answered with an error, and has executed nothing.
     Rejected,
     Throttled {
@@ -126,13 +133,31 @@ impl SlackClient {
         method: &str,
         arguments: ApiArguments<'_>,
     ) -> Result<SlackAnswer, SlackApiError> {
-        let source = match token {
-            SlackToken::App => &self.app_token,
-            SlackToken::Bot => &self.bot_token,
+        let (source, name) = match token {
+            SlackToken::App => (&self.app_token, "app_token"),
+            SlackToken::Bot => (&self.bot_token, "bot_token"),
         };
-        let name = if token == SlackToken::App { "app_token" } else { "bot_token" };
         let transport = |failure| SlackApiError { failure, kind: ApiErrorKind::Transport };
         let secret = source.get(name).await.map_err(transport)?;
+        let result = self.call_with(&secret, method, arguments).await;
+        let is_rejected = |error: &SlackApiError| TOKEN_ERRORS.contains(&error.code());
+        if !result.as_ref().is_err_and(is_rejected) {
+            return result;
+        }
+        // The token may have been replaced since the command for it was run. Slack has executed
+        // nothing, so that the call can be made with the new one.
+        source.forget();
+        let renewed = source.get(name).await.map_err(transport)?;
+        if renewed == secret { result } else { self.call_with(&renewed, method, arguments).await }
+    }
+
+    async fn call_with(
+        &self,
+        secret: &Secret,
+        method: &str,
+        arguments: ApiArguments<'_>,
+    ) -> Result<SlackAnswer, SlackApiError> {
+        let transport = |failure| SlackApiError { failure, kind: ApiErrorKind::Transport };
         let target = self.base.below(method);
         let request = EgressRequest::post(&target).bearer(secret.expose());
         let request = request.timeout(CALL_TIMEOUT).max_reply(MAX_REPLY_BYTES);
@@ -142,17 +167,12 @@ impl SlackClient {
             ApiArguments::Json(body) => request.json(body),
         };
         let response = self.egress.send(request).await.map_err(transport)?;
-        let result = read_answer(method, response);
-        if let Err(error) = &result
-            && matches!(error.code(), "token_expired" | "invalid_auth" | "token_revoked")
-        {
-            source.forget();
-        }
-        result
+        read_answer(method, response)
     }
 }
 
 /// The arguments of a call.
+#[derive(Clone, Copy)]
 pub(super) enum ApiArguments<'a> {
     /// A form. The call changes nothing, so it may be repeated.
     Read(&'a [(&'a str, &'a str)]),
@@ -239,6 +259,7 @@ fn throttled(detail: String, code: &str, response: &EgressResponse) -> SlackApiE
 
 /// Classifies a response that is no answer of the Web API. A server error says nothing about
 /// what was executed before it, except that 503 is the answer of a server that is not available.
+/// Behind 502 and 504 the server may not have finished yet.
 fn no_answer(method: &str, response: &EgressResponse) -> SlackApiError {
     let status = response.status;
     let error_code = Some(status.as_str().to_owned());
@@ -250,8 +271,11 @@ fn no_answer(method: &str, response: &EgressResponse) -> SlackApiError {
         return SlackApiError { failure, kind: ApiErrorKind::Rejected };
     }
     if status.is_server_error() || status.is_success() {
-        let failure = Failure::Unknown { detail, error_code };
-        return SlackApiError { failure, kind: ApiErrorKind::Ambiguous };
+        let kind = match status == StatusCode::INTERNAL_SERVER_ERROR {
+            true => ApiErrorKind::Ambiguous,
+            false => ApiErrorKind::NoVerdict,
+        };
+        return SlackApiError { failure: Failure::Unknown { detail, error_code }, kind };
     }
     let detail = match status.is_redirection() {
         true => format!("{detail}; check base_url"),

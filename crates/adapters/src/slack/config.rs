@@ -14,7 +14,7 @@ use crate::registry::{AdapterResources, ProviderConfig};
 use crate::setup::SetupQuestion;
 
 /// The keys of a Slack tunnel beside those of every tunnel.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 15] = [
     "mode",
     "app_token",
     "app_token_file",
@@ -28,12 +28,17 @@ const KEYS: [&str; 13] = [
     "base_url",
     "catch_up",
     "send_rate",
+    "bots",
+    "max_silence_s",
 ];
 
 const DEFAULT_BASE_URL: &str = "https://slack.com/api/";
 
 /// How far back the history is read after a gap.
 const DEFAULT_CATCH_UP: Duration = Duration::from_secs(24 * 3600);
+
+/// How long Slack, which pings several times per minute, may send nothing of its own, in seconds.
+pub(super) const DEFAULT_MAX_SILENCE_S: u64 = 120;
 
 /// Slack accepts about one message per second in each chat.
 const DEFAULT_SEND_RATE: Rate = Rate { count: 1, span_ms: 1000 };
@@ -56,6 +61,10 @@ pub struct SlackConfig {
     pub catch_up: Option<Duration>,
     /// How many messages are sent to one chat.
     pub send_rate: Rate,
+    /// Whether messages of other bots are received.
+    pub accepts_bots: bool,
+    /// How long the socket may be silent before it is replaced, in seconds.
+    pub max_silence_s: u64,
 }
 
 /// How a Slack tunnel receives events.
@@ -108,6 +117,14 @@ impl ProviderConfig for SlackConfig {
             base_url: read_base_url(section)?,
             catch_up: read_catch_up(section)?,
             send_rate: section.parsed("send_rate")?.unwrap_or(DEFAULT_SEND_RATE),
+            accepts_bots: section
+                .one_of("bots", &[("ignore", false), ("accept", true)])?
+                .unwrap_or(false),
+            max_silence_s: section.number_or(
+                "max_silence_s",
+                5..=DEFAULT_MAX_SILENCE_S,
+                DEFAULT_MAX_SILENCE_S,
+            )?,
         };
         if enabled {
             config.check(section)?;
@@ -128,6 +145,8 @@ impl ProviderConfig for SlackConfig {
             ("base_url", self.base_url != new.base_url),
             ("catch_up", self.catch_up != new.catch_up),
             ("send_rate", self.send_rate != new.send_rate),
+            ("bots", self.accepts_bots != new.accepts_bots),
+            ("max_silence_s", self.max_silence_s != new.max_silence_s),
         ];
         keys.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect()
     }

@@ -82,6 +82,7 @@ pub struct SlackAdapter {
     id: TunnelId,
     mode: SlackMode,
     send_rate: Rate,
+    max_silence: Duration,
     /// Verifies requests of the Events API; `None` in Socket Mode.
     signer: Option<Signer>,
     workspace: SlackWorkspace,
@@ -100,12 +101,15 @@ impl SlackAdapter {
             }
         };
         let client = SlackClient::new(egress, config.base_url, config.app_token, config.bot_token);
+        let mut workspace = SlackWorkspace::new(client);
+        workspace.accepts_bots = config.accepts_bots;
         Ok(Self {
             id,
             mode: config.mode,
             send_rate: config.send_rate,
+            max_silence: Duration::from_secs(config.max_silence_s),
             signer,
-            workspace: SlackWorkspace::new(client),
+            workspace,
             catch_up: SlackCatchUp::new(config.catch_up),
             sender: SlackSender::default(),
         })
@@ -191,7 +195,7 @@ impl Adapter for SlackAdapter {
         }
         match self.mode {
             SlackMode::Socket => {
-                let socket = SlackSocket::new(&self.workspace, &self.catch_up);
+                let socket = SlackSocket::new(&self.workspace, &self.catch_up, self.max_silence);
                 socket::run(&socket, &SocketConnector::default(), &sink, &stop).await
             }
             SlackMode::Webhook => {

@@ -135,7 +135,9 @@ impl NameCache {
             ApiErrorKind::Throttled { retry_after } => {
                 self.pause(retry_after.unwrap_or(FAILURE_TIME).min(NO_NAME_TIME));
             }
-            ApiErrorKind::Transport | ApiErrorKind::Ambiguous => self.pause(FAILURE_TIME),
+            ApiErrorKind::Transport | ApiErrorKind::Ambiguous | ApiErrorKind::NoVerdict => {
+                self.pause(FAILURE_TIME)
+            }
         }
     }
 

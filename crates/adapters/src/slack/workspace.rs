@@ -17,6 +17,9 @@ use super::wire::text;
 /// Most events that wait for names. Further ones keep the ids.
 const MAX_UNNAMED: usize = 10_000;
 
+/// Most direct chats that are remembered.
+const MAX_DIRECT_CHATS: usize = 10_000;
+
 /// The state that all parts of the adapter share. Everything in it can be looked up again.
 #[derive(Debug)]
 pub(super) struct SlackWorkspace {
@@ -25,6 +28,10 @@ pub(super) struct SlackWorkspace {
     own: Mutex<Option<Arc<OwnAccount>>>,
     /// Events without all their names, by the id of the event.
     unnamed: Mutex<HashMap<String, UnnamedEvent>>,
+    /// The direct chats with accounts. They never change.
+    direct_chats: Mutex<HashMap<String, String>>,
+    /// Whether messages of other bots are received.
+    pub accepts_bots: bool,
     /// Connections of other processes with the same app token, when the last one was opened.
     pub other_connections: AtomicU64,
 }
@@ -47,8 +54,15 @@ pub(super) enum EventSource {
 
 impl SlackWorkspace {
     pub fn new(client: SlackClient) -> Self {
-        let (names, own, unnamed) = (NameCache::default(), Mutex::default(), Mutex::default());
-        Self { client, names, own, unnamed, other_connections: AtomicU64::new(0) }
+        Self {
+            client,
+            names: NameCache::default(),
+            own: Mutex::default(),
+            unnamed: Mutex::default(),
+            direct_chats: Mutex::default(),
+            accepts_bots: false,
+            other_connections: AtomicU64::new(0),
+        }
     }
 
     /// Returns the account of the bot, which is looked up once.
@@ -69,7 +83,8 @@ impl SlackWorkspace {
         Ok(own)
     }
 
-    fn known_account(&self) -> Option<Arc<OwnAccount>> {
+    /// Returns the account of the bot, if it was looked up.
+    pub fn known_account(&self) -> Option<Arc<OwnAccount>> {
         lock(&self.own).clone()
     }
 
@@ -124,18 +139,29 @@ impl SlackWorkspace {
     fn convert(&self, source: &EventSource, payload: &Value) -> ReadEvents {
         let own = self.known_account().unwrap_or_default();
         let find_name = |id: &str| self.names.find(id);
-        let reader = EventReader { own: &own, find_name: &find_name };
+        let accepts_bots = self.accepts_bots;
+        let reader = EventReader { own: &own, accepts_bots, find_name: &find_name };
         match source {
             EventSource::Callback => reader.read_callback(payload),
             EventSource::Interaction(kind) => reader.read_interaction(kind, payload),
         }
     }
 
-    /// Returns the direct chat with an account.
+    /// Returns the direct chat with an account, which is looked up once.
     pub async fn direct_chat(&self, user: &str) -> Result<String, SlackApiError> {
+        if let Some(chat) = lock(&self.direct_chats).get(user) {
+            return Ok(chat.clone());
+        }
         let reply = self.client.read("conversations.open", &[("users", user)]).await?;
         match text(&reply.value()["channel"], "id") {
-            Some(chat) => Ok(chat.to_owned()),
+            Some(chat) => {
+                let mut known = lock(&self.direct_chats);
+                if known.len() >= MAX_DIRECT_CHATS {
+                    known.clear();
+                }
+                known.insert(user.to_owned(), chat.to_owned());
+                Ok(chat.to_owned())
+            }
             None => {
                 let detail = "conversations.open: the answer has no chat".to_owned();
                 let failure = Failure::Temporary { detail, retry_after_ms: None, error_code: None };

@@ -10,6 +10,8 @@ mod attacks;
 mod backup;
 mod beanstalkd_faults;
 mod chat_harness;
+mod chat_kill_points;
+mod chat_streams;
 mod cli;
 mod clock;
 mod common;

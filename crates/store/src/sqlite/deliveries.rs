@@ -328,9 +328,12 @@ fn mark(
     let delivery = update(tx, delivery, next, now)?;
     append_event(tx, EventKind::Marked, &delivery, object, detail, now)?;
     if let SendStateData::Wait { due } = delivery.sending.state {
-        let tunnel = contacts::party_id(tx, &delivery.plan.tunnel_did)?;
-        let target = QueueTarget::new(tunnel, &delivery.plan);
-        target_queue::join(tx, target, delivery.seq, due)?;
+        // A delivery that is retried is the first one, and stays it.
+        if from != SendState::Failed {
+            let tunnel = contacts::party_id(tx, &delivery.plan.tunnel_did)?;
+            let target = QueueTarget::new(tunnel, &delivery.plan);
+            target_queue::join(tx, target, delivery.seq, due)?;
+        }
         hint(tx, &delivery.plan.tunnel_did);
     }
     Ok(delivery)
@@ -367,10 +370,10 @@ fn update(
         _ => (None, None, None, None),
     };
     let from = delivery.sending.state.name();
-    // A caller that sets WAIT gives the delivery a new place.
+    // A caller that sets WAIT gives the delivery a new place, unless it has one.
     let keeps_place = match next.state.name() {
         SendState::Sending | SendState::Failed => true,
-        SendState::Wait => from == SendState::Sending,
+        SendState::Wait => matches!(from, SendState::Sending | SendState::Failed),
         _ => false,
     };
     let row = params![
