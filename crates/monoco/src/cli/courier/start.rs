@@ -4,8 +4,9 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::control;
@@ -23,6 +24,11 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often `start` checks whether the courier answers.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The variable that limits the arenas of the allocator of glibc, and the limit. By default each
+/// thread gets one of up to 8 arenas per core, and every arena keeps what was once in use: with
+/// 10,000 mails, 13 arenas had 50 MiB, and 2 arenas have 25 MiB at the same speed.
+const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "2");
 
 /// Bytes of the log that are searched for the error of a failed start.
 const MAX_LOG_BYTES: u64 = 64 << 10;
@@ -64,6 +70,9 @@ struct StartOptions {
 
 pub fn run(context: &CliContext, args: StartArgs) -> Result<(), CliError> {
     let source = args.options.applied_to(ConfigSource::of(&context.home))?;
+    if args.foreground {
+        limit_arenas();
+    }
     match (args.foreground, args.detached) {
         (_, true) => detached(context, source),
         (true, false) => foreground(context, source),
@@ -97,6 +106,22 @@ impl StartOptions {
             debug: self.debug || before.debug,
         })
     }
+}
+
+/// Replaces this process by one with few arenas: the allocator reads its settings only when a
+/// process starts. Returns when the environment has a limit already, or when it is not possible;
+/// the courier then runs with more memory.
+fn limit_arenas() {
+    let (variable, limit) = ARENAS;
+    if !cfg!(target_env = "gnu") || std::env::var_os(variable).is_some() {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut args = std::env::args_os();
+    let mut command = Command::new(&program);
+    command.arg0(args.next().unwrap_or_else(|| program.into_os_string()));
+    let error = command.args(args).env(variable, limit).exec();
+    note(&format!("cannot limit the memory of the allocator: {error}"));
 }
 
 fn foreground(context: &CliContext, config: ConfigSource) -> Result<(), CliError> {
@@ -187,7 +212,7 @@ fn spawn(home: &Home, source: &ConfigSource, log: File) -> Result<Child, CliErro
     if source.debug {
         args.push("--debug".into());
     }
-    let mut command = std::process::Command::new(std::env::current_exe()?);
+    let mut command = Command::new(std::env::current_exe()?);
     // The courier must not keep the current directory of the user busy.
     command.args(args).current_dir(home.path()).stdin(Stdio::null());
     command.stdout(log.try_clone()?).stderr(log);
