@@ -11,12 +11,17 @@ use crate::reference_sdks::python;
 
 /// The section of an account on test servers, without TLS.
 pub fn account(user: &str, dovecot: &Dovecot, smtp: &SmtpServer, more: &str) -> String {
+    account_at(user, dovecot.port, smtp, more)
+}
+
+/// The same, with any IMAP server on loopback.
+pub fn account_at(user: &str, imap_port: u16, smtp: &SmtpServer, more: &str) -> String {
     format!(
         "{{ provider: email, address: {user}@example.com, username: {user}, password: {PASSWORD}, \
-         imap: {{ host: 127.0.0.1, port: {}, tls: none }}, \
+         imap: {{ host: 127.0.0.1, port: {imap_port}, tls: none }}, \
          smtp: {{ host: 127.0.0.1, port: {}, tls: none }}, debounce: {{ window_ms: 50 }}, \
          poll_s: 10, {more} }}",
-        dovecot.port, smtp.port
+        smtp.port
     )
 }
 
