@@ -669,10 +669,11 @@ fn variable(pid: u32, name: &str) -> Option<String> {
 
 /// Every arena of the allocator keeps memory that is not in use any more.
 #[test]
-fn courier_has_two_arenas_unless_the_environment_says_otherwise() {
+fn courier_has_few_arenas_unless_the_environment_says_otherwise() {
     let name = "MALLOC_ARENA_MAX";
     let courier = Courier::start();
-    assert_eq!(variable(courier.pid(), name).as_deref(), Some("2"));
+    let arenas = variable(courier.pid(), name).and_then(|arenas| arenas.parse::<u32>().ok());
+    assert!(arenas.is_some_and(|arenas| (2..=4).contains(&arenas)), "{arenas:?}");
     let command = std::fs::read_to_string(format!("/proc/{}/cmdline", courier.pid())).unwrap();
     assert!(command.ends_with("courier\0start\0--foreground\0--port\x000\0"), "{command:?}");
     let home = tempfile::tempdir().unwrap();
