@@ -79,7 +79,9 @@ pub async fn scan_folder(
     may_ask: bool,
     sink: &dyn InboundSink,
 ) -> Result<(), ImapError> {
-    if may_ask && state.scanned.is_some() && session.is_unchanged(&state.name).await? {
+    // Servers without UIDNEXT are not trusted to announce a mail that replaces a deleted one.
+    let may_ask = may_ask && state.scanned.is_some_and(|folder| folder.uid_next.is_some());
+    if may_ask && session.is_unchanged(&state.name).await? {
         sink.report(ConnectionEvent::Frame);
         return Ok(());
     }

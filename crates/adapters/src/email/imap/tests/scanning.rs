@@ -349,6 +349,11 @@ async fn server_that_is_down_is_tried_again() {
 async fn scan_that_is_asked_for_opens_the_folder_only_when_there_are_mails() {
     let server = FakeServer::start().await;
     server.add(mail("a"));
+    // Nothing is announced during IDLE.
+    server.hook(|command, _| match command {
+        "IDLE" => Reaction::Send("+ idling\r\n".to_owned()),
+        _ => Reaction::Correct,
+    });
     let watching = Watching::start(config(&server));
     watching.sink.until_scanned(1).await;
     for scans in 2..5 {
@@ -356,7 +361,6 @@ async fn scan_that_is_asked_for_opens_the_folder_only_when_there_are_mails() {
         watching.sink.until_scanned(scans).await;
     }
     assert_eq!((server.count("EXAMINE"), server.count("NOOP")), (1, 3));
-    // The server does not announce this one during IDLE.
     server.account().inbox().add(mail("b"));
     watching.scan_now.notify_one();
     watching.sink.until_mails(2).await;
