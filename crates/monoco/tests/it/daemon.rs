@@ -681,3 +681,27 @@ fn unit_file_with_a_line_break_in_a_path_is_not_written() {
     let said = cli(&home, &["courier", "install", "--print"], "").failed(64);
     assert!(said.contains("control characters"), "{said}");
 }
+
+/// The value of a variable in the environment of a process.
+fn variable(pid: u32, name: &str) -> Option<String> {
+    let environment = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    let mut variables = environment.split('\0').filter_map(|it| it.split_once('='));
+    variables.find(|(found, _)| *found == name).map(|(_, value)| value.to_owned())
+}
+
+/// Every arena of the allocator keeps memory that is not in use any more.
+#[test]
+fn courier_has_few_arenas_unless_the_environment_says_otherwise() {
+    let name = "MALLOC_ARENA_MAX";
+    let courier = Courier::start();
+    let arenas = variable(courier.pid(), name).and_then(|arenas| arenas.parse::<u32>().ok());
+    assert!(arenas.is_some_and(|arenas| (2..=4).contains(&arenas)), "{arenas:?}");
+    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", courier.pid())).unwrap();
+    assert!(command.ends_with("courier\0start\0--foreground\0--port\x000\0"), "{command:?}");
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new("env");
+    command.arg(format!("{name}=7")).arg(binary());
+    command.args(["courier", "start", "--foreground", "--port", "0"]);
+    let courier = Courier::spawn(&home.path().join("home"), &mut command);
+    assert_eq!(variable(courier.pid(), name).as_deref(), Some("7"));
+}
