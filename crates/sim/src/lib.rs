@@ -13,6 +13,7 @@
 //! * `control`: the control API, by which a person or a test acts; see `docs/sim.md`.
 //! * `chaos`: faults that can be switched on.
 
+mod call_rates;
 mod chaos;
 mod clock;
 mod connections;
@@ -21,11 +22,15 @@ mod counters;
 mod dingtalk;
 mod event_queue;
 mod http;
+mod locked;
 mod multipart;
+mod people;
 mod pong_filter;
 mod provider;
 mod push;
 mod random;
+mod recent_map;
+mod scopes;
 mod server;
 mod settings;
 mod signature;

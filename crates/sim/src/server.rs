@@ -229,9 +229,9 @@ fn call_api(hub: &SimHub, request: &SimRequest) -> SimResponse {
             SimCounters::count(&mut world.counters.errors, "throttled_by_chaos");
             provider.throttled(&call, &fault)
         }
-        CallOutcome::ServerError(status) => {
+        CallOutcome::ServerError(fault) => {
             SimCounters::count(&mut world.counters.errors, "server_error_by_chaos");
-            provider.server_error(&call, status)
+            provider.server_error(&call, &fault)
         }
         outcome => {
             let mut response = provider.api(&mut world, &call, request);
