@@ -6,7 +6,7 @@
 //!
 //! # Reading order
 //!
-//! * `provider`: what one network implements; `slack` and `dingtalk` are the networks.
+//! * `provider`: what one network implements; `slack`, `dingtalk` and `lark` are the networks.
 //! * `world`: the state of one emulator: chats, messages, files, sockets, queue, chaos.
 //! * `event_queue`: events on their way to the bot, acknowledgements and redelivery.
 //! * `server`, `socket`, `push`: HTTP server, WebSocket server, HTTP callbacks.
@@ -22,6 +22,7 @@ mod counters;
 mod dingtalk;
 mod event_queue;
 mod http;
+mod lark;
 mod locked;
 mod multipart;
 mod people;
@@ -46,6 +47,7 @@ pub use server::{SimError, Simulator};
 pub enum SimNetwork {
     Slack,
     DingTalk,
+    Lark,
 }
 
 /// How an emulator is started.

@@ -23,6 +23,7 @@ use crate::control;
 use crate::counters::SimCounters;
 use crate::dingtalk::DingTalkSim;
 use crate::http::{SimRequest, SimResponse};
+use crate::lark::LarkSim;
 use crate::provider::SimProvider;
 use crate::push;
 use crate::slack::SlackSim;
@@ -74,6 +75,7 @@ impl Simulator {
         let provider: Box<dyn SimProvider> = match options.network {
             SimNetwork::Slack => Box::new(SlackSim::new(options.apps)),
             SimNetwork::DingTalk => Box::new(DingTalkSim::new(options.apps)),
+            SimNetwork::Lark => Box::new(LarkSim::new(options.apps)),
         };
         let mut world = World::new(format!("http://{address}"), provider.settings(), options.apps);
         provider.populate(&mut world);
@@ -89,6 +91,7 @@ impl Simulator {
             "provider": match self.options.network {
                 SimNetwork::Slack => "slack",
                 SimNetwork::DingTalk => "dingtalk",
+                SimNetwork::Lark => "lark",
             },
             "control_url": format!("{base}/control"),
             "credentials": apps[0],
