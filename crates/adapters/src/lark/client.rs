@@ -52,7 +52,7 @@ const LOCALE: HeaderName = HeaderName::from_static("locale");
 
 /// One request of the API.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LarkCall<'a> {
+pub(super) struct LarkRequest<'a> {
     /// The path without the leading slash.
     pub path: &'a str,
     pub query: &'a [(&'a str, &'a str)],
@@ -61,7 +61,7 @@ pub(super) struct LarkCall<'a> {
     pub kind: LarkCallKind,
 }
 
-impl<'a> LarkCall<'a> {
+impl<'a> LarkRequest<'a> {
     /// A call that reads.
     pub fn get(path: &'a str, query: &'a [(&'a str, &'a str)]) -> Self {
         Self { path, query, body: None, kind: LarkCallKind::Repeatable }
@@ -133,7 +133,7 @@ impl LarkClient {
     }
 
     /// Makes one call.
-    pub async fn call(&self, call: LarkCall<'_>) -> Result<LarkAnswer, LarkFault> {
+    pub async fn call(&self, call: LarkRequest<'_>) -> Result<LarkAnswer, LarkFault> {
         let token = self.token().await?;
         match self.call_with(call, &token).await {
             Err(LarkFault::Token(_)) => {
@@ -144,7 +144,11 @@ impl LarkClient {
         }
     }
 
-    async fn call_with(&self, call: LarkCall<'_>, token: &Secret) -> Result<LarkAnswer, LarkFault> {
+    async fn call_with(
+        &self,
+        call: LarkRequest<'_>,
+        token: &Secret,
+    ) -> Result<LarkAnswer, LarkFault> {
         let mut target = self.base.below(&format!("open-apis/{}", call.path));
         if !call.query.is_empty() {
             target = target.with_query(call.query);

@@ -17,12 +17,12 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use super::client::LarkCall;
+use super::client::LarkRequest;
 use super::config::LarkRobot;
 use super::crypto;
 use super::failure::LarkFault;
 use super::files;
-use super::outbound::{self, LarkPart, LarkSenderKind, MessageContent};
+use super::outbound::{self, LarkMessageContent, LarkPart, LarkSenderKind};
 use super::tenant::LarkTenant;
 use super::wire::{is_message_id, text};
 use crate::DeliveryRequest;
@@ -192,7 +192,7 @@ impl LarkSender {
                     None => files::upload(tenant, request.files, file).await?,
                 };
                 self.remember(&uuid, Some(&key));
-                MessageContent::file(file, &key)
+                LarkMessageContent::file(file, &key)
             }
             text => text.content().ok_or_else(no_file)?,
         };
@@ -214,7 +214,7 @@ impl LarkSender {
         request: &DeliveryRequest<'_>,
         number: u32,
         place: &LarkPlace<'_>,
-        content: &MessageContent,
+        content: &LarkMessageContent,
         variant: &str,
     ) -> Result<Option<String>, LarkFault> {
         let uuid = uuid(request, number, variant);
@@ -230,7 +230,7 @@ impl LarkSender {
                 ("im/v1/messages".to_owned(), vec![("receive_id_type", place.id_type)])
             }
         };
-        let answer = tenant.client.call(LarkCall::send(&path, &query, &body)).await?;
+        let answer = tenant.client.call(LarkRequest::send(&path, &query, &body)).await?;
         Ok(text(answer.data(), "message_id").map(str::to_owned))
     }
 

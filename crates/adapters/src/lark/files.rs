@@ -7,7 +7,7 @@ use monoco_core::outgoing::AttachmentRef;
 use monoco_core::retry::Failure;
 use serde::{Deserialize, Serialize};
 
-use super::client::LarkCall;
+use super::client::LarkRequest;
 use super::failure::LarkFault;
 use super::forward;
 use super::tenant::LarkTenant;
@@ -77,7 +77,7 @@ pub(super) async fn open(tenant: &LarkTenant, handle: &str) -> Result<FileDownlo
 /// Reads the messages of a forwarded conversation and writes them as one text.
 async fn open_forwarded(tenant: &LarkTenant, message_id: &str) -> Result<FileDownload, Failure> {
     let path = format!("im/v1/messages/{message_id}");
-    let answer = tenant.client.call(LarkCall::get(&path, &[])).await;
+    let answer = tenant.client.call(LarkRequest::get(&path, &[])).await;
     let answer = answer.map_err(LarkFault::into_failure)?;
     let markdown = forward::read(tenant, message_id, answer.data()).await.into_bytes();
     Ok(FileDownload {

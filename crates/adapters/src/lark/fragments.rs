@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use monoco_core::time::Timestamp;
 
-use super::frame::LarkFrame;
+use super::frame::LarkSocketFrame;
 use crate::socket::MAX_FRAME_BYTES;
 
 /// How long fragments of one event are waited for. The SDKs wait 5 s or 10 s.
@@ -64,7 +64,7 @@ impl FragmentBuffer {
     /// next attempt starts from the beginning.
     pub fn add(
         &mut self,
-        frame: &LarkFrame,
+        frame: &LarkSocketFrame,
         now: Timestamp,
     ) -> Result<Option<Vec<u8>>, InvalidFragment> {
         self.drop_expired(now);
@@ -160,10 +160,15 @@ impl FragmentBuffer {
 mod tests {
     use super::*;
 
-    fn fragment(id: &str, sum: &str, seq: &str, payload: &[u8]) -> LarkFrame {
+    fn fragment(id: &str, sum: &str, seq: &str, payload: &[u8]) -> LarkSocketFrame {
         let headers = [("type", "event"), ("message_id", id), ("sum", sum), ("seq", seq)];
         let headers = headers.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-        LarkFrame { method: 1, headers, payload: payload.to_vec(), ..LarkFrame::default() }
+        LarkSocketFrame {
+            method: 1,
+            headers,
+            payload: payload.to_vec(),
+            ..LarkSocketFrame::default()
+        }
     }
 
     const START: Timestamp = Timestamp::from_ms(1_700_000_000_000);
@@ -194,7 +199,7 @@ mod tests {
     fn whole_events_pass_through() {
         let mut buffer = FragmentBuffer::default();
         assert_eq!(buffer.add(&fragment("m", "1", "0", b"x"), START), Ok(Some(b"x".to_vec())));
-        let bare = LarkFrame { payload: b"y".to_vec(), ..LarkFrame::default() };
+        let bare = LarkSocketFrame { payload: b"y".to_vec(), ..LarkSocketFrame::default() };
         assert_eq!(buffer.add(&bare, START), Ok(Some(b"y".to_vec())));
     }
 

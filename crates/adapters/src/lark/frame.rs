@@ -41,7 +41,7 @@ pub(super) enum InvalidFrame {
 
 /// One frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct LarkFrame {
+pub(super) struct LarkSocketFrame {
     pub seq_id: u64,
     pub log_id: u64,
     pub service: i32,
@@ -53,7 +53,7 @@ pub(super) struct LarkFrame {
     pub log_id_new: Option<String>,
 }
 
-impl LarkFrame {
+impl LarkSocketFrame {
     /// The ping of a client.
     pub fn ping(service: i32) -> Self {
         let headers = vec![("type".to_owned(), "ping".to_owned())];

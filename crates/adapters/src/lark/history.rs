@@ -19,7 +19,7 @@ use monoco_core::time::Timestamp;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::client::LarkCall;
+use super::client::LarkRequest;
 use super::failure::{LarkAnswer, LarkFault};
 use super::tenant::LarkTenant;
 use super::wire::{id, list, text, time};
@@ -303,7 +303,7 @@ impl GapReader<'_> {
             if self.requests > BURST {
                 sleep(PAUSE).await;
             }
-            match self.tenant.client.call(LarkCall::get(path, query)).await {
+            match self.tenant.client.call(LarkRequest::get(path, query)).await {
                 Ok(answer) => return Ok(Some(answer)),
                 Err(LarkFault::Throttled { retry_after, .. }) if waits < MAX_WAITS => {
                     waits += 1;

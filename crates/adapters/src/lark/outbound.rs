@@ -45,12 +45,12 @@ pub(super) enum LarkSenderKind {
 
 /// The content of a message of the API. It is JSON in a string.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct MessageContent {
+pub(super) struct LarkMessageContent {
     pub kind: &'static str,
     pub content: String,
 }
 
-impl MessageContent {
+impl LarkMessageContent {
     fn new(kind: &'static str, content: &Value) -> Self {
         Self { kind, content: content.to_string() }
     }
@@ -114,17 +114,17 @@ impl LarkPart<'_> {
     }
 
     /// Returns the content for the API; `None` for files, which are uploaded first.
-    pub fn content(&self) -> Option<MessageContent> {
+    pub fn content(&self) -> Option<LarkMessageContent> {
         Some(match self {
             Self::Plain(text) => {
-                MessageContent::new("text", &json!({ "text": markdown::mentions(text) }))
+                LarkMessageContent::new("text", &json!({ "text": markdown::mentions(text) }))
             }
             Self::Markdown { title, source } => {
                 let text = markdown::to_lark(source);
                 let post = json!({"title": title, "content": [[{"tag": "md", "text": text}]]});
-                MessageContent::new("post", &json!({ "zh_cn": post }))
+                LarkMessageContent::new("post", &json!({ "zh_cn": post }))
             }
-            Self::Card(card) => MessageContent::new("interactive", card),
+            Self::Card(card) => LarkMessageContent::new("interactive", card),
             Self::File(_) => return None,
         })
     }

@@ -2,7 +2,7 @@
 
 use monoco_core::retry::Failure;
 
-use super::client::LarkCall;
+use super::client::LarkRequest;
 use super::config::LarkMode;
 use super::failure::LarkFault;
 use super::tenant::LarkTenant;
@@ -27,7 +27,7 @@ pub(super) async fn probe(tenant: &LarkTenant, mode: LarkMode) -> Result<ProbeRe
     client.forget_token().await;
     client.token().await.map_err(LarkFault::into_failure)?;
     report.lines.push(("app".to_owned(), "ok, app_id and app_secret are valid".to_owned()));
-    match client.call(LarkCall::get("bot/v3/info", &[])).await {
+    match client.call(LarkRequest::get("bot/v3/info", &[])).await {
         Ok(answer) => {
             let bot = &answer.body()["bot"];
             let (name, id) = (text(bot, "app_name"), text(bot, "open_id"));
@@ -42,7 +42,7 @@ pub(super) async fn probe(tenant: &LarkTenant, mode: LarkMode) -> Result<ProbeRe
         Err(fault) => return Err(fault.into_failure()),
     }
     for (path, use_of) in CHECKED {
-        match client.call(LarkCall::get(path, &[("page_size", "1")])).await {
+        match client.call(LarkRequest::get(path, &[("page_size", "1")])).await {
             Ok(_) => report.lines.push(("permissions".to_owned(), "ok".to_owned())),
             Err(fault) if fault.is_rejection() => report.warnings.push(format!(
                 "missing permission for {use_of}: {}",

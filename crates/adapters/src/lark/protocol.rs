@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::client::ConnectionSettings;
 use super::failure::LarkFault;
 use super::fragments::FragmentBuffer;
-use super::frame::{CONTROL, DATA, LarkFrame};
+use super::frame::{CONTROL, DATA, LarkSocketFrame};
 use super::history::LarkCatchUp;
 use super::notices;
 use super::tenant::LarkTenant;
@@ -65,7 +65,7 @@ impl SocketProtocol for LarkSocket<'_> {
 
     fn read_frame(&self, frame: SocketFrame<'_>, now: Timestamp) -> Vec<FrameAction> {
         let SocketFrame::Binary(bytes) = frame else { return Vec::new() };
-        let frame = match LarkFrame::parse(bytes) {
+        let frame = match LarkSocketFrame::parse(bytes) {
             Ok(frame) => frame,
             Err(error) => {
                 tracing::warn!(bytes = bytes.len(), %error, "cannot parse a frame of Lark");
@@ -88,7 +88,7 @@ impl SocketProtocol for LarkSocket<'_> {
     }
 
     fn ping(&self) -> Option<SocketMessage> {
-        let frame = LarkFrame::ping(self.service_id.load(Ordering::Relaxed));
+        let frame = LarkSocketFrame::ping(self.service_id.load(Ordering::Relaxed));
         Some(SocketMessage::Binary(frame.encode()))
     }
 
@@ -125,12 +125,12 @@ impl<'a> LarkSocket<'a> {
         Duration::from_secs(self.ping_s.load(Ordering::Relaxed))
     }
 
-    fn pong(&self, frame: &LarkFrame) -> Vec<FrameAction> {
+    fn pong(&self, frame: &LarkSocketFrame) -> Vec<FrameAction> {
         self.configure(serde_json::from_slice(&frame.payload).unwrap_or_default());
         vec![FrameAction::Pong, FrameAction::PingInterval(self.ping_interval())]
     }
 
-    fn data(&self, frame: &LarkFrame, now: Timestamp) -> Vec<FrameAction> {
+    fn data(&self, frame: &LarkSocketFrame, now: Timestamp) -> Vec<FrameAction> {
         let added = {
             let mut fragments = self.fragments.lock().unwrap_or_else(PoisonError::into_inner);
             fragments.add(frame, now)

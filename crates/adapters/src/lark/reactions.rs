@@ -4,7 +4,7 @@ use monoco_core::chat_receipt::Reaction;
 use monoco_core::retry::Failure;
 use serde_json::json;
 
-use super::client::{LarkCall, LarkClient};
+use super::client::{LarkClient, LarkRequest};
 use super::failure::LarkFault;
 use super::wire::is_message_id;
 
@@ -19,7 +19,7 @@ pub(super) async fn add(
     }
     let path = format!("im/v1/messages/{message_id}/reactions");
     let body = json!({"reaction_type": {"emoji_type": emoji(reaction)}});
-    match client.call(LarkCall::post(&path, &body)).await {
+    match client.call(LarkRequest::post(&path, &body)).await {
         // Its author has recalled the message.
         Ok(_) | Err(LarkFault::Gone(_)) => Ok(()),
         Err(fault) => Err(fault.into_failure()),

@@ -9,7 +9,7 @@ use monoco_core::inbound::{ChatPosition, ChatSessionKind, InboundEvent};
 use monoco_core::retry::Failure;
 use serde_json::Value;
 
-use super::client::{LarkCall, LarkClient};
+use super::client::{LarkClient, LarkRequest};
 use super::failure::{LarkAnswer, LarkFault};
 use super::inbound::{LarkEvents, LarkReader};
 use super::wire::{MAX_ID_BYTES, text};
@@ -112,7 +112,7 @@ impl NameSource for LarkClient {
             Some(_) => text(&answer.data()["user"], "name").map(str::to_owned),
             None => text(answer.data(), "name").map(str::to_owned),
         };
-        match self.call(LarkCall::get(&path, &query)).await {
+        match self.call(LarkRequest::get(&path, &query)).await {
             Ok(answer) => NameAnswer::Known(name(&answer)),
             Err(LarkFault::Throttled { retry_after, .. }) => NameAnswer::Later(retry_after),
             Err(LarkFault::Failed(Failure::Permanent { .. }) | LarkFault::Gone(_)) => {

@@ -21,23 +21,23 @@ fn bytes(hex: &str) -> Vec<u8> {
 
 #[test]
 fn frames_have_the_bytes_of_the_sdk() {
-    let frame = LarkFrame::parse(&bytes(EVENT)).unwrap();
+    let frame = LarkSocketFrame::parse(&bytes(EVENT)).unwrap();
     assert_eq!((frame.seq_id, frame.log_id, frame.service, frame.method), (7, 300, 33_554_678, 1));
     assert_eq!((frame.header("type"), frame.header("message_id")), (Some("event"), Some("m1")));
     assert_eq!(frame.header("none"), None);
     assert_eq!(frame.payload, br#"{"a":1}"#);
     assert_eq!(frame.payload_type.as_deref(), Some("json"));
     assert_eq!(hex::encode(&frame.encode()), EVENT);
-    assert_eq!(hex::encode(&LarkFrame::ping(33_554_678).encode()), PING);
-    let negative = LarkFrame::parse(&bytes(NEGATIVE)).unwrap();
+    assert_eq!(hex::encode(&LarkSocketFrame::ping(33_554_678).encode()), PING);
+    let negative = LarkSocketFrame::parse(&bytes(NEGATIVE)).unwrap();
     assert_eq!((negative.seq_id, negative.service), (u64::MAX, -1));
     assert_eq!(hex::encode(&negative.encode()), NEGATIVE);
 }
 
 #[test]
 fn answer_is_the_same_frame_with_a_status() {
-    let frame = LarkFrame::parse(&bytes(EVENT)).unwrap();
-    let answer = LarkFrame::parse(&frame.answer(200).encode()).unwrap();
+    let frame = LarkSocketFrame::parse(&bytes(EVENT)).unwrap();
+    let answer = LarkSocketFrame::parse(&frame.answer(200).encode()).unwrap();
     assert_eq!(answer.payload, br#"{"code":200}"#);
     assert_eq!(answer.headers[..6], frame.headers[..]);
     assert_eq!(answer.headers[6].0, "biz_rt");
@@ -65,10 +65,10 @@ fn wrong_bytes_are_errors() {
         ("42ffffffffffffffffff01", InvalidFrame::Truncated),
     ] {
         let hex = if hex.len() % 2 == 1 { format!("{hex}8") } else { hex.to_owned() };
-        assert_eq!(LarkFrame::parse(&bytes(&hex)), Err(want), "{hex}");
+        assert_eq!(LarkSocketFrame::parse(&bytes(&hex)), Err(want), "{hex}");
     }
     let many = [bytes("0800100118012000"), bytes("2a060a016b120176").repeat(65)].concat();
-    assert_eq!(LarkFrame::parse(&many), Err(InvalidFrame::TooManyHeaders));
+    assert_eq!(LarkSocketFrame::parse(&many), Err(InvalidFrame::TooManyHeaders));
 }
 
 #[test]
@@ -78,14 +78,14 @@ fn unknown_fields_are_skipped() {
         + "590102030405060708" // field 11, 64 bits
         + "6501020304" // field 12, 32 bits
         + "6a0161"; // field 13, bytes
-    let frame = LarkFrame::parse(&bytes(&(PING.to_owned() + &extra))).unwrap();
-    assert_eq!(frame, LarkFrame::ping(33_554_678));
+    let frame = LarkSocketFrame::parse(&bytes(&(PING.to_owned() + &extra))).unwrap();
+    assert_eq!(frame, LarkSocketFrame::ping(33_554_678));
 }
 
 proptest! {
     #[test]
     fn any_bytes_are_a_frame_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = LarkFrame::parse(&bytes);
+        let _ = LarkSocketFrame::parse(&bytes);
     }
 
     #[test]
@@ -94,7 +94,7 @@ proptest! {
         headers in proptest::collection::vec((".{0,8}", ".{0,8}"), 0..8),
         payload in proptest::collection::vec(any::<u8>(), 0..100),
     ) {
-        let frame = LarkFrame { seq_id, service, method, headers, payload, ..LarkFrame::default() };
-        prop_assert_eq!(LarkFrame::parse(&frame.encode()), Ok(frame));
+        let frame = LarkSocketFrame { seq_id, service, method, headers, payload, ..LarkSocketFrame::default() };
+        prop_assert_eq!(LarkSocketFrame::parse(&frame.encode()), Ok(frame));
     }
 }

@@ -22,30 +22,30 @@ fn with_socket<T>(use_it: impl FnOnce(&LarkSocket<'_>) -> T) -> T {
     use_it(&LarkSocket::new(&tenant, &catch_up))
 }
 
-fn frame(headers: &[(&str, &str)], payload: &[u8]) -> LarkFrame {
+fn frame(headers: &[(&str, &str)], payload: &[u8]) -> LarkSocketFrame {
     let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
     let headers = headers.iter().map(owned).collect();
-    LarkFrame {
+    LarkSocketFrame {
         seq_id: 1,
         service: 7,
         method: DATA,
         headers,
         payload: payload.to_vec(),
-        ..LarkFrame::default()
+        ..LarkSocketFrame::default()
     }
 }
 
-fn event(payload: &[u8]) -> LarkFrame {
+fn event(payload: &[u8]) -> LarkSocketFrame {
     frame(&[("type", "event"), ("message_id", "m1"), ("sum", "1"), ("seq", "0")], payload)
 }
 
-fn read(socket: &LarkSocket<'_>, frame: &LarkFrame) -> Vec<FrameAction> {
+fn read(socket: &LarkSocket<'_>, frame: &LarkSocketFrame) -> Vec<FrameAction> {
     socket.read_frame(SocketFrame::Binary(&frame.encode()), NOW)
 }
 
 fn code(message: &SocketMessage) -> String {
     let SocketMessage::Binary(bytes) = message else { panic!("{message:?}") };
-    let frame = LarkFrame::parse(bytes).unwrap();
+    let frame = LarkSocketFrame::parse(bytes).unwrap();
     assert_eq!((frame.seq_id, frame.service, frame.header("message_id")), (1, 7, Some("m1")));
     String::from_utf8(frame.payload).unwrap()
 }
@@ -110,7 +110,7 @@ fn fragments_are_put_together_and_the_last_is_answered() {
             panic!("{actions:?}")
         };
         let SocketMessage::Binary(bytes) = ack else { panic!("{ack:?}") };
-        assert_eq!(LarkFrame::parse(bytes).unwrap().header("seq"), Some("0"));
+        assert_eq!(LarkSocketFrame::parse(bytes).unwrap().header("seq"), Some("0"));
         assert_eq!(read(socket, &fragment("2", first)), [], "it is not answered");
     });
 }
@@ -128,7 +128,7 @@ fn pong_sets_the_time_between_pings_within_limits() {
         with_socket(|socket| {
             let headers = vec![("type".to_owned(), "pong".to_owned())];
             let payload = payload.as_bytes().to_vec();
-            let frame = LarkFrame { headers, payload, ..LarkFrame::default() };
+            let frame = LarkSocketFrame { headers, payload, ..LarkSocketFrame::default() };
             let interval = Duration::from_secs(want);
             let actions = [FrameAction::Pong, FrameAction::PingInterval(interval)];
             assert_eq!(read(socket, &frame), actions);
@@ -147,8 +147,8 @@ fn other_frames_are_ignored() {
         for bytes in [&b""[..], b"\xff\xff\xff", b"{\"type\":\"event\"}"] {
             assert_eq!(socket.read_frame(SocketFrame::Binary(bytes), NOW), [], "{bytes:?}");
         }
-        assert_eq!(read(socket, &LarkFrame::ping(7)), [], "a ping of the server");
-        let other = LarkFrame { method: 9, ..event(b"{}") };
+        assert_eq!(read(socket, &LarkSocketFrame::ping(7)), [], "a ping of the server");
+        let other = LarkSocketFrame { method: 9, ..event(b"{}") };
         assert_eq!(read(socket, &other), []);
     });
 }
