@@ -73,22 +73,20 @@ pub(super) fn read(source: ContentSource<'_>, context: &TextContext<'_>) -> Lark
         }
         "post" => post::read(&content, &source, context),
         "image" => {
-            let file =
-                file(&source, &content, "image_key", LarkFileKind::Image, "image", "image/*");
+            let file = file(&source, &content, "image_key", LarkFileKind::Image, "image");
             LarkContent::label("image").with_file(file)
         }
         "file" => {
             let shown = name("file_name").unwrap_or("file");
-            let file = named_file(&source, &content, "application/octet-stream");
+            let file = named_file(&source, &content, "file");
             LarkContent::label(&format!("file: {shown}")).with_file(file)
         }
         "audio" => {
-            let file =
-                file(&source, &content, "file_key", LarkFileKind::File, "audio", "audio/opus");
+            let file = file(&source, &content, "file_key", LarkFileKind::File, "audio");
             LarkContent::label(&with_duration("audio", &content)).with_file(file)
         }
         "media" => {
-            let file = named_file(&source, &content, "video/mp4");
+            let file = named_file(&source, &content, "video");
             LarkContent::label(&with_duration("video", &content)).with_file(file)
         }
         // Lark does not give out stickers.
@@ -178,33 +176,32 @@ pub(super) fn mention(
     Some(context.mention(account, text(entry, "name")))
 }
 
-/// Returns the file under `key`, which has no name of its own.
+/// Returns the file under `key`, which has no name of its own. Its name and type are known when it is
+/// fetched.
 pub(super) fn file(
     source: &ContentSource<'_>,
     content: &Value,
     key: &str,
     kind: LarkFileKind,
     stem: &str,
-    mime_type: &str,
 ) -> Option<Artifact> {
-    let key = id(content, key)?;
     let handle = LarkFileHandle {
         message_id: source.message_id.to_owned(),
-        key: key.to_owned(),
+        key: id(content, key)?.to_owned(),
         kind,
         stem: Some(stem.to_owned()),
     };
-    Some(handle.artifact(stem, mime_type))
+    Some(handle.artifact("", ""))
 }
 
-/// Returns a file with a name.
+/// Returns a file with a name, or one whose name starts with `stem`.
 pub(super) fn named_file(
     source: &ContentSource<'_>,
     content: &Value,
-    mime_type: &str,
+    stem: &str,
 ) -> Option<Artifact> {
     let Some(name) = text(content, "file_name") else {
-        return file(source, content, "file_key", LarkFileKind::File, "file", mime_type);
+        return file(source, content, "file_key", LarkFileKind::File, stem);
     };
     let handle = LarkFileHandle {
         message_id: source.message_id.to_owned(),
@@ -212,7 +209,7 @@ pub(super) fn named_file(
         kind: LarkFileKind::File,
         stem: None,
     };
-    Some(handle.artifact(name, mime_type))
+    Some(handle.artifact(name, ""))
 }
 
 fn forwarded_file(message_id: &str) -> Option<Artifact> {

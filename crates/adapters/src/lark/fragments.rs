@@ -135,23 +135,20 @@ impl FragmentBuffer {
 
     fn remove(&mut self, id: &str) {
         if self.take(id).is_some() {
-            tracing::warn!("dropped fragments of an event of Lark that is not complete");
+            tracing::warn!(events = 1, "dropped events of Lark that are not complete");
         }
     }
 
     fn drop_expired(&mut self, now: Timestamp) {
-        let is_expired = |event: &PartialEvent| now.since(event.since) > MAX_AGE;
-        if !self.events.values().any(is_expired) {
-            return;
+        let is_expired = |(_, event): &(&String, &PartialEvent)| now.since(event.since) > MAX_AGE;
+        let expired = self.events.iter().filter(is_expired).map(|(id, _)| id.clone());
+        let expired: Vec<_> = expired.collect();
+        for id in &expired {
+            self.take(id);
         }
-        let expired: Vec<_> = self
-            .events
-            .iter()
-            .filter(|(_, event)| is_expired(event))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in expired {
-            self.remove(&id);
+        if !expired.is_empty() {
+            let events = expired.len();
+            tracing::warn!(events, "dropped events of Lark that are not complete");
         }
     }
 }

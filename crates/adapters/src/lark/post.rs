@@ -64,11 +64,11 @@ fn push_element(
         "img" => {
             push_text(out, "[image]");
             let kind = LarkFileKind::Image;
-            shown.artifacts.extend(file(source, element, "image_key", kind, "image", "image/*"));
+            shown.artifacts.extend(file(source, element, "image_key", kind, "image"));
         }
         "media" => {
             push_text(out, "[video]");
-            shown.artifacts.extend(named_file(source, element, "video/mp4"));
+            shown.artifacts.extend(named_file(source, element, "video"));
         }
         "emotion" => {
             let emoji = text(element, "emoji_type").unwrap_or("?");

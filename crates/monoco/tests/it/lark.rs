@@ -67,7 +67,10 @@ pub fn id_of(said: &Value) -> String {
 
 /// What the bot sent as messages.
 pub fn messages(sim: &ChatSim) -> Vec<Value> {
-    sim.sent().into_iter().filter(|it| it["via"].as_str().unwrap().starts_with("message.")).collect()
+    sim.sent()
+        .into_iter()
+        .filter(|it| it["via"].as_str().unwrap().starts_with("message."))
+        .collect()
 }
 
 /// Waits for a notice of this kind in the event log.
@@ -92,7 +95,10 @@ fn first_message_to_reply(sim: &ChatSim, courier: &Courier) {
     reply(courier, &mail, "**Fixed** in `4f2a91c`.");
     let sent = sim.wait_for_sent(1);
     assert_eq!(sent.len(), 1, "{sent:#?}");
-    assert_eq!((&sent[0]["chat"], &sent[0]["via"]), (&json!("oc_general"), &json!("message.reply")));
+    assert_eq!(
+        (&sent[0]["chat"], &sent[0]["via"]),
+        (&json!("oc_general"), &json!("message.reply"))
+    );
     assert_eq!(sent[0]["thread"], json!(said), "it answers the message");
     assert_eq!(sent[0]["text"], "**Fixed** in `4f2a91c`.");
     // The own message comes back as an event and is no message.
@@ -243,14 +249,18 @@ fn kinds_of_messages_are_shown_or_marked() {
     }
     let full = courier.get(&format!("/api/v1/messages/{mail}")).ok();
     let artifacts = full["msg"]["content"]["machine"]["data"]["mail"]["artifacts"].to_string();
-    assert!(artifacts.contains("forwarded.md") && artifacts.contains("payload.json"), "{artifacts}");
+    assert!(
+        artifacts.contains("forwarded.md") && artifacts.contains("payload.json"),
+        "{artifacts}"
+    );
 }
 
 #[test]
 fn cards_mentions_and_custom_robots_are_sent() {
     let sim = ChatSim::start("lark");
     let mut keys = stream_keys(&sim);
-    let hook = format!("{}/open-apis/bot/v2/hook/{}", sim.text("base_url"), sim.credential("robot_token"));
+    let hook =
+        format!("{}/open-apis/bot/v2/hook/{}", sim.text("base_url"), sim.credential("robot_token"));
     keys.push(format!("robot_url: {hook}"));
     keys.push(format!("robot_secret: {}", sim.credential("robot_secret")));
     let courier = Courier::start_configured(&chat_config("lark", 50, &keys));
@@ -265,7 +275,10 @@ fn cards_mentions_and_custom_robots_are_sent() {
     send_to(&courier, GENERAL, "hi <at user_id=\"ou_ann\">ann</at> <at user_id=\"all\"></at>");
     let sent = sim.wait_for_sent(2);
     let content = sent[1]["request"]["content"].as_str().unwrap();
-    assert!(content.contains("user_id=\\\"ou_ann\\\"") && !content.contains("all\\\""), "{content}");
+    assert!(
+        content.contains("user_id=\\\"ou_ann\\\"") && !content.contains("all\\\""),
+        "{content}"
+    );
     send_to(&courier, "did:msgtunnel:team.channel.lark", "by the robot");
     let sent = sim.wait_for_sent(3);
     assert_eq!(sent[2]["via"], "hook", "{sent:#?}");
@@ -280,15 +293,14 @@ fn requests_without_a_valid_signature_are_rejected_and_not_kept() {
     sim.control("settings", &json!({"push_retries_ms": []}));
     let rejected = |courier: &Courier| -> u64 {
         let metrics = courier.get("/metrics").text();
-        let lines = metrics.lines().filter(|line| line.starts_with("monoco_webhooks_rejected_total{"));
+        let lines =
+            metrics.lines().filter(|line| line.starts_with("monoco_webhooks_rejected_total{"));
         let counts = lines.filter(|line| line.contains("tunnel=\"lark\""));
         counts.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
     };
     sim.say("general", "genuine");
     wait_for_kept(&courier, 1);
-    for (number, kind) in
-        (1..).zip(["other_secret", "other_app", "missing", "stale", "replayed"])
-    {
+    for (number, kind) in (1..).zip(["other_secret", "other_app", "missing", "stale", "replayed"]) {
         sim.chaos(json!({"wrong_signature": {"count": 1, "kind": kind}}));
         sim.say("general", &format!("forged: {kind}"));
         wait_for(|| match rejected(&courier) {
@@ -298,8 +310,10 @@ fn requests_without_a_valid_signature_are_rejected_and_not_kept() {
     }
     assert_eq!(kept_messages(&courier), 1);
     for body in ["", "{}", "not json", r#"{"encrypt":"AAAA"}"#, r#"{"type":"url_verification"}"#] {
-        let headers = [("Content-Type".to_owned(), "application/json".to_owned()),
-                       ("Host".to_owned(), "hooks.test".to_owned())];
+        let headers = [
+            ("Content-Type".to_owned(), "application/json".to_owned()),
+            ("Host".to_owned(), "hooks.test".to_owned()),
+        ];
         let answer = raw(courier.webhooks(), "POST", "/webhooks/lark", &headers, body.as_bytes());
         assert_eq!(answer.unwrap().status, 401, "{body}");
     }
@@ -315,8 +329,10 @@ fn requests_without_a_valid_signature_are_rejected_and_not_kept() {
 #[test]
 fn stream_tunnel_rejects_webhook_requests() {
     let (_sim, courier) = connected(50);
-    let headers = [("Content-Type".to_owned(), "application/json".to_owned()),
-                   ("Host".to_owned(), "hooks.test".to_owned())];
+    let headers = [
+        ("Content-Type".to_owned(), "application/json".to_owned()),
+        ("Host".to_owned(), "hooks.test".to_owned()),
+    ];
     let answer = raw(courier.webhooks(), "POST", "/webhooks/lark", &headers, b"{}").unwrap();
     assert_ne!(answer.status, 200);
 }
@@ -325,13 +341,16 @@ fn stream_tunnel_rejects_webhook_requests() {
 fn receipts_are_reactions() {
     let (sim, courier) = connected_with(50, &["receipt: {kept: eyes, done: ok, dead: cross}"]);
     let reactions = || -> Vec<(String, String)> {
-        let sent = sim.sent().into_iter().filter(|it| it["via"].as_str().unwrap().contains("reaction"));
+        let sent =
+            sim.sent().into_iter().filter(|it| it["via"].as_str().unwrap().contains("reaction"));
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        sent.map(|it| (text(&it["request"]["reaction_type"]["emoji_type"]), text(&it["id"]))).collect()
+        sent.map(|it| (text(&it["request"]["reaction_type"]["emoji_type"]), text(&it["id"])))
+            .collect()
     };
     let said = id_of(&sim.say("general", "the build is red"));
     let expect = |names: &[&str]| {
-        let expected: Vec<_> = names.iter().map(|name| ((*name).to_owned(), said.clone())).collect();
+        let expected: Vec<_> =
+            names.iter().map(|name| ((*name).to_owned(), said.clone())).collect();
         wait_for(|| match reactions() {
             found if found == expected => Ok(()),
             found => Err(format!("expected {expected:?}, found {found:?}: {:#?}", sim.sent())),

@@ -35,9 +35,7 @@ fn knob(name: &str, default: u64) -> u64 {
 fn kinds_of_chaos_lose_and_double_no_message() {
     let (sim, courier) = connected(50);
     let mut total = 0;
-    let endpoint = |kind: &str, count: u64, status: u64| {
-        json!({"drop_socket": true, kind: {"method": "ws_endpoint", "count": count, "status": status}})
-    };
+    let endpoint = |kind: &str, count: u64, status: u64| json!({"drop_socket": true, kind: {"method": "ws_endpoint", "count": count, "status": status}});
     for (name, chaos) in [
         ("duplicates", json!({"duplicate": 20})),
         ("reverse order", json!({"reorder": 10})),
@@ -82,9 +80,23 @@ fn split_events_and_wrong_frames_lose_no_message_and_no_connection() {
         wait_for_kept(&courier, total);
     }
     for kind in [
-        "garbage", "empty", "text", "truncated", "no_headers", "no_payload", "unknown_method",
-        "unknown_type", "card", "sum_zero", "sum_huge", "sum_text", "seq_beyond_sum",
-        "seq_negative", "endless", "not_json", "not_utf8",
+        "garbage",
+        "empty",
+        "text",
+        "truncated",
+        "no_headers",
+        "no_payload",
+        "unknown_method",
+        "unknown_type",
+        "card",
+        "sum_zero",
+        "sum_huge",
+        "sum_text",
+        "seq_beyond_sum",
+        "seq_negative",
+        "endless",
+        "not_json",
+        "not_utf8",
     ] {
         sim.control("frame", &json!({"kind": kind, "count": 100}));
         sim.say("general", &format!("after {kind}."));
@@ -274,7 +286,8 @@ fn rejected_sends_are_dead_letters_with_the_code() {
     let (sim, courier) = connected(50);
     let chat = "did:msgtunnel:oc_random.group.lark";
     let answer = send_to(&courier, chat, "nobody hears it");
-    let path = format!("/api/v1/records/{}", answer["deliveries"][0]["record_id"].as_str().unwrap());
+    let path =
+        format!("/api/v1/records/{}", answer["deliveries"][0]["record_id"].as_str().unwrap());
     let record = courier.until(&path, |record| record["state"] == "DEAD");
     let words = record.to_string();
     assert!(words.contains("230002") && words.contains("the bot is not in the chat"), "{words}");

@@ -88,8 +88,8 @@ fn card_is_passed_through_and_replaces_the_text() {
 
 #[test]
 fn robots_get_objects_and_no_files() {
-    let [part] =
-        parts(&outgoing(json!({"content": "hi"})), LarkSenderKind::CustomRobot).try_into().unwrap();
+    let message = outgoing(json!({"content": "hi"}));
+    let [part] = parts(&message, LarkSenderKind::CustomRobot).try_into().unwrap();
     let want = json!({"msg_type": "text", "content": {"text": "hi"}});
     assert_eq!(part.robot_body(), Some(want));
     let message = markdown_message("# Build\n\n**red**");
