@@ -28,11 +28,16 @@ use tokio_util::sync::CancellationToken;
 use crate::email::EmailAdapter;
 use crate::registry::AdapterConfig;
 
+mod chat_config;
 pub mod dingtalk;
 pub mod egress;
 pub mod email;
+pub mod lark;
 pub mod markdown;
+mod names;
+mod naming_sink;
 pub mod net;
+mod push_mode;
 pub mod registry;
 pub mod secret_command;
 pub mod setup;
@@ -164,6 +169,9 @@ pub trait Adapter: Send + Sync {
     /// [`DeliveryRequest::sent_parts`], or the message itself. The courier calls it before the
     /// next attempt, and only when [`Self::finds_sent`] is true. When the part is found, the
     /// attempt continues after it; when it is `None`, the delivery becomes UNCERTAIN.
+    ///
+    /// A provider that remembers idempotency keys for a limited time can be asked by the same
+    /// request with the same key: it answers with the message that it has, or sends it now.
     async fn find_sent(&self, _request: &DeliveryRequest<'_>) -> Result<Option<SentPart>, Failure> {
         Ok(None)
     }
@@ -453,5 +461,7 @@ pub struct DeliveryRequest<'a> {
     pub progress: &'a dyn DeliveryProgress,
     /// Identifies the delivery: the same for every attempt.
     pub key: RecordId,
+    /// How long ago the first attempt began, for keys that a provider remembers for some time.
+    pub first_attempt_ago: Duration,
     pub now: Timestamp,
 }

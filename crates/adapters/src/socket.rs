@@ -130,6 +130,8 @@ pub enum FrameAction {
     Ready,
     /// The frame answers [`SocketProtocol::ping`], so it is no traffic of the server's own.
     Pong,
+    /// The server sets the time between two pings of this connection.
+    PingInterval(Duration),
     /// Replaces the connection. With `keep_old` the new one is opened first.
     Reconnect { reason: String, keep_old: bool },
     /// Ends the loop, because no further connection can succeed.

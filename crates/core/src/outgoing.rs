@@ -31,6 +31,8 @@ pub struct OutgoingMessage {
     /// `latin-1`: the text is an e-mail with one character for each of its bytes.
     pub charset: Option<String>,
     pub attachments: Vec<AttachmentRef>,
+    /// A card in the provider's own format, for providers that have cards: `content.card`.
+    pub card: Option<Value>,
     /// The key `email` of the MsgObject, when it has the form of [`EmailHeaders`].
     pub email: Option<EmailHeaders>,
 }
@@ -94,6 +96,7 @@ impl OutgoingMessage {
             format: content.format,
             charset: content.charset,
             attachments: refs.filter_map(AttachmentRef::from_json).collect(),
+            card: content.card.filter(Value::is_object),
             // Senders may use this key for anything else.
             email: message.email.and_then(|email| serde_json::from_value(email).ok()),
         })
@@ -166,6 +169,7 @@ struct StoredContent {
     title: Option<String>,
     format: Option<String>,
     charset: Option<String>,
+    card: Option<Value>,
     #[serde(default)]
     refs: Value,
 }
@@ -189,7 +193,7 @@ mod tests {
                 {"role": "attachment", "target": {"hash": hash.to_string(), "name": "log.txt"}},
                 {"role": "attachment", "label": "no hash", "target": {"hash": "x"}},
                 {"role": "link", "target": {"hash": hash.to_string()}},
-            ]},
+            ], "card": {"schema": "2.0"}},
             "email": {"message_id": "<1@example.com>", "references": ["<0@example.com>"],
                       "headers": [["X-Monoco-Loop", "ann@example.com"]]},
         });
@@ -211,6 +215,7 @@ mod tests {
                 name: "log.txt".to_owned(),
                 mime_type: DEFAULT_MIME_TYPE.to_owned(),
             }],
+            card: Some(json!({"schema": "2.0"})),
             email: Some(EmailHeaders {
                 message_id: Some("<1@example.com>".to_owned()),
                 references: vec!["<0@example.com>".to_owned()],
@@ -228,7 +233,8 @@ mod tests {
         assert_eq!((resolved.to.as_slice(), resolved.cc.as_slice()), (&[ann][..], &[bob][..]));
         assert!(!resolved.has_unresolved_targets());
         assert!(OutgoingMessage::parse("{}").is_err());
-        let other = r#"{"from": "did:monoco:me", "content": {}, "email": "ann@example.com"}"#;
-        assert_eq!(OutgoingMessage::parse(other).unwrap().email, None, "a key of the sender");
+        let other = r#"{"from": "did:monoco:me", "content": {"card": "x"}, "email": "a@b.c"}"#;
+        let other = OutgoingMessage::parse(other).unwrap();
+        assert_eq!((other.email, other.card), (None, None), "keys of the sender");
     }
 }

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio_tungstenite::tungstenite::Message;
 
 use crate::random::random_below;
 
 /// What the task of a socket is told to do.
 #[derive(Debug)]
 pub enum SocketCommand {
-    Text(String),
+    Frame(Message),
     /// Send a close frame and end.
     Close,
     /// End without a close frame.
@@ -37,10 +38,17 @@ pub struct SimConnection {
 }
 
 impl SimConnection {
-    /// Sends a text frame, unless the connection is silent.
-    pub fn send(&self, text: String) {
+    /// Sends a frame, unless the connection is silent.
+    pub fn send(&self, frame: Message) {
         if !self.is_silent {
-            let _ = self.commands.send(SocketCommand::Text(text));
+            let _ = self.commands.send(SocketCommand::Frame(frame));
+        }
+    }
+
+    /// Answers a ping of the network, unless the connection answers none.
+    pub fn send_pong(&self, frame: Message) {
+        if !self.drops_pongs.load(Ordering::Relaxed) {
+            self.send(frame);
         }
     }
 

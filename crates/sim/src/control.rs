@@ -135,12 +135,7 @@ fn show(hub: &SimHub, name: &str, request: &SimRequest) -> SimResponse {
             SimResponse::ok(&chats.collect())
         }
         _ => match name.strip_prefix("files/").and_then(|id| world.store.file(id)) {
-            Some(file) => SimResponse {
-                status: StatusCode::OK,
-                headers: vec![("content-type", file.mime_type.clone())],
-                body: file.content.clone(),
-                hang: None,
-            },
+            Some(file) => SimResponse::file(file),
             None => SimResponse::not_found(&request.path),
         },
     }

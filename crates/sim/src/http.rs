@@ -8,7 +8,7 @@ use hyper::{Method, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
-use crate::store::FileContent;
+use crate::store::{FileContent, SimFile};
 
 /// A request whose body has been read.
 #[derive(Debug)]
@@ -124,6 +124,12 @@ impl SimResponse {
     pub fn text(status: StatusCode, kind: &str, text: &str) -> Self {
         let headers = vec![("content-type", kind.to_owned())];
         Self { status, headers, body: FileContent::bytes(text.to_owned()), hang: None }
+    }
+
+    /// The bytes of a file.
+    pub fn file(file: &SimFile) -> Self {
+        let headers = vec![("content-type", file.mime_type.clone())];
+        Self { status: StatusCode::OK, headers, body: file.content.clone(), hang: None }
     }
 
     pub fn not_found(path: &str) -> Self {

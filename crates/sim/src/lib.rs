@@ -6,13 +6,14 @@
 //!
 //! # Reading order
 //!
-//! * `provider`: what one network implements; `slack` and `dingtalk` are the networks.
+//! * `provider`: what one network implements; `slack`, `dingtalk` and `lark` are the networks.
 //! * `world`: the state of one emulator: chats, messages, files, sockets, queue, chaos.
 //! * `event_queue`: events on their way to the bot, acknowledgements and redelivery.
 //! * `server`, `socket`, `push`: HTTP server, WebSocket server, HTTP callbacks.
 //! * `control`: the control API, by which a person or a test acts; see `docs/sim.md`.
 //! * `chaos`: faults that can be switched on.
 
+mod call_rates;
 mod chaos;
 mod clock;
 mod connections;
@@ -21,11 +22,16 @@ mod counters;
 mod dingtalk;
 mod event_queue;
 mod http;
+mod lark;
+mod locked;
 mod multipart;
+mod people;
 mod pong_filter;
 mod provider;
 mod push;
 mod random;
+mod recent_map;
+mod scopes;
 mod server;
 mod settings;
 mod signature;
@@ -41,6 +47,7 @@ pub use server::{SimError, Simulator};
 pub enum SimNetwork {
     Slack,
     DingTalk,
+    Lark,
 }
 
 /// How an emulator is started.

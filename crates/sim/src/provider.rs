@@ -3,9 +3,12 @@
 //! To add a network, create a folder with a type that implements [`SimProvider`], and add it to
 //! `SimNetwork` and to `server.rs`.
 
+use hyper::StatusCode;
 use serde_json::Value;
+use tokio_tungstenite::tungstenite::Message;
 
-use crate::chaos::{ApiCall, CallFault};
+use crate::chaos::{ApiCall, CallFault, HandshakeFault, PushHeader, PushSigner};
+use crate::clock::now_ms;
 use crate::control::{
     ControlError, EditRequest, MemberRequest, ReactRequest, RecallRequest, SayRequest,
 };
@@ -14,11 +17,11 @@ use crate::http::{SimRequest, SimResponse};
 use crate::settings::SimSettings;
 use crate::world::World;
 
-/// A frame with an event, and the id by which it is acknowledged.
+/// The frames of an event, usually one, and the id by which they are acknowledged.
 #[derive(Debug)]
 pub struct EventFrame {
     pub ack_id: String,
-    pub text: String,
+    pub frames: Vec<Message>,
 }
 
 /// What a frame of the bot means.
@@ -30,6 +33,8 @@ pub enum FrameMeaning {
     Later(String),
     /// The answer to a ping of the network.
     Pong,
+    /// A ping of the bot, and the frame that answers it.
+    Ping(Message),
     /// A frame without effect.
     Other,
 }
@@ -37,7 +42,7 @@ pub enum FrameMeaning {
 /// An HTTP callback with one event.
 #[derive(Debug)]
 pub struct PushRequest {
-    pub headers: Vec<(&'static str, String)>,
+    pub headers: Vec<PushHeader>,
     pub body: String,
 }
 
@@ -65,28 +70,40 @@ pub trait SimProvider: Send + Sync {
     fn throttled(&self, call: &ApiCall, fault: &CallFault) -> SimResponse;
 
     /// Returns the response to a call that met an internal error.
-    fn server_error(&self, call: &ApiCall, status: u16) -> SimResponse;
+    fn server_error(&self, call: &ApiCall, fault: &CallFault) -> SimResponse;
+
+    /// Returns the response to a handshake that is rejected by chaos.
+    fn rejected_handshake(&self, fault: &HandshakeFault) -> SimResponse {
+        let status = fault.status.and_then(|status| StatusCode::from_u16(status).ok());
+        let status = status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        SimResponse::text(status, "text/plain", "handshake rejected by chaos\n")
+    }
 
     /// Checks the ticket of a WebSocket handshake; returns the app that it belongs to.
     fn open_socket(&self, world: &mut World, request: &SimRequest) -> Result<usize, SimResponse>;
 
     /// Returns the first frame of a new connection, if the network sends one.
-    fn first_frame(&self, world: &World, app: usize) -> Option<String>;
+    fn first_frame(&self, _world: &World, _app: usize) -> Option<Message> {
+        None
+    }
 
-    /// Returns the ping of the network; `None` for a ping of the WebSocket protocol.
-    fn ping_frame(&self, connection: u64) -> Option<String>;
+    /// Returns the ping of the server: one of the WebSocket protocol, unless the network has its own.
+    fn ping_frame(&self) -> Message {
+        Message::Ping(now_ms().to_string().into())
+    }
 
-    /// Returns the frame that announces the end of a connection.
-    fn disconnect_frame(&self, reason: Option<&str>) -> String;
+    /// Returns the frame that announces the end of a connection; `None` if the network has none
+    /// and closes the connection at once.
+    fn disconnect_frame(&self, reason: Option<&str>) -> Option<Message>;
 
-    /// Returns a frame with an event.
+    /// Returns the frames of an event.
     fn event_frame(&self, event: &SimEvent, connection: u64) -> EventFrame;
 
-    /// Interprets a text frame of the bot.
-    fn read_frame(&self, text: &str) -> FrameMeaning;
+    /// Interprets a text or binary frame of the bot.
+    fn read_frame(&self, frame: &Message) -> FrameMeaning;
 
-    /// Returns the HTTP callback of an event. `is_forged`: sign it with a wrong key.
-    fn push(&self, event: &SimEvent, is_forged: bool) -> PushRequest;
+    /// Returns the HTTP callback of an event.
+    fn push(&self, event: &SimEvent, signer: &PushSigner) -> PushRequest;
 
     /// Returns the callback that checks a new URL, and the answer that it must have.
     fn push_challenge(&self, app: usize) -> Option<(PushRequest, String)>;

@@ -10,12 +10,12 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::chaos::ChaosSwitches;
+use crate::chaos::{ChaosSwitches, ForgeryKind, PushSigner};
 use crate::clock::now_us;
 use crate::counters::SimCounters;
 use crate::event_queue::SimEvent;
 use crate::provider::PushRequest;
-use crate::world::SimHub;
+use crate::world::{SimHub, World};
 
 /// Bytes of an answer that are read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
@@ -119,14 +119,35 @@ fn next_push(hub: &SimHub) -> Option<NextPush> {
             continue;
         };
         if let Some(event) = world.queue.take_ready(app) {
-            let is_forged = ChaosSwitches::take(&mut world.chaos.wrong_signature);
+            let fault = world.chaos.wrong_signature;
+            let is_forged = ChaosSwitches::take(&mut world.chaos.wrong_signature.count);
+            let forgery = is_forged.then_some(fault.kind);
             let requests =
-                (0..event.copies).map(|_| hub.provider.push(&event, is_forged)).collect();
+                (0..event.copies).map(|_| signed(hub, &mut world, &event, forgery)).collect();
             let timeout = Duration::from_millis(world.settings.push_timeout_ms);
             return Some((event, url, requests, timeout));
         }
     }
     None
+}
+
+/// The callback of an event, signed properly or with a fault.
+fn signed(
+    hub: &SimHub,
+    world: &mut World,
+    event: &SimEvent,
+    forgery: Option<ForgeryKind>,
+) -> PushRequest {
+    let Some(kind) = forgery else {
+        let request = hub.provider.push(event, &PushSigner::honest(event.app));
+        world.push_headers.insert(event.app, request.headers.clone());
+        return request;
+    };
+    let mut request = hub.provider.push(event, &PushSigner::forged(event.app, kind));
+    if kind == ForgeryKind::Replayed {
+        request.headers = world.push_headers.get(&event.app).cloned().unwrap_or_default();
+    }
+    request
 }
 
 /// Finishes an event, or lets it wait for its next attempt.

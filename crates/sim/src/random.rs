@@ -1,19 +1,13 @@
 //! Random ids of tickets, tokens, messages and connections. All are URL-safe.
 
-use std::fmt::Write;
+use crate::signature::hex;
 
-fn random_bytes<const N: usize>() -> [u8; N] {
+/// Returns random bytes of the system.
+pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     // The system's generator fails only before it is seeded at boot.
     let _ = getrandom::fill(&mut bytes);
     bytes
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Returns 32 hexadecimal digits.

@@ -23,6 +23,7 @@ use crate::control;
 use crate::counters::SimCounters;
 use crate::dingtalk::DingTalkSim;
 use crate::http::{SimRequest, SimResponse};
+use crate::lark::LarkSim;
 use crate::provider::SimProvider;
 use crate::push;
 use crate::slack::SlackSim;
@@ -74,6 +75,7 @@ impl Simulator {
         let provider: Box<dyn SimProvider> = match options.network {
             SimNetwork::Slack => Box::new(SlackSim::new(options.apps)),
             SimNetwork::DingTalk => Box::new(DingTalkSim::new(options.apps)),
+            SimNetwork::Lark => Box::new(LarkSim::new(options.apps)),
         };
         let mut world = World::new(format!("http://{address}"), provider.settings(), options.apps);
         provider.populate(&mut world);
@@ -89,6 +91,7 @@ impl Simulator {
             "provider": match self.options.network {
                 SimNetwork::Slack => "slack",
                 SimNetwork::DingTalk => "dingtalk",
+                SimNetwork::Lark => "lark",
             },
             "control_url": format!("{base}/control"),
             "credentials": apps[0],
@@ -229,9 +232,9 @@ fn call_api(hub: &SimHub, request: &SimRequest) -> SimResponse {
             SimCounters::count(&mut world.counters.errors, "throttled_by_chaos");
             provider.throttled(&call, &fault)
         }
-        CallOutcome::ServerError(status) => {
+        CallOutcome::ServerError(fault) => {
             SimCounters::count(&mut world.counters.errors, "server_error_by_chaos");
-            provider.server_error(&call, status)
+            provider.server_error(&call, &fault)
         }
         outcome => {
             let mut response = provider.api(&mut world, &call, request);

@@ -38,6 +38,30 @@ pub struct SimSettings {
     pub echo: bool,
 }
 
+impl Default for SimSettings {
+    /// Values that networks share; each network names those that differ.
+    fn default() -> Self {
+        Self {
+            ack_timeout_ms: 3000,
+            max_attempts: 10,
+            resend_on_close: true,
+            backlog: true,
+            max_in_flight: 1000,
+            max_events: 50_000,
+            ping_interval_ms: 10_000,
+            disconnect_grace_ms: 10_000,
+            ticket_ttl_ms: 30_000,
+            token_ttl_ms: 7_200_000,
+            session_webhook_ttl_ms: 0,
+            push_timeout_ms: 3000,
+            push_retries_ms: Vec::new(),
+            limits: false,
+            throttle_ms: 1000,
+            echo: false,
+        }
+    }
+}
+
 /// Changes to settings. A key that is absent keeps its value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]

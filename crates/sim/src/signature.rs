@@ -1,5 +1,7 @@
 //! Signatures of the emulated networks, over the bytes as they are sent.
 
+use std::fmt::Write;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
@@ -14,8 +16,12 @@ fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Returns bytes as lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// Returns the value of `X-Slack-Signature` for a body; `timestamp` is in seconds.
@@ -28,6 +34,12 @@ pub fn slack_signature(secret: &str, timestamp: u64, body: &[u8]) -> String {
 pub fn dingtalk_sign(secret: &str, timestamp: u64) -> String {
     let text = format!("{timestamp}\n{secret}");
     STANDARD.encode(hmac_sha256(secret.as_bytes(), &[text.as_bytes()]))
+}
+
+/// Returns the `sign` of Lark's custom robots: an HMAC of nothing; `timestamp` is in seconds.
+pub fn lark_sign(secret: &str, timestamp: u64) -> String {
+    let key = format!("{timestamp}\n{secret}");
+    STANDARD.encode(hmac_sha256(key.as_bytes(), &[]))
 }
 
 /// Returns the SHA-256 of uploaded bytes in hexadecimal digits.
@@ -52,6 +64,12 @@ mod tests {
             slack_signature(secret, 1_531_420_618, body.as_bytes()),
             "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
         );
+    }
+
+    #[test]
+    fn lark_sign_matches_the_vector_computed_with_another_library() {
+        let sign = lark_sign("demo", 1_599_360_473);
+        assert_eq!(sign, "l1N0gAcBjdwBvGm1xMjOF0XSyaLRpR7tuO5dHfhAYc8=");
     }
 
     #[test]

@@ -40,9 +40,9 @@ pub fn is_handshake(request: &Request<Incoming>) -> bool {
 pub fn accept(hub: &Arc<SimHub>, request: Request<Incoming>, head: &SimRequest) -> SimResponse {
     let opened = {
         let mut world = hub.lock();
-        let opened = if ChaosSwitches::take(&mut world.chaos.reject_handshake) {
-            let text = "handshake rejected by chaos\n";
-            Err(SimResponse::text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", text))
+        let fault = world.chaos.reject_handshake;
+        let opened = if ChaosSwitches::take(&mut world.chaos.reject_handshake.count) {
+            Err(hub.provider.rejected_handshake(&fault))
         } else {
             hub.provider.open_socket(&mut world, head)
         };
@@ -95,8 +95,8 @@ async fn serve(hub: &SimHub, upgraded: Upgraded, app: usize) {
         world.counters.sockets_opened += 1;
         world.counters.max_open_sockets = world.counters.max_open_sockets.max(open);
         let first = hub.provider.first_frame(&world, app);
-        if let (Some(text), Some(connection)) = (first, world.connections.get_mut(id)) {
-            connection.send(text);
+        if let (Some(frame), Some(connection)) = (first, world.connections.get_mut(id)) {
+            connection.send(frame);
         }
         hub.pump(&mut world);
         id
@@ -116,11 +116,11 @@ async fn serve(hub: &SimHub, upgraded: Upgraded, app: usize) {
 async fn read_frames(hub: &SimHub, id: u64, stream: &mut SplitStream<ServerSocket>) {
     while let Some(Ok(message)) = stream.next().await {
         match message {
-            Message::Text(text) => hub.frame_received(id, &text),
+            frame @ (Message::Text(_) | Message::Binary(_)) => hub.frame_received(id, &frame),
             Message::Ping(_) => hub.lock().counters.pings_received += 1,
             Message::Pong(_) => hub.lock().counters.pongs_received += 1,
             // After a close frame the stream sends its answer and ends.
-            Message::Close(_) | Message::Binary(_) | Message::Frame(_) => {}
+            Message::Close(_) | Message::Frame(_) => {}
         }
     }
 }
@@ -141,7 +141,7 @@ async fn write_frames(
                 Some(ping) => sink.send(ping).await,
                 None => Ok(()),
             },
-            Ok(Some(SocketCommand::Text(text))) => sink.feed(Message::text(text)).await,
+            Ok(Some(SocketCommand::Frame(frame))) => sink.feed(frame).await,
             Ok(Some(SocketCommand::Close)) => {
                 let _ = sink.close().await;
                 // The reader ends when the answer arrives.
@@ -166,6 +166,5 @@ fn ping(hub: &SimHub, id: u64) -> Option<Message> {
     if connection.is_silent || connection.is_draining {
         return None;
     }
-    let frame = hub.provider.ping_frame(id);
-    Some(frame.map_or_else(|| Message::Ping(now_ms().to_string().into()), Message::text))
+    Some(hub.provider.ping_frame())
 }

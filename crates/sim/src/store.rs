@@ -206,7 +206,7 @@ impl SimChat {
 }
 
 /// One call by which a bot sent, changed or removed something.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct SentRecord {
     /// Counts from 1, in the order of the calls.
     pub seq: u64,
@@ -266,6 +266,15 @@ impl SimStore {
             return Some(name.to_owned());
         }
         self.chat_names.get(&name.trim_start_matches('#').to_lowercase()).cloned()
+    }
+
+    /// Finds a message by its id, and the id of its chat.
+    pub fn find_message(&self, id: &str) -> Option<(&str, &SimMessage)> {
+        self.chats.values().find_map(|chat| Some((chat.id.as_str(), chat.get(id)?)))
+    }
+
+    pub fn find_message_mut(&mut self, id: &str) -> Option<&mut SimMessage> {
+        self.chats.values_mut().find_map(|chat| chat.get_mut(id))
     }
 
     /// Adds a file, and drops the oldest files beyond the limits.

@@ -1,20 +1,22 @@
 //! The state of one emulator, under one lock, and the steps that move events to sockets.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::chaos::ChaosSwitches;
+use crate::chaos::{ChaosSwitches, PushHeader};
 use crate::clock::{UniqueClock, now_ms, now_us};
 use crate::connections::{ConnectionSet, SocketCommand};
 use crate::counters::SimCounters;
 use crate::event_queue::EventQueue;
 use crate::event_queue::SimEvent;
+use crate::locked::Locked;
 use crate::provider::{FrameMeaning, SimProvider};
 use crate::random::random_uuid;
 use crate::settings::SimSettings;
@@ -47,6 +49,8 @@ pub struct World {
     pub apps: usize,
     /// URLs that receive events by HTTP instead of sockets, by app.
     pub push_urls: BTreeMap<usize, String>,
+    /// Headers of the newest callback that was signed properly, by app.
+    pub push_headers: BTreeMap<usize, Vec<PushHeader>>,
     tickets: HashMap<String, Ticket>,
     ticket_order: std::collections::VecDeque<String>,
     /// Events that wait to be delivered in reverse order, and until when at most.
@@ -69,6 +73,7 @@ impl World {
             ids: UniqueClock::default(),
             apps,
             push_urls: BTreeMap::new(),
+            push_headers: BTreeMap::new(),
             tickets: HashMap::new(),
             ticket_order: std::collections::VecDeque::new(),
             held: Vec::new(),
@@ -162,7 +167,7 @@ impl World {
 
 /// The emulator as its tasks share it.
 pub struct SimHub {
-    world: Mutex<World>,
+    world: Locked<World>,
     pub provider: Box<dyn SimProvider>,
     pub tasks: TaskTracker,
     pub stop: CancellationToken,
@@ -175,7 +180,7 @@ pub struct SimHub {
 impl SimHub {
     pub fn new(world: World, provider: Box<dyn SimProvider>) -> Self {
         Self {
-            world: Mutex::new(world),
+            world: Locked::new(world),
             provider,
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -185,7 +190,7 @@ impl SimHub {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        self.world.lock()
     }
 
     /// Sends what can be sent now, and sets the timer.
@@ -236,13 +241,15 @@ impl SimHub {
         world.counters.frames_sent += 1;
         if let Some(connection) = world.connections.get_mut(id) {
             connection.frames_sent += 1;
-            connection.send(frame.text);
+            for part in frame.frames {
+                connection.send(part);
+            }
         }
     }
 
-    /// Handles a text frame of the bot.
-    pub fn frame_received(&self, id: u64, text: &str) {
-        let meaning = self.provider.read_frame(text);
+    /// Handles a text or binary frame of the bot.
+    pub fn frame_received(&self, id: u64, frame: &Message) {
+        let meaning = self.provider.read_frame(frame);
         let mut world = self.lock();
         // What a dropped connection still had to say is lost.
         if world.connections.get_mut(id).is_none() {
@@ -268,6 +275,12 @@ impl SimHub {
                 world.queue.postpone(&ack_id, due);
             }
             FrameMeaning::Pong => world.counters.pongs_received += 1,
+            FrameMeaning::Ping(answer) => {
+                world.counters.pings_received += 1;
+                if let Some(connection) = world.connections.get_mut(id) {
+                    connection.send_pong(answer);
+                }
+            }
             FrameMeaning::Other => return,
         }
         if world.queue.has_ready() {

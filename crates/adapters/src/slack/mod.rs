@@ -5,7 +5,7 @@
 //! * `wire`: ids, error codes, and what is cut from payloads; `client`: calls of the Web API.
 //! * `inbound`, `notices`, `message_text`, `files`: convert events, with `blocks`, `mrkdwn` and
 //!   `markup`.
-//! * `workspace`, `names`, `naming_sink`: the account of the bot and names.
+//! * `workspace`, `names`: the account of the bot and names.
 //! * `protocol`: Socket Mode; `events_api`: requests of the Events API; `history`: what was
 //!   missed.
 //! * `outbound`, `upload`, `sent_search`: send messages and files, with `rich_text`.
@@ -25,6 +25,7 @@ use monoco_core::retry::Failure;
 use tokio_util::sync::CancellationToken;
 
 use crate::egress::{Egress, EgressRequest};
+use crate::naming_sink::{EventNamer as _, NamingSink};
 use crate::registry::ProviderConfig;
 use crate::socket::{self, SocketConnector};
 use crate::webhook::WebhookVerification;
@@ -45,7 +46,6 @@ mod markup;
 mod message_text;
 mod mrkdwn;
 mod names;
-mod naming_sink;
 mod notices;
 mod outbound;
 mod probe;
@@ -61,7 +61,6 @@ use client::SlackClient;
 use config::{SlackConfig, SlackMode};
 use files::SlackFileHandle;
 use history::SlackCatchUp;
-use naming_sink::NamingSink;
 use outbound::SlackSender;
 use protocol::SlackSocket;
 use workspace::SlackWorkspace;
@@ -188,7 +187,7 @@ impl Adapter for SlackAdapter {
     }
 
     async fn listen(&self, sink: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure> {
-        let sink = NamingSink { sink, workspace: &self.workspace };
+        let sink = NamingSink { sink, namer: &self.workspace };
         match sink.last_received().await {
             Ok(positions) => self.catch_up.set_start(positions),
             Err(error) => tracing::warn!(tunnel = %self.id, %error, "cannot read chat positions"),

@@ -5,17 +5,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use async_trait::async_trait;
 use monoco_core::inbound::InboundEvent;
 use monoco_core::retry::Failure;
 use serde_json::Value;
 
 use super::client::{SlackApiError, SlackClient};
 use super::inbound::{EventReader, OwnAccount, ReadEvents};
-use super::names::NameCache;
 use super::wire::text;
-
-/// Most events that wait for names. Further ones keep the ids.
-const MAX_UNNAMED: usize = 10_000;
+use crate::names::{NameCache, UnnamedEvents, event_id};
+use crate::naming_sink::EventNamer;
 
 /// Most direct chats that are remembered.
 const MAX_DIRECT_CHATS: usize = 10_000;
@@ -26,22 +25,13 @@ pub(super) struct SlackWorkspace {
     pub client: SlackClient,
     pub names: NameCache,
     own: Mutex<Option<Arc<OwnAccount>>>,
-    /// Events without all their names, by the id of the event.
-    unnamed: Mutex<HashMap<String, UnnamedEvent>>,
+    unnamed: UnnamedEvents<(EventSource, Value)>,
     /// The direct chats with accounts. They never change.
     direct_chats: Mutex<HashMap<String, String>>,
     /// Whether messages of other bots are received.
     pub accepts_bots: bool,
     /// Connections of other processes with the same app token, when the last one was opened.
     pub other_connections: AtomicU64,
-}
-
-/// An event whose payload is converted again when names are known.
-#[derive(Debug)]
-struct UnnamedEvent {
-    source: EventSource,
-    payload: Value,
-    missing: BTreeSet<String>,
 }
 
 /// How a payload is converted.
@@ -58,7 +48,7 @@ impl SlackWorkspace {
             client,
             names: NameCache::default(),
             own: Mutex::default(),
-            unnamed: Mutex::default(),
+            unnamed: UnnamedEvents::default(),
             direct_chats: Mutex::default(),
             accepts_bots: false,
             other_connections: AtomicU64::new(0),
@@ -89,7 +79,7 @@ impl SlackWorkspace {
     }
 
     /// Converts a payload with the names that are known. If names are missing, the events are
-    /// remembered for [`Self::add_names`].
+    /// remembered for [`EventNamer::add_names`].
     pub fn read(&self, source: EventSource, payload: Value) -> Vec<InboundEvent> {
         let read = self.convert(&source, &payload);
         if let Some((id, name)) = read.renamed {
@@ -98,42 +88,9 @@ impl SlackWorkspace {
         let missing: BTreeSet<_> =
             read.missing.into_iter().filter(|id| self.names.needs_lookup(id)).collect();
         if let (false, [event]) = (missing.is_empty(), read.events.as_slice()) {
-            let mut unnamed = lock(&self.unnamed);
-            if unnamed.len() < MAX_UNNAMED {
-                unnamed.insert(event_id(event), UnnamedEvent { source, payload, missing });
-            }
+            self.unnamed.insert(event, (source, payload), missing);
         }
         read.events
-    }
-
-    /// Looks up the missing names of events, within the time that Slack waits.
-    pub async fn add_names(&self, events: Vec<InboundEvent>) -> Vec<InboundEvent> {
-        let mut waiting = HashMap::new();
-        let mut missing = BTreeSet::new();
-        {
-            let mut unnamed = lock(&self.unnamed);
-            if unnamed.is_empty() {
-                return events;
-            }
-            for id in events.iter().map(event_id) {
-                if let Some(mut event) = unnamed.remove(&id) {
-                    missing.append(&mut event.missing);
-                    waiting.insert(id, event);
-                }
-            }
-        }
-        if waiting.is_empty() {
-            return events;
-        }
-        self.names.look_up(&self.client, missing).await;
-        let named = |event: InboundEvent| match waiting.get(&event_id(&event)) {
-            Some(found) => {
-                let mut again = self.convert(&found.source, &found.payload).events;
-                again.pop().unwrap_or(event)
-            }
-            None => event,
-        };
-        events.into_iter().map(named).collect()
     }
 
     fn convert(&self, source: &EventSource, payload: &Value) -> ReadEvents {
@@ -171,13 +128,16 @@ impl SlackWorkspace {
     }
 }
 
-/// Returns the id by which an event is recognised.
-fn event_id(event: &InboundEvent) -> String {
-    match event {
-        InboundEvent::Message { message, .. } => message.id.clone(),
-        InboundEvent::Edit(edit) => edit.edit_id.clone(),
-        InboundEvent::Recall(recall) => recall.recall_id.clone(),
-        InboundEvent::Notice(notice) => notice.id.clone(),
+#[async_trait]
+impl EventNamer for SlackWorkspace {
+    async fn add_names(&self, events: Vec<InboundEvent>) -> Vec<InboundEvent> {
+        let Some(waiting) = self.unnamed.take(&events) else { return events };
+        self.names.look_up(&self.client, waiting.missing).await;
+        let named = |event: InboundEvent| match waiting.payloads.get(&event_id(&event)) {
+            Some((source, payload)) => self.convert(source, payload).events.pop().unwrap_or(event),
+            None => event,
+        };
+        events.into_iter().map(named).collect()
     }
 }
 

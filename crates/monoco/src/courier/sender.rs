@@ -222,6 +222,10 @@ impl DeliverySender {
             sent_parts: &delivery.parts,
             progress: &progress,
             key: delivery.id,
+            first_attempt_ago: delivery
+                .sending
+                .first_try
+                .map_or(Duration::ZERO, |first| self.clock.now().since(first)),
             now: self.clock.wall(),
         };
         let mut sent_parts = delivery.parts.clone();

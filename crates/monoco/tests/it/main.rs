@@ -41,6 +41,8 @@ mod hostile;
 #[path = "../../src/api/json_layout.rs"]
 mod json_layout;
 mod kill_points;
+mod lark;
+mod lark_faults;
 mod letter_checker;
 mod letter_kill_points;
 mod letter_mime;

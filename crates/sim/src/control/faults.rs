@@ -16,8 +16,12 @@ pub fn switch_chaos(hub: &SimHub, world: &mut World, request: ChaosRequest) -> V
     }
     let chaos = &mut world.chaos;
     chaos.duplicate = request.duplicate.unwrap_or(chaos.duplicate);
-    chaos.wrong_signature = request.wrong_signature.unwrap_or(chaos.wrong_signature);
-    chaos.reject_handshake = request.reject_handshake.unwrap_or(chaos.reject_handshake);
+    if let Some(fault) = request.wrong_signature {
+        chaos.wrong_signature = fault.into();
+    }
+    if let Some(fault) = request.reject_handshake {
+        chaos.reject_handshake = fault.into();
+    }
     chaos.flow_control = request.flow_control.unwrap_or(chaos.flow_control);
     chaos.rate_limit = request.rate_limit.or(chaos.rate_limit.take());
     chaos.server_error = request.server_error.or(chaos.server_error.take());
@@ -61,8 +65,14 @@ fn drop_sockets(world: &mut World) {
 fn disconnect(hub: &SimHub, world: &mut World, reason: Option<&str>) {
     let frame = hub.provider.disconnect_frame(reason);
     for (_, connection) in world.connections.iter_mut() {
-        connection.send(frame.clone());
         connection.is_draining = true;
+        match &frame {
+            Some(frame) => connection.send(frame.clone()),
+            None => {
+                let _ = connection.commands.send(SocketCommand::Close);
+                continue;
+            }
+        }
         let commands = connection.commands.clone();
         let grace = Duration::from_millis(world.settings.disconnect_grace_ms);
         let stop = hub.stop.clone();

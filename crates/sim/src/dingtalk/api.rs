@@ -316,16 +316,14 @@ pub fn record(
 ) {
     let (text, files) = content;
     world.store.record_sent(SentRecord {
-        seq: 0,
-        at_ms: 0,
         app,
         via: via.to_owned(),
         chat: chat.to_owned(),
-        thread: None,
         id: id.map(str::to_owned),
         text,
         files,
         request,
+        ..SentRecord::default()
     });
 }
 

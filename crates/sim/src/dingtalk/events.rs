@@ -1,14 +1,16 @@
 //! What people do in the chats, as frames of the stream.
 
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
 
 use super::{CORP, DingTalkSim, ROBOT_TOPIC, ReplySession, app_key, bot_user};
 use crate::clock::now_ms;
 use crate::control::{ControlError, MemberRequest, SayRequest, resolve_files};
 use crate::event_queue::SimEvent;
+use crate::people::{self, merge_fields};
 use crate::provider::EventFrame;
 use crate::random::random_hex;
-use crate::store::{MAX_CHATS, SimChat, SimChatKind, SimFile, SimMessage, SimUser};
+use crate::store::{SimChat, SimChatKind, SimFile, SimMessage, SimUser};
 use crate::world::World;
 
 /// A frame with a message (CALLBACK) or another event (EVENT). Each attempt has its own message id.
@@ -35,22 +37,12 @@ pub fn frame(event: &SimEvent, connection: u64) -> EventFrame {
     };
     let frame =
         json!({"specVersion": "1.0", "type": kind, "headers": headers, "data": &*event.payload});
-    EventFrame { ack_id, text: frame.to_string() }
+    EventFrame { ack_id, frames: vec![Message::text(frame.to_string())] }
 }
 
 /// Finds a person by id or name; a new name creates a person of the organisation.
 fn person(world: &mut World, name: Option<&str>) -> Result<SimUser, ControlError> {
-    let name = name.unwrap_or("ann").trim_start_matches('@');
-    if let Some(user) = world.store.find_user(name) {
-        return Ok(user.clone());
-    }
-    if name.is_empty() || world.store.users.len() >= MAX_CHATS {
-        return Err(ControlError(format!("found user {name:?}, expected a name or an id")));
-    }
-    let id = format!("{:04}", world.store.users.len() + 1);
-    let user = SimUser { id, name: name.to_owned(), is_bot: false };
-    world.store.add_user(user.clone());
-    Ok(user)
+    people::person(world, name, |world| format!("{:04}", world.store.users.len() + 1))
 }
 
 /// Finds a chat by id or name; `@NAME` is a direct chat, and a new name creates a group.
@@ -59,21 +51,9 @@ fn place(world: &mut World, name: &str, user: &SimUser) -> Result<String, Contro
         Some(other) => (name, SimChatKind::Direct, person(world, Some(other))?),
         None => (name.trim_start_matches('#'), SimChatKind::Group, user.clone()),
     };
-    let id = match world.store.find_chat(name) {
-        Some(id) => id,
-        None if name.is_empty() || world.store.chats.len() >= MAX_CHATS => {
-            return Err(ControlError(format!("found chat {name:?}, expected a name or an id")));
-        }
-        None => {
-            let id = format!("cid{}==", &random_hex()[..22]);
-            world.store.add_chat(SimChat::new(&id, name, kind, &[]));
-            id
-        }
-    };
-    if let Some(chat) = world.store.chats.get_mut(&id) {
-        chat.members.insert(user.id);
-    }
-    Ok(id)
+    let new_chat =
+        |_: &World| SimChat::new(&format!("cid{}==", &random_hex()[..22]), name, kind, &[]);
+    people::place(world, name, &user.id, new_chat)
 }
 
 /// Kind of a message with one file and without text.
@@ -219,9 +199,7 @@ pub fn say(
     let (url, expires) = open_session(sim, world, request.app, &chat);
     body["sessionWebhook"] = json!(url);
     body["sessionWebhookExpiredTime"] = json!(expires);
-    for (name, value) in &request.raw {
-        body[name.as_str()] = value.clone();
-    }
+    merge_fields(&mut body, &request.raw);
     if is_mentioned {
         let key = body["msgId"].as_str().unwrap_or(&id).to_owned();
         world.emit(request.app, ROBOT_TOPIC, key, &body);

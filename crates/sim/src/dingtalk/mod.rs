@@ -4,21 +4,25 @@
 //! * `oapi.rs`: the old API, which answers 200 with an `errcode`.
 //! * `events.rs`: what people do, as frames.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::MutexGuard;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
 
-use crate::chaos::{ApiCall, CallFault};
+use crate::call_rates::CallRates;
+use crate::chaos::{ApiCall, CallFault, PushSigner};
 use crate::clock::now_ms;
 use crate::control::{
     ControlError, EditRequest, MemberRequest, ReactRequest, RecallRequest, SayRequest,
 };
 use crate::event_queue::SimEvent;
 use crate::http::{SimRequest, SimResponse};
+use crate::locked::Locked;
 use crate::provider::{EventFrame, FrameMeaning, PushRequest, SimProvider};
 use crate::random::random_hex;
+use crate::recent_map::RecentMap;
 use crate::settings::SimSettings;
 use crate::signature::dingtalk_sign;
 use crate::store::{SimChat, SimChatKind, SimUser};
@@ -34,11 +38,8 @@ const CORP: &str = "dingsimcorp";
 /// Topic of messages to a robot.
 const ROBOT_TOPIC: &str = "/v1.0/im/bot/messages/get";
 
-/// Session webhooks, download codes and media ids that are kept.
-const MAX_ENTRIES: usize = 50_000;
-
 pub struct DingTalkSim {
-    state: Mutex<DingTalkState>,
+    state: Locked<DingTalkState>,
 }
 
 /// An access token; requesting it again returns the same one.
@@ -57,34 +58,6 @@ struct ReplySession {
     expires_ms: u64,
 }
 
-/// Newest entries by key; the oldest is dropped.
-#[derive(Default)]
-struct RecentMap<V> {
-    entries: HashMap<String, V>,
-    order: VecDeque<String>,
-}
-
-impl<V> RecentMap<V> {
-    fn insert(&mut self, key: String, value: V) {
-        self.order.push_back(key.clone());
-        self.entries.insert(key, value);
-        if self.order.len() > MAX_ENTRIES
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.entries.remove(&oldest);
-        }
-    }
-
-    fn get(&self, key: &str) -> Option<&V> {
-        self.entries.get(key)
-    }
-
-    fn clear(&mut self) {
-        self.entries.clear();
-        self.order.clear();
-    }
-}
-
 /// State that only DingTalk has.
 #[derive(Default)]
 struct DingTalkState {
@@ -99,8 +72,8 @@ struct DingTalkState {
     downloads: RecentMap<String>,
     /// File ids by media id.
     media: RecentMap<String>,
-    /// Times of the newest calls by app and method, in milliseconds.
-    calls: HashMap<(usize, String), VecDeque<u64>>,
+    /// Calls by app and method.
+    calls: CallRates,
     /// Until when the custom robot of an app is rejected.
     throttled_until: HashMap<usize, u64>,
 }
@@ -129,26 +102,17 @@ fn bot_user(app: usize) -> String {
 impl DingTalkSim {
     pub fn new(apps: usize) -> Self {
         debug_assert!(apps > 0, "an emulator has at least one app");
-        Self { state: Mutex::default() }
+        Self { state: Locked::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, DingTalkState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Counts a call; returns whether there were `max` before it in the window.
     fn is_too_fast(&self, app: usize, method: &str, max: usize, window_ms: u64) -> bool {
-        let now = now_ms();
-        let mut state = self.state();
-        let calls = state.calls.entry((app, method.to_owned())).or_default();
-        while calls.front().is_some_and(|at| at + window_ms <= now) {
-            calls.pop_front();
-        }
-        let is_full = calls.len() >= max;
-        if !is_full {
-            calls.push_back(now);
-        }
-        is_full
+        let key = format!("{app}/{method}");
+        self.state().calls.is_too_fast(&key, max, window_ms, now_ms())
     }
 }
 
@@ -156,21 +120,14 @@ impl SimProvider for DingTalkSim {
     fn settings(&self) -> SimSettings {
         SimSettings {
             ack_timeout_ms: 60_000,
-            max_attempts: 10,
             resend_on_close: false,
             backlog: false,
-            max_in_flight: 1000,
-            max_events: 50_000,
             ping_interval_ms: 15_000,
-            disconnect_grace_ms: 10_000,
             ticket_ttl_ms: 90_000,
-            token_ttl_ms: 7_200_000,
             session_webhook_ttl_ms: 5_400_000,
-            push_timeout_ms: 3000,
-            push_retries_ms: Vec::new(),
             limits: true,
             throttle_ms: 600_000,
-            echo: false,
+            ..SimSettings::default()
         }
     }
 
@@ -231,11 +188,11 @@ impl SimProvider for DingTalkSim {
         response
     }
 
-    fn server_error(&self, _: &ApiCall, status: u16) -> SimResponse {
-        if status == 200 {
+    fn server_error(&self, _: &ApiCall, fault: &CallFault) -> SimResponse {
+        let status = fault.error_status();
+        if status == StatusCode::OK {
             return oapi::failure(-1, "system busy");
         }
-        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         api::failure(status, "ServiceUnavailable", "the service is temporarily unavailable")
     }
 
@@ -247,38 +204,34 @@ impl SimProvider for DingTalkSim {
         })
     }
 
-    fn first_frame(&self, _: &World, _: usize) -> Option<String> {
-        None
-    }
-
-    fn ping_frame(&self, _: u64) -> Option<String> {
+    fn ping_frame(&self) -> Message {
         let data = json!({"opaque": random_hex()}).to_string();
-        Some(system_frame("ping", &format!("ping_{}", random_hex()), &data))
+        Message::text(system_frame("ping", &format!("ping_{}", random_hex()), &data))
     }
 
-    fn disconnect_frame(&self, reason: Option<&str>) -> String {
+    fn disconnect_frame(&self, reason: Option<&str>) -> Option<Message> {
         let reason = reason.unwrap_or("connection is expired");
         let data = json!({"reason": reason}).to_string();
-        system_frame("disconnect", &format!("system_{}", random_hex()), &data)
+        let id = format!("system_{}", random_hex());
+        Some(Message::text(system_frame("disconnect", &id, &data)))
     }
 
     fn event_frame(&self, event: &SimEvent, connection: u64) -> EventFrame {
         events::frame(event, connection)
     }
 
-    fn read_frame(&self, text: &str) -> FrameMeaning {
-        read_frame(text)
+    fn read_frame(&self, frame: &Message) -> FrameMeaning {
+        read_frame(frame.to_text().unwrap_or_default())
     }
 
-    fn push(&self, event: &SimEvent, is_forged: bool) -> PushRequest {
-        let timestamp = now_ms();
-        let secret = if is_forged { "another secret".into() } else { app_secret(event.app) };
-        let headers = vec![
-            ("content-type", "application/json; charset=utf-8".to_owned()),
-            ("timestamp", timestamp.to_string()),
-            ("sign", dingtalk_sign(&secret, timestamp)),
+    fn push(&self, event: &SimEvent, signer: &PushSigner) -> PushRequest {
+        let secret = signer.secret(app_secret);
+        let signature = [
+            ("timestamp", signer.at_ms.to_string()),
+            ("sign", dingtalk_sign(&secret, signer.at_ms)),
         ];
-        PushRequest { headers, body: event.payload.to_string() }
+        let kind = ("content-type", "application/json; charset=utf-8".to_owned());
+        PushRequest { headers: signer.headers(kind, signature), body: event.payload.to_string() }
     }
 
     fn push_challenge(&self, _: usize) -> Option<(PushRequest, String)> {
@@ -333,7 +286,7 @@ impl SimProvider for DingTalkSim {
         let valid = state.tokens.values().filter(|t| t.expires_ms > now && !t.is_revoked).count();
         let throttled = state.throttled_until.values().filter(|until| **until > now).count();
         json!({
-            "valid_tokens": valid, "sessions": state.sessions.entries.len(),
+            "valid_tokens": valid, "sessions": state.sessions.len(),
             "throttled_robots": throttled,
         })
     }
@@ -385,15 +338,5 @@ mod tests {
         assert_eq!(answer("m1", 500, ""), later);
         assert_eq!(answer("ping_1", 200, r#"{"opaque":"x"}"#), FrameMeaning::Pong);
         assert_eq!(answer("system_1", 200, ""), FrameMeaning::Other);
-    }
-
-    #[test]
-    fn recent_map_drops_its_oldest_entry() {
-        let mut map = RecentMap::default();
-        for number in 0..=MAX_ENTRIES {
-            map.insert(number.to_string(), number);
-        }
-        assert_eq!(map.get("0"), None);
-        assert_eq!(map.get("1"), Some(&1));
     }
 }

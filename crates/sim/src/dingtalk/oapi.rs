@@ -69,12 +69,7 @@ fn download(sim: &DingTalkSim, world: &World, request: &SimRequest) -> SimRespon
     let state = sim.state();
     let file = state.downloads.get(key).and_then(|id| world.store.file(id));
     match file {
-        Some(file) if request.method == Method::GET => SimResponse {
-            status: StatusCode::OK,
-            headers: vec![("content-type", file.mime_type.clone())],
-            body: file.content.clone(),
-            hang: None,
-        },
+        Some(file) if request.method == Method::GET => SimResponse::file(file),
         _ => SimResponse::text(StatusCode::FORBIDDEN, "application/xml", "<Error>expired</Error>"),
     }
 }

@@ -127,7 +127,7 @@ pub fn execute(
     if let Err(failure) = &result {
         SimCounters::count(&mut world.counters.errors, &failure.code);
     }
-    let scopes: Vec<_> = sim.state().scopes.iter().copied().collect();
+    let scopes = sim.state().scopes.names();
     answer(result).with_header("x-oauth-scopes", scopes.join(","))
 }
 
@@ -184,10 +184,10 @@ fn run_method(
 /// Rejects a call when the bot has none of the scopes that allow it.
 fn check_scopes(sim: &SlackSim, method: &ApiMethod) -> Result<(), SlackFailure> {
     let state = sim.state();
-    if method.scopes.is_empty() || method.scopes.iter().any(|scope| state.scopes.contains(scope)) {
+    if state.scopes.allows(method.scopes) {
         return Ok(());
     }
-    let provided: Vec<_> = state.scopes.iter().copied().collect();
+    let provided = state.scopes.names();
     let mut failure = SlackFailure::new("missing_scope");
     failure.fields.insert("needed".to_owned(), json!(method.scopes[0]));
     failure.fields.insert("provided".to_owned(), json!(provided.join(",")));

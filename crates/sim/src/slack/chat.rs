@@ -7,7 +7,7 @@ use super::{SlackSim, TEAM, app_id, bot_id, bot_user, events};
 use crate::chaos::ApiCall;
 use crate::clock::{now_ms, slack_ts};
 use crate::http::is_set;
-use crate::store::{MAX_CHATS, SentRecord, SimChat, SimChatKind, SimMessage};
+use crate::store::{SentRecord, SimChat, SimChatKind, SimMessage};
 use crate::world::World;
 
 /// Characters of a text that are kept; Slack cuts longer texts.
@@ -31,18 +31,7 @@ const LIMIT_WINDOW_MS: u64 = 3000;
 /// Whether a message to this chat is over the rate limit; counts it if not.
 pub fn is_too_fast(sim: &SlackSim, call: &ApiCall) -> bool {
     let Some(chat) = &call.chat else { return false };
-    let now = now_ms();
-    let mut state = sim.state();
-    if state.posts.len() > MAX_CHATS {
-        state.posts.clear();
-    }
-    let posts = state.posts.entry(chat.clone()).or_default();
-    posts.retain(|at| at + LIMIT_WINDOW_MS > now);
-    let is_full = posts.len() >= MAX_POSTS;
-    if !is_full {
-        posts.push(now);
-    }
-    is_full
+    sim.state().posts.is_too_fast(chat, MAX_POSTS, LIMIT_WINDOW_MS, now_ms())
 }
 
 /// Finds the chat that a call names: by id, by name, or a person for the direct chat.
@@ -168,8 +157,6 @@ pub fn record(
     let mut request = call.params.clone();
     request.remove("token");
     world.store.record_sent(SentRecord {
-        seq: 0,
-        at_ms: 0,
         app: call.app,
         via: via.to_owned(),
         chat: chat.to_owned(),
@@ -178,6 +165,7 @@ pub fn record(
         text: text.to_owned(),
         files,
         request: Value::Object(request),
+        ..SentRecord::default()
     });
 }
 

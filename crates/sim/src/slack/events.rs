@@ -1,6 +1,6 @@
 //! What people do in the chats, as events of the Events API.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{TEAM, app_id, bot_user, files};
 use crate::clock::slack_ts;
@@ -8,8 +8,9 @@ use crate::control::{
     ControlError, EditRequest, MemberRequest, ReactRequest, RecallRequest, SayRequest,
     resolve_files,
 };
+use crate::people::{self, find_message, merge_fields};
 use crate::random::{random_hex, random_uuid};
-use crate::store::{MAX_CHATS, SimChat, SimChatKind, SimMessage, SimUser};
+use crate::store::{SimChat, SimChatKind, SimMessage, SimUser};
 use crate::world::World;
 
 /// Adds an event for an app.
@@ -89,17 +90,7 @@ pub fn direct_chat(world: &mut World, user: &SimUser, app: usize) -> String {
 
 /// Finds a person by id or name; a new name creates a person.
 fn person(world: &mut World, name: Option<&str>) -> Result<SimUser, ControlError> {
-    let name = name.unwrap_or("ann").trim_start_matches('@');
-    if let Some(user) = world.store.find_user(name) {
-        return Ok(user.clone());
-    }
-    if name.is_empty() || world.store.users.len() >= MAX_CHATS {
-        return Err(ControlError(format!("found user {name:?}, expected a name or an id")));
-    }
-    let id = format!("U{}", random_hex()[..9].to_uppercase());
-    let user = SimUser { id, name: name.to_owned(), is_bot: false };
-    world.store.add_user(user.clone());
-    Ok(user)
+    people::person(world, name, |_| format!("U{}", random_hex()[..9].to_uppercase()))
 }
 
 /// Finds a chat by id or name; `@NAME` is a direct chat, and a new name creates a channel.
@@ -114,23 +105,12 @@ fn place(
         return Ok(direct_chat(world, &other, app));
     }
     let name = name.trim_start_matches('#');
-    let id = match world.store.find_chat(name) {
-        Some(id) => id,
-        None if name.is_empty() || world.store.chats.len() >= MAX_CHATS => {
-            return Err(ControlError(format!("found chat {name:?}, expected a name or an id")));
-        }
-        None => {
-            let id = format!("C{}", random_hex()[..9].to_uppercase());
-            let bots: Vec<_> = (0..world.apps).map(bot_user).collect();
-            let bots: Vec<_> = bots.iter().map(String::as_str).collect();
-            world.store.add_chat(SimChat::new(&id, name, SimChatKind::Group, &bots));
-            id
-        }
-    };
-    if let Some(chat) = world.store.chats.get_mut(&id) {
-        chat.members.insert(user.id.clone());
-    }
-    Ok(id)
+    people::place(world, name, &user.id, |world| {
+        let id = format!("C{}", random_hex()[..9].to_uppercase());
+        let bots: Vec<_> = (0..world.apps).map(bot_user).collect();
+        let bots: Vec<_> = bots.iter().map(String::as_str).collect();
+        SimChat::new(&id, name, SimChatKind::Group, &bots)
+    })
 }
 
 /// A rich text block with the text, mentions and links, as Slack's own clients send it.
@@ -218,7 +198,7 @@ pub fn say(world: &mut World, request: &SayRequest) -> Result<Value, ControlErro
             body["subtype"] = json!("thread_broadcast");
         }
     }
-    merge(&mut body, &request.raw);
+    merge_fields(&mut body, &request.raw);
     let event = message_event(world, &chat, &body);
     let is_direct = event["channel_type"] == "im";
     let text = body["text"].as_str().unwrap_or_default();
@@ -239,28 +219,9 @@ pub fn say(world: &mut World, request: &SayRequest) -> Result<Value, ControlErro
     Ok(json!({"id": ts, "chat": chat, "user": user.id}))
 }
 
-/// Replaces or adds fields that the caller gave.
-fn merge(body: &mut Value, fields: &Map<String, Value>) {
-    for (name, value) in fields {
-        body[name.as_str()] = value.clone();
-    }
-}
-
 fn parent_author(world: &World, chat: &str, thread: &str) -> Value {
     let parent = world.store.chats.get(chat).and_then(|chat| chat.get(thread));
     parent.map_or(Value::Null, |parent| parent.body["user"].clone())
-}
-
-/// The chat of a request, and the message in it that the request names.
-fn find_message<'a>(
-    world: &'a mut World,
-    chat: &str,
-    id: &str,
-) -> Result<(String, &'a mut SimMessage), ControlError> {
-    let missing = || ControlError(format!("there is no message {id:?} in chat {chat:?}"));
-    let place = world.store.find_chat(chat).ok_or_else(missing)?;
-    let found = world.store.chats.get_mut(&place).and_then(|chat| chat.get_mut(id));
-    Ok((place, found.ok_or_else(missing)?))
 }
 
 pub fn edit(world: &mut World, request: &EditRequest) -> Result<Value, ControlError> {

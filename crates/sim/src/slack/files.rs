@@ -178,19 +178,14 @@ pub fn download(sim: &SlackSim, world: &World, request: &SimRequest) -> SimRespo
     let state = sim.state();
     let is_allowed = request.bearer().is_some_and(|token| token.starts_with("xoxb-sim-"))
         && state.token_error.is_none()
-        && state.scopes.contains("files:read");
+        && state.scopes.has("files:read");
     if !is_allowed {
         let place = format!("{}/?redir=%2Ffiles-pri", world.base_url);
         return SimResponse::text(StatusCode::FOUND, "text/html", "")
             .with_header("location", place);
     }
     match file {
-        Some(file) if request.method == Method::GET => SimResponse {
-            status: StatusCode::OK,
-            headers: vec![("content-type", file.mime_type.clone())],
-            body: file.content.clone(),
-            hang: None,
-        },
+        Some(file) if request.method == Method::GET => SimResponse::file(file),
         _ => SimResponse::not_found(&request.path),
     }
 }

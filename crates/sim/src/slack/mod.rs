@@ -4,21 +4,24 @@
 //! * `chat.rs`, `conversations.rs`, `files.rs`: the methods.
 //! * `events.rs`: what people do, as events.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::MutexGuard;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
 
-use crate::chaos::{ApiCall, CallFault};
-use crate::clock::now_ms;
+use crate::call_rates::CallRates;
+use crate::chaos::{ApiCall, CallFault, PushSigner};
 use crate::control::{
     ControlError, EditRequest, MemberRequest, ReactRequest, RecallRequest, SayRequest,
 };
 use crate::event_queue::SimEvent;
 use crate::http::{SimRequest, SimResponse};
+use crate::locked::Locked;
 use crate::provider::{EventFrame, FrameMeaning, PushRequest, SimProvider};
 use crate::random::{random_hex, random_uuid};
+use crate::scopes::ScopeSet;
 use crate::settings::SimSettings;
 use crate::signature::slack_signature;
 use crate::store::{SimChat, SimChatKind, SimUser};
@@ -36,7 +39,7 @@ use files::{FileShare, OpenUpload};
 const TEAM: &str = "T0SIM";
 
 /// Scopes of every bot at the start.
-const SCOPES: [&str; 19] = [
+const SCOPES: &[&str] = &[
     "app_mentions:read",
     "channels:history",
     "channels:read",
@@ -59,19 +62,18 @@ const SCOPES: [&str; 19] = [
 ];
 
 pub struct SlackSim {
-    state: Mutex<SlackState>,
+    state: Locked<SlackState>,
 }
 
 /// State that only Slack has.
-#[derive(Default)]
 struct SlackState {
-    scopes: BTreeSet<&'static str>,
+    scopes: ScopeSet,
     /// Error that every call with a token gets, for instance `token_expired`.
     token_error: Option<String>,
     uploads: HashMap<String, OpenUpload>,
     shares: HashMap<String, FileShare>,
-    /// Times of the newest messages per chat, in milliseconds, for the rate limit.
-    posts: HashMap<String, Vec<u64>>,
+    /// Messages by chat.
+    posts: CallRates,
 }
 
 /// User id of the bot of an app.
@@ -94,47 +96,41 @@ fn signing_secret(app: usize) -> String {
 impl SlackSim {
     pub fn new(apps: usize) -> Self {
         debug_assert!(apps > 0, "an emulator has at least one app");
-        let state = SlackState { scopes: SCOPES.into(), ..SlackState::default() };
-        Self { state: Mutex::new(state) }
+        let state = SlackState {
+            scopes: ScopeSet::new(SCOPES),
+            token_error: None,
+            uploads: HashMap::new(),
+            shares: HashMap::new(),
+            posts: CallRates::default(),
+        };
+        Self { state: Locked::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, SlackState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
-/// Signs a body as Slack does. A forged body has the signature of another secret.
-fn signed_push(app: usize, body: String, is_forged: bool) -> PushRequest {
-    let timestamp = now_ms() / 1000;
-    let secret = if is_forged { "another secret".to_owned() } else { signing_secret(app) };
-    let headers = vec![
-        ("content-type", "application/json".to_owned()),
-        ("user-agent", "Slackbot 1.0 (+https://api.slack.com/robots)".to_owned()),
-        ("x-slack-request-timestamp", timestamp.to_string()),
-        ("x-slack-signature", slack_signature(&secret, timestamp, body.as_bytes())),
+/// Signs a body as Slack does.
+fn signed_push(body: String, signer: &PushSigner) -> PushRequest {
+    let seconds = signer.at_ms / 1000;
+    let secret = signer.secret(signing_secret);
+    let signature = [
+        ("x-slack-request-timestamp", seconds.to_string()),
+        ("x-slack-signature", slack_signature(&secret, seconds, body.as_bytes())),
     ];
+    let mut headers = signer.headers(("content-type", "application/json".to_owned()), signature);
+    let agent = "Slackbot 1.0 (+https://api.slack.com/robots)";
+    headers.push(("user-agent", agent.to_owned()));
     PushRequest { headers, body }
 }
 
 impl SimProvider for SlackSim {
     fn settings(&self) -> SimSettings {
         SimSettings {
-            ack_timeout_ms: 3000,
-            max_attempts: 10,
-            resend_on_close: true,
-            backlog: true,
-            max_in_flight: 1000,
-            max_events: 50_000,
-            ping_interval_ms: 10_000,
-            disconnect_grace_ms: 10_000,
-            ticket_ttl_ms: 30_000,
-            token_ttl_ms: 12 * 3_600_000,
-            session_webhook_ttl_ms: 0,
-            push_timeout_ms: 3000,
             push_retries_ms: vec![0, 60_000, 300_000],
-            limits: false,
-            throttle_ms: 1000,
             echo: true,
+            ..SimSettings::default()
         }
     }
 
@@ -185,9 +181,9 @@ impl SimProvider for SlackSim {
         api::rate_limited(fault.retry_after)
     }
 
-    fn server_error(&self, _: &ApiCall, status: u16) -> SimResponse {
-        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-        SimResponse::text(status, "text/html", "<html><body>Something went wrong</body></html>")
+    fn server_error(&self, _: &ApiCall, fault: &CallFault) -> SimResponse {
+        let page = "<html><body>Something went wrong</body></html>";
+        SimResponse::text(fault.error_status(), "text/html", page)
     }
 
     fn open_socket(&self, world: &mut World, request: &SimRequest) -> Result<usize, SimResponse> {
@@ -198,7 +194,7 @@ impl SimProvider for SlackSim {
         })
     }
 
-    fn first_frame(&self, world: &World, app: usize) -> Option<String> {
+    fn first_frame(&self, world: &World, app: usize) -> Option<Message> {
         let hello = json!({
             "type": "hello",
             "num_connections": world.connections.count(app),
@@ -207,17 +203,14 @@ impl SimProvider for SlackSim {
             },
             "connection_info": {"app_id": app_id(app)},
         });
-        Some(hello.to_string())
+        Some(Message::text(hello.to_string()))
     }
 
-    fn ping_frame(&self, _: u64) -> Option<String> {
-        None
-    }
-
-    fn disconnect_frame(&self, reason: Option<&str>) -> String {
+    fn disconnect_frame(&self, reason: Option<&str>) -> Option<Message> {
         let reason = reason.unwrap_or("refresh_requested");
         let info = json!({"host": "applink-sim"});
-        json!({"type": "disconnect", "reason": reason, "debug_info": info}).to_string()
+        let frame = json!({"type": "disconnect", "reason": reason, "debug_info": info});
+        Some(Message::text(frame.to_string()))
     }
 
     fn event_frame(&self, event: &SimEvent, _: u64) -> EventFrame {
@@ -226,10 +219,11 @@ impl SimProvider for SlackSim {
         let text = format!(
             r#"{{"envelope_id":"{ack_id}","type":"events_api","accepts_response_payload":false,"retry_attempt":{attempt},"retry_reason":"{reason}","payload":{payload}}}"#
         );
-        EventFrame { ack_id, text }
+        EventFrame { ack_id, frames: vec![Message::text(text)] }
     }
 
-    fn read_frame(&self, text: &str) -> FrameMeaning {
+    fn read_frame(&self, frame: &Message) -> FrameMeaning {
+        let text = frame.to_text().unwrap_or_default();
         let frame: Value = serde_json::from_str(text).unwrap_or(Value::Null);
         match frame["envelope_id"].as_str() {
             Some(id) => FrameMeaning::Ack(id.to_owned()),
@@ -237,8 +231,8 @@ impl SimProvider for SlackSim {
         }
     }
 
-    fn push(&self, event: &SimEvent, is_forged: bool) -> PushRequest {
-        let mut push = signed_push(event.app, event.payload.to_string(), is_forged);
+    fn push(&self, event: &SimEvent, signer: &PushSigner) -> PushRequest {
+        let mut push = signed_push(event.payload.to_string(), signer);
         if event.attempt > 0 {
             push.headers.push(("x-slack-retry-num", event.attempt.to_string()));
             push.headers.push(("x-slack-retry-reason", event.reason.to_owned()));
@@ -251,7 +245,7 @@ impl SimProvider for SlackSim {
         let body = json!({
             "token": "sim-verification-token", "challenge": challenge, "type": "url_verification",
         });
-        Some((signed_push(app, body.to_string(), false), challenge))
+        Some((signed_push(body.to_string(), &PushSigner::honest(app)), challenge))
     }
 
     fn say(&self, world: &mut World, request: &SayRequest) -> Result<Value, ControlError> {
@@ -291,7 +285,7 @@ impl SimProvider for SlackSim {
     ) -> Option<Result<Value, ControlError>> {
         let mut state = self.state();
         match name {
-            "scopes" => Some(change_scopes(&mut state, body)),
+            "scopes" => Some(state.scopes.change(body)),
             "token" => {
                 state.token_error = body["error"].as_str().map(str::to_owned);
                 Some(Ok(json!({"error": state.token_error})))
@@ -303,27 +297,6 @@ impl SimProvider for SlackSim {
 
     fn state(&self) -> Value {
         let state = self.state();
-        json!({"scopes": state.scopes, "token_error": state.token_error})
+        json!({"scopes": state.scopes.names(), "token_error": state.token_error})
     }
-}
-
-/// Removes or adds scopes of the bots.
-fn change_scopes(state: &mut SlackState, body: &Value) -> Result<Value, ControlError> {
-    let names = |key: &str| {
-        let names = body[key].as_array().cloned().unwrap_or_default();
-        names.into_iter().filter_map(|name| name.as_str().map(str::to_owned)).collect::<Vec<_>>()
-    };
-    let known = |name: &str| {
-        let found = SCOPES.into_iter().find(|scope| *scope == name);
-        found.ok_or_else(|| {
-            ControlError(format!("unknown scope {name:?}; expected one of {SCOPES:?}"))
-        })
-    };
-    for name in names("remove") {
-        state.scopes.remove(known(&name)?);
-    }
-    for name in names("add") {
-        state.scopes.insert(known(&name)?);
-    }
-    Ok(json!({"scopes": state.scopes}))
 }

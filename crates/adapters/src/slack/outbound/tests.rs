@@ -61,6 +61,7 @@ impl<'a> Attempt<'a> {
             sent_parts: &self.sent_parts,
             progress: &self.progress,
             key: format!("dlv_{}", "0".repeat(48)).parse().unwrap(),
+            first_attempt_ago: std::time::Duration::ZERO,
             now: Timestamp::from_ms(1_700_000_000_000),
         }
     }
