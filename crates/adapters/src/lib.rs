@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::email::EmailAdapter;
 use crate::registry::AdapterConfig;
 
+mod chat_config;
 pub mod dingtalk;
 pub mod egress;
 pub mod email;
@@ -39,6 +40,7 @@ pub mod setup;
 pub mod slack;
 pub mod socket;
 pub mod stub;
+mod throttle;
 pub mod webhook;
 
 #[cfg(test)]

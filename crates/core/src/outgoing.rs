@@ -31,6 +31,8 @@ pub struct OutgoingMessage {
     /// `latin-1`: the text is an e-mail with one character for each of its bytes.
     pub charset: Option<String>,
     pub attachments: Vec<AttachmentRef>,
+    /// Whether the recipient gets no notification sound, where the provider can do that.
+    pub silent: bool,
     /// The key `email` of the MsgObject, when it has the form of [`EmailHeaders`].
     pub email: Option<EmailHeaders>,
 }
@@ -94,6 +96,7 @@ impl OutgoingMessage {
             format: content.format,
             charset: content.charset,
             attachments: refs.filter_map(AttachmentRef::from_json).collect(),
+            silent: message.options["silent"] == true,
             // Senders may use this key for anything else.
             email: message.email.and_then(|email| serde_json::from_value(email).ok()),
         })
@@ -150,6 +153,8 @@ struct StoredMessage {
     #[serde(default)]
     thread: StoredThread,
     content: StoredContent,
+    #[serde(default)]
+    options: Value,
     email: Option<Value>,
 }
 
@@ -190,6 +195,7 @@ mod tests {
                 {"role": "attachment", "label": "no hash", "target": {"hash": "x"}},
                 {"role": "link", "target": {"hash": hash.to_string()}},
             ]},
+            "options": {"silent": true},
             "email": {"message_id": "<1@example.com>", "references": ["<0@example.com>"],
                       "headers": [["X-Monoco-Loop", "ann@example.com"]]},
         });
@@ -211,6 +217,7 @@ mod tests {
                 name: "log.txt".to_owned(),
                 mime_type: DEFAULT_MIME_TYPE.to_owned(),
             }],
+            silent: true,
             email: Some(EmailHeaders {
                 message_id: Some("<1@example.com>".to_owned()),
                 references: vec!["<0@example.com>".to_owned()],
@@ -229,6 +236,7 @@ mod tests {
         assert!(!resolved.has_unresolved_targets());
         assert!(OutgoingMessage::parse("{}").is_err());
         let other = r#"{"from": "did:monoco:me", "content": {}, "email": "ann@example.com"}"#;
-        assert_eq!(OutgoingMessage::parse(other).unwrap().email, None, "a key of the sender");
+        let other = OutgoingMessage::parse(other).unwrap();
+        assert_eq!((other.email, other.silent), (None, false), "a key of the sender");
     }
 }

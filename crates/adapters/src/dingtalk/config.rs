@@ -1,15 +1,14 @@
 //! The keys of a DingTalk tunnel: the app whose robot receives and sends, and a custom robot
 //! that only sends.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use monoco_core::config::{ConfigSection, InvalidConfig, SecretSource};
 use monoco_core::did::TunnelId;
-use reqwest::Url;
 
 use super::DingTalkAdapter;
 use crate::Adapter;
+use crate::chat_config::is_loopback_url;
 use crate::egress::EgressTarget;
 use crate::registry::{AdapterResources, ProviderConfig};
 use crate::setup::{ANY_VALUE, SetupQuestion};
@@ -252,13 +251,6 @@ fn read_file_hosts(section: &ConfigSection<'_>) -> Result<Vec<String>, InvalidCo
         })
     };
     values.iter().map(read).collect()
-}
-
-/// Whether `url` names this machine.
-fn is_loopback_url(url: &str) -> bool {
-    let Ok(url) = Url::parse(url) else { return false };
-    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::Path;
 use monoco_core::config::{ConfigEnvironment, ConfigFile};
 
 use super::*;
+use crate::chat_config::DEFAULT_CATCH_UP;
 
 struct SecretFiles;
 
