@@ -21,9 +21,11 @@ use crate::store::{FileContent, MAX_FILE_BYTES, SimFile};
 use crate::world::{SimHub, World};
 
 mod faults;
+mod people;
 mod requests;
 
 use faults::switch_chaos;
+pub use people::find_person;
 pub use requests::{EditRequest, FileSpec, MemberRequest, ReactRequest, RecallRequest, SayRequest};
 
 /// Sends that one page of `GET /control/sent` has at most.

@@ -6,7 +6,7 @@
 //!
 //! # Reading order
 //!
-//! * `provider`: what one network implements; `slack` and `dingtalk` are the networks.
+//! * `provider`: what one network implements; `slack`, `dingtalk` and `telegram` are the networks.
 //! * `world`: the state of one emulator: chats, messages, files, sockets, queue, chaos.
 //! * `event_queue`: events on their way to the bot, acknowledgements and redelivery.
 //! * `server`, `socket`, `push`: HTTP server, WebSocket server, HTTP callbacks.
@@ -32,6 +32,7 @@ mod signature;
 mod slack;
 mod socket;
 mod store;
+mod telegram;
 mod world;
 
 pub use server::{SimError, Simulator};
@@ -41,6 +42,7 @@ pub use server::{SimError, Simulator};
 pub enum SimNetwork {
     Slack,
     DingTalk,
+    Telegram,
 }
 
 /// How an emulator is started.

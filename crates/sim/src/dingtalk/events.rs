@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{CORP, DingTalkSim, ROBOT_TOPIC, ReplySession, app_key, bot_user};
 use crate::clock::now_ms;
-use crate::control::{ControlError, MemberRequest, SayRequest, resolve_files};
+use crate::control::{ControlError, MemberRequest, SayRequest, find_person, resolve_files};
 use crate::event_queue::SimEvent;
 use crate::provider::EventFrame;
 use crate::random::random_hex;
@@ -40,17 +40,7 @@ pub fn frame(event: &SimEvent, connection: u64) -> EventFrame {
 
 /// Finds a person by id or name; a new name creates a person of the organisation.
 fn person(world: &mut World, name: Option<&str>) -> Result<SimUser, ControlError> {
-    let name = name.unwrap_or("ann").trim_start_matches('@');
-    if let Some(user) = world.store.find_user(name) {
-        return Ok(user.clone());
-    }
-    if name.is_empty() || world.store.users.len() >= MAX_CHATS {
-        return Err(ControlError(format!("found user {name:?}, expected a name or an id")));
-    }
-    let id = format!("{:04}", world.store.users.len() + 1);
-    let user = SimUser { id, name: name.to_owned(), is_bot: false };
-    world.store.add_user(user.clone());
-    Ok(user)
+    find_person(world, name, |store| format!("{:04}", store.users.len() + 1))
 }
 
 /// Finds a chat by id or name; `@NAME` is a direct chat, and a new name creates a group.

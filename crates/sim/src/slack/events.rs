@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{TEAM, app_id, bot_user, files};
 use crate::clock::slack_ts;
 use crate::control::{
-    ControlError, EditRequest, MemberRequest, ReactRequest, RecallRequest, SayRequest,
+    ControlError, EditRequest, MemberRequest, ReactRequest, RecallRequest, SayRequest, find_person,
     resolve_files,
 };
 use crate::random::{random_hex, random_uuid};
@@ -89,17 +89,7 @@ pub fn direct_chat(world: &mut World, user: &SimUser, app: usize) -> String {
 
 /// Finds a person by id or name; a new name creates a person.
 fn person(world: &mut World, name: Option<&str>) -> Result<SimUser, ControlError> {
-    let name = name.unwrap_or("ann").trim_start_matches('@');
-    if let Some(user) = world.store.find_user(name) {
-        return Ok(user.clone());
-    }
-    if name.is_empty() || world.store.users.len() >= MAX_CHATS {
-        return Err(ControlError(format!("found user {name:?}, expected a name or an id")));
-    }
-    let id = format!("U{}", random_hex()[..9].to_uppercase());
-    let user = SimUser { id, name: name.to_owned(), is_bot: false };
-    world.store.add_user(user.clone());
-    Ok(user)
+    find_person(world, name, |_| format!("U{}", random_hex()[..9].to_uppercase()))
 }
 
 /// Finds a chat by id or name; `@NAME` is a direct chat, and a new name creates a channel.
