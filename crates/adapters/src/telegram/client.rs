@@ -8,7 +8,7 @@ use monoco_core::config::SecretSource;
 use monoco_core::retry::Failure;
 use serde_json::{Value, json};
 
-use super::failure::{CallKind, TelegramError, TelegramErrorKind, read_answer};
+use super::failure::{TelegramCallKind, TelegramError, TelegramErrorKind, read_answer};
 use super::wire::{TelegramUpdate, parse_page, text};
 use crate::FileDownload;
 use crate::egress::{Egress, EgressBody, EgressRequest, EgressTarget, HostRule, MultipartField};
@@ -69,13 +69,13 @@ impl TelegramClient {
 
     /// Calls a method that can be repeated.
     pub async fn read(&self, method: &str, body: &Value) -> Result<Value, TelegramError> {
-        let kind = CallKind::Repeatable;
+        let kind = TelegramCallKind::Repeatable;
         self.call(method, kind, |it| it.json(body).timeout(CALL_TIMEOUT).repeatable()).await
     }
 
     /// Calls a method that sends a message, once.
     pub async fn send(&self, method: &str, body: &Value) -> Result<Value, TelegramError> {
-        self.call(method, CallKind::Send, |it| it.json(body).timeout(CALL_TIMEOUT)).await
+        self.call(method, TelegramCallKind::Send, |it| it.json(body).timeout(CALL_TIMEOUT)).await
     }
 
     /// Calls a method that sends a file, once.
@@ -85,7 +85,7 @@ impl TelegramClient {
         fields: Vec<MultipartField>,
     ) -> Result<Value, TelegramError> {
         let body = EgressBody::Multipart(fields);
-        self.call(method, CallKind::Send, |it| it.body(body).timeout(UPLOAD_TIMEOUT)).await
+        self.call(method, TelegramCallKind::Send, |it| it.body(body).timeout(UPLOAD_TIMEOUT)).await
     }
 
     /// Asks for a page of updates. `None`: the answer is no page of updates.
@@ -105,7 +105,7 @@ impl TelegramClient {
         let request = EgressRequest::post(&target).json(&body).repeatable();
         let request = request.timeout(poll.timeout + POLL_MARGIN).max_reply(MAX_PAGE_BYTES);
         let response = self.egress.send(request).await?;
-        let answer = read_answer("getUpdates", CallKind::Repeatable, &response);
+        let answer = read_answer("getUpdates", TelegramCallKind::Repeatable, &response);
         match answer {
             Ok(page) => Ok(parse_page(page)),
             // A page that is cut, or that breaks off.
@@ -139,7 +139,7 @@ impl TelegramClient {
     async fn call(
         &self,
         method: &str,
-        call: CallKind,
+        call: TelegramCallKind,
         complete: impl FnOnce(EgressRequest<'_>) -> EgressRequest<'_>,
     ) -> Result<Value, TelegramError> {
         let target = self.method(method).await?;

@@ -78,7 +78,7 @@ pub struct TelegramRates {
 /// How a Telegram tunnel receives updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TelegramMode {
-    /// Long polling.
+    /// Long polling: the courier asks.
     Poll,
     /// Telegram posts to the webhook listener.
     Webhook,

@@ -4,14 +4,14 @@ use monoco_core::inbound::Artifact;
 use serde_json::Value;
 
 use super::client::MAX_DOWNLOAD_BYTES;
-use super::entities::{FormattedText, to_markdown};
+use super::entities::{TelegramMarkdown, to_markdown};
 use super::inbound::{full_name, origin_name};
 use super::wire::{integer, list, text};
 use crate::markdown::{push_text, quoted};
 
 /// The content of one message.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct MessageContent {
+pub(super) struct TelegramContent {
     pub markdown: String,
     pub mentions: Vec<String>,
     pub artifacts: Vec<Artifact>,
@@ -81,8 +81,8 @@ const COMMON_KEYS: [&str; 28] = [
 ];
 
 /// Reads the content of a message with this number.
-pub(super) fn read(message: &Value, number: i64) -> MessageContent {
-    let mut content = MessageContent { is_complete: true, ..MessageContent::default() };
+pub(super) fn read(message: &Value, number: i64) -> TelegramContent {
+    let mut content = TelegramContent { is_complete: true, ..TelegramContent::default() };
     content.push_quote(message);
     let body = match (text(message, "text"), text(message, "caption")) {
         (Some(body), _) => Some(to_markdown(body, list(message, "entities"))),
@@ -90,7 +90,7 @@ pub(super) fn read(message: &Value, number: i64) -> MessageContent {
         (None, None) => None,
     };
     let has_body = body.is_some();
-    if let Some(FormattedText { markdown, mentions }) = body {
+    if let Some(TelegramMarkdown { markdown, mentions }) = body {
         content.push_paragraph(&markdown);
         content.mentions.extend(mentions);
     }
@@ -111,7 +111,7 @@ pub(super) fn read(message: &Value, number: i64) -> MessageContent {
     content
 }
 
-impl MessageContent {
+impl TelegramContent {
     fn push_paragraph(&mut self, markdown: &str) {
         let markdown = markdown.trim_end();
         if markdown.trim().is_empty() {
@@ -137,7 +137,7 @@ impl MessageContent {
         }
         let quote = &message["quote"];
         if let Some(part) = text(quote, "text") {
-            let FormattedText { markdown, .. } = to_markdown(part, list(quote, "entities"));
+            let TelegramMarkdown { markdown, .. } = to_markdown(part, list(quote, "entities"));
             self.push_paragraph(&quoted(&markdown));
         }
     }

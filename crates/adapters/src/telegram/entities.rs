@@ -25,7 +25,7 @@ const LINK_SCHEMES: [&str; 4] = ["https://", "http://", "mailto:", "tg://"];
 
 /// A text as Markdown, and the accounts that it mentions.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct FormattedText {
+pub(super) struct TelegramMarkdown {
     pub markdown: String,
     pub mentions: Vec<String>,
 }
@@ -52,7 +52,7 @@ struct StyledSpan {
 }
 
 /// Converts `content` with its entities.
-pub(super) fn to_markdown(content: &str, entities: &[Value]) -> FormattedText {
+pub(super) fn to_markdown(content: &str, entities: &[Value]) -> TelegramMarkdown {
     let offsets = Utf16Offsets::new(content);
     let (mut spans, mut mentions) = (Vec::new(), Vec::new());
     for entity in entities.iter().take(MAX_ENTITIES) {
@@ -69,7 +69,7 @@ pub(super) fn to_markdown(content: &str, entities: &[Value]) -> FormattedText {
     }
     let mut writer = MarkdownWriter { text: content, spans: nested(spans), next: 0 };
     let markdown = writer.render(0, content.len(), 0);
-    FormattedText { markdown, mentions }
+    TelegramMarkdown { markdown, mentions }
 }
 
 /// The byte offset of each UTF-16 unit.

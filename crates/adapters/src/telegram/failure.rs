@@ -64,7 +64,7 @@ impl From<Failure> for TelegramError {
 
 /// Whether a call can be repeated when its answer is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CallKind {
+pub(super) enum TelegramCallKind {
     /// It changes nothing, or the same change twice is one change.
     Repeatable,
     /// It sends a message.
@@ -92,7 +92,7 @@ struct ErrorParameters {
 /// Returns the JSON of the result, or the classified error.
 pub(super) fn read_answer<'a>(
     method: &str,
-    call: CallKind,
+    call: TelegramCallKind,
     response: &'a EgressResponse,
 ) -> Result<&'a str, TelegramError> {
     let body = std::str::from_utf8(&response.body).ok();
@@ -138,7 +138,7 @@ struct ErrorAnswer<'a> {
 }
 
 impl ErrorAnswer<'_> {
-    fn classify(&self, method: &str, call: CallKind) -> TelegramError {
+    fn classify(&self, method: &str, call: TelegramCallKind) -> TelegramError {
         let (kind, advice) = self.meaning();
         let description: String = without_tokens(self.description)
             .chars()
@@ -150,7 +150,7 @@ impl ErrorAnswer<'_> {
         let retry_after_ms =
             self.retry_after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
         let failure = match kind {
-            TelegramErrorKind::Ambiguous if call == CallKind::Send => {
+            TelegramErrorKind::Ambiguous if call == TelegramCallKind::Send => {
                 Failure::Unknown { detail, error_code }
             }
             TelegramErrorKind::Ambiguous
@@ -269,7 +269,7 @@ mod tests {
         EgressResponse { status, headers: HeaderMap::new(), body: body.as_bytes().to_vec() }
     }
 
-    fn error(call: CallKind, code: u16, description: &str) -> TelegramError {
+    fn error(call: TelegramCallKind, code: u16, description: &str) -> TelegramError {
         let body = json!({"ok": false, "error_code": code, "description": description});
         read_answer("sendMessage", call, &response(code, &body.to_string())).unwrap_err()
     }
@@ -333,14 +333,14 @@ mod tests {
             (503, "Service Unavailable", Kind::Unavailable, "temporary"),
             (504, "Gateway Timeout", Kind::Ambiguous, "unknown"),
         ] {
-            let found = error(CallKind::Send, code, description);
+            let found = error(TelegramCallKind::Send, code, description);
             assert_eq!(
                 (found.kind, outcome(&found.failure)),
                 (kind, outcome_of_send),
                 "{description}"
             );
             assert_eq!(found.failure.error_code(), Some(code.to_string().as_str()));
-            let read = error(CallKind::Repeatable, code, description);
+            let read = error(TelegramCallKind::Repeatable, code, description);
             let is_unknown = outcome(&found.failure) == "unknown";
             let of_read = if is_unknown { "temporary" } else { outcome_of_send };
             assert_eq!(outcome(&read.failure), of_read, "a repeatable call: {description}");
@@ -351,13 +351,15 @@ mod tests {
     fn parameters_of_an_error_are_read() {
         let body = r#"{"ok":false,"error_code":429,"description":"Too Many Requests: retry after 5",
                        "parameters":{"retry_after":5}}"#;
-        let found = read_answer("sendMessage", CallKind::Send, &response(429, body)).unwrap_err();
+        let found =
+            read_answer("sendMessage", TelegramCallKind::Send, &response(429, body)).unwrap_err();
         let retry_after = Some(Duration::from_secs(5));
         assert_eq!(found.kind, TelegramErrorKind::Throttled { retry_after });
         let body = r#"{"ok":false,"error_code":400,
             "description":"Bad Request: group chat was upgraded to a supergroup chat",
             "parameters":{"migrate_to_chat_id":-1001234567890}}"#;
-        let found = read_answer("sendMessage", CallKind::Send, &response(400, body)).unwrap_err();
+        let found =
+            read_answer("sendMessage", TelegramCallKind::Send, &response(400, body)).unwrap_err();
         assert_eq!(found.kind, TelegramErrorKind::Migrated { to: -1_001_234_567_890 });
     }
 
@@ -371,17 +373,17 @@ mod tests {
             (429, "slow down", "temporary"),
         ] {
             let response = response(status, body);
-            let found = read_answer("sendMessage", CallKind::Send, &response);
+            let found = read_answer("sendMessage", TelegramCallKind::Send, &response);
             assert_eq!(outcome(&found.unwrap_err().failure), want, "{status} {body}");
         }
         let good = response(200, r#"{"ok":true,"result":{"message_id":1}}"#);
-        assert_eq!(read_answer("m", CallKind::Send, &good), Ok(r#"{"message_id":1}"#));
+        assert_eq!(read_answer("m", TelegramCallKind::Send, &good), Ok(r#"{"message_id":1}"#));
     }
 
     #[test]
     fn tokens_in_descriptions_are_cut() {
         let token = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
-        let found = error(CallKind::Send, 400, &format!("Bad Request: /bot{token}/x\u{7}"));
+        let found = error(TelegramCallKind::Send, 400, &format!("Bad Request: /bot{token}/x\u{7}"));
         assert_eq!(found.failure.detail(), "sendMessage: Bad Request: /bot[cut]/x (400)");
     }
 }

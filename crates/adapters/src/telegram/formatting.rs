@@ -40,7 +40,7 @@ pub(super) enum EntityKind {
 }
 
 impl EntityText {
-    /// Converts Markdown.
+    /// Converts Markdown into text and entities.
     pub fn from_markdown(markdown: &str) -> Self {
         let mut writer = EntityWriter::default();
         walk(markdown, &mut writer);

@@ -17,7 +17,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::albums::AlbumKey;
-use super::content::{self, MessageContent};
+use super::content::{self, TelegramContent};
 use super::notices;
 use super::wire::{TelegramUpdate, integer, list, message_id, payload_file, text, time};
 
@@ -37,7 +37,7 @@ impl From<InboundEvent> for ReadUpdate {
     }
 }
 
-/// Converts an update.
+/// Converts an update into at most one event.
 pub(super) fn read_update(update: &TelegramUpdate) -> ReadUpdate {
     let value = &update.value;
     let new = ["message", "channel_post"].iter().find_map(|key| value.get(key));
@@ -96,7 +96,7 @@ fn inbound(message: &Value, chat: i64, number: i64) -> Option<(InboundMessage, b
     let from = sender(message)?;
     let thread = topic(message);
     let session = session(&message["chat"], thread, &from);
-    let MessageContent { markdown, mentions, artifacts, is_complete } =
+    let TelegramContent { markdown, mentions, artifacts, is_complete } =
         content::read(message, number);
     let mut new = InboundMessage::new(message_id(chat, number), session, from, markdown);
     new.at = time(message, "date");

@@ -159,7 +159,7 @@ impl PollPlan {
     }
 }
 
-/// Polls until `stop`.
+/// Polls, stores and confirms updates until `stop`.
 pub(super) async fn run(
     adapter: &TelegramAdapter,
     sink: &dyn InboundSink,

@@ -116,7 +116,7 @@ mod tests {
         let info = json!({"url": "https://a.example.com", "last_error_date": 1_700_000_000,
                           "last_error_message": "Connection refused"});
         let report = found(&info, TelegramMode::Webhook, None);
-        let want = "the last webhook request failed 2023-11-14T22:13:20Z: Connection refused";
+        let want = "the last webhook request failed 2023-11-14T22:13:20.000Z: Connection refused";
         assert_eq!(report.warnings, [want]);
     }
 

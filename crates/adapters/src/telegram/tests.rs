@@ -58,7 +58,7 @@ pub(super) fn call_of(request: &str) -> (String, Value) {
     (method, serde_json::from_str(body).unwrap_or_default())
 }
 
-/// A recorded update.
+/// A recorded update of the test data.
 pub(super) fn testdata(name: &str) -> TelegramUpdate {
     let path = format!("{}/testdata/telegram/{name}.json", env!("CARGO_MANIFEST_DIR"));
     let json = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));

@@ -23,7 +23,7 @@ fn marks_become_entities() {
         ("plain", "plain", vec![]),
         ("**bold** and *italic*", "bold and italic", vec!["bold 0 4", "italic 9 6"]),
         ("~~gone~~ `code`", "gone code", vec!["strikethrough 0 4", "code 5 4"]),
-        ("***both***", "both", vec!["italic 0 4", "bold 0 4"]),
+        ("***both***", "both", vec!["bold 0 4", "italic 0 4"]),
         ("😀 **b**", "😀 b", vec!["bold 3 1"]),
         ("# Title\n\ntext", "Title\n\ntext", vec!["bold 0 5"]),
         ("[here](https://x.example)", "here", vec!["text_link 0 4 https://x.example"]),
