@@ -44,6 +44,8 @@ pub mod setup;
 pub mod slack;
 pub mod socket;
 pub mod stub;
+pub mod telegram;
+mod throttle;
 pub mod webhook;
 
 #[cfg(test)]

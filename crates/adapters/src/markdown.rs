@@ -1,6 +1,7 @@
 //! Markdown for chat providers: splits long messages, walks through the structure, and writes what was
 //! received.
 
+mod blocks;
 mod edit;
 mod layout;
 mod plain;
@@ -11,6 +12,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use blocks::{aligned_table, push_code_block_of};
 pub use edit::{replace_ranges, table_as_code};
 pub use plain::split_plain;
 pub use split::split;

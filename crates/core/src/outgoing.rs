@@ -33,6 +33,8 @@ pub struct OutgoingMessage {
     pub attachments: Vec<AttachmentRef>,
     /// A card in the provider's own format, for providers that have cards: `content.card`.
     pub card: Option<Value>,
+    /// Whether the recipient gets no notification sound, where the provider can do that.
+    pub silent: bool,
     /// The key `email` of the MsgObject, when it has the form of [`EmailHeaders`].
     pub email: Option<EmailHeaders>,
 }
@@ -97,6 +99,7 @@ impl OutgoingMessage {
             charset: content.charset,
             attachments: refs.filter_map(AttachmentRef::from_json).collect(),
             card: content.card.filter(Value::is_object),
+            silent: message.options["silent"] == true,
             // Senders may use this key for anything else.
             email: message.email.and_then(|email| serde_json::from_value(email).ok()),
         })
@@ -153,6 +156,8 @@ struct StoredMessage {
     #[serde(default)]
     thread: StoredThread,
     content: StoredContent,
+    #[serde(default)]
+    options: Value,
     email: Option<Value>,
 }
 
@@ -194,6 +199,7 @@ mod tests {
                 {"role": "attachment", "label": "no hash", "target": {"hash": "x"}},
                 {"role": "link", "target": {"hash": hash.to_string()}},
             ], "card": {"schema": "2.0"}},
+            "options": {"silent": true},
             "email": {"message_id": "<1@example.com>", "references": ["<0@example.com>"],
                       "headers": [["X-Monoco-Loop", "ann@example.com"]]},
         });
@@ -216,6 +222,7 @@ mod tests {
                 mime_type: DEFAULT_MIME_TYPE.to_owned(),
             }],
             card: Some(json!({"schema": "2.0"})),
+            silent: true,
             email: Some(EmailHeaders {
                 message_id: Some("<1@example.com>".to_owned()),
                 references: vec!["<0@example.com>".to_owned()],
@@ -235,6 +242,6 @@ mod tests {
         assert!(OutgoingMessage::parse("{}").is_err());
         let other = r#"{"from": "did:monoco:me", "content": {"card": "x"}, "email": "a@b.c"}"#;
         let other = OutgoingMessage::parse(other).unwrap();
-        assert_eq!((other.email, other.card), (None, None), "keys of the sender");
+        assert_eq!((other.email, other.card, other.silent), (None, None, false), "own keys");
     }
 }

@@ -1,22 +1,17 @@
 //! Calls the Web API: one attempt per call, with the answer classified.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use monoco_core::config::{Secret, SecretSource};
 use monoco_core::retry::Failure;
-use tokio::time::Instant;
 
 use super::wire::{ApiReply, SlackErrorKind, error_advice, error_kind};
 use crate::egress::{Egress, EgressRequest, EgressResponse, EgressTarget, HostRule};
-use crate::secret_command::get_secret;
+use crate::secret_command::CachedSecret;
 
 /// Hosts that URLs of Slack's answers may name: sockets, uploads and downloads.
 const SLACK_HOSTS: [&str; 4] = ["slack.com", ".slack.com", ".slack-edge.com", "slack-files.com"];
-
-/// How long the output of a command for a token is used.
-const TOKEN_TIME: Duration = Duration::from_secs(300);
 
 /// Most bytes of an answer that are read. A page of a history has up to 200 messages.
 const MAX_REPLY_BYTES: usize = 16 << 20;
@@ -79,14 +74,8 @@ pub(super) struct SlackClient {
     pub egress: Egress,
     pub hosts: HostRule,
     base: EgressTarget,
-    app_token: CachedToken,
-    bot_token: CachedToken,
-}
-
-#[derive(Debug)]
-struct CachedToken {
-    source: Option<SecretSource>,
-    output: Mutex<Option<(Secret, Instant)>>,
+    app_token: CachedSecret,
+    bot_token: CachedSecret,
 }
 
 impl SlackClient {
@@ -97,14 +86,14 @@ impl SlackClient {
         bot_token: Option<SecretSource>,
     ) -> Self {
         let hosts = HostRule::new(&SLACK_HOSTS, &base);
-        let token = |source| CachedToken { source, output: Mutex::default() };
-        let (app_token, bot_token) = (token(app_token), token(bot_token));
+        let app_token = CachedSecret::new("app_token", app_token);
+        let bot_token = CachedSecret::new("bot_token", bot_token);
         Self { egress, hosts, base, app_token, bot_token }
     }
 
     /// Returns the bot token.
     pub async fn bot_token(&self) -> Result<Secret, Failure> {
-        self.bot_token.get("bot_token").await
+        self.bot_token.get().await
     }
 
     /// Calls a method that changes nothing.
@@ -133,12 +122,12 @@ impl SlackClient {
         method: &str,
         arguments: ApiArguments<'_>,
     ) -> Result<SlackAnswer, SlackApiError> {
-        let (source, name) = match token {
-            SlackToken::App => (&self.app_token, "app_token"),
-            SlackToken::Bot => (&self.bot_token, "bot_token"),
+        let source = match token {
+            SlackToken::App => &self.app_token,
+            SlackToken::Bot => &self.bot_token,
         };
         let transport = |failure| SlackApiError { failure, kind: ApiErrorKind::Transport };
-        let secret = source.get(name).await.map_err(transport)?;
+        let secret = source.get().await.map_err(transport)?;
         let result = self.call_with(&secret, method, arguments).await;
         let is_rejected = |error: &SlackApiError| TOKEN_ERRORS.contains(&error.code());
         if !result.as_ref().is_err_and(is_rejected) {
@@ -147,7 +136,7 @@ impl SlackClient {
         // The token may have been replaced since the command for it was run. Slack has executed
         // nothing, so that the call can be made with the new one.
         source.forget();
-        let renewed = source.get(name).await.map_err(transport)?;
+        let renewed = source.get().await.map_err(transport)?;
         if renewed == secret { result } else { self.call_with(&renewed, method, arguments).await }
     }
 
@@ -178,35 +167,6 @@ pub(super) enum ApiArguments<'a> {
     Read(&'a [(&'a str, &'a str)]),
     Write(&'a [(&'a str, &'a str)]),
     Json(&'a serde_json::Value),
-}
-
-impl CachedToken {
-    async fn get(&self, key: &str) -> Result<Secret, Failure> {
-        let Some(source) = &self.source else {
-            let detail = format!("the tunnel has no {key}; set it in the config");
-            return Err(Failure::Permanent { detail, error_code: None });
-        };
-        if let SecretSource::Value(secret) = source {
-            return Ok(secret.clone());
-        }
-        if let Some((secret, since)) = &*self.lock()
-            && since.elapsed() < TOKEN_TIME
-        {
-            return Ok(secret.clone());
-        }
-        let secret = get_secret(source).await?;
-        *self.lock() = Some((secret.clone(), Instant::now()));
-        Ok(secret)
-    }
-
-    /// Makes the next call run the command for the token again.
-    fn forget(&self) {
-        *self.lock() = None;
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(Secret, Instant)>> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Classifies the response to a call.

@@ -11,15 +11,11 @@
 //! chat. While the pause of one chat lasts, a 429 of another chat concerns the whole tunnel, and
 //! so does every 429 of another method, whose limits are per workspace.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
 use monoco_core::delivery::{DeliveryOutcome, SentPart, ThrottleScope};
 use monoco_core::did::EndpointKind;
 use monoco_core::outgoing::{AttachmentRef, OutgoingMessage};
 use monoco_core::retry::Failure;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::client::{ApiErrorKind, SlackApiError};
 use super::rich_text;
@@ -27,6 +23,7 @@ use super::sent_search::{self, SentLookup, SentSearch};
 use super::upload::{self, UploadedFiles};
 use super::wire::{is_ts, message_id, split_message_id};
 use super::workspace::SlackWorkspace;
+use crate::throttle::ChatThrottle;
 use crate::{DeliveryRequest, markdown};
 
 /// Longest text of one message, in characters of Markdown. Slack recommends 4,000 at most and
@@ -39,24 +36,20 @@ pub(super) const METADATA_TYPE: &str = "monoco_delivery";
 /// Follows a text whose formatting was rejected.
 const PLAIN_NOTE: &str = "\n\n[sent without formatting: Slack rejected it]";
 
-/// How long a 429 without a delay is taken to last.
-const DEFAULT_PAUSE: Duration = Duration::from_secs(30);
-
 /// How long after an error a message that is not in the chat is looked for once more.
 const SECOND_LOOK: Duration = Duration::from_secs(5);
 
 /// Sends the messages of one tunnel.
 #[derive(Debug)]
 pub(super) struct SlackSender {
-    /// The chat of the last 429 and the end of its pause.
-    throttled: Mutex<Option<(String, Instant)>>,
+    throttled: ChatThrottle,
     uploads: UploadedFiles,
     second_look: Duration,
 }
 
 impl Default for SlackSender {
     fn default() -> Self {
-        let (throttled, uploads) = (Mutex::default(), UploadedFiles::default());
+        let (throttled, uploads) = (ChatThrottle::default(), UploadedFiles::default());
         Self { throttled, uploads, second_look: SECOND_LOOK }
     }
 }
@@ -227,23 +220,11 @@ impl SlackSender {
         let detail = error.failure.detail().to_owned();
         let is_post = detail.starts_with("chat.postMessage");
         let scope = match place.filter(|_| is_post) {
-            Some(place) => self.throttle_scope(&place.chat, retry_after),
+            Some(place) => self.throttled.scope(&place.chat, retry_after),
             None => ThrottleScope::Tunnel,
         };
         let error_code = error.failure.error_code().map(str::to_owned);
         DeliveryOutcome::Throttled { detail, error_code, retry_after, scope }
-    }
-
-    fn throttle_scope(&self, chat: &str, retry_after: Option<Duration>) -> ThrottleScope {
-        let now = Instant::now();
-        let until = now + retry_after.unwrap_or(DEFAULT_PAUSE);
-        let mut last = self.throttled.lock().unwrap_or_else(PoisonError::into_inner);
-        let scope = match &*last {
-            Some((other, until)) if other != chat && now < *until => ThrottleScope::Tunnel,
-            _ => ThrottleScope::Target,
-        };
-        *last = Some((chat.to_owned(), until));
-        scope
     }
 }
 

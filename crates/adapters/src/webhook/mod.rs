@@ -32,6 +32,7 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use body::read_lenient;
 pub use config::{
     FieldMap, HmacHeader, InvalidWebhookConfig, SignatureEncoding, WebhookConfig,
     WebhookVerification,

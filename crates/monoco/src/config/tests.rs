@@ -169,7 +169,7 @@ courier:
 fn planned_providers_are_rejected_by_name() {
     for (tunnel, provider) in [
         ("lark-main: { provider: lark, mode: stream, bindings: { oc_42: alpha } }", "lark"),
-        ("telegram:", "telegram"),
+        ("lark:", "lark"),
     ] {
         let said = bad(&format!("courier: {{adapters: {{{tunnel}}}}}"));
         let wanted = format!("the provider {provider} is not in this version");

@@ -71,6 +71,8 @@ mod sim_dingtalk;
 mod sim_harness;
 mod sim_slack;
 mod slack;
+mod telegram;
+mod telegram_faults;
 mod terminal;
 mod tidy;
 mod tour;

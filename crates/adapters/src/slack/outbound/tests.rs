@@ -1,5 +1,7 @@
 //! Tests of sending: parts, places, formats, and outcomes that are not clear.
 
+use std::time::Duration;
+
 use monoco_core::inbound::InboundAttachment;
 use monoco_core::time::Timestamp;
 
