@@ -124,8 +124,8 @@ fn read_provider(
             return Err(tunnel.invalid(why));
         }
     };
-    let planned = || tunnel.invalid(format!("the provider {provider} is not in this version"));
-    registry::find(provider).ok_or_else(planned)
+    let unknown = || tunnel.invalid(format!("unknown provider {provider}"));
+    registry::find(provider).ok_or_else(unknown)
 }
 
 /// Reads the section of the tunnel called `name`.

@@ -38,7 +38,7 @@ pub struct SayRequest {
     pub broadcast: bool,
     /// Whether the bot is mentioned. DingTalk mentions it in groups by default.
     pub mention: Option<bool>,
-    /// Id of the message that this one quotes (DingTalk) or replies to (Telegram).
+    /// Id of the message that this one quotes (DingTalk), answers (Lark) or replies to (Telegram).
     pub quote: Option<String>,
     /// Part of the quoted message that is quoted (Telegram).
     pub quote_text: Option<String>,
