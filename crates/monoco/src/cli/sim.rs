@@ -92,7 +92,7 @@ fn print_steps(info: &Value) -> Result<(), CliError> {
     let (settings, secrets): (&[&str], &[&str]) = match provider.as_str() {
         "slack" => (&[], &["app_token", "bot_token"]),
         "lark" => (&["app_id"], &["app_secret"]),
-        "telegram" => (&[], &["bot_token"]),
+        "telegram" => (&[], &["token"]),
         _ => (&["app_key", "oapi_url"], &["app_secret"]),
     };
     let value = |key: &str| text(info.get(key).unwrap_or(&info["credentials"][key]));

@@ -71,6 +71,8 @@ mod sim_dingtalk;
 mod sim_harness;
 mod sim_lark;
 mod sim_slack;
+mod sim_telegram;
+mod sim_telegram_messages;
 mod slack;
 mod telegram;
 mod telegram_faults;

@@ -20,7 +20,7 @@ pub fn keys(sim: &ChatSim, more: &[&str]) -> Vec<String> {
     let mut keys = vec![
         "provider: telegram".to_owned(),
         format!("base_url: {}", sim.text("base_url")),
-        format!("token: '{}'", sim.credential("bot_token")),
+        format!("token: '{}'", sim.credential("token")),
         "send_rate: 100/s".to_owned(),
         "group_rate: 100/s".to_owned(),
     ];

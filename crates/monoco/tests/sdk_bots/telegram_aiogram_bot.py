@@ -16,7 +16,7 @@ from aiohttp import web
 
 sim, mode = json.loads(sys.argv[1]), sys.argv[2]
 session = AiohttpSession(api=TelegramAPIServer.from_base(sim["base_url"]))
-bot = Bot(sim["credentials"]["bot_token"], session=session)
+bot = Bot(sim["credentials"]["token"], session=session)
 dispatcher = Dispatcher()
 KINDS = ["message", "edited_message", "channel_post", "edited_channel_post", "my_chat_member"]
 

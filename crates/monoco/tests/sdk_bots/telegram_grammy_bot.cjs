@@ -8,7 +8,7 @@ const { Bot, InputFile, webhookCallback } = load("grammy");
 
 const [sim, mode] = [JSON.parse(process.argv[2]), process.argv[3]];
 const show = (facts) => console.log(JSON.stringify(facts));
-const bot = new Bot(sim.credentials.bot_token, {
+const bot = new Bot(sim.credentials.token, {
   client: { apiRoot: sim.base_url, canUseWebhookReply: (method) => method === "sendMessage" },
 });
 
@@ -18,7 +18,7 @@ bot.on("message", async (ctx) => {
   const facts = { saw: "message", text, id: message.message_id, update: ctx.update.update_id, chat: message.chat.type };
   if (message.document) {
     const file = await ctx.getFile();
-    const url = `${sim.base_url}/file/bot${sim.credentials.bot_token}/${file.file_path}`;
+    const url = `${sim.base_url}/file/bot${sim.credentials.token}/${file.file_path}`;
     facts.content = await (await fetch(url)).text();
   }
   show(facts);

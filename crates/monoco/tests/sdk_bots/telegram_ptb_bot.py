@@ -49,7 +49,7 @@ async def heard(update, context):
 
 
 async def main():
-    builder = ApplicationBuilder().token(sim["credentials"]["bot_token"])
+    builder = ApplicationBuilder().token(sim["credentials"]["token"])
     app = builder.base_url(base + "/bot").base_file_url(base + "/file/bot").build()
     app.add_handler(TypeHandler(Update, heard))
     async with app:
