@@ -11,6 +11,8 @@
 //! chat. While the pause of one chat lasts, a 429 of another chat concerns the whole tunnel, and
 //! so does every 429 of another method, whose limits are per workspace.
 
+use std::time::Duration;
+
 use monoco_core::delivery::{DeliveryOutcome, SentPart, ThrottleScope};
 use monoco_core::did::EndpointKind;
 use monoco_core::outgoing::{AttachmentRef, OutgoingMessage};

@@ -285,11 +285,10 @@ pub fn too_many_requests(retry_after: Option<u64>) -> SimResponse {
 }
 
 /// The answer to a call that met an internal error: JSON of the server, or the page of a proxy.
-pub fn server_error(code: u16) -> SimResponse {
-    if code == 500 {
+pub fn server_error(status: StatusCode) -> SimResponse {
+    if status == StatusCode::INTERNAL_SERVER_ERROR {
         return SimTelegramFailure::new(500, "Internal Server Error").response();
     }
-    let status = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_GATEWAY);
     let page = format!("<html><head><title>{status}</title></head><body>nginx</body></html>");
     SimResponse::text(status, "text/html", &page)
 }

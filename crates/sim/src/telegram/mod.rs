@@ -13,8 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
 
-use crate::chaos::{ApiCall, CallFault};
+use crate::chaos::{ApiCall, CallFault, PushSigner};
 use crate::clock::now_ms;
 use crate::control::{
     ControlError, EditRequest, MemberRequest, ReactRequest, RecallRequest, SayRequest,
@@ -171,36 +172,28 @@ impl SimProvider for TelegramSim {
         api::too_many_requests(fault.retry_after)
     }
 
-    fn server_error(&self, _: &ApiCall, status: u16) -> SimResponse {
-        api::server_error(status)
+    fn server_error(&self, _: &ApiCall, fault: &CallFault) -> SimResponse {
+        api::server_error(fault.error_status())
     }
 
     fn open_socket(&self, _: &mut World, request: &SimRequest) -> Result<usize, SimResponse> {
         Err(SimResponse::not_found(&request.path))
     }
 
-    fn first_frame(&self, _: &World, _: usize) -> Option<String> {
+    fn disconnect_frame(&self, _: Option<&str>) -> Option<Message> {
         None
     }
 
-    fn ping_frame(&self, _: u64) -> Option<String> {
-        None
+    fn event_frame(&self, _: &SimEvent, _: u64) -> EventFrame {
+        EventFrame { ack_id: String::new(), frames: Vec::new() }
     }
 
-    fn disconnect_frame(&self, _: Option<&str>) -> String {
-        String::new()
-    }
-
-    fn event_frame(&self, event: &SimEvent, _: u64) -> EventFrame {
-        EventFrame { ack_id: String::new(), text: event.payload.to_string() }
-    }
-
-    fn read_frame(&self, _: &str) -> FrameMeaning {
+    fn read_frame(&self, _: &Message) -> FrameMeaning {
         FrameMeaning::Other
     }
 
-    fn push(&self, event: &SimEvent, is_forged: bool) -> PushRequest {
-        webhook::callback(self, event, is_forged)
+    fn push(&self, event: &SimEvent, signer: &PushSigner) -> PushRequest {
+        webhook::callback(self, event, signer)
     }
 
     fn push_challenge(&self, _: usize) -> Option<(PushRequest, String)> {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::api::{SimTelegramCall, SimTelegramFailure, SimTelegramResult, execute_answer};
 use super::updates::{WEBHOOK_SET, set_allowed, update_text};
 use super::{TelegramSim, WRONG_SECRET};
+use crate::chaos::PushSigner;
 use crate::clock::{now_ms, now_us};
 use crate::control::ControlError;
 use crate::event_queue::SimEvent;
@@ -153,20 +154,18 @@ pub fn info(world: &mut World, call: &SimTelegramCall<'_>) -> SimTelegramResult 
     Ok(info)
 }
 
-/// The callback with an update. A forged one carries another secret token.
-pub fn callback(sim: &TelegramSim, event: &SimEvent, is_forged: bool) -> PushRequest {
+/// The callback with an update. A forged one carries another secret token, or none.
+pub fn callback(sim: &TelegramSim, event: &SimEvent, signer: &PushSigner) -> PushRequest {
     let body = update_text(sim, event);
     let state = sim.state();
-    let webhook = state.bots[event.app].webhook.as_ref();
-    let secret = webhook.map(|webhook| webhook.secret.clone()).unwrap_or_default();
-    let secret = if is_forged { WRONG_SECRET.to_owned() } else { secret };
-    let mut headers = vec![
-        ("content-type", "application/json".to_owned()),
-        ("accept-encoding", "gzip, deflate".to_owned()),
-    ];
-    if !secret.is_empty() {
-        headers.push(("x-telegram-bot-api-secret-token", secret));
-    }
+    let secret = signer.secret(|app| {
+        let webhook = state.bots.get(app).map(|bot| bot.webhook.as_ref());
+        let known = webhook.map(|webhook| webhook.map(|webhook| webhook.secret.clone()));
+        known.map_or_else(|| WRONG_SECRET.to_owned(), Option::unwrap_or_default)
+    });
+    let token = (!secret.is_empty()).then_some(("x-telegram-bot-api-secret-token", secret));
+    let mut headers = signer.headers(("content-type", "application/json".to_owned()), token);
+    headers.push(("accept-encoding", "gzip, deflate".to_owned()));
     PushRequest { headers, body }
 }
 

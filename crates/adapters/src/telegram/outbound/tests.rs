@@ -54,6 +54,7 @@ impl Sending {
             files: &self.files,
             sent_parts: &self.sent_parts,
             progress: &self.progress,
+            first_attempt_ago: Duration::ZERO,
             key: RecordId::delivery(&did, &did, &ObjId::of(ObjKind::Msg, b"1")),
             now: Timestamp::from_ms(1_700_000_000_000),
         };
