@@ -277,7 +277,8 @@ fn names_stand_for_authors_owners_groups_and_readers() {
     center(&["receipts", "Team", msg, "--reader", "Bob", "--set", "READED"]).ok();
     assert!(center(&["receipts", "Team", msg, "--reader", "Bob"]).ok().contains("READED"));
     // A shortened id, and the outbox of a tunnel.
-    let reply = ["send", "--from", "Ann", "--to", "stub:joe", "--text", "soon", "--format", "id"];
+    const JOE: &str = "did:msgtunnel:joe.user.stub";
+    let reply = ["send", "--from", "Ann", "--to", JOE, "--text", "soon", "--format", "id"];
     let reply = center(&[&reply[..], &["--reply-to", &msg[..16]]].concat()).ok();
     assert!(center(&["object", reply.trim()]).ok().contains(msg));
     assert!(center(&["list", "stub", "TUNNEL_OUTBOX"]).ok().contains("stub:joe"));
