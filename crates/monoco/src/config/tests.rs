@@ -168,7 +168,7 @@ courier:
 #[test]
 fn planned_providers_are_rejected_by_name() {
     for (tunnel, provider) in [
-        ("lark-main: { provider: lark, mode: stream, bindings: { oc_42: alpha } }", "lark"),
+        ("tg-main: { provider: telegram, bindings: { oc_42: alpha } }", "telegram"),
         ("telegram:", "telegram"),
     ] {
         let said = bad(&format!("courier: {{adapters: {{{tunnel}}}}}"));
