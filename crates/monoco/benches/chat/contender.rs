@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::common::Result;
 use crate::common::courier::RunningCourier;
-use crate::emulator::{Emulator, Network};
+use crate::emulator::Emulator;
 
 const HANDLER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/chat/handler.py");
 
@@ -17,26 +17,28 @@ pub fn sdk_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/reference-sdks")
 }
 
-/// Starts a courier with one tunnel per app, and waits until all are connected.
-pub fn start_courier(dir: &Path, emulator: &Emulator, apps: usize) -> Result<RunningCourier> {
+/// Starts a courier with one tunnel per app of each emulator, and waits until all are connected.
+pub fn start_courier(dir: &Path, emulators: &[Emulator], apps: usize) -> Result<RunningCourier> {
     let data = TempDir::new_in(dir)?;
     let courier = data.path().join("courier");
     std::fs::create_dir_all(courier.join("adapters.d"))?;
-    for app in 0..apps {
-        let file = courier.join(format!("adapters.d/chat-{app}.yaml"));
-        std::fs::write(file, tunnel(emulator, app))?;
+    for emulator in emulators {
+        let name = emulator.network.name();
+        for app in 0..apps {
+            let file = courier.join(format!("adapters.d/{name}-{app}.yaml"));
+            std::fs::write(file, tunnel(emulator, app))?;
+        }
     }
     let courier = RunningCourier::start(data)?;
-    emulator.wait_for_connections(apps)?;
+    for emulator in emulators {
+        emulator.wait_for_connections(apps)?;
+    }
     Ok(courier)
 }
 
 /// The file of a tunnel to one app.
 fn tunnel(emulator: &Emulator, app: usize) -> String {
-    let keys: &[&str] = match emulator.network {
-        Network::Slack => &["base_url", "app_token", "bot_token"],
-        Network::DingTalk => &["base_url", "oapi_url", "app_key", "app_secret"],
-    };
+    let keys = emulator.network.tunnel_keys();
     let lines = keys.iter().map(|key| format!("{key}: {:?}\n", emulator.credential(app, key)));
     let lines: String = lines.collect();
     format!("provider: {}\nmax_mb_per_day: 1000000\n{lines}", emulator.network.name())
@@ -52,10 +54,9 @@ impl SdkHandler {
     /// Starts the handler and waits until it is connected.
     pub fn start(dir: &Path, emulator: &Emulator) -> Result<Self> {
         let data = TempDir::new_in(dir)?;
-        let names = match emulator.network {
-            Network::Slack => ["base_url", "app_token", "bot_token"],
-            Network::DingTalk => ["base_url", "app_key", "app_secret"],
-        };
+        let keys = emulator.network.tunnel_keys();
+        // The SDK of DingTalk has no address of the old API.
+        let names = keys.iter().filter(|name| **name != "oapi_url");
         let child = Command::new("python3")
             .args([HANDLER, emulator.network.name()])
             .arg(data.path().join("messages.jsonl"))
@@ -85,7 +86,8 @@ pub fn sdk_versions() -> Result<String> {
     let installed = sdk_dir().join("installed.txt");
     let text = std::fs::read_to_string(&installed)
         .map_err(|error| format!("{}: {error}; ./bench installs the SDKs", installed.display()))?;
-    let wanted = |line: &&str| line.starts_with("slack-sdk") || line.starts_with("dingtalk-stream");
+    let names = ["dingtalk-stream", "lark-oapi", "slack-sdk"];
+    let wanted = |line: &&str| names.iter().any(|name| line.starts_with(name));
     Ok(text
         .lines()
         .filter(wanted)

@@ -23,14 +23,27 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub enum Network {
     Slack,
     DingTalk,
+    Lark,
 }
 
 impl Network {
+    pub const ALL: [Self; 3] = [Self::DingTalk, Self::Slack, Self::Lark];
+
+    /// Keys of a tunnel: the address, and credentials.
+    pub const fn tunnel_keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Slack => &["base_url", "app_token", "bot_token"],
+            Self::DingTalk => &["base_url", "oapi_url", "app_key", "app_secret"],
+            Self::Lark => &["base_url", "app_id", "app_secret"],
+        }
+    }
+
     /// The name of the provider and of the emulator.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Slack => "slack",
             Self::DingTalk => "dingtalk",
+            Self::Lark => "lark",
         }
     }
 }

@@ -14,9 +14,10 @@ use crate::plan::{MESSAGE_RATE, Plan};
 use crate::report::{Report, ms, ratio};
 
 /// Networks, the SDK beside which the courier is measured, and the least ratio.
-const NETWORKS: [(Network, &str, &str); 2] = [
+const NETWORKS: [(Network, &str, &str); 3] = [
     (Network::DingTalk, "dingtalk-stream", "≥ 5 × the SDK"),
     (Network::Slack, "slack_sdk Socket Mode", "≥ the SDK"),
+    (Network::Lark, "lark-oapi", "≥ 5 × the SDK"),
 ];
 
 /// Measures courier and SDK in turns on the same machine.
@@ -26,10 +27,10 @@ pub fn measure_rates(plan: &Plan, report: &mut Report) -> Result<()> {
     for (network, sdk, target) in NETWORKS {
         let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..plan.repeats {
-            let emulator = Emulator::start(network, 1)?;
-            let courier = start_courier(&plan.dir, &emulator, 1)?;
-            let our_rate = rate(plan, &emulator)?;
-            drop((courier, emulator));
+            let emulators = [Emulator::start(network, 1)?];
+            let courier = start_courier(&plan.dir, &emulators, 1)?;
+            let our_rate = rate(plan, &emulators[0])?;
+            drop((courier, emulators));
             let emulator = Emulator::start(network, 1)?;
             let handler = SdkHandler::start(&plan.dir, &emulator)?;
             let their_rate = rate(plan, &emulator)?;
@@ -58,8 +59,9 @@ pub fn measure_latency(plan: &Plan, report: &mut Report) -> Result<()> {
     let columns = ["p50, ms", "p99, ms", "max, ms"].map(str::to_owned);
     report.heading(&format!("acknowledgement at {MESSAGE_RATE} messages/s"), &columns);
     for (network, ..) in NETWORKS {
-        let emulator = Emulator::start(network, 1)?;
-        let _courier = start_courier(&plan.dir, &emulator, 1)?;
+        let emulators = [Emulator::start(network, 1)?];
+        let _courier = start_courier(&plan.dir, &emulators, 1)?;
+        let [emulator] = &emulators;
         let count = MESSAGE_RATE * plan.latency.as_secs();
         emulator.say(count, Some(MESSAGE_RATE))?;
         let state = emulator.wait_for_acks(count)?;

@@ -3,6 +3,7 @@ acknowledges it.
 
 Usage: handler.py slack FILE BASE_URL APP_TOKEN BOT_TOKEN
        handler.py dingtalk FILE BASE_URL APP_KEY APP_SECRET
+       handler.py lark FILE BASE_URL APP_ID APP_SECRET
 """
 
 import json
@@ -62,6 +63,18 @@ def dingtalk(kept, base_url, app_key, app_secret):
     client.start_forever()
 
 
+def lark(kept, base_url, app_id, app_secret):
+    import lark_oapi
+
+    def receive(data):
+        kept.append(json.loads(lark_oapi.JSON.marshal(data)))
+
+    events = lark_oapi.EventDispatcherHandler.builder("", "", lark_oapi.LogLevel.ERROR)
+    events = events.register_p2_im_message_receive_v1(receive).build()
+    lark_oapi.ws.Client(app_id, app_secret, event_handler=events, domain=base_url,
+                        log_level=lark_oapi.LogLevel.ERROR).start()
+
+
 if __name__ == "__main__":
     network, path, *credentials = sys.argv[1:]
-    {"slack": slack, "dingtalk": dingtalk}[network](DurableFile(path), *credentials)
+    {"slack": slack, "dingtalk": dingtalk, "lark": lark}[network](DurableFile(path), *credentials)

@@ -39,7 +39,7 @@ use report::Report;
 fn main() -> ExitCode {
     let benchmark = Benchmark {
         about: "Chat tunnels",
-        quick: "one repetition, 2,000 frames, 5 s of latency, 20 tunnels",
+        quick: "one repetition, 2,000 frames, 5 s of latency, 20 tunnels, 5 of each network",
         names: vec!["chat", "frames", "latency", "memory"],
         run,
     };

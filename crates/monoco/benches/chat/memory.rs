@@ -22,24 +22,34 @@ const FILE_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     report.heading("memory of the courier", &["MiB".to_owned()]);
-    for network in [Network::DingTalk, Network::Slack] {
-        let emulator = Emulator::start(network, plan.tunnels)?;
-        let courier = start_courier(&plan.dir, &emulator, plan.tunnels)?;
-        thread::sleep(SETTLE);
-        let used = resident_bytes(courier.pid())?;
+    for network in Network::ALL {
+        let used = tunnel_memory(plan, &[network], plan.tunnels)?;
         let what = format!("{} tunnels, {}", plan.tunnels, network.name());
         report.row(&what, "100 tunnels < 100 MiB", std::iter::once(mib(used)));
     }
+    let used = tunnel_memory(plan, &Network::ALL, plan.mixed_tunnels)?;
+    let what = format!("{} tunnels of each network at once", plan.mixed_tunnels);
+    report.row(&what, "25 of each < 100 MiB", std::iter::once(mib(used)));
     let added = file_memory(plan)?;
     let what = format!("added by a file of {} MB", plan.file_bytes >> 20);
     report.row(&what, "< 16 MiB", std::iter::once(mib(added)));
     Ok(())
 }
 
+/// Memory of a courier with this number of tunnels of each network.
+fn tunnel_memory(plan: &Plan, networks: &[Network], tunnels: usize) -> Result<u64> {
+    let emulators = networks.iter().map(|network| Emulator::start(*network, tunnels));
+    let emulators = emulators.collect::<Result<Vec<_>>>()?;
+    let courier = start_courier(&plan.dir, &emulators, tunnels)?;
+    thread::sleep(SETTLE);
+    resident_bytes(courier.pid())
+}
+
 /// Peak memory while a file is fetched, beyond that before it.
 fn file_memory(plan: &Plan) -> Result<u64> {
-    let emulator = Emulator::start(Network::Slack, 1)?;
-    let courier = start_courier(&plan.dir, &emulator, 1)?;
+    let emulators = [Emulator::start(Network::Slack, 1)?];
+    let courier = start_courier(&plan.dir, &emulators, 1)?;
+    let [emulator] = &emulators;
     // The first message needs memory that later ones use again.
     emulator.say(1, None)?;
     wait_for_mails(&courier, |mails| mails.len() == 1)?;

@@ -20,6 +20,8 @@ pub struct Plan {
     pub latency: Duration,
     /// Number of tunnels whose memory is measured.
     pub tunnels: usize,
+    /// Number of tunnels of each network whose memory is measured together.
+    pub mixed_tunnels: usize,
     /// Size of the file whose memory is measured, in bytes.
     pub file_bytes: u64,
 }
@@ -32,11 +34,12 @@ impl Plan {
             frames: 20_000,
             latency: Duration::from_secs(30),
             tunnels: 100,
+            mixed_tunnels: 25,
             file_bytes: 50 << 20,
         };
         if args.quick {
             let (frames, latency) = (2_000, Duration::from_secs(5));
-            Self { repeats: 1, frames, latency, tunnels: 20, ..full }
+            Self { repeats: 1, frames, latency, tunnels: 20, mixed_tunnels: 5, ..full }
         } else {
             full
         }

@@ -65,6 +65,7 @@ mod rspamd;
 mod sending_order;
 mod sim_dingtalk;
 mod sim_harness;
+mod sim_lark;
 mod sim_slack;
 mod slack;
 mod terminal;

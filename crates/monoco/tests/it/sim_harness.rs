@@ -48,6 +48,11 @@ impl Sim {
 
     /// Asks for a WebSocket; returns the status of the answer.
     pub fn handshake(&self, path: &str) -> u16 {
+        self.socket(path).0
+    }
+
+    /// Asks for a WebSocket; returns the status of the answer and the connection.
+    pub fn socket(&self, path: &str) -> (u16, TcpStream) {
         let mut stream = TcpStream::connect(self.address).unwrap();
         let head = format!(
             "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -55,8 +60,8 @@ impl Sim {
         );
         stream.write_all(head.as_bytes()).unwrap();
         let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line).unwrap();
-        line.split(' ').nth(1).unwrap().parse().unwrap()
+        BufReader::new(&stream).read_line(&mut line).unwrap();
+        (line.split(' ').nth(1).unwrap().parse().unwrap(), stream)
     }
 
     /// A request to the control API that must go well.

@@ -38,7 +38,7 @@ pub struct SayRequest {
     pub broadcast: bool,
     /// Whether the bot is mentioned. DingTalk mentions it in groups by default.
     pub mention: Option<bool>,
-    /// Id of the message that this one quotes (DingTalk).
+    /// Id of the message that this one quotes (DingTalk) or answers (Lark).
     pub quote: Option<String>,
     /// Whether another bot says it.
     pub bot: bool,

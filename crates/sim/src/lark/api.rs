@@ -41,13 +41,13 @@ const RENEWAL_MS: u64 = 1_800_000;
 
 /// Why a call fails.
 #[derive(Debug)]
-pub struct LarkFailure {
+pub struct SimLarkFailure {
     pub status: StatusCode,
     pub code: i64,
     pub message: String,
 }
 
-impl LarkFailure {
+impl SimLarkFailure {
     pub fn new(code: i64, message: impl Into<String>) -> Self {
         Self { status: REJECTED, code, message: message.into() }
     }
@@ -60,10 +60,10 @@ impl LarkFailure {
 }
 
 /// Result of a method: its `data`.
-pub type LarkResult = Result<Value, LarkFailure>;
+pub type SimLarkResult = Result<Value, SimLarkFailure>;
 
 /// A call whose token is valid.
-pub struct LarkCall<'a> {
+pub struct SimLarkCall<'a> {
     pub sim: &'a LarkSim,
     pub app: usize,
     pub method: &'a str,
@@ -73,7 +73,7 @@ pub struct LarkCall<'a> {
     pub body: &'a Map<String, Value>,
 }
 
-impl LarkCall<'_> {
+impl SimLarkCall<'_> {
     pub fn text(&self, name: &str) -> &str {
         text_of(self.body, name)
     }
@@ -88,7 +88,7 @@ impl LarkCall<'_> {
     }
 }
 
-type LarkHandler = fn(&mut World, &LarkCall<'_>) -> LarkResult;
+type LarkHandler = fn(&mut World, &SimLarkCall<'_>) -> SimLarkResult;
 
 const SEND: &[&str] = &["im:message:send_as_bot", "im:message"];
 const READ: &[&str] = &["im:message:readonly", "im:message"];
@@ -167,7 +167,9 @@ pub fn name_call(sim: &LarkSim, world: &World, request: &SimRequest) -> ApiCall 
         "message.create" => {
             let body = request.json();
             let target = body["receive_id"].as_str().unwrap_or_default();
-            Some(world.store.find_chat(target).unwrap_or_else(|| target.to_owned()))
+            let direct = world.store.users.get(target).map(|user| format!("@{}", user.name));
+            let found = world.store.find_chat(direct.as_deref().unwrap_or(target));
+            Some(found.unwrap_or_else(|| target.to_owned()))
         }
         "message.list" => request.query_value("container_id"),
         name if name.starts_with("message") => {
@@ -272,7 +274,7 @@ pub fn execute(
         _ => {}
     }
     let result = authorize(sim, world, call, request).and_then(|app| {
-        let call = LarkCall { sim, app, method, ids: &ids, request, body: &body };
+        let call = SimLarkCall { sim, app, method, ids: &ids, request, body: &body };
         match method {
             "other" => Ok(SimResponse::not_found(&request.path)),
             "bot.info" => Ok(directory::bot_info(app)),
@@ -281,7 +283,7 @@ pub fn execute(
                 files::download(world, &call)
             }
             _ => {
-                let missing = || LarkFailure::new(99_992_404, "no such method");
+                let missing = || SimLarkFailure::new(99_992_404, "no such method");
                 let (scopes, handler) = find_method(method).ok_or_else(missing)?;
                 check_scopes(sim, scopes)?;
                 let data = handler(world, &call)?;
@@ -301,32 +303,32 @@ fn authorize(
     world: &World,
     call: &ApiCall,
     request: &SimRequest,
-) -> Result<usize, LarkFailure> {
-    let missing = || LarkFailure::new(NO_TOKEN, "Missing access token for authorization.");
+) -> Result<usize, SimLarkFailure> {
+    let missing = || SimLarkFailure::new(NO_TOKEN, "Missing access token for authorization.");
     let token = request.bearer().ok_or_else(missing)?;
-    let invalid = || LarkFailure::new(INVALID_TOKEN, "Invalid access token for authorization.");
+    let invalid = || SimLarkFailure::new(INVALID_TOKEN, "Invalid access token for authorization.");
     let app = token_app(sim, token).ok_or_else(invalid)?;
     if !world.settings.limits {
         return Ok(app);
     }
     let (now, calls) = (now_ms(), &mut sim.state().calls);
     if calls.is_too_fast(&format!("{app}/{}", call.method), MAX_CALLS, 1000, now) {
-        let failure = LarkFailure::new(TOO_MANY_CALLS, "request trigger frequency limit");
-        return Err(LarkFailure { status: StatusCode::TOO_MANY_REQUESTS, ..failure });
+        let failure = SimLarkFailure::new(TOO_MANY_CALLS, "request trigger frequency limit");
+        return Err(SimLarkFailure { status: StatusCode::TOO_MANY_REQUESTS, ..failure });
     }
     let chat = call.chat.as_deref().filter(|_| call.is_send);
     if chat.is_some_and(|chat| calls.is_too_fast(chat, MAX_MESSAGES, 1000, now)) {
-        return Err(LarkFailure::new(TOO_MANY_MESSAGES, "The message sending frequency limit"));
+        return Err(SimLarkFailure::new(TOO_MANY_MESSAGES, "The message sending frequency limit"));
     }
     Ok(app)
 }
 
 /// Rejects a call when the app has none of the scopes that allow it.
-fn check_scopes(sim: &LarkSim, scopes: &[&str]) -> Result<(), LarkFailure> {
+fn check_scopes(sim: &LarkSim, scopes: &[&str]) -> Result<(), SimLarkFailure> {
     if sim.state().scopes.allows(scopes) {
         return Ok(());
     }
     let list = scopes.join(", ");
     let message = format!("Access denied. One of the following scopes is required: [{list}]");
-    Err(LarkFailure::new(MISSING_SCOPE, message))
+    Err(SimLarkFailure::new(MISSING_SCOPE, message))
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::frame::{CONTROL, DATA, LarkFrame};
+use super::frame::{CONTROL, DATA, SimLarkFrame};
 use super::{LarkSim, LarkState, api};
 use crate::clock::{now_ms, now_us};
 use crate::control::ControlError;
@@ -36,14 +36,14 @@ const MAX_BAD_FRAMES: u64 = 10_000;
 /// What the server tells a bot about pings and reconnects. Times are in seconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "PascalCase")]
-pub struct ClientConfig {
+pub struct SimClientConfig {
     reconnect_count: i64,
     reconnect_interval: u64,
     reconnect_nonce: u64,
     ping_interval: u64,
 }
 
-impl Default for ClientConfig {
+impl Default for SimClientConfig {
     fn default() -> Self {
         Self {
             reconnect_count: -1,
@@ -125,41 +125,41 @@ pub fn open_socket(world: &mut World, request: &SimRequest) -> Result<usize, Sim
 
 /// A control frame: ping or pong.
 pub fn control_frame(kind: &str, payload: Option<String>) -> Message {
-    let frame = LarkFrame {
+    let frame = SimLarkFrame {
         service: SERVICE,
         method: CONTROL,
         headers: vec![("type".to_owned(), kind.to_owned())],
         payload: payload.map(String::into_bytes),
-        ..LarkFrame::default()
+        ..SimLarkFrame::default()
     };
     Message::binary(frame.encode())
 }
 
 /// A data frame with one part of a payload.
-fn data_frame(message_id: &str, log_id: u64, part: (usize, usize), payload: &[u8]) -> LarkFrame {
+fn data_frame(message_id: &str, log_id: u64, part: (usize, usize), payload: &[u8]) -> SimLarkFrame {
     let (seq, sum) = part;
     let headers = [
         ("type", "event".to_owned()),
         ("message_id", message_id.to_owned()),
         ("sum", sum.to_string()),
         ("seq", seq.to_string()),
-        ("trace_id", format!("{log_id:032x}")),
+        ("trace_id", trace_id(log_id)),
         ("timestamp", now_ms().to_string()),
         ("instance_id", "sim".to_owned()),
     ];
-    LarkFrame {
+    SimLarkFrame {
         seq_id: seq as u64,
         log_id,
         service: SERVICE,
         method: DATA,
         headers: headers.map(|(key, value)| (key.to_owned(), value)).into(),
         payload: Some(payload.to_vec()),
-        log_id_new: Some(format!("{log_id:032x}")),
+        log_id_new: Some(trace_id(log_id)),
     }
 }
 
 /// The frames of an event. The message id stays the same when the event is sent again, as on Lark;
-/// the log id tells the attempts apart.
+/// the trace id tells the attempts apart.
 pub fn event_frame(state: &mut LarkState, event: &SimEvent) -> EventFrame {
     state.last_log_id = (state.last_log_id + 1).max(now_us() * 1000);
     let (log_id, split) = (state.last_log_id, state.split);
@@ -181,17 +181,22 @@ pub fn event_frame(state: &mut LarkState, event: &SimEvent) -> EventFrame {
             }
         }
     }
-    EventFrame { ack_id: ack_id(&event.key, log_id), frames }
+    EventFrame { ack_id: ack_id(&event.key, &trace_id(log_id)), frames }
 }
 
-fn ack_id(message_id: &str, log_id: u64) -> String {
-    format!("{message_id}/{log_id}")
+/// Lark's SDK for Node.js rounds large log ids, so that an attempt is known by its trace id.
+fn trace_id(log_id: u64) -> String {
+    format!("{log_id:032x}")
+}
+
+fn ack_id(message_id: &str, trace_id: &str) -> String {
+    format!("{message_id}/{trace_id}")
 }
 
 /// Interprets a frame of the bot: a ping, or the frame of an event with a code as its payload.
-pub fn read_frame(config: &ClientConfig, message: &Message) -> FrameMeaning {
+pub fn read_frame(config: &SimClientConfig, message: &Message) -> FrameMeaning {
     let Message::Binary(bytes) = message else { return FrameMeaning::Other };
-    let Ok(frame) = LarkFrame::decode(bytes) else { return FrameMeaning::Other };
+    let Ok(frame) = SimLarkFrame::decode(bytes) else { return FrameMeaning::Other };
     let kind = frame.header("type").unwrap_or_default();
     match (frame.method, kind) {
         (CONTROL, "ping") if frame.service == SERVICE => {
@@ -199,8 +204,9 @@ pub fn read_frame(config: &ClientConfig, message: &Message) -> FrameMeaning {
         }
         (CONTROL, "pong") => FrameMeaning::Pong,
         (DATA, "event") => {
-            let Some(message_id) = frame.header("message_id") else { return FrameMeaning::Other };
-            let id = ack_id(message_id, frame.log_id);
+            let ids = (frame.header("message_id"), frame.header("trace_id"));
+            let (Some(message_id), Some(trace_id)) = ids else { return FrameMeaning::Other };
+            let id = ack_id(message_id, trace_id);
             let payload = frame.payload.unwrap_or_default();
             let answer: Value = serde_json::from_slice(&payload).unwrap_or(Value::Null);
             if answer["code"] == 200 { FrameMeaning::Ack(id) } else { FrameMeaning::Later(id) }
@@ -228,15 +234,15 @@ fn bad_frame(kind: &str) -> Option<Message> {
             let bytes = event.encode();
             return Some(Message::binary(bytes[..bytes.len() / 2].to_vec()));
         }
-        "no_headers" => LarkFrame { headers: Vec::new(), ..event },
-        "no_payload" => LarkFrame { payload: None, ..event },
-        "unknown_method" => LarkFrame { method: 7, ..event },
+        "no_headers" => SimLarkFrame { headers: Vec::new(), ..event },
+        "no_payload" => SimLarkFrame { payload: None, ..event },
+        "unknown_method" => SimLarkFrame { method: 7, ..event },
         "unknown_type" => with_header("type", "weather"),
         "card" => with_header("type", "card"),
         "sum_zero" => with_header("sum", "0"),
         "sum_huge" => with_header("sum", "1000000000"),
         "sum_text" => with_header("sum", "many"),
-        "seq_beyond_sum" => LarkFrame { seq_id: 5, ..data_frame(&id, now_us(), (5, 2), b"{}") },
+        "seq_beyond_sum" => data_frame(&id, now_us(), (5, 2), b"{}"),
         "seq_negative" => {
             let mut frame = data_frame(&id, now_us(), (0, 2), b"{}");
             for header in frame.headers.iter_mut().filter(|(key, _)| key == "seq") {
@@ -288,9 +294,9 @@ mod tests {
         queue.take_ready(0).unwrap()
     }
 
-    fn decode(message: &Message) -> LarkFrame {
+    fn decode(message: &Message) -> SimLarkFrame {
         let Message::Binary(bytes) = message else { panic!("{message:?}") };
-        LarkFrame::decode(bytes).unwrap()
+        SimLarkFrame::decode(bytes).unwrap()
     }
 
     #[test]
@@ -325,7 +331,7 @@ mod tests {
 
     #[test]
     fn ping_is_answered_with_the_configuration() {
-        let config = ClientConfig { ping_interval: 7, ..ClientConfig::default() };
+        let config = SimClientConfig { ping_interval: 7, ..SimClientConfig::default() };
         let FrameMeaning::Ping(pong) = read_frame(&config, &control_frame("ping", None)) else {
             panic!("a ping has an answer");
         };

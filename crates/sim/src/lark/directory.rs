@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::api::{INVALID_FIELD, LarkCall, LarkFailure, LarkResult};
+use super::api::{INVALID_FIELD, SimLarkCall, SimLarkFailure, SimLarkResult};
 use super::history::{page, page_request};
 use super::messages::check_member;
 use super::{TENANT, TOPIC_CHAT, bot_user, events};
@@ -28,12 +28,12 @@ pub fn bot_info(app: usize) -> SimResponse {
 }
 
 /// The open id of a person that a call names by `user_id_type`.
-fn open_id(call: &LarkCall<'_>, id: &str) -> Result<String, LarkFailure> {
+fn open_id(call: &SimLarkCall<'_>, id: &str) -> Result<String, SimLarkFailure> {
     match call.query("user_id_type").as_str() {
         "" | "open_id" => Ok(id.to_owned()),
         "union_id" => Ok(id.replacen("on_", "ou_", 1)),
         "user_id" => Ok(format!("ou_{id}")),
-        _ => Err(LarkFailure::new(INVALID_FIELD, "user_id_type is invalid")),
+        _ => Err(SimLarkFailure::new(INVALID_FIELD, "user_id_type is invalid")),
     }
 }
 
@@ -46,18 +46,18 @@ fn describe(user: &SimUser) -> Value {
     described
 }
 
-fn find_user<'a>(world: &'a World, open_id: &str) -> Result<&'a SimUser, LarkFailure> {
+fn find_user<'a>(world: &'a World, open_id: &str) -> Result<&'a SimUser, SimLarkFailure> {
     let user = world.store.users.get(open_id).filter(|user| !user.is_bot);
-    user.ok_or_else(|| LarkFailure::new(41_012, "user id invalid error"))
+    user.ok_or_else(|| SimLarkFailure::new(41_012, "user id invalid error"))
 }
 
-pub fn user(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn user(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let id = open_id(call, call.id(0))?;
     Ok(json!({"user": describe(find_user(world, &id)?)}))
 }
 
 /// People by the repeated parameter `user_ids`; unknown ones are left out.
-pub fn users(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn users(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let query = parse_form(&call.request.query);
     let ids = query.iter().filter(|(name, _)| name == "user_ids").take(MAX_USERS);
     let mut items = Vec::new();
@@ -68,7 +68,7 @@ pub fn users(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
 }
 
 /// Names of people by `user_ids` in the body; unknown ones are left out.
-pub fn basic_users(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn basic_users(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let ids = call.body.get("user_ids").and_then(Value::as_array).cloned().unwrap_or_default();
     let mut users = Vec::new();
     for id in ids.iter().filter_map(Value::as_str).take(MAX_USERS) {
@@ -91,20 +91,20 @@ fn describe_chat(chat: &SimChat) -> Value {
 }
 
 /// The chat that a call names, if the bot is a member.
-fn own_chat<'a>(world: &'a World, call: &LarkCall<'_>) -> Result<&'a SimChat, LarkFailure> {
+fn own_chat<'a>(world: &'a World, call: &SimLarkCall<'_>) -> Result<&'a SimChat, SimLarkFailure> {
     let chat = world.store.chats.get(call.id(0));
-    let chat = chat.ok_or_else(|| LarkFailure::new(232_006, "The chat_id is invalid."))?;
-    let outside = || LarkFailure::new(232_011, "Operator can NOT be out of the chat.");
+    let chat = chat.ok_or_else(|| SimLarkFailure::new(232_006, "The chat_id is invalid."))?;
+    let outside = || SimLarkFailure::new(232_011, "Operator can NOT be out of the chat.");
     check_member(world, &chat.id, call.app).map_err(|_| outside())?;
     Ok(chat)
 }
 
-pub fn chat(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn chat(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     own_chat(world, call).map(describe_chat)
 }
 
 /// Groups of the bot. Direct chats are not listed.
-pub fn chats(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn chats(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let (size, start) = page_request(call, MAX_CHATS_PAGE)?;
     let bot = bot_user(call.app);
     let groups = world.store.chats.values();
@@ -116,7 +116,7 @@ pub fn chats(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
 }
 
 /// People of a chat. Bots are not listed.
-pub fn members(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn members(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let (size, start) = page_request(call, MAX_CHATS_PAGE)?;
     let chat = own_chat(world, call)?;
     let people = chat.members.iter().filter_map(|id| find_user(world, id).ok());

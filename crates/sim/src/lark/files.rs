@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::api::{LarkCall, LarkFailure, LarkResult};
+use super::api::{SimLarkCall, SimLarkFailure, SimLarkResult};
 use super::bot_user;
 use super::content::{file_key, file_of_key};
 use super::messages::{check_member, present_message};
@@ -25,10 +25,10 @@ const INVALID_UPLOAD: i64 = 234_001;
 struct UploadForm(Vec<FormPart>);
 
 impl UploadForm {
-    fn read(call: &LarkCall<'_>) -> Result<Self, LarkFailure> {
+    fn read(call: &SimLarkCall<'_>) -> Result<Self, SimLarkFailure> {
         let kind = call.request.header("content-type").unwrap_or_default();
         let parts = parse_multipart(kind, &call.request.body);
-        let invalid = || LarkFailure::new(INVALID_UPLOAD, "Invalid request param.");
+        let invalid = || SimLarkFailure::new(INVALID_UPLOAD, "Invalid request param.");
         parts.map(Self).ok_or_else(invalid)
     }
 
@@ -41,18 +41,18 @@ impl UploadForm {
     fn store(
         self,
         world: &mut World,
-        call: &LarkCall<'_>,
+        call: &SimLarkCall<'_>,
         (field, name, mime_type): (&str, &str, &str),
         max: usize,
-    ) -> Result<String, LarkFailure> {
+    ) -> Result<String, SimLarkFailure> {
         let part = self.0.into_iter().find(|part| part.name == field);
-        let missing = || LarkFailure::new(INVALID_UPLOAD, format!("Invalid param: no {field}"));
+        let missing = || SimLarkFailure::new(INVALID_UPLOAD, format!("Invalid param: no {field}"));
         let content = part.ok_or_else(missing)?.content;
         if content.is_empty() {
-            return Err(LarkFailure::new(234_010, "File's size can't be 0."));
+            return Err(SimLarkFailure::new(234_010, "File's size can't be 0."));
         }
         if content.len() > max {
-            return Err(LarkFailure::new(234_006, "The file size exceed the max value."));
+            return Err(SimLarkFailure::new(234_006, "The file size exceed the max value."));
         }
         let file = SimFile {
             id: random_hex(),
@@ -68,21 +68,21 @@ impl UploadForm {
     }
 }
 
-pub fn create_image(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn create_image(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let form = UploadForm::read(call)?;
     if !["message", "avatar"].contains(&form.text("image_type").as_str()) {
-        return Err(LarkFailure::new(INVALID_UPLOAD, "Invalid param: image_type"));
+        return Err(SimLarkFailure::new(INVALID_UPLOAD, "Invalid param: image_type"));
     }
     let target = ("image", "image", "image/png");
     Ok(json!({"image_key": form.store(world, call, target, MAX_IMAGE_BYTES)?}))
 }
 
-pub fn create_file(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn create_file(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let form = UploadForm::read(call)?;
     let kinds = ["opus", "mp4", "pdf", "doc", "xls", "ppt", "stream"];
     let (kind, name) = (form.text("file_type"), form.text("file_name"));
     if !kinds.contains(&kind.as_str()) || name.is_empty() {
-        return Err(LarkFailure::new(INVALID_UPLOAD, "Invalid param: file_type or file_name"));
+        return Err(SimLarkFailure::new(INVALID_UPLOAD, "Invalid param: file_type or file_name"));
     }
     let mime_type = match kind.as_str() {
         "opus" => "audio/opus",
@@ -94,23 +94,23 @@ pub fn create_file(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
 }
 
 /// Sends the bytes of a file in a message: `type=image` for images, `type=file` for all others.
-pub fn download(world: &World, call: &LarkCall<'_>) -> Result<SimResponse, LarkFailure> {
+pub fn download(world: &World, call: &SimLarkCall<'_>) -> Result<SimResponse, SimLarkFailure> {
     let (chat, item) = present_message(world, call, 230_110)?;
     check_member(world, &chat, call.app)?;
     let key = call.id(1);
     let content = item["body"]["content"].as_str().unwrap_or_default();
     let file = world.store.file(file_of_key(key)).filter(|_| content.contains(key));
-    let foreign = || LarkFailure::new(234_003, "File not in msg.");
+    let foreign = || SimLarkFailure::new(234_003, "File not in msg.");
     let file = file.ok_or_else(foreign)?;
     let is_image = key.starts_with("img_");
     if call.query("type") != if is_image { "image" } else { "file" } {
-        return Err(LarkFailure::new(INVALID_UPLOAD, "Invalid request param."));
+        return Err(SimLarkFailure::new(INVALID_UPLOAD, "Invalid request param."));
     }
     if item["msg_type"] == "sticker" {
-        return Err(LarkFailure::new(234_043, "Unsupported message type."));
+        return Err(SimLarkFailure::new(234_043, "Unsupported message type."));
     }
     if file.content.size() > MAX_DOWNLOAD_BYTES {
-        return Err(LarkFailure::new(234_037, "Downloaded file size exceeds limit."));
+        return Err(SimLarkFailure::new(234_037, "Downloaded file size exceeds limit."));
     }
     let name =
         percent_encoding::utf8_percent_encode(&file.name, percent_encoding::NON_ALPHANUMERIC);

@@ -10,7 +10,7 @@ pub const DATA: u64 = 1;
 
 /// One frame. The numbers of the fields are those of the published schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LarkFrame {
+pub struct SimLarkFrame {
     pub seq_id: u64,
     pub log_id: u64,
     pub service: u64,
@@ -22,9 +22,9 @@ pub struct LarkFrame {
 
 /// Bytes that are not a frame.
 #[derive(Debug, PartialEq, Eq)]
-pub struct InvalidLarkFrame;
+pub struct InvalidSimLarkFrame;
 
-impl fmt::Display for InvalidLarkFrame {
+impl fmt::Display for InvalidSimLarkFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the bytes are not a frame of the long connection")
     }
@@ -59,21 +59,21 @@ enum FieldValue<'a> {
 struct FieldReader<'a>(&'a [u8]);
 
 impl<'a> FieldReader<'a> {
-    fn varint(&mut self) -> Result<u64, InvalidLarkFrame> {
+    fn varint(&mut self) -> Result<u64, InvalidSimLarkFrame> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
-            let (first, rest) = self.0.split_first().ok_or(InvalidLarkFrame)?;
+            let (first, rest) = self.0.split_first().ok_or(InvalidSimLarkFrame)?;
             self.0 = rest;
             value |= u64::from(first & 0x7f) << shift;
             if first & 0x80 == 0 {
                 return Ok(value);
             }
         }
-        Err(InvalidLarkFrame)
+        Err(InvalidSimLarkFrame)
     }
 
     /// The next field; `None` at the end.
-    fn next(&mut self) -> Result<Option<(u64, FieldValue<'a>)>, InvalidLarkFrame> {
+    fn next(&mut self) -> Result<Option<(u64, FieldValue<'a>)>, InvalidSimLarkFrame> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -81,22 +81,22 @@ impl<'a> FieldReader<'a> {
         let value = match tag & 7 {
             0 => FieldValue::Number(self.varint()?),
             2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| InvalidLarkFrame)?;
-                let (bytes, rest) = self.0.split_at_checked(length).ok_or(InvalidLarkFrame)?;
+                let length = usize::try_from(self.varint()?).map_err(|_| InvalidSimLarkFrame)?;
+                let (bytes, rest) = self.0.split_at_checked(length).ok_or(InvalidSimLarkFrame)?;
                 self.0 = rest;
                 FieldValue::Bytes(bytes)
             }
-            _ => return Err(InvalidLarkFrame),
+            _ => return Err(InvalidSimLarkFrame),
         };
         Ok(Some((tag >> 3, value)))
     }
 }
 
-fn text(bytes: &[u8]) -> Result<String, InvalidLarkFrame> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| InvalidLarkFrame)
+fn text(bytes: &[u8]) -> Result<String, InvalidSimLarkFrame> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| InvalidSimLarkFrame)
 }
 
-fn decode_header(bytes: &[u8]) -> Result<(String, String), InvalidLarkFrame> {
+fn decode_header(bytes: &[u8]) -> Result<(String, String), InvalidSimLarkFrame> {
     let (mut reader, mut key, mut value) = (FieldReader(bytes), None, None);
     while let Some(field) = reader.next()? {
         match field {
@@ -105,10 +105,10 @@ fn decode_header(bytes: &[u8]) -> Result<(String, String), InvalidLarkFrame> {
             _ => {}
         }
     }
-    key.zip(value).ok_or(InvalidLarkFrame)
+    key.zip(value).ok_or(InvalidSimLarkFrame)
 }
 
-impl LarkFrame {
+impl SimLarkFrame {
     /// The value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
@@ -137,7 +137,7 @@ impl LarkFrame {
     }
 
     /// Reads a frame. A frame without one of the required fields is an error.
-    pub fn decode(bytes: &[u8]) -> Result<Self, InvalidLarkFrame> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, InvalidSimLarkFrame> {
         let (mut reader, mut frame, mut required) =
             (FieldReader(bytes), Self::default(), [false; 4]);
         while let Some((field, value)) = reader.next()? {
@@ -154,11 +154,11 @@ impl LarkFrame {
                 (5, FieldValue::Bytes(bytes)) => frame.headers.push(decode_header(bytes)?),
                 (8, FieldValue::Bytes(bytes)) => frame.payload = Some(bytes.to_vec()),
                 (9, FieldValue::Bytes(bytes)) => frame.log_id_new = Some(text(bytes)?),
-                (1..=5 | 8 | 9, _) => return Err(InvalidLarkFrame),
+                (1..=5 | 8 | 9, _) => return Err(InvalidSimLarkFrame),
                 _ => {}
             }
         }
-        if required == [true; 4] { Ok(frame) } else { Err(InvalidLarkFrame) }
+        if required == [true; 4] { Ok(frame) } else { Err(InvalidSimLarkFrame) }
     }
 }
 
@@ -166,8 +166,8 @@ impl LarkFrame {
 mod tests {
     use super::*;
 
-    fn frame() -> LarkFrame {
-        LarkFrame {
+    fn frame() -> SimLarkFrame {
+        SimLarkFrame {
             seq_id: 0,
             log_id: 1_700_000_000_000_000_001,
             service: 33_554_678,
@@ -180,10 +180,10 @@ mod tests {
 
     #[test]
     fn frame_has_the_bytes_of_the_published_schema() {
-        let ping = LarkFrame {
+        let ping = SimLarkFrame {
             service: 300,
             headers: vec![("type".to_owned(), "ping".to_owned())],
-            ..LarkFrame::default()
+            ..SimLarkFrame::default()
         };
         let expected = b"\x08\0\x10\0\x18\xac\x02\x20\0\x2a\x0c\x0a\x04type\x12\x04ping";
         assert_eq!(ping.encode(), expected);
@@ -192,9 +192,9 @@ mod tests {
     #[test]
     fn frame_survives_a_round_trip() {
         let bytes = frame().encode();
-        assert_eq!(LarkFrame::decode(&bytes), Ok(frame()));
+        assert_eq!(SimLarkFrame::decode(&bytes), Ok(frame()));
         let with_unknown_fields = [&bytes[..], b"\x32\x04none\x3a\x00\x78\x01"].concat();
-        assert_eq!(LarkFrame::decode(&with_unknown_fields), Ok(frame()));
+        assert_eq!(SimLarkFrame::decode(&with_unknown_fields), Ok(frame()));
     }
 
     #[test]
@@ -202,12 +202,12 @@ mod tests {
         let bytes = frame().encode();
         for length in 1..bytes.len() {
             // A frame that ends between two optional fields is complete.
-            if let Ok(found) = LarkFrame::decode(&bytes[..length]) {
+            if let Ok(found) = SimLarkFrame::decode(&bytes[..length]) {
                 assert!(found.payload.is_none() && length > 15, "{length}");
             }
         }
         for bad in [&b""[..], b"\x08\x00", b"\xff\xff\xff", b"\x0d\x00\x00\x00\x00"] {
-            assert_eq!(LarkFrame::decode(bad), Err(InvalidLarkFrame), "{bad:?}");
+            assert_eq!(SimLarkFrame::decode(bad), Err(InvalidSimLarkFrame), "{bad:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::TOPIC_CHAT;
-use super::api::{INVALID_FIELD, LarkCall, LarkFailure, LarkResult};
+use super::api::{INVALID_FIELD, SimLarkCall, SimLarkFailure, SimLarkResult};
 use super::messages::check_member;
 use crate::store::{SimChat, SimChatKind, SimMessage};
 use crate::world::World;
@@ -12,10 +12,10 @@ const DEFAULT_PAGE: usize = 20;
 const MAX_PAGE: usize = 50;
 
 /// One message. A forwarded message is followed by those inside of it.
-pub fn get(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn get(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let id = call.id(0);
     let found = world.store.find_message(id);
-    let missing = || LarkFailure::parameter("invalid message_id");
+    let missing = || SimLarkFailure::parameter("invalid message_id");
     let (chat, message) = found.ok_or_else(missing)?;
     check_member(world, chat, call.app)?;
     let mut items = vec![message.body.clone()];
@@ -36,10 +36,10 @@ pub fn page(items: Vec<Value>, token: Option<u64>) -> Value {
 }
 
 /// Size of the page, and where it starts.
-pub fn page_request(call: &LarkCall<'_>, max: usize) -> Result<(usize, u64), LarkFailure> {
+pub fn page_request(call: &SimLarkCall<'_>, max: usize) -> Result<(usize, u64), SimLarkFailure> {
     let number = |name: &str| {
         let text = call.query(name);
-        let invalid = || LarkFailure::new(INVALID_FIELD, format!("{name} is invalid"));
+        let invalid = || SimLarkFailure::new(INVALID_FIELD, format!("{name} is invalid"));
         if text.is_empty() {
             Ok(None)
         } else {
@@ -49,15 +49,15 @@ pub fn page_request(call: &LarkCall<'_>, max: usize) -> Result<(usize, u64), Lar
     let size = number("page_size")?.map_or(DEFAULT_PAGE, |size| size as usize);
     if size == 0 || size > max {
         let message = format!("field validation failed: page_size must be 1 to {max}");
-        return Err(LarkFailure::new(INVALID_FIELD, message));
+        return Err(SimLarkFailure::new(INVALID_FIELD, message));
     }
     Ok((size, number("page_token")?.unwrap_or(0)))
 }
 
 /// Messages of a chat or of a topic, oldest or newest first.
-pub fn list(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn list(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let id = call.query("container_id");
-    let invalid = || LarkFailure::parameter("invalid container_id");
+    let invalid = || SimLarkFailure::parameter("invalid container_id");
     let (size, start) = page_request(call, MAX_PAGE)?;
     let (chat, messages) = match call.query("container_id_type").as_str() {
         "chat" => {
@@ -74,14 +74,14 @@ pub fn list(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
         }
         _ => {
             let message = "field validation failed: container_id_type is required";
-            return Err(LarkFailure::new(INVALID_FIELD, message));
+            return Err(SimLarkFailure::new(INVALID_FIELD, message));
         }
     };
     check_member(world, &chat.id, call.app)?;
     let is_direct = chat.kind == SimChatKind::Direct;
     if !is_direct && !call.sim.state().scopes.has("im:message.group_msg") {
         let message = "Lack of necessary permissions, ext=need scope: im:message.group_msg";
-        return Err(LarkFailure::new(230_027, message));
+        return Err(SimLarkFailure::new(230_027, message));
     }
     let is_descending = call.query("sort_type") == "ByCreateTimeDesc";
     let mut messages = messages;
@@ -99,12 +99,12 @@ pub fn list(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
 /// Messages of a chat in the range of the call, oldest first. Of a topic in an ordinary group only
 /// the first message belongs to the chat.
 fn chat_messages<'a>(
-    call: &LarkCall<'_>,
+    call: &SimLarkCall<'_>,
     chat: &'a SimChat,
-) -> Result<Vec<(u64, &'a SimMessage)>, LarkFailure> {
+) -> Result<Vec<(u64, &'a SimMessage)>, SimLarkFailure> {
     let bound = |name: &str| {
         let text = call.query(name);
-        let invalid = || LarkFailure::parameter(&format!("{name} is not a time in seconds"));
+        let invalid = || SimLarkFailure::parameter(&format!("{name} is not a time in seconds"));
         if text.is_empty() {
             Ok(None)
         } else {
@@ -116,7 +116,7 @@ fn chat_messages<'a>(
     let end = bound("end_time")?.unwrap_or(u64::MAX / 2_000_000).saturating_add(1);
     let last = end.saturating_mul(1_000_000).saturating_sub(1);
     if first > last {
-        return Err(LarkFailure::parameter("start_time is later than end_time"));
+        return Err(SimLarkFailure::parameter("start_time is later than end_time"));
     }
     let is_listed = |message: &SimMessage| message.thread.is_none() || chat.id == TOPIC_CHAT;
     let found = chat.newest_first(first..=last).filter(|(_, message)| is_listed(message));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::api::{INVALID_FIELD, LarkCall, LarkFailure, LarkResult};
+use super::api::{INVALID_FIELD, SimLarkCall, SimLarkFailure, SimLarkResult};
 use super::content::{SaidContent, file_of_key};
 use super::{UuidSend, app_id, bot_user, events};
 use crate::clock::now_ms;
@@ -20,7 +20,7 @@ const MAX_RICH_BYTES: usize = 30 << 10;
 const MAX_UUID: usize = 50;
 
 /// Finds the chat of a new message by the type of its target.
-fn target(world: &mut World, call: &LarkCall<'_>) -> Result<String, LarkFailure> {
+fn target(world: &mut World, call: &SimLarkCall<'_>) -> Result<String, SimLarkFailure> {
     let id = call.text("receive_id");
     let person = match call.query("receive_id_type").as_str() {
         "chat_id" => {
@@ -33,7 +33,7 @@ fn target(world: &mut World, call: &LarkCall<'_>) -> Result<String, LarkFailure>
         "email" => format!("ou_{}", id.split('@').next().unwrap_or_default()),
         _ => {
             let message = "field validation failed: receive_id_type is required";
-            return Err(LarkFailure::new(INVALID_FIELD, message));
+            return Err(SimLarkFailure::new(INVALID_FIELD, message));
         }
     };
     let user = world.store.users.get(&person).filter(|user| !user.is_bot).cloned();
@@ -41,17 +41,17 @@ fn target(world: &mut World, call: &LarkCall<'_>) -> Result<String, LarkFailure>
     events::direct_chat(world, &user, call.app).map_err(|_| invalid_target())
 }
 
-fn invalid_target() -> LarkFailure {
-    LarkFailure::parameter("invalid receive_id")
+fn invalid_target() -> SimLarkFailure {
+    SimLarkFailure::parameter("invalid receive_id")
 }
 
 /// Rejects a message to a group without the bot.
-pub fn check_member(world: &World, chat: &str, app: usize) -> Result<(), LarkFailure> {
+pub fn check_member(world: &World, chat: &str, app: usize) -> Result<(), SimLarkFailure> {
     let found = world.store.chats.get(chat).ok_or_else(invalid_target)?;
     if found.kind == SimChatKind::Direct || found.members.contains(&bot_user(app)) {
         return Ok(());
     }
-    Err(LarkFailure::new(230_002, "The bot can not be outside the group."))
+    Err(SimLarkFailure::new(230_002, "The bot can not be outside the group."))
 }
 
 /// Text of a message as a person would see it, and the keys of its files.
@@ -96,25 +96,24 @@ fn read_post(content: &Value) -> Option<SentContent> {
 }
 
 /// Checks the kind and the content of a message of a bot.
-fn read_content(kind: &str, text: &str) -> Result<SentContent, LarkFailure> {
+fn read_content(kind: &str, text: &str) -> Result<SentContent, SimLarkFailure> {
     let limit = if kind == "text" { MAX_TEXT_BYTES } else { MAX_RICH_BYTES };
     if text.len() > limit {
         let message = "The length of the message content reaches its limit.";
-        return Err(LarkFailure::new(230_025, message));
+        return Err(SimLarkFailure::new(230_025, message));
     }
-    let invalid = || LarkFailure::parameter("content is not a string in json format");
+    let invalid = || SimLarkFailure::parameter("content is not a string in json format");
     let content: Value = serde_json::from_str(text).map_err(|_| invalid())?;
     let field = |name: &str| {
         let value = content[name].as_str().filter(|value| !value.is_empty());
-        let missing = || LarkFailure::parameter(&format!("{name} is required"));
+        let missing = || SimLarkFailure::parameter(&format!("{name} is required"));
         value.map(str::to_owned).ok_or_else(missing)
     };
     let file = |name: &str| Ok(SentContent { text: String::new(), keys: vec![field(name)?] });
     match kind {
         "text" => Ok(SentContent { text: field("text")?, keys: Vec::new() }),
-        "post" => {
-            read_post(&content).ok_or_else(|| LarkFailure::parameter("invalid content of a post"))
-        }
+        "post" => read_post(&content)
+            .ok_or_else(|| SimLarkFailure::parameter("invalid content of a post")),
         "image" => file("image_key"),
         "file" | "audio" | "media" | "sticker" => file("file_key"),
         "share_chat" => Ok(SentContent { text: field("chat_id")?, keys: Vec::new() }),
@@ -122,16 +121,16 @@ fn read_content(kind: &str, text: &str) -> Result<SentContent, LarkFailure> {
         "interactive" if content.is_object() => {
             Ok(SentContent { text: text.to_owned(), keys: Vec::new() })
         }
-        "interactive" => Err(LarkFailure::new(230_099, "Failed to create card content")),
-        kind => Err(LarkFailure::parameter(&format!("invalid msg_type {kind:?}"))),
+        "interactive" => Err(SimLarkFailure::new(230_099, "Failed to create card content")),
+        kind => Err(SimLarkFailure::parameter(&format!("invalid msg_type {kind:?}"))),
     }
 }
 
 /// The files of a message, as `GET /control/sent` shows them.
-fn describe_files(world: &World, keys: &[String]) -> Result<Vec<Value>, LarkFailure> {
+fn describe_files(world: &World, keys: &[String]) -> Result<Vec<Value>, SimLarkFailure> {
     let describe = |key: &String| {
         let file = world.store.file(file_of_key(key));
-        let file = file.ok_or_else(|| LarkFailure::parameter("invalid file key"))?;
+        let file = file.ok_or_else(|| SimLarkFailure::parameter("invalid file key"))?;
         Ok(json!({
             "id": file.id, "key": key, "name": file.name, "size": file.content.size(),
             "sha256": file.content.sha256(),
@@ -141,11 +140,11 @@ fn describe_files(world: &World, keys: &[String]) -> Result<Vec<Value>, LarkFail
 }
 
 /// The message that was sent with this idempotency key in the last hour.
-fn earlier_send(world: &World, call: &LarkCall<'_>) -> Result<Option<Value>, LarkFailure> {
+fn earlier_send(world: &World, call: &SimLarkCall<'_>) -> Result<Option<Value>, SimLarkFailure> {
     let uuid = call.text("uuid");
     if uuid.chars().count() > MAX_UUID {
         let message = format!("field validation failed: uuid has more than {MAX_UUID} characters");
-        return Err(LarkFailure::new(INVALID_FIELD, message));
+        return Err(SimLarkFailure::new(INVALID_FIELD, message));
     }
     if uuid.is_empty() {
         return Ok(None);
@@ -157,17 +156,17 @@ fn earlier_send(world: &World, call: &LarkCall<'_>) -> Result<Option<Value>, Lar
     Ok(message.map(|(_, message)| message.body.clone()))
 }
 
-fn uuid_key(call: &LarkCall<'_>) -> String {
+fn uuid_key(call: &SimLarkCall<'_>) -> String {
     format!("{}/{}", call.app, call.text("uuid"))
 }
 
 /// Sends a message to a chat, in reply to another one or not.
 fn send(
     world: &mut World,
-    call: &LarkCall<'_>,
+    call: &SimLarkCall<'_>,
     chat: &str,
     parent: Option<(&str, bool)>,
-) -> LarkResult {
+) -> SimLarkResult {
     if let Some(item) = earlier_send(world, call)? {
         return Ok(item);
     }
@@ -202,7 +201,7 @@ fn send(
 /// Records what a bot did, for `GET /control/sent`.
 pub fn record(
     world: &mut World,
-    call: &LarkCall<'_>,
+    call: &SimLarkCall<'_>,
     item: &Value,
     text: String,
     files: Vec<Value>,
@@ -221,7 +220,7 @@ pub fn record(
     });
 }
 
-pub fn create(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn create(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let chat = target(world, call)?;
     send(world, call, &chat, None)
 }
@@ -229,19 +228,19 @@ pub fn create(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
 /// The chat and the message that a call names. A message that was removed is an error.
 pub fn present_message(
     world: &World,
-    call: &LarkCall<'_>,
+    call: &SimLarkCall<'_>,
     deleted: i64,
-) -> Result<(String, Value), LarkFailure> {
+) -> Result<(String, Value), SimLarkFailure> {
     let found = world.store.find_message(call.id(0));
-    let missing = || LarkFailure::parameter("invalid message_id");
+    let missing = || SimLarkFailure::parameter("invalid message_id");
     let (chat, message) = found.ok_or_else(missing)?;
     if message.body["deleted"] == true {
-        return Err(LarkFailure::new(deleted, "The message was withdrawn."));
+        return Err(SimLarkFailure::new(deleted, "The message was withdrawn."));
     }
     Ok((chat.to_owned(), message.body.clone()))
 }
 
-pub fn reply(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn reply(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let (chat, _) = match earlier_send(world, call)? {
         Some(item) => return Ok(item),
         None => present_message(world, call, 230_011)?,
@@ -251,22 +250,22 @@ pub fn reply(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
 }
 
 /// The bot's own message that a call names.
-fn own_message(world: &World, call: &LarkCall<'_>) -> Result<Value, LarkFailure> {
+fn own_message(world: &World, call: &SimLarkCall<'_>) -> Result<Value, SimLarkFailure> {
     let (_, item) = present_message(world, call, 230_011)?;
     if item["sender"]["id"] != app_id(call.app).as_str() {
-        return Err(LarkFailure::new(230_012, "Bot is NOT the sender of the message."));
+        return Err(SimLarkFailure::new(230_012, "Bot is NOT the sender of the message."));
     }
     Ok(item)
 }
 
 /// Changes a text or a post (`PUT`), or a card (`PATCH`).
-pub fn update(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn update(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let mut item = own_message(world, call)?;
     let is_card = call.method == "message.patch";
     let kind = if is_card { "interactive" } else { call.text("msg_type") };
     let is_allowed = item["msg_type"] == kind && (is_card || ["text", "post"].contains(&kind));
     if !is_allowed {
-        return Err(LarkFailure::parameter("this type of message can not be changed"));
+        return Err(SimLarkFailure::parameter("this type of message can not be changed"));
     }
     let sent = read_content(kind, call.text("content"))?;
     let files = describe_files(world, &sent.keys)?;
@@ -280,7 +279,7 @@ pub fn update(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
     Ok(if is_card { json!({}) } else { item })
 }
 
-pub fn delete(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn delete(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let item = own_message(world, call)?;
     if let Some(message) = world.store.find_message_mut(call.id(0)) {
         events::mark_deleted(&mut message.body);

@@ -41,9 +41,11 @@ mod history;
 mod hook;
 mod messages;
 mod reactions;
+#[cfg(test)]
+mod tests;
 
 use callback::CallbackFormat;
-use connection::{ClientConfig, FrameSplit};
+use connection::{FrameSplit, SimClientConfig};
 
 /// Key of the only tenant.
 const TENANT: &str = "736588c92lxf175d";
@@ -97,7 +99,7 @@ struct LarkState {
     reactions: RecentMap<Vec<Value>>,
     /// Messages inside of forwarded ones, by the id of the outer message.
     forwarded: RecentMap<Vec<Value>>,
-    config: ClientConfig,
+    config: SimClientConfig,
     split: FrameSplit,
     format: CallbackFormat,
     /// Calls by app, and messages by chat.
@@ -139,7 +141,7 @@ impl LarkSim {
                 uuid_ttl_ms: 3_600_000,
                 reactions: RecentMap::default(),
                 forwarded: RecentMap::default(),
-                config: ClientConfig::default(),
+                config: SimClientConfig::default(),
                 split: FrameSplit::default(),
                 format: CallbackFormat::default(),
                 calls: CallRates::default(),

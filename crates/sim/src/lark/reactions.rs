@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::api::{LarkCall, LarkFailure, LarkResult};
+use super::api::{SimLarkCall, SimLarkFailure, SimLarkResult};
 use super::history::{page, page_request};
 use super::messages::{check_member, present_message, record};
 use super::{LarkSim, app_id, events};
@@ -53,7 +53,7 @@ pub fn remove_of(sim: &LarkSim, message_id: &str, operator: &str, emoji: &str) {
     }
 }
 
-pub fn create(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn create(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let (chat, item) = present_message(world, call, MESSAGE_DELETED)?;
     check_member(world, &chat, call.app)?;
     let emoji = call
@@ -62,7 +62,7 @@ pub fn create(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
         .map_or("", |kind| kind["emoji_type"].as_str().unwrap_or_default());
     let is_name = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if emoji.is_empty() || emoji.len() > 40 || !is_name(emoji) {
-        return Err(LarkFailure::new(INVALID_EMOJI, "reaction type is invalid."));
+        return Err(SimLarkFailure::new(INVALID_EMOJI, "reaction type is invalid."));
     }
     let reaction = add(call.sim, call.id(0), new_reaction(&app_id(call.app), "app", emoji));
     if world.settings.echo {
@@ -73,7 +73,7 @@ pub fn create(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
     Ok(reaction)
 }
 
-pub fn list(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn list(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let (chat, _) = present_message(world, call, MESSAGE_DELETED)?;
     check_member(world, &chat, call.app)?;
     let (size, start) = page_request(call, 50)?;
@@ -87,7 +87,7 @@ pub fn list(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
     Ok(page(items, rest.next().map(|_| next)))
 }
 
-pub fn delete(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
+pub fn delete(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let (_, item) = present_message(world, call, MESSAGE_DELETED)?;
     let mut state = call.sim.state();
     let list = state.reactions.get_mut(call.id(0));
@@ -95,10 +95,10 @@ pub fn delete(world: &mut World, call: &LarkCall<'_>) -> LarkResult {
         .as_ref()
         .and_then(|list| list.iter().position(|reaction| reaction["reaction_id"] == call.id(1)));
     let (Some(list), Some(place)) = (list, place) else {
-        return Err(LarkFailure::new(231_007, "The reaction does not exist."));
+        return Err(SimLarkFailure::new(231_007, "The reaction does not exist."));
     };
     if list[place]["operator"]["operator_id"] != app_id(call.app).as_str() {
-        return Err(LarkFailure::new(231_007, "The bot is not the operator of the reaction."));
+        return Err(SimLarkFailure::new(231_007, "The bot is not the operator of the reaction."));
     }
     let removed = list.remove(place);
     drop(state);
