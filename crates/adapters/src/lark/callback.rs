@@ -32,7 +32,7 @@ pub(super) struct CallbackKeys {
     pub encrypt_key: Secret,
 }
 
-/// A verified request.
+/// What a verified request contains.
 #[derive(Debug, PartialEq)]
 pub(super) enum VerifiedCallback {
     /// The answer to a challenge.

@@ -132,7 +132,7 @@ impl LarkClient {
         })
     }
 
-    /// Makes one call.
+    /// Makes one call, and a second one when the token was rejected.
     pub async fn call(&self, call: LarkRequest<'_>) -> Result<LarkAnswer, LarkFault> {
         let token = self.token().await?;
         match self.call_with(call, &token).await {
@@ -187,7 +187,7 @@ impl LarkClient {
             let fields = form().await.map_err(LarkFault::Failed)?;
             let request = EgressRequest::post(&target).bearer(token.expose());
             let response = self.egress.send(request.body(EgressBody::Multipart(fields))).await;
-            // Nobody sees an upload, so a missing answer is no unknown outcome.
+            // An upload is not visible, so a missing answer is no unknown outcome.
             let response = response.map_err(|failure| LarkFault::Failed(not_visible(failure)))?;
             match read_answer(&response, method_name(path), LarkCallKind::Repeatable) {
                 Err(LarkFault::Token(_)) if !is_last => token = self.renew_token(&token).await?,

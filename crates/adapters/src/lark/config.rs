@@ -78,10 +78,10 @@ pub enum LarkMode {
 /// Which of the two services the app belongs to. They have separate accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LarkHost {
-    /// In China: `open.feishu.cn`.
+    /// The service in China, `open.feishu.cn`.
     #[default]
     Feishu,
-    /// Elsewhere: `open.larksuite.com`.
+    /// The service elsewhere, `open.larksuite.com`.
     Lark,
 }
 

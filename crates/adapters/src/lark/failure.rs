@@ -164,7 +164,7 @@ fn rule(code: i64) -> Option<(LarkMeaning, &'static str, LarkSource)> {
     })
 }
 
-/// A successful answer.
+/// The body of a successful answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LarkAnswer(Value);
 

@@ -96,7 +96,7 @@ mod tests {
         ];
         let find_name = |_: &str| Some("Ann".to_owned());
         let found = write(&items, "om_root", &TextContext::new(&find_name));
-        let at = "Ann, 2023-11-14T22:13:20Z:";
+        let at = "Ann, 2023-11-14T22:13:20.000Z:";
         assert_eq!(found, format!("{at}\n\none\n\n{at}\n\n> {at}\n>\n> inside\n\n"));
     }
 

@@ -39,7 +39,7 @@ pub(super) enum InvalidFrame {
     TooManyHeaders,
 }
 
-/// One frame.
+/// One message of the long connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LarkSocketFrame {
     pub seq_id: u64,
@@ -76,7 +76,7 @@ impl LarkSocketFrame {
         found.filter(|value| !value.is_empty())
     }
 
-    /// Parses a frame.
+    /// Parses the bytes of a frame.
     pub fn parse(bytes: &[u8]) -> Result<Self, InvalidFrame> {
         let mut frame = Self::default();
         let mut found = [false; 5];

@@ -153,10 +153,16 @@ impl LarkPart<'_> {
 
 /// Returns how many bytes the converted text has at most in a request. Converting each candidate
 /// of the splitter would take seconds for a long message: a heading grows by four bytes, and a
-/// table of at least two lines by two fences, which are as long as its longest run of backticks.
+/// table, of which two lines have a bar, by two fences, which are as long as its longest run of
+/// backticks.
 fn converted_bytes(markdown: &str) -> usize {
     let count = |wanted: u8| markdown.bytes().filter(|byte| *byte == wanted).count();
-    request_bytes(markdown) + 16 * (count(b'\n') + 1) + 2 * count(b'`')
+    let growth = |line: &str| match (line.contains('|'), line.contains('#')) {
+        (true, _) => 8,
+        (false, true) => 4,
+        (false, false) => 0,
+    };
+    request_bytes(markdown) + markdown.lines().map(growth).sum::<usize>() + 2 * count(b'`')
 }
 
 /// Returns how many bytes a text has in a request, where it is JSON in JSON.

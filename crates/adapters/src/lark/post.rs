@@ -8,7 +8,7 @@ use super::wire::{list, text};
 use crate::markdown::{end_line, end_paragraph, push_code, push_code_block, push_link, push_text};
 use crate::names::TextContext;
 
-/// Converts a post.
+/// Converts a post, in the first of its languages.
 pub(super) fn read(
     content: &Value,
     source: &ContentSource<'_>,

@@ -130,7 +130,7 @@ fn direct_message_is_answered_in_the_direct_chat() {
     sim.say("@ann", "are you there?");
     let mail = only_mail(&courier);
     let file = mail_file(&courier, "lark", &mail);
-    assert!(file.contains("type: direct"), "{file}");
+    assert!(file.contains("type: \"direct\""), "{file}");
     reply(&courier, &mail, "yes");
     let sent = sim.wait_for_sent(1);
     assert_eq!((&sent[0]["text"], &sent[0]["via"]), (&json!("yes"), &json!("message.create")));
@@ -282,7 +282,8 @@ fn cards_mentions_and_custom_robots_are_sent() {
     send_to(&courier, "did:msgtunnel:team.channel.lark", "by the robot");
     let sent = sim.wait_for_sent(3);
     assert_eq!(sent[2]["via"], "hook", "{sent:#?}");
-    assert!(sent[2]["request"]["sign"].is_string(), "{sent:#?}");
+    // The emulator has checked the signature, and does not show it.
+    assert!(sent[2]["request"]["timestamp"].is_string(), "{sent:#?}");
     let health = courier.get("/health").ok().to_string();
     assert!(!health.contains(sim.credential("robot_token")), "{health}");
 }

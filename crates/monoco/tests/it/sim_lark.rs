@@ -221,12 +221,13 @@ fn sdks_retry_or_give_up_rejected_handshakes_by_status_and_code() {
         }
         assert_eq!(counter(&sim.state(), "sockets_rejected"), 1, "{status} {code}");
     }
-    // Wrong credentials end the endpoint request, a busy system does not.
+    // A busy system is asked again, wrong credentials end the bot.
     let sim = start();
-    let busy = json!({"count": 1, "method": "ws_endpoint", "status": 200, "code": 1});
-    sim.chaos(&json!({"server_error": busy}));
     let _bot = connect("lark_oapi_bot.py", &sim);
-    assert_eq!(sim.state()["counters"]["requests"]["ws_endpoint"], 2);
+    let busy = json!({"count": 1, "method": "ws_endpoint", "status": 200, "code": 1});
+    sim.chaos(&json!({"server_error": busy, "drop_socket": true}));
+    let state = sim.until(|state| counter(state, "sockets_opened") == 2);
+    assert_eq!(state["counters"]["requests"]["ws_endpoint"], 3);
     let mut wrong = Sim::start("lark");
     wrong.info["credentials"]["app_secret"] = json!("x");
     let bot = SdkBot::start("lark_oapi_bot.py", &wrong, &["socket"]);

@@ -131,7 +131,7 @@ fn other_kinds_have_a_line_of_words() {
         (
             "share_calendar_event",
             json!({"summary": "Review", "start_time": "1700000000000", "end_time": "1700003600"}),
-            "[calendar event: Review from 2023-11-14T22:13:20Z to 2023-11-14T23:13:20Z]",
+            "[calendar event: Review from 2023-11-14T22:13:20.000Z to 2023-11-14T23:13:20.000Z]",
         ),
         ("hongbao", json!({"text": "luck"}), "[red envelope: luck]"),
         ("folder", json!({"file_name": "docs"}), "[folder: docs]"),
@@ -140,7 +140,7 @@ fn other_kinds_have_a_line_of_words() {
             "todo",
             json!({"summary": {"title": "", "content": [[{"tag": "text", "text": "buy"}]]},
                    "due_time": "1700000000000"}),
-            "[task]\n\nbuy\n\ndue 2023-11-14T22:13:20Z",
+            "[task]\n\nbuy\n\ndue 2023-11-14T22:13:20.000Z",
         ),
     ] {
         let found = shown(kind, &content);

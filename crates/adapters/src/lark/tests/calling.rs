@@ -138,7 +138,7 @@ async fn forwarded_conversation_is_fetched_as_text() {
     let mut found = adapter(&url, "").open_file(handle).await.unwrap();
     let mut text = String::new();
     found.bytes.read_to_string(&mut text).await.unwrap();
-    assert_eq!(text, "Ann, 2023-11-14T22:13:20Z:\n\ninside\n\n");
+    assert_eq!(text, "Ann, 2023-11-14T22:13:20.000Z:\n\ninside\n\n");
 }
 
 #[tokio::test]
