@@ -3,14 +3,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::common::Result;
 use crate::common::courier::RunningCourier;
-use crate::emulator::{Emulator, Network};
+use crate::emulator::{Emulator, MEASURE_TIMEOUT, Network};
 
 const HANDLER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/chat/handler.py");
+
+/// How often the file of the SDK is read.
+const LINES_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where `./bench` and `./test` install the SDKs.
 pub fn sdk_dir() -> PathBuf {
@@ -36,6 +41,7 @@ fn tunnel(emulator: &Emulator, app: usize) -> String {
     let keys: &[&str] = match emulator.network {
         Network::Slack => &["base_url", "app_token", "bot_token"],
         Network::DingTalk => &["base_url", "oapi_url", "app_key", "app_secret"],
+        Network::Telegram => &["base_url", "bot_token"],
     };
     let lines = keys.iter().map(|key| format!("{key}: {:?}\n", emulator.credential(app, key)));
     let lines: String = lines.collect();
@@ -45,30 +51,49 @@ fn tunnel(emulator: &Emulator, app: usize) -> String {
 /// A process with the SDK of the vendor. It is stopped on drop.
 pub struct SdkHandler {
     child: Child,
-    _data: TempDir,
+    data: TempDir,
 }
 
 impl SdkHandler {
     /// Starts the handler and waits until it is connected.
     pub fn start(dir: &Path, emulator: &Emulator) -> Result<Self> {
         let data = TempDir::new_in(dir)?;
-        let names = match emulator.network {
-            Network::Slack => ["base_url", "app_token", "bot_token"],
-            Network::DingTalk => ["base_url", "app_key", "app_secret"],
+        let names: &[&str] = match emulator.network {
+            Network::Slack => &["base_url", "app_token", "bot_token"],
+            Network::DingTalk => &["base_url", "app_key", "app_secret"],
+            Network::Telegram => &["base_url", "bot_token"],
         };
         let child = Command::new("python3")
             .args([HANDLER, emulator.network.name()])
             .arg(data.path().join("messages.jsonl"))
-            .args(names.map(|name| emulator.credential(0, name)))
+            .args(names.iter().map(|name| emulator.credential(0, name)))
             .env("PYTHONPATH", sdk_dir())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| format!("cannot run python3 ({error}); ./bench installs it"))?;
-        let handler = Self { child, _data: data };
+        let handler = Self { child, data };
         emulator.wait_for_connections(1)?;
         Ok(handler)
+    }
+
+    /// Waits until this number of messages is on disk. An SDK that fetches updates confirms them
+    /// before its handler has run.
+    pub fn wait_for_lines(&self, count: u64) -> Result<()> {
+        let file = self.data.path().join("messages.jsonl");
+        let started = Instant::now();
+        loop {
+            let bytes = std::fs::read(&file)?;
+            let lines = bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+            if lines >= count {
+                return Ok(());
+            }
+            if started.elapsed() > MEASURE_TIMEOUT {
+                return Err(format!("{lines} of {count} messages after {MEASURE_TIMEOUT:?}").into());
+            }
+            thread::sleep(LINES_INTERVAL);
+        }
     }
 }
 
@@ -85,7 +110,8 @@ pub fn sdk_versions() -> Result<String> {
     let installed = sdk_dir().join("installed.txt");
     let text = std::fs::read_to_string(&installed)
         .map_err(|error| format!("{}: {error}; ./bench installs the SDKs", installed.display()))?;
-    let wanted = |line: &&str| line.starts_with("slack-sdk") || line.starts_with("dingtalk-stream");
+    let names = ["slack-sdk", "dingtalk-stream", "python-telegram-bot"];
+    let wanted = |line: &&str| names.iter().any(|name| line.starts_with(name));
     Ok(text
         .lines()
         .filter(wanted)

@@ -13,7 +13,7 @@ use crate::common::courier::{program, unexpected_response};
 use crate::common::http::Conn;
 
 /// Maximum time of one measurement.
-const MEASURE_TIMEOUT: Duration = Duration::from_secs(600);
+pub const MEASURE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How often the state of the emulator is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -23,6 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub enum Network {
     Slack,
     DingTalk,
+    Telegram,
 }
 
 impl Network {
@@ -31,6 +32,7 @@ impl Network {
         match self {
             Self::Slack => "slack",
             Self::DingTalk => "dingtalk",
+            Self::Telegram => "telegram",
         }
     }
 }
@@ -109,9 +111,14 @@ impl Emulator {
         }
     }
 
-    /// Waits until this number of connections is open.
+    /// Waits until this number of connections is open, or of calls that wait for updates.
     pub fn wait_for_connections(&self, count: usize) -> Result<()> {
-        let open = |state: &Value| state["connections"].as_array().map_or(0, Vec::len) >= count;
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let is_polling = |bot: &&Value| bot["polls"].as_u64().unwrap_or(0) > 0;
+        let open = |state: &Value| {
+            let polling = list(&state["network"]["bots"]).iter().filter(is_polling).count();
+            list(&state["connections"]).len() + polling >= count
+        };
         self.wait_for("connections", open).map(drop)
     }
 

@@ -3,6 +3,7 @@ acknowledges it.
 
 Usage: handler.py slack FILE BASE_URL APP_TOKEN BOT_TOKEN
        handler.py dingtalk FILE BASE_URL APP_KEY APP_SECRET
+       handler.py telegram FILE BASE_URL BOT_TOKEN
 """
 
 import json
@@ -62,6 +63,19 @@ def dingtalk(kept, base_url, app_key, app_secret):
     client.start_forever()
 
 
+def telegram(kept, base_url, bot_token):
+    from telegram import Update
+    from telegram.ext import ApplicationBuilder, TypeHandler
+
+    async def receive(update, context):
+        kept.append(update.to_dict())
+
+    builder = ApplicationBuilder().token(bot_token).base_url(base_url + "/bot")
+    app = builder.base_file_url(base_url + "/file/bot").build()
+    app.add_handler(TypeHandler(Update, receive))
+    app.run_polling(timeout=30, allowed_updates=["message"])
+
+
 if __name__ == "__main__":
     network, path, *credentials = sys.argv[1:]
-    {"slack": slack, "dingtalk": dingtalk}[network](DurableFile(path), *credentials)
+    {"slack": slack, "dingtalk": dingtalk, "telegram": telegram}[network](DurableFile(path), *credentials)

@@ -22,7 +22,7 @@ const FILE_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     report.heading("memory of the courier", &["MiB".to_owned()]);
-    for network in [Network::DingTalk, Network::Slack] {
+    for network in [Network::DingTalk, Network::Slack, Network::Telegram] {
         let emulator = Emulator::start(network, plan.tunnels)?;
         let courier = start_courier(&plan.dir, &emulator, plan.tunnels)?;
         thread::sleep(SETTLE);

@@ -64,6 +64,8 @@ mod sending_order;
 mod sim_dingtalk;
 mod sim_harness;
 mod sim_slack;
+mod sim_telegram;
+mod sim_telegram_messages;
 mod slack;
 mod telegram;
 mod telegram_faults;

@@ -32,18 +32,18 @@ impl SimTelegramChatKind {
 
 /// A topic of a forum.
 #[derive(Clone, Debug)]
-pub struct ForumTopic {
+pub struct SimForumTopic {
     pub name: String,
     pub is_closed: bool,
 }
 
 /// What only Telegram knows about a chat.
 #[derive(Clone, Debug, Default)]
-pub struct ChatFacts {
+pub struct SimChatFacts {
     pub kind: SimTelegramChatKind,
     pub is_forum: bool,
     /// Topics by the id of the message that opened them.
-    pub topics: BTreeMap<u64, ForumTopic>,
+    pub topics: BTreeMap<u64, SimForumTopic>,
     pub username: Option<String>,
     /// Id of the supergroup that the group has become.
     pub migrated_to: Option<String>,
@@ -53,7 +53,7 @@ pub struct ChatFacts {
     pub last_message: u64,
 }
 
-impl ChatFacts {
+impl SimChatFacts {
     pub fn describe(&self) -> Value {
         let topics: BTreeMap<_, _> =
             self.topics.iter().map(|(id, topic)| (id.to_string(), &topic.name)).collect();
@@ -82,12 +82,12 @@ pub fn populate(sim: &TelegramSim, world: &mut World) {
     for (id, _) in people {
         private_chat(sim, world, id);
     }
-    let group = |kind, is_forum| ChatFacts { kind, is_forum, ..ChatFacts::default() };
+    let group = |kind, is_forum| SimChatFacts { kind, is_forum, ..SimChatFacts::default() };
     let (basic, large) = (SimTelegramChatKind::Group, SimTelegramChatKind::Supergroup);
     add_chat(sim, world, "-1001000000001", "ops", group(large, false));
     add_chat(sim, world, "-4001", "general", group(basic, false));
     let mut forum = group(large, true);
-    let topic = ForumTopic { name: "Builds".to_owned(), is_closed: false };
+    let topic = SimForumTopic { name: "Builds".to_owned(), is_closed: false };
     forum.topics.insert(2, topic);
     add_chat(sim, world, "-1001000000002", "forum", forum);
     let mut news = group(SimTelegramChatKind::Channel, false);
@@ -102,7 +102,7 @@ pub fn populate(sim: &TelegramSim, world: &mut World) {
 }
 
 /// Adds a chat with all people and bots that exist.
-pub fn add_chat(sim: &TelegramSim, world: &mut World, id: &str, name: &str, facts: ChatFacts) {
+pub fn add_chat(sim: &TelegramSim, world: &mut World, id: &str, name: &str, facts: SimChatFacts) {
     let members: Vec<_> = match facts.kind {
         SimTelegramChatKind::Private => {
             let bots = (0..world.apps).map(|app| bot_id(app).to_string());
@@ -118,7 +118,7 @@ pub fn add_chat(sim: &TelegramSim, world: &mut World, id: &str, name: &str, fact
     world.store.add_chat(SimChat::new(id, name, kind, &members));
     let mut state = sim.state();
     let last_message = state.last_message;
-    state.chats.insert(id.to_owned(), ChatFacts { last_message, ..facts });
+    state.chats.insert(id.to_owned(), SimChatFacts { last_message, ..facts });
 }
 
 /// The private chat with a person, whose id it has; created when it does not exist.
@@ -126,7 +126,7 @@ pub fn private_chat(sim: &TelegramSim, world: &mut World, user: &str) -> String 
     if !world.store.chats.contains_key(user) {
         let name = world.store.users.get(user).map_or(user, |user| user.name.as_str());
         let (name, kind) = (format!("@{name}"), SimTelegramChatKind::Private);
-        add_chat(sim, world, user, &name, ChatFacts { kind, ..ChatFacts::default() });
+        add_chat(sim, world, user, &name, SimChatFacts { kind, ..SimChatFacts::default() });
     }
     user.to_owned()
 }
@@ -135,7 +135,7 @@ pub fn private_chat(sim: &TelegramSim, world: &mut World, user: &str) -> String 
 pub fn resolve(sim: &TelegramSim, world: &World, name: &str) -> Option<String> {
     if let Some(username) = name.strip_prefix('@') {
         let state = sim.state();
-        let is_named = |facts: &ChatFacts| {
+        let is_named = |facts: &SimChatFacts| {
             facts.username.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(username))
         };
         let found = state.chats.iter().find(|(_, facts)| is_named(facts));
@@ -146,7 +146,7 @@ pub fn resolve(sim: &TelegramSim, world: &World, name: &str) -> Option<String> {
 }
 
 /// What Telegram knows about a chat; a chat that does not exist is a supergroup.
-pub fn facts(sim: &TelegramSim, chat: &str) -> ChatFacts {
+pub fn facts(sim: &TelegramSim, chat: &str) -> SimChatFacts {
     sim.state().chats.get(chat).cloned().unwrap_or_default()
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::api::{SimTelegramCall, SimTelegramFailure, SimTelegramResult};
 use super::bot_id;
 use super::chats::{SimTelegramChatKind, facts, target};
-use super::format::{FormattedText, MAX_CAPTION, MAX_TEXT, read_text, utf16_len};
+use super::format::{MAX_CAPTION, MAX_TEXT, SimFormattedText, read_text, utf16_len};
 use super::send::record;
 use crate::clock::now_ms;
 use crate::store::SimMessage;
@@ -60,7 +60,7 @@ fn change(
     call: &SimTelegramCall<'_>,
     text_key: &str,
     entities_key: &str,
-    new: FormattedText,
+    new: SimFormattedText,
 ) -> SimTelegramResult {
     let (chat, message) = named_message(world, call, "edit")?;
     if !is_own(message, call.app) {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::chats::{
-    ChatFacts, ForumTopic, SimTelegramChatKind, add_chat, chat_json, facts, member_json,
+    SimChatFacts, SimForumTopic, SimTelegramChatKind, add_chat, chat_json, facts, member_json,
     next_message_id, number, private_chat, user_json,
 };
 use super::content::{contents, is_service, quote_json, text_fields};
@@ -51,7 +51,7 @@ fn place(
         }
         None => {
             let id = new_chat_id(SimTelegramChatKind::Supergroup);
-            add_chat(sim, world, &id, name, ChatFacts::default());
+            add_chat(sim, world, &id, name, SimChatFacts::default());
             id
         }
     };
@@ -369,7 +369,7 @@ pub fn migrate(sim: &TelegramSim, world: &mut World, body: &Value) -> Result<Val
     let notice = json!({"from": user_json(&actor), "migrate_to_chat_id": number(&new)});
     publish(sim, world, app, &old, notice, &Map::new());
     // The name leads to the new chat from now on.
-    add_chat(sim, world, &new, &title, ChatFacts::default());
+    add_chat(sim, world, &new, &title, SimChatFacts::default());
     if let Some(chat) = world.store.chats.get_mut(&new) {
         chat.members = members;
     }
@@ -420,7 +420,7 @@ pub fn topic(sim: &TelegramSim, world: &mut World, body: &Value) -> Result<Value
     });
     let id = publish(sim, world, app, &chat, notice, &Map::new());
     if let Some(facts) = sim.state().chats.get_mut(&chat) {
-        facts.topics.insert(next, ForumTopic { name: title.to_owned(), is_closed: false });
+        facts.topics.insert(next, SimForumTopic { name: title.to_owned(), is_closed: false });
     }
     Ok(json!({"id": id, "chat": chat}))
 }
@@ -444,11 +444,11 @@ pub fn create(sim: &TelegramSim, world: &mut World, body: &Value) -> Result<Valu
             )));
         }
     };
-    let facts = ChatFacts {
+    let facts = SimChatFacts {
         kind,
         is_forum: body["type"] == "forum",
         username: body["username"].as_str().map(str::to_owned),
-        ..ChatFacts::default()
+        ..SimChatFacts::default()
     };
     let id = new_chat_id(kind);
     add_chat(sim, world, &id, name, facts);

@@ -17,7 +17,7 @@ const MAX_ENTITIES: usize = 100;
 
 /// A text and the entities in it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct FormattedText {
+pub struct SimFormattedText {
     pub text: String,
     pub entities: Vec<Value>,
 }
@@ -27,32 +27,12 @@ pub fn utf16_len(text: &str) -> usize {
     text.chars().map(char::len_utf16).sum()
 }
 
-/// The part of a text between two positions in UTF-16 code units; `None` if a position is beyond
-/// the text or inside a character.
-pub fn utf16_slice(text: &str, offset: usize, length: usize) -> Option<&str> {
-    let start = utf16_index(text, offset)?;
-    let end = utf16_index(&text[start..], length)? + start;
-    Some(&text[start..end])
-}
-
-/// The byte index of a position in UTF-16 code units.
-fn utf16_index(text: &str, offset: usize) -> Option<usize> {
-    let mut units = 0;
-    for (index, letter) in text.char_indices() {
-        if units == offset {
-            return Some(index);
-        }
-        units += letter.len_utf16();
-    }
-    (units == offset).then_some(text.len())
-}
-
 /// Reads a text with its entities or its markup, as `sendMessage` and captions have them.
 pub fn read_text(
     params: &SimTelegramParams,
     text_key: &str,
     entities_key: &str,
-) -> Result<FormattedText, SimTelegramFailure> {
+) -> Result<SimFormattedText, SimTelegramFailure> {
     let entities = params.json(entities_key);
     formatted(&params.text(text_key), &params.text("parse_mode"), entities.as_ref())
 }
@@ -62,11 +42,11 @@ pub fn formatted(
     text: &str,
     parse_mode: &str,
     entities: Option<&Value>,
-) -> Result<FormattedText, SimTelegramFailure> {
+) -> Result<SimFormattedText, SimTelegramFailure> {
     let parsed = match parse_mode.to_lowercase().as_str() {
         "" => {
             let given = entities.and_then(Value::as_array).cloned().unwrap_or_default();
-            Ok(FormattedText { text: text.to_owned(), entities: given })
+            Ok(SimFormattedText { text: text.to_owned(), entities: given })
         }
         "html" => markup::parse_html(text),
         "markdownv2" => markup::parse_markdown_v2(text),
@@ -84,15 +64,13 @@ pub fn formatted(
         }
     }
     trim(&mut parsed);
-    if parsed.entities.is_empty() && entities.is_none() {
-        parsed.entities = detect_entities(&parsed.text);
-    }
+    add_detected(&mut parsed);
     parsed.entities.truncate(MAX_ENTITIES);
     Ok(parsed)
 }
 
 /// Removes white space at both ends, moves the entities, and drops those beyond the text.
-fn trim(formatted: &mut FormattedText) {
+fn trim(formatted: &mut SimFormattedText) {
     let end = formatted.text.trim_end().len();
     formatted.text.truncate(end);
     let start = formatted.text.len() - formatted.text.trim_start().len();
@@ -107,6 +85,22 @@ fn trim(formatted: &mut FormattedText) {
         entity["length"] = json!(end - offset);
         end > offset
     });
+}
+
+/// Adds what is found in the text where there is no entity yet.
+fn add_detected(formatted: &mut SimFormattedText) {
+    let range = |entity: &Value| {
+        let offset = entity["offset"].as_u64().unwrap_or(0);
+        (offset, offset + entity["length"].as_u64().unwrap_or(0))
+    };
+    let given: Vec<_> = formatted.entities.iter().map(range).collect();
+    let is_free = |entity: &Value| {
+        let (start, end) = range(entity);
+        given.iter().all(|(from, to)| end <= *from || start >= *to)
+    };
+    let detected = detect_entities(&formatted.text);
+    formatted.entities.extend(detected.into_iter().filter(is_free));
+    formatted.entities.sort_by_key(|entity| (range(entity).0, u64::MAX - range(entity).1));
 }
 
 /// Finds mentions, commands, hashtags and links, as the server does in a text without markup.

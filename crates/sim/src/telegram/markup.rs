@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::format::{FormattedText, utf16_len};
+use super::format::{SimFormattedText, utf16_len};
 
 /// Characters that MarkdownV2 gives a meaning; elsewhere they must be escaped.
 const RESERVED: &str = "_*[]()~`>#+-=|{}.!";
@@ -53,11 +53,11 @@ impl TextBuilder {
         }
     }
 
-    fn finish(mut self) -> FormattedText {
+    fn finish(mut self) -> SimFormattedText {
         // Outer entities come first.
         let end = |entity: &Value| std::cmp::Reverse(entity["length"].as_u64());
         self.entities.sort_by_key(|entity| (entity["offset"].as_u64(), end(entity)));
-        FormattedText { text: self.text, entities: self.entities }
+        SimFormattedText { text: self.text, entities: self.entities }
     }
 }
 
@@ -89,7 +89,7 @@ fn html_entity(tag: &str, attributes: &[(String, String)]) -> Option<Value> {
 }
 
 /// Parses HTML as `parse_mode` `HTML` has it. The error is the reason that Telegram shows.
-pub fn parse_html(source: &str) -> Result<FormattedText, String> {
+pub fn parse_html(source: &str) -> Result<SimFormattedText, String> {
     let mut built = TextBuilder::default();
     let mut rest = source;
     while let Some(letter) = rest.chars().next() {
@@ -227,7 +227,7 @@ const MARKS: [(&str, &str); 6] = [
 ];
 
 /// Parses MarkdownV2. The error is the reason that Telegram shows.
-pub fn parse_markdown_v2(source: &str) -> Result<FormattedText, String> {
+pub fn parse_markdown_v2(source: &str) -> Result<SimFormattedText, String> {
     let mut built = TextBuilder::default();
     let mut rest = source;
     let mut is_line_start = true;
@@ -371,7 +371,7 @@ fn link_target<'a>(behind: &'a str, built: &mut TextBuilder) -> &'a str {
 }
 
 /// Parses the old Markdown: no nesting and no reserved characters beside the marks.
-pub fn parse_markdown(source: &str) -> Result<FormattedText, String> {
+pub fn parse_markdown(source: &str) -> Result<SimFormattedText, String> {
     let mut built = TextBuilder::default();
     let mut rest = source;
     while let Some(letter) = rest.chars().next() {

@@ -43,9 +43,9 @@ mod tests;
 mod updates;
 mod webhook;
 
-use chats::ChatFacts;
+use chats::SimChatFacts;
 use updates::PollBook;
-use webhook::ActiveWebhook;
+use webhook::SimWebhook;
 
 /// Id of the bot of the first app; the others follow.
 const FIRST_BOT: u64 = 7_000_000;
@@ -63,7 +63,7 @@ pub struct TelegramSim {
 struct TelegramState {
     /// One per app, in their order.
     bots: Vec<BotFacts>,
-    chats: BTreeMap<String, ChatFacts>,
+    chats: BTreeMap<String, SimChatFacts>,
     /// The last message id of private chats and basic groups, which share one sequence.
     last_message: u64,
     /// People who have blocked a bot, by app and user id.
@@ -81,7 +81,7 @@ struct TelegramState {
 /// State of one bot.
 struct BotFacts {
     polls: PollBook,
-    webhook: Option<ActiveWebhook>,
+    webhook: Option<SimWebhook>,
     /// Kinds of updates that the bot has asked for; the default ones if absent.
     allowed: Option<BTreeSet<String>>,
     /// The update in place N of the queue has this id plus N.

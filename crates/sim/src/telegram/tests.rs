@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::format::{detect_entities, formatted, utf16_len, utf16_slice};
+use super::format::{detect_entities, formatted, utf16_len};
 
 fn parsed(text: &str, mode: &str) -> (String, Vec<Value>) {
     let result = formatted(text, mode, None).unwrap();
@@ -18,9 +18,6 @@ fn rejected(text: &str, mode: &str) -> String {
 #[test]
 fn positions_count_utf16_code_units() {
     assert_eq!(utf16_len("a\u{1f600}b"), 4);
-    assert_eq!(utf16_slice("a\u{1f600}b", 1, 2), Some("\u{1f600}"));
-    assert_eq!(utf16_slice("a\u{1f600}b", 2, 1), None, "inside a character");
-    assert_eq!(utf16_slice("ab", 1, 2), None, "beyond the text");
 }
 
 #[test]
@@ -109,5 +106,8 @@ fn given_entities_are_moved_and_cut_when_white_space_is_removed() {
     let result = formatted("  ab ", "", Some(&bold)).unwrap();
     assert_eq!(result.text, "ab");
     assert_eq!(json!(result.entities), json!([{"type": "bold", "offset": 0, "length": 2}]));
+    let (_, entities) = parsed("<b>a</b> @monoco0_bot <code>@other_bot</code>", "HTML");
+    let kinds: Vec<_> = entities.iter().map(|entity| entity["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["bold", "mention", "code"]);
     assert!(formatted("a", "", Some(&json!([{"offset": 0, "length": 1}]))).is_err());
 }

@@ -22,7 +22,7 @@ const MAX_RETRY_AFTER: u64 = 3600;
 const HTTPS_PORTS: [u16; 4] = [80, 88, 443, 8443];
 
 /// A webhook that a bot has set.
-pub struct ActiveWebhook {
+pub struct SimWebhook {
     pub url: String,
     secret: String,
     max_connections: i64,
@@ -102,7 +102,7 @@ pub fn set(world: &mut World, call: &SimTelegramCall<'_>) -> SimTelegramResult {
         }
         None => Some((now_ms() / 1000, "Connection refused".to_owned())),
     };
-    bot.webhook = Some(ActiveWebhook {
+    bot.webhook = Some(SimWebhook {
         url,
         secret,
         max_connections: call.params.integer("max_connections").unwrap_or(40).clamp(1, 100),
