@@ -408,3 +408,15 @@ fn token_never_appears_in_logs_status_or_files() {
     sim.say("ops", "back again");
     wait_for_kept(&courier, 1);
 }
+
+#[test]
+fn stream_test_shows_messages_and_confirms_none() {
+    let (sim, mut courier) = polling(&[]);
+    courier.kill();
+    sim.say("ops", "only looked at");
+    let shown = run(&courier, &["courier", "stream-test", "tele", "--duration", "4s"]);
+    let said = format!("{}{}", shown.stdout, shown.stderr);
+    assert!(said.contains("only looked at"), "{said}");
+    let courier = courier.restart();
+    wait_for_kept(&courier, 1);
+}
